@@ -1,0 +1,1 @@
+//! Journals, their registry and their commit rules. Knows no store.

@@ -1,0 +1,1 @@
+//! Workloads, runner, metrics, figures and report. Knows no internals of a scheme.

@@ -1,0 +1,1 @@
+//! Reserved memory regions, aligned buffers, huge pages, prefetch. Knows no transactions.

@@ -1,0 +1,1 @@
+//! Load, replay and verification after a stop of any kind. Knows no live engine.

@@ -1,0 +1,1 @@
+//! The Redis-protocol server. Knows no files.
