@@ -1,1 +1,60 @@
-//! Every byte that Stillpoint writes to a disk: encode, decode, checksum. Knows no I/O and no threads.
+//! Every byte that Stillpoint writes to a disk: encode, decode, checksum.
+//! Knows no I/O and no threads.
+//!
+//! `docs/formats.md` is the specification; this crate is its only
+//! implementation. All integers are little-endian. Every byte that a file
+//! consists of is covered by a CRC32C seeded with the identity of the file
+//! ([`ident`]), so that a flipped, swapped, stale or misplaced block is
+//! reported and never returned as data.
+//!
+//! | module | what it describes |
+//! |---|---|
+//! | [`hash`] | the keyed hash of a key, and the partition that it selects |
+//! | [`ident`] | store ids, file headers, seeded checksums |
+//! | [`stamp`] | who wrote a cell last |
+//! | [`names`] | files and directories under the data directory |
+//! | [`log`] | redo log: segments, batches, records |
+//! | [`part`] | checkpoint part files: blocks, records, index |
+//! | [`manifest`] | the one document that says which files count |
+
+mod bytes;
+mod error;
+pub mod hash;
+pub mod ident;
+pub mod log;
+pub mod names;
+pub mod part;
+pub mod stamp;
+
+pub use error::{DecodeCause, DecodeError, EncodeError};
+pub use stamp::Stamp;
+
+/// The format version that this build writes, and the only one it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 65_536;
+
+/// Longest value, in bytes (512 MiB).
+pub const VALUE_BYTES_MAX: usize = 512 << 20;
+
+/// Largest global sequence number: 52 bits.
+pub const GSN_MAX: u64 = (1 << 52) - 1;
+
+/// Logs are numbered `0..=254`; 255 means "no log".
+pub const LOG_NONE: u8 = 255;
+
+/// Most partitions of a checkpoint, as a power of two.
+pub const PARTITIONS_LOG2_MAX: u8 = 16;
+
+/// A position in one log: the record of `log` that has this global sequence number.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct LogGsn {
+    /// Number of the log, `0..=254`.
+    pub log: u8,
+    /// Global sequence number, at most [`GSN_MAX`].
+    pub gsn: u64,
+}

@@ -1,1 +1,60 @@
-//! Records, indexes, transactions and the phase driver. Knows no checkpoint algorithm's name and no journal.
+//! Records, indexes, transactions and the phase driver. Knows no checkpoint algorithm's name and
+//! no journal.
+//!
+//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions on it: with
+//! declared keys ([`Worker::execute`]: prefetched in batches, locked in a global order, never
+//! aborted) or with keys found on the way ([`Worker::transact`]: wait-die, tried again by itself).
+//! Both are strict two-phase locked and serializable, and both keep their writes to themselves
+//! until they commit.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use stillpoint_store::{NoLog, NoPolicy, Store, StoreConfig, TableId, TxError, Worker};
+//!
+//! let store = Arc::new(Store::new(&StoreConfig::default(), Arc::new(NoPolicy))?);
+//! let accounts = TableId(0);
+//! store.set_table(accounts, 1)?;
+//! let mut worker = Worker::new(store, Box::new(NoLog::default())).expect("a free slot");
+//! worker.transact(|tx| tx.put(accounts, b"alice", 0, b"100"))?;
+//! let balance = worker.transact(|tx| Ok(tx.get(accounts, b"alice")?.map(|value| value.to_vec())))?;
+//! assert_eq!(balance.as_deref(), Some(&b"100"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod arena;
+mod blob;
+mod cell;
+mod commit;
+mod commit_log;
+mod error;
+mod index;
+mod keys;
+mod locking;
+mod pending;
+mod phase;
+mod policy;
+mod reclaim;
+mod scan;
+mod stamp;
+mod store;
+mod table;
+mod tx;
+mod value;
+mod words;
+mod worker;
+
+pub use arena::MemoryLimit;
+pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet};
+pub use error::TxError;
+pub use keys::{KeySet, Mode, Slot};
+pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced};
+pub use policy::{
+    CellPolicy, Checkpointer, KeptValue, NoPolicy, PointOfConsistency, RecordImage, Sink,
+};
+pub use stillpoint_format::Stamp;
+pub use stillpoint_mem::RegionError;
+pub use store::{Store, StoreConfig};
+pub use table::TableId;
+pub use tx::Tx;
+pub use value::ValueRef;
+pub use worker::{Procedure, Seen, Worker};

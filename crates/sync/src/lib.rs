@@ -1,1 +1,14 @@
-//! Latches, lock words, epochs and padded atomics, switchable to loom and shuttle. Knows no data layout.
+//! Latches, lock words, windows and padded atomics, switchable to loom and
+//! shuttle with `--cfg loom` or `--cfg shuttle`. Knows no data layout.
+//!
+//! This crate may hold unsafe code; at present it needs none.
+
+pub mod atomic;
+pub mod lock_word;
+mod padded;
+mod wait;
+mod windows;
+
+pub use padded::CachePadded;
+pub use wait::Backoff;
+pub use windows::{GraceToken, Window, Windows};

@@ -1,0 +1,2 @@
+//! What encoding costs: log records, checkpoint blocks, checksums, key hashes.
+fn main() {}

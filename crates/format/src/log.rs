@@ -1,0 +1,27 @@
+//! The redo log: segments, batches, records (`docs/formats.md`, "Log").
+//!
+//! ```text
+//! segment = header block (4096) · batch · batch · … · zeros or stale bytes
+//! batch   = header (64) · record · record · … · dependency summary · zero padding
+//! record  = head (16) · dependencies (8 each) · body
+//! ```
+//!
+//! A batch is what one write call appends; it is valid as a whole or not at
+//! all. Its checksums are seeded with store, incarnation, log, segment and
+//! offset, so bytes that a recycled or preallocated segment holds beyond its
+//! tail never validate. [`BatchReader`] stops at the first invalid batch;
+//! [`classify_tail`] then tells a torn tail from damage.
+
+mod batch;
+mod read;
+mod record;
+mod segment;
+mod tail;
+mod write;
+
+pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
+pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Step};
+pub use record::{DepIter, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind};
+pub use segment::SegmentHeader;
+pub use tail::{LaterBatch, Tail, classify_tail};
+pub use write::{PatchRange, RangeIter, Write, WriteIter, WriteOp, WritesEncoder};

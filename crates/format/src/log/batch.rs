@@ -1,0 +1,353 @@
+//! Building a batch: records appended to one buffer, sealed when it is written.
+
+use super::record::{
+    DEP_BYTES, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind, dep_is_legal, pack_dep,
+};
+use super::segment::SegmentHeader;
+use crate::bytes::put;
+use crate::error::EncodeError;
+use crate::{GSN_MAX, LogGsn};
+
+/// Bytes of a batch header.
+pub const BATCH_HEADER_BYTES: usize = 64;
+/// Batches begin at multiples of this; a journal may pad to more.
+pub const BATCH_ALIGN: usize = 8;
+/// First four bytes of a batch: "SPLB".
+pub(crate) const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"SPLB");
+/// The header's checksum covers the header from here.
+pub(crate) const HEADER_CRC_FROM: usize = 8;
+/// `unflushed` value that claims nothing.
+pub(crate) const UNFLUSHED_UNKNOWN: u16 = u16::MAX;
+
+/// Largest padding that [`BatchPlace::align`] may ask for.
+const ALIGN_MAX: usize = 4096;
+/// Longest batch before its dependency summary and padding.
+const BATCH_BODY_MAX: usize = BATCH_HEADER_BYTES + RECORD_BYTES_MAX;
+const SUMMARY_MAX: usize = 255 * DEP_BYTES;
+
+/// Byte offsets of the batch header's fields.
+pub(crate) mod at {
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const HEADER_CRC: usize = 4;
+    pub(crate) const PAYLOAD_CRC: usize = 8;
+    pub(crate) const TOTAL_LEN: usize = 12;
+    pub(crate) const RECORDS_LEN: usize = 16;
+    pub(crate) const RECORD_COUNT: usize = 20;
+    pub(crate) const NUMBER: usize = 24;
+    pub(crate) const FIRST_GSN: usize = 32;
+    pub(crate) const LAST_GSN: usize = 40;
+    pub(crate) const BASE_EPOCH: usize = 48;
+    pub(crate) const EPOCH_MIN: usize = 56;
+    pub(crate) const EPOCH_MAX: usize = 58;
+    pub(crate) const UNFLUSHED: usize = 60;
+    pub(crate) const DEP_COUNT: usize = 62;
+    pub(crate) const RESERVED: usize = 63;
+}
+
+const _: () = assert!(at::RESERVED + 1 == BATCH_HEADER_BYTES);
+const _: () = assert!(BATCH_BODY_MAX + SUMMARY_MAX + ALIGN_MAX <= u32::MAX as usize);
+const _: () = assert!(RECORD_HEAD_BYTES == 4 + 1 + 1 + 2 + 8);
+
+/// What the head of a record says about its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHead<'a> {
+    /// Its global sequence number; greater than that of the log's previous record.
+    pub gsn: u64,
+    /// The epoch it committed in.
+    pub epoch: u64,
+    /// The greatest gsn it depends on in each other log, where that was not yet closed.
+    pub deps: &'a [LogGsn],
+}
+
+/// Where and how a batch is going to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchPlace<'a> {
+    /// The segment.
+    pub segment: &'a SegmentHeader,
+    /// Its file offset in the segment; a multiple of [`BATCH_ALIGN`].
+    pub offset: u64,
+    /// Its number: one more than that of the batch before it in this log and incarnation.
+    pub number: u64,
+    /// Every batch of this log and incarnation with a number below this one was
+    /// flushed before this batch was handed to the disk. [`classify_tail`](super::classify_tail)
+    /// rests on it; a smaller number is always safe.
+    pub flushed_below: u64,
+    /// The length is padded with zeros to a multiple of this power of two, 8 to 4096.
+    pub align: usize,
+}
+
+/// Collects the records of a batch in one reused buffer.
+///
+/// Appending copies the body once and allocates only when the buffer grows.
+/// Sealing computes the checksums, so swap the builder out of the log's mutex first.
+#[derive(Debug)]
+pub struct BatchBuilder {
+    /// Room for the header, then the records.
+    buf: Vec<u8>,
+    count: u32,
+    sealed: bool,
+    first_gsn: u64,
+    last_gsn: u64,
+    base_epoch: u64,
+    epoch_min: i16,
+    epoch_max: i16,
+    /// Greatest gsn named per log; 0 if none.
+    summary: Box<[u64; 256]>,
+    /// The logs named, in order of first mention.
+    named: Vec<u8>,
+}
+
+impl BatchBuilder {
+    /// An empty batch whose buffer holds `capacity` bytes before it grows.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut buf = Vec::with_capacity(capacity.max(BATCH_HEADER_BYTES));
+        buf.resize(BATCH_HEADER_BYTES, 0);
+        BatchBuilder {
+            buf,
+            count: 0,
+            sealed: false,
+            first_gsn: 0,
+            last_gsn: 0,
+            base_epoch: 0,
+            epoch_min: 0,
+            epoch_max: 0,
+            summary: Box::new([0; 256]),
+            named: Vec::with_capacity(8),
+        }
+    }
+
+    /// Forgets the records and keeps the buffer.
+    pub fn clear(&mut self) {
+        self.buf.truncate(BATCH_HEADER_BYTES);
+        self.buf.fill(0);
+        self.count = 0;
+        self.sealed = false;
+        (self.epoch_min, self.epoch_max) = (0, 0);
+        for log in self.named.drain(..) {
+            self.summary[usize::from(log)] = 0;
+        }
+    }
+
+    /// True if there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Number of records.
+    pub fn record_count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes so far, header included, dependency summary and padding not.
+    pub fn bytes(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Gsn of the last record, `None` if there is none.
+    pub fn last_gsn(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.last_gsn)
+    }
+
+    /// The greatest gsn named per log, by all records together.
+    pub fn deps(&self) -> impl Iterator<Item = LogGsn> {
+        self.named.iter().map(|&log| LogGsn {
+            log,
+            gsn: self.summary[usize::from(log)],
+        })
+    }
+
+    /// Appends a record whose body was encoded before.
+    ///
+    /// # Errors
+    /// A gsn that does not grow, an impossible dependency, or no room: nothing is appended.
+    #[inline]
+    pub fn append(
+        &mut self,
+        head: RecordHead<'_>,
+        kind: RecordKind,
+        body: &[u8],
+    ) -> Result<(), EncodeError> {
+        let len = RECORD_HEAD_BYTES + head.deps.len() * DEP_BYTES + body.len();
+        let epoch_delta = self.admit(&head, len)?;
+        self.push_head(&head, kind, epoch_delta, len as u32);
+        self.buf.extend_from_slice(body);
+        self.count_record(&head, epoch_delta);
+        Ok(())
+    }
+
+    /// Appends a record whose body `encode` appends to the given buffer, behind what is there.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append), or the error of `encode`: nothing is appended.
+    pub fn append_with(
+        &mut self,
+        head: RecordHead<'_>,
+        kind: RecordKind,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        let start = self.buf.len();
+        let epoch_delta = self.admit(&head, RECORD_HEAD_BYTES + head.deps.len() * DEP_BYTES)?;
+        self.push_head(&head, kind, epoch_delta, 0);
+        let body = encode(&mut self.buf);
+        let head_len = RECORD_HEAD_BYTES + head.deps.len() * DEP_BYTES;
+        assert!(
+            self.buf.len() >= start + head_len,
+            "`encode` removed bytes that are not its own"
+        );
+        let len = self.buf.len() - start;
+        if let Err(error) = body.and_then(|()| self.fits(start, len)) {
+            self.buf.truncate(start);
+            return Err(error);
+        }
+        put(&mut self.buf, start, &(len as u32).to_le_bytes());
+        self.count_record(&head, epoch_delta);
+        Ok(())
+    }
+
+    /// Writes header, dependency summary and padding, and returns the batch's bytes.
+    /// The builder must be [cleared](Self::clear) before it is appended to again.
+    ///
+    /// # Panics
+    /// If the batch is empty or already sealed, or its place is impossible: these are
+    /// errors of the journal, not of its input.
+    pub fn seal(&mut self, place: &BatchPlace<'_>) -> &[u8] {
+        assert!(self.count > 0, "sealing a batch without records");
+        assert!(!self.sealed, "sealing a batch twice");
+        self.sealed = true;
+        assert!(
+            place.offset.is_multiple_of(BATCH_ALIGN as u64),
+            "batch at odd offset"
+        );
+        assert!(
+            place.offset >= crate::ident::HEADER_BYTES as u64,
+            "batch over segment header"
+        );
+        assert!(place.align.is_power_of_two() && (BATCH_ALIGN..=ALIGN_MAX).contains(&place.align));
+        assert!(
+            self.first_gsn >= place.segment.first_gsn,
+            "gsn below the segment's first"
+        );
+        assert!(
+            place.number >= place.segment.first_batch,
+            "batch below the segment's first"
+        );
+        let records_len = self.buf.len() - BATCH_HEADER_BYTES;
+        for &log in &self.named {
+            let dep = LogGsn {
+                log,
+                gsn: self.summary[usize::from(log)],
+            };
+            self.buf.extend_from_slice(&pack_dep(dep).to_le_bytes());
+        }
+        let total = self.buf.len().next_multiple_of(place.align);
+        self.buf.resize(total, 0);
+        let unflushed = place.number.saturating_sub(place.flushed_below);
+        let unflushed = u16::try_from(unflushed).unwrap_or(UNFLUSHED_UNKNOWN);
+
+        let identity = place.segment.identity();
+        let (header, payload) = self.buf.split_at_mut(BATCH_HEADER_BYTES);
+        put(header, at::MAGIC, &BATCH_MAGIC.to_le_bytes());
+        put(
+            header,
+            at::PAYLOAD_CRC,
+            &identity.checksum(place.offset, payload).to_le_bytes(),
+        );
+        put(header, at::TOTAL_LEN, &(total as u32).to_le_bytes());
+        put(header, at::RECORDS_LEN, &(records_len as u32).to_le_bytes());
+        put(header, at::RECORD_COUNT, &self.count.to_le_bytes());
+        put(header, at::NUMBER, &place.number.to_le_bytes());
+        put(header, at::FIRST_GSN, &self.first_gsn.to_le_bytes());
+        put(header, at::LAST_GSN, &self.last_gsn.to_le_bytes());
+        put(header, at::BASE_EPOCH, &self.base_epoch.to_le_bytes());
+        put(header, at::EPOCH_MIN, &self.epoch_min.to_le_bytes());
+        put(header, at::EPOCH_MAX, &self.epoch_max.to_le_bytes());
+        put(header, at::UNFLUSHED, &unflushed.to_le_bytes());
+        header[at::DEP_COUNT] = self.named.len() as u8;
+        let crc = identity.checksum(place.offset, &header[HEADER_CRC_FROM..]);
+        put(header, at::HEADER_CRC, &crc.to_le_bytes());
+        &self.buf
+    }
+
+    /// Checks a record before anything is appended; returns its epoch's distance from the first.
+    #[inline]
+    fn admit(&self, head: &RecordHead<'_>, len: usize) -> Result<i16, EncodeError> {
+        assert!(!self.sealed, "appending to a sealed batch");
+        let last = if self.count == 0 { 0 } else { self.last_gsn };
+        if head.gsn <= last || head.gsn > GSN_MAX {
+            return Err(EncodeError::GsnOrder {
+                gsn: head.gsn,
+                last,
+            });
+        }
+        let deps_fit = head.deps.len() <= usize::from(u8::MAX);
+        if let Some(&LogGsn { log, gsn }) = head
+            .deps
+            .iter()
+            .find(|dep| !deps_fit || !dep_is_legal(**dep))
+        {
+            return Err(EncodeError::Dependency { log, gsn });
+        }
+        self.fits(self.buf.len(), len)?;
+        if self.count == 0 {
+            return Ok(0);
+        }
+        let delta = head.epoch.wrapping_sub(self.base_epoch) as i64;
+        i16::try_from(delta).map_err(|_| EncodeError::EpochSpan {
+            epoch: head.epoch,
+            base: self.base_epoch,
+        })
+    }
+
+    /// Whether a record of `len` bytes fits at `start`.
+    #[inline]
+    fn fits(&self, start: usize, len: usize) -> Result<(), EncodeError> {
+        if len > RECORD_BYTES_MAX {
+            return Err(EncodeError::RecordTooLong {
+                bytes: len,
+                max: RECORD_BYTES_MAX,
+            });
+        }
+        if start + len > BATCH_BODY_MAX || self.count == u32::MAX {
+            return Err(EncodeError::BatchFull);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn push_head(&mut self, head: &RecordHead<'_>, kind: RecordKind, epoch_delta: i16, len: u32) {
+        let first = u64::from(len)
+            | u64::from(kind as u8) << 32
+            | (head.deps.len() as u64) << 40
+            | u64::from(epoch_delta as u16) << 48;
+        let fixed = u128::from(first) | u128::from(head.gsn) << 64;
+        self.buf.extend_from_slice(&fixed.to_le_bytes());
+        for dep in head.deps {
+            self.buf.extend_from_slice(&pack_dep(*dep).to_le_bytes());
+        }
+    }
+
+    #[inline]
+    fn count_record(&mut self, head: &RecordHead<'_>, epoch_delta: i16) {
+        if self.count == 0 {
+            (self.first_gsn, self.base_epoch) = (head.gsn, head.epoch);
+        }
+        self.count += 1;
+        self.last_gsn = head.gsn;
+        self.epoch_min = self.epoch_min.min(epoch_delta);
+        self.epoch_max = self.epoch_max.max(epoch_delta);
+        for dep in head.deps {
+            let greatest = &mut self.summary[usize::from(dep.log)];
+            if !self.named.contains(&dep.log) {
+                self.named.push(dep.log);
+            }
+            *greatest = (*greatest).max(dep.gsn);
+        }
+    }
+}
+
+impl Default for BatchBuilder {
+    /// Room for 1 MiB.
+    fn default() -> Self {
+        Self::with_capacity(1 << 20)
+    }
+}

@@ -1,0 +1,488 @@
+//! Reading a segment: batches up to the first invalid one, and their records.
+
+use super::batch::{
+    BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
+};
+use super::record::{DEP_BYTES, DepIter, RECORD_HEAD_BYTES, RecordKind};
+use super::segment::SegmentHeader;
+use super::write::WriteIter;
+use crate::GSN_MAX;
+use crate::bytes::{Cursor, array, u16_at, u32_at, u64_at};
+use crate::error::{DecodeCause, DecodeError};
+use crate::ident::{HEADER_BYTES, Identity};
+
+const WHAT: &str = "log batch";
+const WHAT_RECORD: &str = "log record";
+
+/// What a batch header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHeader {
+    pub(crate) payload_crc: u32,
+    pub(crate) total_len: usize,
+    pub(crate) records_len: usize,
+    pub(crate) record_count: u32,
+    pub(crate) number: u64,
+    pub(crate) flushed_below: u64,
+    pub(crate) first_gsn: u64,
+    pub(crate) last_gsn: u64,
+    pub(crate) base_epoch: u64,
+    pub(crate) epoch_min: u64,
+    pub(crate) epoch_max: u64,
+    pub(crate) dep_count: u8,
+}
+
+impl BatchHeader {
+    /// Decodes the header at the start of `bytes`, which lie at `offset` of their segment.
+    /// The payload is not looked at.
+    pub(crate) fn decode(identity: Identity, bytes: &[u8], offset: u64) -> Result<Self, EndCause> {
+        let Some(header) = bytes.first_chunk::<BATCH_HEADER_BYTES>() else {
+            return Err(EndCause::Exhausted);
+        };
+        let magic = u32_at(header, at::MAGIC);
+        if magic != BATCH_MAGIC {
+            let zero = *header == [0; BATCH_HEADER_BYTES];
+            return Err(if zero {
+                EndCause::Zero
+            } else {
+                EndCause::NoBatch { found: magic }
+            });
+        }
+        let stored = u32_at(header, at::HEADER_CRC);
+        let computed = identity.checksum(offset, &header[HEADER_CRC_FROM..]);
+        if stored != computed {
+            return Err(EndCause::HeaderChecksum { stored, computed });
+        }
+        let number = u64_at(header, at::NUMBER);
+        let unflushed = u16_at(header, at::UNFLUSHED);
+        let base_epoch = u64_at(header, at::BASE_EPOCH);
+        let epoch =
+            |at| base_epoch.wrapping_add_signed(i16::from_le_bytes(array(header, at)).into());
+        let batch = BatchHeader {
+            payload_crc: u32_at(header, at::PAYLOAD_CRC),
+            total_len: u32_at(header, at::TOTAL_LEN) as usize,
+            records_len: u32_at(header, at::RECORDS_LEN) as usize,
+            record_count: u32_at(header, at::RECORD_COUNT),
+            number,
+            flushed_below: if unflushed == UNFLUSHED_UNKNOWN {
+                0
+            } else {
+                number.saturating_sub(unflushed.into())
+            },
+            first_gsn: u64_at(header, at::FIRST_GSN),
+            last_gsn: u64_at(header, at::LAST_GSN),
+            base_epoch,
+            epoch_min: epoch(at::EPOCH_MIN),
+            epoch_max: epoch(at::EPOCH_MAX),
+            dep_count: header[at::DEP_COUNT],
+        };
+        match batch.check() {
+            Ok(()) => Ok(batch),
+            Err(cause) => Err(EndCause::Malformed(DecodeError {
+                what: WHAT,
+                offset,
+                cause,
+            })),
+        }
+    }
+
+    /// What an intact header must satisfy; otherwise its writer was wrong.
+    fn check(&self) -> Result<(), DecodeCause> {
+        let used = BATCH_HEADER_BYTES + self.records_len + usize::from(self.dep_count) * DEP_BYTES;
+        if self.total_len < used || !self.total_len.is_multiple_of(BATCH_ALIGN) {
+            return Err(DecodeCause::Inconsistent(
+                "batch length does not hold its records",
+            ));
+        }
+        let smallest = self.record_count as usize * RECORD_HEAD_BYTES;
+        if self.record_count == 0 || smallest > self.records_len {
+            return Err(DecodeCause::Inconsistent("batch record count"));
+        }
+        if self.first_gsn == 0 || self.first_gsn > self.last_gsn || self.last_gsn > GSN_MAX {
+            return Err(DecodeCause::Inconsistent("batch gsn range"));
+        }
+        if !(self.epoch_min..=self.epoch_max).contains(&self.base_epoch) {
+            return Err(DecodeCause::Inconsistent("batch epoch range"));
+        }
+        Ok(())
+    }
+}
+
+/// Why no further batch was found. None of these alone says "damage": ask
+/// [`classify_tail`](super::classify_tail).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndCause {
+    /// The bytes end here.
+    #[error("the segment ends")]
+    Exhausted,
+    /// Space that was preallocated and not yet written.
+    #[error("nothing but zeros")]
+    Zero,
+    /// Other bytes: left over from an older use of the segment, or damage.
+    #[error("no batch, but {found:#010x}")]
+    NoBatch {
+        /// What is there instead of the magic number.
+        found: u32,
+    },
+    /// A header that is torn, damaged, or of an older use of the segment.
+    #[error("batch header checksum mismatch: stored {stored:#010x}, computed {computed:#010x}")]
+    HeaderChecksum {
+        /// The checksum that it carries.
+        stored: u32,
+        /// The checksum that it has.
+        computed: u32,
+    },
+    /// An intact header whose batch goes beyond the end of the bytes.
+    #[error("batch of {needed} bytes, {available} there")]
+    Truncated {
+        /// Length of the batch in bytes.
+        needed: u64,
+        /// Bytes that are there.
+        available: u64,
+    },
+    /// An intact header whose records are torn or damaged.
+    #[error("batch payload checksum mismatch: stored {stored:#010x}, computed {computed:#010x}")]
+    PayloadChecksum {
+        /// The checksum that the header states.
+        stored: u32,
+        /// The checksum that the payload has.
+        computed: u32,
+    },
+    /// An intact batch that is not the next one. Never the result of a crash.
+    #[error("batch number {found}, expected {expected}")]
+    Sequence {
+        /// Its number.
+        found: u64,
+        /// The next number.
+        expected: u64,
+    },
+    /// Intact bytes that break the rules of the format. Never the result of a crash.
+    #[error(transparent)]
+    Malformed(DecodeError),
+}
+
+/// Where a segment ends, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("log segment ends at byte {offset} before batch {next_number}: {cause}")]
+pub struct SegmentEnd {
+    /// File offset of the first byte that belongs to no valid batch.
+    pub offset: u64,
+    /// Number that the next batch would have had.
+    pub next_number: u64,
+    /// Why it is not there.
+    pub cause: EndCause,
+}
+
+/// The next batch, or the end of the valid ones.
+#[derive(Clone, Debug)]
+pub enum Step<'a> {
+    /// A valid batch.
+    Batch(Batch<'a>),
+    /// No further valid batch.
+    End(SegmentEnd),
+}
+
+/// Reads the batches of a segment in order. Borrows; allocates nothing.
+#[derive(Clone, Debug)]
+pub struct BatchReader<'a> {
+    identity: Identity,
+    bytes: &'a [u8],
+    /// File offset of `bytes[0]`.
+    base: u64,
+    at: usize,
+    next_number: u64,
+    last_gsn: u64,
+}
+
+impl<'a> BatchReader<'a> {
+    /// Reads a segment that is in memory as a whole, header block included.
+    pub fn new(header: &SegmentHeader, segment: &'a [u8]) -> Self {
+        let rest = segment.get(HEADER_BYTES..).unwrap_or_default();
+        // A gsn below the segment's first is as wrong as one that does not grow.
+        let last_gsn = header.first_gsn.saturating_sub(1);
+        Self::window(
+            header,
+            rest,
+            HEADER_BYTES as u64,
+            header.first_batch,
+            last_gsn,
+        )
+    }
+
+    /// Reads a piece of a segment that begins at `offset`, where a batch with
+    /// `next_number` begins; `last_gsn` is that of the record before.
+    ///
+    /// If the piece ends within a batch, the end's cause is [`EndCause::Truncated`] or
+    /// [`EndCause::Exhausted`]: read on from its offset.
+    pub fn window(
+        header: &SegmentHeader,
+        bytes: &'a [u8],
+        offset: u64,
+        next_number: u64,
+        last_gsn: u64,
+    ) -> Self {
+        BatchReader {
+            identity: header.identity(),
+            bytes,
+            base: offset,
+            at: 0,
+            next_number,
+            last_gsn,
+        }
+    }
+
+    /// File offset of the next batch.
+    pub fn offset(&self) -> u64 {
+        self.base + self.at as u64
+    }
+
+    /// Number of the next batch.
+    pub fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// The next batch; after an end always the same end.
+    pub fn next_batch(&mut self) -> Step<'a> {
+        match self.read() {
+            Ok(batch) => {
+                self.at += batch.header.total_len;
+                self.next_number = batch.header.number.wrapping_add(1);
+                self.last_gsn = batch.header.last_gsn;
+                Step::Batch(batch)
+            }
+            Err(cause) => Step::End(SegmentEnd {
+                offset: self.offset(),
+                next_number: self.next_number,
+                cause,
+            }),
+        }
+    }
+
+    fn read(&self) -> Result<Batch<'a>, EndCause> {
+        let batch = Batch::decode(self.identity, &self.bytes[self.at..], self.offset())?;
+        if batch.header.number != self.next_number {
+            let (found, expected) = (batch.header.number, self.next_number);
+            return Err(EndCause::Sequence { found, expected });
+        }
+        if batch.header.first_gsn <= self.last_gsn {
+            let cause = DecodeCause::Inconsistent("gsn not above that of the batch before");
+            let offset = self.offset();
+            return Err(EndCause::Malformed(DecodeError {
+                what: WHAT,
+                offset,
+                cause,
+            }));
+        }
+        Ok(batch)
+    }
+}
+
+/// A batch whose checksums are right. Borrows from the segment's bytes.
+#[derive(Clone, Debug)]
+pub struct Batch<'a> {
+    header: BatchHeader,
+    offset: u64,
+    records: &'a [u8],
+    deps: DepIter<'a>,
+}
+
+impl<'a> Batch<'a> {
+    /// Decodes and checks the batch at the start of `bytes`.
+    pub(crate) fn decode(
+        identity: Identity,
+        bytes: &'a [u8],
+        offset: u64,
+    ) -> Result<Self, EndCause> {
+        let header = BatchHeader::decode(identity, bytes, offset)?;
+        let Some(batch) = bytes.get(..header.total_len) else {
+            let (needed, available) = (header.total_len as u64, bytes.len() as u64);
+            return Err(EndCause::Truncated { needed, available });
+        };
+        let payload = &batch[BATCH_HEADER_BYTES..];
+        let (stored, computed) = (header.payload_crc, identity.checksum(offset, payload));
+        if stored != computed {
+            return Err(EndCause::PayloadChecksum { stored, computed });
+        }
+        // The header's check made sure that these lengths fit.
+        let (records, rest) = payload.split_at(header.records_len);
+        let deps = &rest[..usize::from(header.dep_count) * DEP_BYTES];
+        let deps = DepIter::new(deps).ok_or(EndCause::Malformed(DecodeError {
+            what: WHAT,
+            offset,
+            cause: DecodeCause::Inconsistent("impossible dependency in the summary"),
+        }))?;
+        Ok(Batch {
+            header,
+            offset,
+            records,
+            deps,
+        })
+    }
+
+    /// File offset of the batch.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length in bytes, header and padding included.
+    pub fn bytes(&self) -> u64 {
+        self.header.total_len as u64
+    }
+
+    /// Its number in this log and incarnation.
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+
+    /// Batches of this log and incarnation with a smaller number than this were
+    /// flushed before this batch was written.
+    pub fn flushed_below(&self) -> u64 {
+        self.header.flushed_below
+    }
+
+    /// Number of records, at least one.
+    pub fn record_count(&self) -> u32 {
+        self.header.record_count
+    }
+
+    /// Gsn of the first record.
+    pub fn first_gsn(&self) -> u64 {
+        self.header.first_gsn
+    }
+
+    /// Gsn of the last record.
+    pub fn last_gsn(&self) -> u64 {
+        self.header.last_gsn
+    }
+
+    /// Smallest and greatest epoch of its records.
+    pub fn epochs(&self) -> (u64, u64) {
+        (self.header.epoch_min, self.header.epoch_max)
+    }
+
+    /// The greatest gsn that any of its records names, per log.
+    pub fn deps(&self) -> DepIter<'a> {
+        self.deps.clone()
+    }
+
+    /// Its records in gsn order.
+    pub fn records(&self) -> RecordIter<'a> {
+        let offset = self.offset + BATCH_HEADER_BYTES as u64;
+        RecordIter {
+            rest: Cursor::new(self.records, offset, WHAT_RECORD),
+            header: self.header,
+            left: Some(self.header.record_count),
+            last_gsn: self.header.first_gsn - 1,
+        }
+    }
+}
+
+/// The record of one transaction. Borrows from the segment's bytes.
+#[derive(Clone, Debug)]
+pub struct Record<'a> {
+    /// Its global sequence number.
+    pub gsn: u64,
+    /// The epoch it committed in.
+    pub epoch: u64,
+    /// What its body holds.
+    pub kind: RecordKind,
+    /// File offset of its body.
+    pub body_offset: u64,
+    /// Its body.
+    pub body: &'a [u8],
+    deps: DepIter<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// The dependencies that it names.
+    pub fn deps(&self) -> DepIter<'a> {
+        self.deps.clone()
+    }
+
+    /// The writes in its body; meaningful if the kind is [`RecordKind::Writes`].
+    pub fn writes(&self) -> WriteIter<'a> {
+        WriteIter::new(self.body, self.body_offset)
+    }
+}
+
+/// Records of a batch in gsn order. After an error it ends.
+#[derive(Clone, Debug)]
+pub struct RecordIter<'a> {
+    rest: Cursor<'a>,
+    header: BatchHeader,
+    /// Records to come; `None` after the end.
+    left: Option<u32>,
+    last_gsn: u64,
+}
+
+impl<'a> RecordIter<'a> {
+    #[inline]
+    fn record(&mut self) -> Result<Record<'a>, DecodeError> {
+        let start = self.rest.clone();
+        let rest = &mut self.rest;
+        let head = rest.array::<RECORD_HEAD_BYTES>()?;
+        let inconsistent = |why| Err(start.error(DecodeCause::Inconsistent(why)));
+        let (len, dep_count) = (u32_at(&head, 0) as usize, usize::from(head[5]));
+        let kind = RecordKind::from_code(head[4]).map_err(|cause| start.error(cause))?;
+        let Some(body_len) = len.checked_sub(RECORD_HEAD_BYTES + dep_count * DEP_BYTES) else {
+            return inconsistent("record length does not hold its dependencies");
+        };
+        let gsn = u64_at(&head, 8);
+        if gsn <= self.last_gsn || gsn > self.header.last_gsn {
+            return inconsistent("record gsn outside its place in the batch");
+        }
+        let epoch_delta = i16::from_le_bytes(array(&head, 6));
+        let epoch = self
+            .header
+            .base_epoch
+            .wrapping_add_signed(epoch_delta.into());
+        if !(self.header.epoch_min..=self.header.epoch_max).contains(&epoch) {
+            return inconsistent("record epoch outside the batch's range");
+        }
+        let Some(deps) = DepIter::new(rest.take(dep_count * DEP_BYTES)?) else {
+            return inconsistent("impossible dependency");
+        };
+        let body_offset = rest.offset();
+        let body = rest.take(body_len)?;
+        self.last_gsn = gsn;
+        Ok(Record {
+            gsn,
+            epoch,
+            kind,
+            body_offset,
+            body,
+            deps,
+        })
+    }
+
+    /// After the last record nothing may be left.
+    fn finish(&self) -> Result<(), DecodeError> {
+        if self.rest.is_empty() && self.last_gsn == self.header.last_gsn {
+            return Ok(());
+        }
+        let cause = DecodeCause::Inconsistent("records do not fill their batch");
+        Err(self.rest.error(cause))
+    }
+}
+
+impl<'a> Iterator for RecordIter<'a> {
+    type Item = Result<Record<'a>, DecodeError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let left = self.left?;
+        let record = match left.checked_sub(1) {
+            Some(fewer) => {
+                self.left = Some(fewer);
+                self.record()
+            }
+            None => {
+                self.left = None;
+                return self.finish().err().map(Err);
+            }
+        };
+        if record.is_err() {
+            self.left = None;
+        }
+        Some(record)
+    }
+}

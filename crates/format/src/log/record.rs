@@ -1,0 +1,90 @@
+//! The head of a record, and what kinds of body follow it.
+
+use crate::error::DecodeCause;
+use crate::{GSN_MAX, LOG_NONE, LogGsn};
+
+/// Bytes of a record's head.
+pub const RECORD_HEAD_BYTES: usize = 16;
+
+/// Longest record, head and dependencies included (4 GiB − 128 KiB): it must
+/// fit a batch, whose length is a `u32`.
+pub const RECORD_BYTES_MAX: usize = u32::MAX as usize - 128 * 1024;
+
+/// Bytes of a packed dependency.
+pub(crate) const DEP_BYTES: usize = 8;
+
+/// What the body of a record holds. The journals to come take the next numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// The writes of one transaction: after-images and changed ranges ([`super::WriteIter`]).
+    Writes = 1,
+    /// The call of one procedure: bytes that the engine interprets.
+    Command = 2,
+}
+
+impl RecordKind {
+    /// The kind of a code.
+    ///
+    /// # Errors
+    /// [`DecodeCause::Unknown`].
+    pub fn from_code(code: u8) -> Result<Self, DecodeCause> {
+        match code {
+            1 => Ok(RecordKind::Writes),
+            2 => Ok(RecordKind::Command),
+            _ => Err(DecodeCause::Unknown {
+                field: "record kind",
+                value: u64::from(code),
+            }),
+        }
+    }
+}
+
+/// Log number in the top byte, gsn below.
+pub(crate) fn pack_dep(dep: LogGsn) -> u64 {
+    u64::from(dep.log) << 56 | dep.gsn
+}
+
+fn unpack_dep(word: u64) -> LogGsn {
+    LogGsn {
+        log: (word >> 56) as u8,
+        gsn: word & ((1 << 56) - 1),
+    }
+}
+
+/// True if it names a log and a gsn that can exist.
+pub(crate) fn dep_is_legal(dep: LogGsn) -> bool {
+    dep.log != LOG_NONE && (1..=GSN_MAX).contains(&dep.gsn)
+}
+
+/// Dependencies of a record or of a batch: checked when it was decoded.
+#[derive(Clone, Debug)]
+pub struct DepIter<'a> {
+    packed: std::slice::ChunksExact<'a, u8>,
+}
+
+impl<'a> DepIter<'a> {
+    /// `None` if one of them is impossible.
+    pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
+        let iter = DepIter {
+            packed: bytes.chunks_exact(DEP_BYTES),
+        };
+        iter.clone().all(dep_is_legal).then_some(iter)
+    }
+}
+
+impl Iterator for DepIter<'_> {
+    type Item = LogGsn;
+
+    fn next(&mut self) -> Option<LogGsn> {
+        self.packed
+            .next()
+            .map(|bytes| unpack_dep(crate::bytes::u64_at(bytes, 0)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.packed.size_hint()
+    }
+}
+
+impl ExactSizeIterator for DepIter<'_> {}

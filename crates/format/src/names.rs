@@ -1,0 +1,160 @@
+//! Names of files and directories, relative to the data directory. Numbers are
+//! padded with zeros, so that a sorted listing is in numeric order; only the
+//! exact form that is written is read back.
+
+use serde::{Deserialize, Serialize};
+
+/// Held while a process has the store open.
+pub const LOCK: &str = "LOCK";
+/// The manifest.
+pub const MANIFEST: &str = "MANIFEST";
+/// A manifest that is being written; renamed to [`MANIFEST`] once it is durable.
+pub const MANIFEST_NEXT: &str = "MANIFEST.next";
+/// Directory of the checkpoints.
+pub const CHECKPOINT_DIR: &str = "checkpoint";
+/// Directory of the logs.
+pub const LOG_DIR: &str = "log";
+
+/// Whether a checkpoint holds every record, or those changed since its base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum CheckpointKind {
+    /// Every record.
+    Full = 1,
+    /// Records changed since the base checkpoint; tombstones for deleted ones.
+    Partial = 2,
+}
+
+impl CheckpointKind {
+    /// `"full"` or `"partial"`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CheckpointKind::Full => "full",
+            CheckpointKind::Partial => "partial",
+        }
+    }
+}
+
+/// `checkpoint/0000000007-full`
+pub fn checkpoint_dir(epoch: u64, kind: CheckpointKind) -> String {
+    format!("{CHECKPOINT_DIR}/{}", checkpoint_name(epoch, kind))
+}
+
+/// `0000000007-full`: the last component of [`checkpoint_dir`].
+pub fn checkpoint_name(epoch: u64, kind: CheckpointKind) -> String {
+    format!("{epoch:010}-{}", kind.as_str())
+}
+
+/// Reads a name of [`checkpoint_name`]; `None` if it is not one.
+pub fn parse_checkpoint_name(name: &str) -> Option<(u64, CheckpointKind)> {
+    let (epoch, kind) = name.split_once('-')?;
+    let kind = match kind {
+        "full" => CheckpointKind::Full,
+        "partial" => CheckpointKind::Partial,
+        _ => return None,
+    };
+    let epoch = epoch.parse().ok()?;
+    (checkpoint_name(epoch, kind) == name).then_some((epoch, kind))
+}
+
+/// `part-003`: a part's file name inside its checkpoint's directory.
+pub fn part_name(part: u32) -> String {
+    format!("part-{part:03}")
+}
+
+/// Reads a name of [`part_name`]; `None` if it is not one.
+pub fn parse_part_name(name: &str) -> Option<u32> {
+    let part = name.strip_prefix("part-")?.parse().ok()?;
+    (part_name(part) == name).then_some(part)
+}
+
+/// `log/004`: the directory of a log.
+pub fn log_dir(log: u8) -> String {
+    format!("{LOG_DIR}/{log:03}")
+}
+
+/// Reads the last component of [`log_dir`]; `None` if it is not one.
+pub fn parse_log_name(name: &str) -> Option<u8> {
+    let log: u8 = name.parse().ok()?;
+    (log != crate::LOG_NONE && format!("{log:03}") == name).then_some(log)
+}
+
+/// `0000000002-0000000000004711`: a segment's file name inside its log's directory.
+pub fn segment_name(incarnation: u32, first_gsn: u64) -> String {
+    format!("{incarnation:010}-{first_gsn:016}")
+}
+
+/// Reads a name of [`segment_name`] as (incarnation, first gsn); `None` if it is not one.
+pub fn parse_segment_name(name: &str) -> Option<(u32, u64)> {
+    let (incarnation, first_gsn) = name.split_once('-')?;
+    let (incarnation, first_gsn) = (incarnation.parse().ok()?, first_gsn.parse().ok()?);
+    (first_gsn <= crate::GSN_MAX && segment_name(incarnation, first_gsn) == name)
+        .then_some((incarnation, first_gsn))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for epoch in [0, 7, 12_345_678_901, u64::MAX] {
+            for kind in [CheckpointKind::Full, CheckpointKind::Partial] {
+                let name = checkpoint_name(epoch, kind);
+                assert_eq!(parse_checkpoint_name(&name), Some((epoch, kind)), "{name}");
+                assert_eq!(checkpoint_dir(epoch, kind), format!("checkpoint/{name}"));
+            }
+        }
+        for part in [0, 9, 1000, u32::MAX] {
+            assert_eq!(parse_part_name(&part_name(part)), Some(part));
+        }
+        assert_eq!(log_dir(4), "log/004");
+        assert_eq!(parse_log_name("004"), Some(4));
+        for (incarnation, gsn) in [(0, 0), (2, 4711), (u32::MAX, crate::GSN_MAX)] {
+            let name = segment_name(incarnation, gsn);
+            assert_eq!(
+                parse_segment_name(&name),
+                Some((incarnation, gsn)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_exact_form_is_read() {
+        for bad in [
+            "7-full",
+            "0000000007-fuller",
+            "+000000007-full",
+            "0000000007",
+            "-full",
+            "",
+        ] {
+            assert_eq!(parse_checkpoint_name(bad), None, "{bad}");
+        }
+        for bad in [
+            "part-1",
+            "part-0001",
+            "part-+01",
+            "../part-001",
+            "part-001/",
+            "part--01",
+        ] {
+            assert_eq!(parse_part_name(bad), None, "{bad}");
+        }
+        for bad in ["4", "0004", "255", "256", "abc"] {
+            assert_eq!(parse_log_name(bad), None, "{bad}");
+        }
+        for bad in ["2-4711", "0000000002-9999999999999999", "0000000002"] {
+            assert_eq!(parse_segment_name(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn listings_sort_by_number() {
+        let mut names: Vec<String> = [10, 9, 1000].map(|n| segment_name(1, n)).into();
+        names.sort();
+        assert_eq!(names, [9, 10, 1000].map(|n| segment_name(1, n)));
+    }
+}

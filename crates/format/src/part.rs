@@ -1,0 +1,31 @@
+//! Checkpoint part files (`docs/formats.md`, "Checkpoint part").
+//!
+//! ```text
+//! part  = header block (4096) · block · block · … · footer · zero padding · trailer (32)
+//! block = header (40) · payload, plain or compressed; all its records are of one partition
+//! entry = head (16) · [fragment (8)] · key · value
+//! ```
+//!
+//! Parts are written front to back: blocks as they fill, in any order of
+//! partitions, then the footer that indexes them. The file's length is a multiple
+//! of 4096. The index binds the file together: it holds the checksum of each
+//! block's header, which holds that of its payload; the manifest holds the
+//! checksum of the index.
+
+mod block;
+mod codec;
+mod entry;
+mod header;
+mod index;
+mod open;
+
+pub use block::{
+    BLOCK_HEADER_BYTES, BLOCK_TARGET_BYTES, BlockBuilder, BlockMark, KeyRef, stamp_block,
+};
+pub use codec::{Codec, Compressor};
+pub use entry::{
+    Content, Entry, EntryIter, FRAGMENT_BYTES, Fragment, FragmentJoiner, Joined, fragments,
+};
+pub use header::PartHeader;
+pub use index::{BlockEntry, IndexBuilder, PartIndex, PartTotals, TRAILER_BYTES, Trailer};
+pub use open::{BLOCK_BYTES_MAX, Block, BlockReader};

@@ -1,0 +1,373 @@
+//! Building a block: entries of one partition appended to a fixed buffer.
+
+use super::codec::Compressor;
+use super::entry::{
+    ENTRY_HEAD_BYTES, FLAG_FRAGMENT, FLAG_TOMBSTONE, FLAG_VALUE, FRAGMENT_BYTES,
+    FRAGMENT_HEAD_BYTES, Fragment,
+};
+use super::index::BlockEntry;
+use super::open::BlockHeader;
+use crate::bytes::{put, u32_at};
+use crate::error::EncodeError;
+use crate::ident::Identity;
+use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Bytes of a block header.
+pub const BLOCK_HEADER_BYTES: usize = 40;
+/// Uncompressed bytes at which a block counts as full, unless a single entry is longer.
+pub const BLOCK_TARGET_BYTES: usize = 64 << 10;
+
+/// First four bytes of a block: "SPCB".
+pub(super) const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"SPCB");
+/// The header's checksum covers the header from here.
+pub(super) const HEADER_CRC_FROM: usize = 8;
+
+/// Byte offsets of the block header's fields.
+pub(super) mod at {
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const HEADER_CRC: usize = 4;
+    pub(crate) const PAYLOAD_CRC: usize = 8;
+    pub(crate) const PAYLOAD_LEN: usize = 12;
+    pub(crate) const UNCOMPRESSED_LEN: usize = 16;
+    pub(crate) const ENTRIES: usize = 20;
+    pub(crate) const TOMBSTONES: usize = 24;
+    pub(crate) const VALUE_BYTES: usize = 28;
+    pub(crate) const PARTITION: usize = 32;
+    pub(crate) const CODEC: usize = 36;
+    pub(crate) const CONTINUATIONS: usize = 38;
+}
+
+const _: () = assert!(at::CONTINUATIONS + 2 == BLOCK_HEADER_BYTES);
+const _: () = assert!(ENTRY_HEAD_BYTES == 2 + 1 + 1 + 4 + 4 + 4);
+const _: () = assert!(FRAGMENT_HEAD_BYTES == size_of::<u32>() * 2);
+
+/// A key, its table, and the table's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRef<'a> {
+    /// The table.
+    pub table: u16,
+    /// The table's generation; entries of an older one are void.
+    pub generation: u32,
+    /// The key.
+    pub key: &'a [u8],
+}
+
+/// A state of a [`BlockBuilder`] to return to.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockMark {
+    len: usize,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    entries: u32,
+    tombstones: u32,
+    continuations: u16,
+    value_bytes: u32,
+}
+
+/// Collects entries of one partition until the block is full.
+///
+/// Its buffer is allocated once; appending is one bounds check and two copies,
+/// cheap enough for a commit. Only an entry that alone exceeds the target makes
+/// the buffer grow, until the next [`reset`](Self::reset).
+#[derive(Debug)]
+pub struct BlockBuilder {
+    partition: u32,
+    target: usize,
+    /// All of it initialised; entries fill the first `len` bytes.
+    buf: Vec<u8>,
+    len: usize,
+    counts: Counts,
+}
+
+impl BlockBuilder {
+    /// An empty block of [`BLOCK_TARGET_BYTES`].
+    pub fn new(partition: u32) -> Self {
+        Self::with_target(partition, BLOCK_TARGET_BYTES)
+    }
+
+    /// An empty block that is full at `target` bytes, at most 1 MiB.
+    pub fn with_target(partition: u32, target: usize) -> Self {
+        let target = target.min(FRAGMENT_BYTES);
+        BlockBuilder {
+            partition,
+            target,
+            buf: vec![0; target],
+            len: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Empties the block and gives it to a partition.
+    pub fn reset(&mut self, partition: u32) {
+        self.partition = partition;
+        (self.len, self.counts) = (0, Counts::default());
+        if self.buf.len() > self.target {
+            self.buf.truncate(self.target);
+            self.buf.shrink_to_fit();
+        }
+    }
+
+    /// Its partition.
+    pub fn partition(&self) -> u32 {
+        self.partition
+    }
+
+    /// True if it holds no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Uncompressed bytes so far.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Number of entries, each fragment counted.
+    pub fn entry_count(&self) -> u32 {
+        self.counts.entries
+    }
+
+    /// Appends a value of at most [`FRAGMENT_BYTES`].
+    ///
+    /// # Errors
+    /// [`EncodeError::BlockFull`]: seal and reset it first; an empty block is never full.
+    /// Key or value too long.
+    #[inline]
+    pub fn push_value(
+        &mut self,
+        key: KeyRef<'_>,
+        tag: u8,
+        value: &[u8],
+    ) -> Result<(), EncodeError> {
+        let (key_dst, value_dst) =
+            self.reserve_value(key.table, key.generation, key.key.len(), tag, value.len())?;
+        key_dst.copy_from_slice(key.key);
+        value_dst.copy_from_slice(value);
+        Ok(())
+    }
+
+    /// Appends a value that the caller copies in: returns the places of key and value.
+    /// For sources that are not slices; if the copy proves invalid,
+    /// [`rollback`](Self::rollback) to a mark taken before.
+    ///
+    /// # Errors
+    /// As [`push_value`](Self::push_value).
+    #[inline]
+    pub fn reserve_value(
+        &mut self,
+        table: u16,
+        generation: u32,
+        key_len: usize,
+        tag: u8,
+        value_len: usize,
+    ) -> Result<(&mut [u8], &mut [u8]), EncodeError> {
+        let head = Head {
+            table,
+            generation,
+            flags: FLAG_VALUE,
+            tag,
+        };
+        let body = self.reserve(head, 0, key_len, value_len)?;
+        Ok(body.split_at_mut(key_len))
+    }
+
+    /// Appends the news that a key was deleted.
+    ///
+    /// # Errors
+    /// As [`push_value`](Self::push_value).
+    #[inline]
+    pub fn push_tombstone(&mut self, key: KeyRef<'_>) -> Result<(), EncodeError> {
+        let KeyRef {
+            table,
+            generation,
+            key,
+        } = key;
+        let head = Head {
+            table,
+            generation,
+            flags: FLAG_TOMBSTONE,
+            tag: 0,
+        };
+        self.reserve(head, 0, key.len(), 0)?.copy_from_slice(key);
+        self.counts.tombstones += 1;
+        Ok(())
+    }
+
+    /// Appends a piece of a large value (see [`fragments`](super::fragments)). The pieces of a
+    /// value go into blocks that follow each other directly in one part.
+    ///
+    /// # Errors
+    /// As [`push_value`](Self::push_value).
+    pub fn push_fragment(
+        &mut self,
+        key: KeyRef<'_>,
+        tag: u8,
+        fragment: Fragment,
+        bytes: &[u8],
+    ) -> Result<(), EncodeError> {
+        let end = fragment.offset as usize + bytes.len();
+        if end > fragment.total as usize || end > VALUE_BYTES_MAX {
+            return Err(EncodeError::ValueTooLong { bytes: end });
+        }
+        let KeyRef {
+            table,
+            generation,
+            key,
+        } = key;
+        let head = Head {
+            table,
+            generation,
+            flags: FLAG_FRAGMENT,
+            tag,
+        };
+        let body = self.reserve(head, FRAGMENT_HEAD_BYTES, key.len(), bytes.len())?;
+        put(body, 0, &fragment.offset.to_le_bytes());
+        put(body, 4, &fragment.total.to_le_bytes());
+        put(body, FRAGMENT_HEAD_BYTES, key);
+        put(body, FRAGMENT_HEAD_BYTES + key.len(), bytes);
+        self.counts.continuations += u16::from(fragment.offset > 0);
+        Ok(())
+    }
+
+    /// The present state.
+    #[inline]
+    pub fn mark(&self) -> BlockMark {
+        BlockMark {
+            len: self.len,
+            counts: self.counts,
+        }
+    }
+
+    /// Forgets the entries appended since the mark was taken (and no reset since).
+    #[inline]
+    pub fn rollback(&mut self, mark: BlockMark) {
+        debug_assert!(mark.len <= self.len, "mark of another block");
+        (self.len, self.counts) = (mark.len, mark.counts);
+    }
+
+    /// Appends the block, compressed if that makes it smaller, to `out`. Its place is not
+    /// known yet: [`stamp_block`] completes it.
+    ///
+    /// # Errors
+    /// [`EncodeError::Compress`]; `out` is unchanged.
+    pub fn seal(&self, compressor: &mut Compressor, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let (codec, payload) = compressor.compress(&self.buf[..self.len])?;
+        let mut header = [0; BLOCK_HEADER_BYTES];
+        put(&mut header, at::MAGIC, &BLOCK_MAGIC.to_le_bytes());
+        put(
+            &mut header,
+            at::PAYLOAD_CRC,
+            &crc32c::crc32c(payload).to_le_bytes(),
+        );
+        put(
+            &mut header,
+            at::PAYLOAD_LEN,
+            &(payload.len() as u32).to_le_bytes(),
+        );
+        put(
+            &mut header,
+            at::UNCOMPRESSED_LEN,
+            &(self.len as u32).to_le_bytes(),
+        );
+        put(&mut header, at::ENTRIES, &self.counts.entries.to_le_bytes());
+        put(
+            &mut header,
+            at::TOMBSTONES,
+            &self.counts.tombstones.to_le_bytes(),
+        );
+        put(
+            &mut header,
+            at::VALUE_BYTES,
+            &self.counts.value_bytes.to_le_bytes(),
+        );
+        put(&mut header, at::PARTITION, &self.partition.to_le_bytes());
+        header[at::CODEC] = codec as u8;
+        put(
+            &mut header,
+            at::CONTINUATIONS,
+            &self.counts.continuations.to_le_bytes(),
+        );
+        out.extend_from_slice(&header);
+        out.extend_from_slice(payload);
+        Ok(())
+    }
+
+    /// Room for an entry, its head written: `extra`, key and value follow each other.
+    #[inline]
+    fn reserve(
+        &mut self,
+        head: Head,
+        extra: usize,
+        key_len: usize,
+        value_len: usize,
+    ) -> Result<&mut [u8], EncodeError> {
+        if key_len > KEY_BYTES_MAX || value_len > FRAGMENT_BYTES {
+            return Err(too_long(key_len, value_len));
+        }
+        let need = ENTRY_HEAD_BYTES + extra + key_len + value_len;
+        if self.buf.len() - self.len < need {
+            self.make_room(need)?;
+        }
+        let entry = &mut self.buf[self.len..self.len + need];
+        self.len += need;
+        self.counts.entries += 1;
+        self.counts.value_bytes += value_len as u32;
+        let word = u128::from(head.table)
+            | u128::from(head.flags) << 16
+            | u128::from(head.tag) << 24
+            | u128::from(head.generation) << 32
+            | (key_len as u128) << 64
+            | (value_len as u128) << 96;
+        let (fixed, body) = entry.split_at_mut(ENTRY_HEAD_BYTES);
+        fixed.copy_from_slice(&word.to_le_bytes());
+        Ok(body)
+    }
+
+    /// An empty block takes any entry.
+    #[cold]
+    fn make_room(&mut self, need: usize) -> Result<(), EncodeError> {
+        if self.len > 0 {
+            return Err(EncodeError::BlockFull);
+        }
+        self.buf.resize(need, 0);
+        Ok(())
+    }
+}
+
+/// The fields of an entry's head that are not lengths.
+#[derive(Clone, Copy)]
+struct Head {
+    table: u16,
+    generation: u32,
+    flags: u8,
+    tag: u8,
+}
+
+#[cold]
+fn too_long(key_len: usize, value_len: usize) -> EncodeError {
+    if key_len > KEY_BYTES_MAX {
+        EncodeError::KeyTooLong { bytes: key_len }
+    } else {
+        EncodeError::ValueTooLong { bytes: value_len }
+    }
+}
+
+/// Completes a sealed block that will lie at `offset` of its part, and returns its index entry.
+///
+/// # Panics
+/// If `block` is not exactly what [`BlockBuilder::seal`] appended.
+pub fn stamp_block(block: &mut [u8], identity: Identity, offset: u64) -> BlockEntry {
+    assert!(block.len() >= BLOCK_HEADER_BYTES, "not a block");
+    assert!(u32_at(block, at::MAGIC) == BLOCK_MAGIC, "not a block");
+    let payload_len = u32_at(block, at::PAYLOAD_LEN) as usize;
+    assert!(
+        block.len() == BLOCK_HEADER_BYTES + payload_len,
+        "not one whole block"
+    );
+    let crc = identity.checksum(offset, &block[HEADER_CRC_FROM..BLOCK_HEADER_BYTES]);
+    put(block, at::HEADER_CRC, &crc.to_le_bytes());
+    BlockHeader::fields(block).index_entry(crc, offset)
+}

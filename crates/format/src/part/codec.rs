@@ -1,0 +1,167 @@
+//! Compression of block payloads. Decompression is bounded by the announced
+//! length, which is itself capped ([`super::BLOCK_BYTES_MAX`]).
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{DecodeCause, EncodeError};
+
+/// How block payloads are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Codec {
+    /// Not at all.
+    None = 0,
+    /// LZ4 block format.
+    Lz4 = 1,
+    /// Zstandard frame.
+    Zstd = 2,
+}
+
+impl Codec {
+    /// The codec of a code.
+    ///
+    /// # Errors
+    /// [`DecodeCause::Unknown`].
+    pub fn from_code(code: u8) -> Result<Self, DecodeCause> {
+        match code {
+            0 => Ok(Codec::None),
+            1 => Ok(Codec::Lz4),
+            2 => Ok(Codec::Zstd),
+            _ => Err(DecodeCause::Unknown {
+                field: "codec",
+                value: u64::from(code),
+            }),
+        }
+    }
+
+    /// `"none"`, `"lz4"` or `"zstd"`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Codec::None => "none",
+            Codec::Lz4 => "lz4",
+            Codec::Zstd => "zstd",
+        }
+    }
+}
+
+/// Compresses payloads, reusing its working memory. One per thread.
+pub struct Compressor {
+    codec: Codec,
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl std::fmt::Debug for Compressor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compressor")
+            .field("codec", &self.codec)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Compressor {
+    /// A compressor of that codec. `level` is zstd's, 1 to 19, and ignored by the others.
+    ///
+    /// # Errors
+    /// [`EncodeError::Compress`] if zstd refuses the level or has no memory.
+    pub fn new(codec: Codec, level: i32) -> Result<Self, EncodeError> {
+        let zstd = match codec {
+            Codec::Zstd => Some(zstd::bulk::Compressor::new(level).map_err(zstd_error)?),
+            Codec::None | Codec::Lz4 => None,
+        };
+        Ok(Compressor {
+            codec,
+            zstd,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The codec that was asked for.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// The payload as it is to be stored: compressed if that makes it smaller.
+    pub(super) fn compress<'a>(
+        &'a mut self,
+        payload: &'a [u8],
+    ) -> Result<(Codec, &'a [u8]), EncodeError> {
+        let len = match (&mut self.zstd, self.codec) {
+            (Some(zstd), _) => {
+                self.scratch
+                    .resize(zstd::zstd_safe::compress_bound(payload.len()), 0);
+                zstd.compress_to_buffer(payload, &mut self.scratch[..])
+                    .map_err(zstd_error)?
+            }
+            (None, Codec::Lz4) => {
+                let bound = lz4_flex::block::get_maximum_output_size(payload.len());
+                self.scratch.resize(bound, 0);
+                lz4_flex::block::compress_into(payload, &mut self.scratch).map_err(|error| {
+                    EncodeError::Compress {
+                        codec: "lz4",
+                        reason: error.to_string(),
+                    }
+                })?
+            }
+            (None, _) => payload.len(),
+        };
+        if len < payload.len() {
+            Ok((self.codec, &self.scratch[..len]))
+        } else {
+            Ok((Codec::None, payload))
+        }
+    }
+}
+
+fn zstd_error(error: std::io::Error) -> EncodeError {
+    EncodeError::Compress {
+        codec: "zstd",
+        reason: error.to_string(),
+    }
+}
+
+/// Decompresses payloads, reusing its working memory.
+#[derive(Default)]
+pub(super) struct Decompressor {
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+    scratch: Vec<u8>,
+}
+
+impl Decompressor {
+    /// The payload in plain form; exactly `len` bytes, or an error.
+    pub(super) fn decompress<'a>(
+        &'a mut self,
+        codec: Codec,
+        payload: &'a [u8],
+        len: usize,
+    ) -> Result<&'a [u8], DecodeCause> {
+        if codec == Codec::None {
+            return Ok(payload);
+        }
+        let failed = DecodeCause::Decompress {
+            codec: codec.as_str(),
+            expected: len as u64,
+        };
+        self.scratch.resize(len, 0);
+        let out = match codec {
+            Codec::Lz4 => lz4_flex::block::decompress_into(payload, &mut self.scratch).ok(),
+            _ => self.unzstd(payload),
+        };
+        if out == Some(len) {
+            Ok(&self.scratch)
+        } else {
+            Err(failed)
+        }
+    }
+
+    fn unzstd(&mut self, payload: &[u8]) -> Option<usize> {
+        if self.zstd.is_none() {
+            self.zstd = Some(zstd::bulk::Decompressor::new().ok()?);
+        }
+        self.zstd
+            .as_mut()?
+            .decompress_to_buffer(payload, &mut self.scratch[..])
+            .ok()
+    }
+}

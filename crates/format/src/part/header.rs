@@ -1,0 +1,148 @@
+//! The header block of a checkpoint part.
+
+use super::codec::Codec;
+use crate::PARTITIONS_LOG2_MAX;
+use crate::bytes::{put, u32_at, u64_at};
+use crate::error::{DecodeCause, DecodeError};
+use crate::ident::{FileKind, HEADER_BYTES, Identity, StoreId, decode_header, encode_header};
+use crate::names::CheckpointKind;
+
+const WHAT: &str = "checkpoint part header";
+const PARAMS_BYTES: usize = 24;
+
+/// Who a checkpoint part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartHeader {
+    /// The store.
+    pub store: StoreId,
+    /// Wall clock at creation, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// The checkpoint's epoch: it holds the commits of all epochs before it.
+    pub epoch: u64,
+    /// Number of the part.
+    pub part: u32,
+    /// Full or partial.
+    pub kind: CheckpointKind,
+    /// The key hash has 2^this partitions.
+    pub partitions_log2: u8,
+    /// The codec asked for; each block says which it has.
+    pub codec: Codec,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+}
+
+impl PartHeader {
+    /// The header block.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut params = [0; PARAMS_BYTES];
+        put(&mut params, 0, &self.epoch.to_le_bytes());
+        put(&mut params, 8, &self.hash_seed.to_le_bytes());
+        put(&mut params, 16, &self.part.to_le_bytes());
+        params[20] = self.kind as u8;
+        params[21] = self.partitions_log2;
+        params[22] = self.codec as u8;
+        encode_header(
+            FileKind::CheckpointPart,
+            self.store,
+            self.created_ms,
+            &params,
+        )
+    }
+
+    /// Decodes a header block: the first [`HEADER_BYTES`] of a part.
+    ///
+    /// # Errors
+    /// Anything but an intact header of this format version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let header = decode_header(bytes, FileKind::CheckpointPart, WHAT)?;
+        let params = header.params;
+        let fail = |cause| DecodeError {
+            what: WHAT,
+            offset: 0,
+            cause,
+        };
+        let kind = match params[20] {
+            1 => CheckpointKind::Full,
+            2 => CheckpointKind::Partial,
+            other => {
+                let value = u64::from(other);
+                return Err(fail(DecodeCause::Unknown {
+                    field: "checkpoint kind",
+                    value,
+                }));
+            }
+        };
+        let partitions_log2 = params[21];
+        if partitions_log2 > PARTITIONS_LOG2_MAX {
+            return Err(fail(DecodeCause::OutOfRange {
+                field: "partitions log2",
+                value: u64::from(partitions_log2),
+                min: 0,
+                max: u64::from(PARTITIONS_LOG2_MAX),
+            }));
+        }
+        Ok(PartHeader {
+            store: header.store,
+            created_ms: header.created_ms,
+            epoch: u64_at(params, 0),
+            part: u32_at(params, 16),
+            kind,
+            partitions_log2,
+            codec: Codec::from_code(params[22]).map_err(fail)?,
+            hash_seed: u64_at(params, 8),
+        })
+    }
+
+    /// Checks that this is the part that the manifest and its name say it is.
+    ///
+    /// # Errors
+    /// [`DecodeCause::WrongStore`] or [`DecodeCause::WrongFile`].
+    pub fn expect(
+        &self,
+        store: StoreId,
+        epoch: u64,
+        kind: CheckpointKind,
+        part: u32,
+    ) -> Result<(), DecodeError> {
+        let fail = |cause| {
+            Err(DecodeError {
+                what: WHAT,
+                offset: 0,
+                cause,
+            })
+        };
+        if self.store != store {
+            return fail(DecodeCause::WrongStore {
+                found: self.store,
+                expected: store,
+            });
+        }
+        let numbers = [
+            ("epoch", self.epoch, epoch),
+            ("checkpoint kind", self.kind as u64, kind as u64),
+            ("part", u64::from(self.part), u64::from(part)),
+        ];
+        for (field, found, expected) in numbers {
+            if found != expected {
+                return fail(DecodeCause::WrongFile {
+                    field,
+                    found,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The seed of the checksums of its blocks. The time of creation is part of it, so
+    /// that an abandoned attempt at the same checkpoint does not match.
+    pub fn identity(&self) -> Identity {
+        let numbers = [
+            self.epoch,
+            self.kind as u64,
+            u64::from(self.part),
+            self.created_ms,
+        ];
+        Identity::new(FileKind::CheckpointPart, self.store, &numbers)
+    }
+}

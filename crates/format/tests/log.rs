@@ -1,0 +1,541 @@
+//! The redo log: round trips, limits, torn tails and damage.
+
+mod common;
+
+use common::{Op, batch, ops, segment_header, writes_of};
+use proptest::prelude::*;
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{
+    Batch, BatchBuilder, BatchPlace, BatchReader, EndCause, PatchRange, RecordHead, RecordKind,
+    SegmentEnd, SegmentHeader, Step, Tail, WritesEncoder, classify_tail,
+};
+use stillpoint_format::{
+    DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, LogGsn, VALUE_BYTES_MAX,
+};
+
+/// All valid batches of a segment, and its end.
+fn read_all<'a>(header: &SegmentHeader, segment: &'a [u8]) -> (Vec<Batch<'a>>, SegmentEnd) {
+    let mut reader = BatchReader::new(header, segment);
+    let mut batches = Vec::new();
+    loop {
+        match reader.next_batch() {
+            Step::Batch(batch) => batches.push(batch),
+            Step::End(end) => return (batches, end),
+        }
+    }
+}
+
+/// A segment of batches 100, 101, …, of one record each; all but the last
+/// `unflushed` predecessors of each batch were flushed before it.
+fn segment_of(header: &SegmentHeader, count: u64, unflushed: u64, align: usize) -> Vec<u8> {
+    let mut segment = header.encode().to_vec();
+    for n in 0..count {
+        let body = Op::Put {
+            table: 1,
+            generation: 2,
+            key: b"key".into(),
+            tag: 3,
+            value: vec![n as u8; 40],
+        };
+        let records = [(header.first_gsn + n, 7, vec![], vec![body])];
+        let number = header.first_batch + n;
+        let flushed_below = number.saturating_sub(unflushed);
+        let bytes = batch(
+            header,
+            segment.len() as u64,
+            number,
+            flushed_below,
+            align,
+            &records,
+        );
+        segment.extend_from_slice(&bytes);
+    }
+    segment
+}
+
+#[test]
+fn segment_header_round_trip_and_expectations() {
+    let header = segment_header();
+    let block = header.encode();
+    assert_eq!(SegmentHeader::decode(&block), Ok(header));
+    assert_eq!(
+        header.expect(
+            header.store,
+            header.incarnation,
+            header.log,
+            header.first_gsn
+        ),
+        Ok(())
+    );
+    let error = header.expect(
+        header.store,
+        header.incarnation + 1,
+        header.log,
+        header.first_gsn,
+    );
+    let error = error.expect_err("another incarnation");
+    assert!(
+        matches!(
+            error.cause,
+            DecodeCause::WrongFile {
+                field: "incarnation",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let other = stillpoint_format::ident::StoreId([1; 16]);
+    let error = header.expect(other, header.incarnation, header.log, header.first_gsn);
+    assert!(matches!(
+        error.expect_err("another store").cause,
+        DecodeCause::WrongStore { .. }
+    ));
+}
+
+#[test]
+fn segment_header_detects_every_bit_flip_and_every_truncation() {
+    let block = segment_header().encode();
+    for bit in 0..block.len() * 8 {
+        let mut flipped = block;
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(SegmentHeader::decode(&flipped).is_err(), "bit {bit}");
+    }
+    for len in 0..HEADER_BYTES {
+        assert!(SegmentHeader::decode(&block[..len]).is_err(), "{len} bytes");
+    }
+}
+
+proptest! {
+    #[test]
+    fn batches_round_trip(
+        records in prop::collection::vec(
+            (1u64..1 << 40, 0u64..10, prop::collection::btree_map(0u8..255, 1..=GSN_MAX, 0..5), ops()),
+            1..8,
+        ),
+        align in prop::sample::select(vec![8usize, 16, 512, 4096]),
+    ) {
+        let header = segment_header();
+        let mut gsn = header.first_gsn;
+        let records: Vec<_> = records
+            .into_iter()
+            .map(|(step, epoch, deps, ops)| {
+                gsn += step;
+                let deps = deps.into_iter().map(|(log, gsn)| LogGsn { log, gsn }).collect();
+                (gsn, 1000 - epoch, deps, ops)
+            })
+            .collect();
+        let mut segment = header.encode().to_vec();
+        for number in [100, 101] {
+            let at = segment.len() as u64;
+            let mut records = records.clone();
+            if number == 101 {
+                records.iter_mut().for_each(|record| record.0 += gsn);
+            }
+            segment.extend_from_slice(&batch(&header, at, number, number, align, &records));
+            prop_assert!(segment.len().is_multiple_of(align));
+        }
+        let (batches, end) = read_all(&header, &segment);
+        prop_assert_eq!(batches.len(), 2);
+        prop_assert_eq!(end.cause, EndCause::Exhausted);
+        prop_assert_eq!((end.offset, end.next_number), (segment.len() as u64, 102));
+        let first = &batches[0];
+        prop_assert_eq!((first.number(), first.flushed_below()), (100, 100));
+        prop_assert_eq!(first.first_gsn(), records[0].0);
+        prop_assert_eq!(first.last_gsn(), gsn);
+        prop_assert_eq!(first.record_count() as usize, records.len());
+        let epochs = records.iter().map(|record| record.1);
+        prop_assert_eq!(first.epochs(), (epochs.clone().min().unwrap(), epochs.max().unwrap()));
+        let mut summary = std::collections::BTreeMap::<u8, u64>::new();
+        for (record, (gsn, epoch, deps, ops)) in first.records().zip(&records) {
+            let record = record.unwrap();
+            prop_assert_eq!((record.gsn, record.epoch, record.kind), (*gsn, *epoch, RecordKind::Writes));
+            prop_assert_eq!(&record.deps().collect::<Vec<_>>(), deps);
+            prop_assert_eq!(&writes_of(&record), ops);
+            for dep in deps {
+                let greatest = summary.entry(dep.log).or_default();
+                *greatest = dep.gsn.max(*greatest);
+            }
+        }
+        let named: std::collections::BTreeMap<_, _> = first.deps().map(|d| (d.log, d.gsn)).collect();
+        prop_assert_eq!(named, summary);
+    }
+}
+
+#[test]
+fn wide_keys_values_and_ranges_round_trip() {
+    let (long_key, long_value) = (vec![7; KEY_BYTES_MAX], vec![9; 70_000]);
+    let ops = vec![
+        Op::Put {
+            table: 9,
+            generation: 1,
+            key: long_key.clone(),
+            tag: 1,
+            value: long_value.clone(),
+        },
+        Op::Delete {
+            table: 9,
+            generation: 1,
+            key: long_key[..256].into(),
+        },
+        Op::Patch {
+            table: 9,
+            generation: 2,
+            key: b"".into(),
+            ranges: vec![(70_000, b"x".into())],
+        },
+        Op::Patch {
+            table: 9,
+            generation: 2,
+            key: b"k".into(),
+            ranges: vec![(0, long_value)],
+        },
+        Op::Patch {
+            table: 0,
+            generation: 0,
+            key: b"k".into(),
+            ranges: vec![(5, vec![]); 300],
+        },
+        Op::Patch {
+            table: 0,
+            generation: 0,
+            key: b"k".into(),
+            ranges: vec![],
+        },
+        Op::Put {
+            table: u16::MAX,
+            generation: u32::MAX,
+            key: vec![1; 255],
+            tag: 255,
+            value: vec![2; 65_535],
+        },
+    ];
+    let header = segment_header();
+    let bytes = batch(
+        &header,
+        4096,
+        100,
+        0,
+        8,
+        &[(header.first_gsn, 1, vec![], ops.clone())],
+    );
+    let segment = [header.encode().to_vec(), bytes].concat();
+    let (batches, _) = read_all(&header, &segment);
+    let record = batches[0]
+        .records()
+        .next()
+        .expect("one record")
+        .expect("valid");
+    assert_eq!(writes_of(&record), ops);
+}
+
+#[test]
+fn a_small_patch_takes_23_bytes() {
+    let mut body = Vec::new();
+    let mut writes = WritesEncoder::new(&mut body);
+    let range = [PatchRange {
+        offset: 8,
+        bytes: &[0; 8],
+    }];
+    for key in 0u64..10 {
+        writes
+            .patch(1, 1, &key.to_le_bytes(), &range)
+            .expect("legal");
+    }
+    assert_eq!(body.len(), 10 * 23 + 6);
+}
+
+#[test]
+fn encoder_refuses_what_the_format_cannot_hold() {
+    let mut body = b"before".to_vec();
+    let mut writes = WritesEncoder::new(&mut body);
+    let long_key = vec![0; KEY_BYTES_MAX + 1];
+    let bytes = KEY_BYTES_MAX + 1;
+    assert_eq!(
+        writes.delete(0, 0, &long_key),
+        Err(EncodeError::KeyTooLong { bytes })
+    );
+    assert_eq!(
+        writes.put(0, 0, &long_key, 0, b""),
+        Err(EncodeError::KeyTooLong { bytes })
+    );
+    let range = PatchRange {
+        offset: VALUE_BYTES_MAX as u32,
+        bytes: b"x",
+    };
+    let bytes = VALUE_BYTES_MAX + 1;
+    assert_eq!(
+        writes.patch(0, 0, b"k", &[range]),
+        Err(EncodeError::ValueTooLong { bytes })
+    );
+    assert_eq!(body, b"before");
+
+    let mut batch = BatchBuilder::default();
+    let head = |gsn, epoch| RecordHead {
+        gsn,
+        epoch,
+        deps: &[],
+    };
+    let mut append = |head| batch.append(head, RecordKind::Command, b"call");
+    assert_eq!(
+        append(head(0, 5)),
+        Err(EncodeError::GsnOrder { gsn: 0, last: 0 })
+    );
+    assert_eq!(append(head(9, 50_000)), Ok(()));
+    assert_eq!(
+        append(head(9, 50_000)),
+        Err(EncodeError::GsnOrder { gsn: 9, last: 9 })
+    );
+    let gsn = GSN_MAX + 1;
+    assert_eq!(
+        append(head(gsn, 50_000)),
+        Err(EncodeError::GsnOrder { gsn, last: 9 })
+    );
+    let (epoch, base) = (50_000 - 32_769, 50_000);
+    assert_eq!(
+        append(head(10, epoch)),
+        Err(EncodeError::EpochSpan { epoch, base })
+    );
+    assert_eq!(append(head(10, epoch + 1)), Ok(()));
+    assert_eq!(append(head(11, 50_000 + 32_767)), Ok(()));
+    let deps = [LogGsn { log: 255, gsn: 1 }];
+    let error = append(RecordHead {
+        gsn: 12,
+        epoch: base,
+        deps: &deps,
+    });
+    assert_eq!(error, Err(EncodeError::Dependency { log: 255, gsn: 1 }));
+    assert_eq!((batch.record_count(), batch.last_gsn()), (3, Some(11)));
+}
+
+#[test]
+fn a_failed_append_leaves_no_trace() {
+    let header = segment_header();
+    let mut builder = BatchBuilder::with_capacity(0);
+    let head = |gsn| RecordHead {
+        gsn,
+        epoch: 1,
+        deps: &[LogGsn { log: 3, gsn: 8 }],
+    };
+    let gsn = header.first_gsn;
+    builder
+        .append(head(gsn), RecordKind::Command, b"one")
+        .expect("legal");
+    let failed = builder.append_with(head(gsn + 1), RecordKind::Writes, |body| {
+        let mut writes = WritesEncoder::new(body);
+        writes.put(1, 1, b"key", 0, b"value")?;
+        writes.delete(1, 1, &[0; KEY_BYTES_MAX + 1])
+    });
+    assert_eq!(
+        failed,
+        Err(EncodeError::KeyTooLong {
+            bytes: KEY_BYTES_MAX + 1
+        })
+    );
+    builder
+        .append_with(head(gsn + 1), RecordKind::Command, |body| {
+            body.extend_from_slice(b"two");
+            Ok(())
+        })
+        .expect("legal");
+    let place = BatchPlace {
+        segment: &header,
+        offset: 4096,
+        number: 100,
+        flushed_below: 0,
+        align: 8,
+    };
+    let segment = [&header.encode()[..], builder.seal(&place)].concat();
+    let (batches, _) = read_all(&header, &segment);
+    let bodies: Vec<_> = batches[0]
+        .records()
+        .map(|record| record.expect("valid").body)
+        .collect();
+    assert_eq!(bodies, [b"one", b"two"]);
+    builder.clear();
+    assert!(builder.is_empty() && builder.deps().next().is_none());
+}
+
+#[test]
+fn preallocated_zeros_end_a_segment() {
+    let header = segment_header();
+    let mut segment = segment_of(&header, 3, 0, 8);
+    let len = segment.len() as u64;
+    segment.resize(1 << 16, 0);
+    let (batches, end) = read_all(&header, &segment);
+    assert_eq!(
+        (batches.len(), end.offset, &end.cause),
+        (3, len, &EndCause::Zero)
+    );
+    assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::End);
+}
+
+#[test]
+fn a_recycled_segment_never_shows_its_older_batches() {
+    let old = segment_header();
+    for (incarnation, log, first_gsn, first_batch) in [
+        (3, 4, 5000, 100),
+        (2, 5, 5000, 100),
+        (2, 4, 5001, 100),
+        (2, 4, 5000, 99),
+    ] {
+        let new = SegmentHeader {
+            incarnation,
+            log,
+            first_gsn,
+            first_batch,
+            ..old
+        };
+        let mut segment = segment_of(&old, 9, 0, 8);
+        segment[..HEADER_BYTES].copy_from_slice(&new.encode());
+        let (batches, end) = read_all(&new, &segment);
+        assert!(batches.is_empty(), "{new:?}");
+        assert!(
+            matches!(end.cause, EndCause::HeaderChecksum { .. }),
+            "{end}"
+        );
+        assert_eq!(classify_tail(&new, &segment, 0, &end), Tail::End);
+    }
+}
+
+/// Cutting anywhere keeps exactly the batches that are whole.
+#[test]
+fn truncation_at_every_byte() {
+    let header = segment_header();
+    let segment = segment_of(&header, 5, 0, 8);
+    let each = (segment.len() - HEADER_BYTES) / 5;
+    for len in HEADER_BYTES..segment.len() {
+        let (batches, end) = read_all(&header, &segment[..len]);
+        let whole = (len - HEADER_BYTES) / each;
+        assert_eq!(batches.len(), whole, "{len} bytes");
+        assert_eq!(end.offset as usize, HEADER_BYTES + whole * each);
+        assert_eq!(classify_tail(&header, &segment[..len], 0, &end), Tail::End);
+    }
+}
+
+/// Every flipped bit is seen. Where batches were flushed one by one, a flip in any
+/// but the last is told from a torn tail.
+#[test]
+fn every_bit_flip_is_detected() {
+    let header = segment_header();
+    let segment = segment_of(&header, 4, 0, 8);
+    let each = (segment.len() - HEADER_BYTES) / 4;
+    for bit in HEADER_BYTES * 8..segment.len() * 8 {
+        let mut flipped = segment.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let hit = (bit / 8 - HEADER_BYTES) / each;
+        let (batches, end) = read_all(&header, &flipped);
+        assert_eq!(batches.len(), hit, "bit {bit}: {end}");
+        assert_eq!(end.next_number, 100 + hit as u64);
+        let tail = classify_tail(&header, &flipped, 0, &end);
+        // The batch after the hit one proves that the hit one was flushed.
+        let damaged =
+            matches!(tail, Tail::Damaged(Some(later)) if later.number == 101 + hit as u64);
+        assert!(
+            if hit < 3 { damaged } else { tail == Tail::End },
+            "bit {bit}: {tail:?}"
+        );
+    }
+}
+
+#[test]
+fn writes_that_overtook_each_other_are_not_damage() {
+    let header = segment_header();
+    let mut segment = segment_of(&header, 4, 2, 8);
+    let each = (segment.len() - HEADER_BYTES) / 4;
+    segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
+    let (batches, end) = read_all(&header, &segment);
+    assert_eq!((batches.len(), &end.cause), (1, &EndCause::Zero));
+    // Batch 102 was written while 100 and 101 were in flight; 103 while 101 and 102 were.
+    let tail = classify_tail(&header, &segment, 0, &end);
+    assert!(
+        matches!(tail, Tail::OutOfOrder(later) if later.number == 102),
+        "{tail:?}"
+    );
+
+    let mut segment = segment_of(&header, 5, 2, 8);
+    segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
+    let (_, end) = read_all(&header, &segment);
+    let tail = classify_tail(&header, &segment, 0, &end);
+    assert!(
+        matches!(tail, Tail::Damaged(Some(later)) if later.number == 104),
+        "{tail:?}"
+    );
+}
+
+#[test]
+fn the_next_segment_can_prove_damage() {
+    let header = segment_header();
+    let segment = segment_of(&header, 3, 0, 8);
+    let (_, end) = read_all(&header, &segment[..segment.len() - 8]);
+    assert_eq!(end.next_number, 102);
+    assert_eq!(
+        classify_tail(
+            &header,
+            &segment,
+            0,
+            &SegmentEnd {
+                offset: u64::MAX,
+                ..end.clone()
+            }
+        ),
+        Tail::End
+    );
+    let next = SegmentHeader {
+        first_gsn: 6000,
+        first_batch: 103,
+        ..header
+    };
+    let later = segment_of(&next, 1, 0, 8);
+    let tail = classify_tail(&next, &later[HEADER_BYTES..], HEADER_BYTES as u64, &end);
+    assert!(
+        matches!(tail, Tail::Damaged(Some(later)) if later.number == 103),
+        "{tail:?}"
+    );
+}
+
+#[test]
+fn an_intact_batch_out_of_sequence_is_damage() {
+    let header = segment_header();
+    let records = [(header.first_gsn, 1, vec![], vec![])];
+    let bytes = batch(&header, 4096, 105, 0, 8, &records);
+    let segment = [&header.encode()[..], &bytes].concat();
+    let (_, end) = read_all(&header, &segment);
+    assert_eq!(
+        end.cause,
+        EndCause::Sequence {
+            found: 105,
+            expected: 100
+        }
+    );
+    assert_eq!(
+        classify_tail(&header, &segment, 0, &end),
+        Tail::Damaged(None)
+    );
+}
+
+#[test]
+fn windows_continue_where_the_last_ended() {
+    let header = segment_header();
+    let segment = segment_of(&header, 6, 0, 8);
+    let cut = HEADER_BYTES + (segment.len() - HEADER_BYTES) / 2 + 20;
+    let mut reader = BatchReader::new(&header, &segment[..cut]);
+    let mut last_gsn = 0;
+    let mut seen = 0;
+    let end = loop {
+        match reader.next_batch() {
+            Step::Batch(batch) => (last_gsn, seen) = (batch.last_gsn(), seen + 1),
+            Step::End(end) => break end,
+        }
+    };
+    assert_eq!((seen, &end.cause), (3, &EndCause::Exhausted));
+    let rest = &segment[end.offset as usize..];
+    let mut reader = BatchReader::window(&header, rest, end.offset, end.next_number, last_gsn);
+    for number in 103..106 {
+        let Step::Batch(batch) = reader.next_batch() else {
+            panic!("batch {number}")
+        };
+        assert_eq!(batch.number(), number);
+        assert_eq!(batch.bytes(), reader.offset() - batch.offset());
+    }
+    assert!(matches!(reader.next_batch(), Step::End(end) if end.cause == EndCause::Exhausted));
+}

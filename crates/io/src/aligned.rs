@@ -1,0 +1,209 @@
+//! A growable byte buffer at a 4096-byte boundary, for direct I/O.
+//!
+//! Safe code over a `Vec<u8>` one alignment unit too large: the bytes begin at the first boundary
+//! inside it. Growing finds the boundary anew and copies.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use crate::disk::DIRECT_ALIGN;
+
+/// Bytes that begin at a multiple of [`DIRECT_ALIGN`] in memory, whatever their number.
+///
+/// ```
+/// use stillpoint_io::{AlignedBuf, DIRECT_ALIGN};
+/// let mut buf = AlignedBuf::with_capacity(10_000);
+/// buf.extend_from_slice(b"block");
+/// assert_eq!(buf.pad_to_align(), DIRECT_ALIGN - 5);
+/// assert_eq!((buf.len(), &buf[..6]), (DIRECT_ALIGN, &b"block\0"[..]));
+/// assert_eq!(buf.as_ptr().addr() % DIRECT_ALIGN, 0);
+/// ```
+#[derive(Default)]
+pub struct AlignedBuf {
+    /// Initialised throughout; empty until the first byte comes.
+    raw: Vec<u8>,
+    /// Where in `raw` the first boundary is.
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// An empty buffer that holds no memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty buffer with room for `capacity` bytes, rounded up to whole alignment units.
+    ///
+    /// # Panics
+    /// If the capacity exceeds the address space, as `Vec` does.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut buf = Self::new();
+        buf.reserve(capacity);
+        buf
+    }
+
+    /// A buffer of `len` zeros.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buf = Self::with_capacity(len);
+        buf.len = len; // fresh memory is zero
+        buf
+    }
+
+    /// Bytes that fit without growing.
+    pub fn capacity(&self) -> usize {
+        self.raw.len().saturating_sub(DIRECT_ALIGN)
+    }
+
+    /// Makes room for `additional` more bytes.
+    pub fn reserve(&mut self, additional: usize) {
+        let wanted = self.len.saturating_add(additional);
+        if wanted <= self.capacity() {
+            return;
+        }
+        // Doubling keeps a run of appends linear in total.
+        let capacity = wanted.max(self.capacity().saturating_mul(2));
+        let capacity = capacity
+            .checked_next_multiple_of(DIRECT_ALIGN)
+            .unwrap_or(usize::MAX);
+        let mut raw = vec![0u8; capacity.saturating_add(DIRECT_ALIGN)];
+        let address = raw.as_ptr().addr();
+        let start = address.next_multiple_of(DIRECT_ALIGN) - address;
+        raw[start..start + self.len].copy_from_slice(self);
+        self.raw = raw;
+        self.start = start;
+    }
+
+    /// Appends bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
+        let end = self.start + self.len;
+        self.raw[end..end + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Appends copies of `byte`, or cuts, until `len` bytes are there.
+    pub fn resize(&mut self, len: usize, byte: u8) {
+        if len > self.len {
+            self.reserve(len - self.len);
+            self.raw[self.start + self.len..self.start + len].fill(byte);
+        }
+        self.len = len;
+    }
+
+    /// Keeps the first `len` bytes; longer than the buffer changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Forgets the bytes, keeps the memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Appends zeros up to the next multiple of [`DIRECT_ALIGN`]; returns how many.
+    pub fn pad_to_align(&mut self) -> usize {
+        let before = self.len;
+        self.resize(before.next_multiple_of(DIRECT_ALIGN), 0);
+        self.len - before
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.raw[self.start..self.start + self.len]
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.raw[self.start..self.start + self.len]
+    }
+}
+
+impl Clone for AlignedBuf {
+    fn clone(&self) -> Self {
+        let mut copy = Self::with_capacity(self.len);
+        copy.extend_from_slice(self);
+        copy
+    }
+}
+
+impl std::io::Write for AlignedBuf {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_aligned(buf: &AlignedBuf) {
+        assert!(buf.is_empty() || buf.as_ptr().addr().is_multiple_of(DIRECT_ALIGN));
+    }
+
+    #[test]
+    fn behaves_as_a_vec_and_stays_aligned() {
+        for seed in 0..50 {
+            let rng = crate::SeededRng::new(seed);
+            let (mut buf, mut mirror) = (AlignedBuf::new(), Vec::new());
+            for step in 0..40 {
+                let n = crate::Rng::below(&rng, 9000) as usize;
+                match crate::Rng::below(&rng, 6) {
+                    0 => {
+                        buf.clear();
+                        mirror.clear();
+                    }
+                    1 => {
+                        buf.truncate(n);
+                        mirror.truncate(n);
+                    }
+                    2 => {
+                        buf.resize(n, step);
+                        mirror.resize(n, step);
+                    }
+                    3 => {
+                        let padded = buf.pad_to_align();
+                        mirror.resize(mirror.len() + padded, 0);
+                        assert!(buf.len().is_multiple_of(DIRECT_ALIGN));
+                    }
+                    _ => {
+                        let bytes = vec![step; n];
+                        buf.extend_from_slice(&bytes);
+                        mirror.extend_from_slice(&bytes);
+                    }
+                }
+                assert_eq!(&*buf, &mirror[..], "seed {seed} step {step}");
+                assert_aligned(&buf);
+            }
+            assert_eq!(&*buf.clone(), &mirror[..]);
+            assert_aligned(&buf.clone());
+        }
+    }
+
+    #[test]
+    fn zeroed_is_zero_and_writable_in_place() {
+        let mut buf = AlignedBuf::zeroed(DIRECT_ALIGN * 3);
+        assert_aligned(&buf);
+        assert!(buf.iter().all(|&b| b == 0));
+        buf[DIRECT_ALIGN] = 7;
+        assert_eq!(buf[DIRECT_ALIGN], 7);
+    }
+}

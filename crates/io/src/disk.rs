@@ -1,0 +1,188 @@
+//! The traits at the disk, their errors, and what both implementations share.
+
+use std::fmt;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// What was being done to which file when the disk refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{op} {}: {source}", path.display())]
+pub struct DiskError {
+    /// The operation, as a verb phrase: `"open"`, `"write 4096 bytes at 8192 of"`.
+    pub op: String,
+    /// The file or directory concerned.
+    pub path: PathBuf,
+    /// The operating system's (or the simulator's) reason.
+    #[source]
+    pub source: io::Error,
+}
+
+impl DiskError {
+    /// An error of `op` (a verb phrase) on `path` (absolute).
+    pub fn new(op: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self {
+            op: op.into(),
+            path: path.into(),
+            source,
+        }
+    }
+    /// True when the device has no space left; the caller may retry after space returns.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(
+            self.source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+    /// True when the file or directory does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// Result of a disk operation.
+pub type DiskResult<T> = Result<T, DiskError>;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Existing file, reads only.
+    Read,
+    /// Existing file, reads and writes.
+    ReadWrite,
+    /// The file must not exist; it is created empty for reads and writes.
+    CreateNew,
+}
+
+/// Whether writes and reads go through the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// Through the page cache: small appends, metadata.
+    Buffered,
+    /// Past the page cache (`O_DIRECT` where the file system has it). Buffers,
+    /// offsets and lengths must be multiples of [`DIRECT_ALIGN`].
+    Direct,
+}
+
+/// Alignment in bytes of buffers, offsets and lengths for [`Caching::Direct`].
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// A place where files live. Paths are relative to the disk's root; an absolute
+/// path or one with `..` is refused.
+///
+/// A created, renamed or removed name is durable only after
+/// [`sync_dir`](Disk::sync_dir) of its directory; file contents only after
+/// [`DiskFile::sync`].
+pub trait Disk: Send + Sync + fmt::Debug {
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>>;
+    /// Creates a directory and its missing parents. Not durable before `sync_dir` of each parent.
+    fn create_dir_all(&self, path: &Path) -> DiskResult<()>;
+    /// Names of the entries of a directory (files and directories), sorted; a missing directory is an error.
+    fn list(&self, path: &Path) -> DiskResult<Vec<String>>;
+    /// True if a file or directory of that name is there.
+    fn exists(&self, path: &Path) -> DiskResult<bool>;
+    /// Renames a file, replacing the target atomically. (A directory may be renamed too, onto a
+    /// name that is free or an empty directory.)
+    fn rename(&self, from: &Path, to: &Path) -> DiskResult<()>;
+    /// Removes a file, or a directory with everything in it. Missing is not an error.
+    fn remove(&self, path: &Path) -> DiskResult<()>;
+    /// Makes created, renamed and removed names in this directory durable. After a failure every
+    /// later call on this directory fails too: a failed flush is never retried.
+    fn sync_dir(&self, path: &Path) -> DiskResult<()>;
+    /// Takes the lock file at `path` (created if missing) until the guard is dropped;
+    /// `None` if another process (or another engine on this disk) holds it.
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>>;
+    /// The absolute path for messages.
+    fn describe(&self, path: &Path) -> PathBuf;
+}
+
+/// An open file. All calls take `&self` and may run in parallel.
+pub trait DiskFile: Send + Sync + fmt::Debug {
+    /// Reads until `buf` is full or the file ends; returns the bytes read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize>;
+    /// Writes all of `buf`. After an error the file's content in that range is unspecified.
+    fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()>;
+    /// Makes the file's contents and length durable (`fdatasync`). After a failure every later
+    /// write, sync and change of length on this file fails too, through this handle and through
+    /// any other that the same disk opens: a failed flush is never retried.
+    fn sync(&self) -> DiskResult<()>;
+    /// Length in bytes.
+    fn len(&self) -> DiskResult<u64>;
+    /// True if the file is empty.
+    fn is_empty(&self) -> DiskResult<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends (with zeros) the file.
+    fn set_len(&self, len: u64) -> DiskResult<()>;
+    /// Reserves space up to `len` and extends the length to it, reading as zeros, so that later
+    /// writes below `len` change no metadata. Never shortens the file. Disk-full shows here.
+    /// Where the file system cannot reserve, zeros are written beyond the present end; then no
+    /// other thread may write there at the same time.
+    fn allocate(&self, len: u64) -> DiskResult<()>;
+    /// The absolute path for messages.
+    fn path(&self) -> &Path;
+}
+
+/// The parts of a relative path, without `.`; refuses what would leave the root.
+pub(crate) fn parts(path: &Path) -> io::Result<Vec<&str>> {
+    let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let mut parts = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(name) => match name.to_str() {
+                Some(name) if !name.contains('\0') => parts.push(name),
+                _ => return refuse("a path must be UTF-8 without NUL"),
+            },
+            _ => return refuse("a path must be relative to the disk's root, without `..`"),
+        }
+    }
+    Ok(parts)
+}
+
+/// Refuses what `O_DIRECT` would refuse, whether or not the file system has it.
+pub(crate) fn check_aligned(caching: Caching, buf: &[u8], offset: u64) -> io::Result<()> {
+    if caching == Caching::Buffered {
+        return Ok(());
+    }
+    let align = DIRECT_ALIGN as u64;
+    let aligned = (buf.as_ptr().addr() as u64).is_multiple_of(align)
+        && (buf.len() as u64).is_multiple_of(align)
+        && offset.is_multiple_of(align);
+    if aligned {
+        Ok(())
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "direct I/O needs buffer, offset and length in multiples of 4096; use AlignedBuf",
+        ))
+    }
+}
+
+/// The last byte of every access must have an offset that the file systems can name.
+pub(crate) fn check_range(len: u64, offset: u64) -> io::Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if i64::try_from(end).is_ok() => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "offset and length exceed the largest file size",
+        )),
+    }
+}
+
+/// The refusal of every change to a file after its flush failed.
+pub(crate) fn poisoned() -> io::Error {
+    io::Error::other(
+        "an earlier flush of it failed, so what is on the disk is unknown; \
+         stop, check the disk, and restart to recover",
+    )
+}
+
+/// The refusal of a change through a handle opened with [`OpenMode::Read`].
+pub(crate) fn read_only() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the file was opened for reads only",
+    )
+}

@@ -1,0 +1,259 @@
+//! Files in a directory of this machine.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the disk that the lint points to"
+)]
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use self::file::RealFile;
+use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, parts, poisoned};
+
+/// A disk over a directory of this machine.
+///
+/// Which flush has failed is remembered per path for the life of this value: renaming a file takes
+/// the mark along, removing the file ends it.
+#[derive(Debug)]
+pub struct RealDisk {
+    /// Absolute.
+    root: PathBuf,
+    /// One entry for each file opened and directory flushed, by path below the root. Held while
+    /// names change, so that a mark stays with its file.
+    flushes: Mutex<BTreeMap<PathBuf, Arc<FlushState>>>,
+}
+
+/// Whether a flush of this file or directory has failed.
+#[derive(Debug, Default)]
+struct FlushState {
+    failed: AtomicBool,
+    /// Held during a flush. The kernel reports a failed write-back to one caller only; another one,
+    /// flushing at the same time, would be told that all is well.
+    one_at_a_time: Mutex<()>,
+}
+
+impl FlushState {
+    fn check(&self) -> io::Result<()> {
+        // Acquire: pairs with the Release below, so that whoever learns of the failure is after it.
+        if self.failed.load(Ordering::Acquire) {
+            Err(poisoned())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Runs a flush, unless one has failed before, and remembers its failure.
+    fn flush(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let _turn = self.one_at_a_time.lock();
+        self.check()?;
+        // Release: pairs with the Acquire above.
+        flush().inspect_err(|_| self.failed.store(true, Ordering::Release))
+    }
+}
+
+impl RealDisk {
+    /// A disk whose paths lie below `root`, which is created if it is missing.
+    ///
+    /// ```
+    /// use std::path::Path;
+    /// use stillpoint_io::{Caching, Disk, OpenMode, RealDisk};
+    /// # let scratch = tempfile::tempdir().unwrap();
+    /// let disk = RealDisk::new(scratch.path().join("data"))?;
+    /// let file = disk.open(Path::new("log"), OpenMode::CreateNew, Caching::Buffered)?;
+    /// file.write_at(b"hello", 0)?;
+    /// file.sync()?; // the contents are durable
+    /// disk.sync_dir(Path::new(""))?; // and now the name is too
+    /// # Ok::<(), stillpoint_io::DiskError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the directory cannot be created, or the path is a file.
+    pub fn new(root: impl AsRef<Path>) -> DiskResult<Self> {
+        let given = root.as_ref();
+        let fail = |op, source| DiskError::new(op, given, source);
+        let root = std::path::absolute(given).map_err(|e| fail("resolve", e))?;
+        std::fs::create_dir_all(&root).map_err(|e| fail("create directory", e))?;
+        Ok(Self {
+            root,
+            flushes: Mutex::default(),
+        })
+    }
+
+    /// The path below the root, cleaned, and the absolute one.
+    fn resolve(&self, op: &str, path: &Path) -> DiskResult<(PathBuf, PathBuf)> {
+        let relative: PathBuf = parts(path)
+            .map_err(|source| DiskError::new(op, self.root.join(path), source))?
+            .iter()
+            .collect();
+        let absolute = if relative.as_os_str().is_empty() {
+            self.root.clone()
+        } else {
+            self.root.join(&relative)
+        };
+        Ok((relative, absolute))
+    }
+
+    /// As `resolve`, but not for the root itself.
+    fn resolve_entry(&self, op: &str, path: &Path) -> DiskResult<(PathBuf, PathBuf)> {
+        let (relative, absolute) = self.resolve(op, path)?;
+        if relative.as_os_str().is_empty() {
+            let why = io::Error::new(ErrorKind::InvalidInput, "this is the disk's root");
+            return Err(DiskError::new(op, absolute, why));
+        }
+        Ok((relative, absolute))
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
+        let (relative, absolute) = self.resolve("open", path)?;
+        let op = if mode == OpenMode::CreateNew {
+            "create"
+        } else {
+            "open"
+        };
+        let mut flushes = self.flushes.lock();
+        let flush = flushes.get(&relative).cloned().unwrap_or_default();
+        let file = RealFile::open(absolute.clone(), mode, caching, flush.clone())
+            .map_err(|source| DiskError::new(op, absolute, source))?;
+        flushes.insert(relative, flush);
+        Ok(Arc::new(file))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
+        let (_, absolute) = self.resolve("create directory", path)?;
+        std::fs::create_dir_all(&absolute)
+            .map_err(|source| DiskError::new("create directory", absolute, source))
+    }
+
+    fn list(&self, path: &Path) -> DiskResult<Vec<String>> {
+        let (_, absolute) = self.resolve("list", path)?;
+        let names: io::Result<Vec<String>> = std::fs::read_dir(&absolute).and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect()
+        });
+        let mut names = names.map_err(|source| DiskError::new("list", absolute, source))?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn exists(&self, path: &Path) -> DiskResult<bool> {
+        let (_, absolute) = self.resolve("look for", path)?;
+        match std::fs::symlink_metadata(&absolute) {
+            Ok(_) => Ok(true),
+            Err(e) if is_absent(&e) => Ok(false),
+            Err(source) => Err(DiskError::new("look for", absolute, source)),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
+        let (from, from_absolute) = self.resolve_entry("rename", from)?;
+        let (to, to_absolute) = self.resolve_entry("rename to", to)?;
+        let mut flushes = self.flushes.lock();
+        std::fs::rename(&from_absolute, &to_absolute).map_err(|source| {
+            DiskError::new(
+                format!("rename to {} the file", to_absolute.display()),
+                from_absolute,
+                source,
+            )
+        })?;
+        if from != to {
+            flushes.retain(|path, _| !path.starts_with(&to));
+            for (path, state) in flushes
+                .extract_if(.., |path, _| path.starts_with(&from))
+                .collect::<Vec<_>>()
+            {
+                let below = path.strip_prefix(&from).unwrap_or(Path::new(""));
+                let moved = if below.as_os_str().is_empty() {
+                    to.clone()
+                } else {
+                    to.join(below)
+                };
+                flushes.insert(moved, state);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> DiskResult<()> {
+        let (relative, absolute) = self.resolve_entry("remove", path)?;
+        let mut flushes = self.flushes.lock();
+        let removed = std::fs::symlink_metadata(&absolute).and_then(|found| {
+            if found.is_dir() {
+                std::fs::remove_dir_all(&absolute)
+            } else {
+                std::fs::remove_file(&absolute)
+            }
+        });
+        match removed {
+            Err(source) if !is_absent(&source) => Err(DiskError::new("remove", absolute, source)),
+            _ => {
+                flushes.retain(|path, _| !path.starts_with(&relative));
+                Ok(())
+            }
+        }
+    }
+
+    fn sync_dir(&self, path: &Path) -> DiskResult<()> {
+        let (relative, absolute) = self.resolve("flush directory", path)?;
+        let fail = |source| DiskError::new("flush directory", absolute.clone(), source);
+        let directory = File::open(&absolute).map_err(fail)?;
+        if !directory.metadata().map_err(fail)?.is_dir() {
+            return Err(fail(io::Error::from(ErrorKind::NotADirectory)));
+        }
+        let state = self.flushes.lock().entry(relative).or_default().clone();
+        state.flush(|| directory.sync_all()).map_err(fail)
+    }
+
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+        let (_, absolute) = self.resolve("lock", path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&absolute);
+        let file = file.map_err(|source| DiskError::new("lock", absolute.clone(), source))?;
+        // flock belongs to the open file, so a second engine in this process is refused as well.
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(LockGuard { file }))),
+            Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+            Err(std::fs::TryLockError::Error(source)) => {
+                Err(DiskError::new("lock", absolute, source))
+            }
+        }
+    }
+
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.resolve("", path)
+            .map_or_else(|refused| refused.path, |(_, absolute)| absolute)
+    }
+}
+
+/// Nothing there, be it the name itself or a directory on the way to it.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// Holds the lock until dropped.
+struct LockGuard {
+    file: File,
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        // Explicitly, since a forked child may still hold the descriptor. Nothing to do about an
+        // error: closing releases the lock anyway.
+        let _ = self.file.unlock();
+    }
+}

@@ -1,0 +1,417 @@
+//! A disk in memory that can lose power, fail and fill up.
+//!
+//! Every sector of 512 bytes and every name has a durable and a volatile state. What is not
+//! flushed is, after a power loss, old, new or torn, each sector for itself; of each directory's
+//! unflushed changes a prefix is left. All of it follows from seeds.
+//!
+//! What is assumed of a real disk, and therefore never simulated: a flush that returned success
+//! has reached the medium, and sectors that nobody writes keep their bytes.
+
+mod content;
+mod crash;
+mod fault;
+mod file;
+mod pages;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub use self::crash::Tearing;
+pub use self::fault::{Call, CallCounts, Fault, FaultPlan, Lasts};
+
+use self::crash::Outcome;
+use self::fault::{Faults, KILLED, NO_POWER};
+use self::file::SimFile;
+use self::pages::PAGE;
+use self::tree::{NodeId, Tree};
+use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, parts, poisoned};
+use crate::rng::{Rng, SeededRng};
+
+/// Where a simulated disk says that its files are.
+const ROOT_PATH: &str = "/sim";
+
+/// A disk in memory. Clones are the same disk.
+///
+/// ```
+/// use std::path::Path;
+/// use stillpoint_io::{Disk, SimDisk, read_all, write_file_durably};
+/// let (path, root) = (Path::new("MANIFEST"), Path::new(""));
+/// let disk = SimDisk::new(1);
+/// write_file_durably(&disk, path, b"one")?;
+/// disk.remove(path)?; // not durable before sync_dir
+/// for seed in 0..20 {
+///     let after = disk.crash(seed);
+///     if after.exists(path)? {
+///         assert_eq!(read_all(&after, path)?, b"one");
+///     }
+/// }
+/// let late = disk.sync_dir(root).unwrap_err();
+/// assert_eq!(late.to_string(), "flush directory /sim: the machine has lost power");
+/// # Ok::<(), stillpoint_io::DiskError>(())
+/// ```
+#[derive(Clone)]
+pub struct SimDisk {
+    machine: Arc<Machine>,
+}
+
+/// The machine that a disk's handles belong to.
+struct Machine {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Why nothing works any more.
+    dead: Option<&'static str>,
+    tree: Tree,
+    locks: BTreeSet<NodeId>,
+    /// Writes so far, of all files.
+    order: u64,
+    rng: SeededRng,
+    faults: Faults,
+    counts: CallCounts,
+    capacity_bytes: Option<u64>,
+    tearing: Tearing,
+}
+
+impl SimDisk {
+    /// An empty disk. The seed decides what faults leave behind.
+    pub fn new(seed: u64) -> Self {
+        Self::of(State {
+            dead: None,
+            tree: Tree::new(),
+            locks: BTreeSet::new(),
+            order: 0,
+            rng: SeededRng::new(seed),
+            faults: Faults::default(),
+            counts: CallCounts::default(),
+            capacity_bytes: None,
+            tearing: Tearing::default(),
+        })
+    }
+
+    fn of(state: State) -> Self {
+        Self {
+            machine: Arc::new(Machine {
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    /// What a torn sector may look like after later crashes; [`Tearing::Garbage`] unless set.
+    pub fn set_tearing(&self, tearing: Tearing) {
+        self.machine.state.lock().tearing = tearing;
+    }
+
+    /// Cuts the power, now, and returns one of the disks that may be found afterwards, with the
+    /// machine running again. This machine's handles fail from here on. Asked again with another
+    /// seed, it returns another of the possible disks.
+    pub fn crash(&self, seed: u64) -> SimDisk {
+        let mut state = self.machine.state.lock();
+        state.dead = state.dead.or(Some(NO_POWER));
+        state.after_power_loss(seed)
+    }
+
+    /// [`crash`](Self::crash) once for each seed.
+    pub fn crash_states(
+        &self,
+        seeds: impl IntoIterator<Item = u64>,
+    ) -> impl Iterator<Item = SimDisk> {
+        seeds.into_iter().map(|seed| self.crash(seed))
+    }
+
+    /// As [`crash`](Self::crash), but this machine goes on: what a power loss now would leave.
+    pub fn crash_image(&self, seed: u64) -> SimDisk {
+        self.machine.state.lock().after_power_loss(seed)
+    }
+
+    /// Ends the process, as `kill -9` does, and returns the disk that the next process finds:
+    /// everything written is there, but what was not flushed is still not durable. Locks are free.
+    pub fn kill(&self) -> SimDisk {
+        let mut state = self.machine.state.lock();
+        state.dead = state.dead.or(Some(KILLED));
+        let tree = state.tree.after_kill();
+        state.successor(tree, state.rng.next_u64())
+    }
+
+    /// True after a crash or kill: every call fails.
+    pub fn is_dead(&self) -> bool {
+        self.machine.state.lock().dead.is_some()
+    }
+
+    /// The `nth` call from now that may change the disk fails once ([`Call::is_change`]; counted
+    /// from 1). On a fresh disk, `nth` in `1..=call_counts().changes()` of a run without faults
+    /// visits every site of that run.
+    pub fn fail_at(&self, nth: u64, fault: Fault) {
+        self.inject(FaultPlan {
+            calls: Vec::new(),
+            nth,
+            fault,
+            lasts: Lasts::Once,
+        });
+    }
+
+    /// Adds a fault to come.
+    pub fn inject(&self, plan: FaultPlan) {
+        self.machine.state.lock().faults.inject(plan);
+    }
+
+    /// Ends every fault, those to come included. What has failed stays failed.
+    pub fn clear_faults(&self) {
+        self.machine.state.lock().faults.clear();
+    }
+
+    /// Calls so far.
+    pub fn call_counts(&self) -> CallCounts {
+        self.machine.state.lock().counts
+    }
+
+    /// Space for file contents, counted in pages of 4096 bytes; `None` is without end. Less than
+    /// what is in use is allowed: nothing more fits then.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.machine.state.lock().capacity_bytes = bytes;
+    }
+
+    /// Space in use, in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        self.machine.state.lock().tree.footprint_pages() * PAGE as u64
+    }
+
+    /// Sectors of 512 bytes that a power loss now would leave uncertain.
+    pub fn unflushed_sectors(&self) -> u64 {
+        self.machine
+            .state
+            .lock()
+            .tree
+            .contents()
+            .map(content::Content::unflushed_sectors)
+            .sum()
+    }
+
+    /// Created, renamed and removed names that are not durable yet.
+    pub fn unflushed_names(&self) -> usize {
+        self.machine.state.lock().tree.unflushed_names()
+    }
+
+    /// Runs one call on a path: counted, struck by faults, refused when dead.
+    fn call<T>(
+        &self,
+        call: Call,
+        op: &str,
+        path: &Path,
+        effect: impl FnOnce(&mut State, &[&str]) -> io::Result<T>,
+    ) -> DiskResult<T> {
+        let mut state = self.machine.state.lock();
+        let result = state.begin(call).and_then(|fault| {
+            let parts = parts(path)?;
+            state.apply(fault, |state| effect(state, &parts))
+        });
+        result.map_err(|source| DiskError::new(op, self.describe(path), source))
+    }
+}
+
+impl State {
+    fn check_alive(&self) -> io::Result<()> {
+        self.dead.map_or(Ok(()), |why| Err(io::Error::other(why)))
+    }
+
+    /// Counts a call and returns the fault that strikes it.
+    fn begin(&mut self, call: Call) -> io::Result<Option<Fault>> {
+        self.check_alive()?;
+        self.counts.count(call);
+        Ok(self.faults.strike(call))
+    }
+
+    /// Runs a call that has no effect if it fails. When the power goes in the middle of it, its
+    /// effect is there, but not durable: the crash decides.
+    fn apply<T>(
+        &mut self,
+        fault: Option<Fault>,
+        effect: impl FnOnce(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
+        match fault {
+            None => effect(self),
+            Some(fault) => {
+                if fault == Fault::PowerLoss {
+                    effect(self)?;
+                }
+                Err(self.suffer(fault))
+            }
+        }
+    }
+
+    fn suffer(&mut self, fault: Fault) -> io::Error {
+        if fault == Fault::PowerLoss {
+            self.dead = Some(NO_POWER);
+        }
+        fault.error()
+    }
+
+    fn free_pages(&self) -> u64 {
+        self.capacity_bytes.map_or(u64::MAX, |bytes| {
+            (bytes / PAGE as u64).saturating_sub(self.tree.footprint_pages())
+        })
+    }
+
+    fn after_power_loss(&self, seed: u64) -> SimDisk {
+        let rng = SeededRng::new(seed);
+        let oldest = self
+            .tree
+            .contents()
+            .filter_map(content::Content::oldest_unflushed)
+            .min();
+        let oldest = oldest.unwrap_or(self.order);
+        let outcome = Outcome::draw(self.tearing, oldest, self.order, &rng);
+        let tree = self.tree.after_power_loss(&outcome, &rng);
+        self.successor(tree, rng.next_u64())
+    }
+
+    /// The machine that starts with these files.
+    fn successor(&self, tree: Tree, seed: u64) -> SimDisk {
+        SimDisk::of(State {
+            dead: None,
+            tree,
+            locks: BTreeSet::new(),
+            order: self.order,
+            rng: SeededRng::new(seed),
+            faults: Faults::default(),
+            counts: CallCounts::default(),
+            capacity_bytes: self.capacity_bytes,
+            tearing: self.tearing,
+        })
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
+        let op = if mode == OpenMode::CreateNew {
+            "create"
+        } else {
+            "open"
+        };
+        let node = self.call(Call::Open, op, path, |state, parts| {
+            let node = match mode {
+                OpenMode::CreateNew => state.tree.create_file(parts)?,
+                OpenMode::Read | OpenMode::ReadWrite => state.tree.lookup(parts)?,
+            };
+            state.tree.file_mut(node)?.handles += 1;
+            Ok(node)
+        })?;
+        let path = self.describe(path);
+        Ok(Arc::new(SimFile {
+            machine: self.machine.clone(),
+            node,
+            path,
+            mode,
+            caching,
+        }))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
+        self.call(Call::CreateDir, "create directory", path, |state, parts| {
+            state.tree.create_dir_all(parts)
+        })
+    }
+
+    fn list(&self, path: &Path) -> DiskResult<Vec<String>> {
+        self.call(Call::List, "list", path, |state, parts| {
+            state.tree.list(state.tree.lookup(parts)?)
+        })
+    }
+
+    fn exists(&self, path: &Path) -> DiskResult<bool> {
+        self.call(Call::Exists, "look for", path, |state, parts| {
+            match state.tree.lookup(parts) {
+                Ok(_) => Ok(true),
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    Ok(false)
+                }
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
+        let op = format!("rename to {} the file", self.describe(to).display());
+        self.call(Call::Rename, &op, from, |state, from| {
+            state.tree.rename(from, &parts(to)?)
+        })
+    }
+
+    fn remove(&self, path: &Path) -> DiskResult<()> {
+        self.call(Call::Remove, "remove", path, |state, parts| {
+            state.tree.remove(parts)
+        })
+    }
+
+    fn sync_dir(&self, path: &Path) -> DiskResult<()> {
+        let mut state = self.machine.state.lock();
+        let result = state.begin(Call::SyncDir).and_then(|fault| {
+            let node = state.tree.lookup(&parts(path)?)?;
+            if state.tree.directory(node)?.flush_failed {
+                return Err(poisoned());
+            }
+            let Some(fault) = fault else {
+                state.tree.flush_directory(node);
+                return Ok(());
+            };
+            state.tree.directory_mut(node)?.flush_failed = true;
+            Err(state.suffer(fault))
+        });
+        result.map_err(|e| DiskError::new("flush directory", self.describe(path), e))
+    }
+
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+        let locked = self.call(Call::Lock, "lock", path, |state, parts| {
+            let node = match state.tree.lookup(parts) {
+                Err(e) if e.kind() == ErrorKind::NotFound => state.tree.create_file(parts)?,
+                found => found?,
+            };
+            state.tree.file(node)?;
+            Ok(state.locks.insert(node).then_some(node))
+        })?;
+        Ok(locked.map(|node| {
+            let guard: Box<dyn Send + Sync> = Box::new(LockGuard {
+                machine: self.machine.clone(),
+                node,
+            });
+            guard
+        }))
+    }
+
+    fn describe(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(ROOT_PATH);
+        match parts(path) {
+            Ok(parts) => parts.iter().fold(root, |path, part| path.join(part)),
+            Err(_) => root.join(path),
+        }
+    }
+}
+
+impl fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.machine.state.lock();
+        f.debug_struct("SimDisk")
+            .field("dead", &state.dead)
+            .field("counts", &state.counts)
+            .field("unflushed_names", &state.tree.unflushed_names())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Holds a lock of its machine until dropped.
+struct LockGuard {
+    machine: Arc<Machine>,
+    node: NodeId,
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        self.machine.state.lock().locks.remove(&self.node);
+    }
+}

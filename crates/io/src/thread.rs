@@ -1,0 +1,169 @@
+//! Threads: named, placed, and with panics that reach whoever joins.
+
+use std::any::Any;
+use std::io;
+
+/// Why a thread gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ThreadError {
+    /// The system refused another thread.
+    #[error(
+        "cannot start thread {name}: {source}; raise the limit on threads or use fewer workers"
+    )]
+    Start {
+        /// The thread's name.
+        name: String,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The thread panicked.
+    #[error("thread {name} panicked: {message}")]
+    Panicked {
+        /// The thread's name.
+        name: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// A running thread. Dropping the handle lets it run on.
+#[derive(Debug)]
+#[must_use = "join it, or its panic goes unseen"]
+pub struct JoinHandle<T> {
+    name: String,
+    inner: std::thread::JoinHandle<T>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Waits for the thread and returns what it returned, or its panic as an error.
+    pub fn join(self) -> Result<T, ThreadError> {
+        let Self { name, inner } = self;
+        inner.join().map_err(|payload| ThreadError::Panicked {
+            name,
+            message: message(&*payload),
+        })
+    }
+
+    /// True once the thread has ended; [`join`](Self::join) then returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.inner.is_finished()
+    }
+
+    /// The thread's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Starts a thread. Debuggers and `top` show the first 15 bytes of its name.
+///
+/// ```
+/// let worker = stillpoint_io::spawn("worker-0", || 6 * 7)?;
+/// assert_eq!(worker.join()?, 42);
+/// # Ok::<(), stillpoint_io::ThreadError>(())
+/// ```
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the spawn that the lint points to"
+)]
+pub fn spawn<T, F>(name: &str, f: F) -> Result<JoinHandle<T>, ThreadError>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let name = name.replace('\0', "?");
+    match std::thread::Builder::new().name(name.clone()).spawn(f) {
+        Ok(inner) => Ok(JoinHandle { name, inner }),
+        Err(source) => Err(ThreadError::Start { name, source }),
+    }
+}
+
+/// The text of a panic's payload.
+fn message(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "(a panic without text)".to_owned()
+    }
+}
+
+/// Cores that this process may use; at least 1.
+pub fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Binds the calling thread to the `n`-th of the cores that it may use now, counted from 0 and
+/// going round after the last one. A thread bound once has a single core left, so call this in
+/// each thread for itself.
+///
+/// # Errors
+/// When the system refuses, or has no such call.
+pub fn pin_to_core(n: usize) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let usable = sched_getaffinity(None)?;
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
+            .filter(|&core| usable.is_set(core))
+            .collect();
+        let Some(&core) = cores.get(n % cores.len().max(1)) else {
+            return Err(io::Error::other("the system names no core for this thread"));
+        };
+        let mut only = CpuSet::new();
+        only.set(core);
+        sched_setaffinity(None, &only)?;
+        Ok(())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = n;
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "no thread placement on this system",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_with_name_and_text() {
+        let thread = spawn("doomed", || panic!("number {}", 3)).expect("thread starts");
+        let error = thread.join().expect_err("it panicked");
+        assert_eq!(error.to_string(), "thread doomed panicked: number 3");
+        let thread = spawn("curt", || std::panic::panic_any(5u8)).expect("thread starts");
+        let error = thread.join().expect_err("it panicked");
+        assert_eq!(
+            error.to_string(),
+            "thread curt panicked: (a panic without text)"
+        );
+    }
+
+    #[test]
+    fn a_thread_carries_its_name_even_a_bad_one() {
+        let thread = spawn("a\0b", || std::thread::current().name().map(str::to_owned))
+            .expect("thread starts");
+        assert_eq!(thread.name(), "a?b");
+        assert_eq!(thread.join().expect("no panic").as_deref(), Some("a?b"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pinning_leaves_one_core() {
+        for n in [0, 1, 1_000_003] {
+            let cores = spawn("pinned", move || {
+                pin_to_core(n).map(|()| std::thread::available_parallelism().map_or(0, usize::from))
+            })
+            .expect("thread starts")
+            .join()
+            .expect("no panic");
+            assert_eq!(cores.expect("pinned"), 1);
+        }
+        assert!(cpu_count() >= 1);
+    }
+}

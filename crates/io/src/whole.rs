@@ -1,0 +1,54 @@
+//! Whole files at once.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::{Caching, Disk, DiskError, DiskResult, OpenMode};
+
+/// The bytes of a file.
+///
+/// # Errors
+/// The disk's, and one if memory does not suffice or the file shrinks while it is read.
+pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
+    let fail = |source| DiskError::new("read", disk.describe(path), source);
+    let file = disk.open(path, OpenMode::Read, Caching::Buffered)?;
+    let len = usize::try_from(file.len()?).map_err(|_| fail(io::ErrorKind::FileTooLarge.into()))?;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len)
+        .map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
+    bytes.resize(len, 0);
+    if file.read_at(&mut bytes, 0)? < len {
+        return Err(fail(io::ErrorKind::UnexpectedEof.into()));
+    }
+    Ok(bytes)
+}
+
+/// Replaces a file atomically and durably: written beside as `<path>.tmp`, flushed, renamed, the
+/// directory flushed. After a crash the file is the old or the new one, whole; after success it is
+/// the new one. Two writers of one path must take turns.
+///
+/// # Errors
+/// The disk's. Before the rename the old file is untouched; if flushing the directory fails, the
+/// new file is visible, but not known to be durable.
+pub fn write_file_durably(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<()> {
+    let beside = {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".tmp");
+        PathBuf::from(name)
+    };
+    disk.remove(&beside)?; // a crash may have left one
+    let written = (|| {
+        let file = disk.open(&beside, OpenMode::CreateNew, Caching::Buffered)?;
+        file.write_at(bytes, 0)?;
+        file.sync()?;
+        disk.rename(&beside, path)
+    })();
+    if let Err(error) = written {
+        // On a full disk the half-written file would take the space that others wait for. If even
+        // this fails, the next call removes it.
+        let _ = disk.remove(&beside);
+        return Err(error);
+    }
+    disk.sync_dir(path.parent().unwrap_or(Path::new("")))
+}

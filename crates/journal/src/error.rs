@@ -1,0 +1,112 @@
+//! What a journal can refuse, to which log or file, and what to do about it.
+
+use std::sync::Arc;
+
+use stillpoint_format::{EncodeError, Stamp};
+use stillpoint_io::{DiskError, ThreadError};
+
+/// Why a journal did not do what it was asked.
+///
+/// Cheap to clone: every thread that waits for a failed flush gets its own.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A write or a flush of the log failed. Nothing that was appended after the last
+    /// successful flush is acknowledged any more; the log takes nothing further.
+    #[error(
+        "log {log}: {source}; nothing more is acknowledged: end the process, check the disk, \
+         and restart to recover what was acknowledged"
+    )]
+    Poisoned {
+        /// The log.
+        log: u8,
+        /// What failed. It is not retried.
+        source: Arc<DiskError>,
+    },
+    /// No space could be prepared for the record. Nothing was written and the log is
+    /// sound: writes are refused until space returns, reads go on.
+    #[error(
+        "log {log}: no segment for further records: {source}; free space on the device of the \
+         data directory, and writes resume by themselves"
+    )]
+    NoSpace {
+        /// The log.
+        log: u8,
+        /// Why the segment could not be prepared: the disk is full, as a rule.
+        source: Arc<DiskError>,
+    },
+    /// The record cannot be encoded. Nothing was appended.
+    #[error("log {log}: {source}")]
+    Encode {
+        /// The log.
+        log: u8,
+        /// What does not fit.
+        source: EncodeError,
+    },
+    /// There is no such log.
+    #[error("log {log} does not exist: the journal was opened with {logs} logs, numbered from 0")]
+    UnknownLog {
+        /// The number asked for.
+        log: u8,
+        /// How many there are.
+        logs: u8,
+    },
+    /// A stamp that no log of this store can have given out.
+    #[error("stamp {stamp:?} was never given out: the journal has {logs} logs")]
+    UnknownStamp {
+        /// The stamp.
+        stamp: Stamp,
+        /// How many logs there are.
+        logs: u8,
+    },
+    /// The scheme has no such operation; its capabilities say so.
+    #[error("journal {scheme} does not {what}; choose one that does")]
+    Unsupported {
+        /// The journal's name.
+        scheme: &'static str,
+        /// The operation, as a verb phrase.
+        what: &'static str,
+    },
+    /// The configuration is impossible.
+    #[error("{field} is {value}: {requirement}")]
+    Configuration {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must satisfy.
+        requirement: &'static str,
+    },
+    /// A file or directory could not be prepared, listed or removed.
+    #[error("{0}")]
+    Disk(Arc<DiskError>),
+    /// A background thread could not be started, or it panicked.
+    #[error("{0}")]
+    Thread(Arc<ThreadError>),
+    /// The journal was closed.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+impl JournalError {
+    /// True if the same call may succeed once space has returned to the device.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, JournalError::NoSpace { .. })
+    }
+
+    /// True if the process must end: what was appended can no longer become durable.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, JournalError::Poisoned { .. } | JournalError::Thread(_))
+    }
+}
+
+impl From<DiskError> for JournalError {
+    fn from(error: DiskError) -> Self {
+        JournalError::Disk(Arc::new(error))
+    }
+}
+
+impl From<ThreadError> for JournalError {
+    fn from(error: ThreadError) -> Self {
+        JournalError::Thread(Arc::new(error))
+    }
+}

@@ -1,0 +1,88 @@
+//! Group commit: one leader flushes, the others wait, the next leader takes all that
+//! gathered meanwhile. Greedy and pipelined, without a timer.
+//!
+//! ```text
+//!            nobody leads                     lead() returns
+//!  caller ───────────────▶ leader: lead() ───────────────────▶ wakes everybody
+//!     │ somebody leads                                             │
+//!     └────────────────▶ waiter ◀──────────────────────────────────┘
+//!                          │ own target reached: leave; else try to lead
+//! ```
+//!
+//! Invariants: at most one leader; a leader's work covers everything that was appended
+//! before it began; nobody waits while nobody leads. The state machine holds no data of
+//! the log, so that the loom and shuttle models run exactly this code.
+
+use crate::monitor::Monitor;
+
+/// The right to flush one log.
+#[derive(Debug, Default)]
+pub(crate) struct GroupCommit {
+    leading: Monitor<bool>,
+}
+
+impl GroupCommit {
+    pub(crate) fn new() -> Self {
+        GroupCommit { leading: Monitor::new(false) }
+    }
+
+    /// Returns once `done` says so: runs `lead` as the only leader, or waits for the one
+    /// who does, as often as it takes.
+    ///
+    /// `done` is asked with the state locked and must be cheap; its answer may only
+    /// change from "no" to "yes" or to an error, and must change before `lead` returns
+    /// for everything that the leader covered.
+    ///
+    /// # Errors
+    /// What `done` or an own turn of `lead` returns.
+    pub(crate) fn until<E>(
+        &self,
+        done: impl Fn() -> Result<bool, E>,
+        mut lead: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut leading = self.leading.lock();
+        loop {
+            if done()? {
+                return Ok(());
+            }
+            if *leading {
+                leading = self.leading.wait(leading);
+                continue;
+            }
+            *leading = true;
+            drop(leading);
+            let turn = Turn(self);
+            lead()?;
+            drop(turn);
+            leading = self.leading.lock();
+        }
+    }
+
+    /// Runs `lead` if nobody leads; else does nothing. Returns whether it ran.
+    ///
+    /// # Errors
+    /// What `lead` returns.
+    pub(crate) fn try_lead<E>(&self, lead: impl FnOnce() -> Result<(), E>) -> Result<bool, E> {
+        {
+            let mut leading = self.leading.lock();
+            if *leading {
+                return Ok(false);
+            }
+            *leading = true;
+        }
+        let turn = Turn(self);
+        lead()?;
+        drop(turn);
+        Ok(true)
+    }
+}
+
+/// Ends the turn of a leader, also of one that fails or panics.
+struct Turn<'a>(&'a GroupCommit);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.leading.lock() = false;
+        self.0.leading.notify_all();
+    }
+}

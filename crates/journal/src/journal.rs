@@ -1,0 +1,305 @@
+//! The trait that every journal implements, and what goes in and out of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::log::{Record, WritesEncoder};
+use stillpoint_format::{EncodeError, LogGsn, Stamp};
+use stillpoint_io::{Clock, Disk};
+
+use crate::error::JournalError;
+
+/// When an append is safe from a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Never: only a checkpoint is.
+    Checkpoint,
+    /// At most [`Config::interval`] later; commits are acknowledged before.
+    Relaxed,
+    /// Once its stamp is closed; commits and reads are acknowledged then.
+    Strict,
+}
+
+impl Durability {
+    /// `"checkpoint"`, `"relaxed"` or `"strict"`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Durability::Checkpoint => "checkpoint",
+            Durability::Relaxed => "relaxed",
+            Durability::Strict => "strict",
+        }
+    }
+
+    /// True if an acknowledgement, that of a read included, must wait until everything it
+    /// rests on [is closed](Journal::is_closed).
+    pub fn acknowledges_closed(self) -> bool {
+        self == Durability::Strict
+    }
+}
+
+/// What a journal can do. Callers ask these, never its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// It keeps commits; without, [`Journal::append`] gives out [`Stamp::NONE`].
+    pub records_commits: bool,
+    /// It takes a record per operation, and reads it back.
+    pub records_operations: bool,
+    /// Its records hold the values written, so that replay needs no procedure.
+    pub replays_by_key: bool,
+}
+
+/// How a journal is opened. One opening is one incarnation of the store.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The store; every segment carries it.
+    pub store: StoreId,
+    /// Number of this incarnation; greater than any before.
+    pub incarnation: u32,
+    /// No gsn up to this one is given out, and all of them are closed. At least as great
+    /// as every gsn ever seen in any log of the store.
+    pub floor: u64,
+    /// Number of logs, 1 to 255.
+    pub logs: u8,
+    /// When commits are safe. The registry row lists what the scheme offers.
+    pub durability: Durability,
+    /// Greatest age of an unflushed record in relaxed durability. Flushes start at half of
+    /// it. In strict durability, how long a record may wait if nobody asks for a flush.
+    pub interval: Duration,
+    /// Length of a segment file in bytes; a multiple of 4096, at least 16 KiB.
+    pub segment_bytes: u64,
+    /// A batch is handed to the disk when it has grown to this many bytes.
+    pub batch_bytes: usize,
+    /// Most bytes per log that wait for the disk; beyond, an append waits.
+    pub buffer_bytes: usize,
+    /// Segments per log that are prepared ahead.
+    pub spare_segments: usize,
+    /// Freed segments per log that are kept for reuse.
+    pub recycled_segments: usize,
+    /// Threads that flush and prepare in the background. Without them the caller does all
+    /// of it, in a fixed order, for simulations.
+    pub background: bool,
+}
+
+impl Config {
+    /// The defaults for a store: one second at most, segments of 64 MiB, batches of 1 MiB,
+    /// at most 64 MiB of a log waiting for the disk.
+    pub fn new(store: StoreId, incarnation: u32, floor: u64, logs: u8) -> Self {
+        Config {
+            store,
+            incarnation,
+            floor,
+            logs,
+            durability: Durability::Relaxed,
+            interval: Duration::from_secs(1),
+            segment_bytes: 64 << 20,
+            batch_bytes: 1 << 20,
+            buffer_bytes: 64 << 20,
+            spare_segments: 2,
+            recycled_segments: 8,
+            background: true,
+        }
+    }
+}
+
+/// What a journal works with.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// The data directory.
+    pub disk: Arc<dyn Disk>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Appends the writes of a transaction. It may be called more than once for one record and
+/// must then append the same.
+pub type EncodeWrites<'a> = dyn Fn(&mut WritesEncoder<'_>) -> Result<(), EncodeError> + 'a;
+
+/// One commit, handed over with all of the transaction's locks held.
+#[derive(Clone, Copy)]
+pub struct CommitInput<'a> {
+    /// The checkpoint period it commits in.
+    pub epoch: u64,
+    /// The greatest gsn of what it touched; its own will be greater.
+    pub floor: u64,
+    /// The stamps of every cell that it read or overwrites.
+    pub touched: &'a [Stamp],
+    /// Appends its writes.
+    pub writes: &'a EncodeWrites<'a>,
+}
+
+impl fmt::Debug for CommitInput<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommitInput")
+            .field("epoch", &self.epoch)
+            .field("floor", &self.floor)
+            .field("touched", &self.touched)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Its place in its log; what the cells that it wrote are stamped with.
+    pub stamp: Stamp,
+}
+
+/// One operation of an open transaction, for journals that log operations: undo needs the
+/// before-image, and recovery the transaction and the statement.
+#[derive(Clone, Copy)]
+pub struct Operation<'a> {
+    /// Number of the transaction.
+    pub transaction: u64,
+    /// Number of the statement in it.
+    pub statement: u32,
+    /// The checkpoint period.
+    pub epoch: u64,
+    /// The greatest gsn of what it touched.
+    pub floor: u64,
+    /// The stamps of what it touched.
+    pub touched: &'a [Stamp],
+    /// Appends the values before.
+    pub before: Option<&'a EncodeWrites<'a>>,
+    /// Appends the values after.
+    pub after: &'a EncodeWrites<'a>,
+}
+
+impl fmt::Debug for Operation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation")
+            .field("transaction", &self.transaction)
+            .field("statement", &self.statement)
+            .field("epoch", &self.epoch)
+            .field("floor", &self.floor)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Counts since the journal was opened, all logs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Records appended.
+    pub records: u64,
+    /// Bytes of records appended, heads included.
+    pub record_bytes: u64,
+    /// Batches written.
+    pub batches: u64,
+    /// Bytes written, padding included.
+    pub written_bytes: u64,
+    /// Flushes of the device.
+    pub flushes: u64,
+    /// Appends that waited because too many bytes waited for the disk.
+    pub waits: u64,
+    /// Appends that were refused because no space could be prepared.
+    pub refusals: u64,
+    /// Segments made anew.
+    pub segments_made: u64,
+    /// Segments reused.
+    pub segments_reused: u64,
+    /// Bytes of memory that buffers hold now.
+    pub buffer_bytes: u64,
+    /// Dependencies of flushed records that are not closed yet.
+    pub open_dependencies: u64,
+}
+
+/// A log of commits, or of operations, of which a crash keeps a prefix.
+///
+/// All calls take `&self` from any thread. Several sessions may share a log.
+///
+/// The rule of acknowledgement: a reply, that of a read included, may leave once the
+/// stamps that it rests on [are closed](Journal::is_closed): the session's own last commit
+/// and everything it has read. Replies of one log leave in log order.
+pub trait Journal: Send + Sync + fmt::Debug {
+    /// Appends the record of a commit and gives it the gsn 1 + max(last of the log, floor).
+    ///
+    /// Waits while too many bytes wait for the disk; [`admit`](Journal::admit) before the
+    /// locks are taken makes that rare.
+    ///
+    /// # Errors
+    /// [`JournalError::NoSpace`], [`JournalError::Encode`]: nothing was appended and the
+    /// transaction must abort. [`JournalError::Poisoned`]: the process must end.
+    fn append(&self, log: u8, commit: &CommitInput<'_>) -> Result<Appended, JournalError>;
+
+    /// Waits, without any lock held, until the log has room; refuses what
+    /// [`append`](Journal::append) would refuse.
+    ///
+    /// # Errors
+    /// As `append`.
+    fn admit(&self, log: u8) -> Result<(), JournalError>;
+
+    /// Appends the record of one operation of an open transaction. The stamp is its position.
+    ///
+    /// # Errors
+    /// As [`append`](Journal::append); [`JournalError::Unsupported`] without the capability.
+    fn append_operation(
+        &self,
+        log: u8,
+        operation: &Operation<'_>,
+    ) -> Result<Appended, JournalError>;
+
+    /// Reads a record back by its position, from memory or from the disk.
+    ///
+    /// # Errors
+    /// [`JournalError::Unsupported`] without the capability.
+    fn read_operation(
+        &self,
+        position: Stamp,
+        visit: &mut dyn FnMut(&Record<'_>),
+    ) -> Result<(), JournalError>;
+
+    /// Flushes everything that was appended to the log before the call; returns the
+    /// greatest flushed gsn. Concurrent callers share flushes.
+    ///
+    /// # Errors
+    /// [`JournalError::Poisoned`].
+    fn flush(&self, log: u8) -> Result<u64, JournalError>;
+
+    /// Flushes every log.
+    ///
+    /// # Errors
+    /// As [`flush`](Journal::flush).
+    fn flush_all(&self) -> Result<(), JournalError>;
+
+    /// The greatest closed gsn of the log: no crash loses a record up to it.
+    fn closed(&self, log: u8) -> u64;
+
+    /// True if no crash can lose the record of the stamp.
+    fn is_closed(&self, stamp: Stamp) -> bool;
+
+    /// Returns once all the stamps are closed, flushing what they wait for.
+    ///
+    /// # Errors
+    /// [`JournalError::Poisoned`], also if the failed log is another one that a stamp
+    /// depends on.
+    fn make_closed(&self, stamps: &[Stamp]) -> Result<(), JournalError>;
+
+    /// Per log, the gsn up to which all records are of epochs before `epoch`: what a
+    /// checkpoint of that epoch contains for certain. (Later records may be of earlier
+    /// epochs too, if sessions share the log; their own epoch tells.)
+    fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn>;
+
+    /// Bytes on disk of records above the positions: what recovery would read.
+    /// A log without a position counts as a whole.
+    fn bytes_since(&self, positions: &[LogGsn]) -> u64;
+
+    /// Recycles or removes the segments of which no retained checkpoint needs a record:
+    /// those with no gsn above the position of their log. In a log without a position
+    /// those with no gsn above `floor`, the floor of the incarnation in which the
+    /// positions were taken.
+    ///
+    /// # Errors
+    /// [`JournalError::Disk`]; what is left over is tried again the next time.
+    fn release_below(&self, floor: u64, positions: &[LogGsn]) -> Result<(), JournalError>;
+
+    /// Counts and sizes.
+    fn stats(&self) -> JournalStats;
+
+    /// Flushes everything and ends the background threads; further appends are refused.
+    /// Returns, per log, the last gsn: the cut that a clean end records in the manifest.
+    ///
+    /// # Errors
+    /// As [`flush`](Journal::flush).
+    fn close(&self) -> Result<Vec<LogGsn>, JournalError>;
+}

@@ -1,0 +1,371 @@
+//! The appending half of a log: gsns, dependencies, batches in memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use stillpoint_format::log::{BatchBuilder, RecordHead, RecordKind, SegmentHeader, WritesEncoder};
+use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
+use stillpoint_io::DIRECT_ALIGN;
+
+use crate::closing::{Closing, Named};
+use crate::error::JournalError;
+use crate::journal::CommitInput;
+use crate::segments::Segment;
+
+/// Bytes that one named log takes in a batch's dependency summary.
+const SUMMARY_ENTRY_BYTES: usize = 8;
+/// Epochs whose beginnings are remembered.
+const EPOCHS_KEPT: usize = 1024;
+
+/// Records that are written by one call.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) builder: BatchBuilder,
+    /// The dependencies of its records, in order.
+    pub(crate) named: Vec<Named>,
+    /// Where it goes: set when it is sealed.
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) offset: u64,
+    pub(crate) number: u64,
+    /// Its buffer has grown beyond what is worth keeping.
+    pub(crate) oversized: bool,
+}
+
+impl Batch {
+    /// Bytes on disk.
+    fn padded_bytes(&self) -> u64 {
+        let bytes = self.builder.bytes() + self.builder.deps().count() * SUMMARY_ENTRY_BYTES;
+        bytes.next_multiple_of(DIRECT_ALIGN) as u64
+    }
+}
+
+/// Where an epoch begins in the log.
+#[derive(Clone, Copy, Debug)]
+struct EpochStart {
+    epoch: u64,
+    /// No record before this gsn is of this epoch or a later one.
+    gsn: u64,
+    /// Bytes appended before it.
+    bytes: u64,
+}
+
+/// Why a record did not go into the open batch.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// It needs a segment of at least so many bytes.
+    Segment(u64),
+    /// It cannot be appended at all.
+    Error(JournalError),
+}
+
+/// The state behind a log's append lock.
+#[derive(Debug)]
+pub(crate) struct Appender {
+    log: u8,
+    logs: u8,
+    batch_bytes: usize,
+    pub(crate) last_gsn: u64,
+    /// Per log, up to where a dependency need not be named: closed, or named by an
+    /// earlier record of this log. All of the own log.
+    covered: Box<[u64; 256]>,
+    /// Scratch: per log the greatest uncovered gsn that the record touches; 0 in between.
+    touched: Box<[u64; 256]>,
+    /// Scratch: the dependencies that the record names.
+    deps: Vec<LogGsn>,
+    open: Option<Box<Batch>>,
+    pub(crate) sealed: VecDeque<Box<Batch>>,
+    /// Bytes of records in sealed batches that are not written yet.
+    pub(crate) sealed_bytes: usize,
+    pub(crate) free: Vec<Box<Batch>>,
+    segment: Arc<Segment>,
+    /// Where the open batch will lie in the segment.
+    offset: u64,
+    next_number: u64,
+    /// Bytes given a place in this incarnation, the open batch not counted.
+    placed_bytes: u64,
+    epochs: VecDeque<EpochStart>,
+    pub(crate) records: u64,
+    pub(crate) record_bytes: u64,
+    pub(crate) waits: u64,
+    pub(crate) refusals: u64,
+    pub(crate) segments_reused: u64,
+    /// Set once: nothing further is taken.
+    pub(crate) refused: Option<JournalError>,
+}
+
+impl Appender {
+    pub(crate) fn new(
+        log: u8,
+        logs: u8,
+        batch_bytes: usize,
+        floor: u64,
+        segment: Arc<Segment>,
+    ) -> Self {
+        let mut covered = Box::new([floor; 256]);
+        covered[usize::from(log)] = u64::MAX;
+        covered[usize::from(LOG_NONE)] = u64::MAX;
+        let first = EpochStart { epoch: 0, gsn: floor + 1, bytes: 0 };
+        Appender {
+            log,
+            logs,
+            batch_bytes,
+            last_gsn: floor,
+            covered,
+            touched: Box::new([0; 256]),
+            deps: Vec::with_capacity(255),
+            open: None,
+            sealed: VecDeque::new(),
+            sealed_bytes: 0,
+            free: Vec::new(),
+            offset: stillpoint_format::ident::HEADER_BYTES as u64,
+            next_number: segment.header.first_batch,
+            segment,
+            placed_bytes: 0,
+            epochs: VecDeque::from([first]),
+            records: 0,
+            record_bytes: 0,
+            waits: 0,
+            refusals: 0,
+            segments_reused: 0,
+            refused: None,
+        }
+    }
+
+    /// Appends a record; returns its gsn. An obstacle leaves everything as it was, but
+    /// that the open batch may have been sealed.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        commit: &CommitInput<'_>,
+        closing: &Closing,
+    ) -> Result<u64, Obstacle> {
+        let gsn = self.last_gsn.max(commit.floor) + 1;
+        self.name_dependencies(commit.touched, closing)?;
+        let head = RecordHead { gsn, epoch: commit.epoch, deps: &[] };
+        loop {
+            let before = self.open_batch().builder.bytes();
+            match self.encode(head, commit) {
+                Ok(()) => {
+                    self.appended(gsn, commit.epoch, before);
+                    return Ok(gsn);
+                }
+                // The batch is full in the one sense or the other: go on with an empty one.
+                Err(Full::Batch) if before > EMPTY_BATCH_BYTES => self.seal(),
+                Err(Full::Batch) => {
+                    let source = EncodeError::BatchFull;
+                    return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+                }
+                Err(Full::Segment(bytes)) => {
+                    self.seal();
+                    return Err(Obstacle::Segment(bytes));
+                }
+                Err(Full::Never(source)) => {
+                    return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+                }
+            }
+        }
+    }
+
+    /// Collects in `deps` what the record depends on and no earlier record answers for.
+    #[inline]
+    fn name_dependencies(
+        &mut self,
+        touched: &[Stamp],
+        closing: &Closing,
+    ) -> Result<(), Obstacle> {
+        self.deps.clear();
+        for &stamp in touched {
+            if stamp.gsn() > self.covered[usize::from(stamp.log())] {
+                self.name_dependency(stamp, closing)?;
+            }
+        }
+        for dep in &mut self.deps {
+            dep.gsn = std::mem::take(&mut self.touched[usize::from(dep.log)]);
+        }
+        Ok(())
+    }
+
+    fn name_dependency(&mut self, stamp: Stamp, closing: &Closing) -> Result<(), Obstacle> {
+        let log = stamp.log();
+        if log >= self.logs {
+            for dep in self.deps.drain(..) {
+                self.touched[usize::from(dep.log)] = 0;
+            }
+            let unknown = JournalError::UnknownStamp { stamp, logs: self.logs };
+            return Err(Obstacle::Error(unknown));
+        }
+        let closed = closing.closed(log);
+        let covered = &mut self.covered[usize::from(log)];
+        if stamp.gsn() <= closed {
+            *covered = closed;
+            return Ok(());
+        }
+        let greatest = &mut self.touched[usize::from(log)];
+        if *greatest == 0 {
+            self.deps.push(LogGsn { log, gsn: 0 });
+        }
+        *greatest = (*greatest).max(stamp.gsn());
+        Ok(())
+    }
+
+    /// Encodes the record into the open batch if its place has the room.
+    #[inline]
+    fn encode(&mut self, head: RecordHead<'_>, commit: &CommitInput<'_>) -> Result<(), Full> {
+        let Some(batch) = self.open.as_mut() else { return Err(Full::Batch) };
+        let head = RecordHead { deps: &self.deps, ..head };
+        let named = batch.builder.deps().count() + self.deps.len();
+        let summary = named.min(usize::from(LOG_NONE)) * SUMMARY_ENTRY_BYTES;
+        let room = usize::try_from(self.segment.bytes - self.offset).unwrap_or(usize::MAX);
+        let mut needed = 0;
+        let done = batch.builder.append_with(head, RecordKind::Writes, |buf| {
+            let start = buf.len();
+            (commit.writes)(&mut WritesEncoder::new(buf))?;
+            if buf.len() + summary > room {
+                needed = EMPTY_BATCH_BYTES + RECORD_HEAD_MAX + buf.len() - start + summary;
+                return Err(EncodeError::BatchFull);
+            }
+            Ok(())
+        });
+        match done {
+            Ok(()) => {
+                batch.named.extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
+                batch.oversized |= batch.builder.bytes() > 2 * self.batch_bytes;
+                Ok(())
+            }
+            Err(EncodeError::BatchFull) if needed > 0 => {
+                batch.oversized |= needed > 2 * self.batch_bytes;
+                let header = stillpoint_format::ident::HEADER_BYTES;
+                Err(Full::Segment((needed + header).next_multiple_of(DIRECT_ALIGN) as u64))
+            }
+            Err(EncodeError::BatchFull | EncodeError::EpochSpan { .. }) => Err(Full::Batch),
+            Err(source) => Err(Full::Never(source)),
+        }
+    }
+
+    /// Bookkeeping behind a record that went in.
+    #[inline]
+    fn appended(&mut self, gsn: u64, epoch: u64, before: usize) {
+        self.last_gsn = gsn;
+        for dep in &self.deps {
+            self.covered[usize::from(dep.log)] = dep.gsn;
+        }
+        if self.epochs.back().is_none_or(|last| epoch > last.epoch) {
+            self.epoch_begins(gsn, epoch, before);
+        }
+        let bytes = self.open.as_ref().map_or(0, |batch| batch.builder.bytes());
+        self.records += 1;
+        self.record_bytes += (bytes - before) as u64;
+        if bytes >= self.batch_bytes {
+            self.seal();
+        }
+    }
+
+    #[cold]
+    fn epoch_begins(&mut self, gsn: u64, epoch: u64, before: usize) {
+        if self.epochs.len() == EPOCHS_KEPT {
+            self.epochs.pop_front();
+        }
+        let bytes = self.placed_bytes + before as u64;
+        self.epochs.push_back(EpochStart { epoch, gsn, bytes });
+    }
+
+    #[inline]
+    fn open_batch(&mut self) -> &mut Batch {
+        let (free, segment) = (&mut self.free, &self.segment);
+        let batch_bytes = self.batch_bytes;
+        self.open.get_or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                Box::new(Batch {
+                    // Room for the record that fills it, for padding and summary.
+                    builder: BatchBuilder::with_capacity(batch_bytes + batch_bytes / 4 + 8192),
+                    named: Vec::new(),
+                    segment: Arc::clone(segment),
+                    offset: 0,
+                    number: 0,
+                    oversized: false,
+                })
+            })
+        })
+    }
+
+    /// Gives the open batch its place and queues it, if it has a record.
+    pub(crate) fn seal(&mut self) {
+        let Some(mut batch) = self.open.take_if(|batch| !batch.builder.is_empty()) else { return };
+        let bytes = batch.padded_bytes();
+        batch.segment = Arc::clone(&self.segment);
+        (batch.offset, batch.number) = (self.offset, self.next_number);
+        self.offset += bytes;
+        debug_assert!(self.offset <= self.segment.bytes, "a batch must lie in allocated space");
+        self.placed_bytes += bytes;
+        self.next_number += 1;
+        self.sealed_bytes += batch.builder.bytes();
+        self.sealed.push_back(batch);
+    }
+
+    /// The header of the segment that would follow.
+    pub(crate) fn next_header(&self) -> SegmentHeader {
+        SegmentHeader {
+            first_gsn: self.last_gsn + 1,
+            first_batch: self.next_number,
+            ..self.segment.header
+        }
+    }
+
+    /// Bytes left for the open batch, before anything is in it.
+    pub(crate) fn room(&self) -> u64 {
+        self.segment.bytes - self.offset
+    }
+
+    /// Goes on in another segment. The open batch must be empty.
+    pub(crate) fn roll(&mut self, segment: Segment) {
+        debug_assert!(self.open.as_ref().is_none_or(|batch| batch.builder.is_empty()));
+        self.segment = Arc::new(segment);
+        self.offset = stillpoint_format::ident::HEADER_BYTES as u64;
+    }
+
+    /// Takes a written batch's buffer back.
+    pub(crate) fn recycle(&mut self, mut batch: Box<Batch>, bytes: usize, free_max: usize) {
+        self.sealed_bytes -= bytes;
+        if self.free.len() < free_max && !batch.oversized {
+            batch.builder.clear();
+            batch.named.clear();
+            self.free.push(batch);
+        }
+    }
+
+    /// The greatest gsn up to which all records are of epochs before `epoch`.
+    pub(crate) fn last_gsn_before(&self, epoch: u64) -> u64 {
+        let at = self.epochs.partition_point(|start| start.epoch < epoch);
+        self.epochs.get(at).map_or(self.last_gsn, |start| start.gsn - 1)
+    }
+
+    /// Bytes of this incarnation that lie above a gsn, rounded up to where an epoch begins.
+    pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
+        let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
+        let at = self.epochs.partition_point(|start| start.gsn <= gsn + 1);
+        let before = at.checked_sub(1).map_or(0, |at| self.epochs[at].bytes);
+        self.placed_bytes + open - before
+    }
+
+    /// Bytes of memory in buffers.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        let batches = self.free.len() + usize::from(self.open.is_some());
+        (batches * self.batch_bytes + self.sealed_bytes) as u64
+    }
+}
+
+/// Bytes of a batch without records.
+const EMPTY_BATCH_BYTES: usize = stillpoint_format::log::BATCH_HEADER_BYTES;
+/// Most bytes of a record before its body.
+const RECORD_HEAD_MAX: usize = stillpoint_format::log::RECORD_HEAD_BYTES + 255 * 8;
+
+/// Why a batch did not take a record.
+#[derive(Debug)]
+enum Full {
+    /// An empty batch may take it.
+    Batch,
+    /// It must go to a segment of at least so many bytes.
+    Segment(u64),
+    /// No batch takes it.
+    Never(EncodeError),
+}

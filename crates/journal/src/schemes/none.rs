@@ -1,0 +1,118 @@
+//! No journal: what the last complete checkpoint holds is what a crash leaves.
+//!
+//! Commits cost one virtual call. Stamps name no log, so everything counts as closed and
+//! replies leave at once.
+
+use std::sync::Arc;
+
+use stillpoint_format::log::Record;
+use stillpoint_format::{LogGsn, Stamp};
+
+use crate::error::JournalError;
+use crate::journal::{
+    Appended, Capabilities, CommitInput, Config, Durability, Environment, Journal, JournalStats,
+    Operation,
+};
+use crate::registry::Scheme;
+
+const NAME: &str = "none";
+
+/// The row of the registry.
+pub(crate) const SCHEME: Scheme = Scheme {
+    name: NAME,
+    description: "no log: a crash goes back to the last checkpoint",
+    durabilities: &[Durability::Checkpoint],
+    capabilities: Capabilities {
+        records_commits: false,
+        records_operations: false,
+        replays_by_key: false,
+    },
+    open: |_, _| Ok(Arc::new(NoJournal)),
+};
+
+#[derive(Debug)]
+struct NoJournal;
+
+impl Journal for NoJournal {
+    fn append(&self, _log: u8, _commit: &CommitInput<'_>) -> Result<Appended, JournalError> {
+        Ok(Appended { stamp: Stamp::NONE })
+    }
+
+    fn admit(&self, _log: u8) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn append_operation(
+        &self,
+        _log: u8,
+        _operation: &Operation<'_>,
+    ) -> Result<Appended, JournalError> {
+        Err(JournalError::Unsupported { scheme: NAME, what: "record operations" })
+    }
+
+    fn read_operation(
+        &self,
+        _position: Stamp,
+        _visit: &mut dyn FnMut(&Record<'_>),
+    ) -> Result<(), JournalError> {
+        Err(JournalError::Unsupported { scheme: NAME, what: "read records back" })
+    }
+
+    fn flush(&self, _log: u8) -> Result<u64, JournalError> {
+        Ok(0)
+    }
+
+    fn flush_all(&self) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn closed(&self, _log: u8) -> u64 {
+        0
+    }
+
+    fn is_closed(&self, _stamp: Stamp) -> bool {
+        true
+    }
+
+    fn make_closed(&self, _stamps: &[Stamp]) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn positions_before_epoch(&self, _epoch: u64) -> Vec<LogGsn> {
+        Vec::new()
+    }
+
+    fn bytes_since(&self, _positions: &[LogGsn]) -> u64 {
+        0
+    }
+
+    fn release_below(&self, _floor: u64, _positions: &[LogGsn]) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn stats(&self) -> JournalStats {
+        JournalStats::default()
+    }
+
+    fn close(&self) -> Result<Vec<LogGsn>, JournalError> {
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_closed_and_operations_are_refused() {
+        let journal = NoJournal;
+        let commit = CommitInput { epoch: 1, floor: 77, touched: &[], writes: &|_| Ok(()) };
+        let stamp = journal.append(3, &commit).expect("nothing can fail").stamp;
+        assert!(stamp.is_none() && journal.is_closed(stamp));
+        let refused = journal.read_operation(stamp, &mut |_| ()).expect_err("no records");
+        assert_eq!(
+            refused.to_string(),
+            "journal none does not read records back; choose one that does"
+        );
+    }
+}

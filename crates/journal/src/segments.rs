@@ -1,0 +1,271 @@
+//! The segment files of one log: prepared ahead, named when used, recycled when freed.
+//!
+//! ```text
+//!   prepare ──▶ spare-N ──roll──▶ <incarnation>-<first gsn> ──release──▶ spare-M or removed
+//!   (allocated, flushed)  (renamed by the flush that first writes into it)
+//! ```
+//!
+//! A batch gets its place in an allocated segment before a record goes into it, so a full
+//! disk refuses records and never breaks a flush. A recycled segment keeps its old bytes;
+//! they never validate under the new segment's identity.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{BatchReader, EndCause, SegmentHeader, Step};
+use stillpoint_format::names;
+use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskError, OpenMode};
+
+use crate::error::JournalError;
+use crate::journal::{Config, Environment};
+use crate::monitor::Monitor;
+
+/// Names of prepared segments begin so. They hold no records.
+pub(crate) const SPARE_PREFIX: &str = "spare-";
+/// How often a waiting append looks again, should a wake-up be missed.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A file with allocated space and no records.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    /// It was a segment before.
+    pub(crate) reused: bool,
+}
+
+/// A segment that batches are placed in. Its first batch gives the file its name.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) header: SegmentHeader,
+    pub(crate) bytes: u64,
+    /// The name under which it was prepared, and the one that it gets.
+    pub(crate) spare: PathBuf,
+    pub(crate) path: PathBuf,
+}
+
+/// A segment file with records, of this incarnation or an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) incarnation: u32,
+    pub(crate) first_gsn: u64,
+    pub(crate) bytes: u64,
+    pub(crate) path: PathBuf,
+}
+
+/// What a listing of a log's directory found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Segments of earlier incarnations, in order.
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) spares: Vec<Spare>,
+}
+
+/// Lists the directory of a log. Segments that a crash left behind before `incarnation`
+/// became known hold no record and become spares.
+pub(crate) fn list(
+    disk: &dyn Disk,
+    log: u8,
+    incarnation: u32,
+) -> Result<Found, JournalError> {
+    let dir = PathBuf::from(names::log_dir(log));
+    let mut found = Found::default();
+    let mut listed = match disk.list(&dir) {
+        Ok(listed) => listed,
+        Err(error) if error.is_not_found() => return Ok(found),
+        Err(error) => return Err(error.into()),
+    };
+    listed.sort();
+    for name in listed {
+        let path = dir.join(&name);
+        let segment = names::parse_segment_name(&name);
+        if segment.is_none() && !name.starts_with(SPARE_PREFIX) {
+            continue;
+        }
+        let bytes = disk.open(&path, OpenMode::Read, Caching::Buffered)?.len()?;
+        match segment {
+            Some((of, first_gsn)) if of < incarnation => {
+                found.kept.push(Kept { incarnation: of, first_gsn, bytes, path });
+            }
+            Some((of, _)) => {
+                refuse_records(disk, &path, of)?;
+                found.spares.push(Spare { path, bytes, reused: true });
+            }
+            None => found.spares.push(Spare { path, bytes, reused: true }),
+        }
+    }
+    Ok(found)
+}
+
+/// An incarnation is used once: a segment of it with records must not be overwritten.
+fn refuse_records(disk: &dyn Disk, path: &Path, incarnation: u32) -> Result<(), JournalError> {
+    let file = disk.open(path, OpenMode::Read, Caching::Buffered)?;
+    let mut start = AlignedBuf::zeroed(HEADER_BYTES + DIRECT_ALIGN);
+    let read = file.read_at(&mut start, 0)?;
+    let Ok(header) = SegmentHeader::decode(&start[..read]) else { return Ok(()) };
+    if header.incarnation != incarnation {
+        return Ok(());
+    }
+    let step = BatchReader::new(&header, &start[..read]).next_batch();
+    match step {
+        Step::End(end) if !matches!(end.cause, EndCause::Truncated { .. }) => Ok(()),
+        _ => Err(JournalError::Configuration {
+            field: "incarnation",
+            value: u64::from(incarnation),
+            requirement: "it has records already; an incarnation is opened once, recover first",
+        }),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    ready: VecDeque<Spare>,
+    /// Number of the next spare's name.
+    next_name: u64,
+    /// Why the last preparation failed; cleared by the next that succeeds.
+    refused: Option<Arc<DiskError>>,
+    made: u64,
+}
+
+/// The prepared segments of one log.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    log: u8,
+    dir: PathBuf,
+    segment_bytes: u64,
+    ahead: usize,
+    keep: usize,
+    background: bool,
+    disk: Arc<dyn Disk>,
+    shelf: Monitor<Shelf>,
+}
+
+impl Stock {
+    pub(crate) fn new(env: &Environment, config: &Config, log: u8, spares: Vec<Spare>) -> Self {
+        let number = |spare: &Spare| {
+            let name = spare.path.file_name()?.to_str()?;
+            name.strip_prefix(SPARE_PREFIX)?.parse::<u64>().ok()
+        };
+        let next_name = spares.iter().filter_map(number).max().map_or(0, |last| last + 1);
+        let shelf = Shelf { ready: spares.into(), next_name, ..Shelf::default() };
+        Stock {
+            log,
+            dir: PathBuf::from(names::log_dir(log)),
+            segment_bytes: config.segment_bytes,
+            ahead: config.spare_segments,
+            keep: config.recycled_segments,
+            background: config.background,
+            disk: Arc::clone(&env.disk),
+            shelf: Monitor::new(shelf),
+        }
+    }
+
+    /// A prepared segment of at least `bytes`, if one is ready.
+    pub(crate) fn take(&self, bytes: u64) -> Option<Spare> {
+        let mut shelf = self.shelf.lock();
+        let at = shelf.ready.iter().position(|spare| spare.bytes >= bytes)?;
+        shelf.ready.remove(at)
+    }
+
+    /// Waits until a segment of at least `bytes` is ready, or prepares it.
+    /// `hurry` wakes the thread that prepares.
+    pub(crate) fn provide(&self, bytes: u64, hurry: &dyn Fn()) -> Result<(), JournalError> {
+        if !self.background || bytes > self.segment_bytes {
+            let made = self.prepare(bytes.max(self.segment_bytes));
+            let spare = made.map_err(|source| self.no_space(Arc::new(source)))?;
+            self.put(spare);
+            return Ok(());
+        }
+        let mut shelf = self.shelf.lock();
+        loop {
+            if shelf.ready.iter().any(|spare| spare.bytes >= bytes) {
+                return Ok(());
+            }
+            if let Some(source) = &shelf.refused {
+                return Err(self.no_space(Arc::clone(source)));
+            }
+            hurry();
+            shelf = self.shelf.wait_for(shelf, LOOK_AGAIN);
+        }
+    }
+
+    /// Prepares what is missing. Returns false if the disk refused.
+    pub(crate) fn fill(&self) -> bool {
+        loop {
+            let whole = |spare: &&Spare| spare.bytes >= self.segment_bytes;
+            if self.shelf.lock().ready.iter().filter(whole).count() >= self.ahead {
+                return true;
+            }
+            match self.prepare(self.segment_bytes) {
+                Ok(spare) => self.put(spare),
+                Err(error) => {
+                    self.shelf.lock().refused = Some(Arc::new(error));
+                    self.shelf.notify_all();
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Why nothing can be prepared at present, unless something is ready.
+    pub(crate) fn refusal(&self) -> Option<JournalError> {
+        let shelf = self.shelf.lock();
+        let source = shelf.refused.as_ref().filter(|_| shelf.ready.is_empty())?;
+        Some(self.no_space(Arc::clone(source)))
+    }
+
+    /// Segments made anew so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.shelf.lock().made
+    }
+
+    fn no_space(&self, source: Arc<DiskError>) -> JournalError {
+        JournalError::NoSpace { log: self.log, source }
+    }
+
+    fn put(&self, spare: Spare) {
+        let mut shelf = self.shelf.lock();
+        shelf.refused = None;
+        shelf.ready.push_back(spare);
+        drop(shelf);
+        self.shelf.notify_all();
+    }
+
+    fn next_path(&self) -> PathBuf {
+        let mut shelf = self.shelf.lock();
+        let path = self.dir.join(format!("{SPARE_PREFIX}{:06}", shelf.next_name));
+        shelf.next_name += 1;
+        path
+    }
+
+    /// Makes a file with allocated space. A failure leaves nothing behind.
+    fn prepare(&self, bytes: u64) -> Result<Spare, DiskError> {
+        let path = self.next_path();
+        let file = self.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
+        if let Err(error) = file.allocate(bytes).and_then(|()| file.sync()) {
+            drop(file);
+            // What cannot be removed now is found as a spare at the next opening.
+            let _ = self.disk.remove(&path);
+            return Err(error);
+        }
+        self.shelf.lock().made += 1;
+        Ok(Spare { path, bytes, reused: false })
+    }
+
+    /// Takes back a segment whose records are no longer needed.
+    pub(crate) fn give_back(&self, kept: &Kept) -> Result<(), DiskError> {
+        let room = self.shelf.lock().ready.len() < self.keep;
+        if !room || kept.bytes != self.segment_bytes {
+            return self.disk.remove(&kept.path);
+        }
+        let path = self.next_path();
+        self.disk.rename(&kept.path, &path)?;
+        // Durable before it is overwritten, so that no crash shows new bytes under the old name.
+        self.disk.sync_dir(&self.dir)?;
+        self.put(Spare { path, bytes: kept.bytes, reused: true });
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! What an experiment is run with.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::error::LabResult;
+use crate::machine::{Machine, commit};
+use crate::result::ExperimentResult;
+use crate::sys;
+
+/// Where, how long and with which server an experiment runs.
+pub struct Context {
+    /// The folder of results.
+    pub out: PathBuf,
+    /// Seconds instead of minutes, to see that everything still runs.
+    pub quick: bool,
+    /// The `stillpoint` binary.
+    pub binary: PathBuf,
+    /// Runs of each pair that a floor names, when not the experiment's own number.
+    pub runs: Option<usize>,
+    /// Seconds of each run, when not the experiment's own.
+    pub seconds: Option<f64>,
+    /// Where engines and servers under test keep their data; emptied afterwards.
+    pub work: PathBuf,
+    progress: Mutex<Box<dyn Write + Send>>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("out", &self.out).field("quick", &self.quick).finish()
+    }
+}
+
+impl Context {
+    /// A context whose data lie below `out/work` and whose progress goes to `progress`.
+    pub fn new(out: &Path, quick: bool, binary: PathBuf, progress: Box<dyn Write + Send>) -> Self {
+        Context {
+            out: out.to_owned(),
+            quick,
+            binary,
+            runs: None,
+            seconds: None,
+            work: out.join("work"),
+            progress: Mutex::new(progress),
+        }
+    }
+
+    /// Tells the person who waits what is going on.
+    pub fn note(&self, text: impl std::fmt::Display) {
+        let mut progress = self.progress.lock();
+        // A closed terminal is no reason to lose the experiment.
+        let _ = writeln!(progress, "{text}").and_then(|()| progress.flush());
+    }
+
+    /// A fresh data directory of this name.
+    ///
+    /// # Errors
+    /// When it cannot be emptied or made.
+    pub fn fresh_dir(&self, name: &str) -> LabResult<PathBuf> {
+        let dir = self.work.join(name);
+        sys::remove_dir_all(&dir)?;
+        sys::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    /// A result with its head filled in: machine, commit, command, time.
+    pub fn result(&self, id: &str, title: &str, paper: &str) -> ExperimentResult {
+        let mut command = format!("stillpoint lab run {id}");
+        if self.quick {
+            command.push_str(" --quick");
+        }
+        if let Some(runs) = self.runs {
+            command.push_str(&format!(" --runs {runs}"));
+        }
+        if let Some(seconds) = self.seconds {
+            command.push_str(&format!(" --seconds {seconds}"));
+        }
+        ExperimentResult {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            paper: paper.to_owned(),
+            commit: commit(),
+            command,
+            quick: self.quick,
+            skipped: None,
+            started_ms: sys::wall_ms(),
+            seconds: 0.0,
+            machine: Machine::here(),
+            parameters: Default::default(),
+            series: Vec::new(),
+            figures: Vec::new(),
+            tables: Vec::new(),
+            claims: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}

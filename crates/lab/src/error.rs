@@ -1,0 +1,83 @@
+//! What can go wrong in the lab, each naming the thing and the cure.
+
+use std::path::PathBuf;
+
+/// Result of a lab operation.
+pub type LabResult<T> = Result<T, LabError>;
+
+/// Why an experiment, a report or a command of the lab could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A file of the lab itself: results, figures, `/proc`.
+    #[error("{op} {}: {source}", path.display())]
+    File {
+        /// The operation, as a verb phrase: `"read"`, `"create"`.
+        op: &'static str,
+        /// The file or directory concerned.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A result file that cannot be understood.
+    #[error(
+        "{} is not a result file of this lab ({reason}); run the experiment again or remove the file",
+        path.display()
+    )]
+    BadResult {
+        /// The file.
+        path: PathBuf,
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// No experiment of that name.
+    #[error("there is no experiment {id:?}; `stillpoint lab list` shows them: {known}")]
+    UnknownExperiment {
+        /// The name as given.
+        id: String,
+        /// The names there are, separated by commas.
+        known: String,
+    },
+    /// A child process that did not start, did not answer or ended too early.
+    #[error("{command}: {reason}")]
+    Process {
+        /// The command line.
+        command: String,
+        /// What happened, with the end of its output where there is any.
+        reason: String,
+    },
+    /// A connection to a server under test.
+    #[error("server at {address}: {reason}")]
+    Server {
+        /// `host:port`.
+        address: String,
+        /// What happened.
+        reason: String,
+    },
+    /// An engine under test refused something.
+    #[error("engine {engine}: {reason}")]
+    Engine {
+        /// The engine or scheme, by its registered name.
+        engine: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The machine cannot run this experiment.
+    #[error("{what}; {cure}")]
+    Missing {
+        /// What is not there.
+        what: String,
+        /// What the user can do.
+        cure: String,
+    },
+}
+
+impl LabError {
+    pub(crate) fn server(address: impl ToString, reason: impl ToString) -> Self {
+        LabError::Server { address: address.to_string(), reason: reason.to_string() }
+    }
+
+    pub(crate) fn process(command: impl ToString, reason: impl ToString) -> Self {
+        LabError::Process { command: command.to_string(), reason: reason.to_string() }
+    }
+}

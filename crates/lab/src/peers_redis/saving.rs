@@ -1,0 +1,349 @@
+//! A save under load, and the restart after a crash.
+//!
+//! Each server is loaded at the same share of *its own* capacity, open loop, so
+//! that a stall shows in the latencies of everything that was due meanwhile.
+
+use std::time::Duration;
+
+use super::{PATIENCE, Plan, SOURCE, fill};
+use crate::context::Context;
+use crate::error::LabResult;
+use crate::process::{MemorySample, Peer, Server, Watch};
+use crate::random::Random;
+use crate::resp_client::admin::Admin;
+use crate::resp_client::{self, Arrivals, Load, LoadPlan, LoadReport, Pacing, Until};
+use crate::result::{Bound, Claim, ExperimentResult, Figure, Scale, Series, Span, Table};
+use crate::stats::{Percentiles, median};
+use crate::sys;
+
+/// One save under load.
+#[derive(Debug)]
+struct Save {
+    report: LoadReport,
+    memory: Vec<MemorySample>,
+    /// When it began and ended, in seconds of the load.
+    from_s: f64,
+    to_s: f64,
+    fork_ms: f64,
+}
+
+/// Everything about one peer.
+#[derive(Debug, Default)]
+struct Findings {
+    capacity_per_s: f64,
+    idle_save_s: f64,
+    saves: Vec<Save>,
+    restarts_s: Vec<f64>,
+}
+
+/// Runs the part and adds its claims, tables and figures.
+///
+/// # Errors
+/// When a server fails, answers wrongly, or comes back with other data.
+pub fn run(
+    context: &Context,
+    plan: &Plan,
+    peers: &[Peer],
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let (mut servers, mut found) = (Vec::new(), Vec::new());
+    for (index, peer) in peers.iter().enumerate() {
+        context.note(format!("saving: starting {}, writing {} keys", peer.name, plan.saved_keys));
+        let server = peer.start(&context.fresh_dir(&format!("saving-{index}"))?, PATIENCE)?;
+        fill(plan, &server, plan.saved_keys)?;
+        let idle_save_s = save_now(&mut server.admin()?)?.as_secs_f64();
+        let capacity_per_s = capacity(plan, &server)?;
+        context.note(format!(
+            "saving: {} saves in {idle_save_s:.2} s when idle; capacity {capacity_per_s:.0} /s",
+            peer.name
+        ));
+        servers.push(server);
+        found.push(Findings { capacity_per_s, idle_save_s, ..Findings::default() });
+    }
+    for run in 0..plan.runs {
+        for (index, server) in servers.iter().enumerate() {
+            let save = save_under_load(plan, server, found[index].capacity_per_s, run)?;
+            context.note(save.describe(&peers[index].name));
+            found[index].saves.push(save);
+        }
+    }
+    // One at a time: several loading servers would share the cores.
+    for server in servers {
+        server.kill()?;
+    }
+    for _ in 0..plan.runs {
+        for (index, peer) in peers.iter().enumerate() {
+            let seconds = restart(context, plan, peer, index)?;
+            context.note(format!("restart: {} serves after {seconds:.2} s", peer.name));
+            found[index].restarts_s.push(seconds);
+        }
+    }
+    tables(peers, &found, result);
+    figures(plan, peers, &found, result);
+    if let [ours, reference, ..] = &found[..] {
+        result.claims.extend(claims(ours, reference));
+    }
+    Ok(())
+}
+
+/// BGSAVE, and the time until it is done.
+fn save_now(admin: &mut Admin) -> LabResult<Duration> {
+    let saves = |admin: &mut Admin| -> LabResult<(bool, Option<String>)> {
+        let fields = admin.info("persistence")?;
+        let running = fields.get("rdb_bgsave_in_progress").is_some_and(|v| v != "0");
+        Ok((running, fields.get("rdb_saves").cloned()))
+    };
+    let (_, before) = saves(admin)?;
+    let began_ns = sys::now_ns();
+    admin.call(&[b"BGSAVE"])?;
+    loop {
+        let (running, now) = saves(admin)?;
+        // Where finished saves are counted, one more must have finished.
+        if !running && (now.is_none() || now != before) {
+            return Ok(Duration::from_nanos(sys::now_ns() - began_ns));
+        }
+        sys::sleep(Duration::from_millis(10));
+    }
+}
+
+fn mixed(plan: &Plan, server: &Server) -> LoadPlan {
+    LoadPlan { keys: plan.saved_keys, set_share: plan.set_share, ..plan.load(server.address) }
+}
+
+/// Requests per second of the mixed load in a closed loop.
+fn capacity(plan: &Plan, server: &Server) -> LabResult<f64> {
+    let seconds = Duration::from_secs_f64(plan.seconds.min(10.0));
+    let load = LoadPlan { until: Until::Elapsed(seconds), ..mixed(plan, server) };
+    let report = resp_client::run(&load)?;
+    report.expect_no_errors(server.address)?;
+    Ok(report.rate())
+}
+
+fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> LabResult<Save> {
+    let mut admin = server.admin()?;
+    let rate_per_s = capacity * plan.load_share;
+    let watch = Watch::start(server.pid())?;
+    let load = Load::start(&LoadPlan {
+        pacing: Pacing::Open { rate_per_s, arrivals: Arrivals::Poisson },
+        until: Until::Told,
+        seed: run as u64 + 1,
+        ..mixed(plan, server)
+    })?;
+    let began_ns = load.started_ns() + (plan.rest_s * 1e9) as u64;
+    sys::sleep_until(began_ns);
+    let saved = save_now(&mut admin);
+    let ended_ns = sys::now_ns();
+    sys::sleep(Duration::from_secs_f64((plan.rest_s / 3.0).clamp(0.2, 5.0)));
+    load.stop();
+    let report = load.join()?;
+    saved?;
+    report.expect_no_errors(server.address)?;
+    let since = |ns: u64| (ns - report.started_ns) as f64 / 1e9;
+    let fork_us = admin.info("stats")?.get("latest_fork_usec").and_then(|v| v.parse().ok());
+    Ok(Save {
+        from_s: since(began_ns),
+        to_s: since(ended_ns),
+        memory: watch.finish()?,
+        fork_ms: fork_us.unwrap_or(0.0) / 1e3,
+        report,
+    })
+}
+
+impl Save {
+    fn seconds(&self) -> f64 {
+        self.to_s - self.from_s
+    }
+
+    fn at_rest(&self) -> Percentiles {
+        self.report.latencies.between(0.0, self.from_s)
+    }
+
+    fn while_saving(&self) -> Percentiles {
+        self.report.latencies.between(self.from_s, self.to_s)
+    }
+
+    fn since(&self, sample: &MemorySample) -> f64 {
+        (sample.at_ns as f64 - self.report.started_ns as f64) / 1e9
+    }
+
+    /// Bytes held at rest: the median of the samples before the save.
+    fn rest_bytes(&self) -> f64 {
+        let before = self.memory.iter().filter(|s| self.since(s) < self.from_s);
+        median(&before.map(|s| s.total_bytes() as f64).collect::<Vec<_>>())
+    }
+
+    /// Most bytes held during the save, beyond those at rest, as a share of them.
+    fn extra_share(&self) -> f64 {
+        let during =
+            self.memory.iter().filter(|s| (self.from_s..self.to_s + 0.2).contains(&self.since(s)));
+        let peak = during.map(|s| s.total_bytes() as f64).fold(f64::NAN, f64::max);
+        (peak / self.rest_bytes() - 1.0).max(0.0)
+    }
+
+    fn describe(&self, name: &str) -> String {
+        let (rest, saving) = (self.at_rest(), self.while_saving());
+        format!(
+            "saving: {name}: {:.2} s under load, p99.9 {:.2} ms at rest and {:.2} ms meanwhile, \
+             {:.1} % more memory, {} unanswered",
+            self.seconds(),
+            rest.p999_ms(),
+            saving.p999_ms(),
+            self.extra_share() * 100.0,
+            self.report.unanswered,
+        )
+    }
+}
+
+/// Starts the killed server again; seconds until it serves all its data. Kills it again.
+fn restart(context: &Context, plan: &Plan, peer: &Peer, index: usize) -> LabResult<f64> {
+    let server = peer.start(&context.work.join(format!("saving-{index}")), PATIENCE)?;
+    let mut admin = server.admin()?;
+    let keys = admin.dbsize()?;
+    if keys != plan.saved_keys {
+        return Err(server.failure(format!("{keys} of {} keys came back", plan.saved_keys)));
+    }
+    let mut random = Random::new(7);
+    let sample: Vec<(u64, u64)> =
+        (0..10_000).map(|_| (random.below(plan.saved_keys), 0)).collect();
+    admin.check_strings(&sample, plan.value_bytes)?;
+    let seconds = server.start_ns as f64 / 1e9;
+    server.kill()?;
+    Ok(seconds)
+}
+
+fn of_saves(findings: &Findings, f: impl Fn(&Save) -> f64) -> Vec<f64> {
+    findings.saves.iter().map(f).collect()
+}
+
+fn claims(ours: &Findings, reference: &Findings) -> Vec<Claim> {
+    let ratio = |a: &[f64], b: &[f64]| -> Vec<f64> {
+        a.iter().zip(b).map(|(a, b)| a / b).collect()
+    };
+    let slower = of_saves(ours, |s| s.while_saving().p999_ms() / s.at_rest().p999_ms());
+    let memory = of_saves(ours, |s| s.extra_share() * 100.0);
+    let (save, their_save) = (of_saves(ours, Save::seconds), of_saves(reference, Save::seconds));
+    vec![
+        Claim::new("p99.9 while saving beside our own at rest", SOURCE, Bound::AtMost(1.2))
+            .paper("fork's spike gone (ICDE 2018, §5)")
+            .measured_runs(&slower),
+        Claim::new("memory that a save adds", SOURCE, Bound::AtMost(5.0))
+            .unit("%")
+            .measured_runs(&memory),
+        Claim::new("a save under load finishes sooner than Redis's", SOURCE, Bound::AtLeast(8.0))
+            .measured_runs(&ratio(&their_save, &save)),
+        Claim::new("restart after kill -9 sooner than Redis's", SOURCE, Bound::AtLeast(5.0))
+            .measured_runs(&ratio(&reference.restarts_s, &ours.restarts_s)),
+    ]
+}
+
+fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
+    let columns = [
+        "server",
+        "capacity /s",
+        "idle save s",
+        "save under load s",
+        "fork ms",
+        "p50 / p99 / p99.9 ms at rest",
+        "… while saving",
+        "slowest ms",
+        "extra memory %",
+        "restart s",
+        "unanswered",
+    ];
+    let mut table = Table {
+        title: "Saves under load and restarts (medians)".into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: Vec::new(),
+    };
+    for (peer, f) in peers.iter().zip(found) {
+        let three = |part: fn(&Save) -> Percentiles| {
+            let at = |q: f64| median(&of_saves(f, |s| part(s).ms(q)));
+            format!("{:.2} / {:.2} / {:.2}", at(0.5), at(0.99), at(0.999))
+        };
+        let unanswered: u64 = f.saves.iter().map(|s| s.report.unanswered).sum();
+        table.rows.push(vec![
+            peer.name.clone(),
+            format!("{:.0}", f.capacity_per_s),
+            format!("{:.2}", f.idle_save_s),
+            format!("{:.2}", median(&of_saves(f, Save::seconds))),
+            format!("{:.1}", median(&of_saves(f, |s| s.fork_ms))),
+            three(Save::at_rest),
+            three(Save::while_saving),
+            format!("{:.1}", median(&of_saves(f, |s| s.while_saving().max_ms()))),
+            format!("{:.1}", median(&of_saves(f, |s| s.extra_share() * 100.0))),
+            format!("{:.2}", median(&f.restarts_s)),
+            unanswered.to_string(),
+        ]);
+    }
+    result.tables.push(table);
+}
+
+/// Curves of the last run of each peer; second 0 is the moment of BGSAVE.
+fn figures(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
+    let (mut spans, mut slow, mut rate, mut memory, mut tail) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (peer, f) in peers.iter().zip(found).take(2) {
+        let Some(save) = f.saves.last() else { continue };
+        let mut add = |list: &mut Vec<String>, what: &str, y_unit: &str, points: Vec<[f64; 2]>| {
+            let name = format!("{}{what}", peer.name);
+            list.push(name.clone());
+            let x_unit = if what.contains("took longer") { "ms" } else { "s" };
+            result.series.push(Series { name, x_unit: x_unit.into(), y_unit: y_unit.into(), points });
+        };
+        let shifted = |points: Vec<[f64; 2]>| -> Vec<[f64; 2]> {
+            points.into_iter().map(|[x, y]| [x - save.from_s, y]).collect()
+        };
+        add(&mut slow, ": p99.9", "ms", shifted(save.report.latencies.points_ms(0.999)));
+        add(&mut rate, ": throughput", "requests/s", shifted(save.report.windows.points()));
+        let rest = save.rest_bytes();
+        let held = save.memory.iter().filter(|s| save.since(s) >= 0.0).map(|s| {
+            [save.since(s) - save.from_s, (s.total_bytes() as f64 / rest - 1.0) * 100.0]
+        });
+        add(&mut memory, ": memory", "%", held.collect());
+        let label = ": took longer, at rest";
+        add(&mut tail, label, "share", save.at_rest().tail_points());
+        let label = ": took longer, while saving";
+        add(&mut tail, label, "share", save.while_saving().tail_points());
+        for list in [&slow, &rate, &memory] {
+            let label = format!("{} saves", peer.name);
+            let series = list.last().cloned();
+            spans.push(Span { label, from: 0.0, to: save.seconds(), series });
+        }
+    }
+    let of = |list: &[String]| -> Vec<Span> {
+        let mine = |s: &&Span| s.series.as_ref().is_some_and(|name| list.contains(name));
+        spans.iter().filter(mine).cloned().collect()
+    };
+    let load = format!(
+        "{} keys of {} bytes, {:.0} % SET, open loop at {:.0} % of each server's own capacity.",
+        plan.saved_keys,
+        plan.value_bytes,
+        plan.set_share * 100.0,
+        plan.load_share * 100.0
+    );
+    let over_time = |title: &str, y_label: &str, y_scale: Scale, list: &[String]| Figure {
+        title: title.into(),
+        caption: load.clone(),
+        x_label: "seconds since BGSAVE".into(),
+        y_label: y_label.into(),
+        y_scale,
+        series: list.to_vec(),
+        spans: of(list),
+        ..Figure::default()
+    };
+    result.figures.extend([
+        over_time("Slow requests while saving", "p99.9 per 100 ms, ms", Scale::Log, &slow),
+        over_time("Throughput while saving", "requests/s", Scale::Linear, &rate),
+        over_time("Memory beyond rest", "% of the memory at rest", Scale::Linear, &memory),
+        Figure {
+            title: "How many requests took longer".into(),
+            caption: load.clone(),
+            x_label: "latency from the scheduled time, ms".into(),
+            y_label: "share that took longer".into(),
+            x_scale: Scale::Log,
+            y_scale: Scale::Log,
+            series: tail,
+            ..Figure::default()
+        },
+    ]);
+}

@@ -1,0 +1,210 @@
+//! GET and SET, without and with pipelining: requests per second, and what a
+//! million of them cost the server in CPU seconds.
+
+use std::path::Path;
+
+use super::{PATIENCE, Plan, SOURCE, bench_tool, fill};
+use crate::context::Context;
+use crate::error::LabResult;
+use crate::process::{Peer, Server};
+use crate::resp_client::{self, LoadPlan};
+use crate::result::{Bar, Bound, Claim, ExperimentResult, Figure, Table};
+use crate::stats::{Spread, median};
+
+/// One cell of the comparison, measured for every peer.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    generator: &'static str,
+    operation: &'static str,
+    pipeline: usize,
+    /// Requests per second: `[peer][run]`.
+    rates: Vec<Vec<f64>>,
+    /// Server CPU seconds per million requests: `[peer][run]`.
+    cpu: Vec<Vec<f64>>,
+}
+
+const OWN: &str = "lab client";
+const TOOL: &str = "redis-benchmark";
+
+/// Runs the part and adds its claims, tables and figure.
+///
+/// # Errors
+/// When a server fails or answers wrongly.
+pub fn run(
+    context: &Context,
+    plan: &Plan,
+    peers: &[Peer],
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let mut servers = Vec::new();
+    for (index, peer) in peers.iter().enumerate() {
+        context.note(format!("throughput: starting {} and writing {} keys", peer.name, plan.keys));
+        let server = peer.start(&context.fresh_dir(&format!("throughput-{index}"))?, PATIENCE)?;
+        fill(plan, &server, plan.keys)?;
+        servers.push(server);
+    }
+    let tool = bench_tool::find();
+    if tool.is_none() {
+        result.notes.push("redis-benchmark is not installed; the lab's own client was used".into());
+    }
+    let mut cells = Vec::new();
+    for pipeline in plan.pipelines {
+        for operation in ["GET", "SET"] {
+            let own = measure_own(context, plan, peers, &servers, operation, pipeline)?;
+            if let Some(tool) = &tool {
+                cells.push(measure_tool(context, plan, tool, peers, &servers, &own)?);
+            }
+            cells.push(own);
+        }
+    }
+    report(plan, peers, &cells, result);
+    Ok(())
+}
+
+fn measure_own(
+    context: &Context,
+    plan: &Plan,
+    peers: &[Peer],
+    servers: &[Server],
+    operation: &'static str,
+    pipeline: usize,
+) -> LabResult<Cell> {
+    let mut cell = Cell::new(OWN, operation, pipeline, servers.len());
+    for run in 0..plan.runs {
+        for (index, server) in servers.iter().enumerate() {
+            let set_share = if operation == "SET" { 1.0 } else { 0.0 };
+            let seed = run as u64 + 1;
+            let load = LoadPlan { pipeline, set_share, seed, ..plan.load(server.address) };
+            let cpu_before = server.cpu_seconds()?;
+            let report = resp_client::run(&load)?;
+            let cpu_s = server.cpu_seconds()? - cpu_before;
+            report.expect_no_errors(server.address)?;
+            if report.misses > 0 {
+                return Err(server.failure(format!("{} keys were not found", report.misses)));
+            }
+            cell.add(index, report.rate(), cpu_s / (report.commands_all as f64 / 1e6));
+            cell.note(context, &peers[index].name, index);
+        }
+    }
+    Ok(cell)
+}
+
+fn measure_tool(
+    context: &Context,
+    plan: &Plan,
+    tool: &Path,
+    peers: &[Peer],
+    servers: &[Server],
+    own: &Cell,
+) -> LabResult<Cell> {
+    let mut cell = Cell::new(TOOL, own.operation, own.pipeline, servers.len());
+    for _ in 0..plan.runs {
+        for (index, server) in servers.iter().enumerate() {
+            // The tool counts requests, not seconds: the lab client's rate says how many fill the time.
+            let requests = (median(&own.rates[index]) * plan.seconds).max(1_000.0) as u64;
+            let cpu_before = server.cpu_seconds()?;
+            let rate =
+                bench_tool::run(tool, plan, server, own.operation, own.pipeline, requests)?;
+            let cpu_s = server.cpu_seconds()? - cpu_before;
+            cell.add(index, rate, cpu_s / (requests as f64 / 1e6));
+            cell.note(context, &peers[index].name, index);
+        }
+    }
+    Ok(cell)
+}
+
+impl Cell {
+    fn new(generator: &'static str, operation: &'static str, pipeline: usize, peers: usize) -> Cell {
+        let none = vec![Vec::new(); peers];
+        Cell { generator, operation, pipeline, rates: none.clone(), cpu: none }
+    }
+
+    fn add(&mut self, peer: usize, rate: f64, cpu_per_million: f64) {
+        self.rates[peer].push(rate);
+        self.cpu[peer].push(cpu_per_million);
+    }
+
+    fn note(&self, context: &Context, peer: &str, index: usize) {
+        let last = |values: &[Vec<f64>]| values[index].last().copied().unwrap_or(f64::NAN);
+        context.note(format!(
+            "throughput: {} pipeline {} by {}: {peer} {:.0} /s, {:.2} CPU s per million",
+            self.operation,
+            self.pipeline,
+            self.generator,
+            last(&self.rates),
+            last(&self.cpu),
+        ));
+    }
+
+    /// Ours ÷ the reference, run by run: both ran right after each other.
+    fn ratios(values: &[Vec<f64>]) -> Vec<f64> {
+        match values {
+            [ours, reference, ..] => ours.iter().zip(reference).map(|(a, b)| a / b).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn title(&self) -> String {
+        format!("{}, pipeline {}", self.operation, self.pipeline)
+    }
+}
+
+fn report(plan: &Plan, peers: &[Peer], cells: &[Cell], result: &mut ExperimentResult) {
+    let mut table = Table {
+        title: "Throughput and CPU".into(),
+        columns: ["load", "generator", "server", "requests/s", "spread", "CPU s per million"]
+            .map(String::from)
+            .to_vec(),
+        rows: Vec::new(),
+    };
+    for cell in cells {
+        let pipelined = cell.pipeline > 1;
+        let floor = if pipelined { 2.0 } else { 1.2 };
+        let claim = format!("{} throughput beside Redis, by {}", cell.title(), cell.generator);
+        let ratios = Cell::ratios(&cell.rates);
+        result.claims.push(
+            Claim::new(claim, SOURCE, Bound::AtLeast(floor)).measured_runs(&ratios),
+        );
+        if pipelined {
+            let claim = format!("{} server CPU per command, by {}", cell.title(), cell.generator);
+            result.claims.push(
+                Claim::new(claim, SOURCE, Bound::AtMost(0.5)).measured_runs(&Cell::ratios(&cell.cpu)),
+            );
+        }
+        for (index, peer) in peers.iter().enumerate() {
+            let Some(rate) = Spread::of(&cell.rates[index]) else { continue };
+            table.rows.push(vec![
+                cell.title(),
+                cell.generator.into(),
+                peer.name.clone(),
+                format!("{:.0}", rate.median),
+                format!("{:.0} – {:.0}", rate.low, rate.high),
+                format!("{:.2}", median(&cell.cpu[index])),
+            ]);
+        }
+    }
+    result.tables.push(table);
+    let shown = if cells.iter().any(|c| c.generator == TOOL) { TOOL } else { OWN };
+    result.figures.push(Figure {
+        title: "Requests per second".into(),
+        caption: format!(
+            "{} connections, {} client threads, {} keys of {} bytes, {shown}; median and spread of {} runs.",
+            plan.connections, plan.threads, plan.keys, plan.value_bytes, plan.runs
+        ),
+        y_label: "requests/s".into(),
+        bars: bars(peers, cells, shown),
+        ..Figure::default()
+    });
+}
+
+fn bars(peers: &[Peer], cells: &[Cell], generator: &str) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for cell in cells.iter().filter(|c| c.generator == generator) {
+        for (index, peer) in peers.iter().enumerate() {
+            if let Some(value) = Spread::of(&cell.rates[index]) {
+                bars.push(Bar { group: cell.title(), name: peer.name.clone(), value });
+            }
+        }
+    }
+    bars
+}

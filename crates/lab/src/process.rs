@@ -1,0 +1,319 @@
+//! A server under test, as a child process: started, watched from outside
+//! through `/proc`, and ended as a crash or a shutdown would end it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::error::{LabError, LabResult};
+use crate::machine::{field, kibibytes};
+use crate::resp_client::admin::Admin;
+use crate::sys;
+
+/// How a server is started: its command line, in which `{dir}` and `{port}`
+/// stand for its data directory and its port on the loopback interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name in results.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// A server that is running. Dropping it kills it.
+#[derive(Debug)]
+pub struct Server {
+    command: String,
+    child: Child,
+    dir: PathBuf,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Nanoseconds from the start of the process to the first PONG.
+    pub start_ns: u64,
+}
+
+impl Peer {
+    /// Starts the server on its data directory and waits until it serves.
+    ///
+    /// # Errors
+    /// When the program cannot be started, ends, or does not serve within the patience.
+    pub fn start(&self, dir: &Path, patience: Duration) -> LabResult<Server> {
+        sys::create_dir_all(dir)?;
+        let port = free_port()?;
+        let fill = |text: &String| {
+            text.replace("{dir}", &dir.to_string_lossy()).replace("{port}", &port.to_string())
+        };
+        let arguments: Vec<String> = self.arguments.iter().map(fill).collect();
+        let command = format!("{} {}", self.program.display(), arguments.join(" "));
+        let log = sys::create_file(&log_path(dir))?;
+        let log_too = log.try_clone().map_err(|e| LabError::process(&command, e))?;
+        let began_ns = sys::now_ns();
+        let child = Command::new(&self.program)
+            .args(&arguments)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too)
+            .spawn()
+            .map_err(|e| LabError::process(&command, e))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut server = Server { command, child, dir: dir.to_owned(), address, start_ns: 0 };
+        server.wait_until_serving(began_ns, patience)?;
+        server.start_ns = sys::now_ns() - began_ns;
+        Ok(server)
+    }
+}
+
+/// What a server prints goes beside its data directory, not into it.
+fn log_path(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".log");
+    PathBuf::from(name)
+}
+
+fn free_port() -> LabResult<u16> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let bind = || TcpListener::bind(address)?.local_addr();
+    bind().map(|a| a.port()).map_err(|e| LabError::server(address, e))
+}
+
+impl Server {
+    fn wait_until_serving(&mut self, began_ns: u64, patience: Duration) -> LabResult<()> {
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.failure(format!("ended at start: {status}")));
+            }
+            if Admin::connect(self.address).is_ok_and(|mut admin| admin.ping()) {
+                return Ok(());
+            }
+            if sys::now_ns() - began_ns > patience.as_nanos() as u64 {
+                return Err(self.failure(format!("did not serve within {patience:?}")));
+            }
+            sys::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// An error about this server, with the end of what it printed.
+    pub fn failure(&self, reason: impl std::fmt::Display) -> LabError {
+        let log = sys::read_text(&log_path(&self.dir)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(5)..].join(" | ");
+        LabError::process(&self.command, format!("{reason}; its last words: {tail}"))
+    }
+
+    /// The command line.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A connection for commands.
+    ///
+    /// # Errors
+    /// When it does not accept one.
+    pub fn admin(&self) -> LabResult<Admin> {
+        Admin::connect(self.address)
+    }
+
+    /// CPU seconds so far, children included.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn cpu_seconds(&self) -> LabResult<f64> {
+        let mut sum = cpu_seconds(self.pid())?;
+        for child in children(self.pid()) {
+            sum += cpu_seconds(child).unwrap_or(0.0);
+        }
+        Ok(sum)
+    }
+
+    /// Ends it as a crash would: SIGKILL, nothing flushed.
+    ///
+    /// # Errors
+    /// When it has no process any more.
+    pub fn kill(mut self) -> LabResult<()> {
+        self.child.kill().map_err(|e| LabError::process(&self.command, e))?;
+        self.child.wait().map_err(|e| LabError::process(&self.command, e))?;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already; nothing else can be done about either failure.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn proc_file(pid: u32, name: &str) -> LabResult<String> {
+    sys::read_text(&PathBuf::from(format!("/proc/{pid}/{name}")))
+}
+
+/// User and system seconds of a process and of the children that it has waited for.
+fn cpu_seconds(pid: u32) -> LabResult<f64> {
+    let stat = proc_file(pid, "stat")?;
+    cpu_ticks(&stat)
+        .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+        .ok_or_else(|| LabError::process(format!("/proc/{pid}/stat"), "not understood"))
+}
+
+/// utime + stime + cutime + cstime: fields 14 to 17. The name may hold spaces and brackets.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    fields.get(11..15)?.iter().map(|f| f.parse::<u64>().ok()).sum()
+}
+
+/// Processes that this one has started and that still run.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = sys::list_dir(&PathBuf::from(format!("/proc/{pid}/task"))).unwrap_or_default();
+    let of_task = |task: &PathBuf| sys::read_text(&task.join("children")).unwrap_or_default();
+    let pids = tasks.iter().map(of_task).collect::<Vec<_>>().join(" ");
+    pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// What a process held at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemorySample {
+    /// The monotonic time.
+    pub at_ns: u64,
+    /// Anonymous resident bytes of the process itself.
+    pub anonymous_bytes: u64,
+    /// Bytes that belong to its children alone: pages that a fork had to copy.
+    pub children_bytes: u64,
+}
+
+impl MemorySample {
+    /// All of it.
+    pub fn total_bytes(&self) -> u64 {
+        self.anonymous_bytes + self.children_bytes
+    }
+}
+
+/// Anonymous resident bytes of a process.
+fn anonymous_bytes(pid: u32) -> Option<u64> {
+    field(&proc_file(pid, "status").ok()?, "RssAnon").and_then(kibibytes)
+}
+
+/// Bytes of a process that no other one maps.
+fn private_bytes(pid: u32) -> Option<u64> {
+    let rollup = proc_file(pid, "smaps_rollup").ok()?;
+    let part = |name| field(&rollup, name).and_then(kibibytes);
+    Some(part("Private_Clean")? + part("Private_Dirty")?)
+}
+
+/// The greatest resident size that a process ever had, in bytes (`VmHWM`).
+pub fn peak_bytes(pid: u32) -> Option<u64> {
+    field(&proc_file(pid, "status").ok()?, "VmHWM").and_then(kibibytes)
+}
+
+/// Every so many samples of 100 ms the children are walked too: the kernel
+/// visits each of their pages for that, which would disturb what is measured.
+const CHILDREN_EVERY: u64 = 5;
+
+/// Samples a process every 100 ms until told to stop.
+#[derive(Debug)]
+pub struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<MemorySample>>,
+}
+
+impl Watch {
+    /// Begins to sample.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(pid: u32) -> LabResult<Watch> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let body = move || {
+            let (mut samples, mut round, mut children_bytes) = (Vec::new(), 0, 0);
+            // Acquire pairs with the Release in Watch::finish.
+            while !told.load(Ordering::Acquire) {
+                let alive = children(pid);
+                if alive.is_empty() {
+                    children_bytes = 0;
+                } else if round % CHILDREN_EVERY == 0 {
+                    children_bytes = alive.iter().filter_map(|&c| private_bytes(c)).sum();
+                }
+                let Some(anonymous_bytes) = anonymous_bytes(pid) else { break };
+                let at_ns = sys::now_ns();
+                samples.push(MemorySample { at_ns, anonymous_bytes, children_bytes });
+                round += 1;
+                sys::sleep(Duration::from_millis(100));
+            }
+            samples
+        };
+        Ok(Watch { stop, thread: sys::spawn("watch", body)? })
+    }
+
+    /// Ends and returns the samples.
+    ///
+    /// # Errors
+    /// When the sampling thread has panicked.
+    pub fn finish(self) -> LabResult<Vec<MemorySample>> {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().map_err(|_| LabError::process("watch", "panicked"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_fields_are_counted_from_the_last_bracket() {
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194304 1 2 3 4 100 20 3 4 20 0 1 0 5 6 7";
+        assert_eq!(cpu_ticks(stat), Some(127));
+        assert_eq!(cpu_ticks("7 (x) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_can_be_watched() -> LabResult<()> {
+        let pid = std::process::id();
+        let before = cpu_seconds(pid)?;
+        let watch = Watch::start(pid)?;
+        let until = sys::now_ns() + 250_000_000;
+        let mut sum = 0_u64;
+        while sys::now_ns() < until {
+            sum = sum.wrapping_mul(31).wrapping_add(sys::now_ns());
+        }
+        let samples = watch.finish()?;
+        assert!(sum != 1 && cpu_seconds(pid)? - before > 0.1, "a busy quarter of a second shows");
+        assert!(samples.len() >= 2 && samples.iter().all(|s| s.anonymous_bytes > 100_000));
+        assert!(peak_bytes(pid) >= Some(samples[0].anonymous_bytes));
+        Ok(())
+    }
+
+    #[test]
+    fn children_are_found_and_a_false_start_says_why() -> LabResult<()> {
+        let mut child = Command::new("sleep").arg("5").spawn().map_err(|e| {
+            LabError::process("sleep 5", e)
+        })?;
+        assert!(children(std::process::id()).contains(&child.id()));
+        assert!(private_bytes(child.id()).is_some());
+        let _ = child.kill();
+        let _ = child.wait();
+
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let data = dir.path().join("data");
+        let peer = Peer {
+            name: "broken".into(),
+            program: "sh".into(),
+            arguments: vec!["-c".into(), "echo no room at {port} >&2; exit 3".into()],
+        };
+        let error = peer.start(&data, Duration::from_secs(5)).expect_err("it ends at once");
+        assert!(error.to_string().contains("no room at"), "{error}");
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! EXEC: the queue as one serializable transaction over the keys of all its
+//! commands and the watched ones.
+//!
+//! Commands over whole tables (DBSIZE, KEYS, FLUSHDB …) declare no keys. A queue
+//! that holds one is run in pieces while the gate keeps every other command of this
+//! server out: isolated from other clients, but a crash may keep its first pieces
+//! only. All other queues are atomic in every respect.
+
+use super::transactions::unchanged;
+use super::{Handler, Spec};
+use crate::client::{Client, Multi};
+use crate::config::DATABASES;
+use crate::context::Ctx;
+use crate::engine_api::{Abort, Batch, KeySet, Mode, Session, TableId, Tx, TxError};
+use crate::error::{CmdError, CmdResult};
+use crate::resp::{Args, Mark, parse_i64};
+
+/// True if the queue of `EXEC` must run alone.
+pub(crate) fn exec_needs_gate(client: &Client) -> bool {
+    client.multi.as_ref().is_some_and(|multi| {
+        !multi.dirty && multi.specs().any(|spec| matches!(spec.handler, Handler::Store(_)))
+    })
+}
+
+/// The database that the commands after `SELECT` concern.
+fn selected(spec: &Spec, args: Args<'_>, db: TableId) -> TableId {
+    if spec.name != "select" {
+        return db;
+    }
+    let chosen = args.get(1).and_then(parse_i64).and_then(|n| TableId::try_from(n).ok());
+    chosen.filter(|&n| n < DATABASES).unwrap_or(db)
+}
+
+/// Declares the watched keys, then those of commands `from..to` in order; notes how
+/// many each has.
+fn declare_range(client: &mut Client, from: usize, to: usize, keys: &mut KeySet) {
+    if from == 0 {
+        for watched in &client.watched {
+            keys.push(watched.table, &watched.key, Mode::Read, 0);
+        }
+    }
+    let mut db = client.db;
+    let Some(multi) = client.multi.as_mut() else { return };
+    for i in from..to.min(multi.len()) {
+        let (spec, args) = multi.command(i);
+        let count = match spec.handler {
+            Handler::Keyed(_) => spec.declare_keys(args, db, keys),
+            _ => 0,
+        };
+        db = selected(spec, args, db);
+        multi.set_key_count(i, count);
+    }
+}
+
+/// Declares everything that `EXEC` touches.
+pub(crate) fn declare_exec(client: &mut Client, keys: &mut KeySet) {
+    let dirty = client.multi.as_ref().is_none_or(|multi| multi.dirty);
+    if !dirty {
+        declare_range(client, 0, usize::MAX, keys);
+    }
+}
+
+/// Ends the transaction of the client; gives its queue if it may be run.
+fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
+    let multi = client.multi.take().ok_or(CmdError::fixed("ERR EXEC without MULTI"))?;
+    if multi.dirty {
+        client.watched.clear();
+        return Err(CmdError::fixed(
+            "EXECABORT Transaction discarded because of previous errors.",
+        ));
+    }
+    Ok(multi)
+}
+
+/// Runs the queue, all its keys locked.
+pub(crate) fn run_exec(ctx: &mut Ctx<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let multi = take_queue(ctx.client)?;
+    let same = unchanged(ctx.client, tx, ctx.now_ms());
+    let first_slot = ctx.client.watched.len() as u32;
+    ctx.client.watched.clear();
+    if !same {
+        ctx.reply.null_array();
+        return Ok(());
+    }
+    ctx.reply.array(multi.len());
+    run_range(ctx, &multi, 0, multi.len(), first_slot, tx)
+}
+
+/// Runs commands `from..to` of the queue, their keys at `slot` and after.
+fn run_range(
+    ctx: &mut Ctx<'_>,
+    multi: &Multi,
+    from: usize,
+    to: usize,
+    mut slot: u32,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    for i in from..to {
+        let (spec, args) = multi.command(i);
+        ctx.first_slot = slot;
+        slot += multi.key_count(i);
+        let mark = ctx.reply.mark();
+        ctx.count_call(spec);
+        let result = match spec.handler {
+            Handler::Keyed(run) => run(ctx, args, tx),
+            Handler::Pure(run) => run(ctx, args),
+            _ => Err(CmdError::fixed("ERR Command not allowed inside a transaction")),
+        };
+        ctx.first_slot = 0;
+        match result {
+            Ok(()) => {}
+            Err(CmdError::Store(error)) => return Err(CmdError::Store(error)),
+            Err(error) => ctx.answer_error(mark, &error),
+        }
+    }
+    Ok(())
+}
+
+/// Runs an `EXEC` whose queue holds commands over whole tables. The caller holds the
+/// gate, so nothing else runs in between.
+pub(crate) fn run_exec_alone(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
+    let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
+    let is_store = |client: &Client, i: usize| {
+        client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(_)))
+    };
+    let start = ctx.reply.mark();
+    let mut piece = Piece { ctx, from: 0, to: 0, start, stop: false, error: None };
+    let mut i = 0;
+    while i < queued {
+        let mut to = i;
+        while to < queued && !is_store(piece.ctx.client, to) {
+            to += 1;
+        }
+        // The first piece checks the watched keys even if it holds no command.
+        if to > i || i == 0 {
+            (piece.from, piece.to) = (i, to);
+            session.execute(&mut piece);
+        }
+        if piece.stop {
+            break;
+        }
+        if to < queued {
+            run_store_command(piece.ctx, session, to);
+            to += 1;
+        }
+        i = to;
+    }
+    let error = piece.error.take();
+    ctx.client.multi = None;
+    ctx.client.watched.clear();
+    match error {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+fn run_store_command(ctx: &mut Ctx<'_>, session: &mut Session, i: usize) {
+    let Some(multi) = ctx.client.multi.take() else { return };
+    let (spec, args) = multi.command(i);
+    let mark = ctx.reply.mark();
+    ctx.count_call(spec);
+    if let Handler::Store(run) = spec.handler
+        && let Err(error) = run(ctx, args, session)
+    {
+        ctx.answer_error(mark, &error);
+    }
+    ctx.client.multi = Some(multi);
+}
+
+/// Consecutive commands of the queue that declare their keys, as one transaction.
+struct Piece<'a, 'b> {
+    ctx: &'a mut Ctx<'b>,
+    from: usize,
+    to: usize,
+    start: Mark,
+    stop: bool,
+    error: Option<CmdError>,
+}
+
+impl Batch for Piece<'_, '_> {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn declare(&mut self, _: usize, keys: &mut KeySet) {
+        declare_range(self.ctx.client, self.from, self.to, keys);
+    }
+
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), Abort> {
+        let ctx = &mut *self.ctx;
+        let mut slot = 0;
+        if self.from == 0 {
+            if !unchanged(ctx.client, tx, ctx.now_ms()) {
+                self.stop = true;
+                ctx.reply.null_array();
+                return Ok(());
+            }
+            slot = ctx.client.watched.len() as u32;
+            let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
+            ctx.reply.array(queued);
+        }
+        let Some(multi) = ctx.client.multi.take() else { return Err(Abort) };
+        let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
+        ctx.client.multi = Some(multi);
+        result.map_err(|error| {
+            self.stop = true;
+            self.error = Some(error);
+            Abort
+        })
+    }
+
+    fn failed(&mut self, _: usize, error: TxError) {
+        self.stop = true;
+        self.ctx.reply.truncate(self.start);
+        self.error.get_or_insert(CmdError::Store(error));
+    }
+}

@@ -1,0 +1,203 @@
+//! The keyspace as a whole: SCAN, KEYS, DBSIZE, RANDOMKEY, FLUSHDB.
+
+use std::collections::HashSet;
+
+use super::{integer, is};
+use crate::config::DATABASES;
+use crate::context::Ctx;
+use crate::engine_api::{Session, TableId};
+use crate::error::{CmdError, CmdResult};
+use crate::glob::{COMMAND_BUDGET, matches};
+use crate::resp::{Args, parse_u64};
+use crate::value::{Entry, type_name};
+
+/// Records looked at between two checks of the output limit.
+const CHUNK: usize = 1024;
+
+/// What `SCAN` is asked for.
+struct ScanOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    kind: Option<&'a [u8]>,
+    count: usize,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(args: Args<'a>) -> Result<Self, CmdError> {
+        let mut options = Self { pattern: None, kind: None, count: 10 };
+        let mut i = 2;
+        while let Some(arg) = args.get(i) {
+            let value = args.get(i + 1).ok_or(CmdError::SYNTAX)?;
+            if is(arg, "MATCH") {
+                options.pattern = Some(value).filter(|p| *p != b"*");
+            } else if is(arg, "COUNT") {
+                let count = integer(value)?;
+                if count < 1 {
+                    return Err(CmdError::SYNTAX);
+                }
+                options.count = usize::try_from(count).unwrap_or(usize::MAX);
+            } else if is(arg, "TYPE") {
+                options.kind = Some(value);
+            } else {
+                return Err(CmdError::SYNTAX);
+            }
+            i += 2;
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    let cursor = parse_u64(args.at(1)).ok_or(CmdError::fixed("ERR invalid cursor"))?;
+    let options = ScanOptions::parse(args)?;
+    let (now_ms, db) = (ctx.now_ms(), ctx.db());
+    let mut budget = COMMAND_BUDGET;
+    let mut spent = false;
+    let mut next = cursor;
+    let mut looked_at = 0;
+    let header = ctx.reply.mark();
+    let mut found = 0;
+    loop {
+        let chunk = CHUNK.min(options.count - looked_at);
+        let reply = &mut *ctx.reply;
+        next = session.scan(db, next, chunk, &mut |key, value| {
+            looked_at += 1;
+            let entry = Entry::new(*value);
+            let kind_fits = options.kind.is_none_or(|kind| is(kind, type_name(entry.tag())));
+            let name_fits = options.pattern.is_none_or(|pattern| {
+                matches(pattern, key, &mut budget).unwrap_or_else(|_| {
+                    spent = true;
+                    false
+                })
+            });
+            if kind_fits && name_fits && !entry.is_expired(now_ms) {
+                reply.bulk(key);
+                found += 1;
+            }
+        });
+        if spent {
+            return Err(CmdError::PATTERN);
+        }
+        if next == 0 || looked_at >= options.count || ctx.reply.overflowed() {
+            break;
+        }
+    }
+    ctx.reply.array_at(header, found);
+    let keys = ctx.reply.take_from(header);
+    ctx.reply.array(2);
+    ctx.reply.bulk(next.to_string().as_bytes());
+    ctx.reply.raw(&keys);
+    Ok(())
+}
+
+pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    let pattern = args.at(1);
+    let all = pattern == b"*";
+    let (now_ms, db) = (ctx.now_ms(), ctx.db());
+    let mut budget = COMMAND_BUDGET;
+    let mut spent = false;
+    // The walk may meet a key twice while the index grows.
+    let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+    let header = ctx.reply.mark();
+    let mut found = 0;
+    let mut cursor = 0;
+    loop {
+        let reply = &mut *ctx.reply;
+        cursor = session.scan(db, cursor, CHUNK, &mut |key, value| {
+            let fits = all
+                || matches(pattern, key, &mut budget).unwrap_or_else(|_| {
+                    spent = true;
+                    false
+                });
+            if fits && !Entry::new(*value).is_expired(now_ms) && seen.insert(key.into()) {
+                reply.bulk(key);
+                found += 1;
+            }
+        });
+        if spent {
+            return Err(CmdError::PATTERN);
+        }
+        if cursor == 0 || ctx.reply.overflowed() {
+            break;
+        }
+    }
+    ctx.reply.array_at(header, found);
+    Ok(())
+}
+
+pub(crate) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, _: &mut Session) -> CmdResult {
+    let len = ctx.shared.engine.table_len(ctx.db());
+    ctx.reply.int(len as i64);
+    Ok(())
+}
+
+/// Tries of `RANDOMKEY` before it looks at every key.
+const RANDOM_TRIES: usize = 64;
+
+pub(crate) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
+    let (now_ms, db) = (ctx.now_ms(), ctx.db());
+    for _ in 0..RANDOM_TRIES {
+        if ctx.shared.engine.table_len(db) == 0 {
+            break;
+        }
+        let mut candidates: Vec<Box<[u8]>> = Vec::new();
+        let random = ctx.shared.config.rng.next_u64();
+        session.sample(db, random, &mut |key, value| {
+            if candidates.len() < 64 && !Entry::new(*value).is_expired(now_ms) {
+                candidates.push(key.into());
+            }
+        });
+        if !candidates.is_empty() {
+            let pick = (ctx.shared.config.rng.next_u64() % candidates.len() as u64) as usize;
+            ctx.reply.bulk(&candidates[pick]);
+            return Ok(());
+        }
+    }
+    let mut cursor = 0;
+    let mut found: Option<Box<[u8]>> = None;
+    loop {
+        cursor = session.scan(db, cursor, CHUNK, &mut |key, value| {
+            if found.is_none() && !Entry::new(*value).is_expired(now_ms) {
+                found = Some(key.into());
+            }
+        });
+        if cursor == 0 || found.is_some() {
+            break;
+        }
+    }
+    match found {
+        Some(key) => ctx.reply.bulk(&key),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+/// `FLUSHALL` and `FLUSHDB` take `ASYNC` or `SYNC`; both are one change of generation.
+fn check_flush_option(args: Args<'_>) -> CmdResult {
+    match args.get(1) {
+        None => Ok(()),
+        Some(option) if args.len() == 2 && (is(option, "ASYNC") || is(option, "SYNC")) => Ok(()),
+        Some(_) => Err(CmdError::SYNTAX),
+    }
+}
+
+fn flush(ctx: &mut Ctx<'_>, session: &mut Session, tables: &[TableId]) -> CmdResult {
+    session.flush_tables(tables)?;
+    for &table in tables {
+        ctx.shared.expiring_restart(table, 0);
+    }
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    check_flush_option(args)?;
+    let db = ctx.db();
+    flush(ctx, session, &[db])
+}
+
+pub(crate) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    check_flush_option(args)?;
+    let used: Vec<TableId> =
+        (0..DATABASES).filter(|&db| ctx.shared.engine.table_len(db) > 0).collect();
+    flush(ctx, session, &used)
+}

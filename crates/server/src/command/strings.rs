@@ -1,0 +1,395 @@
+//! Strings: reading and writing whole values and parts of them.
+
+use super::expiry::{Unit, deadline};
+use super::{integer, is};
+use crate::context::Ctx;
+use crate::engine_api::Tx;
+use crate::error::{CmdError, CmdResult};
+use crate::resp::Args;
+use crate::value::TYPE_STRING;
+
+pub(crate) fn get(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    match ctx.read(tx, 0, args.at(1)) {
+        None => ctx.reply.null(),
+        Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
+        Some(entry) => ctx.reply.bulk_with(entry.len(), |out| entry.copy_to(out)),
+    }
+    Ok(())
+}
+
+/// Options of `SET`.
+#[derive(Default)]
+struct SetOptions {
+    only_if_missing: bool,
+    only_if_there: bool,
+    keep_ttl: bool,
+    get: bool,
+    expire: Option<u64>,
+}
+
+impl SetOptions {
+    fn parse(ctx: &Ctx<'_>, args: Args<'_>) -> Result<Self, CmdError> {
+        let mut options = Self::default();
+        let mut expire: Option<(Unit, &[u8])> = None;
+        let mut i = 3;
+        while let Some(arg) = args.get(i) {
+            if is(arg, "NX") && !options.only_if_there {
+                options.only_if_missing = true;
+            } else if is(arg, "XX") && !options.only_if_missing {
+                options.only_if_there = true;
+            } else if is(arg, "GET") {
+                options.get = true;
+            } else if is(arg, "KEEPTTL") && expire.is_none() {
+                options.keep_ttl = true;
+            } else if let (Some(unit), Some(value)) = (Unit::of_option(arg), args.get(i + 1))
+                && expire.is_none()
+                && !options.keep_ttl
+            {
+                expire = Some((unit, value));
+                i += 1;
+            } else {
+                return Err(CmdError::SYNTAX);
+            }
+            i += 1;
+        }
+        if let Some((unit, value)) = expire {
+            options.expire = Some(deadline(ctx, unit, value, "set")?);
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    if args.len() == 3 {
+        ctx.put(tx, 0, TYPE_STRING, None, args.at(2))?;
+        ctx.reply.ok();
+        return Ok(());
+    }
+    let options = SetOptions::parse(ctx, args)?;
+    let mark = ctx.reply.mark();
+    let old = ctx.lookup(tx, 0, args.at(1));
+    let kept_expiry = old.and_then(|e| e.expire_at_ms);
+    let there = old.is_some();
+    if options.get {
+        match old {
+            None => ctx.reply.null(),
+            Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
+            Some(entry) => ctx.reply.bulk_with(entry.len(), |out| entry.copy_to(out)),
+        }
+    }
+    if (options.only_if_missing && there) || (options.only_if_there && !there) {
+        if !options.get {
+            ctx.reply.truncate(mark);
+            ctx.reply.null();
+        }
+        return Ok(());
+    }
+    let expire = if options.keep_ttl { kept_expiry } else { options.expire };
+    ctx.put(tx, 0, TYPE_STRING, expire, args.at(2))?;
+    if !options.get {
+        ctx.reply.ok();
+    }
+    Ok(())
+}
+
+pub(crate) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let missing = ctx.lookup(tx, 0, args.at(1)).is_none();
+    if missing {
+        ctx.put(tx, 0, TYPE_STRING, None, args.at(2))?;
+    }
+    ctx.reply.int(i64::from(missing));
+    Ok(())
+}
+
+pub(crate) fn setex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let at = deadline(ctx, Unit::Seconds, args.at(2), "setex")?;
+    ctx.put(tx, 0, TYPE_STRING, Some(at), args.at(3))?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn psetex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let at = deadline(ctx, Unit::Milliseconds, args.at(2), "psetex")?;
+    ctx.put(tx, 0, TYPE_STRING, Some(at), args.at(3))?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    get(ctx, args, tx)?;
+    ctx.put(tx, 0, TYPE_STRING, None, args.at(2))
+}
+
+pub(crate) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    get(ctx, args, tx)?;
+    ctx.delete(tx, 0);
+    Ok(())
+}
+
+pub(crate) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let change = match (args.get(2), args.get(3), args.len()) {
+        (None, _, _) => None,
+        (Some(option), None, _) if is(option, "PERSIST") => Some(None),
+        (Some(option), Some(value), 4) => {
+            let unit = Unit::of_option(option).ok_or(CmdError::SYNTAX)?;
+            Some(Some(deadline(ctx, unit, value, "getex")?))
+        }
+        _ => return Err(CmdError::SYNTAX),
+    };
+    get(ctx, args, tx)?;
+    if let Some(expire) = change
+        && ctx.lookup(tx, 0, args.at(1)).is_some()
+    {
+        ctx.set_expiry(tx, 0, expire)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    ctx.reply.array(args.len() - 1);
+    for (i, key) in args.from(1).enumerate() {
+        match ctx.read(tx, i as u32, key) {
+            Some(entry) if entry.is_string() => {
+                ctx.reply.bulk_with(entry.len(), |out| entry.copy_to(out));
+            }
+            _ => ctx.reply.null(),
+        }
+        if ctx.reply.overflowed() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn put_pairs(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    for pair in 0..(args.len() - 1) / 2 {
+        ctx.put(tx, pair as u32, TYPE_STRING, None, args.at(2 + 2 * pair))?;
+    }
+    Ok(())
+}
+
+fn check_pairs(args: Args<'_>, command: &str) -> CmdResult {
+    if args.len().is_multiple_of(2) {
+        let text = format!("ERR wrong number of arguments for '{command}' command");
+        return Err(CmdError::text(text));
+    }
+    Ok(())
+}
+
+pub(crate) fn mset(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    check_pairs(args, "mset")?;
+    put_pairs(ctx, args, tx)?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn msetnx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    check_pairs(args, "msetnx")?;
+    for (i, key) in args.from(1).step_by(2).enumerate() {
+        if ctx.lookup(tx, i as u32, key).is_some() {
+            ctx.reply.int(0);
+            return Ok(());
+        }
+    }
+    put_pairs(ctx, args, tx)?;
+    ctx.reply.int(1);
+    Ok(())
+}
+
+pub(crate) fn strlen(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let len = match ctx.read(tx, 0, args.at(1)) {
+        None => 0,
+        Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
+        Some(entry) => entry.len(),
+    };
+    ctx.reply.int(len as i64);
+    Ok(())
+}
+
+pub(crate) fn append(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let tail = args.at(2);
+    let mut value = ctx.take_scratch();
+    let expire = ctx.load_string(tx, 0, args.at(1), &mut value)?;
+    check_len(ctx, value.len() + tail.len())?;
+    value.extend_from_slice(tail);
+    ctx.put(tx, 0, TYPE_STRING, expire, &value)?;
+    ctx.reply.int(value.len() as i64);
+    ctx.give_scratch(value);
+    Ok(())
+}
+
+fn check_len(ctx: &Ctx<'_>, len: usize) -> CmdResult {
+    if len as u64 > ctx.shared.max_bulk_bytes() { Err(CmdError::TOO_LONG) } else { Ok(()) }
+}
+
+pub(crate) fn setrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let offset = integer(args.at(2))?;
+    let offset = usize::try_from(offset).map_err(|_| CmdError::OFFSET)?;
+    let part = args.at(3);
+    let old = ctx.lookup(tx, 0, args.at(1));
+    if old.is_some_and(|entry| !entry.is_string()) {
+        return Err(CmdError::WRONG_TYPE);
+    }
+    let (there, old_len, skip) = old.map_or((false, 0, 0), |e| (true, e.len(), e.skip()));
+    if part.is_empty() {
+        ctx.reply.int(old_len as i64);
+        return Ok(());
+    }
+    let end = offset.checked_add(part.len()).ok_or(CmdError::TOO_LONG)?;
+    check_len(ctx, end)?;
+    if there && end <= old_len {
+        ctx.patch(tx, 0, skip + offset, part)?;
+        ctx.reply.int(old_len as i64);
+        return Ok(());
+    }
+    let mut value = ctx.take_scratch();
+    let expire = ctx.load_string(tx, 0, args.at(1), &mut value)?;
+    value.resize(end, 0);
+    value[offset..].copy_from_slice(part);
+    ctx.put(tx, 0, TYPE_STRING, expire, &value)?;
+    ctx.reply.int(value.len() as i64);
+    ctx.give_scratch(value);
+    Ok(())
+}
+
+pub(crate) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let (start, end) = (integer(args.at(2))?, integer(args.at(3))?);
+    match ctx.read(tx, 0, args.at(1)) {
+        None => ctx.reply.bulk(b""),
+        Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
+        Some(entry) => {
+            let (from, to) = clip(start, end, entry.len());
+            ctx.reply.bulk_with(to - from, |out| entry.copy_range_to(from, to, out));
+        }
+    }
+    Ok(())
+}
+
+/// The half-open range that `start..=end` (negative: from the end) covers of `len` bytes.
+fn clip(start: i64, end: i64, len: usize) -> (usize, usize) {
+    if start < 0 && end < 0 && start > end {
+        return (0, 0);
+    }
+    let len = len as i64;
+    let place = |i: i64| if i < 0 { i.saturating_add(len).max(0) } else { i };
+    let (from, to) = (place(start), place(end).min(len - 1));
+    if from > to || len == 0 { (0, 0) } else { (from as usize, to as usize + 1) }
+}
+
+/// Options of `LCS`.
+#[derive(Default)]
+struct LcsOptions {
+    len: bool,
+    idx: bool,
+    with_match_len: bool,
+    min_match_len: i64,
+}
+
+/// Cells of the table that `LCS` fills; 4 bytes each.
+const LCS_MAX_CELLS: usize = 64 << 20;
+
+pub(crate) fn lcs(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut options = LcsOptions::default();
+    let mut i = 3;
+    while let Some(arg) = args.get(i) {
+        if is(arg, "LEN") {
+            options.len = true;
+        } else if is(arg, "IDX") {
+            options.idx = true;
+        } else if is(arg, "WITHMATCHLEN") {
+            options.with_match_len = true;
+        } else if is(arg, "MINMATCHLEN") && args.get(i + 1).is_some() {
+            options.min_match_len = integer(args.at(i + 1))?.max(0);
+            i += 1;
+        } else {
+            return Err(CmdError::SYNTAX);
+        }
+        i += 1;
+    }
+    if options.len && options.idx {
+        return Err(CmdError::fixed(
+            "ERR If you want both the length and indexes, please just use IDX.",
+        ));
+    }
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for (i, value) in [&mut a, &mut b].into_iter().enumerate() {
+        if let Some(entry) = ctx.read(tx, i as u32, args.at(1 + i)) {
+            if !entry.is_string() {
+                return Err(CmdError::fixed("ERR The specified keys must contain string values"));
+            }
+            entry.copy_to(value);
+        }
+    }
+    if (a.len() + 1).saturating_mul(b.len() + 1) > LCS_MAX_CELLS {
+        return Err(CmdError::fixed(
+            "ERR Insufficient memory, failed allocating transient memory for LCS",
+        ));
+    }
+    lcs_reply(ctx, &options, &a, &b);
+    Ok(())
+}
+
+/// Lengths of the longest common subsequence of each pair of prefixes, row by row.
+fn lcs_table(a: &[u8], b: &[u8]) -> Vec<u32> {
+    let width = b.len() + 1;
+    let mut table = vec![0u32; (a.len() + 1) * width];
+    for i in 1..=a.len() {
+        for j in 1..=b.len() {
+            table[i * width + j] = if a[i - 1] == b[j - 1] {
+                table[(i - 1) * width + j - 1] + 1
+            } else {
+                table[(i - 1) * width + j].max(table[i * width + j - 1])
+            };
+        }
+    }
+    table
+}
+
+fn lcs_reply(ctx: &mut Ctx<'_>, options: &LcsOptions, a: &[u8], b: &[u8]) {
+    let width = b.len() + 1;
+    let table = lcs_table(a, b);
+    let total = table[table.len() - 1];
+    if options.len {
+        return ctx.reply.int(i64::from(total));
+    }
+    let (mut i, mut j) = (a.len(), b.len());
+    let mut common = Vec::with_capacity(total as usize);
+    // Runs of matches, last first: (end in a, end in b, length).
+    let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+    while i > 0 && j > 0 {
+        if a[i - 1] == b[j - 1] {
+            common.push(a[i - 1]);
+            match runs.last_mut() {
+                Some((ea, eb, n)) if *ea - *n == i && *eb - *n == j => *n += 1,
+                _ => runs.push((i, j, 1)),
+            }
+            i -= 1;
+            j -= 1;
+        } else if table[(i - 1) * width + j] > table[i * width + j - 1] {
+            i -= 1;
+        } else {
+            j -= 1;
+        }
+    }
+    if !options.idx {
+        common.reverse();
+        return ctx.reply.bulk(&common);
+    }
+    runs.retain(|run| run.2 as i64 >= options.min_match_len);
+    ctx.reply.map(2);
+    ctx.reply.bulk(b"matches");
+    ctx.reply.array(runs.len());
+    for (end_a, end_b, n) in runs {
+        ctx.reply.array(if options.with_match_len { 3 } else { 2 });
+        for end in [end_a, end_b] {
+            ctx.reply.array(2);
+            ctx.reply.int((end - n) as i64);
+            ctx.reply.int(end as i64 - 1);
+        }
+        if options.with_match_len {
+            ctx.reply.int(n as i64);
+        }
+    }
+    ctx.reply.bulk(b"len");
+    ctx.reply.int(i64::from(total));
+}

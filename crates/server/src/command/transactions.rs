@@ -1,0 +1,79 @@
+//! MULTI, DISCARD, WATCH, UNWATCH, and the queue that EXEC runs.
+
+use super::{Flags, Spec};
+use crate::client::{Client, Multi, Watched};
+use crate::context::Ctx;
+use crate::engine_api::{Slot, Tx};
+use crate::error::{CmdError, CmdResult};
+use crate::resp::Args;
+use crate::value::Entry;
+
+pub(crate) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+    if ctx.client.multi.is_some() {
+        return Err(CmdError::fixed("ERR MULTI calls can not be nested"));
+    }
+    ctx.client.multi = Some(Box::default());
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+    if ctx.client.multi.take().is_none() {
+        return Err(CmdError::fixed("ERR DISCARD without MULTI"));
+    }
+    ctx.client.watched.clear();
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// Remembers the state of the keys; they are declared, so it is one consistent state.
+pub(crate) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let (db, now_ms) = (ctx.db(), ctx.now_ms());
+    for (i, key) in args.from(1).enumerate() {
+        if ctx.client.watched.iter().any(|w| w.table == db && *w.key == *key) {
+            continue;
+        }
+        let slot = ctx.slot(i as u32);
+        let seen = present(tx, slot, now_ms).then(|| tx.stamp(slot));
+        ctx.client.watched.push(Watched { table: db, key: key.into(), seen });
+    }
+    ctx.reply.ok();
+    Ok(())
+}
+
+fn present(tx: &Tx<'_>, slot: Slot, now_ms: u64) -> bool {
+    tx.get(slot).is_some_and(|value| !Entry::new(value).is_expired(now_ms))
+}
+
+/// True if the watched keys, declared as the first slots, are as they were seen.
+/// A key that is missing as it was before counts as unchanged.
+pub(crate) fn unchanged(client: &Client, tx: &Tx<'_>, now_ms: u64) -> bool {
+    client.watched.iter().enumerate().all(|(i, watched)| {
+        let slot = Slot(i as u32);
+        let now = present(tx, slot, now_ms).then(|| tx.stamp(slot));
+        now == watched.seen
+    })
+}
+
+pub(crate) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+    ctx.client.watched.clear();
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// Queues a command inside `MULTI`.
+pub(crate) fn queue(ctx: &mut Ctx<'_>, spec: &'static Spec, args: Args<'_>) -> CmdResult {
+    let limit = ctx.shared.config.query_buffer_bytes;
+    let multi: &mut Multi = ctx.client.multi.get_or_insert_default();
+    if spec.flags.has(Flags::NO_MULTI) {
+        multi.dirty = true;
+        return Err(CmdError::fixed("ERR Command not allowed inside a transaction"));
+    }
+    if multi.memory() + args.total_len() > limit {
+        multi.dirty = true;
+        return Err(CmdError::fixed("ERR transaction is too large"));
+    }
+    multi.push(spec, args);
+    ctx.reply.raw(b"+QUEUED\r\n");
+    Ok(())
+}

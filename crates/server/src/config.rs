@@ -1,0 +1,94 @@
+//! What the server is started with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use stillpoint_io::{Clock, Rng};
+
+/// Databases that `SELECT` chooses among; database `n` is table `n`.
+pub const DATABASES: u16 = 16;
+
+/// What the server is started with. Some of it can be changed by `CONFIG SET`.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Address to listen on; beyond loopback a password is needed for remote clients.
+    pub bind: String,
+    /// Port; 0 lets the system choose (see [`Server::port`](crate::Server::port)).
+    pub port: u16,
+    /// Event loops; each takes one core.
+    pub threads: usize,
+    /// True: a reply is sent only once its commit, and all it has read, is durable.
+    pub strict: bool,
+    /// Password of the default user.
+    pub requirepass: Option<String>,
+    /// False lets remote clients in without a password.
+    pub protected_mode: bool,
+    /// Most clients at once.
+    pub maxclients: usize,
+    /// Seconds after which an idle client is disconnected; 0: never.
+    pub timeout_s: u64,
+    /// Seconds between TCP keep-alive probes; 0: none.
+    pub tcp_keepalive_s: u32,
+    /// Longest argument and value in bytes, at most 512 MiB.
+    pub max_bulk_bytes: u64,
+    /// Most bytes of one client's unfinished request.
+    pub query_buffer_bytes: usize,
+    /// Most bytes of replies that one client has not taken.
+    pub output_buffer_bytes: usize,
+    /// Most bytes of input and output buffers of all clients together.
+    pub client_memory_bytes: u64,
+    /// Seconds without progress after which a client that does not take its replies is disconnected.
+    pub slow_reader_s: u64,
+    /// Seconds that clients are given to take their last replies at shutdown.
+    pub drain_s: u64,
+    /// The memory limit of the store, for `INFO` and `CONFIG GET`; 0: none.
+    pub max_memory_bytes: u64,
+    /// Seconds between checkpoints, for `CONFIG GET save`; 0: none by time.
+    pub checkpoint_every_s: u64,
+    /// The data directory, for `CONFIG GET dir`.
+    pub data_dir: String,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub rng: Arc<dyn Rng>,
+}
+
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerConfig")
+            .field("bind", &self.bind)
+            .field("port", &self.port)
+            .field("threads", &self.threads)
+            .field("strict", &self.strict)
+            .field("requirepass", &self.requirepass.as_ref().map(|_| "…"))
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerConfig {
+    /// The defaults of `stillpoint serve`: 127.0.0.1:6379, relaxed, no password.
+    pub fn new(clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        Self {
+            bind: "127.0.0.1".to_owned(),
+            port: 6379,
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            strict: false,
+            requirepass: None,
+            protected_mode: true,
+            maxclients: 10_000,
+            timeout_s: 0,
+            tcp_keepalive_s: 300,
+            max_bulk_bytes: 512 << 20,
+            query_buffer_bytes: 1 << 30,
+            output_buffer_bytes: 1 << 30,
+            client_memory_bytes: 4 << 30,
+            slow_reader_s: 60,
+            drain_s: 5,
+            max_memory_bytes: 0,
+            checkpoint_every_s: 60,
+            data_dir: "./data".to_owned(),
+            clock,
+            rng,
+        }
+    }
+}

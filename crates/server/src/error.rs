@@ -1,0 +1,115 @@
+//! Errors: those that end the server, and those that a command answers.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use crate::engine_api::TxError;
+
+/// Why the server did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another server running there? choose another with --port or --bind")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The bind address is no IP address.
+    #[error("--bind {0:?} is not an IP address; give one such as 127.0.0.1 or ::1")]
+    BindAddress(String),
+    /// The event loop could not be set up or broke.
+    #[error("{what}: {source}")]
+    Loop {
+        /// What was being done.
+        what: &'static str,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Commits could not be made durable: nothing more is acknowledged.
+    #[error("the log could not be flushed ({0}); commits that were not acknowledged may be lost; restart after the disk is repaired")]
+    Flush(String),
+    /// A server thread ended by a panic.
+    #[error("server thread {0} panicked; see its message above")]
+    Panicked(usize),
+    /// A value of the configuration is out of range.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// What a command answers instead of its reply. The code comes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CmdError {
+    /// An error reply, as text.
+    Reply(Cow<'static, str>),
+    /// The store refused; in a transaction nothing of it is kept.
+    Store(TxError),
+}
+
+/// What a command's handler gives.
+pub(crate) type CmdResult = Result<(), CmdError>;
+
+impl CmdError {
+    pub(crate) const WRONG_TYPE: Self =
+        Self::fixed("WRONGTYPE Operation against a key holding the wrong kind of value");
+    pub(crate) const SYNTAX: Self = Self::fixed("ERR syntax error");
+    pub(crate) const NOT_INTEGER: Self = Self::fixed("ERR value is not an integer or out of range");
+    pub(crate) const NOT_FLOAT: Self = Self::fixed("ERR value is not a valid float");
+    pub(crate) const NO_KEY: Self = Self::fixed("ERR no such key");
+    pub(crate) const OVERFLOW: Self = Self::fixed("ERR increment or decrement would overflow");
+    pub(crate) const OFFSET: Self = Self::fixed("ERR offset is out of range");
+    pub(crate) const TOO_LONG: Self =
+        Self::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    pub(crate) const DB_INDEX: Self = Self::fixed("ERR DB index is out of range");
+    pub(crate) const PATTERN: Self =
+        Self::fixed("ERR pattern needs too many steps; use fewer stars");
+
+    /// An error whose text is known when compiling.
+    pub(crate) const fn fixed(text: &'static str) -> Self {
+        Self::Reply(Cow::Borrowed(text))
+    }
+
+    /// An error whose text is made now; bytes of the client go through [`quoted`] first.
+    pub(crate) fn text(text: String) -> Self {
+        Self::Reply(Cow::Owned(text))
+    }
+
+    /// The text of the error reply.
+    pub(crate) fn message(&self) -> Cow<'_, str> {
+        match self {
+            Self::Reply(text) => Cow::Borrowed(text),
+            Self::Store(TxError::OutOfMemory) => {
+                "OOM command not allowed when used memory > 'maxmemory'.".into()
+            }
+            Self::Store(TxError::ReadOnly(why)) => {
+                format!("MISCONF Writes are refused, reads go on: {why}").into()
+            }
+            Self::Store(TxError::KeyTooLong) => {
+                "ERR key is longer than 65536 bytes; use a shorter key".into()
+            }
+            Self::Store(TxError::Aborted) => "ERR the command was not carried out; retry".into(),
+        }
+    }
+}
+
+impl From<TxError> for CmdError {
+    fn from(error: TxError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Bytes of a client as they may appear in an error: at most `max` of them,
+/// everything but printable ASCII escaped.
+pub(crate) fn quoted(raw: &[u8], max: usize) -> String {
+    let mut out = String::with_capacity(raw.len().min(max));
+    for &byte in &raw[..raw.len().min(max)] {
+        match byte {
+            b' '..=b'~' => out.push(byte as char),
+            _ => out.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    out
+}

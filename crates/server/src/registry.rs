@@ -1,0 +1,120 @@
+//! The clients of all event loops, as `CLIENT LIST` and `CLIENT KILL` see them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+/// Names that a client gave itself and its library.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Names {
+    pub(crate) name: String,
+    pub(crate) lib_name: String,
+    pub(crate) lib_ver: String,
+}
+
+/// What other threads may see of a client. Its event loop writes, once per pass.
+#[derive(Debug)]
+pub(crate) struct ClientInfo {
+    pub(crate) id: u64,
+    pub(crate) address: SocketAddr,
+    pub(crate) local_address: SocketAddr,
+    pub(crate) worker: usize,
+    pub(crate) created_ms: u64,
+    pub(crate) names: Mutex<Names>,
+    /// Another client asked for the end of this one.
+    pub(crate) killed: AtomicBool,
+    pub(crate) last_ms: AtomicU64,
+    pub(crate) db: AtomicU32,
+    /// Commands queued by `MULTI`, plus one; 0 outside.
+    pub(crate) multi: AtomicU32,
+    pub(crate) watched: AtomicU32,
+    pub(crate) input_bytes: AtomicUsize,
+    pub(crate) output_bytes: AtomicUsize,
+    pub(crate) memory_bytes: AtomicUsize,
+    /// Id of the last command's row, plus one.
+    pub(crate) last_command: AtomicU32,
+    pub(crate) resp3: AtomicBool,
+    pub(crate) no_evict: AtomicBool,
+    pub(crate) no_touch: AtomicBool,
+}
+
+// Every atomic here is Relaxed: one writer (or a flag that is only ever raised), and
+// readers want a recent value, not an order.
+pub(crate) const RELAXED: Ordering = Ordering::Relaxed;
+
+impl ClientInfo {
+    /// The line of `CLIENT LIST`.
+    pub(crate) fn line(&self, now_ms: u64, command: &str) -> String {
+        let names = self.names.lock().clone();
+        let age = now_ms.saturating_sub(self.created_ms) / 1000;
+        let idle = now_ms.saturating_sub(self.last_ms.load(RELAXED)) / 1000;
+        let multi = i64::from(self.multi.load(RELAXED)) - 1;
+        let mut flags = String::new();
+        for (on, letter) in [
+            (multi >= 0, 'x'),
+            (self.no_evict.load(RELAXED), 'e'),
+            (self.no_touch.load(RELAXED), 'T'),
+        ] {
+            if on {
+                flags.push(letter);
+            }
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        format!(
+            "id={} addr={} laddr={} fd=-1 name={} age={age} idle={idle} flags={flags} db={} sub=0 \
+             psub=0 ssub=0 multi={multi} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
+             rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user=default \
+             redir=-1 resp={} lib-name={} lib-ver={} io-thread={}",
+            self.id,
+            self.address,
+            self.local_address,
+            names.name,
+            self.db.load(RELAXED),
+            self.watched.load(RELAXED),
+            self.input_bytes.load(RELAXED),
+            self.output_bytes.load(RELAXED),
+            self.memory_bytes.load(RELAXED),
+            if self.resp3.load(RELAXED) { 3 } else { 2 },
+            names.lib_name,
+            names.lib_ver,
+            self.worker,
+        )
+    }
+}
+
+/// All clients by id.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    clients: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
+    next_id: AtomicU64,
+}
+
+impl Registry {
+    /// Takes the next client id; ids only grow.
+    pub(crate) fn next_id(&self) -> u64 {
+        // Relaxed: only uniqueness matters.
+        self.next_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn insert(&self, info: Arc<ClientInfo>) {
+        self.clients.lock().insert(info.id, info);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.clients.lock().remove(&id);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.clients.lock().len()
+    }
+
+    /// The clients at this moment, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<ClientInfo>> {
+        self.clients.lock().values().cloned().collect()
+    }
+}

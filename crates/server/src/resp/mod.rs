@@ -1,0 +1,16 @@
+//! The Redis serialization protocol, as a pure codec: bytes in, arguments out;
+//! values in, bytes out. Knows no sockets and no commands.
+//!
+//! Requests are RESP arrays of bulk strings ("multibulk") or inline lines; RESP2
+//! and RESP3 clients send the same. Replies differ by version.
+//! Source: the protocol specification at redis.io ("RESP protocol spec").
+
+mod number;
+mod parse;
+mod reply;
+mod request;
+
+pub use number::{format_f64, parse_f64, parse_i64, parse_u64, push_i64};
+pub use parse::{Limits, Parser, ProtocolError};
+pub use reply::{Mark, Reply};
+pub use request::{Args, Span};

@@ -1,0 +1,188 @@
+//! What all event loops share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::auth::Auth;
+use crate::command::{COMMANDS, Lookup};
+use crate::config::{DATABASES, ServerConfig};
+use crate::engine_api::{Engine, TableId};
+use crate::registry::Registry;
+use crate::slowlog::{LatencyMonitor, SlowLog};
+use crate::stats::{Rate, WorkerStats};
+
+/// Parameters that `CONFIG SET` may change while the server runs. Each is read
+/// Relaxed: an old value for a moment does no harm.
+#[derive(Debug)]
+pub(crate) struct Params {
+    pub(crate) maxclients: AtomicUsize,
+    pub(crate) timeout_s: AtomicU64,
+    pub(crate) slowlog_slower_us: AtomicI64,
+    pub(crate) slowlog_max_len: AtomicUsize,
+    pub(crate) latency_threshold_ms: AtomicU64,
+    pub(crate) max_bulk_bytes: AtomicU64,
+    pub(crate) protected_mode: AtomicBool,
+    pub(crate) active_expiry: AtomicBool,
+}
+
+/// Keeps single commands and whole-keyspace transactions apart: each event loop
+/// holds its own place while it executes; who must be alone takes them all.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    places: Box<[Mutex<()>]>,
+}
+
+impl Gate {
+    fn new(workers: usize) -> Self {
+        Self { places: (0..workers).map(|_| Mutex::new(())).collect() }
+    }
+
+    /// Lets event loop `worker` execute commands.
+    pub(crate) fn enter(&self, worker: usize) -> MutexGuard<'_, ()> {
+        self.places[worker].lock()
+    }
+
+    /// Keeps every event loop out, the caller's included: it must not hold its place.
+    pub(crate) fn alone(&self) -> Vec<MutexGuard<'_, ()>> {
+        // In one order, so that two callers cannot wait for each other.
+        self.places.iter().map(Mutex::lock).collect()
+    }
+}
+
+/// Counters that are not per event loop.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) connections: AtomicU64,
+    pub(crate) rejected_connections: AtomicU64,
+    pub(crate) accept_errors: AtomicU64,
+    pub(crate) output_limit_disconnects: AtomicU64,
+    pub(crate) query_limit_disconnects: AtomicU64,
+    pub(crate) peak_memory: AtomicU64,
+}
+
+/// What all event loops share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) lookup: &'static Lookup,
+    pub(crate) params: Params,
+    pub(crate) auth: Auth,
+    pub(crate) registry: Registry,
+    pub(crate) workers: Vec<Arc<WorkerStats>>,
+    pub(crate) totals: Totals,
+    pub(crate) gate: Gate,
+    pub(crate) slowlog: SlowLog,
+    pub(crate) latency: LatencyMonitor,
+    pub(crate) rates: Mutex<Rates>,
+    /// Bytes of input and output buffers of all clients.
+    pub(crate) client_memory: AtomicU64,
+    /// Clients are held back until this moment (`CLIENT PAUSE`), and whether reads are too.
+    pub(crate) paused_until_ms: AtomicU64,
+    pub(crate) paused_all: AtomicBool,
+    /// Raised once: the server is to end.
+    pub(crate) stopping: Arc<AtomicBool>,
+    pub(crate) started_ms: u64,
+    pub(crate) run_id: String,
+    pub(crate) port: u16,
+    /// Keys with an expiry per database, beside what the event loops count.
+    expiring_base: [AtomicI64; DATABASES as usize],
+}
+
+/// Rates of the whole server.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    pub(crate) commands: Rate,
+    pub(crate) net_in: Rate,
+    pub(crate) net_out: Rate,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        config: ServerConfig,
+        engine: Arc<Engine>,
+        port: u16,
+        stopping: Arc<AtomicBool>,
+    ) -> Self {
+        let workers: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerStats::new())).collect();
+        let auth = Auth::default();
+        auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
+        let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
+        Self {
+            params: Params {
+                maxclients: AtomicUsize::new(config.maxclients),
+                timeout_s: AtomicU64::new(config.timeout_s),
+                slowlog_slower_us: AtomicI64::new(10_000),
+                slowlog_max_len: AtomicUsize::new(128),
+                latency_threshold_ms: AtomicU64::new(0),
+                max_bulk_bytes: AtomicU64::new(config.max_bulk_bytes),
+                protected_mode: AtomicBool::new(config.protected_mode),
+                active_expiry: AtomicBool::new(true),
+            },
+            auth,
+            gate: Gate::new(config.threads),
+            engine,
+            lookup: COMMANDS.lookup(),
+            registry: Registry::default(),
+            workers,
+            totals: Totals::default(),
+            slowlog: SlowLog::default(),
+            latency: LatencyMonitor::default(),
+            rates: Mutex::default(),
+            client_memory: AtomicU64::new(0),
+            paused_until_ms: AtomicU64::new(0),
+            paused_all: AtomicBool::new(false),
+            stopping,
+            started_ms: config.clock.wall_ms(),
+            run_id: run_id[..40].to_owned(),
+            port,
+            expiring_base: Default::default(),
+            config,
+        }
+    }
+
+    /// Longest value in bytes.
+    pub(crate) fn max_bulk_bytes(&self) -> u64 {
+        // Relaxed: see `Params`.
+        self.params.max_bulk_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sum of one counter over the event loops.
+    pub(crate) fn sum(&self, counter: impl Fn(&WorkerStats) -> u64) -> u64 {
+        self.workers.iter().map(|w| counter(w)).sum()
+    }
+
+    /// About how many keys of a database have an expiry: what the last walk of the
+    /// expiry cycle counted and the changes since.
+    pub(crate) fn expiring(&self, db: TableId) -> u64 {
+        let changes: i64 = self.workers.iter().map(|w| w.expiring(db)).sum();
+        // Relaxed: a count for people.
+        let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
+        (base + changes).max(0).cast_unsigned().min(self.engine.table_len(db))
+    }
+
+    /// Makes `count` the present number of keys with an expiry.
+    pub(crate) fn expiring_restart(&self, db: TableId, count: u64) {
+        let changes: i64 = self.workers.iter().map(|w| w.expiring(db)).sum();
+        // Relaxed: as above.
+        self.expiring_base[usize::from(db)].store(count as i64 - changes, Ordering::Relaxed);
+    }
+
+    /// How often a key of the database got an expiry since the start.
+    pub(crate) fn expiring_set(&self, db: TableId) -> u64 {
+        self.sum(|w| w.expiring_set(db))
+    }
+
+    /// Asks every event loop to end.
+    pub(crate) fn stop(&self) {
+        // Relaxed: only ever raised; the loops look at it each pass.
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        // Relaxed: pairs with the store in `stop`.
+        self.stopping.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,183 @@
+//! Counters: one block per event loop, written by it alone and read by all.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::command::COMMANDS;
+use crate::config::DATABASES;
+use crate::engine_api::TableId;
+
+/// Buckets of the latency histograms: bucket `b` counts calls below 2^b µs.
+pub(crate) const LATENCY_BUCKETS: usize = 32;
+
+/// Counters of one command.
+#[derive(Debug)]
+pub(crate) struct CommandStats {
+    pub(crate) calls: Counter,
+    pub(crate) nanoseconds: Counter,
+    pub(crate) rejected: Counter,
+    pub(crate) failed: Counter,
+    /// Calls by time, a pipeline's fast commands counted with their mean.
+    pub(crate) latency: [Counter; LATENCY_BUCKETS],
+}
+
+/// A number that one thread counts up and others read.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only from the thread that owns the counter.
+    pub(crate) fn add(&self, n: u64) {
+        // Relaxed: one writer, and readers want no order with anything else.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        // Relaxed: pairs with the store in `add`; a slightly old number will do.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Back to zero; an addition at the same moment may survive.
+    pub(crate) fn clear(&self) {
+        // Relaxed: as above.
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The counters of one event loop.
+#[derive(Debug)]
+pub(crate) struct WorkerStats {
+    pub(crate) commands: Counter,
+    pub(crate) hits: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) expired: Counter,
+    pub(crate) net_in: Counter,
+    pub(crate) net_out: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) errors: Counter,
+    pub(crate) flushes: Counter,
+    pub(crate) flush_nanoseconds: Counter,
+    by_command: Box<[CommandStats]>,
+    /// Keys with an expiry that came minus those that went, by database.
+    expiring: [AtomicI64; DATABASES as usize],
+    /// Keys that got an expiry, by database; never goes down.
+    expiring_set: [Counter; DATABASES as usize],
+}
+
+impl WorkerStats {
+    pub(crate) fn new() -> Self {
+        let zero = |_| CommandStats {
+            calls: Counter::default(),
+            nanoseconds: Counter::default(),
+            rejected: Counter::default(),
+            failed: Counter::default(),
+            latency: Default::default(),
+        };
+        Self {
+            commands: Counter::default(),
+            hits: Counter::default(),
+            misses: Counter::default(),
+            expired: Counter::default(),
+            net_in: Counter::default(),
+            net_out: Counter::default(),
+            reads: Counter::default(),
+            writes: Counter::default(),
+            errors: Counter::default(),
+            flushes: Counter::default(),
+            flush_nanoseconds: Counter::default(),
+            by_command: (0..COMMANDS.rows()).map(zero).collect(),
+            expiring: Default::default(),
+            expiring_set: Default::default(),
+        }
+    }
+
+    /// The counters of the command with that id.
+    pub(crate) fn command(&self, id: u16) -> &CommandStats {
+        &self.by_command[usize::from(id)]
+    }
+
+    pub(crate) fn count_call(&self, id: u16) {
+        self.commands.add(1);
+        self.command(id).calls.add(1);
+    }
+
+    /// Notes that calls of a command took `nanoseconds` each.
+    pub(crate) fn count_time(&self, id: u16, nanoseconds: u64) {
+        let stats = self.command(id);
+        stats.nanoseconds.add(nanoseconds);
+        let bucket = (64 - (nanoseconds / 1000).leading_zeros()) as usize;
+        stats.latency[bucket.min(LATENCY_BUCKETS - 1)].add(1);
+    }
+
+    pub(crate) fn count_lookup(&self, hit: bool) {
+        if hit { self.hits.add(1) } else { self.misses.add(1) }
+    }
+
+    pub(crate) fn expiring_changed(&self, db: TableId, by: i64) {
+        let count = &self.expiring[usize::from(db)];
+        // Relaxed: one writer, as for `Counter`.
+        count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        if by > 0 {
+            self.expiring_set[usize::from(db)].add(1);
+        }
+    }
+
+    pub(crate) fn expiring(&self, db: TableId) -> i64 {
+        // Relaxed: pairs with the store above.
+        self.expiring[usize::from(db)].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn expiring_set(&self, db: TableId) -> u64 {
+        self.expiring_set[usize::from(db)].get()
+    }
+
+    /// `CONFIG RESETSTAT`.
+    pub(crate) fn reset(&self) {
+        for counter in [
+            &self.commands, &self.hits, &self.misses, &self.expired, &self.net_in, &self.net_out,
+            &self.reads, &self.writes, &self.errors, &self.flushes, &self.flush_nanoseconds,
+        ] {
+            counter.clear();
+        }
+        for stats in &self.by_command {
+            stats.clear();
+        }
+    }
+}
+
+impl CommandStats {
+    fn clear(&self) {
+        for counter in [&self.calls, &self.nanoseconds, &self.rejected, &self.failed] {
+            counter.clear();
+        }
+        self.latency.iter().for_each(Counter::clear);
+    }
+}
+
+/// Commands per second over the last 1.6 seconds, sampled ten times a second.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    samples: [(u64, u64); 16],
+    at: usize,
+}
+
+impl Rate {
+    /// Notes that `total` was reached at `now_ns`.
+    pub(crate) fn sample(&mut self, now_ns: u64, total: u64) {
+        self.samples[self.at % 16] = (now_ns, total);
+        self.at += 1;
+    }
+
+    /// Per second, between the oldest and the newest sample.
+    pub(crate) fn per_second(&self) -> f64 {
+        if self.at < 2 {
+            return 0.0;
+        }
+        let newest = self.samples[(self.at - 1) % 16];
+        let oldest = self.samples[if self.at < 16 { 0 } else { self.at % 16 }];
+        let seconds = newest.0.saturating_sub(oldest.0) as f64 / 1e9;
+        // A reset of the counters makes the total go back.
+        let count = newest.1.saturating_sub(oldest.1) as f64;
+        if seconds > 0.0 { count / seconds } else { 0.0 }
+    }
+}

@@ -1,0 +1,92 @@
+//! How the protocol's values lie in the store's.
+//!
+//! The tag's low 4 bits name the type (0 string). Bit 7 says that the value begins
+//! with 8 bytes, little-endian: the wall time in milliseconds since the Unix epoch
+//! at which the key expires.
+
+use crate::engine_api::ValueRef;
+
+/// Type 0: a string of bytes.
+pub(crate) const TYPE_STRING: u8 = 0;
+/// The bits of a tag that name the type.
+pub(crate) const TYPE_MASK: u8 = 0x0f;
+/// The bit of a tag that says that an expiry time precedes the value.
+pub(crate) const HAS_EXPIRY: u8 = 0x80;
+/// Bytes of the expiry time.
+pub(crate) const EXPIRY_BYTES: usize = 8;
+
+/// The name of a type, as `TYPE` answers it.
+pub(crate) fn type_name(tag: u8) -> &'static str {
+    match tag & TYPE_MASK {
+        TYPE_STRING => "string",
+        1 => "list",
+        2 => "set",
+        3 => "zset",
+        4 => "hash",
+        5 => "stream",
+        _ => "unknown",
+    }
+}
+
+/// A value, its expiry set apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    value: ValueRef<'a>,
+    /// When the key expires, in milliseconds since the Unix epoch.
+    pub(crate) expire_at_ms: Option<u64>,
+    skip: usize,
+}
+
+impl<'a> Entry<'a> {
+    /// Looks at a stored value.
+    pub(crate) fn new(value: ValueRef<'a>) -> Self {
+        let expire_at_ms = expiry(&value);
+        let skip = if expire_at_ms.is_some() { EXPIRY_BYTES } else { 0 };
+        Self { value, expire_at_ms, skip }
+    }
+
+    /// The stored tag.
+    pub(crate) fn tag(&self) -> u8 {
+        self.value.tag()
+    }
+
+    /// True when the key's time has come.
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        self.expire_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// True for a string.
+    pub(crate) fn is_string(&self) -> bool {
+        self.value.tag() & TYPE_MASK == TYPE_STRING
+    }
+
+    /// Length of the value without its expiry.
+    pub(crate) fn len(&self) -> usize {
+        self.value.len() - self.skip
+    }
+
+    /// Bytes before the value proper.
+    pub(crate) fn skip(&self) -> usize {
+        self.skip
+    }
+
+    /// Appends the value without its expiry.
+    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
+        self.value.copy_range_to(self.skip, self.value.len(), out);
+    }
+
+    /// Appends bytes `from..to` of the value without its expiry.
+    pub(crate) fn copy_range_to(&self, from: usize, to: usize, out: &mut Vec<u8>) {
+        self.value.copy_range_to(self.skip + from, self.skip + to, out);
+    }
+}
+
+/// The expiry time of a stored value, if it has one.
+pub(crate) fn expiry(value: &ValueRef<'_>) -> Option<u64> {
+    if value.tag() & HAS_EXPIRY == 0 || value.len() < EXPIRY_BYTES {
+        return None;
+    }
+    let mut head = Vec::with_capacity(EXPIRY_BYTES);
+    value.copy_range_to(0, EXPIRY_BYTES, &mut head);
+    head.try_into().ok().map(u64::from_le_bytes)
+}

@@ -1,0 +1,441 @@
+//! Size-class slabs of cells on huge pages.
+//!
+//! One region of address space, cut into slabs of 2 MiB. A slab belongs to one owner (a generation
+//! of a table), one kind and one size class, and is never moved. A cell's *number* is its offset
+//! in the region in units of 16 bytes; number 0 is no cell.
+//!
+//! Memory is handed out in runs of cells to per-worker caches, so that the common allocation takes
+//! no lock. Slabs are populated ahead of their use by [`Arena::populate_ahead`].
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use stillpoint_mem::{HUGE_PAGE_BYTES, Region, RegionError};
+use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Bytes of a slab.
+pub(crate) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
+const UNIT_BYTES: usize = 16;
+const UNITS_PER_SLAB: u64 = (SLAB_BYTES / UNIT_BYTES) as u64;
+/// Cell numbers fit in this many bits.
+pub(crate) const NUMBER_BITS: u32 = 36;
+const REGION_BYTES_MAX: usize = 1 << 40;
+const REGION_BYTES_MIN: usize = 64 << 20;
+/// Cells that a cache takes from the arena at a time, at most.
+const RUN_CELLS: usize = 64;
+const RUN_BYTES: usize = 64 << 10;
+/// A cache gives cells back beyond this many free ones of a class.
+const CACHE_CELLS_MAX: usize = 4 * RUN_CELLS;
+
+/// Cell sizes in bytes. Steps of 16 up to 192, then at most a quarter; the last holds a chunk or
+/// the table of a large value.
+const CLASS_BYTES: [usize; 41] = [
+    32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256, 288, 320, 384, 448, 512, 576, 640,
+    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10240, 12288,
+    16384, 20480, 24576, 32768, 49152, 65600,
+];
+
+/// The largest allocation in bytes.
+pub(crate) const CELL_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
+
+/// What the cells of a slab are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Records, which a capture walks.
+    Record = 1,
+    /// Chunks and tables of large values, and long keys.
+    Block = 2,
+}
+
+/// More memory was asked for than the limit allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "out of memory: {held} bytes are held and the limit is {limit}; raise max_memory or delete keys"
+)]
+pub struct MemoryLimit {
+    /// Bytes held.
+    pub held: usize,
+    /// The limit in bytes.
+    pub limit: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PoolKey {
+    owner: u32,
+    kind: u8,
+    class: u8,
+}
+
+impl PoolKey {
+    fn describe(self) -> u64 {
+        u64::from(self.class) | u64::from(self.kind) << 8 | u64::from(self.owner) << 32
+    }
+    fn of(description: u64) -> Self {
+        Self {
+            class: description as u8,
+            kind: (description >> 8) as u8,
+            owner: (description >> 32) as u32,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    free: Vec<u64>,
+    next: u64,
+    end: u64,
+}
+
+/// All memory of a store's records and large values.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    region: Region,
+    /// Per slab: size class, kind and owner; 0 while the slab is free.
+    slabs: Box<[AtomicU64]>,
+    /// Slabs below this index were taken at least once.
+    slabs_taken: AtomicUsize,
+    slabs_populated: AtomicUsize,
+    /// Slabs held by owners.
+    slabs_held: AtomicUsize,
+    limit_bytes: AtomicUsize,
+    /// Bytes that others hold under the same limit (indexes).
+    other_bytes: AtomicUsize,
+    pools: Mutex<Pools>,
+}
+
+#[derive(Debug, Default)]
+struct Pools {
+    by_key: HashMap<PoolKey, Pool>,
+    free_slabs: Vec<usize>,
+}
+
+fn class_for(bytes: usize) -> usize {
+    CLASS_BYTES.partition_point(|&class| class < bytes)
+}
+
+impl Arena {
+    pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
+        let wanted = limit_bytes
+            .saturating_mul(2)
+            .clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
+        let region = Region::reserve_up_to(wanted, REGION_BYTES_MIN.min(wanted))?;
+        let slabs = region.len_bytes() / SLAB_BYTES;
+        Ok(Self {
+            region,
+            slabs: (0..slabs).map(|_| AtomicU64::new(0)).collect(),
+            // Slab 0 is never used, so that 0 is no cell number.
+            slabs_taken: AtomicUsize::new(1),
+            slabs_populated: AtomicUsize::new(1),
+            slabs_held: AtomicUsize::new(0),
+            limit_bytes: AtomicUsize::new(limit_bytes),
+            other_bytes: AtomicUsize::new(0),
+            pools: Mutex::default(),
+        })
+    }
+
+    /// The words of a cell. A stale or invented number gives some words or none, never a fault.
+    #[inline]
+    pub(crate) fn cell(&self, number: u64) -> &[AtomicU64] {
+        // Relaxed: whoever holds a live cell's number got it through the index (Acquire).
+        let description = match self.slabs.get((number / UNITS_PER_SLAB) as usize) {
+            Some(slab) => slab.load(Relaxed),
+            None => return &[],
+        };
+        let class = description as u8 as usize;
+        let Some(bytes) = CLASS_BYTES.get(class) else {
+            return &[];
+        };
+        let first = number as usize * (UNIT_BYTES / 8);
+        self.region
+            .words()
+            .get(first..first + bytes / 8)
+            .unwrap_or(&[])
+    }
+
+    /// The first word of a cell, for prefetching.
+    #[inline]
+    pub(crate) fn prefetch(&self, number: u64) {
+        let first = (number as usize).wrapping_mul(UNIT_BYTES / 8);
+        if let Some([head, .., tail]) = self.region.words().get(first..first.wrapping_add(16)) {
+            stillpoint_mem::prefetch(head);
+            stillpoint_mem::prefetch(tail);
+        }
+    }
+
+    /// Number of slabs to walk; slab 0 holds nothing.
+    pub(crate) fn slab_count(&self) -> usize {
+        self.slabs_taken.load(Relaxed)
+    }
+
+    /// Owner, kind, and the numbers of all cells of a slab; `None` for a free slab.
+    pub(crate) fn slab(
+        &self,
+        index: usize,
+    ) -> Option<(u32, u8, std::iter::StepBy<std::ops::Range<u64>>)> {
+        // Acquire is not needed: cells are published through their own stamp word.
+        let key = PoolKey::of(self.slabs.get(index)?.load(Relaxed));
+        if key.kind == 0 {
+            return None;
+        }
+        let bytes = CLASS_BYTES[usize::from(key.class)];
+        let units = (bytes / UNIT_BYTES) as u64;
+        let start = index as u64 * UNITS_PER_SLAB;
+        let cells = (SLAB_BYTES / bytes) as u64;
+        let numbers = (start..start + cells * units).step_by(units as usize);
+        Some((key.owner, key.kind, numbers))
+    }
+
+    /// The owner of the slab that a cell is in; 0 for none.
+    pub(crate) fn owner_of(&self, number: u64) -> u32 {
+        // Relaxed: the caller holds the cell's lock, so the slab is not dropped.
+        let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);
+        slab.map_or(0, |slab| PoolKey::of(slab.load(Relaxed)).owner)
+    }
+
+    /// Bytes held by slabs and by what else counts against the limit.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.slabs_held.load(Relaxed) * SLAB_BYTES + self.other_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn set_limit_bytes(&self, bytes: usize) {
+        self.limit_bytes.store(bytes, Relaxed);
+    }
+
+    /// Counts memory held elsewhere against the limit; negative gives it back.
+    pub(crate) fn count_other(&self, bytes: isize) {
+        if bytes >= 0 {
+            self.other_bytes.fetch_add(bytes.unsigned_abs(), Relaxed);
+        } else {
+            self.other_bytes.fetch_sub(bytes.unsigned_abs(), Relaxed);
+        }
+    }
+
+    /// Touches the next few slabs' pages. Called in the background; true if there was work.
+    pub(crate) fn populate_ahead(&self) -> bool {
+        let taken = self.slabs_taken.load(Relaxed);
+        let ahead = (taken / 16).clamp(2, 64);
+        let goal = (taken + ahead).min(self.slabs.len());
+        let from = self.slabs_populated.load(Relaxed).max(taken);
+        if from >= goal || (from - taken) * SLAB_BYTES + self.held_bytes() > self.limit_bytes() {
+            return false;
+        }
+        self.region.populate(from * SLAB_BYTES / 8, SLAB_BYTES / 8);
+        self.slabs_populated.store(from + 1, Relaxed);
+        from + 1 < goal
+    }
+
+    fn take_slab(&self, pools: &mut Pools, key: PoolKey) -> Result<u64, MemoryLimit> {
+        let limit = self.limit_bytes();
+        let full = MemoryLimit {
+            held: self.held_bytes(),
+            limit,
+        };
+        if full.held + SLAB_BYTES > limit {
+            return Err(full);
+        }
+        let index = match pools.free_slabs.pop() {
+            Some(index) => index,
+            None => {
+                let index = self.slabs_taken.load(Relaxed);
+                if index == self.slabs.len() {
+                    return Err(full);
+                }
+                self.slabs[index].store(key.describe(), Relaxed);
+                // Relaxed: the pools' mutex orders takers; walkers read the description anew.
+                self.slabs_taken.store(index + 1, Relaxed);
+                index
+            }
+        };
+        self.slabs[index].store(key.describe(), Relaxed);
+        self.slabs_held.fetch_add(1, Relaxed);
+        Ok(index as u64 * UNITS_PER_SLAB)
+    }
+
+    /// Moves up to a run of free cells of one kind into `run`.
+    fn refill(&self, key: PoolKey, run: &mut Vec<u64>) -> Result<(), MemoryLimit> {
+        let bytes = CLASS_BYTES[usize::from(key.class)];
+        let units = (bytes / UNIT_BYTES) as u64;
+        let wanted = RUN_CELLS.min(RUN_BYTES.div_ceil(bytes));
+        let mut pools = self.pools.lock();
+        let pool = pools.by_key.entry(key).or_default();
+        if pool.free.is_empty() && pool.next == pool.end {
+            let start = self.take_slab(&mut pools, key)?;
+            let pool = pools.by_key.entry(key).or_default();
+            pool.next = start;
+            pool.end = start + (SLAB_BYTES / bytes) as u64 * units;
+        }
+        let pool = pools.by_key.entry(key).or_default();
+        while run.len() < wanted {
+            match pool.free.pop() {
+                Some(number) => run.push(number),
+                None if pool.next < pool.end => {
+                    run.push(pool.next);
+                    pool.next += units;
+                }
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all slabs of an owner back. Nobody may hold one of its numbers any more.
+    pub(crate) fn drop_owner(&self, owner: u32) {
+        let mut pools = self.pools.lock();
+        pools.by_key.retain(|key, _| key.owner != owner);
+        for index in 1..self.slab_count() {
+            if PoolKey::of(self.slabs[index].load(Relaxed)).owner != owner {
+                continue;
+            }
+            self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
+            self.slabs[index].store(0, Relaxed);
+            self.slabs_held.fetch_sub(1, Relaxed);
+            pools.free_slabs.push(index);
+        }
+    }
+
+    fn give_back(&self, key: PoolKey, cells: impl Iterator<Item = u64>) {
+        if let Some(pool) = self.pools.lock().by_key.get_mut(&key) {
+            pool.free.extend(cells);
+        }
+    }
+}
+
+/// One worker's free cells.
+#[derive(Debug, Default)]
+pub(crate) struct CellCache {
+    pools: Vec<(PoolKey, Vec<u64>)>,
+}
+
+impl CellCache {
+    fn pool(&mut self, key: PoolKey) -> &mut Vec<u64> {
+        let at = match self.pools.iter().position(|(k, _)| *k == key) {
+            Some(at) => at,
+            None => {
+                self.pools.push((key, Vec::new()));
+                self.pools.len() - 1
+            }
+        };
+        &mut self.pools[at].1
+    }
+
+    /// A cell of at least `bytes` bytes. Its words hold whatever they held before.
+    pub(crate) fn allocate(
+        &mut self,
+        arena: &Arena,
+        owner: u32,
+        kind: Kind,
+        bytes: usize,
+    ) -> Result<u64, MemoryLimit> {
+        let class = class_for(bytes);
+        assert!(class < CLASS_BYTES.len(), "no cell holds {bytes} bytes");
+        let key = PoolKey {
+            owner,
+            kind: kind as u8,
+            class: class as u8,
+        };
+        let pool = self.pool(key);
+        if pool.is_empty() {
+            arena.refill(key, pool)?;
+        }
+        Ok(pool.pop().expect("refilled"))
+    }
+
+    /// Gives a cell back. Nobody may hold its number any more.
+    pub(crate) fn free(&mut self, arena: &Arena, number: u64) {
+        let slab = &arena.slabs[(number / UNITS_PER_SLAB) as usize];
+        let key = PoolKey::of(slab.load(Relaxed));
+        if key.kind == 0 {
+            return;
+        }
+        let pool = self.pool(key);
+        pool.push(number);
+        if pool.len() > CACHE_CELLS_MAX {
+            let keep = pool.len() - RUN_CELLS;
+            arena.give_back(key, pool.drain(keep..));
+        }
+    }
+
+    /// Forgets cells of an owner that is gone.
+    pub(crate) fn forget_owner(&mut self, owner: u32) {
+        self.pools.retain(|(key, _)| key.owner != owner);
+    }
+
+    /// Gives everything back.
+    pub(crate) fn drain(&mut self, arena: &Arena) {
+        for (key, pool) in self.pools.drain(..) {
+            arena.give_back(key, pool.into_iter());
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn classes_waste_at_most_a_third() {
+        for bytes in 33..=CELL_BYTES_MAX {
+            let class = CLASS_BYTES[class_for(bytes)];
+            assert!(
+                class >= bytes && class <= bytes + bytes / 2 + 16,
+                "{bytes} in {class}"
+            );
+        }
+        assert!(CLASS_BYTES.iter().all(|bytes| bytes % UNIT_BYTES == 0));
+        assert!(CLASS_BYTES.is_sorted());
+    }
+
+    #[test]
+    fn cells_are_distinct_and_come_back() {
+        let arena = Arena::new(64 << 20).expect("address space");
+        let mut cache = CellCache::default();
+        let mut seen = HashSet::new();
+        let per_slab = SLAB_BYTES / 128;
+        for _ in 0..3 * per_slab {
+            let number = cache
+                .allocate(&arena, 5, Kind::Record, 120)
+                .expect("memory");
+            assert!(seen.insert(number));
+            assert_eq!(arena.cell(number).len(), 16);
+        }
+        assert_eq!(arena.held_bytes(), 3 * SLAB_BYTES);
+        for &number in &seen {
+            cache.free(&arena, number);
+        }
+        for _ in 0..3 * per_slab {
+            let number = cache
+                .allocate(&arena, 5, Kind::Record, 128)
+                .expect("memory");
+            assert!(seen.contains(&number));
+        }
+        assert_eq!(
+            arena.held_bytes(),
+            3 * SLAB_BYTES,
+            "freed cells are used again"
+        );
+        arena.drop_owner(5);
+        assert_eq!(arena.held_bytes(), 0);
+    }
+
+    #[test]
+    fn the_limit_is_a_typed_error_and_invented_numbers_are_harmless() {
+        let arena = Arena::new(2 * SLAB_BYTES).expect("address space");
+        let mut cache = CellCache::default();
+        let cells =
+            std::iter::from_fn(|| cache.allocate(&arena, 1, Kind::Block, CELL_BYTES_MAX).ok());
+        assert_eq!(cells.count(), 2 * (SLAB_BYTES / CELL_BYTES_MAX));
+        let error = cache
+            .allocate(&arena, 1, Kind::Block, 32)
+            .expect_err("full");
+        assert_eq!(error.limit, 2 * SLAB_BYTES);
+        for number in [0, 1, u64::MAX, 1 << 35, UNITS_PER_SLAB - 1] {
+            let _ = arena.cell(number);
+            arena.prefetch(number);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Large values: a table of reference-counted chunks.
+//!
+//! ```text
+//! table:  [ references | length | chunk number × n ]
+//! chunk:  [ references | 64 KiB of the value ]
+//! ```
+//! A value is never changed in place: a partial write makes a new table that shares the untouched
+//! chunks, and the old table itself is the stable version of a checkpoint, without a copy. Whoever
+//! drops the last reference to a table drops the table's references to its chunks. References are
+//! dropped a grace period after the value was replaced, so that readers without a lock can finish.
+
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+
+use crate::arena::{CellCache, Kind, MemoryLimit};
+use crate::store::Memory;
+use crate::words;
+
+/// Bytes of value per chunk.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+const TABLE_HEADER_WORDS: usize = 2;
+const CHUNK_HEADER_WORDS: usize = 1;
+/// Longest value in bytes.
+pub(crate) const VALUE_BYTES_MAX: usize = 512 << 20;
+
+/// A large value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blob {
+    pub(crate) table: u64,
+    pub(crate) len: usize,
+}
+
+fn chunk_count(len: usize) -> usize {
+    len.div_ceil(CHUNK_BYTES)
+}
+
+fn chunk_of(table: &[AtomicU64], index: usize) -> u64 {
+    table
+        .get(TABLE_HEADER_WORDS + index)
+        .map_or(0, |word| word.load(Relaxed))
+}
+
+fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
+    memory
+        .arena
+        .cell(number)
+        .get(CHUNK_HEADER_WORDS..)
+        .unwrap_or(&[])
+}
+
+/// True if table and length belong together; a torn read may bring together what does not.
+pub(crate) fn is_plausible(memory: &Memory, blob: Blob) -> bool {
+    let table = memory.arena.cell(blob.table);
+    table.len() >= TABLE_HEADER_WORDS + chunk_count(blob.len)
+        && table[1].load(Relaxed) == blob.len as u64
+}
+
+/// Appends a range of the value. Torn numbers give wrong bytes, never a fault.
+pub(crate) fn read(memory: &Memory, blob: Blob, offset: usize, count: usize, out: &mut Vec<u8>) {
+    let table = memory.arena.cell(blob.table);
+    let mut at = offset;
+    let end = offset + count;
+    while at < end {
+        let inside = at % CHUNK_BYTES;
+        let part = (CHUNK_BYTES - inside).min(end - at);
+        let words = chunk_words(memory, chunk_of(table, at / CHUNK_BYTES));
+        if words.len() * 8 < inside + part {
+            return;
+        }
+        words::read(words, inside, part, out);
+        at += part;
+    }
+}
+
+/// Makes a large value of `value`, with one reference.
+pub(crate) fn create(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    value: &[u8],
+) -> Result<Blob, MemoryLimit> {
+    let blob = new_table(memory, cache, owner, value.len())?;
+    let table = memory.arena.cell(blob.table);
+    for (index, bytes) in value.chunks(CHUNK_BYTES).enumerate() {
+        match new_chunk(memory, cache, owner, bytes.len()) {
+            Ok(number) => {
+                words::fill(chunk_words(memory, number), bytes);
+                table[TABLE_HEADER_WORDS + index].store(number, Relaxed);
+            }
+            Err(full) => {
+                release(memory, cache, blob);
+                return Err(full);
+            }
+        }
+    }
+    Ok(blob)
+}
+
+/// A value like `old` with `bytes` written at `offset` (at most its length, so it may grow).
+/// Chunks that stay as they are, are shared.
+pub(crate) fn patched(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    old: Blob,
+    offset: usize,
+    bytes: &[u8],
+) -> Result<Blob, MemoryLimit> {
+    let end = offset + bytes.len();
+    let len = old.len.max(end);
+    let blob = new_table(memory, cache, owner, len)?;
+    let old_table = memory.arena.cell(old.table);
+    let table = memory.arena.cell(blob.table);
+    let mut scratch = Vec::new();
+    for index in 0..chunk_count(len) {
+        let from = index * CHUNK_BYTES;
+        let to = (from + CHUNK_BYTES).min(len);
+        let shared = from < old.len && to <= old.len && (to <= offset || from >= end);
+        let number = if shared {
+            let number = chunk_of(old_table, index);
+            // Relaxed: the caller's own reference keeps the chunk alive.
+            memory.arena.cell(number)[0].fetch_add(1, Relaxed);
+            Ok(number)
+        } else {
+            scratch.clear();
+            let kept = to.min(old.len).saturating_sub(from);
+            read(memory, old, from, kept, &mut scratch);
+            scratch.resize(to - from, 0);
+            let (first, last) = (offset.max(from), end.min(to));
+            if first < last {
+                let source = &bytes[first - offset..last - offset];
+                scratch[first - from..last - from].copy_from_slice(source);
+            }
+            new_chunk(memory, cache, owner, to - from).inspect(|&number| {
+                words::fill(chunk_words(memory, number), &scratch);
+            })
+        };
+        match number {
+            Ok(number) => table[TABLE_HEADER_WORDS + index].store(number, Relaxed),
+            Err(full) => {
+                release(memory, cache, blob);
+                return Err(full);
+            }
+        }
+    }
+    Ok(blob)
+}
+
+fn new_table(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    len: usize,
+) -> Result<Blob, MemoryLimit> {
+    let words = TABLE_HEADER_WORDS + chunk_count(len);
+    let number = cache.allocate(&memory.arena, owner, Kind::Block, words * 8)?;
+    let table = memory.arena.cell(number);
+    table[0].store(1, Relaxed);
+    table[1].store(len as u64, Relaxed);
+    for word in &table[TABLE_HEADER_WORDS..words] {
+        word.store(0, Relaxed);
+    }
+    Ok(Blob { table: number, len })
+}
+
+fn new_chunk(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    bytes: usize,
+) -> Result<u64, MemoryLimit> {
+    let bytes = CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(8);
+    let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;
+    memory.arena.cell(number)[0].store(1, Relaxed);
+    Ok(number)
+}
+
+/// Takes another reference to a value that the caller knows to be alive.
+pub(crate) fn retain(memory: &Memory, blob: Blob) {
+    // Relaxed: the caller's latch or lock keeps the table alive.
+    memory.arena.cell(blob.table)[0].fetch_add(1, Relaxed);
+}
+
+/// Drops a reference; the last one frees table and chunks.
+pub(crate) fn release(memory: &Memory, cache: &mut CellCache, blob: Blob) {
+    let table = memory.arena.cell(blob.table);
+    if table[0].fetch_sub(1, AcqRel) != 1 {
+        return;
+    }
+    for index in 0..chunk_count(blob.len) {
+        let number = chunk_of(table, index);
+        // 0: a chunk that a failed creation never got.
+        if number != 0 && memory.arena.cell(number)[0].fetch_sub(1, AcqRel) == 1 {
+            cache.free(&memory.arena, number);
+        }
+    }
+    cache.free(&memory.arena, blob.table);
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn bytes_of(memory: &Memory, blob: Blob) -> Vec<u8> {
+        let mut out = Vec::new();
+        read(memory, blob, 0, blob.len, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_patch_shares_chunks_and_both_versions_live() {
+        let memory = Memory::new(64 << 20).expect("address space");
+        let mut cache = CellCache::default();
+        let mut model: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+        let mut blob = create(&memory, &mut cache, 1, &model).expect("memory");
+        assert_eq!(bytes_of(&memory, blob), model);
+        let mut seed = 9u64;
+        for _ in 0..200 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let offset = (seed >> 33) as usize % (model.len() + 1);
+            let len = (seed >> 20) as usize % 100_000;
+            let patch = vec![seed as u8; len];
+            let next = patched(&memory, &mut cache, 1, blob, offset, &patch).expect("memory");
+            assert_eq!(
+                bytes_of(&memory, blob),
+                model,
+                "the old version is untouched"
+            );
+            let end = offset + len;
+            if model.len() < end {
+                model.resize(end, 0);
+            }
+            model[offset..end].copy_from_slice(&patch);
+            assert_eq!(bytes_of(&memory, next), model);
+            release(&memory, &mut cache, blob);
+            blob = next;
+        }
+        assert!(
+            memory.arena.held_bytes() < 8 << 20,
+            "replaced chunks are used again"
+        );
+        release(&memory, &mut cache, blob);
+    }
+
+    #[test]
+    fn running_out_of_memory_gives_all_chunks_back() {
+        let memory = Memory::new(8 << 20).expect("address space");
+        let mut cache = CellCache::default();
+        let big = vec![1; 7 << 20];
+        assert!(create(&memory, &mut cache, 1, &big).is_err());
+        let small = vec![2; 3 << 20];
+        let blob = create(&memory, &mut cache, 1, &small).expect("room again");
+        let patch = vec![3; 5 << 20];
+        assert!(patched(&memory, &mut cache, 1, blob, 10, &patch).is_err());
+        assert_eq!(bytes_of(&memory, blob), small);
+    }
+}

@@ -1,0 +1,369 @@
+//! The layout of a cell, and the reads and writes of it.
+//!
+//! ```text
+//! word 0   lock word: transaction lock, latch, scheme status, key length code (sync::lock_word)
+//! word 1   stamp: gsn, log, flags BUSY | ABSENT | DEAD
+//! word 2…  key, padded with zeros to whole words; or, for a key over 1 KiB: length, block number
+//! then     as many copies as the scheme asks for, of equal size:
+//!            bits 0..16 length, 16..24 tag, 24 large;  bits 32..64 and on: the value's bytes
+//!            or, if large: bits 32..64 the length, next word the number of the block table
+//! ```
+//! With an 8-byte key and 100 bytes of value a cell fills two cache lines.
+//!
+//! **Reads without a lock** copy the words and then look at the stamp again (a sequence lock whose
+//! version is the stamp, which grows with every commit and so never repeats):
+//! ```text
+//! writer: stamp := BUSY; fence Release; words …; stamp := new (Release)
+//! reader: stamp (Acquire), not BUSY; words …; fence Acquire; the same stamp again
+//! ```
+
+use stillpoint_format::Stamp;
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+    fence,
+};
+use stillpoint_sync::{Backoff, lock_word};
+
+use crate::blob::{self, Blob};
+use crate::stamp::{self, ABSENT, BUSY, DEAD};
+use crate::store::Memory;
+use crate::value::ValueRef;
+use crate::words;
+
+const HEADER_WORDS: usize = 2;
+/// Longer keys are kept in a block of their own.
+const INLINE_KEY_BYTES_MAX: usize = 1024;
+const LONG_KEY_CODE: u64 = 2047;
+const LONG_KEY_WORDS: usize = 2;
+/// A value with its 4 bytes of length and tag is kept in the cell up to this size.
+pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 2044;
+const COPY_WORDS_MIN: usize = 2;
+const META_BYTES: usize = 4;
+const LARGE: u64 = 1 << 24;
+
+/// Length, tag and place of a value, as the first word of a copy says.
+#[derive(Clone, Copy)]
+struct Meta(u64);
+
+impl Meta {
+    fn inline(len: usize, tag: u8) -> u64 {
+        len as u64 | u64::from(tag) << 16
+    }
+    fn large(len: usize, tag: u8) -> u64 {
+        LARGE | u64::from(tag) << 16 | (len as u64) << 32
+    }
+    fn tag(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
+    fn is_large(self) -> bool {
+        self.0 & LARGE != 0
+    }
+    fn inline_len(self) -> usize {
+        (self.0 & 0xffff) as usize
+    }
+    fn large_len(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+}
+
+/// Words of the key area.
+fn key_words(key_len: usize) -> usize {
+    if key_len <= INLINE_KEY_BYTES_MAX {
+        words::words_for(key_len)
+    } else {
+        LONG_KEY_WORDS
+    }
+}
+
+/// Bytes of a cell for a key and a value of `value_len` bytes in each of `copies` copies.
+pub(crate) fn cell_bytes(key_len: usize, value_len: usize, copies: usize) -> usize {
+    let inline = if value_len <= INLINE_VALUE_BYTES_MAX {
+        value_len
+    } else {
+        0
+    };
+    let copy = words::words_for(inline + META_BYTES).max(COPY_WORDS_MIN);
+    (HEADER_WORDS + key_words(key_len) + copies * copy) * 8
+}
+
+/// A record's cell.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell<'a> {
+    words: &'a [AtomicU64],
+    memory: &'a Memory,
+}
+
+/// What a read without a lock found.
+pub(crate) enum Glance {
+    /// The key has this value: tag and stamp; the bytes were appended.
+    Value(u8, Stamp),
+    /// The key has no value.
+    Absent(Stamp),
+    /// The cell belongs to another key or to none.
+    Other,
+}
+
+impl<'a> Cell<'a> {
+    pub(crate) fn new(memory: &'a Memory, number: u64) -> Self {
+        Self {
+            words: memory.arena.cell(number),
+            memory,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(self) -> &'a AtomicU64 {
+        &self.words[0]
+    }
+
+    #[inline]
+    pub(crate) fn stamp_word(self) -> u64 {
+        self.words[1].load(Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn is_dead(self) -> bool {
+        self.stamp_word() & DEAD != 0
+    }
+
+    /// True if the cell is one that was published and not freed since. Zeroed memory is none.
+    pub(crate) fn is_record(self) -> bool {
+        self.words.len() > HEADER_WORDS && {
+            let stamp = self.stamp_word();
+            stamp != 0 && stamp & DEAD == 0
+        }
+    }
+
+    fn key_code(self) -> u64 {
+        // Relaxed: the code never changes while the cell lives.
+        lock_word::user(self.lock().load(Relaxed))
+    }
+
+    #[inline]
+    fn key_area(self) -> usize {
+        match self.key_code() {
+            LONG_KEY_CODE => LONG_KEY_WORDS,
+            len => words::words_for(len as usize),
+        }
+    }
+
+    /// True if the cell holds this key.
+    #[inline]
+    pub(crate) fn has_key(self, key: &[u8]) -> bool {
+        if self.words.len() <= HEADER_WORDS {
+            return false;
+        }
+        let code = self.key_code();
+        if code == key.len() as u64 {
+            return words::starts_with(&self.words[HEADER_WORDS..], key);
+        }
+        code == LONG_KEY_CODE
+            && self.with_long_key(|words, len| len == key.len() && words::starts_with(words, key))
+    }
+
+    fn with_long_key<R>(self, look: impl FnOnce(&[AtomicU64], usize) -> R) -> R {
+        let len = self.words[HEADER_WORDS].load(Relaxed) as usize;
+        let block = self
+            .memory
+            .arena
+            .cell(self.words[HEADER_WORDS + 1].load(Relaxed));
+        look(block, len.min(block.len() * 8))
+    }
+
+    /// Appends the key.
+    pub(crate) fn read_key(self, out: &mut Vec<u8>) {
+        match self.key_code() {
+            LONG_KEY_CODE => self.with_long_key(|block, len| words::read(block, 0, len, out)),
+            len => words::read(&self.words[HEADER_WORDS..], 0, len as usize, out),
+        }
+    }
+
+    pub(crate) fn long_key_block(self) -> Option<u64> {
+        (self.key_code() == LONG_KEY_CODE).then(|| self.words[HEADER_WORDS + 1].load(Relaxed))
+    }
+
+    /// The words of the value's only copy.
+    // Schemes with several copies choose one by their status bits; with one there is no choice.
+    #[inline]
+    fn copy(self) -> &'a [AtomicU64] {
+        &self.words[HEADER_WORDS + self.key_area()..]
+    }
+
+    /// Longest value that stays in the cell.
+    pub(crate) fn inline_capacity(self) -> usize {
+        (self.copy().len() * 8 - META_BYTES).min(INLINE_VALUE_BYTES_MAX)
+    }
+
+    /// Makes an absent cell for a key. Nobody else may reach the cell before it is in the index.
+    pub(crate) fn initialise(self, key: &[u8], long_key: u64, lock: u64, stamp: Stamp) {
+        if key.len() <= INLINE_KEY_BYTES_MAX {
+            words::fill(&self.words[HEADER_WORDS..], key);
+        } else {
+            words::fill(self.memory.arena.cell(long_key), key);
+            self.words[HEADER_WORDS].store(key.len() as u64, Relaxed);
+            self.words[HEADER_WORDS + 1].store(long_key, Relaxed);
+        }
+        self.lock().store(lock, Relaxed);
+        self.words[1].store(stamp::word(stamp, ABSENT), Release);
+    }
+
+    /// The user field of the lock word for a key, and the bytes of the block it needs, if any.
+    pub(crate) fn key_code_for(key: &[u8]) -> (u64, Option<usize>) {
+        if key.len() <= INLINE_KEY_BYTES_MAX {
+            (key.len() as u64, None)
+        } else {
+            (LONG_KEY_CODE, Some(key.len()))
+        }
+    }
+
+    /// The value. The caller holds the lock or the latch, so that it cannot change.
+    #[inline]
+    pub(crate) fn value(self) -> Option<ValueRef<'a>> {
+        if self.stamp_word() & ABSENT != 0 {
+            return None;
+        }
+        Some(self.present_value())
+    }
+
+    fn present_value(self) -> ValueRef<'a> {
+        let copy = self.copy();
+        let meta = Meta(copy[0].load(Relaxed));
+        if meta.is_large() {
+            let table = copy[1].load(Relaxed);
+            ValueRef::large(
+                self.memory,
+                Blob {
+                    table,
+                    len: meta.large_len(),
+                },
+                meta.tag(),
+            )
+        } else {
+            ValueRef::inline(copy, META_BYTES, meta.inline_len(), meta.tag())
+        }
+    }
+
+    /// The large value's blocks, if the value is one.
+    pub(crate) fn blob(self) -> Option<Blob> {
+        if self.stamp_word() & ABSENT != 0 {
+            return None;
+        }
+        let copy = self.copy();
+        let meta = Meta(copy[0].load(Relaxed));
+        meta.is_large().then(|| Blob {
+            table: copy[1].load(Relaxed),
+            len: meta.large_len(),
+        })
+    }
+
+    /// Reads without a lock: appends the value if `key` has one. Call it inside a window.
+    pub(crate) fn glance(self, key: &[u8], out: &mut Vec<u8>) -> Glance {
+        let start = out.len();
+        let mut backoff = Backoff::new();
+        loop {
+            let before = self.stamp_word();
+            if before & BUSY != 0 {
+                backoff.wait();
+                continue;
+            }
+            if before & DEAD != 0 || !self.has_key(key) {
+                return Glance::Other;
+            }
+            let tag = if before & ABSENT == 0 {
+                self.copy_unlocked(out)
+            } else {
+                None
+            };
+            fence(Acquire);
+            // Relaxed: the fence orders the copy before this load.
+            if self.words[1].load(Relaxed) == before {
+                let stamp = Stamp::from_bits(before);
+                return match tag {
+                    Some(tag) => Glance::Value(tag, stamp),
+                    None => Glance::Absent(stamp),
+                };
+            }
+            out.truncate(start);
+        }
+    }
+
+    /// Appends what may be a torn value; the caller validates.
+    fn copy_unlocked(self, out: &mut Vec<u8>) -> Option<u8> {
+        let copy = self.copy();
+        let meta = Meta(copy[0].load(Relaxed));
+        if meta.is_large() {
+            let blob = Blob {
+                table: copy[1].load(Relaxed),
+                len: meta.large_len(),
+            };
+            // Only a valid length may be worth copying hundreds of megabytes.
+            if blob::is_plausible(self.memory, blob) {
+                blob::read(self.memory, blob, 0, blob.len, out);
+            }
+        } else {
+            let len = meta.inline_len().min(copy.len() * 8 - META_BYTES);
+            words::read(copy, META_BYTES, len, out);
+        }
+        Some(meta.tag())
+    }
+
+    /// Begins a change that readers without a lock must not half see. The caller holds the lock
+    /// exclusively, or is the only one who knows the cell.
+    #[inline]
+    pub(crate) fn begin_write(self) {
+        // Relaxed: the holder of the lock is the only writer; the fence orders this store before
+        // the writes that follow, partner of the Acquire fence in `glance`.
+        let stamp = self.words[1].load(Relaxed);
+        self.words[1].store(stamp | BUSY, Relaxed);
+        fence(Release);
+    }
+
+    /// Ends it: the cell has a value, written by `stamp`.
+    #[inline]
+    pub(crate) fn end_write(self, stamp: Stamp) {
+        self.words[1].store(stamp::word(stamp, 0), Release);
+    }
+
+    /// Ends it: the key has no value, removed by `stamp`.
+    pub(crate) fn end_delete(self, stamp: Stamp) {
+        self.words[1].store(stamp::word(stamp, ABSENT), Release);
+    }
+
+    /// The cell belongs to no key any more. The caller holds the lock exclusively.
+    pub(crate) fn kill(self) {
+        let stamp = self.words[1].load(Relaxed);
+        self.words[1].store(stamp | DEAD, Release);
+    }
+
+    /// Writes a value that fits.
+    #[inline]
+    pub(crate) fn put_inline(self, tag: u8, value: &[u8]) {
+        let copy = self.copy();
+        let (head, rest) = value.split_at(value.len().min(META_BYTES));
+        let mut first = [0; 4];
+        first[..head.len()].copy_from_slice(head);
+        let meta = Meta::inline(value.len(), tag) | u64::from(u32::from_le_bytes(first)) << 32;
+        copy[0].store(meta, Relaxed);
+        words::fill(&copy[1..], rest);
+    }
+
+    /// Points to a large value.
+    pub(crate) fn put_large(self, tag: u8, blob: Blob) {
+        let copy = self.copy();
+        copy[0].store(Meta::large(blob.len, tag), Relaxed);
+        copy[1].store(blob.table, Relaxed);
+    }
+
+    /// Overwrites part of an inline value, which may grow by it within the cell.
+    #[inline]
+    pub(crate) fn patch_inline(self, offset: usize, bytes: &[u8]) {
+        let copy = self.copy();
+        words::write(copy, META_BYTES + offset, bytes);
+        let meta = copy[0].load(Relaxed);
+        let end = (offset + bytes.len()) as u64;
+        if end > meta & 0xffff {
+            copy[0].store((meta & !0xffff) | end, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Commit: with all locks held, read the phase, append to the log, install the writes, release.
+//!
+//! Whatever can fail is done before the log takes the commit: memory for values that do not fit
+//! their cells is found first. Installing cannot fail.
+
+use stillpoint_format::Stamp;
+use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::lock_word;
+
+use crate::blob::{self, Blob};
+use crate::cell::INLINE_VALUE_BYTES_MAX;
+use crate::commit_log::{Commit, WriteSet};
+use crate::error::TxError;
+use crate::locking::LockState;
+use crate::pending::{NONE, OpKind};
+use crate::phase::PhaseWord;
+use crate::stamp::ABSENT;
+use crate::store::{MARK, mark_of};
+use crate::worker::Worker;
+
+/// Memory found for a write that does not fit its cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Prepared {
+    /// A large value, with its tag.
+    Large(Blob, u8),
+    /// A larger cell for a key that had no value.
+    Cell(u64),
+}
+
+impl Worker {
+    /// Commits and releases all locks; gives the stamp, `None` if nothing was written. Inside a
+    /// window. After an error the caller rolls back.
+    pub(crate) fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
+        let phase = self.store.driver().now();
+        self.touched.clear();
+        self.written.clear();
+        for (slot, held) in self.held.iter().enumerate() {
+            if matches!(held.state, LockState::Shared | LockState::Exclusive) {
+                self.touched.push(Stamp::from_bits(held.stamp_word));
+                if held.pending != NONE {
+                    self.written.push((self.first_key + slot, held.pending));
+                }
+            }
+        }
+        if self.written.is_empty() {
+            for at in 0..self.touched.len() {
+                self.depend_on(self.touched[at]);
+            }
+            self.release_all();
+            return Ok(None);
+        }
+        self.check_tables()?;
+        self.prepare(phase)?;
+        let Self {
+            keys,
+            written,
+            pending,
+            tables,
+            touched,
+            log,
+            ..
+        } = self;
+        let writes = WriteSet {
+            keys,
+            written,
+            pending,
+            tables,
+        };
+        let stamp = log.append(&Commit {
+            epoch: phase.epoch(),
+            touched,
+            writes,
+        })?;
+        for at in 0..self.written.len() {
+            let (key, first) = self.written[at];
+            self.install(key - self.first_key, first, stamp, phase);
+        }
+        self.depend_on(stamp);
+        self.release_all();
+        self.pending.clear();
+        self.prepared.clear();
+        Ok(Some(stamp))
+    }
+
+    /// A transaction that locked records of a table generation that is gone must not commit.
+    fn check_tables(&self) -> Result<(), TxError> {
+        for &(key, _) in &self.written {
+            let cell = self.held[key - self.first_key].cell;
+            let table = self.tables.get(self.keys.keys[key].table);
+            if table.map(|table| table.owner) != Some(self.store.memory().arena.owner_of(cell)) {
+                return Err(TxError::Conflict);
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes nothing, since nothing was done: frees what was prepared, releases the locks.
+    pub(crate) fn roll_back(&mut self) {
+        for (_, prepared) in std::mem::take(&mut self.prepared) {
+            match prepared {
+                Prepared::Large(blob, _) => {
+                    blob::release(self.store.memory(), &mut self.cache, blob);
+                }
+                Prepared::Cell(number) => self.retire_unpublished(number),
+            }
+        }
+        self.pending.clear();
+        self.release_all();
+    }
+
+    fn prepare(&mut self, phase: PhaseWord) -> Result<(), TxError> {
+        for at in 0..self.written.len() {
+            let (key, first) = self.written[at];
+            let op = *self.pending.op(first).expect("written");
+            let held = self.held[key - self.first_key];
+            let cell = self.store.cell(held.cell);
+            let prepared = match op.kind {
+                OpKind::Delete => continue,
+                OpKind::Put => {
+                    let len = self.pending.len_of(&op);
+                    if len <= cell.inline_capacity() {
+                        continue;
+                    }
+                    let absent = held.stamp_word & ABSENT != 0;
+                    if absent && len <= INLINE_VALUE_BYTES_MAX {
+                        Prepared::Cell(self.new_cell(key, len, Some(self.priority), phase)?)
+                    } else {
+                        let Self {
+                            store,
+                            cache,
+                            pending,
+                            ..
+                        } = self;
+                        let memory = store.memory();
+                        let owner = memory.arena.owner_of(held.cell);
+                        let blob = blob::create(memory, cache, owner, pending.bytes(&op))?;
+                        Prepared::Large(blob, op.tag)
+                    }
+                }
+                OpKind::Patch => match cell.blob() {
+                    None => continue,
+                    Some(old) => {
+                        let tag = cell.value().expect("it is large").tag();
+                        Prepared::Large(self.patch_large(held.cell, old, first)?, tag)
+                    }
+                },
+            };
+            self.prepared.push((key, prepared));
+        }
+        Ok(())
+    }
+
+    /// The large value after a chain of patches; the untouched chunks are shared with the old.
+    fn patch_large(&mut self, cell: u64, old: Blob, first: u32) -> Result<Blob, TxError> {
+        let Self {
+            store,
+            cache,
+            pending,
+            ..
+        } = self;
+        let memory = store.memory();
+        let owner = memory.arena.owner_of(cell);
+        let mut now = old;
+        let mut next = first;
+        while let Some(op) = pending.op(next) {
+            let offset = op.offset as usize;
+            let patched = blob::patched(memory, cache, owner, now, offset, pending.bytes(op));
+            if now != old {
+                blob::release(memory, cache, now);
+            }
+            now = patched?;
+            next = op.next;
+        }
+        Ok(now)
+    }
+
+    /// Puts one write into its cell.
+    #[inline]
+    fn install(&mut self, slot: usize, first: u32, stamp: Stamp, phase: PhaseWord) {
+        let held = self.held[slot];
+        let cell = self.store.cell(held.cell);
+        if self.store.marks() {
+            // Relaxed: outside a capture only the lock's holder changes the status; during one the
+            // slow path looks again under the latch.
+            let mark = lock_word::status(cell.lock().load(Relaxed)) & MARK;
+            if mark != mark_of(phase.epoch()) {
+                self.first_write(slot, phase);
+            }
+        }
+        let prepared = match self
+            .prepared
+            .iter()
+            .find(|(key, _)| *key == self.first_key + slot)
+        {
+            Some(&(_, prepared)) => Some(prepared),
+            None => None,
+        };
+        let op = *self.pending.op(first).expect("written");
+        let was_absent = held.stamp_word & ABSENT != 0;
+        if let Some(Prepared::Cell(number)) = prepared {
+            self.install_in_new_cell(slot, number, &op, stamp);
+        } else {
+            let old_blob = cell.blob();
+            cell.begin_write();
+            match (op.kind, prepared) {
+                (_, Some(Prepared::Large(blob, tag))) => cell.put_large(tag, blob),
+                (OpKind::Put, _) => cell.put_inline(op.tag, self.pending.bytes(&op)),
+                (OpKind::Patch, _) => self.patch_cell(held.cell, first),
+                (OpKind::Delete, _) => {}
+            }
+            if op.kind == OpKind::Delete {
+                cell.end_delete(stamp);
+            } else {
+                cell.end_write(stamp);
+            }
+            if let Some(blob) = old_blob.filter(|_| op.kind == OpKind::Delete || prepared.is_some())
+            {
+                self.reclaim.retire_blob(blob);
+            } else if let (Some(blob), OpKind::Put) = (old_blob, op.kind) {
+                self.reclaim.retire_blob(blob);
+            }
+        }
+        let change = i64::from(was_absent) - i64::from(op.kind == OpKind::Delete);
+        if change != 0 {
+            let table = self.tables.get(self.keys.keys[self.first_key + slot].table);
+            table.expect("checked").count(self.number, change);
+        }
+    }
+
+    #[inline]
+    fn patch_cell(&self, number: u64, first: u32) {
+        let cell = self.store.cell(number);
+        let mut next = first;
+        while let Some(op) = self.pending.op(next) {
+            cell.patch_inline(op.offset as usize, self.pending.bytes(op));
+            next = op.next;
+        }
+    }
+
+    /// The key had no value, and its cell is too small for the one it gets: a larger cell takes
+    /// its place in the index. Whoever waits for the old cell finds it dead and looks again.
+    fn install_in_new_cell(
+        &mut self,
+        slot: usize,
+        number: u64,
+        op: &crate::pending::Op,
+        stamp: Stamp,
+    ) {
+        let old_number = self.held[slot].cell;
+        let declared = self.keys.keys[self.first_key + slot];
+        let table = self.tables.get(declared.table).expect("checked");
+        let cell = self.store.cell(number);
+        cell.put_inline(op.tag, self.pending.bytes(op));
+        cell.end_write(stamp);
+        let replaced = table.index.replace(declared.hash, old_number, number);
+        debug_assert!(replaced, "a locked cell is in the index");
+        let old = self.store.cell(old_number);
+        old.kill();
+        lock_word::release_exclusive(old.lock());
+        self.reclaim.retire_cell(table.owner, old_number);
+        self.held[slot].cell = number;
+    }
+
+    /// The first commit after the point of consistency that changes this record: the checkpoint
+    /// gets the old value, unless the capture was here before.
+    #[cold]
+    fn first_write(&self, slot: usize, phase: PhaseWord) {
+        let cell = self.store.cell(self.held[slot].cell);
+        let mark = mark_of(phase.epoch());
+        let status = lock_word::status(lock_word::latch(cell.lock()));
+        if status & MARK != mark
+            && phase.is_capturing()
+            && let Some(value) = cell.value()
+        {
+            let index = self.first_key + slot;
+            let table = self
+                .tables
+                .get(self.keys.keys[index].table)
+                .expect("checked");
+            let image = self.store.image(table, self.keys.key(index), value);
+            self.store.policy().before_first_write(self.number, &image);
+        }
+        lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
+    }
+}

@@ -1,0 +1,169 @@
+//! What a commit gives to the journal, which the store does not know.
+
+use stillpoint_format::{LOG_NONE, Stamp};
+
+use crate::keys::KeySet;
+use crate::pending::{OpKind, Pending};
+use crate::worker::Tables;
+
+/// A transaction that is about to commit, with all its locks held.
+#[derive(Debug)]
+pub struct Commit<'a> {
+    /// The epoch it commits in.
+    pub epoch: u64,
+    /// Stamps of every record read or overwritten; the commit's own gsn must exceed them all.
+    pub touched: &'a [Stamp],
+    /// What it writes.
+    pub writes: WriteSet<'a>,
+}
+
+/// The journal refused a commit; the transaction is rolled back.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct LogRefused(#[from] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// Takes commits, in an order that respects their locks.
+pub trait CommitLog: Send {
+    /// Takes a commit and gives it its place: a gsn above all stamps it touched and above the last
+    /// of its log. Called inside a window, with all locks held: appends to memory and returns.
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused>;
+
+    /// True if whatever this stamp stands for survives any crash. Records deleted by it may then
+    /// be reclaimed.
+    fn is_closed(&self, stamp: Stamp) -> bool;
+
+    /// True if workers shall collect the stamps that their answers depend on.
+    fn wants_dependencies(&self) -> bool {
+        false
+    }
+}
+
+/// One write of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// Table.
+    pub table: u16,
+    /// Generation of the table.
+    pub generation: u32,
+    /// Key.
+    pub key: &'a [u8],
+    /// What happens to it.
+    pub change: Change<'a>,
+}
+
+/// What happens to a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// It has this value now.
+    Put {
+        /// Tag of the value.
+        tag: u8,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// It has no value any more.
+    Delete,
+    /// Ranges of its value change, in this order.
+    Patch(Patches<'a>),
+}
+
+/// Changed ranges of a value: pairs of offset and bytes. A range that begins inside the value or
+/// at its end may reach beyond it: the value grows.
+#[derive(Clone, Copy, Debug)]
+pub struct Patches<'a> {
+    pending: &'a Pending,
+    next: u32,
+}
+
+impl<'a> Iterator for Patches<'a> {
+    type Item = (usize, &'a [u8]);
+    fn next(&mut self) -> Option<Self::Item> {
+        let op = self.pending.op(self.next)?;
+        self.next = op.next;
+        Some((op.offset as usize, self.pending.bytes(op)))
+    }
+}
+
+/// The writes of a transaction, in the order of its keys.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteSet<'a> {
+    pub(crate) keys: &'a KeySet,
+    /// Key index and first pending operation of every key written.
+    pub(crate) written: &'a [(usize, u32)],
+    pub(crate) pending: &'a Pending,
+    pub(crate) tables: &'a Tables,
+}
+
+impl<'a> WriteSet<'a> {
+    /// The writes.
+    pub fn iter(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
+        let Self {
+            keys,
+            written,
+            pending,
+            tables,
+        } = *self;
+        written.iter().filter_map(move |&(key, first)| {
+            let declared = &keys.keys[key];
+            let op = pending.op(first)?;
+            let change = match op.kind {
+                OpKind::Put => Change::Put {
+                    tag: op.tag,
+                    value: pending.bytes(op),
+                },
+                OpKind::Delete => Change::Delete,
+                OpKind::Patch => Change::Patch(Patches {
+                    pending,
+                    next: first,
+                }),
+            };
+            let generation = tables.get(declared.table)?.generation;
+            Some(Write {
+                table: declared.table.0,
+                generation,
+                key: keys.key(key),
+                change,
+            })
+        })
+    }
+
+    /// Number of keys written.
+    pub fn len(&self) -> usize {
+        self.written.len()
+    }
+
+    /// True if nothing is written.
+    pub fn is_empty(&self) -> bool {
+        self.written.is_empty()
+    }
+}
+
+/// A log that keeps nothing: it only counts.
+#[derive(Debug, Default)]
+pub struct NoLog {
+    gsn: u64,
+}
+
+impl NoLog {
+    /// A log whose gsns begin above `floor`.
+    pub fn above(floor: u64) -> Self {
+        Self { gsn: floor }
+    }
+}
+
+impl CommitLog for NoLog {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        let touched = commit
+            .touched
+            .iter()
+            .map(|stamp| stamp.gsn())
+            .max()
+            .unwrap_or(0);
+        self.gsn = self.gsn.max(touched) + 1;
+        Ok(Stamp::new(self.gsn, LOG_NONE))
+    }
+
+    fn is_closed(&self, _: Stamp) -> bool {
+        true
+    }
+}

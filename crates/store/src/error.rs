@@ -1,0 +1,62 @@
+use crate::arena::MemoryLimit;
+use crate::commit_log::LogRefused;
+use crate::table::TableId;
+
+/// Why a transaction did not commit. Whatever it had written is gone with it.
+#[derive(Debug, thiserror::Error)]
+pub enum TxError {
+    /// An older or declared transaction holds a lock. The engine retries by itself; pass it on.
+    #[error("the transaction met a lock of an older one and is tried again")]
+    Conflict,
+    /// Memory ran out.
+    #[error(transparent)]
+    Memory(#[from] MemoryLimit),
+    /// A key is longer than 65,536 bytes.
+    #[error("a key of {len} bytes is too long; the limit is 65536")]
+    KeyTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A value is longer than 512 MiB.
+    #[error("a value of {len} bytes is too long; the limit is 536870912")]
+    ValueTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A patch begins beyond the end of the value, or the key has none.
+    #[error("a patch at offset {offset} is outside the value, which has {len} bytes")]
+    PatchOutsideValue {
+        /// Offset of the patch.
+        offset: usize,
+        /// Length of the value; 0 without one.
+        len: usize,
+    },
+    /// A key declared for reading was written.
+    #[error("key number {slot} was declared for reading; declare it with Mode::Write")]
+    DeclaredForReading {
+        /// Its slot.
+        slot: u32,
+    },
+    /// A transaction with declared keys asked for one it had not declared.
+    #[error("the key was not declared; name it in Procedure::declare")]
+    NotDeclared,
+    /// There is no such table.
+    #[error("there is no table number {}", .0.0)]
+    NoSuchTable(TableId),
+    /// The index of a table has no address space left.
+    #[error("the index of table number {} is full: no address space is left for it", .0.0)]
+    IndexFull(TableId),
+    /// The journal refused the commit.
+    #[error(transparent)]
+    Log(#[from] LogRefused),
+    /// The procedure gave up.
+    #[error("the transaction was abandoned: {0}")]
+    Abandoned(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl TxError {
+    /// An error with which a procedure gives up.
+    pub fn abandon(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Abandoned(reason.into())
+    }
+}

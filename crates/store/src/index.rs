@@ -1,0 +1,559 @@
+//! The hash index: linear hashing over a contiguous reservation, so that it grows one bucket at a
+//! time, without a directory and without a pause (Litwin 1980).
+//!
+//! ```text
+//! bucket (64 bytes):  [ control | entry × 7 ]
+//! control:            overflow bucket number << 8 | lock bit
+//! entry:              hash bits 8..36 << 36 | cell number (36 bits);  0 = empty
+//! state:              level << 56 | split
+//! bucket of a hash:   h mod 2^level, or h mod 2^(level+1) where that is below `split`
+//! ```
+//!
+//! Readers take no lock and write nothing. An entry never moves inside its bucket. A split fills
+//! the new bucket before it publishes the new state, and empties the old one after that; a reader
+//! that misses looks at the state again, and a changed state means another try. The bits of a hash
+//! that choose between the two buckets of a split are in the entry, so a split touches no cell.
+//!
+//! Growth: beyond [`LOAD_START`] entries per bucket a round of splits begins, and every insertion
+//! adds [`SPLITS_PER_INSERT`] of them until the number of buckets has doubled.
+
+use stillpoint_mem::{HUGE_PAGE_BYTES, Region, RegionError};
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use stillpoint_sync::{Backoff, CachePadded};
+
+use crate::arena::NUMBER_BITS;
+
+const BUCKET_WORDS: usize = 8;
+const ENTRIES: usize = BUCKET_WORDS - 1;
+const LOCK: u64 = 1;
+const OVERFLOW_SHIFT: u32 = 8;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+/// The lowest hash bit that entries keep; the level never falls below it.
+const LEVEL_MIN: u32 = 8;
+const LEVEL_MAX: u32 = 35;
+const SPLIT_MASK: u64 = (1 << 56) - 1;
+/// Entries per bucket, in quarters, at which a round of splits begins.
+const LOAD_START_QUARTERS: u64 = 18;
+const SPLITS_PER_INSERT: u32 = 4;
+/// Entry counters, to keep inserting workers off each other's lines.
+const COUNTERS: usize = 16;
+/// A worker looks at the total every so many insertions.
+const CHECK_EVERY: i64 = 32;
+
+/// Address space for buckets and for overflow buckets.
+const BUCKET_RESERVE_BYTES: usize = 64 << 30;
+const OVERFLOW_RESERVE_BYTES: usize = 32 << 30;
+const RESERVE_BYTES_MIN: usize = 8 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Index {
+    buckets: Region,
+    overflow: Region,
+    /// Overflow buckets taken; number 0 is none.
+    overflow_taken: AtomicU64,
+    state: AtomicU64,
+    splitting: AtomicBool,
+    growing: AtomicBool,
+    entries: [CachePadded<AtomicI64>; COUNTERS],
+    populated_bytes: AtomicUsize,
+}
+
+/// What an insertion found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    New,
+    /// The key is there already, in this cell.
+    Existing(u64),
+    /// The reservation of address space is used up.
+    Full,
+}
+
+#[inline]
+fn entry(hash: u64, cell: u64) -> u64 {
+    debug_assert!(cell != 0 && cell <= NUMBER_MASK);
+    (hash >> LEVEL_MIN) << NUMBER_BITS | cell
+}
+
+#[inline]
+fn has_tag(entry: u64, hash: u64) -> bool {
+    entry != 0 && (entry ^ (hash >> LEVEL_MIN) << NUMBER_BITS) >> NUMBER_BITS == 0
+}
+
+/// The hash bit that a split from `level` to `level + 1` looks at.
+fn goes_up(entry: u64, level: u32) -> bool {
+    entry >> (NUMBER_BITS + level - LEVEL_MIN) & 1 == 1
+}
+
+#[inline]
+fn bucket_of(state: u64, hash: u64) -> u64 {
+    let level = (state >> 56) as u32;
+    let wide = hash & ((2 << level) - 1);
+    let narrow = hash & ((1 << level) - 1);
+    // A bucket below 2^level + split exists; `wide` is either `narrow` or `narrow + 2^level`.
+    if wide < (1 << level) + (state & SPLIT_MASK) {
+        wide
+    } else {
+        narrow
+    }
+}
+
+impl Index {
+    pub(crate) fn new() -> Result<Self, RegionError> {
+        let counter = || CachePadded::new(AtomicI64::new(0));
+        Ok(Self {
+            buckets: Region::reserve_up_to(BUCKET_RESERVE_BYTES, RESERVE_BYTES_MIN)?,
+            overflow: Region::reserve_up_to(OVERFLOW_RESERVE_BYTES, RESERVE_BYTES_MIN)?,
+            overflow_taken: AtomicU64::new(1),
+            state: AtomicU64::new(u64::from(LEVEL_MIN) << 56),
+            splitting: AtomicBool::new(false),
+            growing: AtomicBool::new(false),
+            entries: std::array::from_fn(|_| counter()),
+            populated_bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Makes room for `entries` before the first insertion.
+    pub(crate) fn reserve(&self, entries: u64) {
+        if self.len() != 0 {
+            return;
+        }
+        let buckets = (entries * 4).div_ceil(LOAD_START_QUARTERS).max(1);
+        let room = (self.buckets.words().len() / BUCKET_WORDS) as u64;
+        let level = buckets.next_power_of_two().min(room / 2).ilog2();
+        let level = level.clamp(LEVEL_MIN, LEVEL_MAX);
+        self.state.store(u64::from(level) << 56, Release);
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> u64 {
+        let sum: i64 = self
+            .entries
+            .iter()
+            .map(|counter| counter.load(Relaxed))
+            .sum();
+        sum.max(0).unsigned_abs()
+    }
+
+    fn bucket_count(&self) -> u64 {
+        let state = self.state.load(Relaxed);
+        (1 << (state >> 56)) + (state & SPLIT_MASK)
+    }
+
+    /// Bytes of buckets in use.
+    pub(crate) fn held_bytes(&self) -> usize {
+        (self.bucket_count() + self.overflow_taken.load(Relaxed)) as usize * BUCKET_WORDS * 8
+    }
+
+    /// Touches pages that the next splits will need. True if there was work.
+    pub(crate) fn populate_ahead(&self) -> bool {
+        let used = self.bucket_count() as usize * BUCKET_WORDS * 8;
+        let goal = used + (used / 8).clamp(HUGE_PAGE_BYTES, 16 * HUGE_PAGE_BYTES);
+        let from = self
+            .populated_bytes
+            .load(Relaxed)
+            .max(used / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
+        if from >= goal || from + HUGE_PAGE_BYTES > self.buckets.len_bytes() {
+            return false;
+        }
+        self.buckets.populate(from / 8, HUGE_PAGE_BYTES / 8);
+        self.populated_bytes.store(from + HUGE_PAGE_BYTES, Relaxed);
+        from + HUGE_PAGE_BYTES < goal
+    }
+
+    #[inline]
+    fn bucket(&self, number: u64) -> &[AtomicU64] {
+        let first = number as usize * BUCKET_WORDS;
+        &self.buckets.words()[first..first + BUCKET_WORDS]
+    }
+
+    fn overflow_bucket(&self, number: u64) -> &[AtomicU64] {
+        let first = number as usize * BUCKET_WORDS;
+        &self.overflow.words()[first..first + BUCKET_WORDS]
+    }
+
+    /// The chain that begins with a bucket.
+    fn chain<'a>(&'a self, first: &'a [AtomicU64]) -> impl Iterator<Item = &'a [AtomicU64]> {
+        std::iter::successors(Some(first), |bucket| {
+            match bucket[0].load(Acquire) >> OVERFLOW_SHIFT {
+                0 => None,
+                number => Some(self.overflow_bucket(number)),
+            }
+        })
+    }
+
+    /// Brings the bucket of a hash nearer.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        // Relaxed: a hint.
+        let number = bucket_of(self.state.load(Relaxed), hash);
+        stillpoint_mem::prefetch(&self.bucket(number)[0]);
+    }
+
+    /// The first cell in the hash's bucket whose tag fits; it may hold another key. 0 if none.
+    #[inline]
+    pub(crate) fn candidate(&self, hash: u64) -> u64 {
+        let bucket = self.bucket(bucket_of(self.state.load(Acquire), hash));
+        for slot in &bucket[1..] {
+            let seen = slot.load(Acquire);
+            if has_tag(seen, hash) {
+                return seen & NUMBER_MASK;
+            }
+        }
+        0
+    }
+
+    /// The cell of a key; `is_key` says whether a cell holds it. Call it inside a window.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, mut is_key: impl FnMut(u64) -> bool) -> Option<u64> {
+        loop {
+            let state = self.state.load(Acquire);
+            let first = self.bucket(bucket_of(state, hash));
+            for bucket in self.chain(first) {
+                for slot in &bucket[1..] {
+                    let seen = slot.load(Acquire);
+                    if has_tag(seen, hash) && is_key(seen & NUMBER_MASK) {
+                        return Some(seen & NUMBER_MASK);
+                    }
+                }
+            }
+            // The loads above are Acquire: had one seen an entry cleared by a split, this load
+            // would see the state that the split published before.
+            if bucket_of(self.state.load(Acquire), hash) == bucket_of(state, hash) {
+                return None;
+            }
+        }
+    }
+
+    fn lock(&self, hash: u64) -> &[AtomicU64] {
+        loop {
+            let number = bucket_of(self.state.load(Acquire), hash);
+            let bucket = self.bucket(number);
+            self.lock_bucket(bucket);
+            if bucket_of(self.state.load(Acquire), hash) == number {
+                return bucket;
+            }
+            self.unlock(bucket);
+        }
+    }
+
+    fn lock_bucket(&self, bucket: &[AtomicU64]) {
+        let mut backoff = Backoff::new();
+        while bucket[0].fetch_or(LOCK, Acquire) & LOCK != 0 {
+            backoff.wait();
+        }
+    }
+
+    fn unlock(&self, bucket: &[AtomicU64]) {
+        bucket[0].fetch_and(!LOCK, Release);
+    }
+
+    /// Adds a cell for a key that is not there yet. `worker` spreads the counters.
+    pub(crate) fn insert(
+        &self,
+        worker: usize,
+        hash: u64,
+        cell: u64,
+        mut is_key: impl FnMut(u64) -> bool,
+    ) -> Inserted {
+        let first = self.lock(hash);
+        let existing = self
+            .chain(first)
+            .flat_map(|bucket| &bucket[1..])
+            .find_map(|slot| {
+                let seen = slot.load(Acquire);
+                (has_tag(seen, hash) && is_key(seen & NUMBER_MASK)).then_some(seen & NUMBER_MASK)
+            });
+        let stored = existing.is_none() && self.store(first, entry(hash, cell));
+        self.unlock(first);
+        match existing {
+            Some(cell) => Inserted::Existing(cell),
+            None if !stored => Inserted::Full,
+            None => {
+                self.count_and_grow(worker);
+                Inserted::New
+            }
+        }
+    }
+
+    /// Puts an entry into a free place of a locked (or unpublished) chain.
+    fn store(&self, first: &[AtomicU64], new: u64) -> bool {
+        let mut last = first;
+        for bucket in self.chain(first) {
+            if let Some(slot) = bucket[1..].iter().find(|slot| slot.load(Relaxed) == 0) {
+                slot.store(new, Release);
+                return true;
+            }
+            last = bucket;
+        }
+        // Relaxed: the number is published by the control word below.
+        let number = self.overflow_taken.fetch_add(1, Relaxed);
+        if (number as usize + 1) * BUCKET_WORDS > self.overflow.words().len() {
+            self.overflow_taken.fetch_sub(1, Relaxed);
+            return false;
+        }
+        self.overflow_bucket(number)[1].store(new, Release);
+        last[0].fetch_or(number << OVERFLOW_SHIFT, Release);
+        true
+    }
+
+    /// Replaces a key's cell by another; the caller holds the lock of the old one.
+    pub(crate) fn replace(&self, hash: u64, old: u64, new: u64) -> bool {
+        let first = self.lock(hash);
+        let slot = self.slot_of(first, entry(hash, old));
+        if let Some(slot) = slot {
+            slot.store(entry(hash, new), Release);
+        }
+        self.unlock(first);
+        slot.is_some()
+    }
+
+    /// Removes a key's cell; false if it is not there.
+    pub(crate) fn remove(&self, worker: usize, hash: u64, cell: u64) -> bool {
+        let first = self.lock(hash);
+        let slot = self.slot_of(first, entry(hash, cell));
+        if let Some(slot) = slot {
+            slot.store(0, Release);
+            // Relaxed: a count.
+            self.entries[worker % COUNTERS].fetch_sub(1, Relaxed);
+        }
+        self.unlock(first);
+        slot.is_some()
+    }
+
+    fn slot_of<'a>(&'a self, first: &'a [AtomicU64], wanted: u64) -> Option<&'a AtomicU64> {
+        self.chain(first)
+            .flat_map(|bucket| &bucket[1..])
+            .find(|slot| slot.load(Relaxed) == wanted)
+    }
+
+    fn count_and_grow(&self, worker: usize) {
+        // Relaxed: counts and hints; the split itself synchronises.
+        let own = self.entries[worker % COUNTERS].fetch_add(1, Relaxed);
+        if own % CHECK_EVERY == 0 && !self.growing.load(Relaxed) {
+            let full = self.len() * 4 > self.bucket_count() * LOAD_START_QUARTERS;
+            if full {
+                self.growing.store(true, Relaxed);
+            }
+        }
+        if self.growing.load(Relaxed) {
+            for _ in 0..SPLITS_PER_INSERT {
+                if self.split_next() {
+                    self.growing.store(false, Relaxed);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Splits the next bucket, unless another worker is at it; true when a round is complete or no
+    /// room is left.
+    fn split_next(&self) -> bool {
+        if self.splitting.swap(true, Acquire) {
+            return false;
+        }
+        let state = self.state.load(Relaxed);
+        let (level, split) = ((state >> 56) as u32, state & SPLIT_MASK);
+        let new = (1 << level) + split;
+        let room = (new as usize + 1) * BUCKET_WORDS <= self.buckets.words().len();
+        let done = if level < LEVEL_MAX && room {
+            let last = split + 1 == 1 << level;
+            let next = if last {
+                u64::from(level + 1) << 56
+            } else {
+                state + 1
+            };
+            self.split(self.bucket(split), self.bucket(new), level, next);
+            last
+        } else {
+            true
+        };
+        self.splitting.store(false, Release);
+        done
+    }
+
+    fn split(&self, old: &[AtomicU64], new: &[AtomicU64], level: u32, next_state: u64) {
+        self.lock_bucket(old);
+        let mut moved = true;
+        for slot in self.chain(old).flat_map(|bucket| &bucket[1..]) {
+            let seen = slot.load(Relaxed);
+            if seen != 0 && goes_up(seen, level) {
+                moved &= self.store(new, seen);
+            }
+        }
+        // Without room for an overflow bucket the split is left for later.
+        if moved {
+            self.state.store(next_state, Release);
+            for slot in self.chain(old).flat_map(|bucket| &bucket[1..]) {
+                let seen = slot.load(Relaxed);
+                if seen != 0 && goes_up(seen, level) {
+                    slot.store(0, Release);
+                }
+            }
+        } else {
+            for slot in self.chain(new).flat_map(|bucket| &bucket[1..]) {
+                slot.store(0, Relaxed);
+            }
+        }
+        self.unlock(old);
+    }
+
+    /// Visits the cells of the buckets at one cursor position and returns the next position, 0 at
+    /// the end. A cell present during the whole scan is visited at least once, however the index
+    /// grows meanwhile (positions count in bit-reversed order, as in Redis's SCAN).
+    pub(crate) fn scan(&self, cursor: u64, mut visit: impl FnMut(u64)) -> u64 {
+        let state = self.state.load(Acquire);
+        let level = (state >> 56) as u32;
+        let mask = (1u64 << level) - 1;
+        let narrow = cursor & mask;
+        let upper = narrow + (1 << level);
+        // A bucket already split is scanned with its other half.
+        for number in [Some(narrow), (upper < self.bucket_count()).then_some(upper)] {
+            let Some(number) = number else { continue };
+            for slot in self
+                .chain(self.bucket(number))
+                .flat_map(|bucket| &bucket[1..])
+            {
+                let seen = slot.load(Acquire);
+                if seen != 0 {
+                    visit(seen & NUMBER_MASK);
+                }
+            }
+        }
+        ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits()
+    }
+
+    /// Number of positions of a scan.
+    pub(crate) fn positions(&self) -> u64 {
+        1 << (self.state.load(Acquire) >> 56)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, HashSet};
+
+    /// Hashes whose cells are their key: the mixing keeps low bits lively.
+    fn hash(key: u64) -> u64 {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .rotate_left(29)
+            .wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+
+    #[test]
+    fn grows_through_many_rounds_and_finds_all() {
+        let index = Index::new().expect("address space");
+        let n = 200_000;
+        for key in 1..=n {
+            assert_eq!(
+                index.insert(0, hash(key), key, |cell| cell == key),
+                Inserted::New
+            );
+            if key % 97 == 0 {
+                let old = key / 2 + 1;
+                assert_eq!(index.find(hash(old), |cell| cell == old), Some(old));
+            }
+        }
+        assert_eq!(index.len(), n);
+        assert!(index.bucket_count() * 5 > n && index.bucket_count() < n);
+        for key in 1..=n {
+            assert_eq!(
+                index.find(hash(key), |cell| cell == key),
+                Some(key),
+                "{key}"
+            );
+            assert_eq!(
+                index.insert(0, hash(key), 9, |cell| cell == key),
+                Inserted::Existing(key)
+            );
+        }
+        assert_eq!(index.find(hash(n + 1), |cell| cell == n + 1), None);
+        for key in (1..=n).step_by(2) {
+            assert!(index.remove(0, hash(key), key));
+            assert!(!index.remove(0, hash(key), key));
+        }
+        for key in 1..=n {
+            let expected = (key % 2 == 0).then_some(key);
+            assert_eq!(index.find(hash(key), |cell| cell == key), expected);
+        }
+    }
+
+    #[test]
+    fn colliding_hashes_go_to_overflow_buckets() {
+        let index = Index::new().expect("address space");
+        for key in 1..=1000 {
+            assert_eq!(index.insert(0, 42, key, |cell| cell == key), Inserted::New);
+        }
+        for key in 1..=1000 {
+            assert_eq!(index.find(42, |cell| cell == key), Some(key));
+            assert!(index.remove(0, 42, key));
+        }
+        assert_eq!(index.len(), 0);
+    }
+
+    #[test]
+    fn a_scan_meets_every_lasting_entry_though_the_index_grows() {
+        let index = Index::new().expect("address space");
+        let lasting = 3_000;
+        for key in 1..=lasting {
+            index.insert(0, hash(key), key, |cell| cell == key);
+        }
+        let mut seen = HashSet::new();
+        let mut cursor = 0;
+        let mut next = lasting;
+        loop {
+            cursor = index.scan(cursor, |cell| {
+                seen.insert(cell);
+            });
+            if cursor == 0 {
+                break;
+            }
+            for _ in 0..20 {
+                next += 1;
+                index.insert(0, hash(next), next, |cell| cell == next);
+            }
+        }
+        assert!((1..=lasting).all(|key| seen.contains(&key)));
+        assert!(next > 4 * lasting, "the index grew during the scan");
+    }
+
+    #[test]
+    fn readers_and_writers_side_by_side() {
+        let index = std::sync::Arc::new(Index::new().expect("address space"));
+        let per_thread = 60_000u64;
+        let threads: Vec<_> = (0..4u64)
+            .map(|t| {
+                let index = index.clone();
+                stillpoint_io::spawn(&format!("index-{t}"), move || {
+                    let keys = (1..=per_thread).map(|i| i * 4 + t);
+                    let mut mine = BTreeMap::new();
+                    for key in keys {
+                        assert_eq!(
+                            index.insert(t as usize, hash(key), key, |cell| cell == key),
+                            Inserted::New
+                        );
+                        mine.insert(key, ());
+                        if key % 3 == 0 {
+                            assert!(index.remove(t as usize, hash(key), key));
+                            mine.remove(&key);
+                        }
+                        let old = 4 + t;
+                        let expected = mine.contains_key(&old).then_some(old);
+                        assert_eq!(index.find(hash(old), |cell| cell == old), expected);
+                    }
+                    for key in (1..=per_thread).map(|i| i * 4 + t) {
+                        let expected = mine.contains_key(&key).then_some(key);
+                        assert_eq!(index.find(hash(key), |cell| cell == key), expected);
+                    }
+                })
+                .expect("a thread")
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    }
+}

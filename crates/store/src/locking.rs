@@ -1,0 +1,461 @@
+//! Finding the cells of a transaction's keys, and locking them.
+//!
+//! Declared keys are first tried in the order of their declaration, which nearly always succeeds
+//! and sorts nothing. If one is held by another transaction, all are given back and taken in the
+//! order of their cell numbers, waiting where need be: no cycle of waits can close, so a declared
+//! transaction is never aborted. Undeclared keys are locked one by one under wait-die.
+
+use stillpoint_sync::Backoff;
+use stillpoint_sync::lock_word::{self, Held as HeldBy, Priority};
+
+use crate::arena::Kind;
+use crate::cell::{Cell, cell_bytes};
+use crate::error::TxError;
+use crate::index::Inserted;
+use crate::keys::Mode;
+use crate::pending;
+use crate::phase::{Phase, PhaseWord};
+use crate::stamp::ABSENT;
+use crate::store::mark_of;
+use crate::worker::Worker;
+
+const KEY_BYTES_MAX: usize = stillpoint_format::KEY_BYTES_MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockState {
+    None,
+    Shared,
+    Exclusive,
+    /// The same record as an earlier slot of the transaction.
+    Alias(u32),
+    /// Read without a lock into the worker's scratch buffer, with this tag if it had a value.
+    Snapshot(Option<u8>),
+}
+
+/// What a transaction knows of one of its keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) cell: u64,
+    pub(crate) state: LockState,
+    /// The stamp word when the lock was taken.
+    pub(crate) stamp_word: u64,
+    /// First pending operation.
+    pub(crate) pending: u32,
+}
+
+impl Held {
+    fn unlocked(cell: u64) -> Self {
+        Self {
+            cell,
+            state: LockState::None,
+            stamp_word: 0,
+            pending: pending::NONE,
+        }
+    }
+}
+
+/// A cell could not be locked at once.
+enum Refused {
+    Held(Priority),
+    /// The cell stopped being the key's; look for it again.
+    Gone,
+}
+
+impl Worker {
+    /// Reads a declared key without locking it.
+    pub(crate) fn snapshot_key(&mut self, index: usize) -> Result<(), TxError> {
+        let declared = self.keys.keys[index];
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let key = self.keys.key(index);
+        let found = self.glance(
+            declared.table,
+            key,
+            declared.hash,
+            declared.candidate,
+            &mut scratch,
+        );
+        self.scratch = scratch;
+        let (tag, stamp) = found?;
+        self.held.push(Held {
+            state: LockState::Snapshot(tag),
+            stamp_word: stamp.to_bits() | if tag.is_none() { ABSENT } else { 0 },
+            ..Held::unlocked(0)
+        });
+        self.depend_on(stamp);
+        Ok(())
+    }
+
+    /// Locks the declared keys of one transaction.
+    pub(crate) fn lock_declared(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
+        for index in keys.clone() {
+            let candidate = self.keys.keys[index].candidate;
+            let cell = if candidate != 0 && self.is_cell_of(candidate, index) {
+                candidate
+            } else {
+                self.resolve(index)?
+            };
+            let mode = self.keys.keys[index].mode;
+            if self.take(cell, mode, Priority::DECLARED).is_err() && !self.alias(cell, mode) {
+                return self.lock_in_order(keys);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if the cell holds the key, now.
+    #[inline]
+    fn is_cell_of(&self, cell: u64, index: usize) -> bool {
+        let cell = self.store.cell(cell);
+        cell.has_key(self.keys.key(index)) && !cell.is_dead()
+    }
+
+    /// Locks a cell and enters it as the next slot.
+    #[inline]
+    fn take(&mut self, number: u64, mode: Mode, priority: Priority) -> Result<(), Refused> {
+        let (state, stamp_word) = self.lock_cell(number, mode, priority)?;
+        self.held.push(Held {
+            state,
+            stamp_word,
+            ..Held::unlocked(number)
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn lock_cell(
+        &self,
+        number: u64,
+        mode: Mode,
+        priority: Priority,
+    ) -> Result<(LockState, u64), Refused> {
+        let cell = self.store.cell(number);
+        let (locked, state) = match mode {
+            Mode::Write => (
+                lock_word::try_exclusive(cell.lock(), priority),
+                LockState::Exclusive,
+            ),
+            Mode::Read => (
+                lock_word::try_shared(cell.lock(), priority),
+                LockState::Shared,
+            ),
+        };
+        locked.map_err(|HeldBy(by)| Refused::Held(by))?;
+        let stamp_word = cell.stamp_word();
+        if stamp_word & crate::stamp::DEAD != 0 {
+            release(cell, state);
+            return Err(Refused::Gone);
+        }
+        Ok((state, stamp_word))
+    }
+
+    /// True if the transaction holds the cell already; the next slot then means the same record.
+    fn alias(&mut self, number: u64, mode: Mode) -> bool {
+        let Some(at) = self.slot_of_cell(number) else {
+            return false;
+        };
+        if mode == Mode::Write && self.held[at].state == LockState::Shared {
+            let lock = self.store.cell(number).lock();
+            if lock_word::try_upgrade(lock, self.priority).is_err() {
+                return false;
+            }
+            self.held[at].state = LockState::Exclusive;
+        }
+        self.held.push(Held {
+            state: LockState::Alias(at as u32),
+            ..Held::unlocked(number)
+        });
+        true
+    }
+
+    fn slot_of_cell(&self, number: u64) -> Option<usize> {
+        self.held.iter().position(|held| {
+            held.cell == number && matches!(held.state, LockState::Shared | LockState::Exclusive)
+        })
+    }
+
+    /// Gives all locks back and takes them in the order of cell numbers.
+    #[cold]
+    fn lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
+        self.store
+            .begin_transaction(self.number, self.tables.version);
+        let mut backoff = Backoff::new();
+        let locked = loop {
+            self.release_all();
+            match self.try_lock_in_order(keys.clone()) {
+                Ok(true) => break Ok(()),
+                Ok(false) => self.wait_outside(&mut backoff),
+                Err(error) => break Err(error),
+            }
+        };
+        if locked.is_err() {
+            self.release_all();
+        }
+        self.store.end_transaction(self.number);
+        locked
+    }
+
+    fn try_lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<bool, TxError> {
+        for index in keys.clone() {
+            let cell = self.resolve(index)?;
+            self.held.push(Held::unlocked(cell));
+        }
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|&slot| {
+            (
+                self.held[slot].cell,
+                std::cmp::Reverse(self.keys.keys[keys.start + slot].mode),
+            )
+        });
+        let mut previous: Option<usize> = None;
+        for slot in order {
+            let cell = self.held[slot].cell;
+            if let Some(base) = previous.filter(|&base| self.held[base].cell == cell) {
+                // Slots of one record: the first in order has the strongest mode.
+                self.held[slot].state = LockState::Alias(base as u32);
+                continue;
+            }
+            if !self.wait_for(keys.start + slot, slot)? {
+                return Ok(false);
+            }
+            previous = Some(slot);
+        }
+        Ok(true)
+    }
+
+    /// Waits for one lock; false if the cell is not the key's any more, or the tables changed.
+    fn wait_for(&mut self, index: usize, slot: usize) -> Result<bool, TxError> {
+        let (cell, mode) = (self.held[slot].cell, self.keys.keys[index].mode);
+        let version = self.tables.version;
+        let mut backoff = Backoff::new();
+        loop {
+            match self.lock_cell(cell, mode, Priority::DECLARED) {
+                Ok((state, stamp_word)) => {
+                    self.held[slot].state = state;
+                    self.held[slot].stamp_word = stamp_word;
+                    return Ok(true);
+                }
+                Err(Refused::Gone) => return Ok(false),
+                Err(Refused::Held(_)) if backoff.is_spinning() => backoff.wait(),
+                Err(Refused::Held(_)) => {
+                    self.wait_outside(&mut backoff);
+                    // Outside the window the cell may have been reclaimed.
+                    if self.tables.version != version || self.resolve(index)? != cell {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait_outside(&mut self, backoff: &mut Backoff) {
+        self.exit();
+        backoff.wait();
+        self.enter();
+    }
+
+    /// Locks one key of an undeclared transaction, under wait-die, and enters it as the next slot.
+    /// Not inside a window.
+    pub(crate) fn lock_undeclared(&mut self, index: usize) -> Result<(), TxError> {
+        let mode = self.keys.keys[index].mode;
+        let mut backoff = Backoff::new();
+        loop {
+            let version = self.tables.version;
+            self.enter();
+            let outcome = self.try_lock_undeclared(index, mode, version);
+            self.exit();
+            match outcome? {
+                Some(()) => return Ok(()),
+                None => backoff.wait(),
+            }
+        }
+    }
+
+    fn try_lock_undeclared(
+        &mut self,
+        index: usize,
+        mode: Mode,
+        version: u64,
+    ) -> Result<Option<()>, TxError> {
+        if self.tables.version != version && !self.held.is_empty() {
+            // A table may have been flushed; what is locked may belong to the old generation.
+            return Err(TxError::Conflict);
+        }
+        let cell = self.resolve(index)?;
+        match self.take(cell, mode, self.priority) {
+            Ok(()) => Ok(Some(())),
+            Err(Refused::Gone) => Ok(None),
+            Err(Refused::Held(by)) => {
+                if self.alias(cell, mode) {
+                    Ok(Some(()))
+                } else if self.priority.may_wait_for(by) {
+                    Ok(None)
+                } else {
+                    Err(TxError::Conflict)
+                }
+            }
+        }
+    }
+
+    /// Makes the lock of an undeclared key exclusive.
+    pub(crate) fn upgrade(&mut self, slot: usize) -> Result<(), TxError> {
+        let mut backoff = Backoff::new();
+        loop {
+            let lock = self.store.cell(self.held[slot].cell).lock();
+            match lock_word::try_upgrade(lock, self.priority) {
+                Ok(()) => {
+                    self.held[slot].state = LockState::Exclusive;
+                    return Ok(());
+                }
+                Err(HeldBy(by)) if self.priority.may_wait_for(by) => backoff.wait(),
+                Err(_) => return Err(TxError::Conflict),
+            }
+        }
+    }
+
+    /// The cell of a key, made if there is none. Inside a window.
+    fn resolve(&mut self, index: usize) -> Result<u64, TxError> {
+        let declared = self.keys.keys[index];
+        let found = {
+            let table = self
+                .tables
+                .get(declared.table)
+                .ok_or(TxError::NoSuchTable(declared.table))?;
+            let key = self.keys.key(index);
+            table.index.find(declared.hash, |cell| {
+                let cell = self.store.cell(cell);
+                cell.has_key(key) && !cell.is_dead()
+            })
+        };
+        match found {
+            Some(cell) => Ok(cell),
+            None => self.add_absent(index),
+        }
+    }
+
+    /// Adds an absent cell for a key: the place of its lock, and of its value to come.
+    fn add_absent(&mut self, index: usize) -> Result<u64, TxError> {
+        let declared = self.keys.keys[index];
+        let table = self.tables.get(declared.table).expect("resolved").clone();
+        let number = {
+            // A commit sets the mark anew if the epoch has changed by then.
+            let phase = self.store.driver().now();
+            self.new_cell(index, declared.value_len as usize, None, phase)?
+        };
+        let key = self.keys.key(index);
+        let store = &self.store;
+        let inserted = table
+            .index
+            .insert(self.number, declared.hash, number, |cell| {
+                let cell = store.cell(cell);
+                cell.has_key(key) && !cell.is_dead()
+            });
+        match inserted {
+            Inserted::New => Ok(number),
+            Inserted::Existing(existing) => {
+                self.retire_unpublished(number);
+                Ok(existing)
+            }
+            Inserted::Full => {
+                self.retire_unpublished(number);
+                Err(TxError::IndexFull(declared.table))
+            }
+        }
+    }
+
+    /// A cell for a key with room for a value, absent; locked if `locked_by` says so, and with the
+    /// mark of a record written in this phase.
+    pub(crate) fn new_cell(
+        &mut self,
+        index: usize,
+        value_len: usize,
+        locked_by: Option<Priority>,
+        phase: PhaseWord,
+    ) -> Result<u64, TxError> {
+        let declared = self.keys.keys[index];
+        let table = self.tables.get(declared.table).expect("resolved").clone();
+        let key = self.keys.key(index);
+        if key.len() > KEY_BYTES_MAX {
+            return Err(TxError::KeyTooLong { len: key.len() });
+        }
+        let arena = &self.store.memory().arena;
+        let bytes = cell_bytes(key.len(), value_len, 1);
+        let number = self
+            .cache
+            .allocate(arena, table.owner, Kind::Record, bytes)?;
+        let (code, block_bytes) = Cell::key_code_for(key);
+        let block = match block_bytes {
+            None => 0,
+            Some(bytes) => {
+                match self.cache.allocate(
+                    arena,
+                    table.owner,
+                    Kind::Block,
+                    bytes.next_multiple_of(8),
+                ) {
+                    Ok(block) => block,
+                    Err(full) => {
+                        self.cache.free(arena, number);
+                        return Err(full.into());
+                    }
+                }
+            }
+        };
+        let mark = mark_of(phase.epoch());
+        let lock = match locked_by {
+            Some(priority) => lock_word::locked(code, mark, priority),
+            None => lock_word::free(code, mark),
+        };
+        let stamp = table.floor_stamp(declared.hash);
+        self.store.cell(number).initialise(key, block, lock, stamp);
+        Ok(number)
+    }
+
+    /// Drops a cell that never was in the index. A capture may be looking at it all the same.
+    pub(crate) fn retire_unpublished(&mut self, number: u64) {
+        self.store.cell(number).kill();
+        let owner = self.store.memory().arena.owner_of(number);
+        self.reclaim.retire_cell(owner, number);
+    }
+
+    /// Gives all locks back after a commit or a rollback; forgets the transaction.
+    pub(crate) fn release_all(&mut self) {
+        // Plain stores suffice while nobody can latch a cell: see `PhaseDriver`. Outside the
+        // window nothing is known of the phase.
+        let latchable = self.store.marks()
+            && (!self.in_window
+                || !matches!(
+                    self.store.driver().now().phase(),
+                    Phase::Rest | Phase::Prepare
+                ));
+        for slot in 0..self.held.len() {
+            let held = self.held[slot];
+            let cell = match held.state {
+                LockState::Shared | LockState::Exclusive => self.store.cell(held.cell),
+                _ => continue,
+            };
+            let absent = cell.stamp_word() & ABSENT != 0;
+            match held.state {
+                LockState::Exclusive if !latchable => {
+                    lock_word::release_exclusive_unlatched(cell.lock());
+                }
+                state => release(cell, state),
+            }
+            if absent {
+                let declared = self.keys.keys[self.first_key + slot];
+                let owner = self.store.memory().arena.owner_of(held.cell);
+                self.reclaim
+                    .add(owner, declared.table, held.cell, declared.hash);
+            }
+        }
+        self.held.clear();
+    }
+}
+
+fn release(cell: Cell<'_>, state: LockState) {
+    match state {
+        LockState::Shared => lock_word::release_shared(cell.lock()),
+        LockState::Exclusive => lock_word::release_exclusive(cell.lock()),
+        _ => {}
+    }
+}

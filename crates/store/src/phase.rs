@@ -1,0 +1,234 @@
+//! Phases of a checkpoint, and the word that says which one it is.
+//!
+//! ```text
+//! REST ── PREPARE ──▶│ RESOLVE ── CAPTURE ── COMPLETE ──▶ REST
+//!   epoch e          │   epoch e + 1
+//!                    └ point of consistency
+//! ```
+//! A transaction reads the word at its commit, holding all its locks. If it saw another's write,
+//! that other released the lock after reading the word, so its phase is not later: the commits of
+//! epochs up to e are closed under dependencies, and the checkpoint of e + 1 holds exactly them.
+//! (CALC, SIGMOD 2016, §2.2; see docs/decisions/0001 for what deferred updates change.)
+
+use parking_lot::Mutex;
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, SeqCst},
+};
+use stillpoint_sync::{CachePadded, Windows};
+
+/// Where a checkpoint stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// No checkpoint is being taken.
+    Rest = 0,
+    /// A checkpoint is about to begin.
+    Prepare = 1,
+    /// The point of consistency has passed; commits from before it may still be under way.
+    Resolve = 2,
+    /// All commits from before the point of consistency are done; the capture walks.
+    Capture = 3,
+    /// Every record is captured.
+    Complete = 4,
+}
+
+/// Phase and epoch as one word, as a commit reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseWord(u64);
+
+const GATE: u64 = 1 << 3;
+const PHASE_MASK: u64 = 7;
+const EPOCH_SHIFT: u32 = 8;
+
+impl PhaseWord {
+    fn new(phase: Phase, epoch: u64) -> Self {
+        Self(phase as u64 | epoch << EPOCH_SHIFT)
+    }
+
+    /// The phase.
+    #[inline]
+    pub fn phase(self) -> Phase {
+        match self.0 & PHASE_MASK {
+            0 => Phase::Rest,
+            1 => Phase::Prepare,
+            2 => Phase::Resolve,
+            3 => Phase::Capture,
+            _ => Phase::Complete,
+        }
+    }
+
+    /// Number of the checkpoint period. The checkpoint of epoch e holds the commits of epochs < e.
+    #[inline]
+    pub fn epoch(self) -> u64 {
+        self.0 >> EPOCH_SHIFT
+    }
+
+    #[inline]
+    pub(crate) fn is_gated(self) -> bool {
+        self.0 & GATE != 0
+    }
+
+    /// True while a record that is not marked must be given to the checkpoint before it changes.
+    #[inline]
+    pub(crate) fn is_capturing(self) -> bool {
+        matches!(self.phase(), Phase::Resolve | Phase::Capture)
+    }
+}
+
+/// The phase, the windows, and the one who moves the phase on.
+#[derive(Debug)]
+pub struct PhaseDriver {
+    word: CachePadded<AtomicU64>,
+    windows: Windows,
+    moving: Mutex<()>,
+}
+
+impl PhaseDriver {
+    pub(crate) fn new(workers: usize, epoch: u64) -> Self {
+        Self {
+            word: CachePadded::new(AtomicU64::new(PhaseWord::new(Phase::Rest, epoch).0)),
+            windows: Windows::new(workers),
+            moving: Mutex::new(()),
+        }
+    }
+
+    /// The workers' windows.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Phase and epoch now.
+    #[inline]
+    pub fn now(&self) -> PhaseWord {
+        PhaseWord(self.word.load(Acquire))
+    }
+
+    /// Sets the epoch before any worker exists.
+    pub fn start_at(&self, epoch: u64) {
+        self.word
+            .store(PhaseWord::new(Phase::Rest, epoch).0, SeqCst);
+    }
+
+    /// Enters the next phase and waits until no commit that saw the previous one is under way.
+    /// Entering [`Phase::Resolve`] is the point of consistency and begins the next epoch.
+    pub fn advance(&self, phase: Phase) -> PhaseWord {
+        let moving = self.moving.lock();
+        let now = self.now();
+        let legal = now.phase() as u8 + 1 == phase as u8
+            || (now.phase(), phase) == (Phase::Complete, Phase::Rest);
+        assert!(legal, "no way from {:?} to {phase:?}", now.phase());
+        let epoch = now.epoch() + u64::from(phase == Phase::Resolve);
+        let next = PhaseWord::new(phase, epoch);
+        // SeqCst with the fence in `Windows::token`: partner of the fence in `Windows::enter`.
+        self.word.store(next.0 | (now.0 & GATE), SeqCst);
+        drop(moving);
+        self.windows.wait_grace();
+        next
+    }
+
+    /// Holds every worker outside its window until the guard is dropped: a physical point of
+    /// consistency. With deferred updates an open transaction has changed nothing, so this waits
+    /// for commits under way, not for transactions.
+    pub fn quiesce(&self) -> Quiesced<'_> {
+        loop {
+            let moving = self.moving.lock();
+            if !self.now().is_gated() {
+                self.word.fetch_or(GATE, SeqCst);
+                drop(moving);
+                self.windows.wait_grace();
+                return Quiesced { driver: self };
+            }
+            drop(moving);
+            let mut backoff = stillpoint_sync::Backoff::new();
+            while self.now().is_gated() {
+                backoff.wait();
+            }
+        }
+    }
+
+    /// Opens a worker's window, waiting while the store is quiesced.
+    #[inline]
+    pub(crate) fn enter(&self, slot: usize) -> PhaseWord {
+        loop {
+            self.windows.enter(slot);
+            let now = self.now();
+            if !now.is_gated() {
+                return now;
+            }
+            self.windows.exit(slot);
+            self.wait_for_gate();
+        }
+    }
+
+    #[cold]
+    fn wait_for_gate(&self) {
+        let mut backoff = stillpoint_sync::Backoff::new();
+        while self.now().is_gated() {
+            backoff.wait();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn exit(&self, slot: usize) {
+        self.windows.exit(slot);
+    }
+}
+
+/// No worker is in its window while this lives.
+#[derive(Debug)]
+pub struct Quiesced<'a> {
+    driver: &'a PhaseDriver,
+}
+
+impl Drop for Quiesced<'_> {
+    fn drop(&mut self) {
+        self.driver.word.fetch_and(!GATE, SeqCst);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_epoch_begins_at_the_point_of_consistency() {
+        let driver = PhaseDriver::new(2, 7);
+        assert_eq!(
+            driver.advance(Phase::Prepare),
+            PhaseWord::new(Phase::Prepare, 7)
+        );
+        assert_eq!(
+            driver.advance(Phase::Resolve),
+            PhaseWord::new(Phase::Resolve, 8)
+        );
+        assert_eq!(driver.advance(Phase::Capture).epoch(), 8);
+        assert_eq!(driver.advance(Phase::Complete).epoch(), 8);
+        assert_eq!(driver.advance(Phase::Rest), PhaseWord::new(Phase::Rest, 8));
+    }
+
+    #[test]
+    fn a_quiesced_store_lets_nobody_in() {
+        let driver = std::sync::Arc::new(PhaseDriver::new(2, 1));
+        let slot = driver.windows().claim().expect("room");
+        let quiesced = driver.quiesce();
+        let other = driver.clone();
+        let entered = std::sync::Arc::new(AtomicU64::new(0));
+        let mark = entered.clone();
+        let thread = stillpoint_io::spawn("enter", move || {
+            other.enter(slot);
+            mark.store(1, SeqCst);
+            other.exit(slot);
+        })
+        .expect("a thread");
+        for _ in 0..1000 {
+            std::thread::yield_now();
+            assert_eq!(entered.load(SeqCst), 0);
+        }
+        driver.advance(Phase::Prepare);
+        assert!(driver.now().is_gated(), "moving the phase keeps the gate");
+        drop(quiesced);
+        thread.join().expect("no panic");
+        assert_eq!(entered.load(SeqCst), 1);
+    }
+}

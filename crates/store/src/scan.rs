@@ -1,0 +1,51 @@
+//! Walking the keys of a table while it changes.
+
+use crate::cell::Glance;
+use crate::error::TxError;
+use crate::table::TableId;
+use crate::value::ValueRef;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Visits some keys of a table with their values, from a cursor on (0 at first), and returns
+    /// the next cursor, 0 at the end. A key that has a value during the whole walk is visited at
+    /// least once. At least `count` cells are looked at, unless the end is reached before; each
+    /// value is read without a lock and is consistent in itself.
+    pub fn scan(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, TxError> {
+        let mut cursor = cursor;
+        let mut looked_at = 0;
+        let mut cells = Vec::new();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        // Empty positions count too, so that a call ends in bounded time.
+        while looked_at < count.max(1) {
+            self.enter();
+            let found = self.tables.get(table).cloned();
+            let Some(found) = found else {
+                self.exit();
+                return Err(TxError::NoSuchTable(table));
+            };
+            cells.clear();
+            cursor = found.index.scan(cursor, |cell| cells.push(cell));
+            looked_at += cells.len().max(1);
+            for &number in &cells {
+                let cell = self.store.cell(number);
+                (key.clear(), value.clear());
+                cell.read_key(&mut key);
+                if let Glance::Value(tag, _) = cell.glance(&key, &mut value) {
+                    visit(&key, ValueRef::from_bytes(tag, &value));
+                }
+            }
+            self.exit();
+            if cursor == 0 {
+                break;
+            }
+        }
+        Ok(cursor)
+    }
+}

@@ -1,0 +1,402 @@
+//! The store: memory, tables, phases.
+
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use stillpoint_format::hash::KeyHasher;
+use stillpoint_mem::RegionError;
+use stillpoint_sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use stillpoint_sync::{CachePadded, lock_word};
+
+use crate::arena::{Arena, CellCache, Kind};
+use crate::blob;
+use crate::cell::Cell;
+use crate::phase::PhaseDriver;
+use crate::policy::{CellPolicy, KeptValue, RecordImage};
+use crate::table::{Table, TableId};
+
+/// Bit of a cell's status that says in which epochs it counts as captured.
+pub(crate) const MARK: u8 = 1;
+
+/// How a store is made.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Bytes that records, large values and indexes may hold together.
+    pub max_memory_bytes: usize,
+    /// Most workers at a time.
+    pub workers: usize,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// First epoch.
+    pub epoch: u64,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            max_memory_bytes: 1 << 40,
+            workers: 64,
+            hash_seed: 0,
+            epoch: 1,
+        }
+    }
+}
+
+/// What cells and large values live in.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) arena: Arena,
+}
+
+impl Memory {
+    pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
+        Ok(Self {
+            arena: Arena::new(limit_bytes)?,
+        })
+    }
+}
+
+/// A table generation that was replaced, until nobody can reach it.
+#[derive(Debug)]
+struct Retired {
+    table: Arc<Table>,
+    /// Catalog version that replaced it.
+    version: u64,
+}
+
+/// Tables of records in memory.
+pub struct Store {
+    memory: Memory,
+    driver: PhaseDriver,
+    hasher: KeyHasher,
+    policy: Arc<dyn CellPolicy>,
+    marks: bool,
+    tables: RwLock<Vec<Option<Arc<Table>>>>,
+    /// Grows with every change of `tables`; workers keep a copy of the tables of one version.
+    catalog_version: CachePadded<AtomicU64>,
+    owners: Mutex<Vec<(u32, Arc<Table>)>>,
+    next_owner: AtomicU32,
+    retired: Mutex<Vec<Retired>>,
+    /// Per worker: catalog version + 1 that an open transaction began with, 0 without one.
+    transactions: Box<[CachePadded<AtomicU64>]>,
+    /// Ages of undeclared transactions, for wait-die.
+    pub(crate) ages: CachePadded<AtomicU64>,
+    /// Cells of workers that are gone.
+    attic: Mutex<CellCache>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("phase", &self.driver.now())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// An empty store whose cells follow `policy`.
+    pub fn new(config: &StoreConfig, policy: Arc<dyn CellPolicy>) -> Result<Self, RegionError> {
+        let slot = || CachePadded::new(AtomicU64::new(0));
+        Ok(Self {
+            memory: Memory::new(config.max_memory_bytes)?,
+            driver: PhaseDriver::new(config.workers, config.epoch),
+            hasher: KeyHasher::new(config.hash_seed),
+            marks: policy.wants_first_writes(),
+            policy,
+            tables: RwLock::default(),
+            catalog_version: CachePadded::new(AtomicU64::new(0)),
+            owners: Mutex::default(),
+            next_owner: AtomicU32::new(1),
+            retired: Mutex::default(),
+            transactions: (0..config.workers).map(|_| slot()).collect(),
+            ages: slot(),
+            attic: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The phase driver.
+    pub fn driver(&self) -> &PhaseDriver {
+        &self.driver
+    }
+
+    pub(crate) fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    pub(crate) fn policy(&self) -> &dyn CellPolicy {
+        &*self.policy
+    }
+
+    #[inline]
+    pub(crate) fn marks(&self) -> bool {
+        self.marks
+    }
+
+    /// The key hash.
+    #[inline]
+    pub fn hash(&self, table: TableId, key: &[u8]) -> u64 {
+        self.hasher.hash(table.0, key)
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self, number: u64) -> Cell<'_> {
+        Cell::new(&self.memory, number)
+    }
+
+    /// Makes a table, or replaces its contents by nothing under a new generation. To replace,
+    /// the caller holds the store quiesced.
+    pub fn set_table(&self, id: TableId, generation: u32) -> Result<(), RegionError> {
+        let owner = self.next_owner.fetch_add(1, Relaxed);
+        let table = Arc::new(Table::new(id, generation, owner)?);
+        let mut tables = self.tables.write();
+        if tables.len() <= usize::from(id.0) {
+            tables.resize(usize::from(id.0) + 1, None);
+        }
+        self.owners.lock().push((owner, table.clone()));
+        let old = tables[usize::from(id.0)].replace(table);
+        // Release: partner of the Acquire in `catalog_version`.
+        let version = self.catalog_version.fetch_add(1, Release) + 1;
+        if let Some(table) = old {
+            self.retired.lock().push(Retired { table, version });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn catalog_version(&self) -> u64 {
+        self.catalog_version.load(Acquire)
+    }
+
+    pub(crate) fn tables(&self) -> (u64, Vec<Option<Arc<Table>>>) {
+        let tables = self.tables.read();
+        (self.catalog_version(), tables.clone())
+    }
+
+    pub(crate) fn table(&self, id: TableId) -> Option<Arc<Table>> {
+        self.tables.read().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    /// Generation of a table; `None` if there is none of that number.
+    pub fn generation(&self, id: TableId) -> Option<u32> {
+        self.table(id).map(|table| table.generation)
+    }
+
+    /// Records with a value in a table.
+    pub fn record_count(&self, id: TableId) -> u64 {
+        self.table(id).map_or(0, |table| table.len())
+    }
+
+    /// Makes room in a table's index, if it is empty.
+    pub fn reserve(&self, id: TableId, records: u64) {
+        if let Some(table) = self.table(id) {
+            table.index.reserve(records);
+        }
+    }
+
+    /// Bytes held by records, large values and indexes.
+    pub fn held_bytes(&self) -> usize {
+        self.memory.arena.held_bytes()
+    }
+
+    /// The limit of [`held_bytes`](Self::held_bytes).
+    pub fn max_memory_bytes(&self) -> usize {
+        self.memory.arena.limit_bytes()
+    }
+
+    /// Sets the limit; what is held already stays.
+    pub fn set_max_memory_bytes(&self, bytes: usize) {
+        self.memory.arena.set_limit_bytes(bytes);
+    }
+
+    /// Announces a transaction that may keep cells while it is outside its window.
+    pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {
+        self.transactions[worker].store(version + 1, Relaxed);
+        // The caller enters a window next, whose fence orders this store; partner: `retire`.
+    }
+
+    pub(crate) fn end_transaction(&self, worker: usize) {
+        self.transactions[worker].store(0, Release);
+    }
+
+    /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees table
+    /// generations that nobody can reach. True if more can be done at once.
+    pub fn maintain(&self) -> bool {
+        let mut more = self.memory.arena.populate_ahead();
+        for (_, table) in self.owners.lock().iter() {
+            more |= table.index.populate_ahead();
+        }
+        self.drop_retired();
+        more
+    }
+
+    fn drop_retired(&self) {
+        let mut retired = self.retired.lock();
+        if retired.is_empty() || self.driver.now().phase() != crate::Phase::Rest {
+            // A checkpoint may still have to capture the old generation.
+            return;
+        }
+        self.driver.windows().wait_grace();
+        retired.retain(|old| {
+            let open = |slot: &CachePadded<AtomicU64>| {
+                let began = slot.load(Acquire);
+                began != 0 && began <= old.version
+            };
+            if self.transactions.iter().any(open) {
+                return true;
+            }
+            self.owners
+                .lock()
+                .retain(|(owner, _)| *owner != old.table.owner);
+            self.attic.lock().forget_owner(old.table.owner);
+            self.memory.arena.drop_owner(old.table.owner);
+            false
+        });
+    }
+
+    /// Number of slabs to walk for a capture.
+    pub fn slab_count(&self) -> usize {
+        self.memory.arena.slab_count()
+    }
+
+    /// Visits every record of a slab that is not yet marked for the present epoch, and marks it.
+    /// The visit happens under the record's latch, which a committing writer may be waiting for.
+    /// `worker` is a claimed window slot of the caller's.
+    pub fn capture_unmarked(
+        &self,
+        worker: usize,
+        slab: usize,
+        visit: &mut dyn FnMut(&RecordImage<'_>),
+    ) {
+        let mark = mark_of(self.driver.now().epoch());
+        self.walk(worker, slab, &mut |table, cell, key| {
+            // Relaxed: looked at again under the latch.
+            if lock_word::status(cell.lock().load(Relaxed)) & MARK == mark {
+                return;
+            }
+            let status = lock_word::status(lock_word::latch(cell.lock()));
+            if status & MARK != mark && cell.is_record() {
+                self.visit(table, cell, key, visit);
+            }
+            lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
+        });
+    }
+
+    /// Visits every record of a slab. The caller holds the store quiesced.
+    pub fn capture_all(&self, slab: usize, visit: &mut dyn FnMut(&RecordImage<'_>)) {
+        let mut key = Vec::new();
+        self.walk_cells(slab, 0..usize::MAX, &mut |table, cell| {
+            if cell.is_record() {
+                self.visit(table, cell, &mut key, visit);
+            }
+        });
+    }
+
+    fn visit(
+        &self,
+        table: &Table,
+        cell: Cell<'_>,
+        key: &mut Vec<u8>,
+        visit: &mut dyn FnMut(&RecordImage<'_>),
+    ) {
+        if let Some(value) = cell.value() {
+            key.clear();
+            cell.read_key(key);
+            visit(&self.image(table, key, value));
+        }
+    }
+
+    pub(crate) fn image<'a>(
+        &'a self,
+        table: &Table,
+        key: &'a [u8],
+        value: crate::ValueRef<'a>,
+    ) -> RecordImage<'a> {
+        RecordImage {
+            table: table.id.0,
+            generation: table.generation,
+            hash: self.hash(table.id, key),
+            key,
+            value,
+            memory: &self.memory,
+        }
+    }
+
+    /// Walks the cells of a slab in windows of some cells each.
+    fn walk(
+        &self,
+        worker: usize,
+        slab: usize,
+        visit: &mut dyn FnMut(&Table, Cell<'_>, &mut Vec<u8>),
+    ) {
+        const CELLS_PER_WINDOW: usize = 64;
+        let mut key = Vec::new();
+        let mut from = 0;
+        loop {
+            let window = self.driver.windows().window(worker);
+            let part = from..from + CELLS_PER_WINDOW;
+            let seen = self.walk_cells(slab, part, &mut |table, cell| {
+                if cell.is_record() {
+                    visit(table, cell, &mut key);
+                }
+            });
+            drop(window);
+            if seen < CELLS_PER_WINDOW {
+                return;
+            }
+            from += CELLS_PER_WINDOW;
+        }
+    }
+
+    fn walk_cells(
+        &self,
+        slab: usize,
+        part: std::ops::Range<usize>,
+        visit: &mut dyn FnMut(&Table, Cell<'_>),
+    ) -> usize {
+        let Some((owner, kind, cells)) = self.memory.arena.slab(slab) else {
+            return 0;
+        };
+        if kind != Kind::Record as u8 {
+            return 0;
+        }
+        let Some(table) = self.owner(owner) else {
+            return 0;
+        };
+        let mut seen = 0;
+        for number in cells.skip(part.start).take(part.end - part.start) {
+            visit(&table, self.cell(number));
+            seen += 1;
+        }
+        seen
+    }
+
+    fn owner(&self, owner: u32) -> Option<Arc<Table>> {
+        let owners = self.owners.lock();
+        owners
+            .iter()
+            .find(|(number, _)| *number == owner)
+            .map(|(_, table)| table.clone())
+    }
+
+    /// Drops a large value kept by [`RecordImage::keep_large`].
+    pub fn release_kept(&self, kept: KeptValue) {
+        blob::release(&self.memory, &mut self.attic.lock(), kept.into_blob());
+    }
+
+    pub(crate) fn take_over(&self, mut cache: CellCache) {
+        cache.drain(&self.memory.arena);
+        self.attic.lock().drain(&self.memory.arena);
+    }
+}
+
+/// The mark of records captured by the checkpoint that began `epoch`.
+#[inline]
+pub(crate) fn mark_of(epoch: u64) -> u8 {
+    (epoch & 1) as u8 * MARK
+}

@@ -1,0 +1,254 @@
+//! A running transaction, as its body sees it.
+
+use stillpoint_format::Stamp;
+
+use crate::blob::VALUE_BYTES_MAX;
+use crate::error::TxError;
+use crate::keys::{Mode, Slot};
+use crate::locking::LockState;
+use crate::pending::{NONE, OpKind};
+use crate::stamp::ABSENT;
+use crate::table::TableId;
+use crate::value::ValueRef;
+use crate::worker::Worker;
+
+/// A running transaction. Reads see its own writes; nobody else sees them before it commits.
+#[derive(Debug)]
+pub struct Tx<'w> {
+    worker: &'w mut Worker,
+}
+
+impl<'w> Tx<'w> {
+    pub(crate) fn new(worker: &'w mut Worker) -> Self {
+        Self { worker }
+    }
+
+    // ── keys by slot: declared ones, and those found with `key` ──
+
+    /// The value of a declared key.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    #[inline]
+    pub fn value(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
+        let at = self.base(slot);
+        let worker = &mut *self.worker;
+        let held = &worker.held[at];
+        if let LockState::Snapshot(tag) = held.state {
+            return tag.map(|tag| ValueRef::from_bytes(tag, &worker.scratch));
+        }
+        let value = worker.store.cell(held.cell).value();
+        let Some(op) = worker.pending.op(held.pending) else {
+            return value;
+        };
+        match op.kind {
+            OpKind::Put => Some(ValueRef::from_bytes(op.tag, worker.pending.bytes(op))),
+            OpKind::Delete => None,
+            OpKind::Patch => {
+                let base = value.expect("only a value is patched");
+                let tag = base.tag();
+                worker.scratch.clear();
+                base.copy_to(&mut worker.scratch);
+                worker.pending.apply(held.pending, &mut worker.scratch);
+                Some(ValueRef::from_bytes(tag, &worker.scratch))
+            }
+        }
+    }
+
+    /// Who wrote the key's value (or removed it) last, before this transaction.
+    pub fn stamp(&self, slot: Slot) -> Stamp {
+        Stamp::from_bits(self.worker.held[self.base(slot)].stamp_word)
+    }
+
+    /// True if the key had a value before this transaction.
+    pub fn existed(&self, slot: Slot) -> bool {
+        self.worker.held[self.base(slot)].stamp_word & ABSENT == 0
+    }
+
+    /// Gives the key a value.
+    #[inline]
+    pub fn put_slot(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(TxError::ValueTooLong { len: value.len() });
+        }
+        let at = self.writable(slot)?;
+        let op = self.worker.pending.add(OpKind::Put, tag, 0, value);
+        self.worker.set_pending(at, op);
+        Ok(())
+    }
+
+    /// Overwrites a range of the key's value. It must begin inside the value or at its end; what
+    /// reaches beyond the end makes the value longer. The journal gets the range, not the value.
+    #[inline]
+    pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
+        let at = self.writable(slot)?;
+        let worker = &mut *self.worker;
+        let held = worker.held[at];
+        let (first, kind, put_len) = match worker.pending.op(held.pending) {
+            Some(op) => (held.pending, Some(op.kind), worker.pending.len_of(op)),
+            None => (NONE, None, 0),
+        };
+        let cell = worker.store.cell(held.cell);
+        let len = match kind {
+            Some(OpKind::Put) => put_len,
+            Some(OpKind::Delete) => return Err(TxError::PatchOutsideValue { offset, len: 0 }),
+            Some(OpKind::Patch) | None => {
+                let len = cell.value().map(|value| value.len());
+                let len = len.ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
+                worker.pending.len_after(first, len)
+            }
+        };
+        if offset > len {
+            return Err(TxError::PatchOutsideValue { offset, len });
+        }
+        let end = offset + bytes.len();
+        if end > VALUE_BYTES_MAX {
+            return Err(TxError::ValueTooLong { len: end });
+        }
+        if kind == Some(OpKind::Put) {
+            worker.pending.patch_put(first, offset, bytes);
+            return Ok(());
+        }
+        if cell.blob().is_none() && end > cell.inline_capacity() {
+            return self.put_patched(slot, offset, bytes);
+        }
+        let op = worker.pending.add(OpKind::Patch, 0, offset, bytes);
+        match first {
+            NONE => worker.set_pending(at, op),
+            first => worker.pending.chain(first, op),
+        }
+        Ok(())
+    }
+
+    /// The value outgrows its cell: write it as a whole.
+    fn put_patched(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
+        let value = self.value(slot).expect("patched values exist");
+        let (tag, mut whole) = (value.tag(), value.to_vec());
+        whole.resize(whole.len().max(offset + bytes.len()), 0);
+        whole[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.put_slot(slot, tag, &whole)
+    }
+
+    /// Removes the key's value; true if it had one.
+    pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
+        let at = self.writable(slot)?;
+        let existed = self.value(slot).is_some();
+        let worker = &mut *self.worker;
+        if self_absent(worker.held[at].stamp_word) {
+            // Nothing to remove but what this transaction itself may have written.
+            worker.clear_pending(at);
+        } else {
+            let op = worker.pending.add(OpKind::Delete, 0, 0, &[]);
+            worker.set_pending(at, op);
+        }
+        Ok(existed)
+    }
+
+    // ── keys found on the way ──
+
+    /// Locks a key and gives its slot. In a transaction with declared keys, only a declared one.
+    pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
+        let worker = &mut *self.worker;
+        if let Some(slot) = worker.slot_of_key(table, key) {
+            let at = self.base(Slot(slot as u32));
+            if mode == Mode::Write && self.worker.held[at].state == LockState::Shared {
+                if self.worker.is_declared() {
+                    return Err(TxError::DeclaredForReading { slot: slot as u32 });
+                }
+                self.worker.upgrade(at)?;
+            }
+            return Ok(Slot(slot as u32));
+        }
+        if worker.is_declared() {
+            return Err(TxError::NotDeclared);
+        }
+        let slot = worker.keys.push(table, key, mode, 0);
+        if let Err(error) = worker.lock_undeclared(slot.0 as usize) {
+            worker.keys.keys.truncate(slot.0 as usize);
+            return Err(error);
+        }
+        Ok(slot)
+    }
+
+    /// The value of a key.
+    pub fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef<'_>>, TxError> {
+        let slot = self.key(table, key, Mode::Read)?;
+        Ok(self.value(slot))
+    }
+
+    /// Gives a key a value.
+    pub fn put(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        tag: u8,
+        value: &[u8],
+    ) -> Result<(), TxError> {
+        let slot = self.key(table, key, Mode::Write)?;
+        self.put_slot(slot, tag, value)
+    }
+
+    /// Overwrites a range of a key's value; see [`patch_slot`](Self::patch_slot).
+    pub fn patch(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        let slot = self.key(table, key, Mode::Write)?;
+        self.patch_slot(slot, offset, bytes)
+    }
+
+    /// Removes a key's value; true if it had one.
+    pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<bool, TxError> {
+        let slot = self.key(table, key, Mode::Write)?;
+        self.delete_slot(slot)
+    }
+
+    /// The slot that holds the lock of the record.
+    #[inline]
+    fn base(&self, slot: Slot) -> usize {
+        match self.worker.held[slot.0 as usize].state {
+            LockState::Alias(base) => base as usize,
+            _ => slot.0 as usize,
+        }
+    }
+
+    #[inline]
+    fn writable(&self, slot: Slot) -> Result<usize, TxError> {
+        let at = self.base(slot);
+        match self.worker.held[at].state {
+            LockState::Exclusive => Ok(at),
+            _ => Err(TxError::DeclaredForReading { slot: slot.0 }),
+        }
+    }
+}
+
+fn self_absent(stamp_word: u64) -> bool {
+    stamp_word & ABSENT != 0
+}
+
+impl Worker {
+    fn is_declared(&self) -> bool {
+        self.priority == stillpoint_sync::lock_word::Priority::DECLARED
+    }
+
+    #[inline]
+    fn set_pending(&mut self, slot: usize, op: u32) {
+        self.held[slot].pending = op;
+    }
+
+    fn clear_pending(&mut self, slot: usize) {
+        self.held[slot].pending = NONE;
+    }
+
+    fn slot_of_key(&self, table: TableId, key: &[u8]) -> Option<usize> {
+        let hash = self.store.hash(table, key);
+        (0..self.held.len()).find(|slot| {
+            let index = self.first_key + slot;
+            let declared = &self.keys.keys[index];
+            declared.hash == hash && declared.table == table && self.keys.key(index) == key
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! A value as a reader sees it.
+
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::blob::{self, Blob};
+use crate::store::Memory;
+use crate::words;
+
+/// A value: bytes of a record under a lock or latch, or bytes of the transaction's own write.
+#[derive(Clone, Copy)]
+pub struct ValueRef<'a> {
+    tag: u8,
+    len: usize,
+    place: Place<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Bytes(&'a [u8]),
+    Words { words: &'a [AtomicU64], at: usize },
+    Large { memory: &'a Memory, blob: Blob },
+}
+
+impl<'a> ValueRef<'a> {
+    /// A value that is held elsewhere.
+    pub fn from_bytes(tag: u8, bytes: &'a [u8]) -> Self {
+        Self {
+            tag,
+            len: bytes.len(),
+            place: Place::Bytes(bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn inline(words: &'a [AtomicU64], at: usize, len: usize, tag: u8) -> Self {
+        Self {
+            tag,
+            len,
+            place: Place::Words { words, at },
+        }
+    }
+
+    pub(crate) fn large(memory: &'a Memory, blob: Blob, tag: u8) -> Self {
+        Self {
+            tag,
+            len: blob.len,
+            place: Place::Large { memory, blob },
+        }
+    }
+
+    /// The tag stored with the value; the store does not interpret it.
+    #[inline]
+    pub fn tag(&self) -> u8 {
+        self.tag
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a value of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends the whole value.
+    #[inline]
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        self.copy_range_to(0, self.len, out);
+    }
+
+    /// Appends `count` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If the range is not inside the value.
+    pub fn copy_range_to(&self, offset: usize, count: usize, out: &mut Vec<u8>) {
+        assert!(
+            offset <= self.len && count <= self.len - offset,
+            "range outside the value"
+        );
+        match self.place {
+            Place::Bytes(bytes) => out.extend_from_slice(&bytes[offset..offset + count]),
+            Place::Words { words, at } => words::read(words, at + offset, count, out),
+            Place::Large { memory, blob } => blob::read(memory, blob, offset, count, out),
+        }
+    }
+
+    /// The value's bytes in a vector of their own.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len + 8);
+        self.copy_to(&mut out);
+        out
+    }
+
+    /// Eight bytes at `offset` as a little-endian integer, without copying the value; `None` if
+    /// they are not all inside it.
+    #[inline]
+    pub fn u64_at(&self, offset: usize) -> Option<u64> {
+        if offset.checked_add(8)? > self.len {
+            return None;
+        }
+        match self.place {
+            Place::Words { words, at } => {
+                let (index, shift) = ((at + offset) / 8, (at + offset) % 8 * 8);
+                let low = words[index].load(Relaxed) >> shift;
+                if shift == 0 {
+                    return Some(low);
+                }
+                Some(low | words[index + 1].load(Relaxed) << (64 - shift))
+            }
+            _ => {
+                let mut bytes = Vec::with_capacity(8);
+                self.copy_range_to(offset, 8, &mut bytes);
+                Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+            }
+        }
+    }
+
+    /// The blocks of a large value.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        match self.place {
+            Place::Large { blob, .. } => Some(blob),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ValueRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ValueRef")
+            .field("tag", &self.tag)
+            .field("len", &self.len)
+            .finish()
+    }
+}

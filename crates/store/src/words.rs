@@ -1,0 +1,136 @@
+//! Bytes in slices of atomic words, little-endian.
+//!
+//! All accesses are Relaxed: whoever needs a consistent view holds a lock or a latch, or validates
+//! the cell's stamp around the copy (see `cell`).
+
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Words needed for `bytes` bytes.
+#[inline]
+pub(crate) const fn words_for(bytes: usize) -> usize {
+    bytes.div_ceil(8)
+}
+
+/// Writes `bytes` from byte offset `at` on; bytes around them stay.
+pub(crate) fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
+    let (mut index, shift) = (at / 8, at % 8);
+    let mut rest = bytes;
+    if shift != 0 {
+        let (head, tail) = rest.split_at(rest.len().min(8 - shift));
+        merge(&words[index], shift, head);
+        rest = tail;
+        index += 1;
+    }
+    let whole = rest.chunks_exact(8);
+    let tail = whole.remainder();
+    let count = whole.len();
+    for (word, chunk) in words[index..index + count].iter().zip(whole) {
+        word.store(
+            u64::from_le_bytes(chunk.try_into().expect("eight bytes")),
+            Relaxed,
+        );
+    }
+    if !tail.is_empty() {
+        merge(&words[index + count], 0, tail);
+    }
+}
+
+/// Replaces part of one word.
+fn merge(word: &AtomicU64, shift: usize, bytes: &[u8]) {
+    let mut all = word.load(Relaxed).to_le_bytes();
+    all[shift..shift + bytes.len()].copy_from_slice(bytes);
+    word.store(u64::from_le_bytes(all), Relaxed);
+}
+
+/// Appends `count` bytes from byte offset `at` on to `out`.
+pub(crate) fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u8>) {
+    if count == 0 {
+        return;
+    }
+    let (first, shift) = (at / 8, at % 8);
+    let span = &words[first..words_for(at + count)];
+    let start = out.len();
+    out.reserve(span.len() * 8);
+    let (head, rest) = span.split_first().expect("count is not zero");
+    out.extend_from_slice(&head.load(Relaxed).to_le_bytes()[shift..]);
+    let body = out.len();
+    out.resize(body + rest.len() * 8, 0);
+    for (chunk, word) in out[body..].chunks_exact_mut(8).zip(rest) {
+        chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+    }
+    out.truncate(start + count);
+}
+
+/// True if the words' first bytes are `bytes`, the last word padded with zeros.
+#[inline]
+pub(crate) fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
+    let whole = bytes.chunks_exact(8);
+    let tail = whole.remainder();
+    let count = whole.len();
+    for (word, chunk) in words.iter().zip(whole) {
+        if word.load(Relaxed) != u64::from_le_bytes(chunk.try_into().expect("eight bytes")) {
+            return false;
+        }
+    }
+    if tail.is_empty() {
+        return true;
+    }
+    let mut last = [0; 8];
+    last[..tail.len()].copy_from_slice(tail);
+    words
+        .get(count)
+        .is_some_and(|word| word.load(Relaxed) == u64::from_le_bytes(last))
+}
+
+/// Writes `bytes` from word 0 on, the last word padded with zeros.
+pub(crate) fn fill(words: &[AtomicU64], bytes: &[u8]) {
+    for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
+        let mut all = [0; 8];
+        all[..chunk.len()].copy_from_slice(chunk);
+        word.store(u64::from_le_bytes(all), Relaxed);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn zeroed(count: usize) -> Vec<AtomicU64> {
+        (0..count).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn writes_at_any_offset_keep_what_is_around_them() {
+        for at in 0..20 {
+            for len in 0..30 {
+                let words = zeroed(8);
+                write(&words, 0, &[0xee; 64]);
+                let bytes: Vec<u8> = (1..=len as u8).collect();
+                write(&words, at, &bytes);
+                let mut all = Vec::new();
+                read(&words, 0, 64, &mut all);
+                let mut expected = vec![0xee; 64];
+                expected[at..at + len].copy_from_slice(&bytes);
+                assert_eq!(all, expected, "at {at}, length {len}");
+                let mut part = vec![9];
+                read(&words, at, len, &mut part);
+                assert_eq!(part[1..], bytes[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn equality_looks_at_every_byte() {
+        for len in 0..20 {
+            let bytes: Vec<u8> = (0..len).collect();
+            let words = zeroed(4);
+            fill(&words, &bytes);
+            assert!(starts_with(&words, &bytes));
+            for i in 0..bytes.len() {
+                let mut other = bytes.clone();
+                other[i] ^= 1;
+                assert!(!starts_with(&words, &other));
+            }
+        }
+    }
+}

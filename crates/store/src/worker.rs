@@ -1,0 +1,376 @@
+//! A worker: runs transactions, one at a time, in windows.
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_sync::Backoff;
+use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::lock_word::Priority;
+
+use crate::arena::CellCache;
+use crate::cell::Glance;
+use crate::commit::Prepared;
+use crate::commit_log::CommitLog;
+use crate::error::TxError;
+use crate::keys::{KeySet, Mode};
+use crate::locking::Held;
+use crate::pending::Pending;
+use crate::reclaim::Reclaim;
+use crate::store::Store;
+use crate::table::{Table, TableId};
+use crate::tx::Tx;
+
+/// The tables of one catalog version.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) version: u64,
+    tables: Vec<Option<Arc<Table>>>,
+}
+
+impl Tables {
+    #[inline]
+    pub(crate) fn get(&self, id: TableId) -> Option<&Arc<Table>> {
+        self.tables.get(usize::from(id.0))?.as_ref()
+    }
+}
+
+/// A transaction with declared keys.
+pub trait Procedure {
+    /// Names the keys it touches. Called once per execution, with an empty set.
+    fn declare(&mut self, keys: &mut KeySet);
+    /// Reads and writes them; an error rolls back.
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError>;
+    /// How it ended: the commit's stamp (`None` if it wrote nothing), or why it did not commit.
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>);
+}
+
+/// A value found without a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Tag of the value.
+    pub tag: u8,
+    /// Who wrote it.
+    pub stamp: Stamp,
+}
+
+/// Transactions of a batch whose keys are prefetched together, at most this many keys.
+const BATCH_KEYS_MAX: usize = 64;
+
+/// Runs transactions on a [`Store`]. One per thread.
+pub struct Worker {
+    pub(crate) store: Arc<Store>,
+    /// Window slot, and the number by which schemes know the worker.
+    pub(crate) number: usize,
+    pub(crate) in_window: bool,
+    pub(crate) log: Box<dyn CommitLog>,
+    pub(crate) tables: Tables,
+    pub(crate) cache: CellCache,
+    pub(crate) keys: KeySet,
+    /// Per key of the running transaction, from `first_key` on.
+    pub(crate) held: Vec<Held>,
+    pub(crate) first_key: usize,
+    pub(crate) priority: Priority,
+    pub(crate) pending: Pending,
+    pub(crate) written: Vec<(usize, u32)>,
+    pub(crate) touched: Vec<Stamp>,
+    pub(crate) prepared: Vec<(usize, Prepared)>,
+    pub(crate) order: Vec<usize>,
+    /// The value of a key that is read without a lock, or of a patched one.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) reclaim: Reclaim,
+    dependencies: Vec<Stamp>,
+    wants_dependencies: bool,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// A worker that commits to `log`; `None` if the store has as many workers as it has room for.
+    pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
+        let number = store.driver().windows().claim()?;
+        let (version, tables) = store.tables();
+        let wants_dependencies = log.wants_dependencies();
+        Some(Self {
+            keys: KeySet::new(store.hasher()),
+            store,
+            number,
+            in_window: false,
+            log,
+            tables: Tables { version, tables },
+            cache: CellCache::default(),
+            held: Vec::new(),
+            first_key: 0,
+            priority: Priority::DECLARED,
+            pending: Pending::default(),
+            written: Vec::new(),
+            touched: Vec::new(),
+            prepared: Vec::new(),
+            order: Vec::new(),
+            scratch: Vec::new(),
+            reclaim: Reclaim::default(),
+            dependencies: Vec::new(),
+            wants_dependencies,
+        })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The worker's number, below the store's number of workers.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Opens the window; the tables are those of the present catalog afterwards.
+    #[inline]
+    pub(crate) fn enter(&mut self) {
+        self.store.driver().enter(self.number);
+        self.in_window = true;
+        if self.tables.version != self.store.catalog_version() {
+            self.refresh_tables();
+        }
+    }
+
+    #[cold]
+    fn refresh_tables(&mut self) {
+        let (version, tables) = self.store.tables();
+        let gone = self.tables.tables.iter().flatten().map(|table| table.owner);
+        let kept = |owner: u32| tables.iter().flatten().any(|table| table.owner == owner);
+        for owner in gone.filter(|&owner| !kept(owner)) {
+            self.cache.forget_owner(owner);
+            self.reclaim.forget_owner(owner);
+        }
+        self.tables = Tables { version, tables };
+    }
+
+    #[inline]
+    pub(crate) fn exit(&mut self) {
+        self.in_window = false;
+        self.store.driver().exit(self.number);
+    }
+
+    /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
+    /// lines and records of several are fetched together before the first of them runs.
+    /// A procedure with a single key that it only reads takes no lock.
+    pub fn execute<P: Procedure>(&mut self, procedures: &mut [P]) {
+        let mut rest = procedures;
+        while !rest.is_empty() {
+            self.enter();
+            let count = self.declare_batch(rest);
+            let (batch, later) = rest.split_at_mut(count);
+            self.prefetch_batch();
+            let mut first = 0;
+            for (index, procedure) in batch.iter_mut().enumerate() {
+                let end = self.order[index];
+                let result = self.run_declared(first..end, procedure);
+                procedure.ended(result);
+                first = end;
+            }
+            self.collect_garbage();
+            self.exit();
+            rest = later;
+        }
+    }
+
+    /// Declares procedures until the batch has keys enough; `order` holds where each ends.
+    fn declare_batch<P: Procedure>(&mut self, procedures: &mut [P]) -> usize {
+        self.keys.clear();
+        self.order.clear();
+        for procedure in procedures {
+            self.keys.next_transaction();
+            procedure.declare(&mut self.keys);
+            self.order.push(self.keys.keys.len());
+            if self.keys.keys.len() >= BATCH_KEYS_MAX {
+                break;
+            }
+        }
+        self.order.len()
+    }
+
+    fn prefetch_batch(&mut self) {
+        let Self {
+            keys,
+            tables,
+            store,
+            ..
+        } = self;
+        let table_of = |id| tables.get(id);
+        for key in &keys.keys {
+            if let Some(table) = table_of(key.table) {
+                table.index.prefetch(key.hash);
+            }
+        }
+        for key in &mut keys.keys {
+            if let Some(table) = table_of(key.table) {
+                key.candidate = table.index.candidate(key.hash);
+                store.memory().arena.prefetch(key.candidate);
+            }
+        }
+    }
+
+    fn run_declared<P: Procedure>(
+        &mut self,
+        keys: std::ops::Range<usize>,
+        procedure: &mut P,
+    ) -> Result<Option<Stamp>, TxError> {
+        self.first_key = keys.start;
+        self.priority = Priority::DECLARED;
+        if keys.len() == 1 && self.keys.keys[keys.start].mode == Mode::Read {
+            self.snapshot_key(keys.start)?;
+        } else {
+            let locked = self.lock_declared(keys);
+            if let Err(error) = locked {
+                self.roll_back();
+                return Err(error);
+            }
+        }
+        let ran = procedure.run(&mut Tx::new(self));
+        match ran.and_then(|()| self.commit()) {
+            Ok(stamp) => Ok(stamp),
+            Err(error) => {
+                self.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs a transaction that finds its keys on the way. Meeting the lock of an older transaction
+    /// it is rolled back and tried again, with its age kept, so that it wins in the end; `body` may
+    /// therefore run several times and must have no other effects.
+    pub fn transact<R>(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        self.transact_stamped(&mut body).map(|(result, _)| result)
+    }
+
+    /// As [`transact`](Self::transact); gives the commit's stamp too, `None` if nothing was
+    /// written.
+    pub fn transact_stamped<R>(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<(R, Option<Stamp>), TxError> {
+        // Relaxed: only the number counts.
+        let age = self.store.ages.fetch_add(1, Relaxed);
+        let mut backoff = Backoff::new();
+        loop {
+            self.keys.clear();
+            self.first_key = 0;
+            self.priority = Priority::undeclared(age);
+            self.store
+                .begin_transaction(self.number, self.tables.version);
+            let ran = body(&mut Tx::new(self));
+            let ended = ran.and_then(|result| {
+                self.enter();
+                let committed = self.commit();
+                self.exit();
+                Ok((result, committed?))
+            });
+            if ended.is_err() {
+                self.roll_back();
+            }
+            self.store.end_transaction(self.number);
+            self.enter();
+            self.collect_garbage();
+            self.exit();
+            match ended {
+                Err(TxError::Conflict) => backoff.wait(),
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Reads one key without a lock: appends the newest committed value to `out`.
+    pub fn read(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Seen>, TxError> {
+        self.enter();
+        let found = self.glance(table, key, self.store.hash(table, key), 0, out);
+        self.exit();
+        let (tag, stamp) = found?;
+        self.depend_on(stamp);
+        Ok(tag.map(|tag| Seen { tag, stamp }))
+    }
+
+    /// Appends a key's value and gives its tag, if it has one, and the stamp.
+    pub(crate) fn glance(
+        &self,
+        table: TableId,
+        key: &[u8],
+        hash: u64,
+        candidate: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(Option<u8>, Stamp), TxError> {
+        let table = self.tables.get(table).ok_or(TxError::NoSuchTable(table))?;
+        let mut number = Some(candidate).filter(|&candidate| candidate != 0);
+        loop {
+            if let Some(number) = number {
+                match self.store.cell(number).glance(key, out) {
+                    Glance::Value(tag, stamp) => return Ok((Some(tag), stamp)),
+                    Glance::Absent(stamp) => return Ok((None, stamp)),
+                    Glance::Other => {}
+                }
+            }
+            number = table.index.find(hash, |cell| {
+                let cell = self.store.cell(cell);
+                cell.has_key(key) && !cell.is_dead()
+            });
+            if number.is_none() {
+                return Ok((None, table.floor_stamp(hash)));
+            }
+        }
+    }
+
+    /// Remembers that an answer depends on a commit, if the log wants to know.
+    #[inline]
+    pub(crate) fn depend_on(&mut self, stamp: Stamp) {
+        if self.wants_dependencies && !stamp.is_none() {
+            match self
+                .dependencies
+                .iter_mut()
+                .find(|known| known.log() == stamp.log())
+            {
+                Some(known) => *known = (*known).max(stamp),
+                None => self.dependencies.push(stamp),
+            }
+        }
+    }
+
+    /// The newest commit of every log that answers since the last call depend on, own commits
+    /// included.
+    pub fn take_dependencies(&mut self, into: &mut Vec<Stamp>) {
+        into.append(&mut self.dependencies);
+    }
+
+    /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
+    /// then while idle.
+    pub fn idle(&mut self) {
+        self.enter();
+        self.collect_garbage();
+        self.exit();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.in_window {
+            // A procedure panicked inside the window: its locks are lost with it.
+            self.roll_back();
+            self.exit();
+        }
+        self.finish_reclaiming();
+        self.store.take_over(std::mem::take(&mut self.cache));
+        self.store.driver().windows().unclaim(self.number);
+    }
+}

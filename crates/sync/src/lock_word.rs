@@ -1,0 +1,273 @@
+//! The transaction lock of a cell, in one 64-bit word.
+//!
+//! ```text
+//!  63      53 52             18 17     10 9       2   1       0
+//! ┌──────────┬─────────────────┬─────────┬─────────┬───────┬───────┐
+//! │ user 11  │ priority 35     │ status 8│ shared 8│ latch │ excl. │
+//! └──────────┴─────────────────┴─────────┴─────────┴───────┴───────┘
+//! ```
+//!
+//! - *exclusive* and *shared*: strict two-phase locks of transactions.
+//! - *latch*: held for nanoseconds by whoever captures a cell or writes it for the first time
+//!   after a point of consistency; independent of the lock, so a capture never waits for a
+//!   transaction.
+//! - *status*: owned by the checkpoint scheme, changed under the latch.
+//! - *priority*: the oldest priority that held the lock since it was last free (see
+//!   [`Priority`]); meaningless while the lock is free.
+//! - *user*: never changed here.
+//!
+//! Wait-die with two classes (Rosenkrantz, Stearns, Lewis 1978, extended): a transaction with
+//! declared keys locks in a global order and may wait for anyone; an undeclared one never waits
+//! for a declared holder and waits only for holders younger than itself. Waits then run from
+//! declared to anyone in order, or from older to younger, and no cycle can close.
+
+use crate::atomic::{AtomicU64, Ordering};
+
+const EXCLUSIVE: u64 = 1;
+const LATCH: u64 = 1 << 1;
+const SHARED_SHIFT: u32 = 2;
+const SHARED_ONE: u64 = 1 << SHARED_SHIFT;
+const SHARED_MAX: u64 = 0xff;
+const SHARED_MASK: u64 = SHARED_MAX << SHARED_SHIFT;
+const STATUS_SHIFT: u32 = 10;
+const STATUS_MASK: u64 = 0xff << STATUS_SHIFT;
+const PRIORITY_SHIFT: u32 = 18;
+const PRIORITY_BITS: u32 = 35;
+const PRIORITY_MAX: u64 = (1 << PRIORITY_BITS) - 1;
+const PRIORITY_MASK: u64 = PRIORITY_MAX << PRIORITY_SHIFT;
+const USER_SHIFT: u32 = 53;
+
+/// Largest value of the user field.
+pub const USER_MAX: u64 = (1 << (64 - USER_SHIFT)) - 1;
+
+/// Age of a transaction for wait-die; lower is older, with wrap-around. Zero is a transaction
+/// with declared keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority(u64);
+
+impl Priority {
+    /// A transaction with declared keys, which locks in a global order.
+    pub const DECLARED: Self = Self(0);
+
+    /// The priority of the `n`-th undeclared transaction; a retry keeps it.
+    pub fn undeclared(n: u64) -> Self {
+        Self(n % PRIORITY_MAX + 1)
+    }
+
+    /// True if a transaction of this priority may wait for a lock whose oldest holder is `holder`.
+    pub fn may_wait_for(self, holder: Self) -> bool {
+        if self == Self::DECLARED {
+            return true;
+        }
+        holder != Self::DECLARED
+            && (self == holder || (self.0.wrapping_sub(holder.0) >> (PRIORITY_BITS - 1)) & 1 == 1)
+    }
+
+    fn older(self, other: Self) -> Self {
+        if self == Self::DECLARED || (other != Self::DECLARED && self.may_wait_for(other)) {
+            self
+        } else {
+            other
+        }
+    }
+
+    fn of(word: u64) -> Self {
+        Self((word & PRIORITY_MASK) >> PRIORITY_SHIFT)
+    }
+}
+
+/// The lock is held by others; the oldest of them has this priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held(pub Priority);
+
+/// The word of a free cell with this user field and scheme status.
+pub fn free(user: u64, status: u8) -> u64 {
+    debug_assert!(user <= USER_MAX);
+    (user << USER_SHIFT) | (u64::from(status) << STATUS_SHIFT)
+}
+
+/// The same, already locked exclusively by a transaction of this priority.
+pub fn locked(user: u64, status: u8, priority: Priority) -> u64 {
+    free(user, status) | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT)
+}
+
+/// The user field.
+#[inline]
+pub fn user(word: u64) -> u64 {
+    word >> USER_SHIFT
+}
+
+/// The scheme's status bits.
+#[inline]
+pub fn status(word: u64) -> u8 {
+    ((word & STATUS_MASK) >> STATUS_SHIFT) as u8
+}
+
+/// Takes the exclusive lock if nobody holds the lock.
+#[inline]
+pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
+    // Relaxed: the exchange below synchronises with the releasing store or RMW.
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        if seen & (EXCLUSIVE | SHARED_MASK) != 0 {
+            return Err(Held(Priority::of(seen)));
+        }
+        let locked = (seen & !PRIORITY_MASK) | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
+        match word.compare_exchange_weak(seen, locked, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Takes a share of the lock if no one holds it exclusively and fewer than 255 share it.
+#[inline]
+pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
+    // Relaxed: as in try_exclusive.
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        if seen & EXCLUSIVE != 0 || seen & SHARED_MASK == SHARED_MASK {
+            return Err(Held(Priority::of(seen)));
+        }
+        let oldest = if seen & SHARED_MASK == 0 {
+            priority
+        } else {
+            priority.older(Priority::of(seen))
+        };
+        let shared = ((seen & !PRIORITY_MASK) + SHARED_ONE) | (oldest.0 << PRIORITY_SHIFT);
+        match word.compare_exchange_weak(seen, shared, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Turns the caller's share into the exclusive lock if it is the only share.
+pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
+    // Relaxed: as in try_exclusive.
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        debug_assert!(seen & SHARED_MASK != 0, "upgrade without a share");
+        if seen & SHARED_MASK != SHARED_ONE {
+            return Err(Held(Priority::of(seen)));
+        }
+        let locked =
+            (seen & !(PRIORITY_MASK | SHARED_MASK)) | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
+        match word.compare_exchange_weak(seen, locked, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Gives the exclusive lock back.
+#[inline]
+pub fn release_exclusive(word: &AtomicU64) {
+    let before = word.fetch_and(!EXCLUSIVE, Ordering::Release);
+    debug_assert!(before & EXCLUSIVE != 0, "released a lock that was not held");
+}
+
+/// Gives the exclusive lock back with a plain store. Only while nothing can latch the word: inside
+/// a window that saw a phase in which no capture runs.
+#[inline]
+pub fn release_exclusive_unlatched(word: &AtomicU64) {
+    // Relaxed load: the holder is the only writer of the word.
+    let seen = word.load(Ordering::Relaxed);
+    debug_assert!(
+        seen & (EXCLUSIVE | LATCH) == EXCLUSIVE,
+        "not held, or latched: {seen:#x}"
+    );
+    word.store(seen & !EXCLUSIVE, Ordering::Release);
+}
+
+/// Gives one share back.
+#[inline]
+pub fn release_shared(word: &AtomicU64) {
+    let before = word.fetch_sub(SHARED_ONE, Ordering::Release);
+    debug_assert!(
+        before & SHARED_MASK != 0,
+        "released a share that was not held"
+    );
+}
+
+/// Takes the latch, spinning; holders keep it for nanoseconds. Returns the word before it.
+pub fn latch(word: &AtomicU64) -> u64 {
+    let mut backoff = crate::Backoff::new();
+    loop {
+        let before = word.fetch_or(LATCH, Ordering::Acquire);
+        if before & LATCH == 0 {
+            return before;
+        }
+        backoff.wait();
+    }
+}
+
+/// Gives the latch back and sets the scheme's status bits, in one step.
+pub fn unlatch(word: &AtomicU64, status: u8) {
+    // Relaxed: the latch holder alone changes status and latch, and the exchange releases.
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        debug_assert!(seen & LATCH != 0, "unlatched a word that was not latched");
+        let next = (seen & !(LATCH | STATUS_MASK)) | (u64::from(status) << STATUS_SHIFT);
+        match word.compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_do_not_disturb_each_other() {
+        let word = AtomicU64::new(free(1024, 0b101));
+        let young = Priority::undeclared(7);
+        assert_eq!(try_shared(&word, young), Ok(()));
+        assert_eq!(try_shared(&word, Priority::DECLARED), Ok(()));
+        assert_eq!(try_exclusive(&word, young), Err(Held(Priority::DECLARED)));
+        release_shared(&word);
+        assert_eq!(try_upgrade(&word, young), Ok(()));
+        assert_eq!(try_shared(&word, young), Err(Held(young)));
+        let before = latch(&word);
+        assert_eq!(status(before), 0b101);
+        unlatch(&word, 0b010);
+        release_exclusive(&word);
+        let end = word.load(Ordering::Relaxed);
+        assert_eq!((user(end), status(end)), (1024, 0b010));
+        assert_eq!(end & (EXCLUSIVE | LATCH | SHARED_MASK), 0);
+    }
+
+    #[test]
+    fn at_most_255_share() {
+        let word = AtomicU64::new(free(3, 1));
+        for _ in 0..255 {
+            assert!(try_shared(&word, Priority::undeclared(1)).is_ok());
+        }
+        assert!(try_shared(&word, Priority::undeclared(1)).is_err());
+        for _ in 0..255 {
+            release_shared(&word);
+        }
+        assert!(try_exclusive(&word, Priority::undeclared(1)).is_ok());
+    }
+
+    #[test]
+    fn waits_run_from_old_to_young_and_never_to_a_declared_holder() {
+        let old = Priority::undeclared(10);
+        let young = Priority::undeclared(11);
+        assert!(old.may_wait_for(young));
+        assert!(!young.may_wait_for(old));
+        assert!(Priority::DECLARED.may_wait_for(Priority::DECLARED));
+        assert!(Priority::DECLARED.may_wait_for(old));
+        assert!(!old.may_wait_for(Priority::DECLARED));
+        assert_eq!(old.older(young), old);
+        assert_eq!(young.older(old), old);
+        assert_eq!(young.older(Priority::DECLARED), Priority::DECLARED);
+        // around the wrap of 35 bits
+        let before_wrap = Priority::undeclared(PRIORITY_MAX - 1);
+        let after_wrap = Priority::undeclared(PRIORITY_MAX + 5);
+        assert!(before_wrap.may_wait_for(after_wrap));
+        assert!(!after_wrap.may_wait_for(before_wrap));
+    }
+}

@@ -1,0 +1,50 @@
+use crate::atomic::spin;
+
+/// Waiting that starts with spinning, goes on with yielding and ends with short sleeps.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    turns: u32,
+}
+
+/// Turns spent spinning before the first yield.
+const SPINS: u32 = 64;
+/// Turns spent yielding before the first sleep.
+const YIELDS: u32 = 64;
+
+impl Backoff {
+    /// A fresh wait.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// True while waiting is still a matter of nanoseconds: the caller may stay in its window.
+    #[inline]
+    pub fn is_spinning(&self) -> bool {
+        self.turns < SPINS
+    }
+
+    /// Waits a little, longer each time (at most about 100 µs).
+    #[inline]
+    pub fn wait(&mut self) {
+        self.turns = self.turns.saturating_add(1);
+        if self.turns < SPINS {
+            spin();
+        } else {
+            self.wait_long();
+        }
+    }
+
+    #[cold]
+    fn wait_long(&self) {
+        #[cfg(any(loom, shuttle))]
+        spin();
+        #[cfg(not(any(loom, shuttle)))]
+        if self.turns < SPINS + YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::park_timeout(std::time::Duration::from_micros(100));
+        }
+        #[cfg(any(loom, shuttle))]
+        let _ = YIELDS;
+    }
+}

@@ -1,0 +1,17 @@
+//! The house rules as tests: the linter is part of `cargo test --workspace`.
+//!
+//! Every rule is a pure function from text to a list of complaints, so that each can be
+//! shown to fail on a bad sample; `tests/tidy.rs` runs them all over the repository. A
+//! complaint names the file, the line where there is one, and the cure.
+//!
+//! No product code depends on this crate.
+
+pub mod arrows;
+pub mod links;
+pub mod lints;
+pub mod registry;
+pub mod sizes;
+pub mod strangers;
+pub mod tokens;
+pub mod tree;
+pub mod words;

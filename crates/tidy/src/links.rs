@@ -1,0 +1,196 @@
+//! Links of the documents lead somewhere, and what they name exists.
+
+use std::collections::BTreeSet;
+
+use crate::tree::TextFile;
+
+/// Complaints about links in Markdown files, and about names of files in those of the root.
+pub fn complaints(files: &[TextFile]) -> Vec<String> {
+    let known = Known::of(files);
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".md")) {
+        for (line, target) in links(&file.text) {
+            if let Some(complaint) = known.judge_link(file, &target) {
+                found.push(format!("{}:{line}: {complaint}", file.path));
+            }
+        }
+        if !file.path.contains('/') {
+            for (line, name) in named_files(&file.text) {
+                if !known.exists(&name) {
+                    found.push(format!(
+                        "{}:{line}: names {name}, which does not exist",
+                        file.path
+                    ));
+                }
+            }
+        }
+    }
+    found
+}
+
+struct Known<'a> {
+    files: &'a [TextFile],
+    paths: BTreeSet<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    fn of(files: &'a [TextFile]) -> Self {
+        let mut paths = BTreeSet::new();
+        for file in files {
+            paths.insert(file.path.as_str());
+            let ends = file.path.match_indices('/').map(|(at, _)| &file.path[..at]);
+            paths.extend(ends);
+        }
+        Self { files, paths }
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        path.is_empty() || self.paths.contains(path.trim_end_matches('/'))
+    }
+
+    fn judge_link(&self, from: &TextFile, target: &str) -> Option<String> {
+        if target.contains("://") || target.starts_with("mailto:") {
+            return None;
+        }
+        let (path, anchor) = target
+            .split_once('#')
+            .map_or((target, None), |(p, a)| (p, Some(a)));
+        let path = if path.is_empty() {
+            from.path.clone()
+        } else {
+            join(&from.path, path)?
+        };
+        if !self.exists(&path) {
+            return Some(format!(
+                "the link {target} leads to {path}, which does not exist"
+            ));
+        }
+        let anchor = anchor?;
+        let file = self.files.iter().find(|file| file.path == path)?;
+        (path.ends_with(".md") && !anchors(&file.text).contains(anchor))
+            .then(|| format!("the link {target} leads to no heading of {path}"))
+    }
+}
+
+/// `path` as seen from the directory of `from`; none where it leaves the repository.
+fn join(from: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Lines of prose, numbered from 1; code between fences is left out.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    text.lines().enumerate().filter_map(move |(at, line)| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        (!in_code && !fence).then_some((at + 1, line))
+    })
+}
+
+/// Targets of `[text](target)` with their line.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        for (at, opening) in line.match_indices("](") {
+            let rest = &line[at + opening.len()..];
+            if let Some(end) = rest.find(')') {
+                let target = rest[..end].split_whitespace().next().unwrap_or_default();
+                found.push((number, target.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// Files of this repository that the prose names between backticks.
+fn named_files(text: &str) -> Vec<(usize, String)> {
+    let is_file = |name: &str| {
+        let plain = name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        plain && (name.ends_with(".md") || name.starts_with("crates/") || name.starts_with("docs/"))
+    };
+    prose(text)
+        .flat_map(|(number, line)| {
+            line.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(move |name| (number, name.to_owned()))
+        })
+        .filter(|(_, name)| is_file(name))
+        .collect()
+}
+
+/// Anchors of the headings, as the usual renderers form them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    prose(text)
+        .filter(|(_, line)| line.starts_with('#'))
+        .map(|(_, line)| {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = title
+                .chars()
+                .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(path: &str, text: &str) -> Vec<String> {
+        complaints(&[
+            TextFile::sample("README.md", "# The two commands\n"),
+            TextFile::sample("docs/decisions/0001-a.md", "# A: b, `c`\n"),
+            TextFile::sample(path, text),
+        ])
+    }
+
+    #[test]
+    fn links_that_lead_somewhere_pass() {
+        let text = "[a](../README.md) [b](decisions/) [c](decisions/0001-a.md#a-b-c) \
+            [d](https://example.org/x) [e](#here)\n# Here\n```\n[f](nowhere.md)\n```\n";
+        assert_eq!(judge("docs/a.md", text), [""; 0]);
+    }
+
+    #[test]
+    fn a_link_to_nothing_is_found() {
+        let found = judge("docs/a.md", "first\n[a](README.md)");
+        assert!(found[0].starts_with("docs/a.md:2: the link README.md leads to docs/README.md"));
+    }
+
+    #[test]
+    fn a_link_to_no_heading_is_found() {
+        assert_eq!(judge("docs/a.md", "[a](../README.md#three)").len(), 1);
+        assert_eq!(
+            judge("docs/a.md", "[a](../README.md#the-two-commands)").len(),
+            0
+        );
+        assert_eq!(judge("docs/a.md", "[a](#nowhere)").len(), 1);
+    }
+
+    #[test]
+    fn a_document_that_names_what_does_not_exist_is_found() {
+        assert_eq!(
+            judge("GUIDE.md", "see `docs/formats.md` and `README.md`").len(),
+            1
+        );
+        assert_eq!(judge("GUIDE.md", "see `crates/store`").len(), 1);
+        assert_eq!(
+            judge("GUIDE.md", "see `docs/decisions/` and `cargo test`").len(),
+            0
+        );
+    }
+}

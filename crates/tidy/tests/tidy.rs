@@ -1,0 +1,82 @@
+//! The rules, run over this repository.
+
+use std::process::Command;
+
+use stillpoint_tidy::tree::{TextFile, root, text_files};
+use stillpoint_tidy::{arrows, links, lints, registry, sizes, strangers, words};
+
+fn files() -> Vec<TextFile> {
+    text_files(&root()).expect("the files of the repository can be read")
+}
+
+fn expect_none(complaints: &[String]) {
+    assert!(
+        complaints.is_empty(),
+        "{} complaints:\n  {}",
+        complaints.len(),
+        complaints.join("\n  ")
+    );
+}
+
+#[test]
+fn arrows_point_down() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata starts");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "cargo metadata failed: {complaint}"
+    );
+    let metadata = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    expect_none(&arrows::complaints(&metadata, arrows::ARROWS));
+    expect_none(&arrows::circles(arrows::ARROWS));
+}
+
+#[test]
+fn files_and_functions_keep_their_sizes() {
+    expect_none(&sizes::complaints(
+        &files(),
+        sizes::LONG_FILES,
+        sizes::LONG_FUNCTIONS,
+    ));
+}
+
+#[test]
+fn each_scheme_is_one_file_and_one_row() {
+    let files = files();
+    let found: Vec<String> = registry::REGISTRIES
+        .iter()
+        .flat_map(|source| registry::complaints(&files, source))
+        .collect();
+    expect_none(&found);
+}
+
+#[test]
+fn crates_do_not_know_what_they_must_not() {
+    expect_none(&strangers::complaints(&files()));
+}
+
+#[test]
+fn no_machine_paths_and_no_marks() {
+    expect_none(&words::complaints(&files()));
+}
+
+#[test]
+fn every_crate_keeps_the_lint_table() {
+    expect_none(&lints::complaints(&files()));
+}
+
+#[test]
+fn links_and_names_in_the_documents_lead_somewhere() {
+    expect_none(&links::complaints(&files()));
+}
