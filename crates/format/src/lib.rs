@@ -22,6 +22,7 @@ mod error;
 pub mod hash;
 pub mod ident;
 pub mod log;
+pub mod manifest;
 pub mod names;
 pub mod part;
 pub mod stamp;

@@ -55,6 +55,10 @@ pub struct KeySet {
 }
 
 impl KeySet {
+    /// Keys declared so far.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
     /// Declares a key.
     pub fn push(&mut self, table: TableId, key: &[u8], _mode: Mode, _len_hint: usize) -> Slot {
         self.keys.push((table, key.to_vec()));
@@ -98,9 +102,14 @@ impl ValueRef<'_> {
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
-    /// Appends bytes `from..to`.
-    pub fn copy_range_to(&self, from: usize, to: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.bytes[from..to]);
+    /// Appends `count` bytes from `offset` on.
+    pub fn copy_range_to(&self, offset: usize, count: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes[offset..offset + count]);
+    }
+    /// Eight bytes at `offset`, little-endian.
+    pub fn u64_at(&self, offset: usize) -> Option<u64> {
+        let bytes = self.bytes.get(offset..offset + 8)?;
+        bytes.try_into().ok().map(u64::from_le_bytes)
     }
 }
 
@@ -229,6 +238,15 @@ impl Session {
         }
         let next = cursor + seen;
         if next >= table.len() as u64 { 0 } else { next }
+    }
+    /// Visits some records near a random place.
+    pub fn sample(&mut self, table: TableId, random: u64, visit: &mut dyn FnMut(&[u8], &ValueRef<'_>)) {
+        let state = self.engine.state.lock();
+        let Some(table) = state.tables.get(&table) else { return };
+        let at = (random % table.len().max(1) as u64) as usize;
+        for (key, cell) in table.iter().skip(at).take(1) {
+            visit(key, &ValueRef { tag: cell.tag, bytes: &cell.value });
+        }
     }
     /// Empties tables.
     pub fn flush_tables(&mut self, tables: &[TableId]) -> Result<(), TxError> {

@@ -72,21 +72,16 @@ impl<'a> Entry<'a> {
 
     /// Appends the value without its expiry.
     pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
-        self.value.copy_range_to(self.skip, self.value.len(), out);
+        self.value.copy_range_to(self.skip, self.len(), out);
     }
 
     /// Appends bytes `from..to` of the value without its expiry.
     pub(crate) fn copy_range_to(&self, from: usize, to: usize, out: &mut Vec<u8>) {
-        self.value.copy_range_to(self.skip + from, self.skip + to, out);
+        self.value.copy_range_to(self.skip + from, to - from, out);
     }
 }
 
 /// The expiry time of a stored value, if it has one.
 pub(crate) fn expiry(value: &ValueRef<'_>) -> Option<u64> {
-    if value.tag() & HAS_EXPIRY == 0 || value.len() < EXPIRY_BYTES {
-        return None;
-    }
-    let mut head = Vec::with_capacity(EXPIRY_BYTES);
-    value.copy_range_to(0, EXPIRY_BYTES, &mut head);
-    head.try_into().ok().map(u64::from_le_bytes)
+    if value.tag() & HAS_EXPIRY == 0 { None } else { value.u64_at(0) }
 }

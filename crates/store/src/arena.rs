@@ -205,13 +205,9 @@ impl Arena {
         self.limit_bytes.store(bytes, Relaxed);
     }
 
-    /// Counts memory held elsewhere against the limit; negative gives it back.
-    pub(crate) fn count_other(&self, bytes: isize) {
-        if bytes >= 0 {
-            self.other_bytes.fetch_add(bytes.unsigned_abs(), Relaxed);
-        } else {
-            self.other_bytes.fetch_sub(bytes.unsigned_abs(), Relaxed);
-        }
+    /// Says how much memory under the same limit is held elsewhere.
+    pub(crate) fn set_other_bytes(&self, bytes: usize) {
+        self.other_bytes.store(bytes, Relaxed);
     }
 
     /// Touches the next few slabs' pages. Called in the background; true if there was work.

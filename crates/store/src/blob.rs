@@ -14,7 +14,7 @@ use stillpoint_sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use crate::arena::{CellCache, Kind, MemoryLimit};
+use crate::arena::{CELL_BYTES_MAX, CellCache, Kind, MemoryLimit};
 use crate::store::Memory;
 use crate::words;
 
@@ -155,7 +155,9 @@ fn new_table(
     len: usize,
 ) -> Result<Blob, MemoryLimit> {
     let words = TABLE_HEADER_WORDS + chunk_count(len);
-    let number = cache.allocate(&memory.arena, owner, Kind::Block, words * 8)?;
+    // Few size classes for tables and last chunks, so that few slabs are begun for them.
+    let bytes = (words * 8).next_power_of_two().min(CELL_BYTES_MAX);
+    let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;
     let table = memory.arena.cell(number);
     table[0].store(1, Relaxed);
     table[1].store(len as u64, Relaxed);
@@ -171,7 +173,7 @@ fn new_chunk(
     owner: u32,
     bytes: usize,
 ) -> Result<u64, MemoryLimit> {
-    let bytes = CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(8);
+    let bytes = CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(CHUNK_BYTES / 4);
     let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;
     memory.arena.cell(number)[0].store(1, Relaxed);
     Ok(number)
@@ -238,7 +240,7 @@ mod tests {
             blob = next;
         }
         assert!(
-            memory.arena.held_bytes() < 8 << 20,
+            memory.arena.held_bytes() < 16 << 20,
             "replaced chunks are used again"
         );
         release(&memory, &mut cache, blob);
@@ -250,7 +252,7 @@ mod tests {
         let mut cache = CellCache::default();
         let big = vec![1; 7 << 20];
         assert!(create(&memory, &mut cache, 1, &big).is_err());
-        let small = vec![2; 3 << 20];
+        let small = vec![2; 9 << 19];
         let blob = create(&memory, &mut cache, 1, &small).expect("room again");
         let patch = vec![3; 5 << 20];
         assert!(patched(&memory, &mut cache, 1, blob, 10, &patch).is_err());

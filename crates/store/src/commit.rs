@@ -187,14 +187,12 @@ impl Worker {
                 self.first_write(slot, phase);
             }
         }
-        let prepared = match self
+        let wanted = self.first_key + slot;
+        let prepared = self
             .prepared
             .iter()
-            .find(|(key, _)| *key == self.first_key + slot)
-        {
-            Some(&(_, prepared)) => Some(prepared),
-            None => None,
-        };
+            .find(|(key, _)| *key == wanted)
+            .map(|&(_, found)| found);
         let op = *self.pending.op(first).expect("written");
         let was_absent = held.stamp_word & ABSENT != 0;
         if let Some(Prepared::Cell(number)) = prepared {
@@ -213,10 +211,8 @@ impl Worker {
             } else {
                 cell.end_write(stamp);
             }
-            if let Some(blob) = old_blob.filter(|_| op.kind == OpKind::Delete || prepared.is_some())
-            {
-                self.reclaim.retire_blob(blob);
-            } else if let (Some(blob), OpKind::Put) = (old_blob, op.kind) {
+            // Whatever was done to a large value, the old blocks are not the value any more.
+            if let Some(blob) = old_blob {
                 self.reclaim.retire_blob(blob);
             }
         }

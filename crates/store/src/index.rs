@@ -27,7 +27,6 @@ use stillpoint_sync::{Backoff, CachePadded};
 use crate::arena::NUMBER_BITS;
 
 const BUCKET_WORDS: usize = 8;
-const ENTRIES: usize = BUCKET_WORDS - 1;
 const LOCK: u64 = 1;
 const OVERFLOW_SHIFT: u32 = 8;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
@@ -423,11 +422,6 @@ impl Index {
             }
         }
         ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits()
-    }
-
-    /// Number of positions of a scan.
-    pub(crate) fn positions(&self) -> u64 {
-        1 << (self.state.load(Acquire) >> 56)
     }
 }
 

@@ -35,7 +35,8 @@ impl Worker {
             looked_at += cells.len().max(1);
             for &number in &cells {
                 let cell = self.store.cell(number);
-                (key.clear(), value.clear());
+                key.clear();
+                value.clear();
                 cell.read_key(&mut key);
                 if let Glance::Value(tag, _) = cell.glance(&key, &mut value) {
                     visit(&key, ValueRef::from_bytes(tag, &value));

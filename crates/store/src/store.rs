@@ -228,9 +228,12 @@ impl Store {
     /// generations that nobody can reach. True if more can be done at once.
     pub fn maintain(&self) -> bool {
         let mut more = self.memory.arena.populate_ahead();
+        let mut index_bytes = 0;
         for (_, table) in self.owners.lock().iter() {
             more |= table.index.populate_ahead();
+            index_bytes += table.index.held_bytes();
         }
+        self.memory.arena.set_other_bytes(index_bytes);
         self.drop_retired();
         more
     }

@@ -95,8 +95,10 @@ impl Compressor {
                     .map_err(zstd_error)?
             }
             (None, Codec::Lz4) => {
-                let bound = lz4_flex::block::get_maximum_output_size(payload.len());
-                self.scratch.resize(bound, 0);
+                grow(
+                    &mut self.scratch,
+                    lz4_flex::block::get_maximum_output_size(payload.len()),
+                );
                 lz4_flex::block::compress_into(payload, &mut self.scratch).map_err(|error| {
                     EncodeError::Compress {
                         codec: "lz4",
@@ -111,6 +113,14 @@ impl Compressor {
         } else {
             Ok((Codec::None, payload))
         }
+    }
+}
+
+/// Makes sure that `len` bytes are there. Never shrinks: shrinking and growing
+/// would clear the memory each time.
+fn grow(scratch: &mut Vec<u8>, len: usize) {
+    if scratch.len() < len {
+        scratch.resize(len, 0);
     }
 }
 
@@ -143,25 +153,27 @@ impl Decompressor {
             codec: codec.as_str(),
             expected: len as u64,
         };
-        self.scratch.resize(len, 0);
-        let out = match codec {
-            Codec::Lz4 => lz4_flex::block::decompress_into(payload, &mut self.scratch).ok(),
-            _ => self.unzstd(payload),
+        grow(&mut self.scratch, len);
+        let plain = &mut self.scratch[..len];
+        let done = match codec {
+            Codec::Lz4 => lz4_flex::block::decompress_into(payload, plain).ok(),
+            _ => unzstd(&mut self.zstd, payload, plain),
         };
-        if out == Some(len) {
-            Ok(&self.scratch)
+        if done == Some(len) {
+            Ok(plain)
         } else {
             Err(failed)
         }
     }
+}
 
-    fn unzstd(&mut self, payload: &[u8]) -> Option<usize> {
-        if self.zstd.is_none() {
-            self.zstd = Some(zstd::bulk::Decompressor::new().ok()?);
-        }
-        self.zstd
-            .as_mut()?
-            .decompress_to_buffer(payload, &mut self.scratch[..])
-            .ok()
+fn unzstd(
+    zstd: &mut Option<zstd::bulk::Decompressor<'static>>,
+    payload: &[u8],
+    plain: &mut [u8],
+) -> Option<usize> {
+    if zstd.is_none() {
+        *zstd = Some(zstd::bulk::Decompressor::new().ok()?);
     }
+    zstd.as_mut()?.decompress_to_buffer(payload, plain).ok()
 }

@@ -184,9 +184,12 @@ impl Tree {
     }
 
     pub(super) fn rename(&mut self, from: &[&str], to: &[&str]) -> io::Result<()> {
+        if from.is_empty() || to.is_empty() {
+            return Err(is_root());
+        }
         let (from_directory, from_name) = self.entry(from)?;
-        let node = self.lookup(from)?;
         let (to_directory, to_name) = self.entry(to)?;
+        let node = self.lookup(from)?;
         if let Some(&target) = self.directory(to_directory)?.now.get(to_name) {
             if target == node {
                 return Ok(());
@@ -332,10 +335,7 @@ impl Tree {
     /// The directory of a path's last part, and that part.
     fn entry<'a>(&self, parts: &[&'a str]) -> io::Result<(NodeId, &'a str)> {
         let Some((name, above)) = parts.split_last() else {
-            return Err(io::Error::new(
-                ErrorKind::InvalidInput,
-                "this is the disk's root",
-            ));
+            return Err(is_root());
         };
         let directory = self.lookup(above)?;
         self.directory(directory)?;
@@ -433,4 +433,8 @@ impl Tree {
         }
         found
     }
+}
+
+fn is_root() -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, "this is the disk's root")
 }

@@ -64,6 +64,7 @@ pub(crate) struct Appender {
     log: u8,
     logs: u8,
     batch_bytes: usize,
+    floor: u64,
     pub(crate) last_gsn: u64,
     /// Per log, up to where a dependency need not be named: closed, or named by an
     /// earlier record of this log. All of the own log.
@@ -109,6 +110,7 @@ impl Appender {
             log,
             logs,
             batch_bytes,
+            floor,
             last_gsn: floor,
             covered,
             touched: Box::new([0; 256]),
@@ -139,8 +141,8 @@ impl Appender {
         commit: &CommitInput<'_>,
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
-        let gsn = self.last_gsn.max(commit.floor) + 1;
-        self.name_dependencies(commit.touched, closing)?;
+        let floor = self.name_dependencies(commit, closing)?;
+        let gsn = self.last_gsn.max(floor).saturating_add(1);
         let head = RecordHead { gsn, epoch: commit.epoch, deps: &[] };
         loop {
             let before = self.open_batch().builder.bytes();
@@ -167,14 +169,17 @@ impl Appender {
     }
 
     /// Collects in `deps` what the record depends on and no earlier record answers for.
+    /// Returns the greatest gsn that it touches.
     #[inline]
     fn name_dependencies(
         &mut self,
-        touched: &[Stamp],
+        commit: &CommitInput<'_>,
         closing: &Closing,
-    ) -> Result<(), Obstacle> {
+    ) -> Result<u64, Obstacle> {
         self.deps.clear();
-        for &stamp in touched {
+        let mut floor = commit.floor;
+        for &stamp in commit.touched {
+            floor = floor.max(stamp.gsn());
             if stamp.gsn() > self.covered[usize::from(stamp.log())] {
                 self.name_dependency(stamp, closing)?;
             }
@@ -182,7 +187,7 @@ impl Appender {
         for dep in &mut self.deps {
             dep.gsn = std::mem::take(&mut self.touched[usize::from(dep.log)]);
         }
-        Ok(())
+        Ok(floor)
     }
 
     fn name_dependency(&mut self, stamp: Stamp, closing: &Closing) -> Result<(), Obstacle> {
@@ -335,8 +340,11 @@ impl Appender {
 
     /// The greatest gsn up to which all records are of epochs before `epoch`.
     pub(crate) fn last_gsn_before(&self, epoch: u64) -> u64 {
-        let at = self.epochs.partition_point(|start| start.epoch < epoch);
-        self.epochs.get(at).map_or(self.last_gsn, |start| start.gsn - 1)
+        match self.epochs.partition_point(|start| start.epoch < epoch) {
+            // Older than what is remembered: a smaller position is always safe.
+            0 => self.floor,
+            at => self.epochs.get(at).map_or(self.last_gsn, |start| start.gsn - 1),
+        }
     }
 
     /// Bytes of this incarnation that lie above a gsn, rounded up to where an epoch begins.

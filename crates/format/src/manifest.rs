@@ -1,0 +1,366 @@
+//! The MANIFEST: the one document that says which files count
+//! (`docs/formats.md`, "Manifest").
+//!
+//! One line that a machine checks, then JSON that a person can read:
+//!
+//! ```text
+//! stillpoint-manifest 1 crc32c=1c291ca3 len=2048
+//! { "store": "…", … }
+//! ```
+//!
+//! It is never changed in place: the next one is written beside it, made
+//! durable, and renamed over it. What it does not name does not exist.
+
+mod check;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::StoreId;
+pub use crate::names::CheckpointKind;
+pub use crate::part::Codec;
+use crate::{FORMAT_VERSION, LogGsn};
+
+/// First word of the document.
+const MAGIC: &str = "stillpoint-manifest";
+/// The first line is never longer than this.
+const FIRST_LINE_MAX: usize = 96;
+
+/// Everything that is durable about a store besides its checkpoints and logs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Name of the store.
+    pub store: StoreId,
+    /// Seed of the key hash; as hexadecimal text, since JSON numbers lose bits in many readers.
+    #[serde(with = "hex_u64")]
+    pub hash_seed: u64,
+    /// Wall clock at creation of the store, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// The next epoch to be used: no record of any log has this one or a later one.
+    pub next_epoch: u64,
+    /// The tables, by id.
+    pub tables: Vec<TableEntry>,
+    /// The checkpoints that exist, by epoch.
+    pub checkpoints: Vec<CheckpointEntry>,
+    /// The openings of the store whose logs may still matter, oldest first; the last is the
+    /// present or latest one.
+    pub incarnations: Vec<IncarnationEntry>,
+    /// Set when the store was closed in order; absent while it is open or after a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clean_shutdown: Option<CleanShutdown>,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableEntry {
+    /// Its number in keys, records and blocks.
+    pub id: u16,
+    /// Its name; unique, not empty.
+    pub name: String,
+    /// Its present generation; data of older ones is void.
+    pub generation: u32,
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointEntry {
+    /// It holds the commits of all epochs before this one.
+    pub epoch: u64,
+    /// Full or partial.
+    pub kind: CheckpointKind,
+    /// For a partial one: epoch of the checkpoint whose changes it holds from there on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<u64>,
+    /// Name of the scheme that took it.
+    pub scheme: String,
+    /// Codec asked for.
+    pub codec: Codec,
+    /// The key hash has 2^this partitions.
+    pub partitions_log2: u8,
+    /// Values and tombstones in it.
+    pub records: u64,
+    /// Bytes of its values.
+    pub value_bytes: u64,
+    /// Its files.
+    pub parts: Vec<PartEntry>,
+    /// Generations of the tables at its point of consistency.
+    pub generations: Vec<TableGeneration>,
+    /// Per incarnation and log, the last gsn before its point of consistency: records up to
+    /// there are in the checkpoint, and a dependency on them is met.
+    pub positions: Vec<LogPositions>,
+    /// Gsns handed out after its point of consistency are greater than this.
+    pub gsn_floor: u64,
+    /// Wall clock at its begin, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// Wall clock when its last part was durable.
+    pub finished_ms: u64,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartEntry {
+    /// File name in the checkpoint's directory ([`crate::names::part_name`]).
+    pub file: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Values and tombstones in it.
+    pub records: u64,
+    /// Checksum of its index ([`crate::part::PartIndex::crc`]), which binds its content.
+    #[serde(with = "hex_u32")]
+    pub crc: u32,
+}
+
+/// A table's generation at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableGeneration {
+    /// The table.
+    pub table: u16,
+    /// Its generation.
+    pub generation: u32,
+}
+
+/// A position in each log of an incarnation. A log that is not listed is at its beginning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogPositions {
+    /// The incarnation.
+    pub incarnation: u32,
+    /// The positions, by log.
+    pub logs: Vec<LogGsn>,
+}
+
+/// One opening of the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IncarnationEntry {
+    /// Its number.
+    pub number: u32,
+    /// Its gsns are greater than this; everything up to it counts as closed.
+    pub gsn_floor: u64,
+    /// Written by the recovery after it: per log, the last gsn that was kept. A log that is
+    /// not listed keeps nothing. Absent for the present incarnation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Vec<LogGsn>>,
+}
+
+/// The store was closed in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CleanShutdown {
+    /// The incarnation that closed it.
+    pub incarnation: u32,
+    /// The last gsn of each of its logs, all durable.
+    pub last: Vec<LogGsn>,
+}
+
+/// A document that cannot be used, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// The first line is not that of a manifest.
+    #[error("the first line is not `{MAGIC} <version> crc32c=<8 hex digits> len=<bytes>`")]
+    FirstLine,
+    /// Another release wrote it.
+    #[error(
+        "manifest format version {found} is unknown (this build reads {FORMAT_VERSION}): open the \
+         store with the release that wrote it, or dump it there and restore it here"
+    )]
+    UnknownVersion {
+        /// The version that it claims.
+        found: u32,
+    },
+    /// It is shorter or longer than its first line says.
+    #[error("manifest of {found} bytes after the first line, which announces {announced}")]
+    Length {
+        /// Bytes that are there.
+        found: u64,
+        /// Bytes announced.
+        announced: u64,
+    },
+    /// It was damaged or edited.
+    #[error(
+        "manifest checksum mismatch: stored {stored:#010x}, computed {computed:#010x}; it is \
+         damaged or was edited by hand: put a copy of the data directory back"
+    )]
+    Checksum {
+        /// The checksum in the first line.
+        stored: u32,
+        /// The checksum of the document.
+        computed: u32,
+    },
+    /// Its JSON does not have the fields of this version.
+    #[error("manifest document: {0}")]
+    Document(String),
+    /// Its fields contradict each other.
+    #[error("manifest inconsistent: {0}")]
+    Inconsistent(String),
+}
+
+impl Manifest {
+    /// The bytes of the MANIFEST file.
+    ///
+    /// # Errors
+    /// [`ManifestError::Inconsistent`]: such a document could not be read back.
+    pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
+        self.validate()?;
+        let mut document = serde_json::to_string_pretty(self)
+            .map_err(|error| ManifestError::Document(error.to_string()))?;
+        document.push('\n');
+        let crc = checksum(FORMAT_VERSION, document.as_bytes());
+        let len = document.len();
+        let first_line = format!("{MAGIC} {FORMAT_VERSION} crc32c={crc:08x} len={len}\n");
+        Ok([first_line.as_bytes(), document.as_bytes()].concat())
+    }
+
+    /// Decodes and validates the bytes of a MANIFEST file.
+    ///
+    /// # Errors
+    /// Anything but an intact, consistent document of this format version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let (version, stored, announced, document) = first_line(bytes)?;
+        if version != FORMAT_VERSION {
+            return Err(ManifestError::UnknownVersion { found: version });
+        }
+        if announced != document.len() as u64 {
+            return Err(ManifestError::Length {
+                found: document.len() as u64,
+                announced,
+            });
+        }
+        let computed = checksum(version, document);
+        if stored != computed {
+            return Err(ManifestError::Checksum { stored, computed });
+        }
+        let manifest: Manifest = serde_json::from_slice(document)
+            .map_err(|error| ManifestError::Document(error.to_string()))?;
+        manifest.validate()?;
+        Ok(manifest)
+    }
+
+    /// The present or latest incarnation.
+    pub fn incarnation(&self) -> Option<&IncarnationEntry> {
+        self.incarnations.last()
+    }
+
+    /// A table by its id.
+    pub fn table(&self, id: u16) -> Option<&TableEntry> {
+        self.tables.iter().find(|table| table.id == id)
+    }
+
+    /// The checkpoints to load, base first: the newest chain of one full and the partials on
+    /// it. Empty if there is no checkpoint.
+    pub fn newest_chain(&self) -> Vec<&CheckpointEntry> {
+        let mut chain = Vec::new();
+        // Of a full and a partial one of the same epoch the full one is the shorter way.
+        let mut next = self
+            .checkpoints
+            .iter()
+            .max_by_key(|checkpoint| checkpoint.rank());
+        while let Some(checkpoint) = next {
+            chain.push(checkpoint);
+            next = checkpoint.base.and_then(|base| self.at_epoch(base));
+        }
+        chain.reverse();
+        chain
+    }
+
+    /// The checkpoint of that epoch, the full one if there are two.
+    fn at_epoch(&self, epoch: u64) -> Option<&CheckpointEntry> {
+        let same = self
+            .checkpoints
+            .iter()
+            .filter(|checkpoint| checkpoint.epoch == epoch);
+        same.max_by_key(|checkpoint| checkpoint.rank())
+    }
+}
+
+impl CheckpointEntry {
+    /// Later epochs first, and full before partial.
+    fn rank(&self) -> (u64, bool) {
+        (self.epoch, self.kind == CheckpointKind::Full)
+    }
+
+    /// The last gsn of a log of an incarnation before the point of consistency; `None` if the
+    /// checkpoint lists none.
+    pub fn position(&self, incarnation: u32, log: u8) -> Option<u64> {
+        let of_incarnation = self
+            .positions
+            .iter()
+            .find(|p| p.incarnation == incarnation)?;
+        of_incarnation
+            .logs
+            .iter()
+            .find(|position| position.log == log)
+            .map(|p| p.gsn)
+    }
+}
+
+/// CRC32C over the version and the document.
+fn checksum(version: u32, document: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&version.to_le_bytes()), document)
+}
+
+/// Version, checksum, length, and the rest. Only the exact form that is written is read.
+fn first_line(bytes: &[u8]) -> Result<(u32, u32, u64, &[u8]), ManifestError> {
+    let head = &bytes[..bytes.len().min(FIRST_LINE_MAX)];
+    let end = head
+        .iter()
+        .position(|&byte| byte == b'\n')
+        .ok_or(ManifestError::FirstLine)?;
+    let parse = || {
+        let line = std::str::from_utf8(&head[..end]).ok()?;
+        let mut words = line.split(' ');
+        let (magic, version) = (words.next()?, words.next()?.parse().ok()?);
+        let crc = u32::from_str_radix(words.next()?.strip_prefix("crc32c=")?, 16).ok()?;
+        let len: u64 = words.next()?.strip_prefix("len=")?.parse().ok()?;
+        let canonical = format!("{MAGIC} {version} crc32c={crc:08x} len={len}");
+        (magic == MAGIC && canonical == line).then_some((version, crc, len))
+    };
+    let (version, crc, len) = parse().ok_or(ManifestError::FirstLine)?;
+    Ok((version, crc, len, &bytes[end + 1..]))
+}
+
+/// A `u64` as 16 hexadecimal digits.
+mod hex_u64 {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{value:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        let value = u64::from_str_radix(&text, 16).map_err(serde::de::Error::custom)?;
+        if format!("{value:016x}") == text {
+            Ok(value)
+        } else {
+            Err(serde::de::Error::custom(
+                "expected 16 lower-case hexadecimal digits",
+            ))
+        }
+    }
+}
+
+/// A `u32` as 8 hexadecimal digits.
+mod hex_u32 {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &u32, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{value:08x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+        let text = String::deserialize(from)?;
+        let value = u32::from_str_radix(&text, 16).map_err(serde::de::Error::custom)?;
+        if format!("{value:08x}") == text {
+            Ok(value)
+        } else {
+            Err(serde::de::Error::custom(
+                "expected 8 lower-case hexadecimal digits",
+            ))
+        }
+    }
+}

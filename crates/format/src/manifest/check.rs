@@ -1,0 +1,184 @@
+//! What the fields of a manifest must satisfy together.
+
+use std::collections::HashSet;
+
+use super::{CheckpointEntry, CheckpointKind, Manifest, ManifestError};
+use crate::names::parse_part_name;
+use crate::{GSN_MAX, LOG_NONE, LogGsn, PARTITIONS_LOG2_MAX};
+
+impl Manifest {
+    /// Checks that the fields fit each other.
+    ///
+    /// # Errors
+    /// [`ManifestError::Inconsistent`] names the field and the reason.
+    pub fn validate(&self) -> Result<(), ManifestError> {
+        self.validate_tables()?;
+        self.validate_incarnations()?;
+        let mut seen = HashSet::new();
+        for checkpoint in &self.checkpoints {
+            checkpoint.validate().map_err(|why| {
+                let (epoch, kind) = (checkpoint.epoch, checkpoint.kind.as_str());
+                ManifestError::Inconsistent(format!("{kind} checkpoint {epoch}: {why}"))
+            })?;
+            if !seen.insert((checkpoint.epoch, checkpoint.kind)) {
+                return inconsistent(format!("checkpoint {} is listed twice", checkpoint.epoch));
+            }
+            if checkpoint.epoch > self.next_epoch {
+                let next = self.next_epoch;
+                return inconsistent(format!(
+                    "checkpoint {} is later than the next epoch, {next}",
+                    checkpoint.epoch
+                ));
+            }
+        }
+        if !self
+            .checkpoints
+            .is_sorted_by_key(|checkpoint| checkpoint.epoch)
+        {
+            return inconsistent("the checkpoints are not sorted by epoch".into());
+        }
+        for checkpoint in &self.checkpoints {
+            if let Some(base) = checkpoint.base
+                && !self.checkpoints.iter().any(|other| other.epoch == base)
+            {
+                return inconsistent(format!(
+                    "partial checkpoint {} needs checkpoint {base}, which is not listed: the \
+                     chain has a gap",
+                    checkpoint.epoch
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_tables(&self) -> Result<(), ManifestError> {
+        let (mut ids, mut names) = (HashSet::new(), HashSet::new());
+        for table in &self.tables {
+            if table.name.is_empty() {
+                return inconsistent(format!("table {} has no name", table.id));
+            }
+            if !ids.insert(table.id) || !names.insert(&table.name) {
+                let (id, name) = (table.id, &table.name);
+                return inconsistent(format!("table {id} ({name:?}) is listed twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_incarnations(&self) -> Result<(), ManifestError> {
+        for pair in self.incarnations.windows(2) {
+            let (older, newer) = (&pair[0], &pair[1]);
+            if older.number >= newer.number || older.gsn_floor > newer.gsn_floor {
+                let (a, b) = (older.number, newer.number);
+                return inconsistent(format!("incarnations {a} and {b} are out of order"));
+            }
+            let Some(cut) = &older.cut else {
+                return inconsistent(format!(
+                    "incarnation {} is over but has no cut",
+                    older.number
+                ));
+            };
+            if let Some(beyond) = cut.iter().find(|kept| kept.gsn > newer.gsn_floor) {
+                return inconsistent(format!(
+                    "incarnation {} kept gsn {} of log {}, above the floor of the next, {}",
+                    older.number, beyond.gsn, beyond.log, newer.gsn_floor
+                ));
+            }
+        }
+        for incarnation in &self.incarnations {
+            let what = || format!("incarnation {}", incarnation.number);
+            if incarnation.gsn_floor > GSN_MAX {
+                return inconsistent(format!("{}: gsn floor above 2^52", what()));
+            }
+            if let Some(why) = incarnation.cut.as_deref().and_then(bad_positions) {
+                return inconsistent(format!("{}: cut: {why}", what()));
+            }
+        }
+        if let Some(shutdown) = &self.clean_shutdown {
+            if self.incarnation().map(|last| last.number) != Some(shutdown.incarnation) {
+                let number = shutdown.incarnation;
+                return inconsistent(format!("shut down by incarnation {number}, not the latest"));
+            }
+            if let Some(why) = bad_positions(&shutdown.last) {
+                return inconsistent(format!("clean shutdown: {why}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CheckpointEntry {
+    fn validate(&self) -> Result<(), String> {
+        match (self.kind, self.base) {
+            (CheckpointKind::Full, Some(_)) => return Err("a full one has no base".into()),
+            (CheckpointKind::Partial, None) => return Err("a partial one needs a base".into()),
+            (CheckpointKind::Partial, Some(base)) if base >= self.epoch => {
+                return Err(format!("its base {base} is not earlier"));
+            }
+            _ => {}
+        }
+        if self.partitions_log2 > PARTITIONS_LOG2_MAX {
+            return Err(format!("2^{} partitions", self.partitions_log2));
+        }
+        if self.gsn_floor > GSN_MAX {
+            return Err("gsn floor above 2^52".into());
+        }
+        let mut files = HashSet::new();
+        let mut records = 0u64;
+        for part in &self.parts {
+            if parse_part_name(&part.file).is_none() || !files.insert(&part.file) {
+                return Err(format!("bad or repeated part name {:?}", part.file));
+            }
+            records = records.saturating_add(part.records);
+        }
+        if records != self.records {
+            let stated = self.records;
+            return Err(format!(
+                "its parts have {records} records, it states {stated}"
+            ));
+        }
+        let mut tables = HashSet::new();
+        if let Some(twice) = self
+            .generations
+            .iter()
+            .find(|entry| !tables.insert(entry.table))
+        {
+            return Err(format!("two generations of table {}", twice.table));
+        }
+        let mut incarnations = HashSet::new();
+        for positions in &self.positions {
+            if !incarnations.insert(positions.incarnation) {
+                return Err(format!(
+                    "two positions in incarnation {}",
+                    positions.incarnation
+                ));
+            }
+            if let Some(why) = bad_positions(&positions.logs) {
+                return Err(format!(
+                    "positions in incarnation {}: {why}",
+                    positions.incarnation
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Each log at most once, and only gsns that can be.
+fn bad_positions(positions: &[LogGsn]) -> Option<String> {
+    let mut logs = HashSet::new();
+    positions.iter().find_map(|position| {
+        let LogGsn { log, gsn } = *position;
+        if log == LOG_NONE || gsn > GSN_MAX {
+            Some(format!("impossible position {log}@{gsn}"))
+        } else if !logs.insert(log) {
+            Some(format!("log {log} is listed twice"))
+        } else {
+            None
+        }
+    })
+}
+
+fn inconsistent(why: String) -> Result<(), ManifestError> {
+    Err(ManifestError::Inconsistent(why))
+}

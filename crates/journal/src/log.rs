@@ -1,0 +1,404 @@
+//! One log: records in memory, batches on disk, and who flushes them.
+//!
+//! Three locks, never held for long by two at once: `append` (one commit at a time),
+//! the group (who leads), and `writer` (the leader's own, uncontended). The leader takes
+//! the sealed batches under `append`, writes and flushes them without it, and tells
+//! [`Closing`] before the group lets the next one lead.
+
+mod append;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use stillpoint_format::log::SegmentHeader;
+use stillpoint_format::{Stamp, names};
+use stillpoint_io::{Disk, DiskError};
+use stillpoint_sync::CachePadded;
+use stillpoint_sync::atomic::{AtomicU64, Ordering};
+
+use crate::closing::Closing;
+use crate::error::JournalError;
+use crate::group::GroupCommit;
+use crate::journal::{CommitInput, Config, Environment, JournalStats};
+use crate::segments::{Found, Kept, Segment, Spare, Stock};
+use append::{Appender, Obstacle};
+use write::{Writer, create_dir, name_segment};
+
+/// How often an append that waits for room looks again, should a wake-up be missed.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Buffers per log that stay when nothing is going on.
+const FREE_AT_REST: usize = 4;
+
+/// How far a leader goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Full batches are handed to the disk.
+    Write,
+    /// Everything appended is handed to the disk and flushed.
+    Flush,
+}
+
+/// Counts of a leader's work. Relaxed: statistics that order nothing.
+#[derive(Debug, Default)]
+struct Counts {
+    batches: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    writer_bytes: AtomicU64,
+}
+
+/// What the logs of a journal share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn stillpoint_io::Clock>,
+    pub(crate) config: Config,
+    pub(crate) closing: Closing,
+}
+
+/// One log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    id: u8,
+    shared: Arc<Shared>,
+    append: CachePadded<Mutex<Appender>>,
+    /// Told whenever a written batch makes room.
+    room: Condvar,
+    group: GroupCommit,
+    writer: Mutex<Writer>,
+    failed: OnceLock<JournalError>,
+    counts: CachePadded<Counts>,
+    stock: Stock,
+    kept: Mutex<Vec<Kept>>,
+}
+
+impl Log {
+    /// Opens a log for this incarnation: makes its first segment durable.
+    pub(crate) fn open(
+        id: u8,
+        env: &Environment,
+        shared: &Arc<Shared>,
+        found: Found,
+    ) -> Result<Self, JournalError> {
+        let config = &shared.config;
+        let dir = PathBuf::from(names::log_dir(id));
+        create_dir(&*env.disk, &dir)?;
+        let (spares, odd) = found
+            .spares
+            .into_iter()
+            .partition(|spare: &Spare| spare.bytes == config.segment_bytes);
+        odd.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
+        let stock = Stock::new(env, config, id, spares);
+        let header = SegmentHeader {
+            store: config.store,
+            created_ms: env.clock.wall_ms(),
+            incarnation: config.incarnation,
+            log: id,
+            first_gsn: config.floor + 1,
+            first_batch: 1,
+        };
+        let spare = match stock.take(config.segment_bytes) {
+            Some(spare) => spare,
+            None => {
+                stock.provide_here(config.segment_bytes)?;
+                stock.take(config.segment_bytes).ok_or(JournalError::Closed)?
+            }
+        };
+        let segment = Arc::new(place_segment(header, spare));
+        let file = name_segment(&*env.disk, &segment)?;
+        file.sync()?;
+        env.disk.sync_dir(&dir)?;
+        let mut kept = found.kept;
+        kept.push(keep(&segment));
+        let floor = config.floor;
+        let appender =
+            Appender::new(id, config.logs, config.batch_bytes, floor, Arc::clone(&segment));
+        Ok(Log {
+            id,
+            shared: Arc::clone(shared),
+            append: CachePadded::new(Mutex::new(appender)),
+            room: Condvar::new(),
+            group: GroupCommit::new(),
+            writer: Mutex::new(Writer::new(dir, segment, file, floor)),
+            failed: OnceLock::new(),
+            counts: CachePadded::new(Counts::default()),
+            stock,
+            kept: Mutex::new(kept),
+        })
+    }
+
+    /// Appends a record. `work` is called when a batch has become full.
+    pub(crate) fn append(
+        &self,
+        commit: &CommitInput<'_>,
+        background: &Background<'_>,
+    ) -> Result<Stamp, JournalError> {
+        let mut state = self.append.lock();
+        loop {
+            if let Some(refused) = &state.refused {
+                return Err(refused.clone());
+            }
+            if state.sealed_bytes > self.shared.config.buffer_bytes {
+                state.waits += 1;
+                state = self.await_room(state)?;
+                continue;
+            }
+            let sealed = state.sealed.len();
+            match state.append(commit, &self.shared.closing) {
+                Ok(gsn) => {
+                    let full = state.sealed.len() != sealed;
+                    drop(state);
+                    if full {
+                        (background.batch_full)();
+                    }
+                    return Ok(Stamp::new(gsn, self.id));
+                }
+                Err(Obstacle::Error(error)) => return Err(error),
+                Err(Obstacle::Segment(bytes)) => {
+                    state = self.next_segment(state, bytes, background)?;
+                }
+            }
+        }
+    }
+
+    /// Rolls to a prepared segment, or lets go of the lock and sees to it that there is one.
+    #[cold]
+    fn next_segment<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Appender>,
+        bytes: u64,
+        background: &Background<'_>,
+    ) -> Result<MutexGuard<'a, Appender>, JournalError> {
+        let needed = bytes.max(self.shared.config.segment_bytes);
+        if let Some(spare) = self.stock.take(needed) {
+            state.segments_reused += u64::from(spare.reused);
+            let header = SegmentHeader {
+                created_ms: self.shared.clock.wall_ms(),
+                ..state.next_header()
+            };
+            let segment = place_segment(header, spare);
+            self.kept.lock().push(keep(&segment));
+            state.roll(segment);
+            (background.segment_taken)();
+            return Ok(state);
+        }
+        drop(state);
+        let provided = self.stock.provide(needed, background.segment_taken);
+        let mut state = self.append.lock();
+        if let Err(error) = provided {
+            state.refusals += 1;
+            return Err(error);
+        }
+        Ok(state)
+    }
+
+    /// Waits until batches have been written, writing them itself if nobody does.
+    #[cold]
+    fn await_room<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Appender>,
+    ) -> Result<MutexGuard<'a, Appender>, JournalError> {
+        while state.sealed_bytes > self.shared.config.buffer_bytes && state.refused.is_none() {
+            drop(state);
+            let led = self.group.try_lead(|| self.lead(Reach::Write))?;
+            state = self.append.lock();
+            if !led && state.sealed_bytes > self.shared.config.buffer_bytes {
+                self.room.wait_for(&mut state, LOOK_AGAIN);
+            }
+        }
+        Ok(state)
+    }
+
+    /// Waits until an append would not have to; refuses what an append would refuse.
+    pub(crate) fn admit(&self) -> Result<(), JournalError> {
+        let mut state = self.append.lock();
+        if state.sealed_bytes > self.shared.config.buffer_bytes {
+            state.waits += 1;
+            state = self.await_room(state)?;
+        }
+        if let Some(refused) = &state.refused {
+            return Err(refused.clone());
+        }
+        if state.room() < self.shared.config.batch_bytes as u64
+            && let Some(refusal) = self.stock.refusal()
+        {
+            state.refusals += 1;
+            return Err(refusal);
+        }
+        Ok(())
+    }
+
+    /// Gsn of the last record appended.
+    pub(crate) fn last_gsn(&self) -> u64 {
+        self.append.lock().last_gsn
+    }
+
+    /// Flushes everything up to a gsn that was given out.
+    pub(crate) fn flush_to(&self, gsn: u64) -> Result<(), JournalError> {
+        let closing = &self.shared.closing;
+        self.group.until(
+            || match self.failed.get() {
+                _ if closing.flushed(self.id) >= gsn => Ok(true),
+                Some(failed) => Err(failed.clone()),
+                None => Ok(false),
+            },
+            || self.lead(Reach::Flush),
+        )
+    }
+
+    /// Hands full batches to the disk, if nobody is at it.
+    pub(crate) fn write_out(&self) -> Result<(), JournalError> {
+        self.health()?;
+        self.group.try_lead(|| self.lead(Reach::Write)).map(|_| ())
+    }
+
+    /// Gives buffers back that a burst has left.
+    pub(crate) fn trim(&self) {
+        let mut state = self.append.lock();
+        let keep = FREE_AT_REST.max(state.free.len() / 2);
+        state.free.truncate(keep);
+    }
+
+    /// The first failure, if there was one.
+    pub(crate) fn health(&self) -> Result<(), JournalError> {
+        self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
+    }
+
+    /// Refuses further appends.
+    pub(crate) fn refuse(&self, error: JournalError) {
+        self.append.lock().refused.get_or_insert(error);
+        self.room.notify_all();
+    }
+
+    /// The leader's turn. A failure is final for this log.
+    fn lead(&self, reach: Reach) -> Result<(), JournalError> {
+        self.health()?;
+        let mut writer = self.writer.lock();
+        let done = if writer.busy {
+            let panicked = std::io::Error::other("an earlier flush of this log panicked");
+            let path = self.shared.disk.describe(names::log_dir(self.id).as_ref());
+            Err(DiskError::new("flush", path, panicked))
+        } else {
+            writer.busy = true;
+            self.write_and_flush(&mut writer, reach)
+        };
+        match done {
+            Ok(()) => {
+                writer.busy = false;
+                Ok(())
+            }
+            Err(error) => {
+                let poisoned = JournalError::Poisoned { log: self.id, source: Arc::new(error) };
+                let poisoned = self.failed.get_or_init(|| poisoned).clone();
+                self.refuse(poisoned.clone());
+                Err(poisoned)
+            }
+        }
+    }
+
+    fn write_and_flush(&self, writer: &mut Writer, reach: Reach) -> Result<(), DiskError> {
+        let disk = &*self.shared.disk;
+        let free_max = self.shared.config.buffer_bytes / self.shared.config.batch_bytes + 2;
+        {
+            let mut state = self.append.lock();
+            if reach == Reach::Flush {
+                state.seal();
+            }
+            std::mem::swap(&mut state.sealed, &mut writer.queue);
+        }
+        while let Some(mut batch) = writer.queue.pop_front() {
+            let records = batch.builder.bytes();
+            let written = writer.write(disk, &mut batch)?;
+            self.counts.batches.fetch_add(1, Ordering::Relaxed);
+            self.counts.written_bytes.fetch_add(written, Ordering::Relaxed);
+            self.append.lock().recycle(batch, records, free_max);
+            self.room.notify_all();
+        }
+        self.counts.writer_bytes.store(writer.buffer_bytes(), Ordering::Relaxed);
+        if reach == Reach::Flush && writer.is_dirty() {
+            writer.flush(disk)?;
+            self.counts.flushes.fetch_add(1, Ordering::Relaxed);
+            let named = writer.named.drain(..);
+            self.shared.closing.record_flushed(self.id, writer.written_gsn, named);
+        }
+        Ok(())
+    }
+
+    /// The prepared segments.
+    pub(crate) fn stock(&self) -> &Stock {
+        &self.stock
+    }
+
+    /// The greatest gsn up to which all records are of epochs before `epoch`.
+    pub(crate) fn last_gsn_before(&self, epoch: u64) -> u64 {
+        self.append.lock().last_gsn_before(epoch)
+    }
+
+    /// Bytes on disk above a gsn, those of earlier incarnations included.
+    pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
+        let incarnation = self.shared.config.incarnation;
+        let earlier: u64 = {
+            let kept = self.kept.lock();
+            let needed = kept.windows(2).filter(|pair| pair[1].first_gsn > gsn.saturating_add(1));
+            needed.map(|pair| &pair[0]).filter(|of| of.incarnation != incarnation).map(|of| of.bytes).sum()
+        };
+        earlier + self.append.lock().bytes_above(gsn)
+    }
+
+    /// Frees the segments without a gsn above `position`; never the newest.
+    pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
+        loop {
+            let mut kept = self.kept.lock();
+            match &kept[..] {
+                [oldest, next, ..] if next.first_gsn <= position.saturating_add(1) => {
+                    self.stock.give_back(oldest)?;
+                    kept.remove(0);
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Adds this log's counts.
+    pub(crate) fn count(&self, stats: &mut JournalStats) {
+        let counts = &self.counts;
+        stats.batches += counts.batches.load(Ordering::Relaxed);
+        stats.written_bytes += counts.written_bytes.load(Ordering::Relaxed);
+        stats.flushes += counts.flushes.load(Ordering::Relaxed);
+        stats.segments_made += self.stock.made();
+        stats.buffer_bytes += counts.writer_bytes.load(Ordering::Relaxed);
+        let state = self.append.lock();
+        stats.records += state.records;
+        stats.record_bytes += state.record_bytes;
+        stats.waits += state.waits;
+        stats.refusals += state.refusals;
+        stats.segments_reused += state.segments_reused;
+        stats.buffer_bytes += state.buffer_bytes();
+    }
+}
+
+/// What an append tells the background threads. Both are cheap and may be called often.
+pub(crate) struct Background<'a> {
+    /// A batch is full and may be written.
+    pub(crate) batch_full: &'a dyn Fn(),
+    /// A prepared segment was taken, or is missing.
+    pub(crate) segment_taken: &'a dyn Fn(),
+}
+
+fn place_segment(header: SegmentHeader, spare: Spare) -> Segment {
+    let name = names::segment_name(header.incarnation, header.first_gsn);
+    let path = PathBuf::from(names::log_dir(header.log)).join(name);
+    Segment { header, bytes: spare.bytes, spare: spare.path, path }
+}
+
+fn keep(segment: &Segment) -> Kept {
+    Kept {
+        incarnation: segment.header.incarnation,
+        first_gsn: segment.header.first_gsn,
+        bytes: segment.bytes,
+        path: segment.path.clone(),
+    }
+}

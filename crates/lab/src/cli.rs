@@ -1,0 +1,175 @@
+//! `stillpoint lab list | run ID | report`, for the one binary to embed.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::context::Context;
+use crate::error::{LabError, LabResult};
+use crate::experiments::{self, EXPERIMENTS};
+use crate::report;
+use crate::result::ExperimentResult;
+
+/// Arguments of `stillpoint lab`.
+#[derive(Args, Clone, Debug)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+/// What the lab is asked for.
+#[derive(Subcommand, Clone, Debug)]
+enum LabCommand {
+    /// List the experiments.
+    List {
+        /// One JSON object per line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run an experiment, or all: JSON, figures and a row in the report.
+    #[command(after_help = "Examples:\n  stillpoint lab run peers-redis --quick\n  \
+                            stillpoint lab run all --out results")]
+    Run {
+        /// The experiment's name, or `all`.
+        id: String,
+        /// Seconds instead of minutes: shows that it still runs, measures nothing.
+        #[arg(long)]
+        quick: bool,
+        /// The folder of results.
+        #[arg(long, value_name = "DIR", default_value = "lab-results")]
+        out: PathBuf,
+        /// Runs of each pair, instead of the experiment's own number.
+        #[arg(long)]
+        runs: Option<usize>,
+        /// Seconds of each run, instead of the experiment's own.
+        #[arg(long)]
+        seconds: Option<f64>,
+    },
+    /// Make one HTML page of all results in a folder.
+    Report {
+        /// The folder of results.
+        #[arg(long, value_name = "DIR", default_value = "lab-results")]
+        out: PathBuf,
+    },
+}
+
+/// Carries out a command of the lab. Results go to `output`, progress to standard error.
+///
+/// Returns whether every claim that was judged was met; quick runs judge nothing.
+///
+/// # Errors
+/// When an experiment is unknown or fails, or a file cannot be read or written.
+pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
+    let print = |output: &mut dyn Write, line: String| {
+        writeln!(output, "{line}").map_err(|source| LabError::File {
+            op: "write to",
+            path: "standard output".into(),
+            source,
+        })
+    };
+    match &args.command {
+        LabCommand::List { json } => {
+            for e in EXPERIMENTS {
+                let line = if *json {
+                    serde_json::json!({"id": e.id, "title": e.title, "paper": e.paper}).to_string()
+                } else {
+                    format!("{:<14} {}\n{:<14} {}", e.id, e.title, "", e.paper)
+                };
+                print(output, line)?;
+            }
+            Ok(true)
+        }
+        LabCommand::Run { id, quick, out, runs, seconds } => {
+            let chosen = experiments::find(id)?;
+            let binary = std::env::current_exe()
+                .map_err(|e| LabError::process("the path of this program", e))?;
+            let mut context = Context::new(out, *quick, binary, Box::new(std::io::stderr()));
+            context.runs = *runs;
+            context.seconds = *seconds;
+            let mut met = true;
+            for experiment in chosen {
+                let result = experiment.run_and_save(&context)?;
+                met &= result.quick || result.claims.iter().all(|c| c.met != Some(false));
+                for line in lines(&result) {
+                    print(output, line)?;
+                }
+            }
+            let page = report::write(out)?;
+            print(output, format!("report: {}", page.display()))?;
+            Ok(met)
+        }
+        LabCommand::Report { out } => {
+            let page = report::write(out)?;
+            print(output, format!("report: {}", page.display()))?;
+            Ok(true)
+        }
+    }
+}
+
+/// A result for the terminal: one line per claim.
+fn lines(result: &ExperimentResult) -> Vec<String> {
+    let mut lines = vec![format!("{}: {}", result.id, result.title)];
+    if let Some(reason) = &result.skipped {
+        lines.push(format!("  SKIPPED: {reason}"));
+    }
+    for claim in &result.claims {
+        let verdict = match claim.met {
+            _ if result.quick => "quick",
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "not measured",
+        };
+        let measured = claim.measured.map_or("—".to_owned(), |m| format!("{m:.3}"));
+        let (text, floor, unit) = (&claim.claim, claim.floor, &claim.unit);
+        lines.push(format!("  {verdict:<12} {measured:>10} {unit} (floor {floor})  {text}"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        lab: LabArgs,
+    }
+
+    fn say(words: &[&str]) -> LabResult<String> {
+        let program = Program::try_parse_from([&["stillpoint"], words].concat())
+            .map_err(|e| LabError::process("parse", e))?;
+        let mut output = Vec::new();
+        run(&program.lab, &mut output)?;
+        Ok(String::from_utf8_lossy(&output).into_owned())
+    }
+
+    #[test]
+    fn list_names_every_experiment() {
+        let (text, json) = (say(&["list"]), say(&["list", "--json"]));
+        let (text, json) = (text.expect("text"), json.expect("json"));
+        assert_eq!(json.lines().count(), EXPERIMENTS.len());
+        for experiment in EXPERIMENTS {
+            assert!(text.contains(experiment.id) && json.contains(experiment.id));
+        }
+    }
+
+    #[test]
+    fn an_unknown_experiment_is_refused_with_the_known_ones() {
+        let error = say(&["run", "nothing"]).expect_err("unknown").to_string();
+        assert!(error.contains("nothing") && error.contains("peers-redis"), "{error}");
+    }
+
+    #[test]
+    fn a_report_is_made_from_files_alone() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        report::tests::sample().save(dir.path())?;
+        let said = say(&["report", "--out", &dir.path().to_string_lossy()])?;
+        assert!(said.contains("report.html"));
+        let page = crate::sys::read_text(&dir.path().join("report.html"))?;
+        assert!(page.contains("reaches its aim"));
+        Ok(())
+    }
+}

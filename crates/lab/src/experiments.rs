@@ -1,0 +1,74 @@
+//! The registry: one row per experiment, from which `list`, `run` and CI follow.
+
+use crate::context::Context;
+use crate::error::{LabError, LabResult};
+use crate::peers_redis;
+use crate::result::ExperimentResult;
+use crate::sys;
+
+/// One experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Its name: in commands, in files, in the report.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Where its claims come from.
+    pub paper: &'static str,
+    /// Runs it; [`Context::quick`] asks for seconds instead of minutes.
+    pub run: fn(&Context) -> LabResult<ExperimentResult>,
+}
+
+/// All experiments, in the order in which `run all` takes them.
+pub const EXPERIMENTS: &[Experiment] = &[Experiment {
+    id: peers_redis::ID,
+    title: peers_redis::TITLE,
+    paper: peers_redis::PAPER,
+    run: peers_redis::run,
+}];
+
+/// The experiment of this name, or all for `all`.
+///
+/// # Errors
+/// When there is none; the message lists those that there are.
+pub fn find(id: &str) -> LabResult<Vec<&'static Experiment>> {
+    let found: Vec<_> = EXPERIMENTS.iter().filter(|e| id == "all" || e.id == id).collect();
+    if found.is_empty() {
+        let known: Vec<&str> = EXPERIMENTS.iter().map(|e| e.id).collect();
+        return Err(LabError::UnknownExperiment { id: id.to_owned(), known: known.join(", ") });
+    }
+    Ok(found)
+}
+
+impl Experiment {
+    /// Runs the experiment and writes its result file and figures.
+    ///
+    /// # Errors
+    /// When it cannot be run, or its files cannot be written.
+    pub fn run_and_save(&self, context: &Context) -> LabResult<ExperimentResult> {
+        sys::create_dir_all(&context.out)?;
+        let began_ns = sys::now_ns();
+        let mut result = (self.run)(context)?;
+        result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
+        let path = result.save(&context.out)?;
+        context.note(format!("{}: written to {}", self.id, path.display()));
+        Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for experiment in EXPERIMENTS {
+            let found = find(experiment.id).expect("registered");
+            assert_eq!(found.len(), 1, "{} is registered twice", experiment.id);
+            assert!(!experiment.title.is_empty() && !experiment.paper.is_empty());
+        }
+        assert_eq!(find("all").expect("all").len(), EXPERIMENTS.len());
+        let error = find("peers").expect_err("no such experiment").to_string();
+        assert!(error.contains("peers-redis"), "{error}");
+    }
+}

@@ -1,0 +1,172 @@
+//! The connection itself: HELLO, AUTH, PING, SELECT, QUIT, RESET.
+
+use super::{integer, is};
+use crate::auth::Attempt;
+use crate::client::ReplyMode;
+use crate::config::DATABASES;
+use crate::context::Ctx;
+use crate::error::{CmdError, CmdResult, quoted};
+use crate::resp::{Args, parse_i64};
+
+/// The Redis version whose commands and wording are followed.
+pub(crate) const REDIS_VERSION: &str = "7.0.15";
+
+pub(crate) fn ping(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    match args.len() {
+        1 => ctx.reply.simple("PONG"),
+        2 => ctx.reply.bulk(args.at(1)),
+        _ => return Err(CmdError::fixed("ERR wrong number of arguments for 'ping' command")),
+    }
+    Ok(())
+}
+
+pub(crate) fn echo(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    ctx.reply.bulk(args.at(1));
+    Ok(())
+}
+
+pub(crate) fn select(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    let index = integer(args.at(1))?;
+    let db = u16::try_from(index).ok().filter(|&db| db < DATABASES);
+    ctx.client.db = db.ok_or(CmdError::DB_INDEX)?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn quit(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+    ctx.client.closing = true;
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+    ctx.client.reset(!ctx.shared.auth.is_required());
+    ctx.reply.set_resp3(false);
+    ctx.reply.simple("RESET");
+    Ok(())
+}
+
+const WRONG_PASS: CmdError =
+    CmdError::fixed("WRONGPASS invalid username-password pair or user is disabled.");
+
+/// Checks user and password of the client.
+fn authenticate(ctx: &mut Ctx<'_>, user: &[u8], password: &[u8]) -> CmdResult {
+    let address = ctx.client.info.address.ip();
+    // A user that does not exist costs the same try and gives the same answer.
+    let password = if user == b"default" { password } else { b"" };
+    let now_ms = ctx.shared.config.clock.monotonic_ns() / 1_000_000;
+    if user != b"default" && !ctx.shared.auth.is_required() {
+        return Err(WRONG_PASS);
+    }
+    match ctx.shared.auth.attempt(address, password, now_ms) {
+        Attempt::Accepted => {
+            ctx.client.authenticated = true;
+            Ok(())
+        }
+        Attempt::Refused => Err(WRONG_PASS),
+        Attempt::TooSoon => Err(CmdError::fixed(
+            "ERR too many failed authentications from this address; wait up to 30 seconds",
+        )),
+    }
+}
+
+pub(crate) fn auth(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    match args.len() {
+        2 => {
+            if !ctx.shared.auth.is_required() {
+                return Err(CmdError::fixed(
+                    "ERR AUTH <password> called without any password configured for the default \
+                     user. Are you sure your configuration is correct?",
+                ));
+            }
+            authenticate(ctx, b"default", args.at(1))?;
+        }
+        3 => authenticate(ctx, args.at(1), args.at(2))?,
+        _ => return Err(CmdError::SYNTAX),
+    }
+    ctx.reply.ok();
+    Ok(())
+}
+
+pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    let mut version = None;
+    let mut name = None;
+    if let Some(arg) = args.get(1) {
+        let number = parse_i64(arg).ok_or(CmdError::fixed(
+            "ERR Protocol version is not an integer or out of range",
+        ))?;
+        if !(2..=3).contains(&number) {
+            return Err(CmdError::fixed("NOPROTO unsupported protocol version"));
+        }
+        version = Some(number);
+        let mut i = 2;
+        while let Some(option) = args.get(i) {
+            if is(option, "AUTH") && i + 2 < args.len() {
+                authenticate(ctx, args.at(i + 1), args.at(i + 2))?;
+                i += 3;
+            } else if is(option, "SETNAME") && i + 1 < args.len() {
+                let text = args.at(i + 1);
+                super::client::check_name(text, "Client names")?;
+                name = Some(text);
+                i += 2;
+            } else {
+                let shown = quoted(option, 64);
+                return Err(CmdError::text(format!("ERR Syntax error in HELLO option '{shown}'")));
+            }
+        }
+    }
+    if !ctx.client.authenticated {
+        return Err(CmdError::fixed(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+             select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        ctx.client.info.names.lock().name = String::from_utf8_lossy(name).into_owned();
+    }
+    if let Some(version) = version {
+        ctx.reply.set_resp3(version == 3);
+    }
+    let proto = if ctx.reply.is_resp3() { 3 } else { 2 };
+    ctx.reply.map(7);
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        ctx.reply.bulk(field.as_bytes());
+        ctx.reply.bulk(value.as_bytes());
+    }
+    ctx.reply.bulk(b"proto");
+    ctx.reply.int(proto);
+    ctx.reply.bulk(b"id");
+    ctx.reply.int(ctx.client.info.id as i64);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        ctx.reply.bulk(field.as_bytes());
+        ctx.reply.bulk(value.as_bytes());
+    }
+    ctx.reply.bulk(b"modules");
+    ctx.reply.array(0);
+    Ok(())
+}
+
+/// `CLIENT REPLY ON|OFF|SKIP`.
+pub(crate) fn client_reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    let mode = args.at(2);
+    if is(mode, "ON") {
+        ctx.client.reply_mode = ReplyMode::On;
+        ctx.reply.ok();
+    } else if is(mode, "OFF") {
+        ctx.client.reply_mode = ReplyMode::Off;
+    } else if is(mode, "SKIP") {
+        if ctx.client.reply_mode != ReplyMode::Off {
+            ctx.client.reply_mode = ReplyMode::SkipNext;
+        }
+    } else {
+        return Err(CmdError::SYNTAX);
+    }
+    Ok(())
+}
+
+/// What is not built yet, said so that nobody waits for it.
+pub(crate) fn unsupported(_: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
+    Err(CmdError::text(format!("ERR {name} is not supported yet by this server")))
+}
