@@ -10,6 +10,7 @@
 mod aligned;
 mod clock;
 mod disk;
+mod parallel;
 mod process;
 mod real;
 mod rng;
@@ -20,6 +21,7 @@ mod whole;
 pub use aligned::AlignedBuf;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode};
+pub use parallel::in_parallel;
 pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_bytes};
 pub use real::RealDisk;
 pub use rng::{RealRng, Rng, SeededRng};

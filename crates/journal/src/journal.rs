@@ -262,6 +262,12 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// As [`flush`](Journal::flush).
     fn flush_all(&self) -> Result<(), JournalError>;
 
+    /// The first failure, if a write or a flush has failed: the process must end.
+    ///
+    /// # Errors
+    /// [`JournalError::Poisoned`].
+    fn health(&self) -> Result<(), JournalError>;
+
     /// The greatest closed gsn of the log: no crash loses a record up to it.
     fn closed(&self, log: u8) -> u64;
 

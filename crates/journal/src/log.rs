@@ -24,7 +24,7 @@ use crate::error::JournalError;
 use crate::group::GroupCommit;
 use crate::journal::{CommitInput, Config, Environment, JournalStats};
 use crate::segments::{Found, Kept, Segment, Spare, Stock};
-use append::{Appender, Obstacle};
+use append::{Appender, Obstacle, Unused};
 use write::{Writer, create_dir, name_segment};
 
 /// How often an append that waits for room looks again, should a wake-up be missed.
@@ -72,7 +72,9 @@ pub(crate) struct Log {
     failed: OnceLock<JournalError>,
     counts: CachePadded<Counts>,
     stock: Stock,
+    /// The segments with records, oldest first.
     kept: Mutex<Vec<Kept>>,
+    releasing: Mutex<()>,
 }
 
 impl Log {
@@ -86,10 +88,10 @@ impl Log {
         let config = &shared.config;
         let dir = PathBuf::from(names::log_dir(id));
         create_dir(&*env.disk, &dir)?;
-        let (spares, odd) = found
+        let (spares, odd): (Vec<Spare>, Vec<Spare>) = found
             .spares
             .into_iter()
-            .partition(|spare: &Spare| spare.bytes == config.segment_bytes);
+            .partition(|spare| spare.bytes == config.segment_bytes);
         odd.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
         let stock = Stock::new(env, config, id, spares);
         let header = SegmentHeader {
@@ -100,16 +102,8 @@ impl Log {
             first_gsn: config.floor + 1,
             first_batch: 1,
         };
-        let spare = match stock.take(config.segment_bytes) {
-            Some(spare) => spare,
-            None => {
-                stock.provide_here(config.segment_bytes)?;
-                stock.take(config.segment_bytes).ok_or(JournalError::Closed)?
-            }
-        };
-        let segment = Arc::new(place_segment(header, spare));
+        let segment = Arc::new(place_segment(header, stock.take_or_prepare()?));
         let file = name_segment(&*env.disk, &segment)?;
-        file.sync()?;
         env.disk.sync_dir(&dir)?;
         let mut kept = found.kept;
         kept.push(keep(&segment));
@@ -127,6 +121,7 @@ impl Log {
             counts: CachePadded::new(Counts::default()),
             stock,
             kept: Mutex::new(kept),
+            releasing: Mutex::new(()),
         })
     }
 
@@ -180,8 +175,19 @@ impl Log {
                 ..state.next_header()
             };
             let segment = place_segment(header, spare);
-            self.kept.lock().push(keep(&segment));
-            state.roll(segment);
+            let kept = keep(&segment);
+            let unused = state.roll(segment);
+            {
+                let mut all = self.kept.lock();
+                // Without a record the old one has the same name, and gives way to the new one.
+                if unused.is_some() {
+                    all.pop();
+                }
+                all.push(kept);
+            }
+            if let Some(Unused::Spare(segment)) = unused {
+                self.stock.put_back(&segment);
+            }
             (background.segment_taken)();
             return Ok(state);
         }
@@ -340,25 +346,26 @@ impl Log {
     /// Bytes on disk above a gsn, those of earlier incarnations included.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
         let incarnation = self.shared.config.incarnation;
-        let earlier: u64 = {
-            let kept = self.kept.lock();
-            let needed = kept.windows(2).filter(|pair| pair[1].first_gsn > gsn.saturating_add(1));
-            needed.map(|pair| &pair[0]).filter(|of| of.incarnation != incarnation).map(|of| of.bytes).sum()
-        };
+        let mut earlier = 0;
+        for pair in self.kept.lock().windows(2) {
+            if pair[0].incarnation != incarnation && pair[1].first_gsn > gsn.saturating_add(1) {
+                earlier += pair[0].bytes;
+            }
+        }
         earlier + self.append.lock().bytes_above(gsn)
     }
 
     /// Frees the segments without a gsn above `position`; never the newest.
     pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
+        let _one = self.releasing.lock();
         loop {
-            let mut kept = self.kept.lock();
-            match &kept[..] {
-                [oldest, next, ..] if next.first_gsn <= position.saturating_add(1) => {
-                    self.stock.give_back(oldest)?;
-                    kept.remove(0);
-                }
+            // Appends only add at the end, so the oldest stays the oldest meanwhile.
+            let oldest = match &self.kept.lock()[..] {
+                [oldest, next, ..] if next.first_gsn <= position.saturating_add(1) => oldest.clone(),
                 _ => return Ok(()),
-            }
+            };
+            self.stock.give_back(&oldest)?;
+            self.kept.lock().remove(0);
         }
     }
 

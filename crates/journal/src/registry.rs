@@ -6,6 +6,9 @@ use crate::error::JournalError;
 use crate::journal::{Capabilities, Config, Durability, Environment, Journal};
 use crate::schemes::{none, redo};
 
+/// Opens a journal for one incarnation of a store.
+pub type Open = fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalError>;
+
 /// A journal that can be chosen.
 #[derive(Debug)]
 pub struct Scheme {
@@ -18,7 +21,7 @@ pub struct Scheme {
     /// What it can do.
     pub capabilities: Capabilities,
     /// Opens it for one incarnation of a store.
-    pub open: fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalError>,
+    pub open: Open,
 }
 
 /// All journals, the default first.

@@ -175,8 +175,7 @@ impl Stock {
     pub(crate) fn provide(&self, bytes: u64, hurry: &dyn Fn()) -> Result<(), JournalError> {
         if !self.background || bytes > self.segment_bytes {
             let made = self.prepare(bytes.max(self.segment_bytes));
-            let spare = made.map_err(|source| self.no_space(Arc::new(source)))?;
-            self.put(spare);
+            self.put(made.map_err(|source| self.no_space(Arc::new(source)))?);
             return Ok(());
         }
         let mut shelf = self.shelf.lock();
@@ -253,6 +252,21 @@ impl Stock {
         }
         self.shelf.lock().made += 1;
         Ok(Spare { path, bytes, reused: false })
+    }
+
+    /// Takes back a prepared segment that was not used.
+    pub(crate) fn put_back(&self, segment: &Segment) {
+        self.put(Spare { path: segment.spare.clone(), bytes: segment.bytes, reused: true });
+    }
+
+    /// Prepares one segment in the calling thread, unless one is ready, and takes it.
+    pub(crate) fn take_or_prepare(&self) -> Result<Spare, JournalError> {
+        match self.take(self.segment_bytes) {
+            Some(spare) => Ok(spare),
+            None => {
+                self.prepare(self.segment_bytes).map_err(|source| self.no_space(Arc::new(source)))
+            }
+        }
     }
 
     /// Takes back a segment whose records are no longer needed.

@@ -80,7 +80,13 @@ pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
             }
             Ok(true)
         }
-        LabCommand::Run { id, quick, out, runs, seconds } => {
+        LabCommand::Run {
+            id,
+            quick,
+            out,
+            runs,
+            seconds,
+        } => {
             let chosen = experiments::find(id)?;
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
@@ -122,7 +128,9 @@ fn lines(result: &ExperimentResult) -> Vec<String> {
         };
         let measured = claim.measured.map_or("—".to_owned(), |m| format!("{m:.3}"));
         let (text, floor, unit) = (&claim.claim, claim.floor, &claim.unit);
-        lines.push(format!("  {verdict:<12} {measured:>10} {unit} (floor {floor})  {text}"));
+        lines.push(format!(
+            "  {verdict:<12} {measured:>10} {unit} (floor {floor})  {text}"
+        ));
     }
     lines
 }
@@ -159,7 +167,10 @@ mod tests {
     #[test]
     fn an_unknown_experiment_is_refused_with_the_known_ones() {
         let error = say(&["run", "nothing"]).expect_err("unknown").to_string();
-        assert!(error.contains("nothing") && error.contains("peers-redis"), "{error}");
+        assert!(
+            error.contains("nothing") && error.contains("peers-redis"),
+            "{error}"
+        );
     }
 
     #[test]

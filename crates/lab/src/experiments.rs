@@ -32,10 +32,16 @@ pub const EXPERIMENTS: &[Experiment] = &[Experiment {
 /// # Errors
 /// When there is none; the message lists those that there are.
 pub fn find(id: &str) -> LabResult<Vec<&'static Experiment>> {
-    let found: Vec<_> = EXPERIMENTS.iter().filter(|e| id == "all" || e.id == id).collect();
+    let found: Vec<_> = EXPERIMENTS
+        .iter()
+        .filter(|e| id == "all" || e.id == id)
+        .collect();
     if found.is_empty() {
         let known: Vec<&str> = EXPERIMENTS.iter().map(|e| e.id).collect();
-        return Err(LabError::UnknownExperiment { id: id.to_owned(), known: known.join(", ") });
+        return Err(LabError::UnknownExperiment {
+            id: id.to_owned(),
+            known: known.join(", "),
+        });
     }
     Ok(found)
 }

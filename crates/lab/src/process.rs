@@ -1,16 +1,20 @@
 //! A server under test, as a child process: started, watched from outside
 //! through `/proc`, and ended as a crash or a shutdown would end it.
 
+mod proc;
+
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use stillpoint_io::JoinHandle;
+
+use proc::{anonymous_bytes, children, cpu_seconds, peak_bytes, private_bytes};
+
 use crate::error::{LabError, LabResult};
-use crate::machine::{field, kibibytes};
 use crate::resp_client::admin::Admin;
 use crate::sys;
 
@@ -47,12 +51,15 @@ impl Peer {
         sys::create_dir_all(dir)?;
         let port = free_port()?;
         let fill = |text: &String| {
-            text.replace("{dir}", &dir.to_string_lossy()).replace("{port}", &port.to_string())
+            text.replace("{dir}", &dir.to_string_lossy())
+                .replace("{port}", &port.to_string())
         };
         let arguments: Vec<String> = self.arguments.iter().map(fill).collect();
         let command = format!("{} {}", self.program.display(), arguments.join(" "));
         let log = sys::create_file(&log_path(dir))?;
-        let log_too = log.try_clone().map_err(|e| LabError::process(&command, e))?;
+        let log_too = log
+            .try_clone()
+            .map_err(|e| LabError::process(&command, e))?;
         let began_ns = sys::now_ns();
         let child = Command::new(&self.program)
             .args(&arguments)
@@ -62,7 +69,13 @@ impl Peer {
             .spawn()
             .map_err(|e| LabError::process(&command, e))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { command, child, dir: dir.to_owned(), address, start_ns: 0 };
+        let mut server = Server {
+            command,
+            child,
+            dir: dir.to_owned(),
+            address,
+            start_ns: 0,
+        };
         server.wait_until_serving(began_ns, patience)?;
         server.start_ns = sys::now_ns() - began_ns;
         Ok(server)
@@ -79,7 +92,9 @@ fn log_path(dir: &Path) -> PathBuf {
 fn free_port() -> LabResult<u16> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let bind = || TcpListener::bind(address)?.local_addr();
-    bind().map(|a| a.port()).map_err(|e| LabError::server(address, e))
+    bind()
+        .map(|a| a.port())
+        .map_err(|e| LabError::server(address, e))
 }
 
 impl Server {
@@ -136,13 +151,25 @@ impl Server {
         Ok(sum)
     }
 
+    /// The greatest resident size that it ever had, in bytes (`VmHWM`); children not counted.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn peak_bytes(&self) -> LabResult<u64> {
+        peak_bytes(self.pid()).ok_or_else(|| self.failure("has no size any more"))
+    }
+
     /// Ends it as a crash would: SIGKILL, nothing flushed.
     ///
     /// # Errors
     /// When it has no process any more.
     pub fn kill(mut self) -> LabResult<()> {
-        self.child.kill().map_err(|e| LabError::process(&self.command, e))?;
-        self.child.wait().map_err(|e| LabError::process(&self.command, e))?;
+        self.child
+            .kill()
+            .map_err(|e| LabError::process(&self.command, e))?;
+        self.child
+            .wait()
+            .map_err(|e| LabError::process(&self.command, e))?;
         Ok(())
     }
 }
@@ -153,33 +180,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn proc_file(pid: u32, name: &str) -> LabResult<String> {
-    sys::read_text(&PathBuf::from(format!("/proc/{pid}/{name}")))
-}
-
-/// User and system seconds of a process and of the children that it has waited for.
-fn cpu_seconds(pid: u32) -> LabResult<f64> {
-    let stat = proc_file(pid, "stat")?;
-    cpu_ticks(&stat)
-        .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-        .ok_or_else(|| LabError::process(format!("/proc/{pid}/stat"), "not understood"))
-}
-
-/// utime + stime + cutime + cstime: fields 14 to 17. The name may hold spaces and brackets.
-fn cpu_ticks(stat: &str) -> Option<u64> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    fields.get(11..15)?.iter().map(|f| f.parse::<u64>().ok()).sum()
-}
-
-/// Processes that this one has started and that still run.
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = sys::list_dir(&PathBuf::from(format!("/proc/{pid}/task"))).unwrap_or_default();
-    let of_task = |task: &PathBuf| sys::read_text(&task.join("children")).unwrap_or_default();
-    let pids = tasks.iter().map(of_task).collect::<Vec<_>>().join(" ");
-    pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// What a process held at one moment.
@@ -198,23 +198,6 @@ impl MemorySample {
     pub fn total_bytes(&self) -> u64 {
         self.anonymous_bytes + self.children_bytes
     }
-}
-
-/// Anonymous resident bytes of a process.
-fn anonymous_bytes(pid: u32) -> Option<u64> {
-    field(&proc_file(pid, "status").ok()?, "RssAnon").and_then(kibibytes)
-}
-
-/// Bytes of a process that no other one maps.
-fn private_bytes(pid: u32) -> Option<u64> {
-    let rollup = proc_file(pid, "smaps_rollup").ok()?;
-    let part = |name| field(&rollup, name).and_then(kibibytes);
-    Some(part("Private_Clean")? + part("Private_Dirty")?)
-}
-
-/// The greatest resident size that a process ever had, in bytes (`VmHWM`).
-pub fn peak_bytes(pid: u32) -> Option<u64> {
-    field(&proc_file(pid, "status").ok()?, "VmHWM").and_then(kibibytes)
 }
 
 /// Every so many samples of 100 ms the children are walked too: the kernel
@@ -246,15 +229,24 @@ impl Watch {
                 } else if round % CHILDREN_EVERY == 0 {
                     children_bytes = alive.iter().filter_map(|&c| private_bytes(c)).sum();
                 }
-                let Some(anonymous_bytes) = anonymous_bytes(pid) else { break };
+                let Some(anonymous_bytes) = anonymous_bytes(pid) else {
+                    break;
+                };
                 let at_ns = sys::now_ns();
-                samples.push(MemorySample { at_ns, anonymous_bytes, children_bytes });
+                samples.push(MemorySample {
+                    at_ns,
+                    anonymous_bytes,
+                    children_bytes,
+                });
                 round += 1;
                 sys::sleep(Duration::from_millis(100));
             }
             samples
         };
-        Ok(Watch { stop, thread: sys::spawn("watch", body)? })
+        Ok(Watch {
+            stop,
+            thread: sys::spawn("watch", body)?,
+        })
     }
 
     /// Ends and returns the samples.
@@ -263,20 +255,15 @@ impl Watch {
     /// When the sampling thread has panicked.
     pub fn finish(self) -> LabResult<Vec<MemorySample>> {
         self.stop.store(true, Ordering::Release);
-        self.thread.join().map_err(|_| LabError::process("watch", "panicked"))
+        self.thread
+            .join()
+            .map_err(|e| LabError::process("watch", e))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cpu_fields_are_counted_from_the_last_bracket() {
-        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194304 1 2 3 4 100 20 3 4 20 0 1 0 5 6 7";
-        assert_eq!(cpu_ticks(stat), Some(127));
-        assert_eq!(cpu_ticks("7 (x) S 1"), None);
-    }
 
     #[test]
     fn this_process_can_be_watched() -> LabResult<()> {
@@ -289,7 +276,10 @@ mod tests {
             sum = sum.wrapping_mul(31).wrapping_add(sys::now_ns());
         }
         let samples = watch.finish()?;
-        assert!(sum != 1 && cpu_seconds(pid)? - before > 0.1, "a busy quarter of a second shows");
+        assert!(
+            sum != 1 && cpu_seconds(pid)? - before > 0.1,
+            "a busy quarter of a second shows"
+        );
         assert!(samples.len() >= 2 && samples.iter().all(|s| s.anonymous_bytes > 100_000));
         assert!(peak_bytes(pid) >= Some(samples[0].anonymous_bytes));
         Ok(())
@@ -297,9 +287,10 @@ mod tests {
 
     #[test]
     fn children_are_found_and_a_false_start_says_why() -> LabResult<()> {
-        let mut child = Command::new("sleep").arg("5").spawn().map_err(|e| {
-            LabError::process("sleep 5", e)
-        })?;
+        let mut child = Command::new("sleep")
+            .arg("5")
+            .spawn()
+            .map_err(|e| LabError::process("sleep 5", e))?;
         assert!(children(std::process::id()).contains(&child.id()));
         assert!(private_bytes(child.id()).is_some());
         let _ = child.kill();
@@ -312,7 +303,9 @@ mod tests {
             program: "sh".into(),
             arguments: vec!["-c".into(), "echo no room at {port} >&2; exit 3".into()],
         };
-        let error = peer.start(&data, Duration::from_secs(5)).expect_err("it ends at once");
+        let error = peer
+            .start(&data, Duration::from_secs(5))
+            .expect_err("it ends at once");
         assert!(error.to_string().contains("no room at"), "{error}");
         Ok(())
     }

@@ -2,36 +2,31 @@
 //! files that are not an engine's (results, figures, `/proc`).
 //!
 //! The lab measures real processes on a real machine; there is nothing to
-//! simulate here, so its files do not go through [`stillpoint_io::Disk`].
+//! simulate here, so its files do not go through `stillpoint_io::Disk`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use stillpoint_io::{Clock, JoinHandle, RealClock};
+
 use crate::error::{LabError, LabResult};
+
+pub(crate) use stillpoint_io::thread_cpu_ns;
 
 /// Nanoseconds of the machine's monotonic clock: comparable between threads.
 pub(crate) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
-/// CPU nanoseconds that the calling thread has used.
-pub(crate) fn thread_cpu_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+    RealClock.monotonic_ns()
 }
 
 /// Milliseconds since the Unix epoch.
 pub(crate) fn wall_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+    RealClock.wall_ms()
 }
 
 /// Blocks the calling thread.
-#[expect(clippy::disallowed_methods, reason = "real processes are waited for in real time")]
 pub(crate) fn sleep(duration: Duration) {
-    std::thread::sleep(duration);
+    RealClock.sleep(duration);
 }
 
 /// Blocks until `now_ns() >= at_ns`.
@@ -46,11 +41,8 @@ pub(crate) fn sleep_until(at_ns: u64) {
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
-) -> LabResult<std::thread::JoinHandle<T>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-        .map_err(|e| LabError::process(format!("thread {name}"), e))
+) -> LabResult<JoinHandle<T>> {
+    stillpoint_io::spawn(name, body).map_err(|e| LabError::process(format!("thread {name}"), e))
 }
 
 fn file_error(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
@@ -59,25 +51,37 @@ fn file_error(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabErr
 }
 
 /// Reads a whole file as text.
-#[expect(clippy::disallowed_methods, reason = "/proc, /sys and result files are no engine's")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "/proc, /sys and result files are no engine's"
+)]
 pub(crate) fn read_text(path: &Path) -> LabResult<String> {
     std::fs::read_to_string(path).map_err(file_error("read", path))
 }
 
 /// Writes a whole file, replacing it.
-#[expect(clippy::disallowed_methods, reason = "result files and figures are no engine's")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "result files and figures are no engine's"
+)]
 pub(crate) fn write_text(path: &Path, text: &str) -> LabResult<()> {
     std::fs::write(path, text).map_err(file_error("write", path))
 }
 
 /// Creates a directory and its missing parents.
-#[expect(clippy::disallowed_methods, reason = "the result folder is no engine's")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the result folder is no engine's"
+)]
 pub(crate) fn create_dir_all(path: &Path) -> LabResult<()> {
     std::fs::create_dir_all(path).map_err(file_error("create directory", path))
 }
 
 /// Removes a directory with everything in it; a missing one is fine.
-#[expect(clippy::disallowed_methods, reason = "the data of a server that has ended")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the data of a server that has ended"
+)]
 pub(crate) fn remove_dir_all(path: &Path) -> LabResult<()> {
     match std::fs::remove_dir_all(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -88,7 +92,10 @@ pub(crate) fn remove_dir_all(path: &Path) -> LabResult<()> {
 }
 
 /// Creates an empty file for a child's output.
-#[expect(clippy::disallowed_methods, reason = "a child's output goes to a plain file")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a child's output goes to a plain file"
+)]
 pub(crate) fn create_file(path: &Path) -> LabResult<std::fs::File> {
     std::fs::File::create(path).map_err(file_error("create", path))
 }
@@ -99,19 +106,6 @@ pub(crate) fn list_dir(path: &Path) -> LabResult<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
     paths.sort();
     Ok(paths)
-}
-
-/// Bytes of all files below a directory; entries that vanish meanwhile count nothing.
-pub(crate) fn tree_bytes(path: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(path) else { return 0 };
-    entries
-        .filter_map(Result::ok)
-        .map(|entry| match entry.metadata() {
-            Ok(meta) if meta.is_dir() => tree_bytes(&entry.path()),
-            Ok(meta) => meta.len(),
-            Err(_) => 0,
-        })
-        .sum()
 }
 
 /// Appends `bytes` and flushes, `count` times; returns each flush's nanoseconds.
@@ -126,7 +120,8 @@ pub(crate) fn time_flushes(dir: &Path, bytes: usize, count: usize) -> LabResult<
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         let start = now_ns();
-        file.write_all(&block).map_err(file_error("append to", &path))?;
+        file.write_all(&block)
+            .map_err(file_error("append to", &path))?;
         file.sync_data().map_err(file_error("flush", &path))?;
         times.push(now_ns() - start);
     }

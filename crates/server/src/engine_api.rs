@@ -166,6 +166,8 @@ pub trait Batch {
     fn declare(&mut self, i: usize, keys: &mut KeySet);
     /// Runs transaction `i`, all its locks held.
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), Abort>;
+    /// Transaction `i` was carried out; tells whether it wrote.
+    fn done(&mut self, _i: usize, _wrote: bool) {}
     /// Transaction `i` was not carried out.
     fn failed(&mut self, i: usize, error: TxError);
 }
@@ -176,14 +178,61 @@ pub struct Session {
     engine: Arc<Engine>,
 }
 
+/// What `INFO` says of checkpoints and the log.
+#[derive(Default, Debug, Clone)]
+pub struct CheckpointState {
+    pub(crate) running: bool,
+    pub(crate) running_for_ms: Option<u64>,
+    pub(crate) last_duration_ms: Option<u64>,
+    pub(crate) last_failed: bool,
+    pub(crate) completed: u64,
+    pub(crate) copied_bytes: u64,
+    pub(crate) last_copied_bytes: u64,
+    pub(crate) records_done: u64,
+    pub(crate) records_total: u64,
+    pub(crate) changes_since: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) log_failed: bool,
+}
+
 impl Engine {
     /// A session for one thread.
-    pub fn session(self: &Arc<Self>) -> Session {
-        Session { engine: Arc::clone(self) }
+    pub fn session(self: &Arc<Self>) -> Result<Session, crate::error::ServerError> {
+        Ok(Session { engine: Arc::clone(self) })
     }
     /// Keys in a table.
     pub fn table_len(&self, table: TableId) -> u64 {
         self.state.lock().tables.get(&table).map_or(0, |t| t.len() as u64)
+    }
+    /// Bytes held.
+    pub fn held_bytes(&self) -> u64 {
+        0
+    }
+    /// Limit of bytes held; 0: none.
+    pub fn max_memory_bytes(&self) -> u64 {
+        0
+    }
+    /// Sets the limit.
+    pub fn set_max_memory_bytes(&self, _bytes: u64) {}
+    /// True if commits are logged.
+    pub fn has_journal(&self) -> bool {
+        true
+    }
+    /// True while a checkpoint runs.
+    pub fn checkpoint_running(&self) -> bool {
+        false
+    }
+    /// Starts a checkpoint; false if one runs.
+    pub fn checkpoint_start(&self) -> bool {
+        true
+    }
+    /// Makes a checkpoint and waits for it.
+    pub fn checkpoint_now(&self) -> Result<(), String> {
+        Ok(())
+    }
+    /// Progress.
+    pub fn checkpoint_state(&self) -> CheckpointState {
+        CheckpointState::default()
     }
     /// Wall time of the last complete checkpoint.
     pub fn last_checkpoint_wall_ms(&self) -> u64 {
@@ -205,6 +254,7 @@ impl Session {
                 continue;
             }
             let Tx { mut state, writes, .. } = tx;
+            let wrote = !writes.is_empty();
             state.gsn += 1;
             let stamp = state.gsn;
             for ((table, key), write) in writes {
@@ -214,8 +264,12 @@ impl Session {
                     None => drop(table.remove(&key)),
                 }
             }
+            drop(state);
+            batch.done(i, wrote);
         }
     }
+    /// Does what waits to be done.
+    pub fn idle(&mut self) {}
     /// Makes everything executed so far durable.
     pub fn flush(&mut self) -> Result<(), TxError> {
         Ok(())

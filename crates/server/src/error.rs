@@ -32,9 +32,12 @@ pub enum ServerError {
     /// Commits could not be made durable: nothing more is acknowledged.
     #[error("the log could not be flushed ({0}); commits that were not acknowledged may be lost; restart after the disk is repaired")]
     Flush(String),
-    /// A server thread ended by a panic.
-    #[error("server thread {0} panicked; see its message above")]
-    Panicked(usize),
+    /// A thread could not be started or panicked.
+    #[error("{0}")]
+    Thread(String),
+    /// The engine gives no session to an event loop.
+    #[error("{0}; start with fewer --threads")]
+    Session(String),
     /// A value of the configuration is out of range.
     #[error("{0}")]
     Config(String),

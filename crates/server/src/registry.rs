@@ -46,6 +46,30 @@ pub(crate) struct ClientInfo {
 pub(crate) const RELAXED: Ordering = Ordering::Relaxed;
 
 impl ClientInfo {
+    /// A client of which only the address is known.
+    pub(crate) fn blank(address: SocketAddr) -> Self {
+        Self {
+            id: 0,
+            address,
+            local_address: address,
+            worker: 0,
+            created_ms: 0,
+            names: Mutex::default(),
+            killed: AtomicBool::new(false),
+            last_ms: AtomicU64::new(0),
+            db: AtomicU32::new(0),
+            multi: AtomicU32::new(0),
+            watched: AtomicU32::new(0),
+            input_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
+            memory_bytes: AtomicUsize::new(0),
+            last_command: AtomicU32::new(0),
+            resp3: AtomicBool::new(false),
+            no_evict: AtomicBool::new(false),
+            no_touch: AtomicBool::new(false),
+        }
+    }
+
     /// The line of `CLIENT LIST`.
     pub(crate) fn line(&self, now_ms: u64, command: &str) -> String {
         let names = self.names.lock().clone();

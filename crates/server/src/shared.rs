@@ -9,6 +9,7 @@ use crate::auth::Auth;
 use crate::command::{COMMANDS, Lookup};
 use crate::config::{DATABASES, ServerConfig};
 use crate::engine_api::{Engine, TableId};
+use crate::net::Mailboxes;
 use crate::registry::Registry;
 use crate::slowlog::{LatencyMonitor, SlowLog};
 use crate::stats::{Rate, WorkerStats};
@@ -87,6 +88,7 @@ pub(crate) struct Shared {
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
     pub(crate) port: u16,
+    pub(crate) mailboxes: Mailboxes,
     /// Keys with an expiry per database, beside what the event loops count.
     expiring_base: [AtomicI64; DATABASES as usize],
 }
@@ -105,6 +107,7 @@ impl Shared {
         engine: Arc<Engine>,
         port: u16,
         stopping: Arc<AtomicBool>,
+        mailboxes: Mailboxes,
     ) -> Self {
         let workers: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerStats::new())).collect();
         let auth = Auth::default();
@@ -138,6 +141,7 @@ impl Shared {
             started_ms: config.clock.wall_ms(),
             run_id: run_id[..40].to_owned(),
             port,
+            mailboxes,
             expiring_base: Default::default(),
             config,
         }
@@ -173,6 +177,19 @@ impl Shared {
     /// How often a key of the database got an expiry since the start.
     pub(crate) fn expiring_set(&self, db: TableId) -> u64 {
         self.sum(|w| w.expiring_set(db))
+    }
+
+    /// Bytes held for data and for clients; remembers the peak.
+    pub(crate) fn used_memory(&self) -> u64 {
+        // Relaxed: numbers for people.
+        let used = self.engine.held_bytes() + self.client_memory.load(Ordering::Relaxed);
+        self.totals.peak_memory.fetch_max(used, Ordering::Relaxed);
+        used
+    }
+
+    /// Makes every event loop look at its mailbox and flags now.
+    pub(crate) fn wake_all(&self) {
+        self.mailboxes.wake_all();
     }
 
     /// Asks every event loop to end.

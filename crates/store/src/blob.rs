@@ -74,6 +74,23 @@ pub(crate) fn read(memory: &Memory, blob: Blob, offset: usize, count: usize, out
     }
 }
 
+/// Fills `out` with the value from `offset` on. The caller keeps the value from changing.
+pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u8]) {
+    let table = memory.arena.cell(blob.table);
+    let (mut at, mut rest) = (offset, out);
+    while !rest.is_empty() {
+        let inside = at % CHUNK_BYTES;
+        let (part, later) = rest.split_at_mut(rest.len().min(CHUNK_BYTES - inside));
+        words::read_into(
+            chunk_words(memory, chunk_of(table, at / CHUNK_BYTES)),
+            inside,
+            part,
+        );
+        at += part.len();
+        rest = later;
+    }
+}
+
 /// Makes a large value of `value`, with one reference.
 pub(crate) fn create(
     memory: &Memory,
@@ -208,6 +225,9 @@ mod tests {
     fn bytes_of(memory: &Memory, blob: Blob) -> Vec<u8> {
         let mut out = Vec::new();
         read(memory, blob, 0, blob.len, &mut out);
+        let mut slice = vec![0; blob.len];
+        read_into(memory, blob, 0, &mut slice);
+        assert_eq!(slice, out);
         out
     }
 

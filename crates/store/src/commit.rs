@@ -4,7 +4,7 @@
 //! their cells is found first. Installing cannot fail.
 
 use stillpoint_format::Stamp;
-use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::atomic::Ordering::Acquire;
 use stillpoint_sync::lock_word;
 
 use crate::blob::{self, Blob};
@@ -180,9 +180,9 @@ impl Worker {
         let held = self.held[slot];
         let cell = self.store.cell(held.cell);
         if self.store.marks() {
-            // Relaxed: outside a capture only the lock's holder changes the status; during one the
-            // slow path looks again under the latch.
-            let mark = lock_word::status(cell.lock().load(Relaxed)) & MARK;
+            // Acquire: partner of the Release in `unlatch`; who set the mark has read the value.
+            // Not yet set may be stale: the slow path looks again under the latch.
+            let mark = lock_word::status(cell.lock().load(Acquire)) & MARK;
             if mark != mark_of(phase.epoch()) {
                 self.first_write(slot, phase);
             }

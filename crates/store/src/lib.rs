@@ -29,6 +29,7 @@ mod commit_log;
 mod error;
 mod index;
 mod keys;
+mod load;
 mod locking;
 mod pending;
 mod phase;
@@ -47,9 +48,11 @@ pub use arena::MemoryLimit;
 pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet};
 pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
+pub use load::{Loader, Replayed};
 pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use policy::{
-    CellPolicy, Checkpointer, KeptValue, NoPolicy, PointOfConsistency, RecordImage, Sink,
+    Capture, CellPolicy, Checkpointer, Demand, KeptValue, NoPolicy, Outcome, PointOfConsistency,
+    RecordImage, Sink,
 };
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::RegionError;
@@ -57,4 +60,4 @@ pub use store::{Store, StoreConfig};
 pub use table::TableId;
 pub use tx::Tx;
 pub use value::ValueRef;
-pub use worker::{Procedure, Seen, Worker};
+pub use worker::{Batch, Procedure, Seen, Worker};

@@ -1,5 +1,7 @@
 //! What a checkpoint scheme is to the store.
 
+use std::sync::Arc;
+
 use crate::blob;
 use crate::phase::Phase;
 use crate::store::{Memory, Store};
@@ -8,8 +10,6 @@ use crate::value::ValueRef;
 /// How a scheme's point of consistency comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointOfConsistency {
-    /// There is none: the scheme takes no checkpoints.
-    None,
     /// A place in commit order; nothing stops.
     Virtual,
     /// A moment without commits under way, as short as possible.
@@ -18,7 +18,7 @@ pub enum PointOfConsistency {
     PhysicalThroughout,
 }
 
-/// How the cells of a scheme are read and written. Asked once, when the store is made.
+/// How the cells of a store are read and written. Asked once, when the store is made.
 pub trait CellPolicy: Send + Sync {
     /// True if a record must be offered to [`before_first_write`](Self::before_first_write) before
     /// the first change that commits after a point of consistency. Each record then carries a mark
@@ -35,24 +35,89 @@ pub trait CellPolicy: Send + Sync {
 
 /// A checkpoint scheme: what it does on entering a phase. The driver moves the phases and owns the
 /// threads; the scheme starts none and opens no file.
-pub trait Checkpointer: CellPolicy {
+pub trait Checkpointer: Send + Sync {
     /// How its point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
     /// A phase is about to begin (for [`Phase::Rest`], has begun). From [`Phase::Prepare`] on,
-    /// `sink` takes the records of the checkpoint that begins the epoch `epoch`.
-    fn enter(&self, phase: Phase, epoch: u64, sink: &std::sync::Arc<dyn Sink>);
+    /// `sink` takes the records of the checkpoint that begins the epoch `epoch`; nothing may go
+    /// there any more from [`Phase::Rest`] on.
+    fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>);
 
-    /// Captures what one slab holds, as lane `lane` of the sink. Several threads call this, each
-    /// slab once, in the phase [`Phase::Capture`].
-    fn capture(&self, store: &Store, slab: usize, lane: usize);
+    /// Number of units that the capture consists of. Asked once, after [`Phase::Capture`] has been
+    /// entered.
+    fn units(&self, store: &Store) -> usize {
+        store.slab_count()
+    }
+
+    /// Captures one unit. Several threads call this, each unit once, in [`Phase::Capture`]. A
+    /// capture that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if
+    /// the next one needs the marks that the walk leaves.
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
+
+    /// How the checkpoint ended; after [`Phase::Rest`], and if it was published, once that is
+    /// durable. Whatever says "not captured yet" for a later checkpoint is cleared here and not
+    /// before.
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        let _ = (epoch, outcome);
+    }
+}
+
+/// How a checkpoint ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It exists, durably.
+    Published,
+    /// It failed or was cancelled; the previous one stays.
+    Abandoned,
+}
+
+/// A capture thread, as the scheme that it walks for sees it.
+pub trait Capture {
+    /// The window slot that the thread has claimed.
+    fn slot(&self) -> usize;
+
+    /// Takes a record of the checkpoint. Does not wait.
+    fn emit(&mut self, record: &RecordImage<'_>);
+
+    /// Called between windows and outside of latches, every few dozen records: waits as the pace
+    /// and the sink ask.
+    fn pause(&mut self);
+
+    /// True if the checkpoint is given up: what is emitted goes nowhere.
+    fn is_abandoned(&self) -> bool;
 }
 
 /// Where the records of a checkpoint go: a set of files by default.
 pub trait Sink: Send + Sync {
-    /// Takes one record. Lanes below the number of workers belong to the workers; each capture
-    /// thread has one of its own above. Failures are kept and reported when the sink is closed.
+    /// Takes one record. The lane is the caller's window slot. Failures are kept and reported when
+    /// the sink is closed; after one, whatever comes is dropped.
     fn emit(&self, lane: usize, record: &RecordImage<'_>);
+
+    /// What the capture should do now.
+    fn demand(&self) -> Demand {
+        Demand::Go
+    }
+
+    /// Bytes taken so far, hand-outs included.
+    fn taken_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Nothing more comes. Returns once nothing of the store's is referred to any more.
+    fn drain(&self) {}
+}
+
+/// What a sink asks of the capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// Walk on, at the pace.
+    Go,
+    /// Wait: more was taken than could be written yet, and what is left of the buffers is for the
+    /// workers.
+    Wait,
+    /// The sink has failed.
+    GiveUp,
 }
 
 /// A record as it is in a checkpoint.
@@ -99,9 +164,16 @@ impl KeptValue {
         self.blob.len == 0
     }
 
-    /// Appends `count` bytes from `offset` on.
-    pub fn copy_range_to(&self, store: &Store, offset: usize, count: usize, out: &mut Vec<u8>) {
-        blob::read(store.memory(), self.blob, offset, count, out);
+    /// Fills `out` with the bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If the range is not inside the value.
+    pub fn read_range(&self, store: &Store, offset: usize, out: &mut [u8]) {
+        assert!(
+            offset <= self.blob.len && out.len() <= self.blob.len - offset,
+            "range outside the value"
+        );
+        blob::read_into(store.memory(), self.blob, offset, out);
     }
 
     pub(crate) fn into_blob(self) -> blob::Blob {

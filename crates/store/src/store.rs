@@ -14,7 +14,7 @@ use crate::arena::{Arena, CellCache, Kind};
 use crate::blob;
 use crate::cell::Cell;
 use crate::phase::PhaseDriver;
-use crate::policy::{CellPolicy, KeptValue, RecordImage};
+use crate::policy::{Capture, CellPolicy, KeptValue, RecordImage};
 use crate::table::{Table, TableId};
 
 /// Bit of a cell's status that says in which epochs it counts as captured.
@@ -267,50 +267,67 @@ impl Store {
         self.memory.arena.slab_count()
     }
 
-    /// Visits every record of a slab that is not yet marked for the present epoch, and marks it.
-    /// The visit happens under the record's latch, which a committing writer may be waiting for.
-    /// `worker` is a claimed window slot of the caller's.
-    pub fn capture_unmarked(
-        &self,
-        worker: usize,
-        slab: usize,
-        visit: &mut dyn FnMut(&RecordImage<'_>),
-    ) {
+    /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
+    /// The record's latch is held meanwhile, which a committing writer may be waiting for.
+    pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
+        const CELLS_PER_WINDOW: usize = 64;
         let mark = mark_of(self.driver.now().epoch());
-        self.walk(worker, slab, &mut |table, cell, key| {
-            // Relaxed: looked at again under the latch.
-            if lock_word::status(cell.lock().load(Relaxed)) & MARK == mark {
+        let mut key = Vec::new();
+        let mut from = 0;
+        loop {
+            let window = self.driver.windows().window(to.slot());
+            let part = from..from + CELLS_PER_WINDOW;
+            let seen = self.walk_cells(slab, part, &mut |table, cell| {
+                self.capture_cell(table, cell, mark, &mut key, to);
+            });
+            drop(window);
+            if seen < CELLS_PER_WINDOW {
                 return;
             }
-            let status = lock_word::status(lock_word::latch(cell.lock()));
-            if status & MARK != mark && cell.is_record() {
-                self.visit(table, cell, key, visit);
-            }
-            lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
-        });
+            to.pause();
+            from += CELLS_PER_WINDOW;
+        }
     }
 
-    /// Visits every record of a slab. The caller holds the store quiesced.
-    pub fn capture_all(&self, slab: usize, visit: &mut dyn FnMut(&RecordImage<'_>)) {
-        let mut key = Vec::new();
-        self.walk_cells(slab, 0..usize::MAX, &mut |table, cell| {
-            if cell.is_record() {
-                self.visit(table, cell, &mut key, visit);
-            }
-        });
-    }
-
-    fn visit(
+    fn capture_cell(
         &self,
         table: &Table,
         cell: Cell<'_>,
+        mark: u8,
         key: &mut Vec<u8>,
-        visit: &mut dyn FnMut(&RecordImage<'_>),
+        to: &mut dyn Capture,
     ) {
+        // Relaxed: looked at again under the latch.
+        if !cell.is_record() || lock_word::status(cell.lock().load(Relaxed)) & MARK == mark {
+            return;
+        }
+        let status = lock_word::status(lock_word::latch(cell.lock()));
+        if status & MARK != mark {
+            self.emit_cell(table, cell, key, to);
+        }
+        lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
+    }
+
+    /// Emits every record of a slab. The caller holds the store quiesced.
+    pub fn capture_all(&self, slab: usize, to: &mut dyn Capture) {
+        let mut key = Vec::new();
+        let mut seen = 0u32;
+        self.walk_cells(slab, 0..usize::MAX, &mut |table, cell| {
+            if cell.is_record() {
+                self.emit_cell(table, cell, &mut key, to);
+            }
+            seen += 1;
+            if seen.is_multiple_of(64) {
+                to.pause();
+            }
+        });
+    }
+
+    fn emit_cell(&self, table: &Table, cell: Cell<'_>, key: &mut Vec<u8>, to: &mut dyn Capture) {
         if let Some(value) = cell.value() {
             key.clear();
             cell.read_key(key);
-            visit(&self.image(table, key, value));
+            to.emit(&self.image(table, key, value));
         }
     }
 
@@ -327,32 +344,6 @@ impl Store {
             key,
             value,
             memory: &self.memory,
-        }
-    }
-
-    /// Walks the cells of a slab in windows of some cells each.
-    fn walk(
-        &self,
-        worker: usize,
-        slab: usize,
-        visit: &mut dyn FnMut(&Table, Cell<'_>, &mut Vec<u8>),
-    ) {
-        const CELLS_PER_WINDOW: usize = 64;
-        let mut key = Vec::new();
-        let mut from = 0;
-        loop {
-            let window = self.driver.windows().window(worker);
-            let part = from..from + CELLS_PER_WINDOW;
-            let seen = self.walk_cells(slab, part, &mut |table, cell| {
-                if cell.is_record() {
-                    visit(table, cell, &mut key);
-                }
-            });
-            drop(window);
-            if seen < CELLS_PER_WINDOW {
-                return;
-            }
-            from += CELLS_PER_WINDOW;
         }
     }
 
@@ -389,7 +380,9 @@ impl Store {
 
     /// Drops a large value kept by [`RecordImage::keep_large`].
     pub fn release_kept(&self, kept: KeptValue) {
-        blob::release(&self.memory, &mut self.attic.lock(), kept.into_blob());
+        let mut attic = self.attic.lock();
+        blob::release(&self.memory, &mut attic, kept.into_blob());
+        attic.drain(&self.memory.arena);
     }
 
     pub(crate) fn take_over(&self, mut cache: CellCache) {

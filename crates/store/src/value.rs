@@ -87,6 +87,23 @@ impl<'a> ValueRef<'a> {
         }
     }
 
+    /// Fills `out` with the bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If the range is not inside the value.
+    #[inline]
+    pub fn read_range(&self, offset: usize, out: &mut [u8]) {
+        assert!(
+            offset <= self.len && out.len() <= self.len - offset,
+            "range outside the value"
+        );
+        match self.place {
+            Place::Bytes(bytes) => out.copy_from_slice(&bytes[offset..offset + out.len()]),
+            Place::Words { words, at } => words::read_into(words, at + offset, out),
+            Place::Large { memory, blob } => blob::read_into(memory, blob, offset, out),
+        }
+    }
+
     /// The value's bytes in a vector of their own.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len + 8);

@@ -61,6 +61,32 @@ pub(crate) fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u
     out.truncate(start + count);
 }
 
+/// Fills `out` with the bytes from byte offset `at` on.
+#[inline]
+pub(crate) fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
+    let (mut index, shift) = (at / 8, at % 8);
+    let mut rest = out;
+    if shift != 0 && !rest.is_empty() {
+        let (head, tail) = rest.split_at_mut(rest.len().min(8 - shift));
+        let word = words[index].load(Relaxed).to_le_bytes();
+        head.copy_from_slice(&word[shift..shift + head.len()]);
+        rest = tail;
+        index += 1;
+    }
+    let whole = rest.len() / 8;
+    let (body, tail) = rest.split_at_mut(whole * 8);
+    for (chunk, word) in body
+        .chunks_exact_mut(8)
+        .zip(&words[index..index + whole])
+    {
+        chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+    }
+    if !tail.is_empty() {
+        let word = words[index + whole].load(Relaxed).to_le_bytes();
+        tail.copy_from_slice(&word[..tail.len()]);
+    }
+}
+
 /// True if the words' first bytes are `bytes`, the last word padded with zeros.
 #[inline]
 pub(crate) fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
@@ -115,6 +141,9 @@ mod tests {
                 let mut part = vec![9];
                 read(&words, at, len, &mut part);
                 assert_eq!(part[1..], bytes[..]);
+                let mut slice = vec![0; len];
+                read_into(&words, at, &mut slice);
+                assert_eq!(slice, bytes);
             }
         }
     }

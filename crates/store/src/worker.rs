@@ -44,6 +44,41 @@ pub trait Procedure {
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>);
 }
 
+/// Transactions with declared keys, to be run one after the other, numbered from 0. A slice of
+/// [`Procedure`]s is one; implement it directly where no slice is wanted.
+pub trait Batch {
+    /// How many.
+    fn len(&self) -> usize;
+    /// True if there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// As [`Procedure::declare`], for number `index`.
+    fn declare(&mut self, index: usize, keys: &mut KeySet);
+    /// As [`Procedure::run`].
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError>;
+    /// As [`Procedure::ended`].
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>);
+}
+
+impl<P: Procedure> Batch for [P] {
+    fn len(&self) -> usize {
+        <[P]>::len(self)
+    }
+    #[inline]
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        self[index].declare(keys);
+    }
+    #[inline]
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self[index].run(tx)
+    }
+    #[inline]
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        self[index].ended(result);
+    }
+}
+
 /// A value found without a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -74,7 +109,8 @@ pub struct Worker {
     pub(crate) written: Vec<(usize, u32)>,
     pub(crate) touched: Vec<Stamp>,
     pub(crate) prepared: Vec<(usize, Prepared)>,
-    pub(crate) order: Vec<usize>,
+    /// Where the keys of each transaction of the running batch end.
+    ends: Vec<usize>,
     /// The value of a key that is read without a lock, or of a patched one.
     pub(crate) scratch: Vec<u8>,
     pub(crate) reclaim: Reclaim,
@@ -111,7 +147,7 @@ impl Worker {
             written: Vec::new(),
             touched: Vec::new(),
             prepared: Vec::new(),
-            order: Vec::new(),
+            ends: Vec::new(),
             scratch: Vec::new(),
             reclaim: Reclaim::default(),
             dependencies: Vec::new(),
@@ -160,39 +196,38 @@ impl Worker {
     /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
     /// lines and records of several are fetched together before the first of them runs.
     /// A procedure with a single key that it only reads takes no lock.
-    pub fn execute<P: Procedure>(&mut self, procedures: &mut [P]) {
-        let mut rest = procedures;
-        while !rest.is_empty() {
+    pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        let mut next = 0;
+        while next < batch.len() {
             self.enter();
-            let count = self.declare_batch(rest);
-            let (batch, later) = rest.split_at_mut(count);
+            self.declare_batch(batch, next);
             self.prefetch_batch();
             let mut first = 0;
-            for (index, procedure) in batch.iter_mut().enumerate() {
-                let end = self.order[index];
-                let result = self.run_declared(first..end, procedure);
-                procedure.ended(result);
+            for at in 0..self.ends.len() {
+                let end = self.ends[at];
+                let result = self.run_declared(first..end, batch, next + at);
+                batch.ended(next + at, result);
                 first = end;
             }
+            next += self.ends.len();
             self.collect_garbage();
             self.exit();
-            rest = later;
         }
     }
 
-    /// Declares procedures until the batch has keys enough; `order` holds where each ends.
-    fn declare_batch<P: Procedure>(&mut self, procedures: &mut [P]) -> usize {
+    /// Declares transactions from number `first` on until the batch has keys enough; `ends` holds
+    /// where the keys of each end.
+    fn declare_batch<B: Batch + ?Sized>(&mut self, batch: &mut B, first: usize) {
         self.keys.clear();
-        self.order.clear();
-        for procedure in procedures {
+        self.ends.clear();
+        for index in first..batch.len() {
             self.keys.next_transaction();
-            procedure.declare(&mut self.keys);
-            self.order.push(self.keys.keys.len());
+            batch.declare(index, &mut self.keys);
+            self.ends.push(self.keys.keys.len());
             if self.keys.keys.len() >= BATCH_KEYS_MAX {
                 break;
             }
         }
-        self.order.len()
     }
 
     fn prefetch_batch(&mut self) {
@@ -216,10 +251,11 @@ impl Worker {
         }
     }
 
-    fn run_declared<P: Procedure>(
+    fn run_declared<B: Batch + ?Sized>(
         &mut self,
         keys: std::ops::Range<usize>,
-        procedure: &mut P,
+        batch: &mut B,
+        index: usize,
     ) -> Result<Option<Stamp>, TxError> {
         self.first_key = keys.start;
         self.priority = Priority::DECLARED;
@@ -232,7 +268,7 @@ impl Worker {
                 return Err(error);
             }
         }
-        let ran = procedure.run(&mut Tx::new(self));
+        let ran = batch.run(index, &mut Tx::new(self));
         match ran.and_then(|()| self.commit()) {
             Ok(stamp) => Ok(stamp),
             Err(error) => {

@@ -49,6 +49,15 @@ struct EpochStart {
     bytes: u64,
 }
 
+/// A segment in which no batch was placed.
+#[derive(Debug)]
+pub(crate) enum Unused {
+    /// Its file has its name already; the next segment's replaces it.
+    Named,
+    /// Its file is still a prepared one.
+    Spare(Arc<Segment>),
+}
+
 /// Why a record did not go into the open batch.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
@@ -73,12 +82,14 @@ pub(crate) struct Appender {
     touched: Box<[u64; 256]>,
     /// Scratch: the dependencies that the record names.
     deps: Vec<LogGsn>,
-    open: Option<Box<Batch>>,
-    pub(crate) sealed: VecDeque<Box<Batch>>,
+    open: Option<Batch>,
+    pub(crate) sealed: VecDeque<Batch>,
     /// Bytes of records in sealed batches that are not written yet.
     pub(crate) sealed_bytes: usize,
-    pub(crate) free: Vec<Box<Batch>>,
+    pub(crate) free: Vec<Batch>,
     segment: Arc<Segment>,
+    /// The segment's file has its name before anything is placed in it: the first one.
+    segment_is_named: bool,
     /// Where the open batch will lie in the segment.
     offset: u64,
     next_number: u64,
@@ -122,6 +133,7 @@ impl Appender {
             offset: stillpoint_format::ident::HEADER_BYTES as u64,
             next_number: segment.header.first_batch,
             segment,
+            segment_is_named: true,
             placed_bytes: 0,
             epochs: VecDeque::from([first]),
             records: 0,
@@ -279,16 +291,14 @@ impl Appender {
         let (free, segment) = (&mut self.free, &self.segment);
         let batch_bytes = self.batch_bytes;
         self.open.get_or_insert_with(|| {
-            free.pop().unwrap_or_else(|| {
-                Box::new(Batch {
-                    // Room for the record that fills it, for padding and summary.
-                    builder: BatchBuilder::with_capacity(batch_bytes + batch_bytes / 4 + 8192),
-                    named: Vec::new(),
-                    segment: Arc::clone(segment),
-                    offset: 0,
-                    number: 0,
-                    oversized: false,
-                })
+            free.pop().unwrap_or_else(|| Batch {
+                // Room for the record that fills it, for padding and summary.
+                builder: BatchBuilder::with_capacity(batch_bytes + batch_bytes / 4 + 8192),
+                named: Vec::new(),
+                segment: Arc::clone(segment),
+                offset: 0,
+                number: 0,
+                oversized: false,
             })
         })
     }
@@ -321,15 +331,20 @@ impl Appender {
         self.segment.bytes - self.offset
     }
 
-    /// Goes on in another segment. The open batch must be empty.
-    pub(crate) fn roll(&mut self, segment: Segment) {
+    /// Goes on in another segment. The open batch must be empty. Returns the old one if
+    /// nothing was placed in it.
+    pub(crate) fn roll(&mut self, segment: Segment) -> Option<Unused> {
         debug_assert!(self.open.as_ref().is_none_or(|batch| batch.builder.is_empty()));
-        self.segment = Arc::new(segment);
-        self.offset = stillpoint_format::ident::HEADER_BYTES as u64;
+        let header_bytes = stillpoint_format::ident::HEADER_BYTES as u64;
+        let unused = self.offset == header_bytes;
+        let named = std::mem::replace(&mut self.segment_is_named, false);
+        let old = std::mem::replace(&mut self.segment, Arc::new(segment));
+        self.offset = header_bytes;
+        unused.then_some(if named { Unused::Named } else { Unused::Spare(old) })
     }
 
     /// Takes a written batch's buffer back.
-    pub(crate) fn recycle(&mut self, mut batch: Box<Batch>, bytes: usize, free_max: usize) {
+    pub(crate) fn recycle(&mut self, mut batch: Batch, bytes: usize, free_max: usize) {
         self.sealed_bytes -= bytes;
         if self.free.len() < free_max && !batch.oversized {
             batch.builder.clear();

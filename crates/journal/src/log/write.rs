@@ -15,7 +15,7 @@ use crate::segments::Segment;
 #[derive(Debug)]
 pub(crate) struct Writer {
     dir: PathBuf,
-    pub(crate) queue: VecDeque<Box<Batch>>,
+    pub(crate) queue: VecDeque<Batch>,
     segment: Arc<Segment>,
     file: Arc<dyn DiskFile>,
     /// Files of segments that were filled since the last flush.
@@ -88,7 +88,7 @@ impl Writer {
         Ok(bytes.len() as u64)
     }
 
-    /// Gives a prepared file its name and writes its header.
+    /// Goes on in another file.
     fn begin_segment(&mut self, disk: &dyn Disk, segment: &Arc<Segment>) -> DiskResult<()> {
         self.filled.push(Arc::clone(&self.file));
         self.file = name_segment(disk, segment)?;
@@ -122,14 +122,17 @@ impl Writer {
     }
 }
 
-/// Renames a prepared file to the segment's name and writes the header. Neither is durable yet.
+/// Writes the segment's header into a prepared file, flushes it, and then gives the file its
+/// name: a segment that can be found has an intact header. The name is not durable yet.
 pub(crate) fn name_segment(disk: &dyn Disk, segment: &Segment) -> DiskResult<Arc<dyn DiskFile>> {
-    disk.rename(&segment.spare, &segment.path)?;
-    let file = disk.open(&segment.path, OpenMode::ReadWrite, Caching::Direct)?;
+    let prepared = disk.open(&segment.spare, OpenMode::ReadWrite, Caching::Direct)?;
     let mut header = AlignedBuf::new();
     header.extend_from_slice(&segment.header.encode());
-    file.write_at(&header, 0)?;
-    Ok(file)
+    prepared.write_at(&header, 0)?;
+    prepared.sync()?;
+    disk.rename(&segment.spare, &segment.path)?;
+    // Opened anew, so that messages carry the new name.
+    disk.open(&segment.path, OpenMode::ReadWrite, Caching::Direct)
 }
 
 /// Makes a directory and the names of its parents durable.

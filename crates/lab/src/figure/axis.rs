@@ -21,8 +21,13 @@ impl Axis {
         let high = usable.fold(f64::NEG_INFINITY, f64::max);
         let (low, high) = match scale {
             _ if low > high => (if scale == Scale::Log { 1.0 } else { 0.0 }, 10.0),
-            Scale::Log => (10_f64.powf(low.log10().floor()), 10_f64.powf(high.log10().ceil())),
-            Scale::Linear if round => (low.min(0.0), high.max(0.0)),
+            Scale::Log => (
+                10_f64.powf(low.log10().floor()),
+                10_f64.powf(high.log10().ceil()),
+            ),
+            // Noise just below zero is no reason to show a negative half.
+            Scale::Linear if round && low > -0.02 * high => (0.0, high.max(0.0)),
+            Scale::Linear if round => (low, high.max(0.0)),
             Scale::Linear => (low, high),
         };
         let high = match scale {
@@ -30,7 +35,13 @@ impl Axis {
             Scale::Linear if high <= low => low + 1.0,
             _ => high,
         };
-        let mut axis = Axis { scale, low, high, from, to };
+        let mut axis = Axis {
+            scale,
+            low,
+            high,
+            from,
+            to,
+        };
         if round && scale == Scale::Linear {
             let step = axis.step();
             axis.low = (axis.low / step).floor() * step;
@@ -56,7 +67,9 @@ impl Axis {
     fn step(&self) -> f64 {
         let rough = (self.high - self.low) / 5.0;
         let power = 10_f64.powf(rough.log10().floor());
-        let lead = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|m| m * power >= rough * 0.999);
+        let lead = [1.0, 2.0, 2.5, 5.0, 10.0]
+            .into_iter()
+            .find(|m| m * power >= rough * 0.999);
         lead.unwrap_or(10.0) * power
     }
 
@@ -73,7 +86,10 @@ impl Axis {
                 let first = self.low.log10().round() as i32;
                 let last = self.high.log10().round() as i32;
                 let every = ((last - first) / 7 + 1).max(1) as usize;
-                (first..=last).step_by(every).map(|e| 10_f64.powi(e)).collect()
+                (first..=last)
+                    .step_by(every)
+                    .map(|e| 10_f64.powi(e))
+                    .collect()
             }
         }
     }
@@ -81,6 +97,19 @@ impl Axis {
 
 fn drawable(scale: Scale, value: f64) -> bool {
     value.is_finite() && (scale == Scale::Linear || value > 0.0)
+}
+
+/// A count with its thousands apart: `10,000,000`.
+pub(crate) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// A number with at most three significant digits and k, M or G.

@@ -13,7 +13,10 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) {
         .filter_map(|name| all.iter().find(|series| &series.name == name))
         .collect();
     let values = |axis: usize| -> Vec<f64> {
-        chosen.iter().flat_map(|s| s.points.iter().map(move |point| point[axis])).collect()
+        chosen
+            .iter()
+            .flat_map(|s| s.points.iter().map(move |point| point[axis]))
+            .collect()
     };
     let x = Axis::new(figure.x_scale, &values(0), LEFT, WIDTH - RIGHT, false);
     let y = Axis::new(figure.y_scale, &values(1), HEIGHT - BOTTOM, TOP, true);
@@ -29,7 +32,13 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) {
     for tick in x.ticks() {
         text(svg, x.place(tick), base + 16.0, "tick middle", &short(tick));
     }
-    text(svg, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 10.0, "label middle", &figure.x_label);
+    text(
+        svg,
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - 10.0,
+        "label middle",
+        &figure.x_label,
+    );
     for (index, series) in chosen.iter().enumerate() {
         path(svg, series, &x, &y, index % COLOURS + 1);
     }
@@ -37,26 +46,34 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) {
 }
 
 fn shade(svg: &mut String, figure: &Figure, chosen: &[&Series], x: &Axis) {
-    let mut labels_y = TOP + 12.0;
+    let mut row_y = TOP;
     for span in &figure.spans {
-        let owner = span.series.as_ref().and_then(|n| chosen.iter().position(|s| &s.name == n));
+        let owner = span
+            .series
+            .as_ref()
+            .and_then(|n| chosen.iter().position(|s| &s.name == n));
         let colour = owner.map_or(COLOURS, |index| index % COLOURS + 1);
-        let (from, to) = (x.place(span.from).max(LEFT), x.place(span.to).min(WIDTH - RIGHT));
+        let (from, to) = (
+            x.place(span.from).max(LEFT),
+            x.place(span.to).min(WIDTH - RIGHT),
+        );
         if !(from.is_finite() && to.is_finite() && to > from) {
             continue;
         }
+        let width = (to - from).max(1.0);
+        let height = HEIGHT - TOP - BOTTOM;
         let _ = write!(
             svg,
-            "<rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{}\" \
-             class=\"shade fill-{colour}\"><title>{}</title></rect>",
-            (to - from).max(1.0),
-            HEIGHT - TOP - BOTTOM,
+            "<rect x=\"{from:.1}\" y=\"{TOP}\" width=\"{width:.1}\" height=\"{height}\" \
+             class=\"shade fill-{colour}\"><title>{}</title></rect>\
+             <rect x=\"{from:.1}\" y=\"{row_y}\" width=\"{width:.1}\" height=\"3\" \
+             class=\"fill-{colour}\"/>",
             escape(&span.label)
         );
-        let width = 5.6 * span.label.chars().count() as f64;
-        let label_x = (from + 4.0).min(WIDTH - RIGHT - width);
-        text(svg, label_x, labels_y, "span", &span.label);
-        labels_y += 13.0;
+        let label_width = 5.6 * span.label.chars().count() as f64;
+        let label_x = (from + 4.0).min(WIDTH - RIGHT - label_width);
+        text(svg, label_x, row_y + 14.0, "span", &span.label);
+        row_y += 19.0;
     }
 }
 
@@ -90,7 +107,9 @@ pub(super) fn thin(places: &[[f64; 2]]) -> Vec<[f64; 2]> {
         }
         let by_y = |a: &&[f64; 2], b: &&[f64; 2]| a[1].total_cmp(&b[1]);
         let index = |place: Option<&[f64; 2]>| {
-            place.and_then(|p| column.iter().position(|q| q == p)).unwrap_or(0)
+            place
+                .and_then(|p| column.iter().position(|q| q == p))
+                .unwrap_or(0)
         };
         let mut four = [
             0,

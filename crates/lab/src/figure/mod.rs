@@ -4,7 +4,7 @@
 //! Colours are CSS variables (`--series-1` … `--ink`, `--grid`). A standalone
 //! file brings its own, for light and dark; in the report the page has them.
 
-mod axis;
+pub(crate) mod axis;
 mod bars;
 mod curves;
 
@@ -43,7 +43,10 @@ pub fn render(figure: &Figure, series: &[Series], place: Place) -> String {
         escape(&figure.title)
     );
     if place == Place::Standalone {
-        let _ = write!(svg, "<style>{STYLE} svg {{ background: var(--paper); }}</style>");
+        let _ = write!(
+            svg,
+            "<style>{STYLE} svg {{ background: var(--paper); }}</style>"
+        );
     }
     if figure.bars.is_empty() {
         curves::draw(&mut svg, figure, series);
@@ -71,20 +74,28 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 fn text(svg: &mut String, x: f64, y: f64, class: &str, body: &str) {
-    let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(body));
+    let _ = write!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>",
+        escape(body)
+    );
 }
 
 /// Names with their colours along the top.
 fn legend<'a>(svg: &mut String, names: impl Iterator<Item = &'a str>) {
-    let mut x = LEFT;
+    let (mut x, mut y) = (LEFT, 12.0);
     for (index, name) in names.enumerate() {
         let colour = index % COLOURS + 1;
+        let width = 17.0 + 6.3 * name.chars().count() as f64;
+        if x > LEFT && x + width > WIDTH {
+            (x, y) = (LEFT, y + 15.0);
+        }
         let _ = write!(
             svg,
-            "<rect x=\"{x:.1}\" y=\"12\" width=\"12\" height=\"4\" rx=\"2\" class=\"fill-{colour}\"/>"
+            "<rect x=\"{x:.1}\" y=\"{y}\" width=\"12\" height=\"4\" rx=\"2\" class=\"fill-{colour}\"/>"
         );
-        text(svg, x + 17.0, 18.0, "legend", name);
-        x += 17.0 + 6.3 * name.chars().count() as f64 + 20.0;
+        text(svg, x + 17.0, y + 6.0, "legend", name);
+        x += width + 20.0;
     }
 }
 

@@ -4,6 +4,7 @@
 use super::{PATIENCE, Plan, SOURCE, fill};
 use crate::context::Context;
 use crate::error::LabResult;
+use crate::figure::axis::grouped;
 use crate::process::{Peer, Server};
 use crate::resp_client::{self, Load, LoadPlan, Until};
 use crate::result::{Bound, Claim, ExperimentResult, Table};
@@ -34,9 +35,15 @@ pub fn run(
         .collect();
     flushes.sort_by(f64::total_cmp);
     let (flush_ms, flush_p99_ms) = (quantile(&flushes, 0.5), quantile(&flushes, 0.99));
-    context.note(format!("durable: a device flush takes {flush_ms:.3} ms, p99 {flush_p99_ms:.3}"));
-    result.parameters.insert("flush_p50_ms".into(), flush_ms.into());
-    result.parameters.insert("flush_p99_ms".into(), flush_p99_ms.into());
+    context.note(format!(
+        "durable: a device flush takes {flush_ms:.3} ms, p99 {flush_p99_ms:.3}"
+    ));
+    result
+        .parameters
+        .insert("flush_p50_ms".into(), flush_ms.into());
+    result
+        .parameters
+        .insert("flush_p99_ms".into(), flush_p99_ms.into());
 
     let mut servers = Vec::new();
     for (index, peer) in peers.iter().enumerate() {
@@ -46,18 +53,26 @@ pub fn run(
     }
     let mut table = Table {
         title: "Durable writes".into(),
-        columns: ["pipeline", "server", "SET/s", "spread", "p99 ms"].map(String::from).to_vec(),
+        columns: ["pipeline", "server", "SET/s", "spread", "p99 ms"]
+            .map(String::from)
+            .to_vec(),
         rows: Vec::new(),
     };
     for pipeline in plan.pipelines {
         let runs = measure(context, plan, peers, &servers, pipeline)?;
         for (index, peer) in peers.iter().enumerate() {
-            let Some(rate) = Spread::of(&runs.rates[index]) else { continue };
+            let Some(rate) = Spread::of(&runs.rates[index]) else {
+                continue;
+            };
             table.rows.push(vec![
                 pipeline.to_string(),
                 peer.name.clone(),
-                format!("{:.0}", rate.median),
-                format!("{:.0} – {:.0}", rate.low, rate.high),
+                grouped(rate.median as u64),
+                format!(
+                    "{} – {}",
+                    grouped(rate.low as u64),
+                    grouped(rate.high as u64)
+                ),
                 format!("{:.2}", median(&runs.p99_ms[index])),
             ]);
         }
@@ -82,7 +97,12 @@ fn measure(
     for run in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
             let seed = run as u64 + 1;
-            let load = LoadPlan { pipeline, set_share: 1.0, seed, ..plan.load(server.address) };
+            let load = LoadPlan {
+                pipeline,
+                set_share: 1.0,
+                seed,
+                ..plan.load(server.address)
+            };
             let report = resp_client::run(&load)?;
             report.expect_no_errors(server.address)?;
             let p99_ms = report.latencies.all().p99_ms();
@@ -90,7 +110,9 @@ fn measure(
             runs.p99_ms[index].push(p99_ms);
             let name = &peers[index].name;
             let rate = report.rate();
-            context.note(format!("durable: pipeline {pipeline}: {name} {rate:.0} /s, p99 {p99_ms:.2} ms"));
+            context.note(format!(
+                "durable: pipeline {pipeline}: {name} {rate:.0} /s, p99 {p99_ms:.2} ms"
+            ));
         }
     }
     Ok(runs)
@@ -103,8 +125,10 @@ fn claims(runs: &Runs, pipeline: usize, flush_ms: f64) -> [Claim; 2] {
     let [strict, always, _] = &runs.rates;
     let ratios = pairs(strict, always, |a, b| a / b);
     let [strict, _, without] = &runs.p99_ms;
-    let extra: Vec<f64> =
-        pairs(strict, without, |a, b| a - b).iter().map(|ms| ms / flush_ms).collect();
+    let extra: Vec<f64> = pairs(strict, without, |a, b| a - b)
+        .iter()
+        .map(|ms| ms / flush_ms)
+        .collect();
     let floor = if pipeline > 1 { 2.0 } else { 1.2 };
     [
         Claim::new(
@@ -145,11 +169,18 @@ fn crash(
         sys::sleep(std::time::Duration::from_secs_f64(plan.seconds.min(5.0)));
         server.kill()?;
         let expected = writes.join_after_crash()?.acknowledged;
-        let server = peers[index].start(&context.work.join(format!("durable-{index}")), PATIENCE)?;
+        let server =
+            peers[index].start(&context.work.join(format!("durable-{index}")), PATIENCE)?;
         server.admin()?.check_strings(&expected, plan.value_bytes)?;
         let name = &peers[index].name;
-        context.note(format!("durable: {name}: {} acknowledged keys are all there", expected.len()));
-        said.push(format!("{name} had all {} acknowledged keys", expected.len()));
+        context.note(format!(
+            "durable: {name}: {} acknowledged keys are all there",
+            expected.len()
+        ));
+        said.push(format!(
+            "{name} had all {} acknowledged keys",
+            expected.len()
+        ));
     }
     Ok(said.join(", "))
 }

@@ -3,16 +3,19 @@
 //! Each server is loaded at the same share of *its own* capacity, open loop, so
 //! that a stall shows in the latencies of everything that was due meanwhile.
 
+mod figures;
+
 use std::time::Duration;
 
 use super::{PATIENCE, Plan, SOURCE, fill};
 use crate::context::Context;
 use crate::error::LabResult;
+use crate::figure::axis::grouped;
 use crate::process::{MemorySample, Peer, Server, Watch};
 use crate::random::Random;
 use crate::resp_client::admin::Admin;
 use crate::resp_client::{self, Arrivals, Load, LoadPlan, LoadReport, Pacing, Until};
-use crate::result::{Bound, Claim, ExperimentResult, Figure, Scale, Series, Span, Table};
+use crate::result::{Bound, Claim, ExperimentResult, Table};
 use crate::stats::{Percentiles, median};
 use crate::sys;
 
@@ -34,6 +37,7 @@ struct Findings {
     idle_save_s: f64,
     saves: Vec<Save>,
     restarts_s: Vec<f64>,
+    peak_bytes: u64,
 }
 
 /// Runs the part and adds its claims, tables and figures.
@@ -48,7 +52,10 @@ pub fn run(
 ) -> LabResult<()> {
     let (mut servers, mut found) = (Vec::new(), Vec::new());
     for (index, peer) in peers.iter().enumerate() {
-        context.note(format!("saving: starting {}, writing {} keys", peer.name, plan.saved_keys));
+        context.note(format!(
+            "saving: starting {}, writing {} keys",
+            peer.name, plan.saved_keys
+        ));
         let server = peer.start(&context.fresh_dir(&format!("saving-{index}"))?, PATIENCE)?;
         fill(plan, &server, plan.saved_keys)?;
         let idle_save_s = save_now(&mut server.admin()?)?.as_secs_f64();
@@ -58,7 +65,11 @@ pub fn run(
             peer.name
         ));
         servers.push(server);
-        found.push(Findings { capacity_per_s, idle_save_s, ..Findings::default() });
+        found.push(Findings {
+            capacity_per_s,
+            idle_save_s,
+            ..Findings::default()
+        });
     }
     for run in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
@@ -68,18 +79,22 @@ pub fn run(
         }
     }
     // One at a time: several loading servers would share the cores.
-    for server in servers {
+    for (server, findings) in servers.into_iter().zip(&mut found) {
+        findings.peak_bytes = server.peak_bytes()?;
         server.kill()?;
     }
     for _ in 0..plan.runs {
         for (index, peer) in peers.iter().enumerate() {
             let seconds = restart(context, plan, peer, index)?;
-            context.note(format!("restart: {} serves after {seconds:.2} s", peer.name));
+            context.note(format!(
+                "restart: {} serves after {seconds:.2} s",
+                peer.name
+            ));
             found[index].restarts_s.push(seconds);
         }
     }
     tables(peers, &found, result);
-    figures(plan, peers, &found, result);
+    figures::add(plan, peers, &found, result);
     if let [ours, reference, ..] = &found[..] {
         result.claims.extend(claims(ours, reference));
     }
@@ -90,7 +105,9 @@ pub fn run(
 fn save_now(admin: &mut Admin) -> LabResult<Duration> {
     let saves = |admin: &mut Admin| -> LabResult<(bool, Option<String>)> {
         let fields = admin.info("persistence")?;
-        let running = fields.get("rdb_bgsave_in_progress").is_some_and(|v| v != "0");
+        let running = fields
+            .get("rdb_bgsave_in_progress")
+            .is_some_and(|v| v != "0");
         Ok((running, fields.get("rdb_saves").cloned()))
     };
     let (_, before) = saves(admin)?;
@@ -107,13 +124,20 @@ fn save_now(admin: &mut Admin) -> LabResult<Duration> {
 }
 
 fn mixed(plan: &Plan, server: &Server) -> LoadPlan {
-    LoadPlan { keys: plan.saved_keys, set_share: plan.set_share, ..plan.load(server.address) }
+    LoadPlan {
+        keys: plan.saved_keys,
+        set_share: plan.set_share,
+        ..plan.load(server.address)
+    }
 }
 
 /// Requests per second of the mixed load in a closed loop.
 fn capacity(plan: &Plan, server: &Server) -> LabResult<f64> {
     let seconds = Duration::from_secs_f64(plan.seconds.min(10.0));
-    let load = LoadPlan { until: Until::Elapsed(seconds), ..mixed(plan, server) };
+    let load = LoadPlan {
+        until: Until::Elapsed(seconds),
+        ..mixed(plan, server)
+    };
     let report = resp_client::run(&load)?;
     report.expect_no_errors(server.address)?;
     Ok(report.rate())
@@ -124,7 +148,10 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
     let rate_per_s = capacity * plan.load_share;
     let watch = Watch::start(server.pid())?;
     let load = Load::start(&LoadPlan {
-        pacing: Pacing::Open { rate_per_s, arrivals: Arrivals::Poisson },
+        pacing: Pacing::Open {
+            rate_per_s,
+            arrivals: Arrivals::Poisson,
+        },
         until: Until::Told,
         seed: run as u64 + 1,
         ..mixed(plan, server)
@@ -139,7 +166,10 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
     saved?;
     report.expect_no_errors(server.address)?;
     let since = |ns: u64| (ns - report.started_ns) as f64 / 1e9;
-    let fork_us = admin.info("stats")?.get("latest_fork_usec").and_then(|v| v.parse().ok());
+    let fork_us = admin
+        .info("stats")?
+        .get("latest_fork_usec")
+        .and_then(|v| v.parse().ok());
     Ok(Save {
         from_s: since(began_ns),
         to_s: since(ended_ns),
@@ -174,9 +204,13 @@ impl Save {
 
     /// Most bytes held during the save, beyond those at rest, as a share of them.
     fn extra_share(&self) -> f64 {
-        let during =
-            self.memory.iter().filter(|s| (self.from_s..self.to_s + 0.2).contains(&self.since(s)));
-        let peak = during.map(|s| s.total_bytes() as f64).fold(f64::NAN, f64::max);
+        let during = self
+            .memory
+            .iter()
+            .filter(|s| (self.from_s..self.to_s + 0.2).contains(&self.since(s)));
+        let peak = during
+            .map(|s| s.total_bytes() as f64)
+            .fold(f64::NAN, f64::max);
         (peak / self.rest_bytes() - 1.0).max(0.0)
     }
 
@@ -203,8 +237,9 @@ fn restart(context: &Context, plan: &Plan, peer: &Peer, index: usize) -> LabResu
         return Err(server.failure(format!("{keys} of {} keys came back", plan.saved_keys)));
     }
     let mut random = Random::new(7);
-    let sample: Vec<(u64, u64)> =
-        (0..10_000).map(|_| (random.below(plan.saved_keys), 0)).collect();
+    let sample: Vec<(u64, u64)> = (0..10_000)
+        .map(|_| (random.below(plan.saved_keys), 0))
+        .collect();
     admin.check_strings(&sample, plan.value_bytes)?;
     let seconds = server.start_ns as f64 / 1e9;
     server.kill()?;
@@ -216,23 +251,37 @@ fn of_saves(findings: &Findings, f: impl Fn(&Save) -> f64) -> Vec<f64> {
 }
 
 fn claims(ours: &Findings, reference: &Findings) -> Vec<Claim> {
-    let ratio = |a: &[f64], b: &[f64]| -> Vec<f64> {
-        a.iter().zip(b).map(|(a, b)| a / b).collect()
-    };
+    let ratio =
+        |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a / b).collect() };
     let slower = of_saves(ours, |s| s.while_saving().p999_ms() / s.at_rest().p999_ms());
     let memory = of_saves(ours, |s| s.extra_share() * 100.0);
-    let (save, their_save) = (of_saves(ours, Save::seconds), of_saves(reference, Save::seconds));
+    let (save, their_save) = (
+        of_saves(ours, Save::seconds),
+        of_saves(reference, Save::seconds),
+    );
     vec![
-        Claim::new("p99.9 while saving beside our own at rest", SOURCE, Bound::AtMost(1.2))
-            .paper("fork's spike gone (ICDE 2018, §5)")
-            .measured_runs(&slower),
+        Claim::new(
+            "p99.9 while saving beside our own at rest",
+            SOURCE,
+            Bound::AtMost(1.2),
+        )
+        .paper("fork's spike gone (ICDE 2018, §5)")
+        .measured_runs(&slower),
         Claim::new("memory that a save adds", SOURCE, Bound::AtMost(5.0))
             .unit("%")
             .measured_runs(&memory),
-        Claim::new("a save under load finishes sooner than Redis's", SOURCE, Bound::AtLeast(8.0))
-            .measured_runs(&ratio(&their_save, &save)),
-        Claim::new("restart after kill -9 sooner than Redis's", SOURCE, Bound::AtLeast(5.0))
-            .measured_runs(&ratio(&reference.restarts_s, &ours.restarts_s)),
+        Claim::new(
+            "a save under load finishes sooner than Redis's",
+            SOURCE,
+            Bound::AtLeast(8.0),
+        )
+        .measured_runs(&ratio(&their_save, &save)),
+        Claim::new(
+            "restart after kill -9 sooner than Redis's",
+            SOURCE,
+            Bound::AtLeast(5.0),
+        )
+        .measured_runs(&ratio(&reference.restarts_s, &ours.restarts_s)),
     ]
 }
 
@@ -247,6 +296,7 @@ fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
         "… while saving",
         "slowest ms",
         "extra memory %",
+        "peak MiB",
         "restart s",
         "unanswered",
     ];
@@ -263,7 +313,7 @@ fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
         let unanswered: u64 = f.saves.iter().map(|s| s.report.unanswered).sum();
         table.rows.push(vec![
             peer.name.clone(),
-            format!("{:.0}", f.capacity_per_s),
+            grouped(f.capacity_per_s as u64),
             format!("{:.2}", f.idle_save_s),
             format!("{:.2}", median(&of_saves(f, Save::seconds))),
             format!("{:.1}", median(&of_saves(f, |s| s.fork_ms))),
@@ -271,79 +321,10 @@ fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
             three(Save::while_saving),
             format!("{:.1}", median(&of_saves(f, |s| s.while_saving().max_ms()))),
             format!("{:.1}", median(&of_saves(f, |s| s.extra_share() * 100.0))),
+            grouped(f.peak_bytes >> 20),
             format!("{:.2}", median(&f.restarts_s)),
             unanswered.to_string(),
         ]);
     }
     result.tables.push(table);
-}
-
-/// Curves of the last run of each peer; second 0 is the moment of BGSAVE.
-fn figures(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
-    let (mut spans, mut slow, mut rate, mut memory, mut tail) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (peer, f) in peers.iter().zip(found).take(2) {
-        let Some(save) = f.saves.last() else { continue };
-        let mut add = |list: &mut Vec<String>, what: &str, y_unit: &str, points: Vec<[f64; 2]>| {
-            let name = format!("{}{what}", peer.name);
-            list.push(name.clone());
-            let x_unit = if what.contains("took longer") { "ms" } else { "s" };
-            result.series.push(Series { name, x_unit: x_unit.into(), y_unit: y_unit.into(), points });
-        };
-        let shifted = |points: Vec<[f64; 2]>| -> Vec<[f64; 2]> {
-            points.into_iter().map(|[x, y]| [x - save.from_s, y]).collect()
-        };
-        add(&mut slow, ": p99.9", "ms", shifted(save.report.latencies.points_ms(0.999)));
-        add(&mut rate, ": throughput", "requests/s", shifted(save.report.windows.points()));
-        let rest = save.rest_bytes();
-        let held = save.memory.iter().filter(|s| save.since(s) >= 0.0).map(|s| {
-            [save.since(s) - save.from_s, (s.total_bytes() as f64 / rest - 1.0) * 100.0]
-        });
-        add(&mut memory, ": memory", "%", held.collect());
-        let label = ": took longer, at rest";
-        add(&mut tail, label, "share", save.at_rest().tail_points());
-        let label = ": took longer, while saving";
-        add(&mut tail, label, "share", save.while_saving().tail_points());
-        for list in [&slow, &rate, &memory] {
-            let label = format!("{} saves", peer.name);
-            let series = list.last().cloned();
-            spans.push(Span { label, from: 0.0, to: save.seconds(), series });
-        }
-    }
-    let of = |list: &[String]| -> Vec<Span> {
-        let mine = |s: &&Span| s.series.as_ref().is_some_and(|name| list.contains(name));
-        spans.iter().filter(mine).cloned().collect()
-    };
-    let load = format!(
-        "{} keys of {} bytes, {:.0} % SET, open loop at {:.0} % of each server's own capacity.",
-        plan.saved_keys,
-        plan.value_bytes,
-        plan.set_share * 100.0,
-        plan.load_share * 100.0
-    );
-    let over_time = |title: &str, y_label: &str, y_scale: Scale, list: &[String]| Figure {
-        title: title.into(),
-        caption: load.clone(),
-        x_label: "seconds since BGSAVE".into(),
-        y_label: y_label.into(),
-        y_scale,
-        series: list.to_vec(),
-        spans: of(list),
-        ..Figure::default()
-    };
-    result.figures.extend([
-        over_time("Slow requests while saving", "p99.9 per 100 ms, ms", Scale::Log, &slow),
-        over_time("Throughput while saving", "requests/s", Scale::Linear, &rate),
-        over_time("Memory beyond rest", "% of the memory at rest", Scale::Linear, &memory),
-        Figure {
-            title: "How many requests took longer".into(),
-            caption: load.clone(),
-            x_label: "latency from the scheduled time, ms".into(),
-            y_label: "share that took longer".into(),
-            x_scale: Scale::Log,
-            y_scale: Scale::Log,
-            series: tail,
-            ..Figure::default()
-        },
-    ]);
 }

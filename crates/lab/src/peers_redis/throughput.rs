@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{PATIENCE, Plan, SOURCE, bench_tool, fill};
 use crate::context::Context;
 use crate::error::LabResult;
+use crate::figure::axis::grouped;
 use crate::process::{Peer, Server};
 use crate::resp_client::{self, LoadPlan};
 use crate::result::{Bar, Bound, Claim, ExperimentResult, Figure, Table};
@@ -38,14 +39,22 @@ pub fn run(
 ) -> LabResult<()> {
     let mut servers = Vec::new();
     for (index, peer) in peers.iter().enumerate() {
-        context.note(format!("throughput: starting {} and writing {} keys", peer.name, plan.keys));
-        let server = peer.start(&context.fresh_dir(&format!("throughput-{index}"))?, PATIENCE)?;
+        context.note(format!(
+            "throughput: starting {} and writing {} keys",
+            peer.name, plan.keys
+        ));
+        let server = peer.start(
+            &context.fresh_dir(&format!("throughput-{index}"))?,
+            PATIENCE,
+        )?;
         fill(plan, &server, plan.keys)?;
         servers.push(server);
     }
     let tool = bench_tool::find();
     if tool.is_none() {
-        result.notes.push("redis-benchmark is not installed; the lab's own client was used".into());
+        result
+            .notes
+            .push("redis-benchmark is not installed; the lab's own client was used".into());
     }
     let mut cells = Vec::new();
     for pipeline in plan.pipelines {
@@ -74,7 +83,12 @@ fn measure_own(
         for (index, server) in servers.iter().enumerate() {
             let set_share = if operation == "SET" { 1.0 } else { 0.0 };
             let seed = run as u64 + 1;
-            let load = LoadPlan { pipeline, set_share, seed, ..plan.load(server.address) };
+            let load = LoadPlan {
+                pipeline,
+                set_share,
+                seed,
+                ..plan.load(server.address)
+            };
             let cpu_before = server.cpu_seconds()?;
             let report = resp_client::run(&load)?;
             let cpu_s = server.cpu_seconds()? - cpu_before;
@@ -82,7 +96,11 @@ fn measure_own(
             if report.misses > 0 {
                 return Err(server.failure(format!("{} keys were not found", report.misses)));
             }
-            cell.add(index, report.rate(), cpu_s / (report.commands_all as f64 / 1e6));
+            cell.add(
+                index,
+                report.rate(),
+                cpu_s / (report.commands_all as f64 / 1e6),
+            );
             cell.note(context, &peers[index].name, index);
         }
     }
@@ -103,8 +121,7 @@ fn measure_tool(
             // The tool counts requests, not seconds: the lab client's rate says how many fill the time.
             let requests = (median(&own.rates[index]) * plan.seconds).max(1_000.0) as u64;
             let cpu_before = server.cpu_seconds()?;
-            let rate =
-                bench_tool::run(tool, plan, server, own.operation, own.pipeline, requests)?;
+            let rate = bench_tool::run(tool, plan, server, own.operation, own.pipeline, requests)?;
             let cpu_s = server.cpu_seconds()? - cpu_before;
             cell.add(index, rate, cpu_s / (requests as f64 / 1e6));
             cell.note(context, &peers[index].name, index);
@@ -114,9 +131,20 @@ fn measure_tool(
 }
 
 impl Cell {
-    fn new(generator: &'static str, operation: &'static str, pipeline: usize, peers: usize) -> Cell {
+    fn new(
+        generator: &'static str,
+        operation: &'static str,
+        pipeline: usize,
+        peers: usize,
+    ) -> Cell {
         let none = vec![Vec::new(); peers];
-        Cell { generator, operation, pipeline, rates: none.clone(), cpu: none }
+        Cell {
+            generator,
+            operation,
+            pipeline,
+            rates: none.clone(),
+            cpu: none,
+        }
     }
 
     fn add(&mut self, peer: usize, rate: f64, cpu_per_million: f64) {
@@ -149,48 +177,67 @@ impl Cell {
     }
 }
 
-fn report(plan: &Plan, peers: &[Peer], cells: &[Cell], result: &mut ExperimentResult) {
-    let mut table = Table {
-        title: "Throughput and CPU".into(),
-        columns: ["load", "generator", "server", "requests/s", "spread", "CPU s per million"]
-            .map(String::from)
-            .to_vec(),
-        rows: Vec::new(),
-    };
-    for cell in cells {
-        let pipelined = cell.pipeline > 1;
-        let floor = if pipelined { 2.0 } else { 1.2 };
-        let claim = format!("{} throughput beside Redis, by {}", cell.title(), cell.generator);
-        let ratios = Cell::ratios(&cell.rates);
-        result.claims.push(
-            Claim::new(claim, SOURCE, Bound::AtLeast(floor)).measured_runs(&ratios),
-        );
+impl Cell {
+    fn claims(&self) -> Vec<Claim> {
+        let (pipelined, by) = (self.pipeline > 1, self.generator);
+        let floor = Bound::AtLeast(if pipelined { 2.0 } else { 1.2 });
+        let text = format!("{} throughput beside Redis, by {by}", self.title());
+        let mut claims =
+            vec![Claim::new(text, SOURCE, floor).measured_runs(&Cell::ratios(&self.rates))];
         if pipelined {
-            let claim = format!("{} server CPU per command, by {}", cell.title(), cell.generator);
-            result.claims.push(
-                Claim::new(claim, SOURCE, Bound::AtMost(0.5)).measured_runs(&Cell::ratios(&cell.cpu)),
-            );
+            let text = format!("{} server CPU per command, by {by}", self.title());
+            let claim = Claim::new(text, SOURCE, Bound::AtMost(0.5));
+            claims.push(claim.measured_runs(&Cell::ratios(&self.cpu)));
         }
-        for (index, peer) in peers.iter().enumerate() {
-            let Some(rate) = Spread::of(&cell.rates[index]) else { continue };
-            table.rows.push(vec![
-                cell.title(),
-                cell.generator.into(),
-                peer.name.clone(),
-                format!("{:.0}", rate.median),
-                format!("{:.0} – {:.0}", rate.low, rate.high),
-                format!("{:.2}", median(&cell.cpu[index])),
-            ]);
-        }
+        claims
     }
-    result.tables.push(table);
-    let shown = if cells.iter().any(|c| c.generator == TOOL) { TOOL } else { OWN };
+
+    fn rows(&self, peers: &[Peer]) -> Vec<Vec<String>> {
+        let row = |(index, peer): (usize, &Peer)| {
+            let rate = Spread::of(&self.rates[index])?;
+            let whole = |value: f64| grouped(value as u64);
+            Some(vec![
+                self.title(),
+                self.generator.into(),
+                peer.name.clone(),
+                whole(rate.median),
+                format!("{} – {}", whole(rate.low), whole(rate.high)),
+                format!("{:.2}", median(&self.cpu[index])),
+            ])
+        };
+        peers.iter().enumerate().filter_map(row).collect()
+    }
+}
+
+fn report(plan: &Plan, peers: &[Peer], cells: &[Cell], result: &mut ExperimentResult) {
+    let columns = [
+        "load",
+        "generator",
+        "server",
+        "requests/s",
+        "spread",
+        "CPU s per million",
+    ];
+    result.tables.push(Table {
+        title: "Throughput and CPU".into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: cells.iter().flat_map(|cell| cell.rows(peers)).collect(),
+    });
+    result.claims.extend(cells.iter().flat_map(Cell::claims));
+    let by_tool = cells.iter().any(|cell| cell.generator == TOOL);
+    let shown = if by_tool { TOOL } else { OWN };
+    let caption = format!(
+        "{} connections, {} client threads, {} keys of {} bytes, {shown}; \
+         median and spread of {} runs.",
+        plan.connections,
+        plan.threads,
+        grouped(plan.keys),
+        plan.value_bytes,
+        plan.runs,
+    );
     result.figures.push(Figure {
         title: "Requests per second".into(),
-        caption: format!(
-            "{} connections, {} client threads, {} keys of {} bytes, {shown}; median and spread of {} runs.",
-            plan.connections, plan.threads, plan.keys, plan.value_bytes, plan.runs
-        ),
+        caption,
         y_label: "requests/s".into(),
         bars: bars(peers, cells, shown),
         ..Figure::default()
@@ -202,7 +249,11 @@ fn bars(peers: &[Peer], cells: &[Cell], generator: &str) -> Vec<Bar> {
     for cell in cells.iter().filter(|c| c.generator == generator) {
         for (index, peer) in peers.iter().enumerate() {
             if let Some(value) = Spread::of(&cell.rates[index]) {
-                bars.push(Bar { group: cell.title(), name: peer.name.clone(), value });
+                bars.push(Bar {
+                    group: cell.title(),
+                    name: peer.name.clone(),
+                    value,
+                });
             }
         }
     }

@@ -52,16 +52,22 @@ fn head(html: &mut String, results: &[ExperimentResult]) {
         html.push_str("<p>There are no results in this folder yet.</p></header>");
         return;
     };
-    let claims: Vec<&Claim> = results.iter().flat_map(|r| &r.claims).collect();
+    let measured = results.iter().filter(|r| !r.quick);
+    let claims: Vec<&Claim> = measured.flat_map(|r| &r.claims).collect();
     let met = claims.iter().filter(|c| c.met == Some(true)).count();
     let missed = claims.iter().filter(|c| c.met == Some(false)).count();
     let machine = &latest.machine;
-    let _ = write!(
-        html,
-        "<p class=\"lead\"><b>{met}</b> of {} claims met, <b>{missed}</b> missed, {} not measured.</p>",
-        claims.len(),
-        claims.len() - met - missed
-    );
+    if claims.is_empty() {
+        html.push_str("<p class=\"lead\">Nothing was judged: there are only quick runs.</p>");
+    } else {
+        let left = claims.len() - met - missed;
+        let _ = write!(
+            html,
+            "<p class=\"lead\"><b>{met}</b> of {} claims met, <b>{missed}</b> missed, {left} not \
+             measured.</p>",
+            claims.len(),
+        );
+    }
     let _ = write!(
         html,
         "<p class=\"facts\">{} · {} cores · {} memory · {} last-level cache · Linux {} · {} build</p>",
@@ -73,7 +79,9 @@ fn head(html: &mut String, results: &[ExperimentResult]) {
         escape(&machine.build),
     );
     if machine.build != "release" {
-        html.push_str("<p class=\"warning\">A build with debug assertions: its times mean little.</p>");
+        html.push_str(
+            "<p class=\"warning\">A build with debug assertions: its times mean little.</p>",
+        );
     }
     if results.iter().any(|r| r.quick) {
         html.push_str(
@@ -87,33 +95,47 @@ fn head(html: &mut String, results: &[ExperimentResult]) {
 fn summary(html: &mut String, results: &[ExperimentResult]) {
     html.push_str(
         "<section><h2>Claims</h2><div class=\"wide\"><table class=\"claims\"><thead><tr><th>claim</th>\
-         <th>paper</th><th>floor</th><th>aim</th><th>measured</th><th></th><th></th></tr></thead>",
+         <th>paper</th><th>floor</th><th>aim</th><th>measured</th><th>worse | better</th><th></th></tr></thead>",
     );
     for result in results.iter().filter(|r| !r.claims.is_empty()) {
-        let quick = if result.quick { " <span class=\"badge none\">quick run</span>" } else { "" };
+        let quick = if result.quick {
+            " <span class=\"badge none\">quick run</span>"
+        } else {
+            ""
+        };
         let _ = write!(
             html,
             "<tbody><tr class=\"group\"><th colspan=\"7\"><a href=\"#{0}\">{0}</a>{quick}</th></tr>",
             escape(&result.id)
         );
         for claim in &result.claims {
-            claim_row(html, claim);
+            claim_row(html, claim, result.quick);
         }
         html.push_str("</tbody>");
     }
     html.push_str("</table></div></section>");
 }
 
-fn claim_row(html: &mut String, claim: &Claim) {
-    let unit = if claim.unit == "×" { " ×".to_owned() } else { format!(" {}", claim.unit) };
+fn claim_row(html: &mut String, claim: &Claim, quick: bool) {
+    let unit = if claim.unit == "×" {
+        " ×".to_owned()
+    } else {
+        format!(" {}", claim.unit)
+    };
     let bound = |b: Bound| format!("{b}{unit}");
-    let measured = claim.measured.map_or("—".into(), |m| format!("{}{unit}", figure_text(m)));
-    let spread = claim.spread.filter(|s| s.runs > 1).map_or(String::new(), |s| {
-        let (low, high) = (figure_text(s.low), figure_text(s.high));
-        format!("<small>{low} – {high}, {} runs</small>", s.runs)
-    });
+    let measured = claim
+        .measured
+        .map_or("—".into(), |m| format!("{}{unit}", figure_text(m)));
+    let spread = claim
+        .spread
+        .filter(|s| s.runs > 1)
+        .map_or(String::new(), |s| {
+            let (low, high) = (figure_text(s.low), figure_text(s.high));
+            format!("<small>{low} – {high}, {} runs</small>", s.runs)
+        });
     let aimed = matches!((claim.aim, claim.measured), (Some(aim), Some(m)) if aim.is_met_by(m));
     let (class, word) = match claim.met {
+        Some(_) if quick => ("none", "quick"),
         Some(true) if aimed => ("aim", "aim"),
         Some(true) => ("met", "met"),
         Some(false) => ("missed", "missed"),
@@ -130,7 +152,7 @@ fn claim_row(html: &mut String, claim: &Claim) {
         escape(&bound(claim.floor)),
         escape(&claim.aim.map_or("—".into(), bound)),
         escape(&measured),
-        gauge(claim),
+        if quick { String::new() } else { gauge(claim) },
     );
 }
 
@@ -146,7 +168,9 @@ fn figure_text(value: f64) -> String {
 /// Where the measured figure lies beside its floor: the floor is the line in
 /// the middle, right of it is better, and the ends are four times away.
 fn gauge(claim: &Claim) -> String {
-    let Some(measured) = claim.measured else { return String::new() };
+    let Some(measured) = claim.measured else {
+        return String::new();
+    };
     let limit = claim.floor.limit();
     let better = match claim.floor {
         Bound::AtLeast(_) => measured / limit,
@@ -157,7 +181,11 @@ fn gauge(claim: &Claim) -> String {
     }
     let share = (better.log2() / 2.0).clamp(-1.0, 1.0);
     let x = 55.0 + 50.0 * share;
-    let class = if claim.met == Some(true) { "good" } else { "bad" };
+    let class = if claim.met == Some(true) {
+        "good"
+    } else {
+        "bad"
+    };
     format!(
         "<svg class=\"gauge\" viewBox=\"0 0 110 16\" aria-hidden=\"true\">\
          <line x1=\"3\" x2=\"107\" y1=\"8\" y2=\"8\"/><line x1=\"55\" x2=\"55\" y1=\"2\" y2=\"14\"/>\
@@ -175,7 +203,11 @@ fn experiment(html: &mut String, result: &ExperimentResult) {
         escape(&result.paper),
     );
     if let Some(reason) = &result.skipped {
-        let _ = write!(html, "<p class=\"warning\">Skipped: {}.</p>", escape(reason));
+        let _ = write!(
+            html,
+            "<p class=\"warning\">Skipped: {}.</p>",
+            escape(reason)
+        );
     }
     for figure in &result.figures {
         let _ = write!(
@@ -201,7 +233,11 @@ fn experiment(html: &mut String, result: &ExperimentResult) {
 }
 
 fn data_table(html: &mut String, table: &Table) {
-    let _ = write!(html, "<h3>{}</h3><div class=\"wide\"><table><thead><tr>", escape(&table.title));
+    let _ = write!(
+        html,
+        "<h3>{}</h3><div class=\"wide\"><table><thead><tr>",
+        escape(&table.title)
+    );
     for column in &table.columns {
         let _ = write!(html, "<th>{}</th>", escape(column));
     }

@@ -35,7 +35,9 @@ impl Value {
             Reply::Array { count, mut items } => {
                 let mut values = Vec::new();
                 for _ in 0..count {
-                    let Ok(Some((item, length))) = codec::read(items) else { break };
+                    let Ok(Some((item, length))) = codec::read(items) else {
+                        break;
+                    };
                     values.push(Value::of(item));
                     items = &items[length..];
                 }
@@ -66,7 +68,11 @@ impl Admin {
             Ok(stream)
         };
         let stream = open().map_err(|e: std::io::Error| LabError::server(address, e))?;
-        Ok(Admin { address, stream, input: Vec::new() })
+        Ok(Admin {
+            address,
+            stream,
+            input: Vec::new(),
+        })
     }
 
     /// Sends one command and waits for its reply.
@@ -90,8 +96,12 @@ impl Admin {
 
     fn send(&mut self, requests: &[&[&[u8]]]) -> LabResult<()> {
         let mut out = Vec::new();
-        requests.iter().for_each(|request| codec::request(&mut out, request));
-        self.stream.write_all(&out).map_err(|e| LabError::server(self.address, e))
+        requests
+            .iter()
+            .for_each(|request| codec::request(&mut out, request));
+        self.stream
+            .write_all(&out)
+            .map_err(|e| LabError::server(self.address, e))
     }
 
     fn reply(&mut self, request: &[&[u8]]) -> LabResult<Value> {
@@ -132,7 +142,10 @@ impl Admin {
     pub fn dbsize(&mut self) -> LabResult<u64> {
         match self.call(&[b"DBSIZE"])? {
             Value::Integer(keys) => Ok(keys.max(0) as u64),
-            other => Err(LabError::server(self.address, format!("DBSIZE answered {other:?}"))),
+            other => Err(LabError::server(
+                self.address,
+                format!("DBSIZE answered {other:?}"),
+            )),
         }
     }
 
@@ -144,11 +157,18 @@ impl Admin {
         let text = match self.call(&[b"INFO", section.as_bytes()])? {
             Value::Bulk(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             other => {
-                return Err(LabError::server(self.address, format!("INFO answered {other:?}")));
+                return Err(LabError::server(
+                    self.address,
+                    format!("INFO answered {other:?}"),
+                ));
             }
         };
-        let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
-        Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        let fields = text
+            .lines()
+            .filter_map(|line| line.trim_end().split_once(':'));
+        Ok(fields
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect())
     }
 
     /// Reads back keys of [`strings`] and checks each value against its key and

@@ -28,8 +28,12 @@ pub enum Reply<'a> {
 /// # Errors
 /// When the bytes are no reply of the protocol.
 pub fn read(buffer: &[u8]) -> Result<Option<(Reply<'_>, usize)>, String> {
-    let Some((&kind, rest)) = buffer.split_first() else { return Ok(None) };
-    let Some(line_len) = rest.iter().position(|&b| b == b'\r') else { return Ok(None) };
+    let Some((&kind, rest)) = buffer.split_first() else {
+        return Ok(None);
+    };
+    let Some(line_len) = rest.iter().position(|&b| b == b'\r') else {
+        return Ok(None);
+    };
     let (line, body_at) = (&rest[..line_len], 1 + line_len + 2);
     if buffer.len() < body_at {
         return Ok(None);
@@ -53,8 +57,16 @@ pub fn read(buffer: &[u8]) -> Result<Option<(Reply<'_>, usize)>, String> {
         b'*' => match usize::try_from(number(line)?) {
             Err(_) => whole(Reply::Nil),
             Ok(count) => {
-                let Some(end) = skip(buffer, body_at, count)? else { return Ok(None) };
-                Ok(Some((Reply::Array { count, items: &buffer[body_at..end] }, end)))
+                let Some(end) = skip(buffer, body_at, count)? else {
+                    return Ok(None);
+                };
+                Ok(Some((
+                    Reply::Array {
+                        count,
+                        items: &buffer[body_at..end],
+                    },
+                    end,
+                )))
             }
         },
         other => Err(format!("a reply begins with {:?}", char::from(other))),
@@ -68,14 +80,18 @@ fn skip(buffer: &[u8], mut at: usize, count: usize) -> Result<Option<usize>, Str
         left -= 1;
         let rest = &buffer[at..];
         if rest.first() == Some(&b'*') {
-            let Some(line_len) = rest.iter().position(|&b| b == b'\r') else { return Ok(None) };
+            let Some(line_len) = rest.iter().position(|&b| b == b'\r') else {
+                return Ok(None);
+            };
             left += usize::try_from(number(&rest[1..line_len])?).unwrap_or(0);
             at += line_len + 2;
             if buffer.len() < at {
                 return Ok(None);
             }
         } else {
-            let Some((_, length)) = read(rest)? else { return Ok(None) };
+            let Some((_, length)) = read(rest)? else {
+                return Ok(None);
+            };
             at += length;
         }
     }
@@ -114,7 +130,13 @@ mod tests {
             (b"$-1\r\n", Reply::Nil),
             (b"*-1\r\n", Reply::Nil),
             (b"_\r\n", Reply::Nil),
-            (b"*2\r\n*1\r\n:1\r\n+a\r\n", Reply::Array { count: 2, items: b"*1\r\n:1\r\n+a\r\n" }),
+            (
+                b"*2\r\n*1\r\n:1\r\n+a\r\n",
+                Reply::Array {
+                    count: 2,
+                    items: b"*1\r\n:1\r\n+a\r\n",
+                },
+            ),
         ];
         for (bytes, reply) in cases {
             assert_eq!(read(bytes), Ok(Some((reply, bytes.len()))));

@@ -16,8 +16,9 @@ mod worker;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use stillpoint_io::JoinHandle;
 
 use crate::error::{LabError, LabResult};
 use crate::random::Choice;
@@ -225,7 +226,12 @@ impl Load {
         let started_ns = sys::now_ns() + 1_000_000 + plan.warm_up.as_nanos() as u64;
         // Release pairs with the workers' Acquire: they begin at one moment.
         shared.start_ns.store(started_ns, Ordering::Release);
-        Ok(Load { address: plan.address, shared, threads, started_ns })
+        Ok(Load {
+            address: plan.address,
+            shared,
+            threads,
+            started_ns,
+        })
     }
 
     /// The monotonic time at which the windows begin: the end of the warm-up.
@@ -264,7 +270,7 @@ impl Load {
             match thread.join() {
                 Ok(Ok(report)) => sum.merge(report),
                 Ok(Err(error)) => failure = Some(error),
-                Err(_) => failure = Some(LabError::server(self.address, "the client panicked")),
+                Err(e) => failure = Some(LabError::server(self.address, e)),
             }
         }
         match failure {

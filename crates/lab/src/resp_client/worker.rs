@@ -80,8 +80,11 @@ impl Source {
     fn new(plan: &LoadPlan, thread: usize) -> Source {
         let (threads, own) = (plan.threads as u64, thread as u64);
         let connections = plan.connections as u64;
-        let (stride, space) =
-            if plan.remember { (connections, plan.keys / connections) } else { (0, plan.keys) };
+        let (stride, space) = if plan.remember {
+            (connections, plan.keys / connections)
+        } else {
+            (0, plan.keys)
+        };
         let part = |n: u64| plan.keys * n / threads;
         Source {
             requests: Requests::new(plan.value_bytes),
@@ -108,7 +111,10 @@ impl Source {
                     0 => choice,
                     stride => choice * stride + self.first_connection + index as u64,
                 };
-                (key, self.set_share > 0.0 && self.random.chance(self.set_share))
+                (
+                    key,
+                    self.set_share > 0.0 && self.random.chance(self.set_share),
+                )
             }
         };
         let stamp = set.then(|| {
@@ -119,7 +125,11 @@ impl Source {
             Some(stamp) => self.requests.set(&mut connection.out, key, stamp),
             None => self.requests.get(&mut connection.out, key),
         }
-        connection.flights.push_back(Flight { scheduled_ns, key, stamp });
+        connection.flights.push_back(Flight {
+            scheduled_ns,
+            key,
+            stamp,
+        });
         true
     }
 }
@@ -150,12 +160,16 @@ impl<'a> Worker<'a> {
         for index in 0..share(thread + 1) - share(thread) {
             let mut connection = Connection::open(plan.address)?;
             let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(connection.stream(), Token(index), interest)?;
+            poll.registry()
+                .register(connection.stream(), Token(index), interest)?;
             connections.push(connection);
         }
         let schedule = match plan.pacing {
             Pacing::Closed => None,
-            Pacing::Open { rate_per_s, arrivals } => Some(Schedule {
+            Pacing::Open {
+                rate_per_s,
+                arrivals,
+            } => Some(Schedule {
                 next_ns: 0.0,
                 gap_ns: 1e9 * plan.threads as f64 / rate_per_s,
                 arrivals,
@@ -206,11 +220,11 @@ impl<'a> Worker<'a> {
                 self.end_ns = now;
                 break;
             }
-            if self.schedule.is_some() {
-                self.send_due(now)?;
-            }
+            self.send_due(now)?;
             self.pass(&mut events, true)?;
         }
+        // What became due since the last round belongs to the run.
+        self.send_due(self.end_ns)?;
         let deadline_ns = sys::now_ns() + DRAIN_NS;
         while !self.idle() && sys::now_ns() < deadline_ns {
             self.pass(&mut events, false)?;
@@ -224,7 +238,9 @@ impl<'a> Worker<'a> {
 
     /// Sends every request that is due, over the connections in turn.
     fn send_due(&mut self, now: u64) -> io::Result<()> {
-        let Some(schedule) = &mut self.schedule else { return Ok(()) };
+        let Some(schedule) = &mut self.schedule else {
+            return Ok(());
+        };
         let count = self.connections.len();
         let mut full = 0;
         while schedule.next_ns <= now as f64 && full < count {
@@ -262,7 +278,11 @@ impl<'a> Worker<'a> {
 
     /// One round of the event loop; `more` allows new requests in a closed loop.
     fn pass(&mut self, events: &mut Events, more: bool) -> io::Result<()> {
-        let timeout = if cfg!(target_os = "linux") || self.schedule.is_none() { 20 } else { 1 };
+        let timeout = if cfg!(target_os = "linux") || self.schedule.is_none() {
+            20
+        } else {
+            1
+        };
         match self.poll.poll(events, Some(Duration::from_millis(timeout))) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
             other => other?,
@@ -322,10 +342,15 @@ impl<'a> Worker<'a> {
         let last = measured_ns.saturating_sub(1);
         let mut late = |scheduled_ns: u64| {
             self.report.unanswered += 1;
-            self.report.latencies.record(last, now.saturating_sub(scheduled_ns));
+            self.report
+                .latencies
+                .record(last, now.saturating_sub(scheduled_ns));
         };
         for connection in &self.connections {
-            connection.flights.iter().for_each(|flight| late(flight.scheduled_ns));
+            connection
+                .flights
+                .iter()
+                .for_each(|flight| late(flight.scheduled_ns));
         }
         if let Some(schedule) = &mut self.schedule {
             while schedule.next_ns < self.end_ns as f64 {

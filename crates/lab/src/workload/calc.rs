@@ -66,7 +66,12 @@ pub struct LongTransactions {
 impl LongTransactions {
     /// The paper's: 0.001 %, two seconds.
     pub fn of_the_paper() -> LongTransactions {
-        LongTransactions { seconds: 2.0, writes: 1_000, share: 1e-5, open_max: 2 }
+        LongTransactions {
+            seconds: 2.0,
+            writes: 1_000,
+            share: 1e-5,
+            open_max: 2,
+        }
     }
 }
 
@@ -138,12 +143,18 @@ impl Transactions {
     /// # Panics
     /// When there are fewer records than a transaction touches.
     pub fn new(records: u64, choice: Choice, seed: u64, worker: usize) -> Transactions {
-        assert!(records >= KEYS_PER_TRANSACTION as u64, "{records} records are too few");
-        Transactions { keys: Keys::new(records, choice), random: Random::for_thread(seed, worker) }
+        assert!(
+            records >= KEYS_PER_TRANSACTION as u64,
+            "{records} records are too few"
+        );
+        Transactions {
+            keys: Keys::new(records, choice),
+            random: Random::for_thread(seed, worker),
+        }
     }
 
     /// The next transaction.
-    pub fn next(&mut self) -> CalcTransaction {
+    pub fn draw(&mut self) -> CalcTransaction {
         let mut keys = [0; KEYS_PER_TRANSACTION];
         let mut count = 0;
         while count < KEYS_PER_TRANSACTION {
@@ -169,7 +180,14 @@ pub struct Partition {
 impl Partition {
     /// All records for short transactions, or the last hundredth for long ones.
     pub fn new(records: u64, with_long: bool) -> Partition {
-        Partition { short: if with_long { records - records / 100 } else { records }, records }
+        Partition {
+            short: if with_long {
+                records - records / 100
+            } else {
+                records
+            },
+            records,
+        }
     }
 
     /// The keys of the `n`-th batch write of session `session` out of `sessions`:
@@ -181,10 +199,14 @@ impl Partition {
         let part = (self.records - self.short) / long.open_max.max(1) as u64;
         let most = part - part % KEYS_PER_TRANSACTION as u64;
         assert!(most > 0, "too few records for long transactions");
-        let writes = (long.writes as u64).next_multiple_of(KEYS_PER_TRANSACTION as u64).min(most);
+        let writes = (long.writes as u64)
+            .next_multiple_of(KEYS_PER_TRANSACTION as u64)
+            .min(most);
         let first = self.short + session as u64 * part;
         let offset = n.wrapping_mul(writes) % (part - writes + 1);
-        LongTransaction { keys: (first + offset..first + offset + writes).collect() }
+        LongTransaction {
+            keys: (first + offset..first + offset + writes).collect(),
+        }
     }
 }
 
@@ -213,7 +235,10 @@ impl Check {
         let mut body = [0; VALUE_BYTES - COUNTER_BYTES];
         fill(&mut body, record, version);
         if value[COUNTER_BYTES..] != body {
-            return Err(format!("record {record} does not match its counter {}", counter(value)));
+            return Err(format!(
+                "record {record} does not match its counter {}",
+                counter(value)
+            ));
         }
         self.records += 1;
         self.updates += counter(value);
@@ -230,11 +255,15 @@ impl Check {
         if self.records != records {
             return Err(format!("{} of {records} records", self.records));
         }
-        if updates % KEYS_PER_TRANSACTION as u64 != 0 {
-            return Err(format!("{updates} updates: some transaction is there in part"));
+        if !updates.is_multiple_of(KEYS_PER_TRANSACTION as u64) {
+            return Err(format!(
+                "{updates} updates: some transaction is there in part"
+            ));
         }
         if !(updates_min..=updates_max).contains(&updates) {
-            return Err(format!("{updates} updates, expected {updates_min} to {updates_max}"));
+            return Err(format!(
+                "{updates} updates, expected {updates_min} to {updates_max}"
+            ));
         }
         Ok(())
     }
@@ -260,7 +289,7 @@ mod tests {
     fn transactions_touch_ten_different_records() {
         let mut transactions = Transactions::new(12, Choice::Uniform, 1, 0);
         for _ in 0..1_000 {
-            let mut keys = transactions.next().keys.to_vec();
+            let mut keys = transactions.draw().keys.to_vec();
             keys.sort_unstable();
             keys.dedup();
             assert_eq!(keys.len(), KEYS_PER_TRANSACTION);
@@ -274,14 +303,17 @@ mod tests {
             let mut values = state(100);
             let mut transactions = Transactions::new(100, Choice::Uniform, 2, 0);
             for _ in 0..50 {
-                for record in transactions.next().keys {
+                for record in transactions.draw().keys {
                     update(record, &mut values[record as usize], change);
                 }
             }
             let sound = check(&values, change).expect("sound");
             assert_eq!(sound.finish(100, 500, 500), Ok(()));
             assert!(sound.finish(101, 500, 500).is_err(), "a record is missing");
-            assert!(sound.finish(100, 510, 600).is_err(), "an acknowledged transaction is lost");
+            assert!(
+                sound.finish(100, 510, 600).is_err(),
+                "an acknowledged transaction is lost"
+            );
 
             update(7, &mut values[7], change);
             let torn = check(&values, change).expect("each record alone is sound");
@@ -306,7 +338,10 @@ mod tests {
 
     #[test]
     fn long_transactions_keep_to_themselves() {
-        let long = LongTransactions { writes: 95, ..LongTransactions::of_the_paper() };
+        let long = LongTransactions {
+            writes: 95,
+            ..LongTransactions::of_the_paper()
+        };
         let partition = Partition::new(100_000, true);
         assert_eq!(partition.short, 99_000);
         for n in 0..50 {

@@ -28,12 +28,19 @@ impl Requests {
     /// Requests for values of this many bytes.
     pub fn new(value_bytes: usize) -> Requests {
         let get = format!("*2\r\n$3\r\nGET\r\n${KEY_BYTES}\r\nkey:000000000000\r\n").into_bytes();
-        let head = format!("*3\r\n$3\r\nSET\r\n${KEY_BYTES}\r\nkey:000000000000\r\n${value_bytes}\r\n");
+        let head =
+            format!("*3\r\n$3\r\nSET\r\n${KEY_BYTES}\r\nkey:000000000000\r\n${value_bytes}\r\n");
         let value_at = head.len();
         let mut set = head.into_bytes();
         set.extend(value(0, 0, value_bytes));
         set.extend(b"\r\n");
-        Requests { get, set, key_at: b"*2\r\n$3\r\nGET\r\n$16\r\nkey:".len(), value_at, value_bytes }
+        Requests {
+            get,
+            set,
+            key_at: b"*2\r\n$3\r\nGET\r\n$16\r\nkey:".len(),
+            value_at,
+            value_bytes,
+        }
     }
 
     /// Appends a GET of key number `key`.
@@ -103,7 +110,10 @@ pub fn check(key: u64, found: &[u8], bytes: usize) -> Result<u64, String> {
     if found == value(key, stamp, bytes) {
         Ok(stamp)
     } else {
-        Err(format!("key {key} holds {} bytes that no write of this run gave it", found.len()))
+        Err(format!(
+            "key {key} holds {} bytes that no write of this run gave it",
+            found.len()
+        ))
     }
 }
 
@@ -134,7 +144,10 @@ mod tests {
         assert_eq!(body, value(123_456, 0xabcd, 100));
         assert_eq!(check(123_456, body, 100), Ok(0xabcd));
         assert!(check(123_457, body, 100).is_err(), "another key's value");
-        assert!(check(123_456, &body[1..], 100).is_err(), "a byte is missing");
+        assert!(
+            check(123_456, &body[1..], 100).is_err(),
+            "a byte is missing"
+        );
         let mut flipped = body.to_vec();
         flipped[80] ^= 1;
         assert!(check(123_456, &flipped, 100).is_err());

@@ -25,6 +25,7 @@ use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::Args;
 
 pub(crate) use exec::{declare_exec, exec_needs_gate, run_exec, run_exec_alone};
+pub(crate) use docs::command as describe_all;
 pub(crate) use info::{Section, write_info};
 pub(crate) use table::{COMMANDS, Lookup};
 pub(crate) use transactions::queue;
@@ -224,7 +225,9 @@ pub(crate) fn resolve(lookup: &Lookup, args: Args<'_>) -> Result<&'static Spec, 
     let Handler::Container(rows) = spec.handler else {
         return if spec.takes(args.len()) { Ok(spec) } else { Err(spec.wrong_arity()) };
     };
-    let Some(name) = args.get(1) else { return Err(spec.wrong_arity()) };
+    let Some(name) = args.get(1) else {
+        return if spec.takes(1) { Ok(spec) } else { Err(spec.wrong_arity()) };
+    };
     let Some(sub) = rows.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(name)) else {
         let shown = quoted(name, 128);
         let parent = spec.name.to_ascii_uppercase();

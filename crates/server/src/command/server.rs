@@ -10,7 +10,7 @@ use crate::registry::RELAXED;
 use crate::resp::Args;
 use crate::stats::LATENCY_BUCKETS;
 
-pub(crate) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+pub(crate) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let mut text = String::new();
     write_info(&mut text, ctx, &Section::chosen(args));
     ctx.reply.verbatim(&text);

@@ -1,5 +1,9 @@
 //! What the tests of this crate share.
 
+pub(crate) mod manifest;
+pub(crate) mod mutate;
+pub(crate) mod part;
+
 use proptest::prelude::*;
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;

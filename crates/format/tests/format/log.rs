@@ -1,8 +1,6 @@
 //! The redo log: round trips, limits, torn tails and damage.
 
-mod common;
-
-use common::{Op, batch, ops, segment_header, writes_of};
+use crate::common::{Op, batch, ops, segment_header, writes_of};
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{

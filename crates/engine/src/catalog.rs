@@ -1,0 +1,84 @@
+//! The MANIFEST in memory, and its publication.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::manifest::Manifest;
+use stillpoint_io::{Disk, Rng};
+
+use crate::error::Error;
+
+const MANIFEST: &str = "MANIFEST";
+
+/// The one owner of the MANIFEST.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    disk: Arc<dyn Disk>,
+    now: Mutex<Manifest>,
+}
+
+/// Reads the MANIFEST; `None` in an empty directory.
+pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
+    let path = Path::new(MANIFEST);
+    if !disk.exists(path)? {
+        let left: Vec<String> = disk
+            .list(Path::new(""))?
+            .into_iter()
+            .filter(|name| name == "checkpoint" || name == "log")
+            .filter(|name| disk.list(Path::new(name)).is_ok_and(|found| !found.is_empty()))
+            .collect();
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let directory = disk.describe(Path::new(""));
+        return Err(Error::ManifestMissing { directory, found: left.join(" and ") });
+    }
+    let bytes = stillpoint_io::read_all(disk, path)?;
+    Manifest::decode(&bytes)
+        .map(Some)
+        .map_err(|source| Error::Manifest { file: disk.describe(path), source })
+}
+
+/// The MANIFEST of a store that does not exist yet.
+pub(crate) fn fresh(rng: &dyn Rng, wall_ms: u64) -> Manifest {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+    id[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
+    Manifest {
+        store: StoreId(id),
+        hash_seed: rng.next_u64(),
+        created_ms: wall_ms,
+        next_epoch: 1,
+        tables: Vec::new(),
+        checkpoints: Vec::new(),
+        incarnations: Vec::new(),
+        clean_shutdown: None,
+    }
+}
+
+impl Catalog {
+    pub(crate) fn new(disk: Arc<dyn Disk>, manifest: Manifest) -> Self {
+        Self { disk, now: Mutex::new(manifest) }
+    }
+
+    /// A copy of the MANIFEST as it is on disk.
+    pub(crate) fn now(&self) -> Manifest {
+        self.now.lock().clone()
+    }
+
+    /// Changes the MANIFEST durably: written beside, flushed, renamed, the directory flushed.
+    pub(crate) fn publish<R>(&self, change: impl FnOnce(&mut Manifest) -> R) -> Result<R, Error> {
+        let mut now = self.now.lock();
+        let mut next = now.clone();
+        let result = change(&mut next);
+        let path = Path::new(MANIFEST);
+        let bytes = next
+            .encode()
+            .map_err(|source| Error::Manifest { file: self.disk.describe(path), source })?;
+        stillpoint_io::write_file_durably(&*self.disk, path, &bytes)?;
+        *now = next;
+        Ok(result)
+    }
+}

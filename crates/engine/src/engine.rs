@@ -1,0 +1,444 @@
+//! The engine: composes store, scheme and journal from a configuration, recovers, and keeps the
+//! background work going.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stillpoint_format::manifest::{CleanShutdown, IncarnationEntry, Manifest, TableEntry};
+use stillpoint_io::{Disk, JoinHandle};
+use stillpoint_journal::{Durability, Journal, JournalError};
+use stillpoint_recovery::{Progress, RecoverySummary};
+use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker};
+use stillpoint_sync::CachePadded;
+use stillpoint_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed, Release}};
+
+use crate::catalog::{self, Catalog};
+use crate::checkpoints::Checkpoints;
+use crate::config::Config;
+use crate::error::Error;
+use crate::log::{CommitCounter, SessionLog};
+use crate::procedure::{Procedures, StoredProcedure};
+use crate::session::Session;
+use crate::stats::Stats;
+
+/// Time between two looks of the maintenance thread.
+const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
+
+/// What engine, sessions and background threads share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) scheme: Arc<dyn Checkpointer>,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) records_commits: bool,
+    pub(crate) acknowledges_closed: bool,
+    pub(crate) catalog: Catalog,
+    pub(crate) incarnation: u32,
+    pub(crate) floor: u64,
+    pub(crate) procedures: Procedures,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) commits: Mutex<Vec<CommitCounter>>,
+    pub(crate) recovered: RecoverySummary,
+    failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+    pub(crate) stopping: AtomicBool,
+    next_log: AtomicUsize,
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn admit(&self, log: u8) -> Result<(), Error> {
+        if self.failed.load(Acquire) {
+            return self.health();
+        }
+        if self.records_commits {
+            return self.journal.admit(log).map_err(|error| self.note_failure(error));
+        }
+        Ok(())
+    }
+
+    /// Remembers a failure after which nothing may be acknowledged.
+    pub(crate) fn note_failure(&self, error: JournalError) -> Error {
+        if error.is_fatal() {
+            self.fail(error.to_string());
+        }
+        error.into()
+    }
+
+    pub(crate) fn fail(&self, reason: String) {
+        self.failure.lock().get_or_insert(reason);
+        self.failed.store(true, Release);
+    }
+
+    pub(crate) fn health(&self) -> Result<(), Error> {
+        match &*self.failure.lock() {
+            Some(reason) => Err(Error::Failed(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn commit_count(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.commits.lock().iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+}
+
+/// An open store.
+///
+/// Dropping it without [`close`](Self::close) is like a crash of the process: what was durable
+/// stays, and the next opening recovers.
+pub struct Engine {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held until the engine is gone.
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("data", &self.shared.config.data).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Opens a store, or makes one in an empty directory; recovers what the last run left.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        Self::open_with_progress(config, &mut |_| {})
+    }
+
+    /// As [`open`](Self::open); `progress` hears now and then how far recovery is.
+    pub fn open_with_progress(
+        config: Config,
+        progress: &mut (dyn FnMut(&Progress) + Send),
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let disk = config.disk()?;
+        disk.create_dir_all(Path::new(""))?;
+        let Some(lock) = disk.lock(Path::new("LOCK"))? else {
+            return Err(Error::InUse(disk.describe(Path::new(""))));
+        };
+        let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
+        let scheme = scheme_row.open();
+        let environment = &config.environment;
+        let manifest = match catalog::read(&*disk)? {
+            Some(manifest) => manifest,
+            None => catalog::fresh(&*environment.rng, environment.clock.wall_ms()),
+        };
+        let plan = stillpoint_recovery::plan(&*disk, manifest, config.recovery_threads)?;
+        let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
+        let incarnation = plan.incarnation;
+        // Before anything is served: the cut, and the floor of the new incarnation.
+        catalog.publish(|manifest| {
+            manifest.clean_shutdown = None;
+            manifest.next_epoch = plan.epoch + 1;
+            manifest.incarnations.push(IncarnationEntry {
+                number: incarnation,
+                gsn_floor: plan.gsn_floor,
+                cut: None,
+            });
+        })?;
+        let store = Self::new_store(&config, &plan.manifest, plan.epoch, scheme.clone())?;
+        let recovered = stillpoint_recovery::run(
+            &disk,
+            &plan,
+            &store,
+            config.recovery_threads,
+            &*environment.clock,
+            progress,
+        )?;
+        let journal_row = crate::journal_row(&config.journal)?;
+        let journal = Self::open_journal(&config, &disk, &plan.manifest, incarnation, plan.gsn_floor)?;
+        let shared = Arc::new(Shared {
+            records_commits: journal_row.capabilities.records_commits,
+            acknowledges_closed: journal_row.capabilities.records_commits
+                && config.durability.acknowledges_closed(),
+            disk,
+            store,
+            scheme,
+            journal,
+            catalog,
+            incarnation,
+            floor: plan.gsn_floor,
+            procedures: Procedures::default(),
+            checkpoints: Checkpoints::new(&plan.manifest, environment.clock.monotonic_ns()),
+            commits: Mutex::default(),
+            recovered,
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            next_log: AtomicUsize::new(0),
+            config,
+        });
+        let engine = Self { shared, threads: Mutex::default(), _lock: lock };
+        engine.start_threads()?;
+        Ok(engine)
+    }
+
+    fn new_store(
+        config: &Config,
+        manifest: &Manifest,
+        epoch: u64,
+        scheme: Arc<dyn Checkpointer>,
+    ) -> Result<Arc<Store>, Error> {
+        let store = Arc::new(Store::new(
+            &StoreConfig {
+                max_memory_bytes: config.max_memory_bytes,
+                // Sessions, recovery's loaders, and the capture threads.
+                workers: config.sessions
+                    + config.recovery_threads.max(config.checkpoint_threads)
+                    + 1,
+                hash_seed: manifest.hash_seed,
+                epoch,
+            },
+            scheme,
+        )?);
+        for table in &manifest.tables {
+            store.set_table(TableId(table.id), table.generation)?;
+        }
+        Ok(store)
+    }
+
+    fn open_journal(
+        config: &Config,
+        disk: &Arc<dyn Disk>,
+        manifest: &Manifest,
+        incarnation: u32,
+        floor: u64,
+    ) -> Result<Arc<dyn Journal>, Error> {
+        let row = crate::journal_row(&config.journal)?;
+        let environment = stillpoint_journal::Environment {
+            disk: disk.clone(),
+            clock: config.environment.clock.clone(),
+        };
+        let mut settings =
+            stillpoint_journal::Config::new(manifest.store, incarnation, floor, config.logs as u8);
+        settings.durability = if row.capabilities.records_commits {
+            config.durability
+        } else {
+            Durability::Checkpoint
+        };
+        settings.interval = config.flush_interval;
+        settings.background = config.environment.background;
+        Ok((row.open)(&environment, &settings)?)
+    }
+
+    fn start_threads(&self) -> Result<(), Error> {
+        if !self.shared.config.environment.background {
+            return Ok(());
+        }
+        let mut threads = self.threads.lock();
+        let shared = self.shared.clone();
+        threads.push(stillpoint_io::spawn("maintenance", move || {
+            while !shared.stopping.load(Acquire) {
+                if !shared.store.maintain() {
+                    shared.config.environment.clock.sleep(MAINTENANCE_TICK);
+                }
+                if let Err(error) = shared.journal.health() {
+                    shared.note_failure(error);
+                }
+            }
+        })?);
+        let shared = self.shared.clone();
+        threads.push(stillpoint_io::spawn("checkpoint", move || {
+            crate::checkpoints::run_in_background(&shared);
+        })?);
+        Ok(())
+    }
+
+    /// The table of that name, made if there is none. Names are 1 to 255 bytes.
+    pub fn table(&self, name: &str) -> Result<TableId, Error> {
+        let refuse = |reason| Err(Error::TableName { name: name.to_owned(), reason });
+        if name.is_empty() || name.len() > 255 {
+            return refuse("it must have 1 to 255 bytes");
+        }
+        let find = |manifest: &Manifest| {
+            manifest.tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
+        };
+        if let Some(id) = find(&self.shared.catalog.now()) {
+            return Ok(id);
+        }
+        let made = self.shared.catalog.publish(|manifest| {
+            if let Some(id) = find(manifest) {
+                return Ok(id);
+            }
+            let used = |id: &u16| manifest.tables.iter().any(|table| table.id == *id);
+            let Some(id) = (0..=u16::MAX).find(|id| !used(id)) else {
+                return Err("there are 65,536 tables already");
+            };
+            manifest.tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
+            manifest.tables.sort_by_key(|table| table.id);
+            Ok(TableId(id))
+        })?;
+        let id = made.or_else(refuse)?;
+        if self.shared.store.generation(id).is_none() {
+            self.shared.store.set_table(id, 1)?;
+        }
+        Ok(id)
+    }
+
+    /// Names and numbers of all tables.
+    pub fn tables(&self) -> Vec<(String, TableId)> {
+        let manifest = self.shared.catalog.now();
+        manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
+    }
+
+    /// Number of keys of a table.
+    pub fn len(&self, table: TableId) -> u64 {
+        self.shared.store.record_count(table)
+    }
+
+    /// Removes everything from some tables, at once and durably, in time that does not depend on
+    /// their size. Waits until commits under way are done, and holds new ones meanwhile.
+    pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
+        let shared = &self.shared;
+        let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
+        let quiesced = shared.store.driver().quiesce();
+        let next = |id: TableId| shared.store.generation(id).map_or(1, |generation| generation + 1);
+        if shared.records_commits {
+            // What was overwritten must not be less durable than the flush.
+            shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
+            shared.catalog.publish(|manifest| {
+                for entry in manifest.tables.iter_mut().filter(|e| tables.contains(&TableId(e.id))) {
+                    entry.generation = next(TableId(entry.id));
+                }
+            })?;
+        }
+        // Without a journal the next checkpoint makes the flush durable, as it does all else.
+        for &table in tables {
+            if shared.store.generation(table).is_some() {
+                shared.store.set_table(table, next(table))?;
+            }
+        }
+        drop(quiesced);
+        Ok(())
+    }
+
+    /// A session for one thread.
+    pub fn session(&self) -> Result<Session, Error> {
+        let shared = &self.shared;
+        // Relaxed: spreads sessions over logs.
+        let log = (shared.next_log.fetch_add(1, Relaxed) % shared.config.logs) as u8;
+        let commits: CommitCounter = Arc::new(CachePadded::new(AtomicU64::new(0)));
+        let commit_log: Box<dyn CommitLog> = if shared.records_commits {
+            Box::new(SessionLog {
+                journal: shared.journal.clone(),
+                log,
+                commits: commits.clone(),
+                wants_dependencies: shared.acknowledges_closed,
+            })
+        } else {
+            Box::new(CountingLog { log: NoLog::above(shared.floor), commits: commits.clone() })
+        };
+        let worker = Worker::new(shared.store.clone(), commit_log)
+            .filter(|worker| worker.number() < self.worker_limit())
+            .ok_or(Error::TooManySessions(shared.config.sessions))?;
+        shared.commits.lock().push(commits);
+        Ok(Session::new(shared.clone(), worker, log))
+    }
+
+    fn worker_limit(&self) -> usize {
+        self.shared.store.driver().windows().capacity()
+    }
+
+    /// Makes a procedure callable by name. A name registered again means the new procedure.
+    pub fn register<P: StoredProcedure>(&self, name: &str, procedure: P) {
+        self.shared.procedures.register(name, Arc::new(procedure));
+    }
+
+    /// Takes a checkpoint now, or waits for the one under way and takes another; returns when it
+    /// is published.
+    pub fn checkpoint(&self) -> Result<crate::CheckpointDone, Error> {
+        crate::checkpoints::take(&self.shared)
+    }
+
+    /// Asks the background thread for a checkpoint and returns at once; false if one is under way.
+    pub fn checkpoint_in_background(&self) -> bool {
+        self.shared.checkpoints.request()
+    }
+
+    /// Statistics.
+    pub fn stats(&self) -> Stats {
+        crate::stats::gather(&self.shared)
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Sets the memory limit; what is held already stays.
+    pub fn set_max_memory_bytes(&self, bytes: usize) {
+        self.shared.store.set_max_memory_bytes(bytes);
+    }
+
+    /// Changes when checkpoints begin by themselves; `None` for never.
+    pub fn set_checkpoint_every(&self, every: Option<Duration>) {
+        self.shared.checkpoints.set_every(every);
+    }
+
+    /// Ok, or why nothing may be acknowledged any more.
+    pub fn health(&self) -> Result<(), Error> {
+        self.shared.health()
+    }
+
+    /// Flushes everything and closes the store, so that the next opening has nothing to recover
+    /// but what the log holds. Sessions must not be used any more.
+    pub fn close(self) -> Result<(), Error> {
+        self.stop_threads()?;
+        let shared = &self.shared;
+        shared.health()?;
+        if !shared.records_commits {
+            crate::checkpoints::take(shared)?;
+        }
+        let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;
+        if shared.records_commits {
+            let incarnation = shared.incarnation;
+            shared.catalog.publish(|manifest| {
+                manifest.clean_shutdown = Some(CleanShutdown { incarnation, last });
+            })?;
+        }
+        Ok(())
+    }
+
+    fn stop_threads(&self) -> Result<(), Error> {
+        if self.shared.stopping.swap(true, AcqRel) {
+            return Ok(());
+        }
+        self.shared.checkpoints.wake();
+        for thread in self.threads.lock().drain(..) {
+            thread.join()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.stop_threads().is_err() {
+            self.shared.fail("a background thread panicked".to_owned());
+        }
+    }
+}
+
+/// A log that keeps nothing, and counts.
+struct CountingLog {
+    log: NoLog,
+    commits: CommitCounter,
+}
+
+impl CommitLog for CountingLog {
+    fn append(
+        &mut self,
+        commit: &stillpoint_store::Commit<'_>,
+    ) -> Result<stillpoint_format::Stamp, stillpoint_store::LogRefused> {
+        // Relaxed: a statistic with one writer.
+        self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
+        self.log.append(commit)
+    }
+    fn is_closed(&self, stamp: stillpoint_format::Stamp) -> bool {
+        self.log.is_closed(stamp)
+    }
+}

@@ -1,0 +1,90 @@
+use std::path::PathBuf;
+
+use stillpoint_io::DiskError;
+use stillpoint_journal::JournalError;
+use stillpoint_store::TxError;
+
+/// What went wrong, with which file or setting, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process, or another engine of this one, has the data directory open.
+    #[error("{} is in use by another process: stop it, or choose another data directory", .0.display())]
+    InUse(PathBuf),
+    /// The directory holds data, but no MANIFEST says which.
+    #[error("{} holds {found} but no MANIFEST: it is not started empty over existing data; put the MANIFEST back from a copy, or move the directory away", directory.display())]
+    ManifestMissing {
+        /// The data directory.
+        directory: PathBuf,
+        /// What it holds.
+        found: String,
+    },
+    /// The MANIFEST cannot be used.
+    #[error("{}: {source}", file.display())]
+    Manifest {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, and the cure.
+        #[source]
+        source: stillpoint_format::manifest::ManifestError,
+    },
+    /// A setting cannot be used.
+    #[error("setting {setting}: {reason}")]
+    Config {
+        /// The setting.
+        setting: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Recovery failed; nothing is served.
+    #[error(transparent)]
+    Recovery(#[from] stillpoint_recovery::RecoveryError),
+    /// A file operation failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The journal failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A transaction did not commit.
+    #[error(transparent)]
+    Transaction(#[from] TxError),
+    /// A checkpoint failed; the previous one is kept.
+    #[error("checkpoint failed, the previous one is kept: {0}")]
+    Checkpoint(String),
+    /// Address space for a table could not be had.
+    #[error(transparent)]
+    Memory(#[from] stillpoint_store::RegionError),
+    /// A thread could not be started, or panicked.
+    #[error(transparent)]
+    Thread(#[from] stillpoint_io::ThreadError),
+    /// As many sessions as [`Config::sessions`](crate::Config::sessions) are open.
+    #[error("all {0} sessions are open: close one, or raise Config::sessions")]
+    TooManySessions(usize),
+    /// There is no procedure of that name.
+    #[error("there is no procedure {0:?}: register it before calling it")]
+    NoSuchProcedure(String),
+    /// The arguments of a procedure do not have its types.
+    #[error("the arguments of procedure {0:?} do not decode as its types")]
+    Arguments(String),
+    /// A table's name cannot be used.
+    #[error("table name {name:?}: {reason}")]
+    TableName {
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A flush failed earlier: nothing is acknowledged any more.
+    #[error("the store has failed and takes no more writes: {0}; end the process, check the disk, and restart to recover what was acknowledged")]
+    Failed(String),
+}
+
+impl Error {
+    /// True if the data on disk is damaged or of another version, as opposed to out of reach.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Manifest { .. } | Self::ManifestMissing { .. } => true,
+            Self::Recovery(error) => error.is_damage(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Registered procedures: deterministic functions with typed arguments, called by name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use stillpoint_store::{KeySet, Tx, TxError};
+
+use crate::error::Error;
+
+/// Values that travel to procedures and back as bytes.
+pub trait Arguments: Sized {
+    /// Appends the value.
+    fn encode(&self, out: &mut Vec<u8>);
+    /// Takes the value from the front of `bytes`; `None` if it is not one.
+    fn decode(bytes: &mut &[u8]) -> Option<Self>;
+}
+
+macro_rules! integer_arguments {
+    ($($integer:ty),*) => {$(
+        impl Arguments for $integer {
+            fn encode(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn decode(bytes: &mut &[u8]) -> Option<Self> {
+                let (head, rest) = bytes.split_first_chunk()?;
+                *bytes = rest;
+                Some(Self::from_le_bytes(*head))
+            }
+        }
+    )*};
+}
+integer_arguments!(u8, u16, u32, u64, i64, f64);
+
+impl Arguments for Vec<u8> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).encode(out);
+        out.extend_from_slice(self);
+    }
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let len = usize::try_from(u64::decode(bytes)?).ok()?;
+        let (head, rest) = bytes.split_at_checked(len)?;
+        *bytes = rest;
+        Some(head.to_vec())
+    }
+}
+
+impl Arguments for String {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).encode(out);
+        out.extend_from_slice(self.as_bytes());
+    }
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        Self::from_utf8(Vec::decode(bytes)?).ok()
+    }
+}
+
+impl Arguments for bool {
+    fn encode(&self, out: &mut Vec<u8>) {
+        u8::from(*self).encode(out);
+    }
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        match u8::decode(bytes)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl<T: Arguments> Arguments for Option<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.is_some().encode(out);
+        if let Some(value) = self {
+            value.encode(out);
+        }
+    }
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        Some(if bool::decode(bytes)? { Some(T::decode(bytes)?) } else { None })
+    }
+}
+
+macro_rules! tuple_arguments {
+    ($($($name:ident),*;)*) => {$(
+        #[expect(non_snake_case, reason = "a type's name serves as its value's")]
+        #[expect(clippy::unused_unit, reason = "the empty tuple is one of the rows")]
+        impl<$($name: Arguments),*> Arguments for ($($name,)*) {
+            fn encode(&self, out: &mut Vec<u8>) {
+                let ($($name,)*) = self;
+                $($name.encode(out);)*
+                let _ = out;
+            }
+            fn decode(bytes: &mut &[u8]) -> Option<Self> {
+                let _ = &bytes;
+                Some(($($name::decode(bytes)?,)*))
+            }
+        }
+    )*};
+}
+tuple_arguments! { A; A, B; A, B, C; A, B, C, D; A, B, C, D, E; }
+
+impl Arguments for () {
+    fn encode(&self, _: &mut Vec<u8>) {}
+    fn decode(_: &mut &[u8]) -> Option<Self> {
+        Some(())
+    }
+}
+
+/// A procedure: same arguments and same records give the same result. Time and random numbers
+/// come in as arguments.
+pub trait StoredProcedure: Send + Sync + 'static {
+    /// Its arguments.
+    type Input: Arguments;
+    /// Its result.
+    type Output: Arguments;
+    /// Names the keys it touches, from its arguments alone.
+    fn declare(&self, input: &Self::Input, keys: &mut KeySet);
+    /// Reads and writes them, by slot in the order of declaration.
+    fn run(&self, input: &Self::Input, tx: &mut Tx<'_>) -> Result<Self::Output, TxError>;
+}
+
+/// A procedure whose types only it knows.
+pub(crate) trait ErasedProcedure: Send + Sync {
+    fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>>;
+}
+
+/// A call with decoded arguments.
+pub(crate) trait PreparedCall {
+    fn declare(&self, keys: &mut KeySet);
+    fn run(&self, tx: &mut Tx<'_>, output: &mut Vec<u8>) -> Result<(), TxError>;
+}
+
+struct Call<'a, P: StoredProcedure> {
+    procedure: &'a P,
+    input: P::Input,
+}
+
+impl<P: StoredProcedure> PreparedCall for Call<'_, P> {
+    fn declare(&self, keys: &mut KeySet) {
+        self.procedure.declare(&self.input, keys);
+    }
+    fn run(&self, tx: &mut Tx<'_>, output: &mut Vec<u8>) -> Result<(), TxError> {
+        let result = self.procedure.run(&self.input, tx)?;
+        result.encode(output);
+        Ok(())
+    }
+}
+
+impl<P: StoredProcedure> ErasedProcedure for P {
+    fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>> {
+        let mut rest = input;
+        let input = P::Input::decode(&mut rest)?;
+        rest.is_empty().then(|| Box::new(Call { procedure: self, input }) as Box<dyn PreparedCall>)
+    }
+}
+
+/// Procedures by name.
+#[derive(Default)]
+pub(crate) struct Procedures(RwLock<HashMap<String, Arc<dyn ErasedProcedure>>>);
+
+impl Procedures {
+    pub(crate) fn register(&self, name: &str, procedure: Arc<dyn ErasedProcedure>) {
+        self.0.write().insert(name.to_owned(), procedure);
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<dyn ErasedProcedure>, Error> {
+        let found = self.0.read().get(name).cloned();
+        found.ok_or_else(|| Error::NoSuchProcedure(name.to_owned()))
+    }
+}

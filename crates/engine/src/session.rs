@@ -1,0 +1,175 @@
+//! A session: one thread's way into the store.
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_store::{
+    Batch, KeySet, Procedure, Seen, TableId, Tx, TxError, ValueRef, Worker,
+};
+
+use crate::engine::Shared;
+use crate::error::Error;
+use crate::procedure::PreparedCall;
+
+/// One thread's way into the store: runs transactions, one at a time. Make one per thread with
+/// [`Engine::session`](crate::Engine::session).
+pub struct Session {
+    shared: Arc<Shared>,
+    worker: Worker,
+    log: u8,
+    dependencies: Vec<Stamp>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("worker", &self.worker.number()).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8) -> Self {
+        Self { shared, worker, log, dependencies: Vec::new() }
+    }
+
+    /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
+    /// returns once whatever it wrote and read survives any crash.
+    ///
+    /// Meeting the lock of an older transaction it is rolled back and tried again by itself, so
+    /// `body` may run several times and must have no effects but through `tx`. An error that
+    /// `body` returns rolls back.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+    /// let pets = engine.table("pets")?;
+    /// let mut session = engine.session()?;
+    /// session.transact(|tx| {
+    ///     tx.put(pets, b"rex", 0, b"dog")?;
+    ///     tx.put(pets, b"tom", 0, b"cat")
+    /// })?;
+    /// let tom = session.transact(|tx| Ok(tx.get(pets, b"tom")?.map(|pet| pet.to_vec())))?;
+    /// assert_eq!(tom.as_deref(), Some(&b"cat"[..]));
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn transact<R>(
+        &mut self,
+        body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<R, Error> {
+        self.admit()?;
+        let result = self.worker.transact(body)?;
+        self.acknowledge()?;
+        Ok(result)
+    }
+
+    /// Runs transactions with declared keys, one after the other: their index lines and records
+    /// are fetched together before the first of them runs, and none is ever aborted for a lock.
+    /// Does *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
+    pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        if let Err(refused) = self.admit() {
+            let reason = refused.to_string();
+            for index in 0..batch.len() {
+                batch.ended(index, Err(TxError::abandon(reason.clone())));
+            }
+            return;
+        }
+        self.worker.execute(batch);
+    }
+
+    /// Group commit: makes everything that this session's transactions since the last call wrote
+    /// and read safe from any crash, if durability is strict; else returns at once. Replies must
+    /// not leave before it returns.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.acknowledge()
+    }
+
+    /// Calls a registered procedure as one transaction; acknowledged like
+    /// [`transact`](Self::transact).
+    pub fn call<I: crate::Arguments, O: crate::Arguments>(
+        &mut self,
+        name: &str,
+        input: &I,
+    ) -> Result<O, Error> {
+        let mut bytes = Vec::new();
+        input.encode(&mut bytes);
+        let output = self.call_encoded(name, &bytes)?;
+        O::decode(&mut &output[..]).ok_or_else(|| Error::Arguments(name.to_owned()))
+    }
+
+    /// As [`call`](Self::call), with arguments and result as bytes.
+    pub fn call_encoded(&mut self, name: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
+        self.admit()?;
+        let procedure = self.shared.procedures.find(name)?;
+        let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
+        let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
+        self.worker.execute(std::slice::from_mut(&mut running));
+        let Running { output, result, .. } = running;
+        result?;
+        self.acknowledge()?;
+        Ok(output)
+    }
+
+    /// Reads one key without a lock, appending the newest committed value to `out`. In strict
+    /// durability the caller may show it only after [`flush`](Self::flush).
+    pub fn read(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Seen>, Error> {
+        Ok(self.worker.read(table, key, out)?)
+    }
+
+    /// Visits some keys of a table, from a cursor on (0 at first); returns the next cursor, 0 at
+    /// the end. A key that has a value during the whole walk is visited at least once.
+    pub fn scan(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, Error> {
+        Ok(self.worker.scan(table, cursor, count, visit)?)
+    }
+
+    /// Does what waits to be done, such as reclaiming deleted records. Call it while idle.
+    pub fn idle(&mut self) {
+        self.worker.idle();
+    }
+
+    /// Waits, with no lock held, until the log has room; refuses when the store has failed.
+    #[inline]
+    fn admit(&self) -> Result<(), Error> {
+        self.shared.admit(self.log)
+    }
+
+    #[inline]
+    fn acknowledge(&mut self) -> Result<(), Error> {
+        if !self.shared.acknowledges_closed {
+            return Ok(());
+        }
+        self.dependencies.clear();
+        self.worker.take_dependencies(&mut self.dependencies);
+        let closed = self.shared.journal.make_closed(&self.dependencies);
+        closed.map_err(|error| self.shared.note_failure(error))
+    }
+}
+
+struct Running<'a> {
+    call: &'a dyn PreparedCall,
+    output: Vec<u8>,
+    result: Result<(), TxError>,
+}
+
+impl Procedure for Running<'_> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        self.call.declare(keys);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.call.run(tx, &mut self.output)
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.result = result.map(|_| ());
+    }
+}
+

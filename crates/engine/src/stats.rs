@@ -1,0 +1,48 @@
+//! What the engine knows about itself.
+
+use stillpoint_journal::JournalStats;
+use stillpoint_recovery::RecoverySummary;
+
+use crate::checkpoints::CheckpointStatus;
+use crate::engine::Shared;
+
+/// Statistics of an open store.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Bytes that records, large values and indexes hold.
+    pub memory_bytes: usize,
+    /// The limit of it.
+    pub max_memory_bytes: usize,
+    /// Commits that wrote something, since the store was opened.
+    pub commits: u64,
+    /// Checkpoints.
+    pub checkpoints: CheckpointStatus,
+    /// The journal.
+    pub journal: JournalStats,
+    /// What recovery did when the store was opened.
+    pub recovered: RecoverySummary,
+    /// The epoch commits are in now.
+    pub epoch: u64,
+    /// Number of this opening of the store.
+    pub incarnation: u32,
+    /// Name of the checkpoint scheme.
+    pub checkpoint_scheme: String,
+    /// Name of the journal.
+    pub journal_scheme: String,
+}
+
+pub(crate) fn gather(shared: &Shared) -> Stats {
+    let commits = shared.commit_count();
+    Stats {
+        memory_bytes: shared.store.held_bytes(),
+        max_memory_bytes: shared.store.max_memory_bytes(),
+        commits,
+        checkpoints: shared.checkpoints.status(commits),
+        journal: shared.journal.stats(),
+        recovered: shared.recovered.clone(),
+        epoch: shared.store.driver().now().epoch(),
+        incarnation: shared.incarnation,
+        checkpoint_scheme: shared.config.checkpoint.clone(),
+        journal_scheme: shared.config.journal.clone(),
+    }
+}

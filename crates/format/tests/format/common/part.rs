@@ -1,0 +1,156 @@
+//! A sample checkpoint part.
+
+use stillpoint_format::names::CheckpointKind;
+use stillpoint_format::part::{
+    BlockBuilder, Codec, Compressor, Content, Entry, FragmentJoiner, IndexBuilder, KeyRef,
+    PartHeader, PartIndex, fragments, stamp_block,
+};
+
+use super::STORE;
+
+/// What a checkpoint says about a key; `None` is a tombstone.
+pub(crate) type Row = (u16, u32, Vec<u8>, Option<(u8, Vec<u8>)>);
+
+/// The header of the sample part.
+pub(crate) fn part_header(codec: Codec) -> PartHeader {
+    PartHeader {
+        store: STORE,
+        created_ms: 1_790_000_000_000,
+        epoch: 7,
+        part: 3,
+        kind: CheckpointKind::Partial,
+        partitions_log2: 4,
+        codec,
+        hash_seed: 0x5EED,
+    }
+}
+
+/// Writes rows, each with its partition, as one part; blocks are full at `target` bytes.
+/// Returns the file and the checksum of its index.
+pub(crate) fn part_file(header: &PartHeader, target: usize, rows: &[(u32, Row)]) -> (Vec<u8>, u32) {
+    let mut writer = PartWriter {
+        file: header.encode().to_vec(),
+        index: IndexBuilder::default(),
+        header: *header,
+        compressor: Compressor::new(header.codec, 3).expect("compressor"),
+    };
+    let mut block = BlockBuilder::with_target(0, target);
+    for (partition, (table, generation, key, value)) in rows {
+        if block.partition() != *partition {
+            writer.flush(&mut block, *partition);
+        }
+        let key = KeyRef {
+            table: *table,
+            generation: *generation,
+            key,
+        };
+        let push = |block: &mut BlockBuilder| match value {
+            Some((tag, value)) => block.push_value(key, *tag, value),
+            None => block.push_tombstone(key),
+        };
+        match value {
+            Some((tag, value)) if value.len() > stillpoint_format::part::FRAGMENT_BYTES => {
+                let mut at = 0;
+                for (fragment, len) in fragments(value.len() as u32) {
+                    writer.flush(&mut block, *partition);
+                    let bytes = &value[at..at + len];
+                    block
+                        .push_fragment(key, *tag, fragment, bytes)
+                        .expect("empty block");
+                    at += len;
+                }
+                assert_eq!(at, value.len());
+                writer.flush(&mut block, *partition);
+            }
+            _ => {
+                if push(&mut block).is_err() {
+                    writer.flush(&mut block, *partition);
+                    push(&mut block).expect("an empty block takes any entry");
+                }
+            }
+        }
+    }
+    writer.flush(&mut block, 0);
+    let offset = writer.file.len() as u64;
+    let (tail, crc) = writer.index.finish(header.identity(), offset);
+    writer.file.extend_from_slice(&tail);
+    (writer.file, crc)
+}
+
+struct PartWriter {
+    file: Vec<u8>,
+    index: IndexBuilder,
+    header: PartHeader,
+    compressor: Compressor,
+}
+
+impl PartWriter {
+    fn flush(&mut self, block: &mut BlockBuilder, next_partition: u32) {
+        if !block.is_empty() {
+            let at = self.file.len();
+            block
+                .seal(&mut self.compressor, &mut self.file)
+                .expect("compressible");
+            let identity = self.header.identity();
+            self.index
+                .push(stamp_block(&mut self.file[at..], identity, at as u64));
+        }
+        block.reset(next_partition);
+    }
+}
+
+/// Reads a whole part back, in index order.
+pub(crate) fn read_part(file: &[u8]) -> Result<Vec<(u32, Row)>, stillpoint_format::DecodeError> {
+    let header = PartHeader::decode(file)?;
+    let index = PartIndex::of_file(header.identity(), file, header.partitions_log2)?;
+    let mut reader = stillpoint_format::part::BlockReader::new(header.identity());
+    let mut rows = Vec::new();
+    let mut joiner = FragmentJoiner::default();
+    let fail = |offset, cause| stillpoint_format::DecodeError {
+        what: "value",
+        offset,
+        cause,
+    };
+    for entry in index.blocks() {
+        let block = reader.open_indexed(entry, &file[entry.offset as usize..])?;
+        assert_eq!(block.partition(), entry.partition);
+        assert_eq!(block.stored_bytes(), entry.bytes as usize);
+        for record in block.entries() {
+            let record = record?;
+            let joined = joiner
+                .push(&record)
+                .map_err(|cause| fail(entry.offset, cause))?;
+            if let Some(joined) = joined {
+                let value = Some((joined.tag, joined.value.to_vec()));
+                rows.push((
+                    entry.partition,
+                    row(
+                        &Entry {
+                            key: joined.key,
+                            ..record
+                        },
+                        value,
+                    ),
+                ));
+            } else if let Content::Value(value) = record.content {
+                rows.push((
+                    entry.partition,
+                    row(&record, Some((record.tag, value.to_vec()))),
+                ));
+            } else if record.content == Content::Tombstone {
+                rows.push((entry.partition, row(&record, None)));
+            }
+        }
+    }
+    joiner.finish().map_err(|cause| fail(0, cause))?;
+    Ok(rows)
+}
+
+fn row(entry: &Entry<'_>, value: Option<(u8, Vec<u8>)>) -> Row {
+    (
+        entry.key.table,
+        entry.key.generation,
+        entry.key.key.to_vec(),
+        value,
+    )
+}

@@ -1,0 +1,335 @@
+//! Decoders meet arbitrary bytes: they return errors, never panic, never
+//! allocate what a length announces, and never accept what was changed.
+//!
+//! Each loop runs a fixed number of rounds, or as many seconds as
+//! `STILLPOINT_FUZZ_SECONDS` says. It starts from `STILLPOINT_FUZZ_SEED` if that
+//! is set; a failure prints the seed of its round, which then fails at once.
+
+use proptest::prelude::*;
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{BatchReader, SegmentHeader, Step, classify_tail};
+use stillpoint_format::manifest::Manifest;
+use stillpoint_format::part::{
+    BLOCK_HEADER_BYTES, BlockReader, Codec, PartHeader, PartIndex, stamp_block,
+};
+
+use crate::common::mutate::{Stream, mutate};
+use crate::common::part::{part_file, part_header, read_part};
+use crate::common::{Op, batch, segment_header};
+
+/// Runs `round` with one seed after the other.
+fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
+    let deadline = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now() + seconds);
+    let mut seed = first;
+    while deadline.map_or(seed < first + rounds, |deadline| now() < deadline) {
+        let guard = PrintOnPanic(seed);
+        round(&mut Stream(seed.wrapping_mul(0xD134_2543_DE82_EF95)));
+        std::mem::forget(guard);
+        seed += 1;
+    }
+    assert!(seed > first, "no round was run");
+}
+
+/// Seconds of a clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this crate knows no clock; only this loop does"
+)]
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |duration| duration.as_secs())
+}
+
+struct PrintOnPanic(u64);
+
+impl Drop for PrintOnPanic {
+    #[expect(clippy::print_stderr, reason = "a failing test says how to repeat it")]
+    fn drop(&mut self) {
+        eprintln!("failed with STILLPOINT_FUZZ_SEED={}", self.0);
+    }
+}
+
+/// Reads everything that a segment offers; returns the number of writes.
+fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
+    let mut reader = BatchReader::new(header, segment);
+    let mut writes = 0;
+    loop {
+        match reader.next_batch() {
+            Step::Batch(batch) => {
+                assert!(batch.offset() + batch.bytes() <= segment.len() as u64);
+                let _ = batch.deps().count();
+                for record in batch.records() {
+                    let Ok(record) = record else { break };
+                    let _ = record.deps().count();
+                    for write in record.writes() {
+                        let Ok(write) = write else { break };
+                        if let stillpoint_format::log::WriteOp::Patch(ranges) = write.op {
+                            let count = ranges.len();
+                            assert_eq!(ranges.count(), count);
+                        }
+                        writes += 1;
+                    }
+                }
+            }
+            Step::End(end) => {
+                let at = (end.offset as usize).min(segment.len());
+                let _ = classify_tail(header, &segment[at..], end.offset, &end);
+                return writes;
+            }
+        }
+    }
+}
+
+fn sample_segment(stream: &mut Stream) -> (SegmentHeader, Vec<u8>) {
+    let header = segment_header();
+    let mut segment = header.encode().to_vec();
+    let mut gsn = header.first_gsn;
+    for number in 0..3 {
+        let records: Vec<_> = (0..1 + stream.below(3))
+            .map(|_| {
+                gsn += 1 + stream.next() % 9;
+                let deps = vec![stillpoint_format::LogGsn {
+                    log: stream.next() as u8 % 9,
+                    gsn: 7,
+                }];
+                (gsn, 5 + stream.next() % 2, deps, sample_ops(stream))
+            })
+            .collect();
+        let at = segment.len() as u64;
+        segment.extend_from_slice(&batch(&header, at, 100 + number, 100 + number, 8, &records));
+    }
+    segment.resize(segment.len() + 100, 0);
+    (header, segment)
+}
+
+fn sample_ops(stream: &mut Stream) -> Vec<Op> {
+    let (table, generation) = (stream.next() as u16 % 2, 1);
+    (0..stream.below(4))
+        .map(|_| {
+            let key = vec![stream.next() as u8; [3, 8, 300][stream.below(3)]];
+            match stream.below(3) {
+                0 => Op::Put {
+                    table,
+                    generation,
+                    key,
+                    tag: 1,
+                    value: vec![7; stream.below(40)],
+                },
+                1 => Op::Delete {
+                    table,
+                    generation,
+                    key,
+                },
+                _ => {
+                    let offset = [4, 100_000][stream.below(2)];
+                    let ranges = vec![(offset, vec![9; 8]), (0, vec![])];
+                    Op::Patch {
+                        table,
+                        generation,
+                        key,
+                        ranges,
+                    }
+                }
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn mutated_segments_never_panic() {
+    run(20_000, |stream| {
+        let (header, mut segment) = sample_segment(stream);
+        let _ = read_segment(&header, &segment);
+        mutate(stream, &mut segment);
+        if let Ok(header) = SegmentHeader::decode(&segment) {
+            assert_eq!(header, segment_header(), "a changed header was accepted");
+        }
+        read_segment(&header, &segment);
+    });
+}
+
+/// Mutations with checksums made right again reach the decoders behind them.
+#[test]
+fn forged_batches_never_panic() {
+    let mut reached = 0;
+    run(40_000, |stream| {
+        let (header, mut segment) = sample_segment(stream);
+        let first = segment.split_off(HEADER_BYTES);
+        let total = u32::from_le_bytes([first[12], first[13], first[14], first[15]]) as usize;
+        let mut forged = first[..total].to_vec();
+        if stream.below(4) == 0 {
+            mutate(stream, &mut forged);
+        } else {
+            let mut payload = forged.split_off(64);
+            mutate(stream, &mut payload);
+            forged.extend_from_slice(&payload);
+        }
+        forged.resize(forged.len().next_multiple_of(8).max(64), 0);
+        let crc = |bytes: &[u8]| header.identity().checksum(4096, bytes).to_le_bytes();
+        if stream.below(8) > 0 {
+            let (magic, len) = (*b"SPLB", forged.len() as u32);
+            forged[..4].copy_from_slice(&magic);
+            forged[12..16].copy_from_slice(&len.to_le_bytes());
+        }
+        let payload_crc = crc(&forged[64..]);
+        forged[8..12].copy_from_slice(&payload_crc);
+        let header_crc = crc(&forged[8..64]);
+        forged[4..8].copy_from_slice(&header_crc);
+        segment.extend_from_slice(&forged);
+        reached += read_segment(&header, &segment);
+    });
+    assert!(
+        reached > 10_000,
+        "only {reached} writes were decoded: the forgery is clumsy"
+    );
+}
+
+fn sample_part(stream: &mut Stream) -> Vec<u8> {
+    let codec = [Codec::None, Codec::Lz4, Codec::Zstd][stream.below(3)];
+    let rows: Vec<_> = (0..stream.below(20) as u32)
+        .map(|n| {
+            let value = (stream.below(4) > 0).then(|| (1, vec![n as u8; stream.below(200)]));
+            (n / 4, (n as u16, 1, vec![n as u8; stream.below(12)], value))
+        })
+        .collect();
+    part_file(&part_header(codec), 300, &rows).0
+}
+
+#[test]
+fn mutated_parts_are_refused() {
+    run(10_000, |stream| {
+        let file = sample_part(stream);
+        let mut mutated = file.clone();
+        mutate(stream, &mut mutated);
+        let read = read_part(&mutated);
+        assert!(
+            mutated == file || read.is_err(),
+            "a changed part was accepted"
+        );
+        // Every piece by itself, too.
+        let identity = part_header(Codec::None).identity();
+        let at = stream.below(mutated.len() + 1);
+        let _ = BlockReader::new(identity)
+            .open(&mutated[at..], at as u64)
+            .map(|_| ());
+        let _ = PartIndex::of_file(identity, &mutated[at..], 4);
+    });
+}
+
+#[test]
+fn forged_blocks_never_panic() {
+    let mut reached = 0;
+    run(40_000, |stream| {
+        let file = sample_part(stream);
+        let header = PartHeader::decode(&file).expect("own header");
+        let Ok(index) = PartIndex::of_file(header.identity(), &file, 4) else {
+            panic!("own index");
+        };
+        let Some(entry) = index.blocks().first() else {
+            return;
+        };
+        let at = entry.offset as usize;
+        let mut block = file[at..at + entry.bytes as usize].to_vec();
+        let mut payload = block.split_off(BLOCK_HEADER_BYTES);
+        mutate(stream, &mut payload);
+        block[8..12].copy_from_slice(&crc32c::crc32c(&payload).to_le_bytes());
+        block[12..16].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        if stream.below(2) == 0 {
+            block[36] = 0;
+            block[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        } else if stream.below(4) == 0 {
+            let field = 16 + 4 * stream.below(2);
+            let nasty = [0, 1, u32::MAX, 1 << 20, 2 << 20][stream.below(5)];
+            let nasty = nasty.max(u32::from(field == 20) * 32);
+            block[field..field + 4].copy_from_slice(&nasty.to_le_bytes());
+        }
+        block.extend_from_slice(&payload);
+        stamp_block(&mut block, header.identity(), 4096);
+        let mut reader = BlockReader::new(header.identity());
+        if let Ok(block) = reader.open(&block, 4096) {
+            reached += block.entries().filter(Result::is_ok).count();
+        }
+    });
+    assert!(
+        reached > 10_000,
+        "only {reached} entries were decoded: the forgery is clumsy"
+    );
+}
+
+#[test]
+fn mutated_manifests_are_refused() {
+    let original = crate::common::manifest::manifest()
+        .encode()
+        .expect("consistent");
+    run(20_000, |stream| {
+        let mut bytes = original.clone();
+        mutate(stream, &mut bytes);
+        let decoded = Manifest::decode(&bytes);
+        assert!(
+            bytes == original || decoded.is_err(),
+            "a changed manifest was accepted"
+        );
+    });
+}
+
+/// With the first line made right again: an error, or a document that means the same when
+/// it is written and read again.
+#[test]
+fn forged_manifests_never_panic() {
+    let original = crate::common::manifest::manifest()
+        .encode()
+        .expect("consistent");
+    let start = original
+        .iter()
+        .position(|&byte| byte == b'\n')
+        .expect("first line")
+        + 1;
+    let mut accepted = 0;
+    run(20_000, |stream| {
+        let mut document = original[start..].to_vec();
+        mutate(stream, &mut document);
+        let Ok(manifest) = Manifest::decode(&crate::manifest::sealed(&document)) else {
+            return;
+        };
+        accepted += 1;
+        let again = manifest.encode().expect("was validated");
+        assert_eq!(Manifest::decode(&again), Ok(manifest));
+    });
+    assert!(
+        accepted > 100,
+        "only {accepted} documents were accepted: the forgery is clumsy"
+    );
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..9000),
+        offset in any::<u32>(),
+    ) {
+        let offset = u64::from(offset);
+        let header = segment_header();
+        prop_assert!(SegmentHeader::decode(&bytes).is_err());
+        prop_assert!(PartHeader::decode(&bytes).is_err());
+        prop_assert!(Manifest::decode(&bytes).is_err());
+        prop_assert_eq!(read_segment(&header, &bytes), 0);
+        let identity = part_header(Codec::None).identity();
+        prop_assert!(BlockReader::new(identity).open(&bytes, offset).is_err());
+        prop_assert!(PartIndex::of_file(identity, &bytes, 16).is_err());
+        let _ = stillpoint_format::log::WriteIter::new(&bytes, offset).count();
+        for magic in [*b"SPLB", *b"SPCB", *b"SPCF", *b"SPCT"] {
+            if let Some(start) = bytes.first_chunk_mut() {
+                *start = magic;
+            }
+            prop_assert!(BlockReader::new(identity).open(&bytes, offset).is_err());
+            let mut reader = BatchReader::window(&header, &bytes, 4096, 100, 0);
+            prop_assert!(matches!(reader.next_batch(), Step::End(_)));
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The tests of the on-disk format.
+
+mod common;
+mod fixtures;
+mod hostile;
+mod log;
+mod manifest;
+mod part;

@@ -1,0 +1,258 @@
+//! The manifest: round trips, validation, damage.
+
+use crate::common::manifest::{checkpoint, manifest, positions};
+use proptest::prelude::*;
+use stillpoint_format::LogGsn;
+use stillpoint_format::manifest::{
+    CheckpointKind, CleanShutdown, LogPositions, Manifest, ManifestError, TableEntry,
+    TableGeneration,
+};
+
+#[test]
+fn round_trip() {
+    let mut manifest = manifest();
+    let bytes = manifest.encode().expect("consistent");
+    assert_eq!(Manifest::decode(&bytes), Ok(manifest.clone()));
+    manifest.clean_shutdown = Some(CleanShutdown {
+        incarnation: 3,
+        last: positions(&[(0, 7000), (254, 6999)]),
+    });
+    let bytes = manifest.encode().expect("consistent");
+    assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+}
+
+#[test]
+fn a_person_can_read_it() {
+    let bytes = manifest().encode().expect("consistent");
+    let text = String::from_utf8(bytes).expect("text");
+    let (first, document) = text.split_once('\n').expect("two parts");
+    assert!(
+        first.starts_with("stillpoint-manifest 1 crc32c="),
+        "{first}"
+    );
+    assert!(
+        first.ends_with(&format!(" len={}", document.len())),
+        "{first}"
+    );
+    assert!(
+        document.contains("\"hash_seed\": \"0123456789abcdef\""),
+        "{document}"
+    );
+    assert!(
+        document.contains("\"kind\": \"partial\",\n      \"base\": 5"),
+        "{document}"
+    );
+    assert!(document.ends_with("}\n"));
+}
+
+#[test]
+fn every_bit_flip_and_every_truncation_is_detected() {
+    let bytes = manifest().encode().expect("consistent");
+    let mut flipped = bytes.clone();
+    for bit in 0..bytes.len() * 8 {
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(Manifest::decode(&flipped).is_err(), "bit {bit}");
+        flipped[bit / 8] ^= 1 << (bit % 8);
+    }
+    for len in 0..bytes.len() {
+        assert!(Manifest::decode(&bytes[..len]).is_err(), "{len} bytes");
+    }
+    let longer = [&bytes[..], b"\n"].concat();
+    assert!(matches!(
+        Manifest::decode(&longer),
+        Err(ManifestError::Length { .. })
+    ));
+}
+
+#[test]
+fn errors_name_the_cure() {
+    let bytes = manifest().encode().expect("consistent");
+    let text = String::from_utf8(bytes).expect("text");
+    let newer = text.replacen("manifest 1 ", "manifest 2 ", 1);
+    let error = Manifest::decode(newer.as_bytes()).expect_err("newer");
+    assert_eq!(error, ManifestError::UnknownVersion { found: 2 });
+    assert!(error.to_string().contains("this build reads 1"), "{error}");
+    assert!(
+        error.to_string().contains("release that wrote it"),
+        "{error}"
+    );
+    let edited = text.replacen("calc", "cola", 1);
+    let error = Manifest::decode(edited.as_bytes()).expect_err("edited");
+    assert!(matches!(error, ManifestError::Checksum { .. }), "{error}");
+    for bad in [
+        text.replacen("crc32c=", "crc32c=0", 1),
+        text.replacen("len=", "len=+", 1),
+        text.replacen("len=", "len=0", 1),
+        text.replacen(" 1 ", " 01 ", 1),
+        text.replacen(" 1 ", "  1 ", 1),
+        String::new(),
+        "\n".into(),
+    ] {
+        assert_eq!(
+            Manifest::decode(bad.as_bytes()),
+            Err(ManifestError::FirstLine)
+        );
+    }
+}
+
+/// A document with a right checksum around the given text.
+pub(crate) fn sealed(document: &[u8]) -> Vec<u8> {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&1u32.to_le_bytes()), document);
+    let first = format!(
+        "stillpoint-manifest 1 crc32c={crc:08x} len={}\n",
+        document.len()
+    );
+    [first.as_bytes(), document].concat()
+}
+
+#[test]
+fn documents_of_other_shapes_are_refused() {
+    let bytes = manifest().encode().expect("consistent");
+    let text = String::from_utf8(bytes).expect("text");
+    let document = text.split_once('\n').expect("two parts").1;
+    assert_eq!(
+        Manifest::decode(&sealed(document.as_bytes())),
+        Ok(manifest())
+    );
+    for bad in [
+        document.replacen("\"next_epoch\"", "\"nxt_epoch\"", 1),
+        document.replacen("\"next_epoch\": 10", "\"next_epoch\": -1", 1),
+        document.replacen("\"0123456789abcdef\"", "\"0123456789ABCDEF\"", 1),
+        document.replacen("\"0123456789abcdef\"", "81985529216486895", 1),
+        document.replacen("\"lz4\"", "\"lzma\"", 1),
+        document.replacen("\"id\": 7", "\"id\": 65536", 1),
+        document.replacen("cafe0000", "cafe", 1),
+        "[".repeat(100_000),
+        String::new(),
+    ] {
+        let error = Manifest::decode(&sealed(bad.as_bytes())).expect_err("bad document");
+        assert!(matches!(error, ManifestError::Document(_)), "{error}");
+    }
+}
+
+/// Each change makes the manifest inconsistent, and the message says how.
+#[test]
+fn contradictions_are_refused() {
+    type Change = fn(&mut Manifest);
+    let cases: &[(&str, Change)] = &[
+        ("has no name", |m| m.tables[0].name.clear()),
+        ("listed twice", |m| m.tables[1].id = 0),
+        ("listed twice", |m| m.tables[1].name = "default".into()),
+        ("later than the next epoch", |m| m.next_epoch = 8),
+        ("not sorted", |m| m.checkpoints.swap(1, 2)),
+        ("is listed twice", |m| {
+            m.checkpoints.push(checkpoint(9, Some(7)))
+        }),
+        ("chain has a gap", |m| drop(m.checkpoints.remove(1))),
+        ("chain has a gap", |m| drop(m.checkpoints.remove(0))),
+        ("needs a base", |m| m.checkpoints[1].base = None),
+        ("has no base", |m| m.checkpoints[0].base = Some(1)),
+        ("is not earlier", |m| m.checkpoints[1].base = Some(7)),
+        ("partitions", |m| m.checkpoints[0].partitions_log2 = 17),
+        ("part name", |m| {
+            m.checkpoints[0].parts[0].file = "../part-000".into()
+        }),
+        ("part name", |m| {
+            m.checkpoints[0].parts[0].file = "part-001".into()
+        }),
+        ("records", |m| m.checkpoints[0].records = 99),
+        ("records", |m| m.checkpoints[0].parts[0].records = u64::MAX),
+        ("gsn floor", |m| m.checkpoints[0].gsn_floor = 1 << 52),
+        ("two generations", |m| {
+            m.checkpoints[0].generations.push(TableGeneration {
+                table: 0,
+                generation: 1,
+            });
+        }),
+        ("two positions", |m| {
+            m.checkpoints[0].positions.push(LogPositions {
+                incarnation: 3,
+                logs: vec![],
+            });
+        }),
+        ("log 0 is listed twice", |m| {
+            m.checkpoints[0].positions[0].logs = positions(&[(0, 1), (0, 2)]);
+        }),
+        ("impossible position", |m| {
+            m.incarnations[0].cut = Some(vec![LogGsn { log: 255, gsn: 1 }]);
+        }),
+        ("out of order", |m| m.incarnations[1].number = 1),
+        ("out of order", |m| m.incarnations[1].gsn_floor = 5001),
+        ("has no cut", |m| m.incarnations[1].cut = None),
+        ("above the floor", |m| {
+            m.incarnations[0].cut = Some(positions(&[(0, 1001)]))
+        }),
+        ("gsn floor above", |m| m.incarnations[2].gsn_floor = 1 << 52),
+        ("not the latest", |m| {
+            m.clean_shutdown = Some(CleanShutdown {
+                incarnation: 2,
+                last: vec![],
+            });
+        }),
+        ("impossible position", |m| {
+            let last = positions(&[(0, 1 << 52)]);
+            m.clean_shutdown = Some(CleanShutdown {
+                incarnation: 3,
+                last,
+            });
+        }),
+    ];
+    for (n, (message, change)) in cases.iter().enumerate() {
+        let mut manifest = manifest();
+        change(&mut manifest);
+        let error = manifest.encode().expect_err(message).to_string();
+        assert!(error.contains(message), "case {n}: {error}");
+        // Decoding refuses it as well.
+        let document = serde_json::to_string(&manifest).expect("json");
+        let error = Manifest::decode(&sealed(document.as_bytes()))
+            .expect_err(message)
+            .to_string();
+        assert!(error.contains(message), "case {n}: {error}");
+    }
+}
+
+#[test]
+fn the_newest_chain_is_base_first() {
+    let mut manifest = manifest();
+    let epochs = |m: &Manifest| -> Vec<_> {
+        m.newest_chain()
+            .iter()
+            .map(|c| (c.epoch, c.kind == CheckpointKind::Full))
+            .collect()
+    };
+    assert_eq!(epochs(&manifest), [(5, true), (7, false), (9, false)]);
+    // A merge made 7 full beside the partial one: the chain begins there.
+    manifest.checkpoints.insert(2, checkpoint(7, None));
+    assert_eq!(manifest.validate(), Ok(()));
+    assert_eq!(epochs(&manifest), [(7, true), (9, false)]);
+    manifest.checkpoints.push(checkpoint(9, None));
+    assert_eq!(epochs(&manifest), [(9, true)]);
+    manifest.checkpoints.clear();
+    assert!(epochs(&manifest).is_empty());
+    assert_eq!(checkpoint(5, None).position(3, 1), Some(5990));
+    assert_eq!(checkpoint(5, None).position(3, 2), None);
+    assert_eq!(checkpoint(5, None).position(2, 1), None);
+}
+
+proptest! {
+    #[test]
+    fn any_names_and_numbers_round_trip(
+        names in prop::collection::hash_set(".{1,20}", 0..5),
+        scheme in ".*",
+        numbers in prop::array::uniform8(any::<u64>()),
+    ) {
+        let mut manifest = manifest();
+        manifest.tables = names
+            .into_iter()
+            .enumerate()
+            .map(|(n, name)| TableEntry { id: n as u16, name, generation: numbers[0] as u32 })
+            .collect();
+        manifest.checkpoints[0].scheme = scheme;
+        manifest.checkpoints[0].value_bytes = numbers[1];
+        manifest.checkpoints[0].parts[0].bytes = numbers[2];
+        manifest.checkpoints[0].parts[0].crc = numbers[3] as u32;
+        (manifest.hash_seed, manifest.created_ms) = (numbers[4], numbers[5]);
+        let bytes = manifest.encode().unwrap();
+        prop_assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+    }
+}

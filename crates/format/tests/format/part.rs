@@ -1,0 +1,427 @@
+//! Checkpoint parts: round trips, limits, damage.
+
+use crate::common::part::{Row, part_file, part_header, read_part};
+use crate::common::segment_header;
+use proptest::prelude::*;
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::names::CheckpointKind;
+use stillpoint_format::part::{
+    BLOCK_BYTES_MAX, BlockBuilder, BlockReader, Codec, Compressor, Content, Entry, FRAGMENT_BYTES,
+    Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex, TRAILER_BYTES, Trailer,
+    fragments, stamp_block,
+};
+use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+const CODECS: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::Zstd];
+const KEY: KeyRef<'static> = KeyRef {
+    table: 3,
+    generation: 9,
+    key: b"key",
+};
+
+fn rows() -> impl Strategy<Value = Vec<(u32, Row)>> {
+    let value = prop_oneof![
+        1 => Just(None),
+        4 => (any::<u8>(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(Some),
+        2 => (any::<u8>(), any::<u8>(), 0usize..5000)
+            .prop_map(|(tag, byte, len)| Some((tag, vec![byte; len]))),
+    ];
+    let key = prop::collection::vec(any::<u8>(), 0..40);
+    let row = (0u32..16, (any::<u16>(), any::<u32>(), key, value));
+    prop::collection::vec(row, 0..60).prop_map(|mut rows| {
+        rows.sort_by_key(|row| row.0);
+        rows
+    })
+}
+
+proptest! {
+    #[test]
+    fn parts_round_trip(
+        rows in rows(),
+        codec in prop::sample::select(CODECS.to_vec()),
+        target in 1usize..5000,
+    ) {
+        let header = part_header(codec);
+        let (file, crc) = part_file(&header, target, &rows);
+        prop_assert!(file.len().is_multiple_of(4096));
+        prop_assert_eq!(read_part(&file).unwrap(), rows.clone());
+        let index = PartIndex::of_file(header.identity(), &file, 4).unwrap();
+        prop_assert_eq!(index.crc(), crc);
+        let values = rows.iter().filter_map(|(_, row)| row.3.as_ref());
+        prop_assert_eq!(index.totals().values, values.clone().count() as u64);
+        prop_assert_eq!(index.totals().tombstones as usize, rows.len() - values.clone().count());
+        prop_assert_eq!(index.totals().value_bytes, values.map(|v| v.1.len() as u64).sum::<u64>());
+        for partition in 0..16 {
+            let of: u64 = index.partition(partition).iter().map(|e| u64::from(e.values + e.tombstones)).sum();
+            prop_assert_eq!(of as usize, rows.iter().filter(|row| row.0 == partition).count());
+        }
+    }
+}
+
+#[test]
+fn headers_round_trip_and_expect() {
+    for codec in CODECS {
+        let header = part_header(codec);
+        assert_eq!(PartHeader::decode(&header.encode()), Ok(header));
+    }
+    let header = part_header(Codec::None);
+    let (store, kind) = (header.store, header.kind);
+    assert_eq!(header.expect(store, 7, kind, 3), Ok(()));
+    for (epoch, kind, part, field) in [
+        (8, kind, 3, "epoch"),
+        (7, CheckpointKind::Full, 3, "checkpoint kind"),
+        (7, kind, 4, "part"),
+    ] {
+        let error = header.expect(store, epoch, kind, part).expect_err(field);
+        assert!(matches!(error.cause, DecodeCause::WrongFile { field: f, .. } if f == field));
+    }
+    // A log segment is not a part.
+    let error = PartHeader::decode(&segment_header().encode()).expect_err("another kind");
+    assert!(matches!(
+        error.cause,
+        DecodeCause::WrongFile {
+            field: "file kind",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn the_longest_keys_and_values_round_trip() {
+    let long_key = vec![5; KEY_BYTES_MAX];
+    let text: Vec<u8> = (0..3 * FRAGMENT_BYTES + 17)
+        .map(|n| (n % 251) as u8)
+        .collect();
+    let rows = vec![
+        (
+            0,
+            (
+                1,
+                1,
+                long_key.clone(),
+                Some((1, text[..FRAGMENT_BYTES].to_vec())),
+            ),
+        ),
+        (1, (1, 1, b"small".to_vec(), Some((0, b"v".to_vec())))),
+        (1, (1, 1, long_key, Some((2, text.clone())))),
+        (
+            1,
+            (
+                1,
+                1,
+                b"exact".to_vec(),
+                Some((3, text[..2 * FRAGMENT_BYTES].to_vec())),
+            ),
+        ),
+        (1, (1, 1, b"after".to_vec(), None)),
+    ];
+    for codec in CODECS {
+        let (file, _) = part_file(&part_header(codec), 64 << 10, &rows);
+        assert_eq!(read_part(&file).expect("own file"), rows, "{codec:?}");
+        let index = PartIndex::of_file(part_header(codec).identity(), &file, 4).expect("index");
+        assert_eq!(index.totals().values, 4);
+        assert!(
+            index
+                .blocks()
+                .iter()
+                .all(|b| b.uncompressed_bytes as usize <= BLOCK_BYTES_MAX)
+        );
+        if codec != Codec::None {
+            assert!(file.len() < 1 << 20, "{codec:?}: {} bytes", file.len());
+        }
+    }
+}
+
+#[test]
+fn fragments_cover_a_value() {
+    assert_eq!(fragments(0).count(), 0);
+    for len in [1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, VALUE_BYTES_MAX] {
+        let mut at = 0;
+        for (fragment, bytes) in fragments(len as u32) {
+            assert_eq!(
+                (fragment.offset as usize, fragment.total as usize),
+                (at, len)
+            );
+            assert!((1..=FRAGMENT_BYTES).contains(&bytes));
+            at += bytes;
+        }
+        assert_eq!(at, len);
+    }
+}
+
+#[test]
+fn joiner_refuses_gaps_repeats_and_strangers() {
+    let piece = |key, offset, bytes: &'static [u8]| Entry {
+        key,
+        tag: 1,
+        content: Content::Fragment(Fragment { offset, total: 4 }, bytes),
+    };
+    let (a, b) = (piece(KEY, 0, b"ab"), piece(KEY, 2, b"cd"));
+    let other = KeyRef {
+        key: b"other",
+        ..KEY
+    };
+    let value = Entry {
+        content: Content::Value(b""),
+        ..a
+    };
+    for bad in [
+        vec![b],
+        vec![a, a],
+        vec![a, piece(KEY, 3, b"d")],
+        vec![a, piece(other, 2, b"cd")],
+        vec![a, value],
+        vec![a, piece(KEY, 2, b"")],
+    ] {
+        let mut joiner = FragmentJoiner::default();
+        let last = bad.len() - 1;
+        for (n, entry) in bad.iter().enumerate() {
+            assert_eq!(joiner.push(entry).is_err(), n == last, "{bad:?}");
+        }
+    }
+    let mut joiner = FragmentJoiner::default();
+    assert_eq!(joiner.push(&a), Ok(None));
+    assert!(joiner.finish().is_err());
+    let joined = joiner.push(&b).expect("fits").expect("complete");
+    assert_eq!(
+        (joined.key, joined.tag, joined.value),
+        (KEY, 1, &b"abcd"[..])
+    );
+    assert_eq!(joiner.finish(), Ok(()));
+}
+
+#[test]
+fn builder_fills_rolls_back_and_refuses() {
+    let mut block = BlockBuilder::with_target(5, 100);
+    let long = vec![0; KEY_BYTES_MAX + 1];
+    let bytes = KEY_BYTES_MAX + 1;
+    let too_long = KeyRef { key: &long, ..KEY };
+    assert_eq!(
+        block.push_value(too_long, 0, b""),
+        Err(EncodeError::KeyTooLong { bytes })
+    );
+    let big = vec![0; FRAGMENT_BYTES + 1];
+    let bytes = FRAGMENT_BYTES + 1;
+    assert_eq!(
+        block.push_value(KEY, 0, &big),
+        Err(EncodeError::ValueTooLong { bytes })
+    );
+    let outside = Fragment {
+        offset: 3,
+        total: 4,
+    };
+    let error = block.push_fragment(KEY, 0, outside, b"xy");
+    assert_eq!(error, Err(EncodeError::ValueTooLong { bytes: 5 }));
+    assert!(block.is_empty());
+
+    // An empty block takes a long entry; then it is full.
+    block.push_value(KEY, 0, &[1; 500]).expect("empty block");
+    assert_eq!(block.push_tombstone(KEY), Err(EncodeError::BlockFull));
+    block.reset(6);
+    block.push_value(KEY, 1, b"first").expect("room");
+    let mark = block.mark();
+    block.push_tombstone(KEY).expect("room");
+    let (key, value) = block.reserve_value(1, 1, 2, 7, 3).expect("room");
+    assert_eq!((key.len(), value.len()), (2, 3));
+    block.rollback(mark);
+    let (key, value) = block.reserve_value(3, 9, 3, 8, 6).expect("room");
+    key.copy_from_slice(b"key");
+    value.copy_from_slice(b"second");
+    assert_eq!((block.entry_count(), block.partition()), (2, 6));
+    assert_eq!(
+        block.push_value(KEY, 0, &[0; 60]),
+        Err(EncodeError::BlockFull)
+    );
+
+    let mut bytes = Vec::new();
+    let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
+    block.seal(&mut compressor, &mut bytes).expect("no codec");
+    let identity = part_header(Codec::None).identity();
+    let entry = stamp_block(&mut bytes, identity, 4096);
+    assert_eq!(
+        (entry.values, entry.tombstones, entry.value_bytes),
+        (2, 0, 11)
+    );
+    let mut reader = BlockReader::new(identity);
+    let read = reader.open_indexed(&entry, &bytes).expect("own block");
+    let read: Vec<_> = read
+        .entries()
+        .map(|entry| entry.expect("own entry"))
+        .collect();
+    let expected = [
+        (1, Content::Value(b"first")),
+        (8, Content::Value(b"second")),
+    ]
+    .map(|(tag, content)| Entry {
+        key: KEY,
+        tag,
+        content,
+    });
+    assert_eq!(read, expected);
+}
+
+/// A part with several blocks, compressed and plain ones, fragments left out.
+fn sample(codec: Codec) -> Vec<u8> {
+    let rows: Vec<(u32, Row)> = (0..40u32)
+        .map(|n| {
+            let value = (n % 5 != 4).then(|| (n as u8, vec![n as u8; 60]));
+            (
+                n / 13,
+                (n as u16 % 3, 1, format!("key:{n}").into_bytes(), value),
+            )
+        })
+        .collect();
+    part_file(&part_header(codec), 600, &rows).0
+}
+
+#[test]
+fn every_bit_flip_is_detected() {
+    for codec in CODECS {
+        let file = sample(codec);
+        assert!(read_part(&file).is_ok());
+        let mut flipped = file.clone();
+        for bit in 0..file.len() * 8 {
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(read_part(&flipped).is_err(), "{codec:?}, bit {bit}");
+            flipped[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_detected() {
+    let file = sample(Codec::Lz4);
+    for len in 0..file.len() {
+        assert!(read_part(&file[..len]).is_err(), "{len} bytes");
+    }
+    let longer = [&file[..], &[0; 4096]].concat();
+    assert!(read_part(&longer).is_err());
+}
+
+#[test]
+fn swapped_stale_and_misplaced_blocks_are_detected() {
+    let header = part_header(Codec::None);
+    let mut bytes = Vec::new();
+    let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
+    let mut block = BlockBuilder::new(1);
+    block.push_value(KEY, 0, b"value").expect("room");
+    block.seal(&mut compressor, &mut bytes).expect("no codec");
+    stamp_block(&mut bytes, header.identity(), 4096);
+    let cause = |identity, offset| {
+        BlockReader::new(identity)
+            .open(&bytes, offset)
+            .map(|_| ())
+            .map_err(|error| error.cause)
+    };
+    assert_eq!(cause(header.identity(), 4096), Ok(()));
+    let others = [
+        (header.identity(), 8192),
+        (PartHeader { epoch: 6, ..header }.identity(), 4096),
+        (PartHeader { part: 4, ..header }.identity(), 4096),
+        (
+            PartHeader {
+                kind: CheckpointKind::Full,
+                ..header
+            }
+            .identity(),
+            4096,
+        ),
+        (
+            PartHeader {
+                created_ms: 5,
+                ..header
+            }
+            .identity(),
+            4096,
+        ),
+        (segment_header().identity(), 4096),
+    ];
+    for (identity, offset) in others {
+        let cause = cause(identity, offset);
+        assert!(
+            matches!(cause, Err(DecodeCause::Checksum { .. })),
+            "{cause:?}"
+        );
+    }
+}
+
+#[test]
+fn a_block_of_another_attempt_does_not_match_the_index() {
+    let header = part_header(Codec::None);
+    let make = |value: &[u8]| {
+        let row = (1, 1, b"k".to_vec(), Some((0, value.to_vec())));
+        part_file(&header, 4096, &[(0, row)]).0
+    };
+    let (mut file, other) = (make(b"new"), make(b"old"));
+    // The same identity, offset and lengths: only the index tells them apart.
+    file[HEADER_BYTES..HEADER_BYTES + 60].copy_from_slice(&other[HEADER_BYTES..HEADER_BYTES + 60]);
+    let mut reader = BlockReader::new(header.identity());
+    assert!(reader.open(&file[HEADER_BYTES..], 4096).is_ok());
+    let error = read_part(&file).expect_err("stale block");
+    assert!(
+        matches!(error.cause, DecodeCause::Checksum { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn blocks_can_be_walked_without_the_index() {
+    let file = sample(Codec::Zstd);
+    let header = PartHeader::decode(&file).expect("own header");
+    let tail = &file[file.len() - TRAILER_BYTES..];
+    let trailer = Trailer::decode(header.identity(), tail, file.len() as u64).expect("trailer");
+    let mut reader = BlockReader::new(header.identity());
+    let (mut at, mut entries) = (HEADER_BYTES, 0);
+    while (at as u64) < trailer.footer_offset {
+        let len = reader.block_len(&file[at..], at as u64).expect("block");
+        let block = reader.open(&file[at..at + len], at as u64).expect("block");
+        entries += block
+            .entries()
+            .inspect(|entry| assert!(entry.is_ok()))
+            .count();
+        at += len;
+    }
+    assert_eq!((at as u64, entries), (trailer.footer_offset, 40));
+}
+
+/// Checks that announced lengths are bounded before anything is allocated: a header with
+/// right checksums and absurd lengths.
+#[test]
+fn forged_lengths_are_refused() {
+    let identity = part_header(Codec::Lz4).identity();
+    let mut block = BlockBuilder::new(0);
+    block.push_value(KEY, 0, &[0; 1000]).expect("room");
+    let mut bytes = Vec::new();
+    let mut compressor = Compressor::new(Codec::Lz4, 0).expect("lz4");
+    block.seal(&mut compressor, &mut bytes).expect("lz4");
+    for (len, matches) in [
+        (u32::MAX, "block uncompressed length"),
+        (BLOCK_BYTES_MAX as u32, "lz4 payload"),
+        (999, "lz4 payload"),
+        (15, "entry count"),
+    ] {
+        let mut forged = bytes.clone();
+        forged[16..20].copy_from_slice(&len.to_le_bytes());
+        stamp_block(&mut forged, identity, 4096);
+        let mut reader = BlockReader::new(identity);
+        let error = reader
+            .open(&forged, 4096)
+            .map(|_| ())
+            .expect_err("forged")
+            .to_string();
+        assert!(error.contains(matches), "{len}: {error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "blocks do not fill the part")]
+fn an_index_with_a_hole_is_never_written() {
+    IndexBuilder::default().finish(part_header(Codec::None).identity(), 8192);
+}
+
+#[test]
+fn an_empty_part_round_trips() {
+    let (file, _) = part_file(&part_header(Codec::None), 100, &[]);
+    assert_eq!(file.len(), 8192);
+    assert_eq!(read_part(&file), Ok(vec![]));
+}

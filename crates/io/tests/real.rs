@@ -1,0 +1,190 @@
+//! What only the real disk can show: the operating system's own refusals.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use stillpoint_io::{
+    AlignedBuf, Caching, DIRECT_ALIGN, Disk, OpenMode, RealDisk, SimDisk, read_all,
+    write_file_durably,
+};
+
+fn scratch() -> (tempfile::TempDir, RealDisk) {
+    let scratch = tempfile::tempdir().expect("temporary directory");
+    let disk = RealDisk::new(scratch.path().join("data")).expect("real disk");
+    (scratch, disk)
+}
+
+#[test]
+fn the_root_is_created_and_errors_name_absolute_paths() {
+    let (scratch, disk) = scratch();
+    let missing = Path::new("./log/none");
+    let error = disk
+        .open(missing, OpenMode::Read, Caching::Buffered)
+        .expect_err("missing");
+    let named = scratch.path().join("data/log/none");
+    assert!(error.is_not_found());
+    assert_eq!(error.path, named);
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("open {}: ", named.display())),
+        "{error}"
+    );
+    assert_eq!(disk.describe(missing), named);
+    for outside in ["/etc/hostname", "../x", "a/../../x"] {
+        let error = disk
+            .open(Path::new(outside), OpenMode::Read, Caching::Buffered)
+            .expect_err("outside of the root");
+        assert!(
+            error.to_string().contains("relative to the disk's root"),
+            "{error}"
+        );
+    }
+    std::fs::write(scratch.path().join("file"), b"").expect("write");
+    RealDisk::new(scratch.path().join("file")).expect_err("a file is no root");
+}
+
+#[test]
+fn direct_and_buffered_handles_see_the_same_bytes() {
+    let (_scratch, disk) = scratch();
+    let path = Path::new("f");
+    let direct = disk
+        .open(path, OpenMode::CreateNew, Caching::Direct)
+        .expect("create");
+    let buffered = disk
+        .open(path, OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    let mut block = AlignedBuf::new();
+    block.resize(3 * DIRECT_ALIGN, 7);
+    direct
+        .write_at(&block, DIRECT_ALIGN as u64)
+        .expect("direct write");
+    buffered
+        .write_at(b"ragged", 4 * DIRECT_ALIGN as u64)
+        .expect("buffered write");
+    direct.sync().expect("flush");
+    let bytes = read_all(&disk, path).expect("readable");
+    assert_eq!(bytes.len(), 4 * DIRECT_ALIGN + 6);
+    assert!(bytes[..DIRECT_ALIGN].iter().all(|byte| *byte == 0));
+    assert_eq!(&bytes[DIRECT_ALIGN..4 * DIRECT_ALIGN], &*block);
+    // Reading past the ragged end returns what is there.
+    let mut around_end = AlignedBuf::zeroed(4 * DIRECT_ALIGN);
+    let n = direct
+        .read_at(&mut around_end, 3 * DIRECT_ALIGN as u64)
+        .expect("direct read");
+    assert_eq!(
+        (n, &around_end[DIRECT_ALIGN..n]),
+        (DIRECT_ALIGN + 6, &b"ragged"[..])
+    );
+    for (buf, offset) in [(&block[1..], 0), (&block[..100], 0), (&block[..], 7)] {
+        let error = direct.write_at(buf, offset).expect_err("not aligned");
+        assert!(error.to_string().contains("use AlignedBuf"), "{error}");
+    }
+}
+
+#[test]
+fn a_second_lock_is_refused_until_the_first_is_dropped() {
+    let (scratch, disk) = scratch();
+    let path = Path::new("LOCK");
+    let lock = disk.lock(path).expect("lock").expect("free");
+    assert!(disk.lock(path).expect("lock").is_none());
+    let other = RealDisk::new(scratch.path().join("data")).expect("the same place");
+    assert!(other.lock(path).expect("lock").is_none());
+    drop(lock);
+    let lock = other.lock(path).expect("lock");
+    assert!(lock.is_some() && disk.lock(path).expect("lock").is_none());
+}
+
+/// `/dev/full` refuses every byte with "no space left", and flushes with "invalid argument".
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_device_is_told_from_other_errors() {
+    let (scratch, disk) = scratch();
+    symlink("/dev/full", scratch.path().join("data/full")).expect("link");
+    let file = disk
+        .open(Path::new("full"), OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    let error = file.write_at(b"x", 0).expect_err("full");
+    assert!(error.is_disk_full(), "{error}");
+    let error = file.write_at(b"x", u64::MAX).expect_err("beyond any file");
+    assert!(
+        !error.is_disk_full() && error.to_string().contains("largest file size"),
+        "{error}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_failed_flush_poisons_the_path() {
+    let (scratch, disk) = scratch();
+    let link = scratch.path().join("data/f");
+    symlink("/dev/full", &link).expect("link");
+    let (f, g) = (Path::new("f"), Path::new("g"));
+    let file = disk
+        .open(f, OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    file.sync().expect_err("the device has no flush");
+    let error = file.write_at(b"x", 0).expect_err("poisoned");
+    assert!(
+        error.to_string().contains("an earlier flush of it failed"),
+        "{error}"
+    );
+    drop(file);
+
+    let refused = |path: &Path| {
+        let file = disk
+            .open(path, OpenMode::ReadWrite, Caching::Buffered)
+            .expect("open");
+        let error = file.write_at(b"x", 0).expect_err("poisoned or full");
+        assert_eq!(file.sync().is_err(), !error.is_disk_full());
+        !error.is_disk_full()
+    };
+    assert!(refused(f), "reopened");
+    disk.rename(f, g).expect("rename");
+    assert!(refused(g), "renamed");
+    disk.remove(g).expect("remove");
+    let file = disk
+        .open(g, OpenMode::CreateNew, Caching::Buffered)
+        .expect("create");
+    file.write_at(b"x", 0)
+        .expect("another file of the same name");
+    file.sync().expect("flush");
+    // A poisoned file that is replaced takes its mark along into nothing.
+    symlink("/dev/full", &link).expect("link");
+    let bad = disk
+        .open(f, OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    bad.sync().expect_err("the device has no flush");
+    disk.rename(g, f).expect("rename over it");
+    file.write_at(b"y", 0)
+        .expect("the good file is good under its new name");
+    assert!(bad.write_at(b"x", 0).is_err());
+    let reopened = disk
+        .open(f, OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    reopened.sync().expect("flush");
+}
+
+#[test]
+fn a_handle_for_reading_changes_nothing() {
+    let (_scratch, real) = scratch();
+    let disks: [&dyn Disk; 2] = [&real, &SimDisk::new(1)];
+    for disk in disks {
+        let path = Path::new("f");
+        write_file_durably(disk, path, b"bytes").expect("write");
+        let file = disk
+            .open(path, OpenMode::Read, Caching::Buffered)
+            .expect("open");
+        for refused in [file.write_at(b"x", 0), file.set_len(0), file.allocate(99)] {
+            let error = refused.expect_err("reads only");
+            assert!(
+                error
+                    .to_string()
+                    .ends_with("the file was opened for reads only"),
+                "{error}"
+            );
+        }
+        assert_eq!(read_all(disk, path).expect("readable"), b"bytes");
+        assert_eq!(disk.list(Path::new("")).expect("list"), ["f"]);
+    }
+}

@@ -1,0 +1,183 @@
+//! The segments of one log of one incarnation, joined: where it ends, and whether it may.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{EndCause, SegmentEnd, Tail, classify_tail};
+use stillpoint_format::{DecodeCause, DecodeError, names};
+use stillpoint_io::Disk;
+
+use super::error::ScanError;
+use super::segment::{SegmentFile, Window};
+use super::walk::{WINDOW_BYTES, Walked};
+
+/// A log of one incarnation: what is valid of it, and what is kept.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) log: u8,
+    /// Records up to here are in the checkpoint, or of an earlier incarnation.
+    pub(crate) base: u64,
+    /// Segments with valid records, in order.
+    pub(crate) segments: Vec<Walked>,
+    /// The last valid gsn; `base` if there is none above it.
+    pub(crate) valid_gsn: u64,
+    /// The last gsn that is kept.
+    pub(crate) kept_gsn: u64,
+    /// Files of this incarnation that hold nothing kept.
+    dropped: Vec<(u32, PathBuf)>,
+}
+
+/// Joins the walked segments of a log. `kept` is what must be there and no more counts.
+pub(crate) fn join(
+    disk: &dyn Disk,
+    log: u8,
+    base: u64,
+    kept: Option<u64>,
+    segments: Vec<Walked>,
+) -> Result<Chain, ScanError> {
+    let chain = Chain { log, base, segments, valid_gsn: base, kept_gsn: base, dropped: Vec::new() };
+    chain.joined(disk, kept)
+}
+
+impl Chain {
+    fn joined(mut self, disk: &dyn Disk, kept: Option<u64>) -> Result<Self, ScanError> {
+        if let Some(first) = self.segments.first() {
+            if first.file.header.first_gsn > self.base + 1 {
+                return Err(self.missing(disk, self.base, Some(first.file.header.first_gsn)));
+            }
+        } else if let Some(kept) = kept.filter(|&kept| kept > self.base) {
+            return Err(self.missing(disk, self.base.min(kept), None));
+        }
+        let mut last = 0;
+        while last < self.segments.len() {
+            let (end, next) = (self.segments[last].end, self.segments.get(last + 1));
+            self.valid_gsn = self.valid_gsn.max(end.last_gsn);
+            if kept.is_some_and(|kept| kept <= self.valid_gsn) {
+                break;
+            }
+            if let Some(next) = next
+                && next.file.begin().number == end.number
+            {
+                if next.file.begin().last_gsn != end.last_gsn {
+                    return Err(contradiction(&next.file, "its first gsn and batch number"));
+                }
+                last += 1;
+                continue;
+            }
+            if next.is_some_and(|next| next.file.begin().number < end.number) {
+                return Err(contradiction(&self.segments[last + 1].file, "its first batch number"));
+            }
+            self.judge_end(last)?;
+            break;
+        }
+        if let Some(kept) = kept {
+            if self.valid_gsn < kept {
+                return Err(self.short(last, kept));
+            }
+            self.valid_gsn = kept;
+        }
+        self.kept_gsn = self.valid_gsn;
+        self.drop_segments(last + 1);
+        Ok(self)
+    }
+
+    /// The log ends in the segment at `at`, before a batch that is not valid. May it?
+    fn judge_end(&self, at: usize) -> Result<(), ScanError> {
+        let ended = &self.segments[at];
+        let Some(cause) = ended.cause.clone() else { return Ok(()) };
+        let damaged = |proof| {
+            Err(ScanError::Damaged {
+                path: ended.file.shown.clone(),
+                log: self.log,
+                offset: ended.end.offset,
+                last_gsn: ended.end.last_gsn,
+                cause: cause.clone(),
+                proof,
+            })
+        };
+        // Space is allocated durably before a segment gets its name.
+        if matches!(cause, EndCause::Truncated { .. }) {
+            return damaged(None);
+        }
+        let end = SegmentEnd {
+            offset: ended.end.offset,
+            next_number: ended.end.number,
+            cause: cause.clone(),
+        };
+        let mut window = Window::default();
+        for (later, segment) in self.segments.iter().enumerate().skip(at) {
+            let from = if later == at { end.offset } else { HEADER_BYTES as u64 };
+            segment.file.read(&mut window, from, usize::MAX)?;
+            match classify_tail(&segment.file.header, &window.bytes, from, &end) {
+                Tail::End | Tail::OutOfOrder(_) => {}
+                Tail::Damaged(proof) => {
+                    return damaged(proof.map(|batch| (segment.file.shown.clone(), batch)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self, disk: &dyn Disk, after_gsn: u64, found_gsn: Option<u64>) -> ScanError {
+        let dir = disk.describe(Path::new(&names::log_dir(self.log)));
+        ScanError::Missing { dir, log: self.log, after_gsn, found_gsn }
+    }
+
+    fn short(&self, last: usize, kept_gsn: u64) -> ScanError {
+        let ended = &self.segments[last.min(self.segments.len() - 1)];
+        ScanError::Short {
+            path: ended.file.shown.clone(),
+            log: self.log,
+            offset: ended.end.offset,
+            last_gsn: ended.end.last_gsn,
+            kept_gsn,
+        }
+    }
+
+    fn drop_segments(&mut self, from: usize) {
+        let from = from.min(self.segments.len());
+        for segment in self.segments.drain(from..) {
+            self.dropped.push((segment.file.header.incarnation, segment.file.path));
+        }
+    }
+
+    /// Shortens the chain to what is kept.
+    pub(crate) fn drop_beyond_end(&mut self) {
+        let kept_gsn = self.kept_gsn;
+        let keep = |segment: &&Walked| segment.file.header.first_gsn <= kept_gsn;
+        let from = self.segments.iter().take_while(keep).count();
+        self.drop_segments(from);
+    }
+
+    /// Bytes between the first batch that may matter and the last valid one.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = |of: &Walked| of.end.offset.saturating_sub(of.begin.offset);
+        self.segments.iter().map(bytes).sum()
+    }
+
+    /// Files of an incarnation without a kept record.
+    pub(crate) fn beyond(&self, incarnation: u32) -> impl Iterator<Item = &Path> {
+        let of = move |dropped: &&(u32, PathBuf)| dropped.0 == incarnation;
+        self.dropped.iter().filter(of).map(|dropped| &*dropped.1)
+    }
+
+    /// The last segment with a kept record, and the offset behind the last batch with one.
+    pub(crate) fn end_of_kept(&self) -> Result<Option<(&Path, u64)>, ScanError> {
+        let Some(last) = self.segments.last() else { return Ok(None) };
+        if last.end.last_gsn <= self.kept_gsn {
+            return Ok(Some((&last.file.path, last.end.offset)));
+        }
+        let (end, _) = last.file.walk(last.begin, WINDOW_BYTES, |batch, _| {
+            let beyond = batch.first_gsn() > self.kept_gsn;
+            Ok(if beyond { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(Some((&last.file.path, end.offset)))
+    }
+}
+
+fn contradiction(file: &SegmentFile, what: &'static str) -> ScanError {
+    let cause = DecodeCause::Inconsistent(what);
+    let source = DecodeError { what: "log segment header", offset: 0, cause };
+    ScanError::Malformed { path: file.shown.clone(), source }
+}

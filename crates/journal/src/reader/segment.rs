@@ -1,0 +1,140 @@
+//! Walking one segment in windows of bounded size.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_format::ident::{HEADER_BYTES, StoreId};
+use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
+use stillpoint_io::{Caching, Disk, DiskFile, OpenMode};
+
+use super::error::ScanError;
+
+/// A place between two batches of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// File offset of the next batch.
+    pub(crate) offset: u64,
+    /// Its number.
+    pub(crate) number: u64,
+    /// The last gsn before it.
+    pub(crate) last_gsn: u64,
+}
+
+/// A segment with an intact header.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentFile {
+    /// For messages: the absolute path.
+    pub(crate) shown: PathBuf,
+    pub(crate) path: PathBuf,
+    pub(crate) header: SegmentHeader,
+    pub(crate) bytes: u64,
+    file: Arc<dyn DiskFile>,
+}
+
+/// Bytes of a segment from some offset on.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    pub(crate) bytes: Vec<u8>,
+    /// File offset of the first of them.
+    pub(crate) offset: u64,
+}
+
+impl SegmentFile {
+    /// Opens a segment and checks that it is the one that its place says.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        store: StoreId,
+        (incarnation, log, first_gsn): (u32, u8, u64),
+    ) -> Result<Self, ScanError> {
+        let shown = disk.describe(path);
+        let file = disk.open(path, OpenMode::Read, Caching::Buffered)?;
+        let mut block = vec![0; HEADER_BYTES];
+        let read = file.read_at(&mut block, 0)?;
+        let header = SegmentHeader::decode(&block[..read])
+            .and_then(|header| header.expect(store, incarnation, log, first_gsn).map(|()| header))
+            .map_err(|source| ScanError::Malformed { path: shown.clone(), source })?;
+        Ok(SegmentFile { shown, path: path.to_owned(), header, bytes: file.len()?, file })
+    }
+
+    /// Before its first batch.
+    pub(crate) fn begin(&self) -> Place {
+        Place {
+            offset: HEADER_BYTES as u64,
+            number: self.header.first_batch,
+            last_gsn: self.header.first_gsn.saturating_sub(1),
+        }
+    }
+
+    /// Reads up to `len` bytes at `offset`.
+    pub(crate) fn read(
+        &self,
+        window: &mut Window,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), ScanError> {
+        let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        window.bytes.resize(len.min(left), 0);
+        let read = self.file.read_at(&mut window.bytes, offset)?;
+        window.bytes.truncate(read);
+        window.offset = offset;
+        Ok(())
+    }
+
+    /// Visits batches from a place on, until the visitor breaks or the valid ones end.
+    /// Returns where, and why if it was the end.
+    pub(crate) fn walk(
+        &self,
+        from: Place,
+        window_bytes: usize,
+        mut visit: impl FnMut(&Batch<'_>, &Place) -> Result<ControlFlow<()>, ScanError>,
+    ) -> Result<(Place, Option<EndCause>), ScanError> {
+        let mut window = Window::default();
+        let mut at = from;
+        let mut len = window_bytes;
+        loop {
+            self.read(&mut window, at.offset, len)?;
+            let begin = at;
+            let end = loop {
+                let rest = &window.bytes[(at.offset - begin.offset) as usize..];
+                let step =
+                    BatchReader::window(&self.header, rest, at.offset, at.number, at.last_gsn)
+                        .next_batch();
+                match step {
+                    Step::Batch(batch) => {
+                        if visit(&batch, &at)?.is_break() {
+                            return Ok((at, None));
+                        }
+                        at = after(&batch);
+                    }
+                    Step::End(end) => break end,
+                }
+            };
+            match self.more(&end, window.offset + window.bytes.len() as u64) {
+                Some(needed) => len = window_bytes.max(needed),
+                None => return Ok((at, Some(end.cause))),
+            }
+        }
+    }
+
+    /// How much to read at the end's offset if only the window has ended there.
+    pub(crate) fn more(&self, end: &SegmentEnd, window_end: u64) -> Option<usize> {
+        let needed = match end.cause {
+            EndCause::Truncated { needed, .. } => needed,
+            EndCause::Exhausted => 1,
+            _ => return None,
+        };
+        let more = window_end < self.bytes && end.offset + needed <= self.bytes;
+        more.then(|| usize::try_from(needed).unwrap_or(usize::MAX))
+    }
+}
+
+/// The place behind a batch.
+pub(crate) fn after(batch: &Batch<'_>) -> Place {
+    Place {
+        offset: batch.offset() + batch.bytes(),
+        number: batch.number() + 1,
+        last_gsn: batch.last_gsn(),
+    }
+}

@@ -1,0 +1,344 @@
+//! Redo: one record per commit with the values it wrote, in per-session logs.
+//!
+//! Source: the dependency-aware commit of parallel logs (design record 0003, "closed, not
+//! flushed"); GSN of Haubenschild et al., *Rethinking Logging, Checkpoints, and Recovery
+//! for High-Performance Storage Engines*, SIGMOD 2020, §3.1–3.2, taken per commit instead
+//! of per page access, since memory tables need no steal.
+//!
+//! ```text
+//!  commit, locks held        leader of the log              everybody
+//!  gsn = 1+max(last,touched) takes the gathered batches     closed watermark covers
+//!  record → open batch   ──▶ writes, flushes            ──▶ own record: reply leaves
+//!  cells stamped (log,gsn)   advances closed watermarks
+//! ```
+//!
+//! Invariants:
+//! - Gsns grow in a log and along every dependency; so per key the records order by gsn,
+//!   which is all that replay by key needs.
+//! - A record names what it depends on unless that is closed, or named by an earlier
+//!   record of its log: recovery keeps prefixes, so that one answers for it.
+//! - A batch lies in space that was allocated before; a full disk refuses records and
+//!   leaves everything flushable.
+//! - A failed write or flush ends the log: nothing that it carried is acknowledged, and
+//!   neither is anything in other logs that depends on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stillpoint_format::log::Record;
+use stillpoint_format::{GSN_MAX, LOG_NONE, LogGsn, Stamp};
+use stillpoint_io::{DIRECT_ALIGN, JoinHandle, spawn};
+
+use crate::closing::Closing;
+use crate::error::JournalError;
+use crate::journal::{
+    Appended, Capabilities, CommitInput, Config, Durability, Environment, Journal, JournalStats,
+    Operation,
+};
+use crate::log::{Background, Log, Shared};
+use crate::registry::Scheme;
+use crate::segments::{Kept, list};
+use crate::workers::{Signal, Wake};
+
+const NAME: &str = "redo";
+/// Smallest segment: header, and room for a few batches.
+const SEGMENT_BYTES_MIN: u64 = 4 * DIRECT_ALIGN as u64;
+/// How often a refused preparation is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+/// How often the thread that prepares looks without being asked.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The row of the registry.
+pub(crate) const SCHEME: Scheme = Scheme {
+    name: NAME,
+    description: "the values that each transaction wrote, in one log per worker",
+    durabilities: &[Durability::Relaxed, Durability::Strict],
+    capabilities: Capabilities {
+        records_commits: true,
+        records_operations: false,
+        replays_by_key: true,
+    },
+    open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
+};
+
+/// What the background threads share with the callers.
+#[derive(Debug)]
+struct Core {
+    shared: Arc<Shared>,
+    logs: Box<[Log]>,
+    flusher: Signal,
+    preparer: Signal,
+}
+
+#[derive(Debug)]
+struct Redo {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Segments of logs that this incarnation does not have.
+    retired: Mutex<Vec<Kept>>,
+}
+
+impl Redo {
+    fn open(env: &Environment, config: &Config) -> Result<Self, JournalError> {
+        check(config)?;
+        let closing = Closing::new(config.logs, config.floor);
+        let shared = Arc::new(Shared {
+            disk: Arc::clone(&env.disk),
+            clock: Arc::clone(&env.clock),
+            config: config.clone(),
+            closing,
+        });
+        let open = |log| {
+            let found = list(&*env.disk, log, config.incarnation)?;
+            Log::open(log, env, &shared, found)
+        };
+        let logs = (0..config.logs).map(open).collect::<Result<Box<[Log]>, JournalError>>()?;
+        let mut retired = Vec::new();
+        for log in config.logs..LOG_NONE {
+            let found = list(&*env.disk, log, config.incarnation)?;
+            found.spares.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
+            retired.extend(found.kept);
+        }
+        let (flusher, preparer) = (Signal::default(), Signal::default());
+        let core = Arc::new(Core { shared, logs, flusher, preparer });
+        let redo = Redo { core, threads: Mutex::default(), retired: Mutex::new(retired) };
+        if config.background {
+            redo.start()?;
+        }
+        Ok(redo)
+    }
+
+    fn start(&self) -> Result<(), JournalError> {
+        let mut threads = self.threads.lock();
+        let core = Arc::clone(&self.core);
+        threads.push(spawn("log-flusher", move || core.run_flusher())?);
+        let core = Arc::clone(&self.core);
+        threads.push(spawn("log-preparer", move || core.run_preparer())?);
+        Ok(())
+    }
+
+    /// Ends the threads; their panics are errors.
+    fn stop(&self) -> Result<(), JournalError> {
+        self.core.flusher.stop();
+        self.core.preparer.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_iter().try_for_each(|thread| Ok(thread.join()?))
+    }
+}
+
+impl Drop for Redo {
+    fn drop(&mut self) {
+        // A panic of a thread has shown itself as a failure of the log that it served.
+        let _ = self.stop();
+    }
+}
+
+impl Core {
+    fn log(&self, log: u8) -> Result<&Log, JournalError> {
+        let logs = self.closing().logs();
+        self.logs.get(usize::from(log)).ok_or(JournalError::UnknownLog { log, logs })
+    }
+
+    fn closing(&self) -> &Closing {
+        &self.shared.closing
+    }
+
+    fn flush(&self, log: &Log) -> Result<u64, JournalError> {
+        let gsn = log.last_gsn();
+        log.flush_to(gsn)?;
+        Ok(gsn)
+    }
+
+    /// Writes full batches as they come, and flushes everything twice per interval.
+    fn run_flusher(&self) {
+        let clock = &self.shared.clock;
+        let period_ns = (self.shared.config.interval / 2).as_nanos().max(1) as u64;
+        let mut due_ns = clock.monotonic_ns() + period_ns;
+        loop {
+            let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
+            if left_ns > 0 && self.flusher.wait(Duration::from_nanos(left_ns)) == Wake::Stop {
+                return;
+            }
+            let due = clock.monotonic_ns() >= due_ns;
+            if due {
+                due_ns = clock.monotonic_ns() + period_ns;
+            }
+            for log in &self.logs {
+                // A failure is kept by the log and reported to everybody who asks it.
+                if due {
+                    let _ = self.flush(log);
+                    log.trim();
+                } else {
+                    let _ = log.write_out();
+                }
+            }
+        }
+    }
+
+    /// Keeps prepared segments in stock.
+    fn run_preparer(&self) {
+        let mut stocked = false;
+        loop {
+            let pause = if stocked { LOOK } else { RETRY };
+            stocked = true;
+            for log in &self.logs {
+                stocked &= log.stock().fill();
+            }
+            // After a refusal nobody's hurry shortens the pause.
+            if !stocked {
+                self.shared.clock.sleep(RETRY);
+            }
+            if self.preparer.wait(pause) == Wake::Stop {
+                return;
+            }
+        }
+    }
+}
+
+impl Journal for Redo {
+    #[inline]
+    fn append(&self, log: u8, commit: &CommitInput<'_>) -> Result<Appended, JournalError> {
+        let core = &*self.core;
+        let background = Background {
+            batch_full: &|| core.flusher.work(),
+            segment_taken: &|| core.preparer.work(),
+        };
+        let stamp = core.log(log)?.append(commit, &background)?;
+        Ok(Appended { stamp })
+    }
+
+    fn admit(&self, log: u8) -> Result<(), JournalError> {
+        self.core.log(log)?.admit()
+    }
+
+    fn append_operation(
+        &self,
+        _log: u8,
+        _operation: &Operation<'_>,
+    ) -> Result<Appended, JournalError> {
+        Err(JournalError::Unsupported { scheme: NAME, what: "record operations" })
+    }
+
+    fn read_operation(
+        &self,
+        _position: Stamp,
+        _visit: &mut dyn FnMut(&Record<'_>),
+    ) -> Result<(), JournalError> {
+        Err(JournalError::Unsupported { scheme: NAME, what: "read records back" })
+    }
+
+    fn flush(&self, log: u8) -> Result<u64, JournalError> {
+        self.core.flush(self.core.log(log)?)
+    }
+
+    fn flush_all(&self) -> Result<(), JournalError> {
+        self.core.logs.iter().try_for_each(|log| self.core.flush(log).map(drop))
+    }
+
+    fn health(&self) -> Result<(), JournalError> {
+        self.core.logs.iter().try_for_each(Log::health)
+    }
+
+    #[inline]
+    fn closed(&self, log: u8) -> u64 {
+        let known = log < self.core.closing().logs();
+        if known { self.core.closing().closed(log) } else { self.core.shared.config.floor }
+    }
+
+    #[inline]
+    fn is_closed(&self, stamp: Stamp) -> bool {
+        self.core.closing().is_closed(stamp)
+    }
+
+    fn make_closed(&self, stamps: &[Stamp]) -> Result<(), JournalError> {
+        let (core, closing) = (&*self.core, self.core.closing());
+        for &stamp in stamps {
+            let given_out = |log: &Log| stamp.gsn() <= log.last_gsn();
+            if !closing.is_closed(stamp) && !core.log(stamp.log()).is_ok_and(given_out) {
+                return Err(JournalError::UnknownStamp { stamp, logs: closing.logs() });
+            }
+            while let Some(next) = closing.blocker(stamp) {
+                core.log(next.log)?.flush_to(next.gsn)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn> {
+        let position = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn_before(epoch) };
+        (0..).zip(&self.core.logs).map(position).collect()
+    }
+
+    fn bytes_since(&self, positions: &[LogGsn]) -> u64 {
+        let retired: u64 = self.retired.lock().iter().map(|kept| kept.bytes).sum();
+        let bytes = |(log, of): (u8, &Log)| of.bytes_above(position_of(positions, log).unwrap_or(0));
+        retired + (0..).zip(&self.core.logs).map(bytes).sum::<u64>()
+    }
+
+    fn release_below(&self, floor: u64, positions: &[LogGsn]) -> Result<(), JournalError> {
+        for (log, of) in (0..).zip(&self.core.logs) {
+            of.release_below(position_of(positions, log).unwrap_or(floor))?;
+        }
+        // Their incarnations all ended below our floor.
+        if floor >= self.core.shared.config.floor {
+            let mut retired = self.retired.lock();
+            while let Some(kept) = retired.last() {
+                self.core.shared.disk.remove(&kept.path)?;
+                retired.pop();
+            }
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> JournalStats {
+        let mut stats = JournalStats::default();
+        for log in &self.core.logs {
+            log.count(&mut stats);
+        }
+        stats.open_dependencies = self.core.closing().waiting() as u64;
+        stats
+    }
+
+    fn close(&self) -> Result<Vec<LogGsn>, JournalError> {
+        self.core.logs.iter().for_each(|log| log.refuse(JournalError::Closed));
+        self.flush_all()?;
+        self.stop()?;
+        let last = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn() };
+        Ok((0..).zip(&self.core.logs).map(last).collect())
+    }
+}
+
+fn position_of(positions: &[LogGsn], log: u8) -> Option<u64> {
+    positions.iter().find(|position| position.log == log).map(|position| position.gsn)
+}
+
+fn check(config: &Config) -> Result<(), JournalError> {
+    let refuse = |field, value, requirement| {
+        Err(JournalError::Configuration { field, value, requirement })
+    };
+    if config.logs == 0 {
+        return refuse("logs", 0, "a journal has 1 to 255 logs");
+    }
+    if config.segment_bytes < SEGMENT_BYTES_MIN
+        || !config.segment_bytes.is_multiple_of(DIRECT_ALIGN as u64)
+    {
+        let requirement = "a segment is a multiple of 4096 bytes, at least 16384";
+        return refuse("segment bytes", config.segment_bytes, requirement);
+    }
+    if config.floor >= GSN_MAX {
+        return refuse("gsn floor", config.floor, "the store has used up its 2^52 gsns");
+    }
+    if config.batch_bytes == 0 || config.buffer_bytes < config.batch_bytes {
+        let requirement = "it holds at least one batch, and a batch at least one byte";
+        return refuse("buffer bytes", config.buffer_bytes as u64, requirement);
+    }
+    if config.interval.is_zero() {
+        return refuse("flush interval", 0, "it is greater than zero");
+    }
+    if !SCHEME.durabilities.contains(&config.durability) {
+        let requirement = "redo is relaxed or strict";
+        return refuse("durability", config.durability as u64, requirement);
+    }
+    Ok(())
+}

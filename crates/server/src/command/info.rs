@@ -1,0 +1,322 @@
+//! INFO: the fields that dashboards read. What Redis says of RDB files is said of
+//! checkpoints here.
+
+use std::fmt::Write;
+
+use super::connection::REDIS_VERSION;
+use super::{COMMANDS, is};
+use crate::config::DATABASES;
+use crate::context::Ctx;
+use crate::registry::RELAXED;
+use crate::resp::Args;
+use crate::shared::Shared;
+use crate::stats::{LATENCY_BUCKETS, WorkerStats};
+
+type Writer = fn(&mut String, &Shared);
+
+/// One section.
+pub(crate) struct Section {
+    name: &'static str,
+    /// Part of a plain `INFO`.
+    by_default: bool,
+    write: Writer,
+}
+
+static SECTIONS: &[Section] = &[
+    Section { name: "Server", by_default: true, write: server },
+    Section { name: "Clients", by_default: true, write: clients },
+    Section { name: "Memory", by_default: true, write: memory },
+    Section { name: "Persistence", by_default: true, write: persistence },
+    Section { name: "Stats", by_default: true, write: stats },
+    Section { name: "Replication", by_default: true, write: replication },
+    Section { name: "CPU", by_default: true, write: cpu },
+    Section { name: "Modules", by_default: true, write: |_, _| {} },
+    Section { name: "Commandstats", by_default: false, write: commandstats },
+    Section { name: "Errorstats", by_default: true, write: errorstats },
+    Section { name: "Latencystats", by_default: false, write: latencystats },
+    Section { name: "Cluster", by_default: true, write: cluster },
+    Section { name: "Keyspace", by_default: true, write: keyspace },
+];
+
+impl Section {
+    /// The sections that the arguments name.
+    pub(crate) fn chosen(args: Args<'_>) -> Vec<&'static Self> {
+        let named = |section: &&Self| {
+            args.len() == 1 && section.by_default
+                || args.from(1).any(|arg| {
+                    is(arg, "all")
+                        || is(arg, "everything")
+                        || is(arg, "default") && section.by_default
+                        || is(arg, section.name)
+                })
+        };
+        SECTIONS.iter().filter(named).collect()
+    }
+}
+
+/// Writes the sections.
+pub(crate) fn write_info(out: &mut String, ctx: &Ctx<'_>, sections: &[&'static Section]) {
+    for (i, section) in sections.iter().enumerate() {
+        if i > 0 {
+            out.push_str("\r\n");
+        }
+        out.push_str(&format!("# {}\r\n", section.name));
+        (section.write)(out, ctx.shared);
+    }
+}
+
+/// Appends a line `name:value`.
+fn field(out: &mut String, name: &str, value: impl std::fmt::Display) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{name}:{value}\r\n");
+}
+
+/// A number of bytes for people, as Redis prints it.
+fn human(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    for (unit, size) in UNITS {
+        if bytes >= size {
+            return format!("{:.2}{unit}", bytes as f64 / size as f64);
+        }
+    }
+    format!("{bytes}B")
+}
+
+fn uptime_s(shared: &Shared) -> u64 {
+    shared.config.clock.wall_ms().saturating_sub(shared.started_ms) / 1000
+}
+
+fn server(out: &mut String, shared: &Shared) {
+    field(out, "redis_version", REDIS_VERSION);
+    field(out, "redis_git_sha1", "00000000");
+    field(out, "redis_git_dirty", 0);
+    field(out, "redis_build_id", "stillpoint");
+    field(out, "redis_mode", "standalone");
+    field(out, "stillpoint_version", env!("CARGO_PKG_VERSION"));
+    field(out, "os", std::env::consts::OS);
+    field(out, "arch_bits", usize::BITS);
+    field(out, "monotonic_clock", "POSIX clock_gettime");
+    field(out, "multiplexing_api", "epoll");
+    field(out, "process_id", std::process::id());
+    field(out, "process_supervised", "no");
+    field(out, "run_id", &shared.run_id);
+    field(out, "tcp_port", shared.port);
+    field(out, "server_time_usec", shared.config.clock.wall_ms() * 1000);
+    field(out, "uptime_in_seconds", uptime_s(shared));
+    field(out, "uptime_in_days", uptime_s(shared) / 86_400);
+    field(out, "hz", 10);
+    field(out, "configured_hz", 10);
+    field(out, "executable", "stillpoint");
+    field(out, "config_file", "");
+    field(out, "io_threads_active", u8::from(shared.config.threads > 1));
+    field(out, "event_loops", shared.config.threads);
+}
+
+fn clients(out: &mut String, shared: &Shared) {
+    let all = shared.registry.all();
+    field(out, "connected_clients", all.len());
+    field(out, "cluster_connections", 0);
+    field(out, "maxclients", shared.params.maxclients.load(RELAXED));
+    let biggest = |of: fn(&crate::registry::ClientInfo) -> usize| {
+        all.iter().map(|info| of(info)).max().unwrap_or(0)
+    };
+    let input = biggest(|info| info.input_bytes.load(RELAXED));
+    let output = biggest(|info| info.output_bytes.load(RELAXED));
+    field(out, "client_recent_max_input_buffer", input);
+    field(out, "client_recent_max_output_buffer", output);
+    field(out, "blocked_clients", 0);
+    field(out, "tracking_clients", 0);
+    field(out, "clients_in_timeout_table", 0);
+}
+
+fn memory(out: &mut String, shared: &Shared) {
+    let used = shared.used_memory();
+    let peak = shared.totals.peak_memory.load(RELAXED).max(used);
+    let resident = stillpoint_io::resident_bytes().unwrap_or(used);
+    let total = stillpoint_io::total_memory_bytes().unwrap_or(0);
+    let dataset = shared.engine.held_bytes();
+    for (name, bytes) in [
+        ("used_memory", used),
+        ("used_memory_rss", resident),
+        ("used_memory_peak", peak),
+        ("total_system_memory", total),
+        ("maxmemory", shared.engine.max_memory_bytes()),
+    ] {
+        field(out, name, bytes);
+        field(out, &format!("{name}_human"), human(bytes));
+    }
+    field(out, "used_memory_dataset", dataset);
+    field(out, "used_memory_overhead", used.saturating_sub(dataset));
+    field(out, "used_memory_startup", 0);
+    field(out, "used_memory_lua", 0);
+    field(out, "used_memory_scripts", 0);
+    field(out, "maxmemory_policy", "noeviction");
+    field(out, "mem_fragmentation_ratio", format!("{:.2}", resident as f64 / used.max(1) as f64));
+    field(out, "mem_clients_normal", shared.client_memory.load(RELAXED));
+    field(out, "mem_allocator", "slabs");
+    field(out, "active_defrag_running", 0);
+    field(out, "lazyfree_pending_objects", 0);
+}
+
+fn persistence(out: &mut String, shared: &Shared) {
+    let state = shared.engine.checkpoint_state();
+    field(out, "loading", 0);
+    field(out, "async_loading", 0);
+    field(out, "current_cow_size", state.copied_bytes);
+    field(out, "current_save_keys_processed", state.records_done);
+    field(out, "current_save_keys_total", state.records_total);
+    field(out, "rdb_changes_since_last_save", state.changes_since);
+    field(out, "rdb_bgsave_in_progress", u8::from(state.running));
+    let last_ms = shared.engine.last_checkpoint_wall_ms();
+    let last_ms = if last_ms == 0 { shared.started_ms } else { last_ms };
+    field(out, "rdb_last_save_time", last_ms / 1000);
+    field(out, "rdb_last_bgsave_status", if state.last_failed { "err" } else { "ok" });
+    let seconds = |ms: Option<u64>| ms.map_or(-1, |ms| ms.div_ceil(1000) as i64);
+    field(out, "rdb_last_bgsave_time_sec", seconds(state.last_duration_ms));
+    field(out, "rdb_current_bgsave_time_sec", seconds(state.running_for_ms));
+    field(out, "rdb_saves", state.completed);
+    field(out, "rdb_last_cow_size", state.last_copied_bytes);
+    field(out, "aof_enabled", u8::from(shared.engine.has_journal()));
+    field(out, "aof_rewrite_in_progress", 0);
+    field(out, "aof_rewrite_scheduled", 0);
+    field(out, "aof_last_bgrewrite_status", "ok");
+    field(out, "aof_last_write_status", if state.log_failed { "err" } else { "ok" });
+    field(out, "aof_current_size", state.log_bytes);
+}
+
+fn stats(out: &mut String, shared: &Shared) {
+    let totals = &shared.totals;
+    field(out, "total_connections_received", totals.connections.load(RELAXED));
+    field(out, "total_commands_processed", shared.sum(|w| w.commands.get()));
+    {
+        let rates = shared.rates.lock();
+        field(out, "instantaneous_ops_per_sec", rates.commands.per_second() as u64);
+        field(out, "total_net_input_bytes", shared.sum(|w| w.net_in.get()));
+        field(out, "total_net_output_bytes", shared.sum(|w| w.net_out.get()));
+        let kbps = |rate: f64| format!("{:.2}", rate / 1024.0);
+        field(out, "instantaneous_input_kbps", kbps(rates.net_in.per_second()));
+        field(out, "instantaneous_output_kbps", kbps(rates.net_out.per_second()));
+    }
+    field(out, "rejected_connections", totals.rejected_connections.load(RELAXED));
+    field(out, "sync_full", 0);
+    field(out, "sync_partial_ok", 0);
+    field(out, "sync_partial_err", 0);
+    field(out, "expired_keys", shared.sum(|w| w.expired.get()));
+    field(out, "evicted_keys", 0);
+    field(out, "evicted_clients", 0);
+    field(out, "keyspace_hits", shared.sum(|w| w.hits.get()));
+    field(out, "keyspace_misses", shared.sum(|w| w.misses.get()));
+    field(out, "pubsub_channels", 0);
+    field(out, "pubsub_patterns", 0);
+    field(out, "latest_fork_usec", 0);
+    field(out, "total_forks", 0);
+    field(out, "total_error_replies", shared.sum(|w| w.errors.get()));
+    field(out, "accept_errors", totals.accept_errors.load(RELAXED));
+    field(out, "total_reads_processed", shared.sum(|w| w.reads.get()));
+    field(out, "total_writes_processed", shared.sum(|w| w.writes.get()));
+    let flushes = shared.sum(|w| w.flushes.get());
+    field(out, "log_flushes", flushes);
+    let flush_us = shared.sum(|w| w.flush_nanoseconds.get()) / 1000;
+    field(out, "log_flush_usec_mean", flush_us.checked_div(flushes).unwrap_or(0));
+    field(
+        out,
+        "client_query_buffer_limit_disconnections",
+        totals.query_limit_disconnects.load(RELAXED),
+    );
+    field(
+        out,
+        "client_output_buffer_limit_disconnections",
+        totals.output_limit_disconnects.load(RELAXED),
+    );
+}
+
+fn replication(out: &mut String, shared: &Shared) {
+    field(out, "role", "master");
+    field(out, "connected_slaves", 0);
+    field(out, "master_failover_state", "no-failover");
+    field(out, "master_replid", &shared.run_id);
+    field(out, "master_repl_offset", 0);
+    field(out, "repl_backlog_active", 0);
+}
+
+/// User and system time are counted together, as user time.
+fn cpu(out: &mut String, _: &Shared) {
+    let seconds = stillpoint_io::process_cpu_ns() as f64 / 1e9;
+    field(out, "used_cpu_sys", "0.000000");
+    field(out, "used_cpu_user", format!("{seconds:.6}"));
+    field(out, "used_cpu_sys_children", "0.000000");
+    field(out, "used_cpu_user_children", "0.000000");
+}
+
+fn commandstats(out: &mut String, shared: &Shared) {
+    for spec in COMMANDS.all() {
+        let sum = |of: fn(&crate::stats::CommandStats) -> u64| {
+            shared.sum(|w: &WorkerStats| of(w.command(spec.id)))
+        };
+        let calls = sum(|c| c.calls.get());
+        let rejected = sum(|c| c.rejected.get());
+        let failed = sum(|c| c.failed.get());
+        if calls + rejected + failed == 0 {
+            continue;
+        }
+        let usec = sum(|c| c.nanoseconds.get()) as f64 / 1000.0;
+        let value = format!(
+            "calls={calls},usec={},usec_per_call={:.2},rejected_calls={rejected},failed_calls={failed}",
+            usec as u64,
+            usec / calls.max(1) as f64,
+        );
+        field(out, &format!("cmdstat_{}", spec.full_name()), value);
+    }
+}
+
+fn errorstats(out: &mut String, shared: &Shared) {
+    let errors = shared.sum(|w| w.errors.get());
+    if errors > 0 {
+        field(out, "errorstat_ERR", format!("count={errors}"));
+    }
+}
+
+fn latencystats(out: &mut String, shared: &Shared) {
+    for spec in COMMANDS.all() {
+        let mut buckets = [0u64; LATENCY_BUCKETS];
+        for worker in &shared.workers {
+            for (sum, counter) in buckets.iter_mut().zip(&worker.command(spec.id).latency) {
+                *sum += counter.get();
+            }
+        }
+        let total: u64 = buckets.iter().sum();
+        if total == 0 {
+            continue;
+        }
+        let percentile = |share: f64| {
+            let rank = (total as f64 * share).ceil() as u64;
+            let mut sum = 0;
+            let bucket = buckets.iter().position(|n| {
+                sum += n;
+                sum >= rank
+            });
+            1u64 << bucket.unwrap_or(0)
+        };
+        let value = format!(
+            "p50={}.000,p99={}.000,p99.9={}.000",
+            percentile(0.5),
+            percentile(0.99),
+            percentile(0.999)
+        );
+        field(out, &format!("latency_percentiles_usec_{}", spec.full_name()), value);
+    }
+}
+
+fn cluster(out: &mut String, _: &Shared) {
+    field(out, "cluster_enabled", 0);
+}
+
+fn keyspace(out: &mut String, shared: &Shared) {
+    for db in 0..DATABASES {
+        let keys = shared.engine.table_len(db);
+        if keys > 0 {
+            let expires = shared.expiring(db);
+            field(out, &format!("db{db}"), format!("keys={keys},expires={expires},avg_ttl=0"));
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! From bytes to a batch: which requests run now, and which wait for those before them.
+//!
+//! Requests of one client are answered in order; those of different clients may run
+//! in any. Commands over declared keys go into the batch, so that the memory of all
+//! of them is fetched together. Others run while planning, once the client has
+//! nothing in the batch; until then they wait for the next round.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::conn::Conn;
+use crate::client::{Client, ReplyMode};
+use crate::command::{
+    Flags, Handler, Spec, describe_all, declare_exec, exec_needs_gate, queue, resolve, run_exec,
+    run_exec_alone,
+};
+use crate::context::{Ctx, Local};
+use crate::engine_api::{Abort, Batch, KeySet, Session, Tx, TxError};
+use crate::error::{CmdError, CmdResult};
+use crate::registry::RELAXED;
+use crate::resp::{Args, Mark, Reply, Span};
+use crate::shared::Shared;
+
+/// Calls of one round; beyond, prefetched lines would push each other out of the cache.
+const ROUND_CALLS: usize = 256;
+
+/// One call of the batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    conn: u32,
+    /// Where the request begins in the client's input.
+    base: u32,
+    first_span: u32,
+    spans: u32,
+    pub(crate) spec: &'static Spec,
+}
+
+/// The clients of an event loop by number; a number is used again once it is free.
+#[derive(Debug, Default)]
+pub(crate) struct Conns {
+    places: Vec<Option<Box<Conn>>>,
+    free: Vec<usize>,
+}
+
+impl Conns {
+    pub(crate) fn insert(&mut self, make: impl FnOnce(usize) -> Option<Conn>) -> Option<usize> {
+        let id = self.free.pop().unwrap_or(self.places.len());
+        match make(id) {
+            Some(conn) if id == self.places.len() => self.places.push(Some(Box::new(conn))),
+            Some(conn) => self.places[id] = Some(Box::new(conn)),
+            None => {
+                if id < self.places.len() {
+                    self.free.push(id);
+                }
+                return None;
+            }
+        }
+        Some(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Conn> {
+        self.places.get_mut(id)?.as_deref_mut()
+    }
+
+    pub(crate) fn remove(&mut self, id: usize) -> Option<Box<Conn>> {
+        let conn = self.places.get_mut(id)?.take()?;
+        self.free.push(id);
+        Some(conn)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
+        self.places.iter().enumerate().filter(|(_, c)| c.is_some()).map(|(id, _)| id)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.iter().all(Option::is_none)
+    }
+}
+
+/// What the planner leaves of a client's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Planned {
+    /// No whole request is left, or nothing more is to be executed.
+    Drained,
+    /// More to do in the next round.
+    More,
+    /// Too many replies wait to be taken.
+    Blocked,
+}
+
+/// Decision about one request.
+enum Verdict {
+    Batch(&'static Spec),
+    Now(&'static Spec),
+    Queue(&'static Spec),
+    Refuse(Option<&'static Spec>, CmdError),
+    /// `CLIENT PAUSE`: look again later.
+    HoldBack,
+}
+
+/// The batch of one round and what it is made from.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) calls: Vec<Call>,
+    spans: Vec<Span>,
+}
+
+impl Plan {
+    pub(crate) fn clear(&mut self) {
+        self.calls.clear();
+        self.spans.clear();
+    }
+
+    /// Takes as many requests of a client as may run in this round.
+    pub(crate) fn take(
+        &mut self,
+        id: usize,
+        conn: &mut Conn,
+        shared: &Arc<Shared>,
+        local: &mut Local,
+        session: &mut Session,
+    ) -> Planned {
+        loop {
+            if conn.client.closing || conn.broken {
+                return Planned::Drained;
+            }
+            if self.calls.len() >= ROUND_CALLS {
+                return Planned::More;
+            }
+            if conn.is_blocked() {
+                return Planned::Blocked;
+            }
+            let used = match conn.held {
+                Some(used) => used,
+                None => {
+                    let limits = conn.limits(shared);
+                    match conn.parser.next(&mut conn.input[conn.start..], &limits) {
+                        Ok(Some(used)) => used,
+                        Ok(None) => {
+                            conn.wants_input = true;
+                            return Planned::Drained;
+                        }
+                        Err(_) if conn.pending > 0 => return Planned::More,
+                        Err(error) => {
+                            conn.reply.error(&format!("ERR {error}"));
+                            local.stats.errors.add(1);
+                            conn.client.closing = true;
+                            return Planned::Drained;
+                        }
+                    }
+                }
+            };
+            if !self.place(id, conn, used, shared, local, session) {
+                conn.held = Some(used);
+                return Planned::More;
+            }
+            conn.held = None;
+            conn.start += used;
+        }
+    }
+
+    /// Puts the parsed request of `used` bytes where it belongs; false if it must wait.
+    fn place(
+        &mut self,
+        id: usize,
+        conn: &mut Conn,
+        used: usize,
+        shared: &Arc<Shared>,
+        local: &mut Local,
+        session: &mut Session,
+    ) -> bool {
+        let request = &conn.input[conn.start..conn.start + used];
+        let args = Args::new(request, conn.parser.spans());
+        if args.is_empty() {
+            return true;
+        }
+        let verdict = judge(shared, &conn.client, args);
+        if let Verdict::Batch(spec) = verdict {
+            let first_span = self.spans.len() as u32;
+            self.spans.extend_from_slice(conn.parser.spans());
+            let spans = args.len() as u32;
+            let (conn_id, base) = (id as u32, conn.start as u32);
+            self.calls.push(Call { conn: conn_id, base, first_span, spans, spec });
+            conn.pending += 1;
+            return true;
+        }
+        if conn.pending > 0 || matches!(verdict, Verdict::HoldBack) {
+            return false;
+        }
+        let (client, reply) = (&mut conn.client, &mut conn.reply);
+        let mut ctx = Ctx { client, reply, shared, local, first_slot: 0 };
+        run_now(&mut ctx, verdict, args, session);
+        true
+    }
+}
+
+/// Decides about a request.
+fn judge(shared: &Shared, client: &Client, args: Args<'_>) -> Verdict {
+    let spec = match resolve(shared.lookup, args) {
+        Ok(spec) => spec,
+        Err(error) => {
+            // Before authentication nobody is told which commands there are.
+            let error = if client.authenticated { error } else { NO_AUTH };
+            return Verdict::Refuse(None, error);
+        }
+    };
+    if !client.authenticated && !spec.flags.has(Flags::NO_AUTH) {
+        return Verdict::Refuse(Some(spec), NO_AUTH);
+    }
+    if is_paused(shared, spec) {
+        return Verdict::HoldBack;
+    }
+    if client.multi.is_some() && !spec.flags.has(Flags::IN_MULTI) {
+        return Verdict::Queue(spec);
+    }
+    match spec.handler {
+        Handler::Keyed(_) if spec.name == "watch" && client.multi.is_some() => {
+            Verdict::Refuse(Some(spec), CmdError::fixed("ERR WATCH inside MULTI is not allowed"))
+        }
+        Handler::Keyed(_) => Verdict::Batch(spec),
+        Handler::Exec if !exec_needs_gate(client) => Verdict::Batch(spec),
+        _ => Verdict::Now(spec),
+    }
+}
+
+const NO_AUTH: CmdError = CmdError::fixed("NOAUTH Authentication required.");
+
+fn is_paused(shared: &Shared, spec: &Spec) -> bool {
+    // Acquire: pairs with the Release in `CLIENT PAUSE`.
+    let until_ms = shared.paused_until_ms.load(Ordering::Acquire);
+    if until_ms == 0 || spec.parent == "client" {
+        return false;
+    }
+    let all = shared.paused_all.load(Ordering::Relaxed);
+    let concerned = all || spec.flags.has(Flags::WRITE) || matches!(spec.handler, Handler::Exec);
+    concerned && shared.config.clock.monotonic_ns() / 1_000_000 < until_ms
+}
+
+/// Runs a request that is not for the batch.
+fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Session) {
+    let mark = ctx.reply.mark();
+    let start_ns = ctx.shared.config.clock.monotonic_ns();
+    let (spec, result) = match verdict {
+        Verdict::Now(spec) => (Some(spec), dispatch(ctx, spec, args, session)),
+        Verdict::Queue(spec) => (None, queue(ctx, spec, args)),
+        Verdict::Refuse(spec, error) => {
+            if let Some(spec) = spec {
+                ctx.local.stats.command(spec.id).rejected.add(1);
+            }
+            if let Some(multi) = ctx.client.multi.as_mut() {
+                multi.dirty |= spec.is_none_or(|spec| spec.name != "watch");
+            }
+            (None, Err(error))
+        }
+        Verdict::Batch(_) | Verdict::HoldBack => (None, Ok(())),
+    };
+    if let Err(error) = result {
+        ctx.answer_error(mark, &error);
+        ctx.local.stats.errors.add(1);
+        if let Some(spec) = spec {
+            ctx.local.stats.command(spec.id).failed.add(1);
+        }
+    }
+    settle_reply(ctx.client, ctx.reply, mark);
+    if let Some(spec) = spec {
+        let took_ns = ctx.shared.config.clock.monotonic_ns() - start_ns;
+        note_time(ctx.shared, ctx.local, ctx.client, spec, args, took_ns);
+    }
+}
+
+fn dispatch(
+    ctx: &mut Ctx<'_>,
+    spec: &'static Spec,
+    args: Args<'_>,
+    session: &mut Session,
+) -> CmdResult {
+    ctx.count_call(spec);
+    ctx.client.info.last_command.store(u32::from(spec.id) + 1, RELAXED);
+    let shared = Arc::clone(ctx.shared);
+    match spec.handler {
+        Handler::Pure(run) => run(ctx, args),
+        Handler::Store(run) => {
+            let _place = shared.gate.enter(ctx.local.worker);
+            run(ctx, args, session)
+        }
+        Handler::Exec => {
+            let _places = shared.gate.alone();
+            run_exec_alone(ctx, session)
+        }
+        Handler::Container(_) => describe_all(ctx, args),
+        Handler::Keyed(_) => Ok(()),
+    }
+}
+
+/// Drops the reply of a client that wants none.
+#[inline]
+fn settle_reply(client: &mut Client, reply: &mut Reply, mark: Mark) {
+    if client.reply_mode != ReplyMode::On {
+        reply.truncate(mark);
+        client.reply_mode = match client.reply_mode {
+            ReplyMode::SkipNext => ReplyMode::Skip,
+            ReplyMode::Skip => ReplyMode::On,
+            mode => mode,
+        };
+    }
+}
+
+/// Counts a command's time; notes it if it was slow.
+fn note_time(
+    shared: &Shared,
+    local: &Local,
+    client: &Client,
+    spec: &Spec,
+    args: Args<'_>,
+    took_ns: u64,
+) {
+    local.stats.count_time(spec.id, took_ns);
+    let took_us = took_ns / 1000;
+    let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
+    let unix_s = local.now_ms / 1000;
+    if limit_us >= 0 && took_us >= limit_us.cast_unsigned() && !spec.flags.has(Flags::SKIP_SLOWLOG) {
+        let max_len = shared.params.slowlog_max_len.load(RELAXED);
+        let name = client.info.names.lock().name.clone();
+        let address = client.info.address.to_string();
+        shared.slowlog.push(max_len, unix_s, took_us, args, address, name);
+    }
+    note_latency(shared, spec, unix_s, took_us / 1000);
+}
+
+fn note_latency(shared: &Shared, spec: &Spec, unix_s: u64, took_ms: u64) {
+    let threshold_ms = shared.params.latency_threshold_ms.load(RELAXED);
+    if threshold_ms > 0 && took_ms >= threshold_ms {
+        let event = if spec.flags.has(Flags::FAST) { "fast-command" } else { "command" };
+        shared.latency.note(event, unix_s, took_ms);
+    }
+}
+
+/// One round: the calls of the plan as a batch of transactions.
+pub(crate) struct Round<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) conns: &'a mut Conns,
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) local: &'a mut Local,
+    /// Take the time of each call, not only of the round.
+    pub(crate) time_each: bool,
+    /// Where the reply of the call that runs now begins.
+    mark: Option<Mark>,
+}
+
+impl<'a> Round<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        conns: &'a mut Conns,
+        shared: &'a Arc<Shared>,
+        local: &'a mut Local,
+        time_each: bool,
+    ) -> Self {
+        Self { plan, conns, shared, local, time_each, mark: None }
+    }
+
+    /// Executes the round and counts its time.
+    pub(crate) fn execute(&mut self, session: &mut Session) {
+        let start_ns = self.shared.config.clock.monotonic_ns();
+        {
+            let _place = self.shared.gate.enter(self.local.worker);
+            session.execute(self);
+        }
+        let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
+        let mean_ns = took_ns / self.plan.calls.len().max(1) as u64;
+        for call in &self.plan.calls {
+            if let Some(conn) = self.conns.get_mut(call.conn as usize) {
+                conn.pending = 0;
+                conn.client.info.last_command.store(u32::from(call.spec.id) + 1, RELAXED);
+            }
+            if !self.time_each {
+                self.local.stats.count_time(call.spec.id, mean_ns);
+            }
+        }
+        if let [only] = self.plan.calls[..] {
+            note_latency(self.shared, only.spec, self.local.now_ms / 1000, took_ns / 1_000_000);
+        }
+    }
+}
+
+impl Plan {
+    fn args<'b>(&'b self, call: &Call, input: &'b [u8]) -> Args<'b> {
+        let spans = call.first_span as usize..(call.first_span + call.spans) as usize;
+        Args::new(&input[call.base as usize..], &self.spans[spans])
+    }
+}
+
+impl Batch for Round<'_> {
+    fn len(&self) -> usize {
+        self.plan.calls.len()
+    }
+
+    fn declare(&mut self, i: usize, keys: &mut KeySet) {
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
+        if matches!(call.spec.handler, Handler::Exec) {
+            declare_exec(&mut conn.client, keys);
+        } else {
+            let args = self.plan.args(call, &conn.input);
+            call.spec.declare_keys(args, conn.client.db, keys);
+        }
+    }
+
+    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), Abort> {
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return Err(Abort) };
+        let args = self.plan.args(call, &conn.input);
+        let mark = conn.reply.mark();
+        self.mark = Some(mark);
+        let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
+        let mut ctx = Ctx {
+            client: &mut conn.client,
+            reply: &mut conn.reply,
+            shared: self.shared,
+            local: self.local,
+            first_slot: 0,
+        };
+        ctx.count_call(call.spec);
+        let result = match call.spec.handler {
+            Handler::Keyed(run) => run(&mut ctx, args, tx),
+            _ => run_exec(&mut ctx, tx),
+        };
+        let done = result.map_err(|error| {
+            ctx.answer_error(mark, &error);
+            ctx.local.stats.errors.add(1);
+            ctx.local.stats.command(call.spec.id).failed.add(1);
+            Abort
+        });
+        if self.time_each {
+            let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
+            note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
+        }
+        if done.is_err() {
+            settle_reply(&mut conn.client, &mut conn.reply, mark);
+        }
+        done
+    }
+
+    fn done(&mut self, i: usize, _: bool) {
+        let Some(mark) = self.mark.take() else { return };
+        if let Some(conn) = self.conns.get_mut(self.plan.calls[i].conn as usize) {
+            settle_reply(&mut conn.client, &mut conn.reply, mark);
+        }
+    }
+
+    fn failed(&mut self, i: usize, error: TxError) {
+        let mark = self.mark.take();
+        if error == TxError::Aborted {
+            return;
+        }
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
+        let mark = mark.unwrap_or_else(|| conn.reply.mark());
+        conn.reply.truncate(mark);
+        conn.reply.error(&CmdError::Store(error).message());
+        self.local.stats.errors.add(1);
+        self.local.stats.command(call.spec.id).failed.add(1);
+        if matches!(call.spec.handler, Handler::Exec) {
+            conn.client.multi = None;
+            conn.client.watched.clear();
+        }
+        settle_reply(&mut conn.client, &mut conn.reply, mark);
+    }
+}

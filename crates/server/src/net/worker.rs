@@ -1,0 +1,414 @@
+//! One event loop.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mio::{Events, Interest, Poll, Token};
+
+use super::conn::{Conn, Incoming, ReadOutcome};
+use super::plan::{Conns, Plan, Planned, Round};
+use super::Listener;
+use crate::client::Client;
+use crate::context::Local;
+use crate::engine_api::Session;
+use crate::error::ServerError;
+use crate::expire::{Cycle, delete_expired};
+use crate::registry::{ClientInfo, RELAXED};
+use crate::shared::Shared;
+
+/// The token of the listening socket.
+pub(crate) const LISTENER: Token = Token(usize::MAX);
+/// The token of the mailbox.
+pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
+
+/// Time between two looks at timeouts, expiry and the like.
+const TICK_MS: u64 = 100;
+/// Bytes read from one client in one pass.
+const READ_BYTES: usize = 256 << 10;
+/// Requests executed before sockets are looked at again.
+const PASS_CALLS: usize = 8192;
+/// Buffers up to this size are never the reason to disconnect a client.
+const SMALL_CLIENT_BYTES: usize = 64 << 10;
+
+/// One event loop: its sockets, its clients, its session.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    number: usize,
+    poll: Poll,
+    listener: Option<Listener>,
+    shared: Arc<Shared>,
+    session: Session,
+    local: Local,
+    conns: Conns,
+    plan: Plan,
+    cycle: Cycle,
+    scratch: Box<[u8]>,
+    /// Clients with something to read, execute or write that no event will announce.
+    ready: Vec<usize>,
+    /// Clients to look at after the rounds.
+    touched: Vec<usize>,
+    now_ms: u64,
+    next_tick_ms: u64,
+    drain_until_ms: Option<u64>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        number: usize,
+        poll: Poll,
+        listener: Option<Listener>,
+        shared: Arc<Shared>,
+        session: Session,
+    ) -> Self {
+        let local = Local::new(number, Arc::clone(&shared.workers[number]));
+        Self {
+            number,
+            poll,
+            listener,
+            session,
+            local,
+            conns: Conns::default(),
+            plan: Plan::default(),
+            cycle: Cycle::new(number),
+            scratch: vec![0; READ_BYTES].into_boxed_slice(),
+            ready: Vec::new(),
+            touched: Vec::new(),
+            now_ms: 0,
+            next_tick_ms: 0,
+            drain_until_ms: None,
+            shared,
+        }
+    }
+
+    /// Runs until the server is to end and the clients have their replies.
+    ///
+    /// # Errors
+    /// When the poll breaks, or commits cannot be made durable.
+    pub(crate) fn run(&mut self) -> Result<(), ServerError> {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            self.wait(&mut events)?;
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    MAILBOX => self.adopt(),
+                    Token(id) => self.note_event(id, event.is_readable()),
+                }
+            }
+            self.pass()?;
+            if self.now_ms >= self.next_tick_ms {
+                self.tick()?;
+            }
+            if self.shared.is_stopping() && self.drain() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
+        let timeout_ms = if self.ready.is_empty() {
+            self.next_tick_ms.saturating_sub(self.monotonic_ms())
+        } else {
+            0
+        };
+        match self.poll.poll(events, Some(Duration::from_millis(timeout_ms))) {
+            Err(source) if source.kind() != ErrorKind::Interrupted => {
+                return Err(ServerError::Loop { what: "waiting for sockets", source });
+            }
+            Err(_) => events.clear(),
+            Ok(()) => {}
+        }
+        self.now_ms = self.monotonic_ms();
+        self.local.now_ms = self.shared.config.clock.wall_ms();
+        Ok(())
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        self.shared.config.clock.monotonic_ns() / 1_000_000
+    }
+
+    fn accept(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            listener.accept(&self.shared);
+        }
+    }
+
+    /// Takes over the clients handed to this loop.
+    fn adopt(&mut self) {
+        for incoming in self.shared.mailboxes.take(self.number) {
+            let id = self.adopt_one(incoming);
+            match id {
+                Some(id) => self.ready.push(id),
+                None => self.shared.mailboxes.forget(self.number),
+            }
+        }
+    }
+
+    fn adopt_one(&mut self, incoming: Incoming) -> Option<usize> {
+        let Self { conns, poll, shared, local, now_ms, number, .. } = self;
+        let Incoming { mut stream, address } = incoming;
+        conns.insert(|id| {
+            let both = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(id), both).ok()?;
+            let local_address = stream.local_addr().unwrap_or(address);
+            let info = Arc::new(ClientInfo {
+                id: shared.registry.next_id(),
+                address,
+                local_address,
+                worker: *number,
+                created_ms: local.now_ms,
+                last_ms: local.now_ms.into(),
+                ..ClientInfo::blank(address)
+            });
+            shared.registry.insert(Arc::clone(&info));
+            let client = Client::new(info, !shared.auth.is_required());
+            Some(Conn::new(stream, client, shared.config.output_buffer_bytes, *now_ms))
+        })
+    }
+
+    fn note_event(&mut self, id: usize, readable: bool) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.readable |= readable;
+            self.ready.push(id);
+        }
+    }
+
+    /// Reads, executes, makes durable, writes.
+    fn pass(&mut self) -> Result<(), ServerError> {
+        let mut active = std::mem::take(&mut self.ready);
+        active.retain(|&id| self.read(id));
+        let executed = self.rounds(active);
+        if !self.local.expired.is_empty() {
+            let Self { session, local, .. } = self;
+            delete_expired(session, &mut local.expired, local.now_ms, &local.stats);
+        }
+        if executed && self.shared.config.strict {
+            self.flush()?;
+        }
+        let touched = std::mem::take(&mut self.touched);
+        for &id in &touched {
+            self.finish(id);
+        }
+        self.touched = touched;
+        self.touched.clear();
+        Ok(())
+    }
+
+    /// Reads from a client if it has room for requests; true if it may have some to execute.
+    fn read(&mut self, id: usize) -> bool {
+        let Self { conns, scratch, local, shared, touched, now_ms, .. } = self;
+        let Some(conn) = conns.get_mut(id) else { return false };
+        if conn.touched {
+            return false;
+        }
+        conn.touched = true;
+        touched.push(id);
+        if conn.readable && conn.wants_input && !conn.client.closing {
+            if let ReadOutcome::Some(n) = conn.read(scratch) {
+                local.stats.net_in.add(n as u64);
+                local.stats.reads.add(1);
+                conn.active_ms = *now_ms;
+                if exceeds_limits(conn, shared) {
+                    shared.totals.query_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+                    conn.broken = true;
+                }
+            }
+        }
+        !conn.broken && conn.start < conn.input.len()
+    }
+
+    /// Plans and executes until the clients have no more requests or it is time to look
+    /// at the sockets again. True if anything was executed.
+    fn rounds(&mut self, mut active: Vec<usize>) -> bool {
+        let mut executed = 0;
+        let mut again = Vec::new();
+        while !active.is_empty() {
+            self.plan.clear();
+            for &id in &active {
+                let Self { plan, conns, shared, local, session, .. } = self;
+                let Some(conn) = conns.get_mut(id) else { continue };
+                conn.wants_input = false;
+                if plan.take(id, conn, shared, local, session) == Planned::More {
+                    again.push(id);
+                }
+                executed += 1;
+            }
+            let calls = self.plan.calls.len();
+            if calls > 0 {
+                let Self { plan, conns, shared, local, session, .. } = self;
+                let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
+                let time_each = (0..1000).contains(&limit_us);
+                Round::new(plan, conns, shared, local, time_each).execute(session);
+                executed += calls;
+            } else {
+                // Nobody could go on: CLIENT PAUSE holds them back.
+                again.clear();
+            }
+            active.clear();
+            std::mem::swap(&mut active, &mut again);
+            if executed > PASS_CALLS {
+                break;
+            }
+        }
+        self.ready.append(&mut active);
+        executed > 0
+    }
+
+    fn flush(&mut self) -> Result<(), ServerError> {
+        let clock = &self.shared.config.clock;
+        let start_ns = clock.monotonic_ns();
+        let done = self.session.flush();
+        let took_ns = clock.monotonic_ns() - start_ns;
+        self.local.stats.flushes.add(1);
+        self.local.stats.flush_nanoseconds.add(took_ns);
+        done.map_err(|error| ServerError::Flush(error.to_string()))
+    }
+
+    /// Sends a client's replies and settles its accounts.
+    fn finish(&mut self, id: usize) {
+        let Self { conns, local, shared, now_ms, ready, .. } = self;
+        let Some(conn) = conns.get_mut(id) else { return };
+        conn.touched = false;
+        let was_blocked = conn.is_blocked();
+        if conn.reply.overflowed() {
+            shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+            conn.broken = true;
+        }
+        if conn.unsent() > 0 {
+            let sent = conn.write(*now_ms);
+            local.stats.net_out.add(sent as u64);
+            local.stats.writes.add(1);
+        }
+        let killed = conn.client.info.killed.load(Ordering::Acquire);
+        let over = conn.client.closing || (conn.end_of_input && conn.wants_input);
+        if conn.broken || killed || (over && conn.unsent() == 0) {
+            return self.close(id);
+        }
+        conn.compact();
+        let bytes = conn.memory();
+        account(shared, conn.counted_bytes, bytes);
+        conn.counted_bytes = bytes;
+        publish(conn, local.now_ms, bytes);
+        let unblocked = was_blocked && !conn.is_blocked();
+        let may_read = (conn.readable || conn.end_of_input) && conn.wants_input;
+        if unblocked || may_read {
+            ready.push(id);
+        }
+    }
+
+    fn close(&mut self, id: usize) {
+        let Some(mut conn) = self.conns.remove(id) else { return };
+        // The socket leaves the poll when it is closed in any case.
+        let _ = self.poll.registry().deregister(&mut conn.stream);
+        account(&self.shared, conn.counted_bytes, 0);
+        self.shared.registry.remove(conn.client.info.id);
+        self.shared.mailboxes.forget(self.number);
+    }
+
+    /// What is due ten times a second.
+    fn tick(&mut self) -> Result<(), ServerError> {
+        self.next_tick_ms = self.now_ms + TICK_MS;
+        self.adopt();
+        if self.listener.as_ref().is_some_and(|listener| listener.retry) {
+            self.accept();
+        }
+        self.look_after_clients();
+        let deleted = self.shared.params.active_expiry.load(RELAXED)
+            && self.cycle.run(&mut self.session, &self.shared, self.local.now_ms);
+        if deleted && self.shared.config.strict {
+            self.flush()?;
+        }
+        self.session.idle();
+        if self.number == 0 {
+            let now_ns = self.shared.config.clock.monotonic_ns();
+            let mut rates = self.shared.rates.lock();
+            rates.commands.sample(now_ns, self.shared.sum(|w| w.commands.get()));
+            rates.net_in.sample(now_ns, self.shared.sum(|w| w.net_in.get()));
+            rates.net_out.sample(now_ns, self.shared.sum(|w| w.net_out.get()));
+            drop(rates);
+            self.shared.used_memory();
+        }
+        Ok(())
+    }
+
+    /// Disconnects the idle, the slow and the killed; lets the paused go on.
+    fn look_after_clients(&mut self) {
+        let timeout_ms = self.shared.params.timeout_s.load(RELAXED).saturating_mul(1000);
+        let slow_ms = self.shared.config.slow_reader_s.saturating_mul(1000);
+        let ids: Vec<usize> = self.conns.ids().collect();
+        for id in ids {
+            let Some(conn) = self.conns.get_mut(id) else { continue };
+            let idle_ms = self.now_ms.saturating_sub(conn.active_ms);
+            let stuck_ms = self.now_ms.saturating_sub(conn.progress_ms);
+            if conn.unsent() == 0 {
+                conn.progress_ms = self.now_ms;
+            }
+            let idle = timeout_ms > 0 && idle_ms > timeout_ms && conn.unsent() == 0;
+            let slow = slow_ms > 0 && conn.unsent() > 0 && stuck_ms > slow_ms;
+            if slow {
+                let totals = &self.shared.totals;
+                totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+            }
+            if idle || slow || conn.client.info.killed.load(Ordering::Acquire) {
+                self.close(id);
+            } else if !conn.is_blocked() && conn.start < conn.input.len() && !conn.wants_input {
+                self.ready.push(id);
+            }
+        }
+    }
+
+    /// Lets the clients take their last replies; true when all is done.
+    fn drain(&mut self) -> bool {
+        if let Some(mut listener) = self.listener.take() {
+            // It leaves the poll when it is closed in any case.
+            let _ = self.poll.registry().deregister(listener.socket());
+        }
+        let drain_ms = self.shared.config.drain_s * 1000;
+        let until_ms = *self.drain_until_ms.get_or_insert(self.now_ms + drain_ms);
+        self.adopt();
+        let ids: Vec<usize> = self.conns.ids().collect();
+        for id in ids {
+            let Some(conn) = self.conns.get_mut(id) else { continue };
+            let executing = conn.start < conn.input.len() && !conn.wants_input;
+            if conn.unsent() == 0 && !executing {
+                self.close(id);
+            }
+        }
+        self.conns.is_empty() || self.now_ms >= until_ms
+    }
+}
+
+/// True if a client's unfinished request is too long, or all clients together hold too much
+/// and this one is not small.
+fn exceeds_limits(conn: &Conn, shared: &Shared) -> bool {
+    if conn.input.len() > shared.config.query_buffer_bytes {
+        return true;
+    }
+    let total = shared.client_memory.load(Ordering::Relaxed);
+    total > shared.config.client_memory_bytes && conn.memory() > SMALL_CLIENT_BYTES
+}
+
+/// Replaces `before` bytes of a client by `after` in the total.
+fn account(shared: &Shared, before: usize, after: usize) {
+    // Relaxed: a sum; nothing is read in its order.
+    match after.checked_sub(before) {
+        Some(0) => {}
+        Some(more) => drop(shared.client_memory.fetch_add(more as u64, Ordering::Relaxed)),
+        None => drop(shared.client_memory.fetch_sub((before - after) as u64, Ordering::Relaxed)),
+    }
+}
+
+/// Brings what others see of a client up to date.
+fn publish(conn: &Conn, now_ms: u64, bytes: usize) {
+    let (client, info) = (&conn.client, &conn.client.info);
+    info.last_ms.store(now_ms, RELAXED);
+    info.db.store(u32::from(client.db), RELAXED);
+    info.multi.store(client.multi.as_ref().map_or(0, |m| m.len() as u32 + 1), RELAXED);
+    info.watched.store(client.watched.len() as u32, RELAXED);
+    info.input_bytes.store(conn.input.len(), RELAXED);
+    info.output_bytes.store(conn.unsent(), RELAXED);
+    info.memory_bytes.store(bytes, RELAXED);
+    info.resp3.store(conn.reply.is_resp3(), RELAXED);
+}

@@ -1,0 +1,276 @@
+//! Filling a store before it is served: checkpoints loaded, logs replayed.
+//!
+//! Nobody else uses the store meanwhile but other loaders, and no two of them touch one key.
+
+use std::sync::Arc;
+
+use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_sync::lock_word;
+
+use crate::arena::Kind;
+use crate::blob;
+use crate::cell::{Cell, INLINE_VALUE_BYTES_MAX, cell_bytes};
+use crate::commit_log::NoLog;
+use crate::error::TxError;
+use crate::index::Inserted;
+use crate::stamp::ABSENT;
+use crate::store::{Store, mark_of};
+use crate::table::{Table, TableId};
+use crate::worker::Worker;
+
+/// A change of one key, as a log has it.
+#[derive(Clone, Copy, Debug)]
+pub enum Replayed<'a> {
+    /// It has this value.
+    Put {
+        /// Tag of the value.
+        tag: u8,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// It has no value.
+    Delete,
+    /// A range of its value changes.
+    Patch {
+        /// Where the range begins: inside the value or at its end.
+        offset: usize,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+}
+
+/// Puts records into a store that is not served yet. One per thread.
+#[derive(Debug)]
+pub struct Loader {
+    worker: Worker,
+}
+
+impl Loader {
+    /// A loader; `None` if the store has as many workers as it has room for.
+    pub fn new(store: Arc<Store>) -> Option<Self> {
+        let mut worker = Worker::new(store, Box::new(NoLog::default()))?;
+        worker.enter();
+        Some(Self { worker })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        self.worker.store()
+    }
+
+    /// Keyed hash of a key.
+    pub fn hash(&self, table: TableId, key: &[u8]) -> u64 {
+        self.worker.store.hash(table, key)
+    }
+
+    /// Generation of a table; records of other generations are not to be loaded.
+    pub fn generation(&self, table: TableId) -> Option<u32> {
+        self.worker.tables.get(table).map(|table| table.generation)
+    }
+
+    /// Brings the index line of a key nearer that will be loaded soon.
+    #[inline]
+    pub fn prefetch(&self, table: TableId, hash: u64) {
+        if let Some(table) = self.worker.tables.get(table) {
+            table.index.prefetch(hash);
+        }
+    }
+
+    /// Loads a record of a checkpoint.
+    pub fn put(
+        &mut self,
+        table: TableId,
+        hash: u64,
+        key: &[u8],
+        tag: u8,
+        value: &[u8],
+    ) -> Result<(), TxError> {
+        self.apply(table, hash, key, 0, Replayed::Put { tag, value })
+    }
+
+    /// Applies a change with its gsn. Changes of one key must come in the order of their gsns;
+    /// one that is not newer than what the key has is skipped, unless its gsn is 0.
+    pub fn apply(
+        &mut self,
+        id: TableId,
+        hash: u64,
+        key: &[u8],
+        gsn: u64,
+        change: Replayed<'_>,
+    ) -> Result<(), TxError> {
+        let table = self
+            .worker
+            .tables
+            .get(id)
+            .ok_or(TxError::NoSuchTable(id))?
+            .clone();
+        let existing = table
+            .index
+            .find(hash, |cell| self.worker.store.cell(cell).has_key(key));
+        let number = match existing {
+            Some(number) => number,
+            None => {
+                let len = if let Replayed::Put { value, .. } = change {
+                    value.len()
+                } else {
+                    0
+                };
+                self.insert(&table, hash, key, len)?
+            }
+        };
+        let before = self.worker.store.cell(number).stamp_word();
+        if gsn != 0 && existing.is_some() && Stamp::from_bits(before).gsn() >= gsn {
+            return Ok(());
+        }
+        self.write(&table, number, hash, key, Stamp::new(gsn, LOG_NONE), change)
+    }
+
+    fn insert(
+        &mut self,
+        table: &Table,
+        hash: u64,
+        key: &[u8],
+        value_len: usize,
+    ) -> Result<u64, TxError> {
+        let number = self.new_cell(table, hash, key, value_len)?;
+        match table
+            .index
+            .insert(self.worker.number, hash, number, |_| false)
+        {
+            Inserted::New => Ok(number),
+            Inserted::Existing(_) => unreachable!("no key was compared"),
+            Inserted::Full => Err(TxError::IndexFull(table.id)),
+        }
+    }
+
+    fn new_cell(
+        &mut self,
+        table: &Table,
+        hash: u64,
+        key: &[u8],
+        value_len: usize,
+    ) -> Result<u64, TxError> {
+        let Worker { cache, store, .. } = &mut self.worker;
+        let arena = &store.memory().arena;
+        let bytes = cell_bytes(key.len(), value_len, 1);
+        let number = cache.allocate(arena, table.owner, Kind::Record, bytes)?;
+        let (code, block_bytes) = Cell::key_code_for(key);
+        let block = match block_bytes {
+            None => 0,
+            Some(bytes) => {
+                cache.allocate(arena, table.owner, Kind::Block, bytes.next_multiple_of(8))?
+            }
+        };
+        let lock = lock_word::free(code, mark_of(store.driver().now().epoch()));
+        store
+            .cell(number)
+            .initialise(key, block, lock, table.floor_stamp(hash));
+        Ok(number)
+    }
+
+    fn write(
+        &mut self,
+        table: &Table,
+        number: u64,
+        hash: u64,
+        key: &[u8],
+        stamp: Stamp,
+        change: Replayed<'_>,
+    ) -> Result<(), TxError> {
+        let cell = self.worker.store.cell(number);
+        let was_absent = cell.stamp_word() & ABSENT != 0;
+        let old_blob = cell.blob();
+        match change {
+            Replayed::Delete => {
+                cell.end_delete(stamp);
+                let owner = table.owner;
+                self.worker.reclaim.add(owner, table.id, number, hash);
+            }
+            Replayed::Put { tag, value } if value.len() <= cell.inline_capacity() => {
+                cell.put_inline(tag, value);
+                cell.end_write(stamp);
+            }
+            Replayed::Put { tag, value } if was_absent && value.len() <= INLINE_VALUE_BYTES_MAX => {
+                let larger = self.new_cell(table, hash, key, value.len())?;
+                let cell = self.worker.store.cell(larger);
+                cell.put_inline(tag, value);
+                cell.end_write(stamp);
+                table.index.replace(hash, number, larger);
+                self.worker.store.cell(number).kill();
+                self.worker.reclaim.retire_cell(table.owner, number);
+            }
+            Replayed::Put { tag, value } => {
+                let Worker { cache, store, .. } = &mut self.worker;
+                let blob = blob::create(store.memory(), cache, table.owner, value)?;
+                let cell = store.cell(number);
+                cell.put_large(tag, blob);
+                cell.end_write(stamp);
+            }
+            Replayed::Patch { offset, bytes } => {
+                return self.patch(table, number, hash, key, stamp, offset, bytes);
+            }
+        }
+        if let Some(blob) = old_blob {
+            self.worker.reclaim.retire_blob(blob);
+        }
+        let change = i64::from(was_absent) - i64::from(matches!(change, Replayed::Delete));
+        if change != 0 {
+            table.count(self.worker.number, change);
+        }
+        Ok(())
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one place of the write, spelled out"
+    )]
+    fn patch(
+        &mut self,
+        table: &Table,
+        number: u64,
+        hash: u64,
+        key: &[u8],
+        stamp: Stamp,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        let cell = self.worker.store.cell(number);
+        let len = cell.value().map_or(0, |value| value.len());
+        if cell.value().is_none() || offset > len {
+            return Err(TxError::PatchOutsideValue { offset, len });
+        }
+        if let Some(old) = cell.blob() {
+            let tag = cell.value().map_or(0, |value| value.tag());
+            let Worker { cache, store, .. } = &mut self.worker;
+            let blob = blob::patched(store.memory(), cache, table.owner, old, offset, bytes)?;
+            let cell = store.cell(number);
+            cell.put_large(tag, blob);
+            cell.end_write(stamp);
+            self.worker.reclaim.retire_blob(old);
+        } else if offset + bytes.len() <= cell.inline_capacity() {
+            cell.patch_inline(offset, bytes);
+            cell.end_write(stamp);
+        } else {
+            let value = cell.value().expect("seen above");
+            let (tag, mut whole) = (value.tag(), value.to_vec());
+            whole.resize(offset + bytes.len(), 0);
+            whole[offset..].copy_from_slice(bytes);
+            return self.write(
+                table,
+                number,
+                hash,
+                key,
+                stamp,
+                Replayed::Put { tag, value: &whole },
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.worker.collect_garbage();
+        self.worker.exit();
+    }
+}
