@@ -1,1 +1,36 @@
-//! Checkpoint schemes, their registry, the writer and the reader of checkpoints. Knows no journal and no sockets.
+//! Checkpoint schemes, their registry, the writer and the reader of checkpoints. Knows no journal
+//! and no sockets.
+//!
+//! A *scheme* ([`registry`]) says how a consistent image of a live store comes about. The *cycle*
+//! ([`run_checkpoint`]) moves the phases, owns the threads and keeps the pace. The *writer*
+//! ([`PartSink`]) takes records from everyone and puts them into part files; the *reader*
+//! ([`load`], [`verify`], [`for_each_record`]) brings them back, or says exactly what is damaged.
+//!
+//! ```text
+//! workers ── hand-outs ──┐
+//!                        ├─► PartSink: lanes ─► full blocks ─► writer threads ─► part-NNN
+//! capture threads ───────┘             ▲ bounded ▲
+//! ```
+//!
+//! A checkpoint exists once a manifest that names it is durable; the manifest belongs to the
+//! engine. [`Written::into_entry`] is what goes into it, and everything that an entry names has
+//! been flushed, directories included, before [`PartSink::finish`] returns.
+
+mod cycle;
+mod error;
+mod pace;
+mod progress;
+mod reader;
+pub mod registry;
+mod schemes;
+mod writer;
+
+pub use cycle::{Captured, Cycle, Observer, run_checkpoint, take_checkpoint};
+pub use error::{CheckpointError, Damage, DamageCause, LoadError};
+pub use pace::Pace;
+pub use progress::{Progress, ProgressSnapshot};
+pub use reader::{
+    LoadOptions, LoadSummary, LoadedRecord, Visit, VisitError, for_each_record, load, verify,
+};
+pub use registry::{Capabilities, Row, Scheme, SchemeOptions, UnknownScheme};
+pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_checkpoint::Codec;
+pub use stillpoint_format::manifest::Codec;
 use stillpoint_io::{Clock, Disk, RealClock, RealDisk, RealRng, Rng};
 
 use crate::error::Error;
@@ -35,7 +35,8 @@ pub struct Config {
     pub codec: Codec,
     /// Threads that capture a checkpoint.
     pub checkpoint_threads: usize,
-    /// Checkpoints that are kept. The log is kept back to the oldest of them.
+    /// Checkpoints that are kept; the older ones for `stillpoint restore`. The log is kept back to
+    /// the newest.
     pub keep_checkpoints: usize,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,

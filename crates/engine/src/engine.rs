@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::manifest::{CleanShutdown, IncarnationEntry, Manifest, TableEntry};
+use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_io::{Disk, JoinHandle};
 use stillpoint_journal::{Durability, Journal, JournalError};
-use stillpoint_recovery::{Progress, RecoverySummary};
-use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker};
+use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
+use stillpoint_store::{CellPolicy, Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed, Release}};
 
@@ -31,7 +32,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) store: Arc<Store>,
-    pub(crate) scheme: Arc<dyn Checkpointer>,
+    /// What takes checkpoints, if the scheme takes any.
+    pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) records_commits: bool,
     pub(crate) acknowledges_closed: bool,
@@ -121,13 +123,13 @@ impl Engine {
             return Err(Error::InUse(disk.describe(Path::new(""))));
         };
         let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
-        let scheme = scheme_row.open();
+        let scheme = scheme_row.build(&SchemeOptions { workers: Self::workers(&config) });
         let environment = &config.environment;
         let manifest = match catalog::read(&*disk)? {
             Some(manifest) => manifest,
             None => catalog::fresh(&*environment.rng, environment.clock.wall_ms()),
         };
-        let plan = stillpoint_recovery::plan(&*disk, manifest, config.recovery_threads)?;
+        let plan = Self::plan(&config, &disk, manifest, progress)?;
         let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
         let incarnation = plan.incarnation;
         // Before anything is served: the cut, and the floor of the new incarnation.
@@ -140,7 +142,8 @@ impl Engine {
                 cut: None,
             });
         })?;
-        let store = Self::new_store(&config, &plan.manifest, plan.epoch, scheme.clone())?;
+        crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
+        let store = Self::new_store(&config, &plan.manifest, plan.epoch, scheme.policy.clone())?;
         let recovered = stillpoint_recovery::run(
             &disk,
             &plan,
@@ -157,13 +160,18 @@ impl Engine {
                 && config.durability.acknowledges_closed(),
             disk,
             store,
-            scheme,
+            scheme: scheme.checkpointer,
             journal,
             catalog,
             incarnation,
             floor: plan.gsn_floor,
             procedures: Procedures::default(),
-            checkpoints: Checkpoints::new(&plan.manifest, environment.clock.monotonic_ns()),
+            checkpoints: Checkpoints::new(
+                &plan.manifest,
+                config.checkpoint_every,
+                recovered.log_bytes,
+                environment.clock.monotonic_ns(),
+            ),
             commits: Mutex::default(),
             recovered,
             failed: AtomicBool::new(false),
@@ -177,23 +185,44 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Workers of the store: sessions, and recovery's loaders or the capture threads.
+    fn workers(config: &Config) -> usize {
+        config.sessions + config.recovery_threads.max(config.checkpoint_threads) + 1
+    }
+
+    fn plan(
+        config: &Config,
+        disk: &Arc<dyn Disk>,
+        manifest: Manifest,
+        progress: &mut (dyn FnMut(&Progress) + Send),
+    ) -> Result<Plan, Error> {
+        let clock = &*config.environment.clock;
+        let start_ns = clock.monotonic_ns();
+        let report = Mutex::new(progress);
+        Ok(stillpoint_recovery::plan(disk, manifest, config.recovery_threads, &|done, total| {
+            (report.lock())(&Progress {
+                stage: Stage::Scan,
+                bytes_done: done,
+                bytes_total: total,
+                elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+            });
+        })?)
+    }
+
     fn new_store(
         config: &Config,
         manifest: &Manifest,
         epoch: u64,
-        scheme: Arc<dyn Checkpointer>,
+        policy: Arc<dyn CellPolicy>,
     ) -> Result<Arc<Store>, Error> {
         let store = Arc::new(Store::new(
             &StoreConfig {
                 max_memory_bytes: config.max_memory_bytes,
-                // Sessions, recovery's loaders, and the capture threads.
-                workers: config.sessions
-                    + config.recovery_threads.max(config.checkpoint_threads)
-                    + 1,
+                workers: Self::workers(config),
                 hash_seed: manifest.hash_seed,
                 epoch,
             },
-            scheme,
+            policy,
         )?);
         for table in &manifest.tables {
             store.set_table(TableId(table.id), table.generation)?;
@@ -333,14 +362,9 @@ impl Engine {
             Box::new(CountingLog { log: NoLog::above(shared.floor), commits: commits.clone() })
         };
         let worker = Worker::new(shared.store.clone(), commit_log)
-            .filter(|worker| worker.number() < self.worker_limit())
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
         shared.commits.lock().push(commits);
         Ok(Session::new(shared.clone(), worker, log))
-    }
-
-    fn worker_limit(&self) -> usize {
-        self.shared.store.driver().windows().capacity()
     }
 
     /// Makes a procedure callable by name. A name registered again means the new procedure.
@@ -390,7 +414,7 @@ impl Engine {
         self.stop_threads()?;
         let shared = &self.shared;
         shared.health()?;
-        if !shared.records_commits {
+        if !shared.records_commits && shared.scheme.is_some() {
             crate::checkpoints::take(shared)?;
         }
         let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;

@@ -1,1 +1,83 @@
-//! A transactional storage engine that keeps data at memory speed, never stops to save it, and brings it back exactly.
+//! A transactional storage engine that keeps data at memory speed, never stops to save it, and
+//! brings it back exactly.
+//!
+//! ```
+//! # let directory = tempfile::tempdir()?;
+//! use stillpoint::{Config, Engine, Mode, TxError};
+//!
+//! let engine = Engine::open(Config::new(directory.path()))?;
+//! let accounts = engine.table("accounts")?;
+//! let mut session = engine.session()?;
+//! session.transact(|tx| {
+//!     tx.put(accounts, b"alice", 0, &100u64.to_le_bytes())?;
+//!     tx.put(accounts, b"bob", 0, &0u64.to_le_bytes())
+//! })?;
+//!
+//! // Serializable: whoever looks sees both changes or none.
+//! session.transact(|tx| {
+//!     let read = |value: Option<stillpoint::ValueRef<'_>>| value.and_then(|v| v.u64_at(0)).unwrap_or(0);
+//!     let (alice, bob) = (read(tx.get(accounts, b"alice")?), read(tx.get(accounts, b"bob")?));
+//!     tx.put(accounts, b"alice", 0, &(alice - 30).to_le_bytes())?;
+//!     tx.put(accounts, b"bob", 0, &(bob + 30).to_le_bytes())
+//! })?;
+//!
+//! engine.checkpoint()?; // nothing stops meanwhile
+//! drop(session);
+//! engine.close()?;
+//!
+//! let engine = Engine::open(Config::new(directory.path()))?;
+//! let mut out = Vec::new();
+//! engine.session()?.read(engine.table("accounts")?, b"bob", &mut out)?;
+//! assert_eq!(out, 30u64.to_le_bytes());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The promise: an acknowledged commit of the chosen durability survives; recovery yields every
+//! acknowledged transaction and a set closed under dependency; damage is reported, never returned
+//! as data.
+
+mod catalog;
+mod checkpoints;
+mod config;
+mod engine;
+mod error;
+mod log;
+pub mod offline;
+mod procedure;
+mod session;
+mod stats;
+
+pub use checkpoints::{CheckpointDone, CheckpointStatus};
+pub use config::{Codec, Config, Durability, Environment};
+pub use engine::Engine;
+pub use error::Error;
+pub use procedure::{Arguments, StoredProcedure};
+pub use session::Session;
+pub use stats::Stats;
+pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
+pub use stillpoint_store::{
+    Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx, TxError, ValueRef,
+};
+
+/// Names and descriptions of the checkpoint schemes, for help texts.
+pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    stillpoint_checkpoint::registry::REGISTRY.iter().map(|row| (row.name, row.about))
+}
+
+/// Names and descriptions of the journals, for help texts.
+pub fn journal_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    stillpoint_journal::registry::SCHEMES.iter().map(|row| (row.name, row.description))
+}
+
+fn checkpoint_row(name: &str) -> Result<&'static stillpoint_checkpoint::Row, Error> {
+    stillpoint_checkpoint::registry::find(name)
+        .map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
+}
+
+fn journal_row(name: &str) -> Result<&'static stillpoint_journal::registry::Scheme, Error> {
+    stillpoint_journal::registry::find(name).ok_or_else(|| {
+        let known: Vec<_> = journal_schemes().map(|(name, _)| name).collect();
+        let reason = format!("unknown journal {name:?}; known are: {}", known.join(", "));
+        Error::Config { setting: "journal", reason }
+    })
+}

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::Stamp;
+use stillpoint_format::log::{PatchRange, WritesEncoder};
+use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{CommitInput, Journal};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused};
+use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Patches};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,6 +18,26 @@ pub(crate) struct SessionLog {
     pub(crate) log: u8,
     pub(crate) commits: CommitCounter,
     pub(crate) wants_dependencies: bool,
+}
+
+/// Ranges that fit the stack; more go through a vector.
+const RANGES: usize = 4;
+
+fn patch(
+    encoder: &mut WritesEncoder<'_>,
+    (table, generation, key): (u16, u32, &[u8]),
+    mut patches: Patches<'_>,
+) -> Result<(), EncodeError> {
+    let range = |(offset, bytes): (usize, _)| PatchRange { offset: offset as u32, bytes };
+    let mut few = [PatchRange { offset: 0, bytes: &[] }; RANGES];
+    for at in 0..RANGES {
+        match patches.next() {
+            Some(next) => few[at] = range(next),
+            None => return encoder.patch(table, generation, key, &few[..at]),
+        }
+    }
+    let all: Vec<_> = few.into_iter().chain(patches.map(range)).collect();
+    encoder.patch(table, generation, key, &all)
 }
 
 impl CommitLog for SessionLog {
@@ -35,7 +56,7 @@ impl CommitLog for SessionLog {
                         }
                         Change::Delete => encoder.delete(table, generation, key)?,
                         Change::Patch(patches) => {
-                            encoder.patch(table, generation, key, patches)?;
+                            patch(encoder, (table, generation, key), patches)?;
                         }
                     }
                 }

@@ -83,7 +83,6 @@ impl<T: Arguments> Arguments for Option<T> {
 macro_rules! tuple_arguments {
     ($($($name:ident),*;)*) => {$(
         #[expect(non_snake_case, reason = "a type's name serves as its value's")]
-        #[expect(clippy::unused_unit, reason = "the empty tuple is one of the rows")]
         impl<$($name: Arguments),*> Arguments for ($($name,)*) {
             fn encode(&self, out: &mut Vec<u8>) {
                 let ($($name,)*) = self;

@@ -144,7 +144,9 @@ fn a_power_loss_leaves_only_what_was_written_and_all_that_was_flushed() {
             for crash_seed in 0..8 {
                 let context = format!("{tearing:?}, run {seed}, crash {crash_seed}");
                 let image = disk.crash_image(crash_seed);
-                history.check(&bytes_of(&image, "f"), tearing, &context);
+                let found = bytes_of(&image, "f");
+                history.check(&found, tearing, &context);
+                assert_zeros_beyond(&image, found.len(), &context);
                 // The process dies first, and the power goes before the next one flushes.
                 let image = disk.crash_image(seed).kill();
                 assert_eq!(
@@ -164,6 +166,19 @@ fn a_power_loss_leaves_only_what_was_written_and_all_that_was_flushed() {
             }
         }
     }
+}
+
+/// What a crash cut off does not come back when the file grows again.
+fn assert_zeros_beyond(disk: &SimDisk, len: usize, context: &str) {
+    let file = disk
+        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    file.set_len(30_000).expect("grow");
+    let grown = bytes_of(disk, "f");
+    assert!(
+        grown[len..].iter().all(|byte| *byte == 0),
+        "{context}: {len} bytes, then no zeros"
+    );
 }
 
 #[test]
@@ -213,16 +228,44 @@ fn unflushed_sectors_are_lost_kept_reordered_overtaken_and_torn() {
 }
 
 #[test]
+fn every_sector_that_a_ragged_write_touches_is_in_doubt() {
+    let disk = SimDisk::new(0);
+    disk.set_tearing(Tearing::Never);
+    let file = create_durably(&disk, "f", &[1; 4 * SECTOR]);
+    // The last byte of one sector, a whole one, and the first byte of a third.
+    file.write_at(&[2; SECTOR + 2], SECTOR as u64 - 1)
+        .expect("write");
+    assert_eq!(disk.unflushed_sectors(), 3);
+    let mut found = BTreeSet::new();
+    for after in disk.crash_states(0..400) {
+        let bytes = bytes_of(&after, "f");
+        found.insert((bytes[SECTOR - 1], bytes[SECTOR], bytes[2 * SECTOR]));
+        assert_eq!(
+            (bytes[0], bytes[2 * SECTOR + 1], bytes[3 * SECTOR]),
+            (1, 1, 1)
+        );
+    }
+    assert_eq!(found.len(), 8, "each of the three for itself: {found:?}");
+}
+
+#[test]
 fn a_length_is_either_way_until_flushed() {
     let disk = SimDisk::new(0);
-    let file = create_durably(&disk, "f", &[1; 1000]);
+    let whole = [1; 10_000];
+    let file = create_durably(&disk, "f", &whole);
     file.set_len(10).expect("set length");
-    file.set_len(2000).expect("set length");
-    let lens: BTreeSet<usize> = disk
-        .crash_states(0..200)
-        .map(|after| bytes_of(&after, "f").len())
-        .collect();
-    assert_eq!(lens, BTreeSet::from([10, 1000, 2000]));
+    file.set_len(20_000).expect("set length");
+    let mut found = BTreeMap::new();
+    for after in disk.crash_states(0..400) {
+        let bytes = bytes_of(&after, "f");
+        let uncut = bytes == whole;
+        *found.entry(bytes.len()).or_insert(false) |= uncut;
+    }
+    assert_eq!(
+        found.keys().copied().collect::<Vec<_>>(),
+        [10, 10_000, 20_000]
+    );
+    assert!(found[&10_000], "the cut may be undone whole");
 }
 
 /// Names of a directory with the contents of the files behind them.
@@ -317,6 +360,130 @@ fn a_rename_between_directories_is_whole() {
     }
 }
 
+/// A change of names as the test sees it: of file number `file`, in one or two directories.
+#[derive(Clone)]
+struct NameChange {
+    file: u8,
+    from: Option<(usize, String)>,
+    to: Option<(usize, String)>,
+}
+
+impl NameChange {
+    fn concerns(&self, directory: usize) -> bool {
+        let here =
+            |place: &Option<(usize, String)>| place.as_ref().is_some_and(|p| p.0 == directory);
+        here(&self.from) || here(&self.to)
+    }
+
+    fn apply(&self, listings: &mut [Listing; 2]) {
+        if let Some((directory, name)) = &self.from {
+            listings[*directory].remove(name);
+        }
+        if let Some((directory, name)) = &self.to {
+            listings[*directory].insert(name.clone(), vec![self.file]);
+        }
+    }
+}
+
+/// Every state of two directories that keeps of each a prefix of its changes, and of a change of
+/// both all or nothing.
+fn possible_listings(start: &[Listing; 2], changes: &[NameChange]) -> BTreeSet<[Listing; 2]> {
+    let count = |directory| changes.iter().filter(|c| c.concerns(directory)).count();
+    let mut possible = BTreeSet::new();
+    for first in 0..=count(0) {
+        for second in 0..=count(1) {
+            let (mut left, mut listings) = ([first, second], start.clone());
+            let consistent = changes.iter().all(|change| {
+                let concerned: Vec<usize> = (0..2).filter(|d| change.concerns(*d)).collect();
+                let kept = concerned.iter().filter(|d| left[**d] > 0).count();
+                if kept == concerned.len() {
+                    change.apply(&mut listings);
+                }
+                concerned
+                    .iter()
+                    .for_each(|d| left[*d] = left[*d].saturating_sub(1));
+                kept == 0 || kept == concerned.len()
+            });
+            if consistent {
+                possible.insert(listings);
+            }
+        }
+    }
+    possible
+}
+
+#[test]
+fn of_two_directories_consistent_prefixes_are_left() {
+    const DIRECTORIES: [&str; 2] = ["0", "1"];
+    let mut compared = 0;
+    for seed in 0..300 {
+        let rng = SeededRng::new(seed);
+        let disk = SimDisk::new(seed);
+        for directory in DIRECTORIES {
+            disk.create_dir_all(Path::new(directory)).expect("create");
+        }
+        disk.sync_dir(Path::new(ROOT)).expect("flush names");
+        let mut changes: Vec<NameChange> = Vec::new();
+        for file in 0..9u8 {
+            let draw = || (rng.below(2) as usize, rng.below(2).to_string());
+            let ((from, from_name), (to, to_name)) = (draw(), draw());
+            let path = |directory: usize, name: &str| format!("{}/{name}", DIRECTORIES[directory]);
+            let (from_path, to_path) = (path(from, &from_name), path(to, &to_name));
+            if disk.exists(Path::new(&from_path)).expect("alive") {
+                if from_path == to_path {
+                    disk.remove(Path::new(&from_path)).expect("remove");
+                    changes.push(NameChange {
+                        file,
+                        from: Some((from, from_name)),
+                        to: None,
+                    });
+                } else {
+                    let moved = bytes_of(&disk, &from_path)[0];
+                    disk.rename(Path::new(&from_path), Path::new(&to_path))
+                        .expect("rename");
+                    let (from, to) = (Some((from, from_name)), Some((to, to_name)));
+                    changes.push(NameChange {
+                        file: moved,
+                        from,
+                        to,
+                    });
+                }
+            } else {
+                let handle = create(&disk, &from_path);
+                handle.write_at(&[file], 0).expect("write");
+                handle.sync().expect("flush");
+                changes.push(NameChange {
+                    file,
+                    from: None,
+                    to: Some((from, from_name)),
+                });
+            }
+        }
+        let possible = possible_listings(&Default::default(), &changes);
+        let flushed = rng.below(3) as usize;
+        if let Some(directory) = DIRECTORIES.get(flushed) {
+            disk.sync_dir(Path::new(directory)).expect("flush names");
+        }
+        let now = DIRECTORIES.map(|directory| listing(&disk, directory));
+        for crash_seed in 0..40 {
+            let image = disk.crash_image(crash_seed);
+            let found = DIRECTORIES.map(|directory| listing(&image, directory));
+            assert!(
+                possible.contains(&found),
+                "run {seed}, crash {crash_seed}: {found:?}"
+            );
+            if flushed < DIRECTORIES.len() {
+                assert_eq!(
+                    found[flushed], now[flushed],
+                    "run {seed}: flushed names stay"
+                );
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 1_000, "{compared}");
+}
+
 #[test]
 fn a_directory_without_a_flushed_name_takes_its_files_along() {
     let disk = SimDisk::new(0);
@@ -383,6 +550,35 @@ fn handles_of_a_dead_machine_touch_nothing() {
 }
 
 #[test]
+fn the_death_of_the_process_makes_nothing_durable() {
+    let disk = SimDisk::new(0);
+    let file = create_durably(&disk, "f", &[1; SECTOR]);
+    file.write_at(&[2; SECTOR], 0).expect("write");
+    create(&disk, "g");
+    let next = disk.kill();
+    assert!(next.exists(Path::new("g")).expect("alive"));
+    assert_eq!((next.unflushed_sectors(), next.unflushed_names()), (1, 1));
+    let mut found = BTreeSet::new();
+    for seed in 0..100 {
+        let after = next.crash_image(seed);
+        found.insert((
+            bytes_of(&after, "f")[0] == 1,
+            after.exists(Path::new("g")).expect("alive"),
+        ));
+    }
+    assert_eq!(found.len(), 4, "{found:?}");
+    let file = next
+        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    file.sync().expect("the next process can flush it");
+    next.sync_dir(Path::new(ROOT)).expect("flush names");
+    for after in next.crash_states(0..100) {
+        assert_eq!(bytes_of(&after, "f"), [2; SECTOR]);
+        assert!(after.exists(Path::new("g")).expect("alive"));
+    }
+}
+
+#[test]
 fn a_second_process_cannot_flush_what_a_failed_flush_forgot() {
     let disk = SimDisk::new(0);
     let file = create_durably(&disk, "f", &[1; SECTOR]);
@@ -409,6 +605,36 @@ fn a_second_process_cannot_flush_what_a_failed_flush_forgot() {
     assert!(
         next.crash_states(0..300)
             .all(|after| bytes_of(&after, "f") == [3; SECTOR])
+    );
+}
+
+#[test]
+fn a_flush_reaches_the_sectors_beside_a_forgotten_one() {
+    let disk = SimDisk::new(0);
+    let file = create_durably(&disk, "f", &[1; 2 * SECTOR]);
+    file.write_at(&[2; SECTOR], 0).expect("write");
+    disk.fail_at(1, Fault::InputOutput);
+    file.sync().expect_err("injected");
+    let next = disk.kill();
+    let file = next
+        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    file.write_at(&[3; SECTOR], SECTOR as u64).expect("write");
+    file.sync().expect("flush");
+    for seed in 0..100 {
+        let after = next.crash_image(seed);
+        assert_eq!(sector(&bytes_of(&after, "f"), 1), [3; SECTOR]);
+    }
+    next.set_tearing(Tearing::Never);
+    file.write_at(&[4; SECTOR], SECTOR as u64).expect("write");
+    let found: BTreeSet<u8> = next
+        .crash_states(0..200)
+        .map(|after| bytes_of(&after, "f")[SECTOR])
+        .collect();
+    assert_eq!(
+        found,
+        BTreeSet::from([3, 4]),
+        "the old value is the flushed one"
     );
 }
 

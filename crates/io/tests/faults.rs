@@ -270,3 +270,21 @@ fn a_full_disk_takes_what_fits_and_resumes() {
     disk.sync_dir(Path::new(ROOT)).expect("flush names");
     assert_eq!(disk.crash(1).used_bytes(), (1 << 20) + 4096);
 }
+
+#[test]
+fn reserving_counts_only_what_is_not_there() {
+    let disk = SimDisk::new(1);
+    let file = create(&disk, "f");
+    file.write_at(&[1], 2 * 4096).expect("write");
+    disk.set_capacity(Some(4 * 4096));
+    file.allocate(4 * 4096)
+        .expect("three pages are missing, three are free");
+    assert_eq!(disk.used_bytes(), 4 * 4096);
+    file.write_at(&[2; 4 * 4096], 0).expect("reserved");
+    assert_eq!(disk.used_bytes(), 4 * 4096);
+    assert!(
+        file.allocate(4 * 4096 + 1)
+            .expect_err("full")
+            .is_disk_full()
+    );
+}

@@ -40,8 +40,9 @@ fn the_root_is_created_and_errors_name_absolute_paths() {
             "{error}"
         );
     }
-    std::fs::write(scratch.path().join("file"), b"").expect("write");
-    RealDisk::new(scratch.path().join("file")).expect_err("a file is no root");
+    disk.open(Path::new("file"), OpenMode::CreateNew, Caching::Buffered)
+        .expect("create");
+    RealDisk::new(scratch.path().join("data/file")).expect_err("a file is no root");
 }
 
 #[test]
@@ -163,6 +164,26 @@ fn a_failed_flush_poisons_the_path() {
         .open(f, OpenMode::ReadWrite, Caching::Buffered)
         .expect("open");
     reopened.sync().expect("flush");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_this_disk_never_opened_may_replace_a_poisoned_one() {
+    let (scratch, disk) = scratch();
+    symlink("/dev/full", scratch.path().join("data/f")).expect("link");
+    let other = RealDisk::new(scratch.path().join("data")).expect("the same place");
+    write_file_durably(&other, Path::new("new"), b"bytes").expect("write");
+    let path = Path::new("f");
+    let bad = disk
+        .open(path, OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    bad.sync().expect_err("the device has no flush");
+    disk.rename(Path::new("new"), path).expect("rename");
+    let good = disk
+        .open(path, OpenMode::ReadWrite, Caching::Buffered)
+        .expect("open");
+    good.write_at(b"B", 0).expect("no mark of its own");
+    good.sync().expect("flush");
 }
 
 #[test]

@@ -7,9 +7,13 @@
 //! | `log`, `segments` | one log: records, batches, segment files |
 //! | `group` | who flushes, who waits |
 //! | `closing` | what no crash can lose any more |
+//! | `reader`, `cut` | after a crash: what is valid, and what of it is kept |
+//! | `replay` | the kept writes in rounds, by key |
 
 #[cfg(not(any(loom, shuttle)))]
 mod closing;
+#[cfg(not(any(loom, shuttle)))]
+mod cut;
 #[cfg(not(any(loom, shuttle)))]
 mod error;
 mod group;
@@ -19,7 +23,11 @@ mod journal;
 mod log;
 mod monitor;
 #[cfg(not(any(loom, shuttle)))]
+mod reader;
+#[cfg(not(any(loom, shuttle)))]
 pub mod registry;
+#[cfg(not(any(loom, shuttle)))]
+mod replay;
 #[cfg(not(any(loom, shuttle)))]
 mod schemes;
 #[cfg(not(any(loom, shuttle)))]
@@ -34,3 +42,7 @@ pub use journal::{
     Appended, Capabilities, CommitInput, Config, Durability, EncodeWrites, Environment, Journal,
     JournalStats, Operation,
 };
+#[cfg(not(any(loom, shuttle)))]
+pub use reader::{LogEnd, Logs, Proof, ReplayStart, ScanError, ScanInput, scan};
+#[cfg(not(any(loom, shuttle)))]
+pub use replay::{Merge, PartitionOf, Replay, ReplayOptions, ReplayWrite, Round};

@@ -23,6 +23,7 @@ mod error;
 mod segment;
 mod walk;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,19 +33,21 @@ use stillpoint_format::manifest::{CheckpointEntry, CleanShutdown, IncarnationEnt
 use stillpoint_format::{LOG_NONE, LogGsn};
 use stillpoint_io::{Disk, DiskFile, OpenMode};
 
-pub use error::ScanError;
+pub use error::{Proof, ScanError};
+pub(crate) use chain::Chain;
 pub(crate) use segment::{Place, SegmentFile, Window, after};
+pub(crate) use walk::Walked;
 
-use chain::{Chain, join};
-use walk::{Walked, list_segments, walk_all};
+use chain::join;
+use walk::{list_segments, walk_all};
 
 /// What the checkpoint that is loaded holds already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayStart {
     /// Records of epochs before this one are in the checkpoint.
     pub epoch: u64,
-    /// Every record with a gsn up to this one is in the checkpoint: the floor of the
-    /// incarnation that took it. 0 without a checkpoint.
+    /// Every record with a gsn up to this one is in the checkpoint: at least the floor of
+    /// the incarnation that took it. 0 without a checkpoint.
     pub floor: u64,
     /// Per log, a gsn up to which every record is in the checkpoint, where that is above
     /// the floor.
@@ -58,7 +61,7 @@ impl ReplayStart {
         let taken_in = incarnations.iter().find(|entry| Some(entry.number) == taken_in);
         ReplayStart {
             epoch: checkpoint.epoch,
-            floor: taken_in.map_or(0, |entry| entry.gsn_floor),
+            floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
             positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
         }
     }
@@ -71,7 +74,7 @@ impl ReplayStart {
 }
 
 /// What to read, from the manifest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct ScanInput<'a> {
     /// The store.
     pub store: StoreId,
@@ -79,12 +82,25 @@ pub struct ScanInput<'a> {
     pub incarnations: &'a [IncarnationEntry],
     /// Set if the store was closed in order.
     pub clean_shutdown: Option<&'a CleanShutdown>,
+    /// Number of logs that the latest incarnation was opened with, if known: each has a
+    /// segment then, so that one without is missing and not empty.
+    pub logs: Option<u8>,
     /// Where replay starts.
     pub start: &'a ReplayStart,
     /// Threads to use, at least one.
     pub threads: usize,
     /// Told how many bytes of how many are read, now and then, from any thread.
     pub progress: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl fmt::Debug for ScanInput<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScanInput")
+            .field("store", &self.store)
+            .field("incarnations", &self.incarnations)
+            .field("start", &self.start)
+            .finish_non_exhaustive()
+    }
 }
 
 /// How a log of the latest incarnation ended.
@@ -137,8 +153,12 @@ pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanErr
         }
         incarnations.push(chains);
     }
+    if let (Some(chains), Some(logs)) = (incarnations.last(), input.logs) {
+        let floor = input.incarnations.last().map_or(0, |entry| entry.gsn_floor);
+        chains.iter().take(logs.into()).try_for_each(|chain| chain.expect_segment(&**disk, floor))?;
+    }
     let ends = match incarnations.last_mut() {
-        Some(chains) => cutting::cut(chains)?,
+        Some(chains) => cutting::cut(chains, input.start.epoch)?,
         None => Vec::new(),
     };
     for chain in incarnations.iter_mut().flatten() {

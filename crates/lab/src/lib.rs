@@ -14,8 +14,11 @@
 //! - [`process`]: what a server process costs, from outside;
 //! - [`figure`], [`report`]: what a person looks at.
 
+pub mod adapter;
+pub mod calc;
 pub mod cli;
 pub mod context;
+pub mod drive;
 pub mod error;
 pub mod experiments;
 pub mod figure;

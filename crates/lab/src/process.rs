@@ -174,6 +174,11 @@ impl Server {
     }
 }
 
+/// Anonymous resident bytes of this process; 0 where the system does not say.
+pub fn own_bytes() -> u64 {
+    anonymous_bytes(std::process::id()).unwrap_or(0)
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // It may have ended already; nothing else can be done about either failure.

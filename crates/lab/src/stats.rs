@@ -136,6 +136,11 @@ impl Windows {
         self.width_ns as f64 / 1e9
     }
 
+    /// Seconds that the windows cover.
+    pub fn covered_s(&self) -> f64 {
+        self.counts.len() as f64 * self.width_s()
+    }
+
     /// Events per second, window by window.
     pub fn rates(&self) -> Vec<f64> {
         self.counts

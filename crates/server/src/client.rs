@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use stillpoint::Stamp;
+
 use crate::command::Spec;
-use crate::engine_api::{Stamp, TableId};
+use crate::config::Db;
 use crate::registry::ClientInfo;
 use crate::resp::{Args, Span};
 
 /// A key under `WATCH`.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    pub(crate) table: TableId,
+    pub(crate) db: Db,
     pub(crate) key: Box<[u8]>,
     /// Its last writer then; `None`: there was no such key.
     pub(crate) seen: Option<Stamp>,
@@ -92,15 +94,13 @@ pub(crate) enum ReplyMode {
 /// The session of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) db: TableId,
+    pub(crate) db: Db,
     pub(crate) authenticated: bool,
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) reply_mode: ReplyMode,
     /// Close once the replies so far are sent.
     pub(crate) closing: bool,
-    pub(crate) no_evict: bool,
-    pub(crate) no_touch: bool,
     /// What other threads may see of it.
     pub(crate) info: Arc<ClientInfo>,
 }
@@ -114,8 +114,6 @@ impl Client {
             watched: Vec::new(),
             reply_mode: ReplyMode::On,
             closing: false,
-            no_evict: false,
-            no_touch: false,
             info,
         }
     }

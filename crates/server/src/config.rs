@@ -8,6 +8,9 @@ use stillpoint_io::{Clock, Rng};
 /// Databases that `SELECT` chooses among; database `n` is table `n`.
 pub const DATABASES: u16 = 16;
 
+/// The number of a database.
+pub(crate) type Db = u16;
+
 /// What the server is started with. Some of it can be changed by `CONFIG SET`.
 #[derive(Clone)]
 pub struct ServerConfig {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use stillpoint::{Slot, Tx, TxError};
+
 use crate::client::Client;
 use crate::command::Spec;
-use crate::engine_api::{Slot, TableId, Tx, TxError};
+use crate::config::Db;
 use crate::error::CmdError;
 use crate::resp::{Mark, Reply};
 use crate::shared::Shared;
@@ -23,7 +25,7 @@ pub(crate) struct Local {
     pub(crate) now_ms: u64,
     pub(crate) stats: Arc<WorkerStats>,
     /// Expired keys that were met and wait for their deletion.
-    pub(crate) expired: Vec<(TableId, Box<[u8]>)>,
+    pub(crate) expired: Vec<(Db, Box<[u8]>)>,
     scratch: Vec<u8>,
     prefixed: Vec<u8>,
     was_there: bool,
@@ -64,7 +66,7 @@ impl Ctx<'_> {
     }
 
     /// The client's database.
-    pub(crate) fn db(&self) -> TableId {
+    pub(crate) fn db(&self) -> Db {
         self.client.db
     }
 
@@ -81,12 +83,12 @@ impl Ctx<'_> {
     /// Replaces what was written since `mark` by an error.
     pub(crate) fn answer_error(&mut self, mark: Mark, error: &CmdError) {
         self.reply.truncate(mark);
-        self.reply.error(&error.message());
+        self.reply.error(error.message());
     }
 
     /// The value of the `i`-th key, unless it is missing or expired.
-    pub(crate) fn lookup<'t>(&mut self, tx: &'t Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
-        let entry = Entry::new(tx.get(self.slot(i))?);
+    pub(crate) fn lookup<'t>(&mut self, tx: &'t mut Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
+        let entry = Entry::new(tx.value(self.slot(i))?);
         if entry.is_expired(self.local.now_ms) {
             if self.local.expired.len() < NOTED_MAX {
                 self.local.expired.push((self.client.db, key.into()));
@@ -97,7 +99,7 @@ impl Ctx<'_> {
     }
 
     /// As [`lookup`](Self::lookup), counted as a hit or a miss.
-    pub(crate) fn read<'t>(&mut self, tx: &'t Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
+    pub(crate) fn read<'t>(&mut self, tx: &'t mut Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
         let entry = self.lookup(tx, i, key);
         self.local.stats.count_lookup(entry.is_some());
         entry
@@ -115,28 +117,28 @@ impl Ctx<'_> {
         let slot = self.slot(i);
         let Some(at) = expire_at_ms else {
             self.note_expiry(tx, slot, false);
-            return tx.put(slot, kind, value);
+            return tx.put_slot(slot, kind, value);
         };
         if at <= self.local.now_ms {
-            self.delete(tx, i);
-            return Ok(());
+            return self.delete(tx, i);
         }
         self.note_expiry(tx, slot, true);
         let buffer = &mut self.local.prefixed;
         buffer.clear();
         buffer.extend_from_slice(&at.to_le_bytes());
         buffer.extend_from_slice(value);
-        let done = tx.put(slot, kind | HAS_EXPIRY, buffer);
+        let done = tx.put_slot(slot, kind | HAS_EXPIRY, buffer);
         buffer.clear();
         buffer.shrink_to(SCRATCH_KEEP);
         done
     }
 
     /// Deletes the `i`-th key, expired or not.
-    pub(crate) fn delete(&mut self, tx: &mut Tx<'_>, i: u32) {
+    pub(crate) fn delete(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
         let slot = self.slot(i);
         self.note_expiry(tx, slot, false);
-        tx.delete(slot);
+        tx.delete_slot(slot)?;
+        Ok(())
     }
 
     /// Overwrites part of the stored value of the `i`-th key.
@@ -147,7 +149,7 @@ impl Ctx<'_> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), TxError> {
-        tx.patch(self.slot(i), offset, bytes)
+        tx.patch_slot(self.slot(i), offset, bytes)
     }
 
     /// Changes the expiry of the `i`-th key, which exists. A moment that has passed deletes.
@@ -158,14 +160,13 @@ impl Ctx<'_> {
         expire_at_ms: Option<u64>,
     ) -> Result<(), TxError> {
         let slot = self.slot(i);
-        let Some(value) = tx.get(slot) else { return Ok(()) };
+        let Some(value) = tx.value(slot) else { return Ok(()) };
         if expire_at_ms.is_some_and(|at| at <= self.local.now_ms) {
-            self.delete(tx, i);
-            return Ok(());
+            return self.delete(tx, i);
         }
         let entry = Entry::new(value);
         if let (Some(at), Some(_)) = (expire_at_ms, entry.expire_at_ms) {
-            return tx.patch(slot, 0, &at.to_le_bytes());
+            return tx.patch_slot(slot, 0, &at.to_le_bytes());
         }
         let kind = entry.tag() & !HAS_EXPIRY;
         let mut bytes = self.take_scratch();
@@ -176,8 +177,8 @@ impl Ctx<'_> {
     }
 
     /// Keeps the count of keys with an expiry.
-    fn note_expiry(&mut self, tx: &Tx<'_>, slot: Slot, will_have: bool) {
-        let has = tx.get(slot).is_some_and(|old| old.tag() & HAS_EXPIRY != 0);
+    fn note_expiry(&mut self, tx: &mut Tx<'_>, slot: Slot, will_have: bool) {
+        let has = tx.value(slot).is_some_and(|old| old.tag() & HAS_EXPIRY != 0);
         if has != will_have {
             self.local.stats.expiring_changed(self.client.db, if will_have { 1 } else { -1 });
         }
@@ -187,7 +188,7 @@ impl Ctx<'_> {
     /// [`was_there`](Self::was_there) tells missing from empty.
     pub(crate) fn load_string(
         &mut self,
-        tx: &Tx<'_>,
+        tx: &mut Tx<'_>,
         i: u32,
         key: &[u8],
         out: &mut Vec<u8>,

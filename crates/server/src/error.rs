@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use crate::engine_api::TxError;
+use stillpoint::{Error as EngineError, TxError};
 
 /// Why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +35,18 @@ pub enum ServerError {
     /// A thread could not be started or panicked.
     #[error("{0}")]
     Thread(String),
-    /// The engine gives no session to an event loop.
-    #[error("{0}; start with fewer --threads")]
-    Session(String),
+    /// The engine gives no table or session.
+    #[error(transparent)]
+    Engine(Box<EngineError>),
     /// A value of the configuration is out of range.
     #[error("{0}")]
     Config(String),
+}
+
+impl ServerError {
+    pub(crate) fn engine(error: EngineError) -> Self {
+        Self::Engine(Box::new(error))
+    }
 }
 
 /// What a command answers instead of its reply. The code comes first.
@@ -48,8 +54,8 @@ pub enum ServerError {
 pub(crate) enum CmdError {
     /// An error reply, as text.
     Reply(Cow<'static, str>),
-    /// The store refused; in a transaction nothing of it is kept.
-    Store(TxError),
+    /// The store refused, as text; in a transaction nothing of it is kept.
+    Store(Cow<'static, str>),
 }
 
 /// What a command's handler gives.
@@ -81,26 +87,28 @@ impl CmdError {
     }
 
     /// The text of the error reply.
-    pub(crate) fn message(&self) -> Cow<'_, str> {
+    pub(crate) fn message(&self) -> &str {
         match self {
-            Self::Reply(text) => Cow::Borrowed(text),
-            Self::Store(TxError::OutOfMemory) => {
-                "OOM command not allowed when used memory > 'maxmemory'.".into()
-            }
-            Self::Store(TxError::ReadOnly(why)) => {
-                format!("MISCONF Writes are refused, reads go on: {why}").into()
-            }
-            Self::Store(TxError::KeyTooLong) => {
-                "ERR key is longer than 65536 bytes; use a shorter key".into()
-            }
-            Self::Store(TxError::Aborted) => "ERR the command was not carried out; retry".into(),
+            Self::Reply(text) | Self::Store(text) => text,
         }
     }
 }
 
 impl From<TxError> for CmdError {
     fn from(error: TxError) -> Self {
-        Self::Store(error)
+        Self::Store(match error {
+            TxError::Memory(_) => {
+                "OOM command not allowed when used memory > 'maxmemory'.".into()
+            }
+            TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
+            error => format!("ERR {error}").into(),
+        })
+    }
+}
+
+impl From<EngineError> for CmdError {
+    fn from(error: EngineError) -> Self {
+        Self::Store(format!("MISCONF {error}").into())
     }
 }
 

@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
-use crate::config::DATABASES;
-use crate::engine_api::{Abort, Batch, KeySet, Mode, Session, Slot, TableId, Tx, TxError};
+use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, Tx, TxError};
+
+use crate::config::{DATABASES, Db};
+use crate::databases::Databases;
 use crate::shared::Shared;
 use crate::stats::WorkerStats;
 use crate::value::Entry;
@@ -19,8 +21,9 @@ const BUSY_BUDGET_NS: u64 = 25_000_000;
 
 /// Deletes keys if they have expired.
 struct Deletions<'a> {
-    keys: &'a [(TableId, Box<[u8]>)],
+    keys: &'a [(Db, Box<[u8]>)],
     now_ms: u64,
+    databases: &'a Databases,
     stats: &'a WorkerStats,
 }
 
@@ -30,38 +33,37 @@ impl Batch for Deletions<'_> {
     }
 
     fn declare(&mut self, i: usize, keys: &mut KeySet) {
-        let (table, key) = &self.keys[i];
-        keys.push(*table, key, Mode::Write, 0);
+        let (db, key) = &self.keys[i];
+        keys.push(self.databases.table(*db), key, Mode::Write, 0);
     }
 
-    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), Abort> {
-        let expired = tx.get(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let expired = tx.value(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
         if expired {
-            tx.delete(Slot(0));
+            tx.delete_slot(Slot(0))?;
         }
         Ok(())
     }
 
-    fn done(&mut self, i: usize, wrote: bool) {
-        if wrote {
+    fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
+        // A refused deletion is tried again when the key is met again.
+        if let Ok(Some(_)) = result {
             self.stats.expired.add(1);
             self.stats.expiring_changed(self.keys[i].0, -1);
         }
     }
-
-    // A refused deletion is tried again when the key is met again.
-    fn failed(&mut self, _: usize, _: TxError) {}
 }
 
 /// Deletes those of `keys` that have expired by `now_ms`; empties the list.
 pub(crate) fn delete_expired(
     session: &mut Session,
-    keys: &mut Vec<(TableId, Box<[u8]>)>,
+    keys: &mut Vec<(Db, Box<[u8]>)>,
     now_ms: u64,
+    databases: &Databases,
     stats: &WorkerStats,
 ) {
     if !keys.is_empty() {
-        session.execute(&mut Deletions { keys, now_ms, stats });
+        session.execute(&mut Deletions { keys, now_ms, databases, stats });
         keys.clear();
     }
 }
@@ -84,7 +86,7 @@ pub(crate) struct Cycle {
     worker: usize,
     walks: [Walk; DATABASES as usize],
     next: usize,
-    found: Vec<(TableId, Box<[u8]>)>,
+    found: Vec<(Db, Box<[u8]>)>,
 }
 
 impl Cycle {
@@ -100,7 +102,7 @@ impl Cycle {
         while idle < usize::from(DATABASES) {
             let table = self.next;
             let mine = table % shared.config.threads == self.worker;
-            if mine && let Some(step) = self.step(table as TableId, session, shared, now_ms) {
+            if mine && let Some(step) = self.step(table as Db, session, shared, now_ms) {
                 seen += step.0;
                 expired += step.1;
                 idle = 0;
@@ -127,7 +129,7 @@ impl Cycle {
     /// `None`: there is nothing to look for.
     fn step(
         &mut self,
-        table: TableId,
+        table: Db,
         session: &mut Session,
         shared: &Shared,
         now_ms: u64,
@@ -142,19 +144,22 @@ impl Cycle {
         }
         let (mut seen, mut met) = (0, 0);
         let found = &mut self.found;
-        walk.cursor = session.scan(table, walk.cursor, STEP, &mut |key, value| {
+        let id = shared.databases.table(table);
+        let next = session.scan(id, walk.cursor, STEP, &mut |key, value| {
             seen += 1;
-            let entry = Entry::new(*value);
+            let entry = Entry::new(value);
             met += u64::from(entry.expire_at_ms.is_some());
             if entry.is_expired(now_ms) {
                 found.push((table, key.into()));
             }
         });
+        // An error is the table's absence, which ends the walk.
+        walk.cursor = next.unwrap_or(0);
         walk.met += met;
         let expired = found.len();
         walk.met -= expired as u64;
         let stats = &shared.workers[self.worker];
-        delete_expired(session, found, now_ms, stats);
+        delete_expired(session, found, now_ms, &shared.databases, stats);
         if walk.cursor == 0 {
             shared.expiring_restart(table, walk.met);
             let none = walk.met == 0 && walk.set_at_start == shared.expiring_set(table);

@@ -18,7 +18,7 @@ mod client;
 mod command;
 mod config;
 mod context;
-mod engine_api;
+mod databases;
 mod error;
 mod expire;
 mod glob;

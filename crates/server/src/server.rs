@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use mio::net::TcpListener;
 use mio::{Interest, Poll, Waker};
+use stillpoint::Engine;
 use stillpoint_io::JoinHandle;
 
 use crate::config::ServerConfig;
-use crate::engine_api::Engine;
+use crate::databases::Databases;
 use crate::error::ServerError;
 use crate::net::{LISTENER, Listener, MAILBOX, Mailboxes, Worker};
 use crate::shared::Shared;
@@ -36,6 +37,7 @@ impl Server {
         stopping: Arc<AtomicBool>,
     ) -> Result<Self, ServerError> {
         check(&config)?;
+        let databases = Databases::open(engine)?;
         let ip: IpAddr =
             config.bind.parse().map_err(|_| ServerError::BindAddress(config.bind.clone()))?;
         let wanted = SocketAddr::new(ip, config.port);
@@ -58,7 +60,7 @@ impl Server {
         let mut listener = Some(Listener::new(socket));
         let mailboxes = Mailboxes::new(wakers);
         let shared =
-            Arc::new(Shared::new(config, engine, address.port(), stopping, mailboxes));
+            Arc::new(Shared::new(config, databases, address.port(), stopping, mailboxes));
         let mut server = Self { address, shared, threads: Vec::new() };
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
@@ -73,7 +75,7 @@ impl Server {
         listener: Option<Listener>,
     ) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
-        let session = shared.engine.session()?;
+        let session = shared.databases.engine.session().map_err(ServerError::engine)?;
         let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session);
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
             // However a loop ends, by error or by panic, the others must not go on alone.

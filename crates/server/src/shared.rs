@@ -7,8 +7,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::auth::Auth;
 use crate::command::{COMMANDS, Lookup};
-use crate::config::{DATABASES, ServerConfig};
-use crate::engine_api::{Engine, TableId};
+use crate::config::{DATABASES, Db, ServerConfig};
+use crate::databases::Databases;
 use crate::net::Mailboxes;
 use crate::registry::Registry;
 use crate::slowlog::{LatencyMonitor, SlowLog};
@@ -67,7 +67,7 @@ pub(crate) struct Totals {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) databases: Databases,
     pub(crate) lookup: &'static Lookup,
     pub(crate) params: Params,
     pub(crate) auth: Auth,
@@ -104,7 +104,7 @@ pub(crate) struct Rates {
 impl Shared {
     pub(crate) fn new(
         config: ServerConfig,
-        engine: Arc<Engine>,
+        databases: Databases,
         port: u16,
         stopping: Arc<AtomicBool>,
         mailboxes: Mailboxes,
@@ -126,7 +126,7 @@ impl Shared {
             },
             auth,
             gate: Gate::new(config.threads),
-            engine,
+            databases,
             lookup: COMMANDS.lookup(),
             registry: Registry::default(),
             workers,
@@ -160,29 +160,47 @@ impl Shared {
 
     /// About how many keys of a database have an expiry: what the last walk of the
     /// expiry cycle counted and the changes since.
-    pub(crate) fn expiring(&self, db: TableId) -> u64 {
+    pub(crate) fn expiring(&self, db: Db) -> u64 {
         let changes: i64 = self.workers.iter().map(|w| w.expiring(db)).sum();
         // Relaxed: a count for people.
         let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
-        (base + changes).max(0).cast_unsigned().min(self.engine.table_len(db))
+        (base + changes).max(0).cast_unsigned().min(self.databases.len(db))
     }
 
     /// Makes `count` the present number of keys with an expiry.
-    pub(crate) fn expiring_restart(&self, db: TableId, count: u64) {
+    pub(crate) fn expiring_restart(&self, db: Db, count: u64) {
         let changes: i64 = self.workers.iter().map(|w| w.expiring(db)).sum();
         // Relaxed: as above.
         self.expiring_base[usize::from(db)].store(count as i64 - changes, Ordering::Relaxed);
     }
 
     /// How often a key of the database got an expiry since the start.
-    pub(crate) fn expiring_set(&self, db: TableId) -> u64 {
+    pub(crate) fn expiring_set(&self, db: Db) -> u64 {
         self.sum(|w| w.expiring_set(db))
+    }
+
+    /// Bytes held for data.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.databases.engine.stats().memory_bytes as u64
+    }
+
+    /// The limit of bytes held for data; 0: none.
+    pub(crate) fn max_memory_bytes(&self) -> u64 {
+        match self.databases.engine.stats().max_memory_bytes {
+            usize::MAX => 0,
+            bytes => bytes as u64,
+        }
+    }
+
+    /// True if commits are logged.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.databases.engine.config().journal != "none"
     }
 
     /// Bytes held for data and for clients; remembers the peak.
     pub(crate) fn used_memory(&self) -> u64 {
         // Relaxed: numbers for people.
-        let used = self.engine.held_bytes() + self.client_memory.load(Ordering::Relaxed);
+        let used = self.data_bytes() + self.client_memory.load(Ordering::Relaxed);
         self.totals.peak_memory.fetch_max(used, Ordering::Relaxed);
         used
     }

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::command::COMMANDS;
-use crate::config::DATABASES;
-use crate::engine_api::TableId;
+use crate::config::{DATABASES, Db};
 
 /// Buckets of the latency histograms: bucket `b` counts calls below 2^b µs.
 pub(crate) const LATENCY_BUCKETS: usize = 32;
@@ -113,7 +112,7 @@ impl WorkerStats {
         if hit { self.hits.add(1) } else { self.misses.add(1) }
     }
 
-    pub(crate) fn expiring_changed(&self, db: TableId, by: i64) {
+    pub(crate) fn expiring_changed(&self, db: Db, by: i64) {
         let count = &self.expiring[usize::from(db)];
         // Relaxed: one writer, as for `Counter`.
         count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
@@ -122,12 +121,12 @@ impl WorkerStats {
         }
     }
 
-    pub(crate) fn expiring(&self, db: TableId) -> i64 {
+    pub(crate) fn expiring(&self, db: Db) -> i64 {
         // Relaxed: pairs with the store above.
         self.expiring[usize::from(db)].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn expiring_set(&self, db: TableId) -> u64 {
+    pub(crate) fn expiring_set(&self, db: Db) -> u64 {
         self.expiring_set[usize::from(db)].get()
     }
 

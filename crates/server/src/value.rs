@@ -4,7 +4,7 @@
 //! with 8 bytes, little-endian: the wall time in milliseconds since the Unix epoch
 //! at which the key expires.
 
-use crate::engine_api::ValueRef;
+use stillpoint::ValueRef;
 
 /// Type 0: a string of bytes.
 pub(crate) const TYPE_STRING: u8 = 0;

@@ -152,6 +152,18 @@ impl Arena {
             .unwrap_or(&[])
     }
 
+    /// Index of a cell's first word in the region.
+    #[inline]
+    pub(crate) fn first_word(number: u64) -> usize {
+        number as usize * (UNIT_BYTES / 8)
+    }
+
+    /// Words of a cell whose place is known.
+    #[inline]
+    pub(crate) fn span(&self, first: usize, len: usize) -> &[AtomicU64] {
+        &self.region.words()[first..first + len]
+    }
+
     /// The first word of a cell, for prefetching.
     #[inline]
     pub(crate) fn prefetch(&self, number: u64) {

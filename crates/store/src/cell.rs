@@ -25,6 +25,7 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{Backoff, lock_word};
 
+use crate::arena::Arena;
 use crate::blob::{self, Blob};
 use crate::stamp::{self, ABSENT, BUSY, DEAD};
 use crate::store::Memory;
@@ -155,8 +156,9 @@ impl<'a> Cell<'a> {
             return false;
         }
         let code = self.key_code();
-        if code == key.len() as u64 {
-            return words::starts_with(&self.words[HEADER_WORDS..], key);
+        if key.len() <= INLINE_KEY_BYTES_MAX {
+            return code == key.len() as u64
+                && words::starts_with(&self.words[HEADER_WORDS..], key);
         }
         code == LONG_KEY_CODE
             && self.with_long_key(|words, len| len == key.len() && words::starts_with(words, key))
@@ -183,16 +185,22 @@ impl<'a> Cell<'a> {
         (self.key_code() == LONG_KEY_CODE).then(|| self.words[HEADER_WORDS + 1].load(Relaxed))
     }
 
-    /// The words of the value's only copy.
+    /// The record of a cell that holds a key.
     // Schemes with several copies choose one by their status bits; with one there is no choice.
     #[inline]
-    fn copy(self) -> &'a [AtomicU64] {
-        &self.words[HEADER_WORDS + self.key_area()..]
+    pub(crate) fn record(self) -> Record<'a> {
+        let copy = &self.words[HEADER_WORDS + self.key_area()..];
+        Record { words: self.words, copy, memory: self.memory }
     }
 
-    /// Longest value that stays in the cell.
-    pub(crate) fn inline_capacity(self) -> usize {
-        (self.copy().len() * 8 - META_BYTES).min(INLINE_VALUE_BYTES_MAX)
+    /// Where the record is, for finding it again while it is locked.
+    #[inline]
+    pub(crate) fn place(self, number: u64) -> Place {
+        Place {
+            start: Arena::first_word(number),
+            len: self.words.len() as u32,
+            copy: (HEADER_WORDS + self.key_area()) as u32,
+        }
     }
 
     /// Makes an absent cell for a key. Nobody else may reach the cell before it is in the index.
@@ -218,43 +226,8 @@ impl<'a> Cell<'a> {
     }
 
     /// The value. The caller holds the lock or the latch, so that it cannot change.
-    #[inline]
     pub(crate) fn value(self) -> Option<ValueRef<'a>> {
-        if self.stamp_word() & ABSENT != 0 {
-            return None;
-        }
-        Some(self.present_value())
-    }
-
-    fn present_value(self) -> ValueRef<'a> {
-        let copy = self.copy();
-        let meta = Meta(copy[0].load(Relaxed));
-        if meta.is_large() {
-            let table = copy[1].load(Relaxed);
-            ValueRef::large(
-                self.memory,
-                Blob {
-                    table,
-                    len: meta.large_len(),
-                },
-                meta.tag(),
-            )
-        } else {
-            ValueRef::inline(copy, META_BYTES, meta.inline_len(), meta.tag())
-        }
-    }
-
-    /// The large value's blocks, if the value is one.
-    pub(crate) fn blob(self) -> Option<Blob> {
-        if self.stamp_word() & ABSENT != 0 {
-            return None;
-        }
-        let copy = self.copy();
-        let meta = Meta(copy[0].load(Relaxed));
-        meta.is_large().then(|| Blob {
-            table: copy[1].load(Relaxed),
-            len: meta.large_len(),
-        })
+        self.record().value()
     }
 
     /// Reads without a lock: appends the value if `key` has one. Call it inside a window.
@@ -290,7 +263,7 @@ impl<'a> Cell<'a> {
 
     /// Appends what may be a torn value; the caller validates.
     fn copy_unlocked(self, out: &mut Vec<u8>) -> Option<u8> {
-        let copy = self.copy();
+        let copy = self.record().copy;
         let meta = Meta(copy[0].load(Relaxed));
         if meta.is_large() {
             let blob = Blob {
@@ -308,15 +281,101 @@ impl<'a> Cell<'a> {
         Some(meta.tag())
     }
 
-    /// Begins a change that readers without a lock must not half see. The caller holds the lock
-    /// exclusively, or is the only one who knows the cell.
+    /// The cell belongs to no key any more. The caller holds the lock exclusively, or the cell was
+    /// never in the index.
+    pub(crate) fn kill(self) {
+        // Relaxed: as in `begin_write`.
+        let stamp = self.words[1].load(Relaxed);
+        self.words[1].store((stamp & !BUSY) | DEAD, Release);
+    }
+}
+
+/// Where a locked record is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    start: usize,
+    len: u32,
+    copy: u32,
+}
+
+/// A cell that holds a key, with its value's place found.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a> {
+    words: &'a [AtomicU64],
+    copy: &'a [AtomicU64],
+    memory: &'a Memory,
+}
+
+impl<'a> Record<'a> {
+    /// The record at a place that was found while it was locked.
+    #[inline]
+    pub(crate) fn at(memory: &'a Memory, place: Place) -> Self {
+        let words = memory.arena.span(place.start, place.len as usize);
+        Self { words, copy: &words[place.copy as usize..], memory }
+    }
+
+    #[inline]
+    pub(crate) fn lock(self) -> &'a AtomicU64 {
+        &self.words[0]
+    }
+
+    #[inline]
+    pub(crate) fn stamp_word(self) -> u64 {
+        self.words[1].load(Acquire)
+    }
+
+    /// Longest value that stays in the cell.
+    #[inline]
+    pub(crate) fn inline_capacity(self) -> usize {
+        (self.copy.len() * 8 - META_BYTES).min(INLINE_VALUE_BYTES_MAX)
+    }
+
+    /// The value. The caller holds the lock or the latch, so that it cannot change.
+    #[inline]
+    pub(crate) fn value(self) -> Option<ValueRef<'a>> {
+        if self.stamp_word() & ABSENT != 0 {
+            return None;
+        }
+        Some(self.present_value())
+    }
+
+    fn present_value(self) -> ValueRef<'a> {
+        let meta = Meta(self.copy[0].load(Relaxed));
+        if meta.is_large() {
+            let table = self.copy[1].load(Relaxed);
+            ValueRef::large(
+                self.memory,
+                Blob {
+                    table,
+                    len: meta.large_len(),
+                },
+                meta.tag(),
+            )
+        } else {
+            ValueRef::inline(self.copy, META_BYTES, meta.inline_len(), meta.tag())
+        }
+    }
+
+    /// The large value's blocks, if the value is one.
+    pub(crate) fn blob(self) -> Option<Blob> {
+        if self.stamp_word() & ABSENT != 0 {
+            return None;
+        }
+        let meta = Meta(self.copy[0].load(Relaxed));
+        meta.is_large().then(|| Blob {
+            table: self.copy[1].load(Relaxed),
+            len: meta.large_len(),
+        })
+    }
+
+    /// Begins a change that readers without a lock must not half see; a Release fence must follow
+    /// before the first write. The caller holds the lock exclusively.
     #[inline]
     pub(crate) fn begin_write(self) {
         // Relaxed: the holder of the lock is the only writer; the fence orders this store before
         // the writes that follow, partner of the Acquire fence in `glance`.
         let stamp = self.words[1].load(Relaxed);
         self.words[1].store(stamp | BUSY, Relaxed);
-        fence(Release);
     }
 
     /// Ends it: the cell has a value, written by `stamp`.
@@ -330,40 +389,31 @@ impl<'a> Cell<'a> {
         self.words[1].store(stamp::word(stamp, ABSENT), Release);
     }
 
-    /// The cell belongs to no key any more. The caller holds the lock exclusively.
-    pub(crate) fn kill(self) {
-        let stamp = self.words[1].load(Relaxed);
-        self.words[1].store(stamp | DEAD, Release);
-    }
-
     /// Writes a value that fits.
     #[inline]
     pub(crate) fn put_inline(self, tag: u8, value: &[u8]) {
-        let copy = self.copy();
         let (head, rest) = value.split_at(value.len().min(META_BYTES));
         let mut first = [0; 4];
         first[..head.len()].copy_from_slice(head);
         let meta = Meta::inline(value.len(), tag) | u64::from(u32::from_le_bytes(first)) << 32;
-        copy[0].store(meta, Relaxed);
-        words::fill(&copy[1..], rest);
+        self.copy[0].store(meta, Relaxed);
+        words::fill(&self.copy[1..], rest);
     }
 
     /// Points to a large value.
     pub(crate) fn put_large(self, tag: u8, blob: Blob) {
-        let copy = self.copy();
-        copy[0].store(Meta::large(blob.len, tag), Relaxed);
-        copy[1].store(blob.table, Relaxed);
+        self.copy[0].store(Meta::large(blob.len, tag), Relaxed);
+        self.copy[1].store(blob.table, Relaxed);
     }
 
     /// Overwrites part of an inline value, which may grow by it within the cell.
     #[inline]
     pub(crate) fn patch_inline(self, offset: usize, bytes: &[u8]) {
-        let copy = self.copy();
-        words::write(copy, META_BYTES + offset, bytes);
-        let meta = copy[0].load(Relaxed);
+        words::write(self.copy, META_BYTES + offset, bytes);
+        let meta = self.copy[0].load(Relaxed);
         let end = (offset + bytes.len()) as u64;
         if end > meta & 0xffff {
-            copy[0].store((meta & !0xffff) | end, Relaxed);
+            self.copy[0].store((meta & !0xffff) | end, Relaxed);
         }
     }
 }

@@ -4,11 +4,14 @@
 //! their cells is found first. Installing cannot fail.
 
 use stillpoint_format::Stamp;
-use stillpoint_sync::atomic::Ordering::Acquire;
+use stillpoint_sync::atomic::{
+    Ordering::{Acquire, Release},
+    fence,
+};
 use stillpoint_sync::lock_word;
 
 use crate::blob::{self, Blob};
-use crate::cell::INLINE_VALUE_BYTES_MAX;
+use crate::cell::{INLINE_VALUE_BYTES_MAX, Record};
 use crate::commit_log::{Commit, WriteSet};
 use crate::error::TxError;
 use crate::locking::LockState;
@@ -25,6 +28,16 @@ pub(crate) enum Prepared {
     Large(Blob, u8),
     /// A larger cell for a key that had no value.
     Cell(u64),
+}
+
+/// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
+/// transaction would be seen, so the process ends here.
+struct HalfInstalled;
+
+impl Drop for HalfInstalled {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
 }
 
 impl Worker {
@@ -46,6 +59,7 @@ impl Worker {
             for at in 0..self.touched.len() {
                 self.depend_on(self.touched[at]);
             }
+            self.pending.clear();
             self.release_all();
             return Ok(None);
         }
@@ -71,10 +85,7 @@ impl Worker {
             touched,
             writes,
         })?;
-        for at in 0..self.written.len() {
-            let (key, first) = self.written[at];
-            self.install(key - self.first_key, first, stamp, phase);
-        }
+        self.install_all(stamp, phase);
         self.depend_on(stamp);
         self.release_all();
         self.pending.clear();
@@ -84,6 +95,9 @@ impl Worker {
 
     /// A transaction that locked records of a table generation that is gone must not commit.
     fn check_tables(&self) -> Result<(), TxError> {
+        if self.tables.version == self.locked_version {
+            return Ok(());
+        }
         for &(key, _) in &self.written {
             let cell = self.held[key - self.first_key].cell;
             let table = self.tables.get(self.keys.keys[key].table);
@@ -105,6 +119,13 @@ impl Worker {
             }
         }
         self.pending.clear();
+        // Whoever hears of the failure has learnt something of what was read.
+        for at in 0..self.held.len() {
+            let held = self.held[at];
+            if matches!(held.state, LockState::Shared | LockState::Exclusive) {
+                self.depend_on(Stamp::from_bits(held.stamp_word));
+            }
+        }
         self.release_all();
     }
 
@@ -113,7 +134,7 @@ impl Worker {
             let (key, first) = self.written[at];
             let op = *self.pending.op(first).expect("written");
             let held = self.held[key - self.first_key];
-            let cell = self.store.cell(held.cell);
+            let cell = self.record(&held);
             let prepared = match op.kind {
                 OpKind::Delete => continue,
                 OpKind::Put => {
@@ -174,11 +195,39 @@ impl Worker {
         Ok(now)
     }
 
-    /// Puts one write into its cell.
+    /// Puts the writes into their cells. All cells are busy before the first has its new value, so
+    /// that who reads without locks, and has seen one of the new values, sees them all.
     #[inline]
-    fn install(&mut self, slot: usize, first: u32, stamp: Stamp, phase: PhaseWord) {
+    fn install_all(&mut self, stamp: Stamp, phase: PhaseWord) {
+        let unwinding = HalfInstalled;
+        for &(key, _) in &self.written {
+            self.record(&self.held[key - self.first_key]).begin_write();
+        }
+        fence(Release);
+        // In the order of the writes, as they were prepared.
+        let mut prepared = 0;
+        for at in 0..self.written.len() {
+            let (key, first) = self.written[at];
+            let next = self.prepared.get(prepared).filter(|next| next.0 == key);
+            let found = next.map(|next| next.1);
+            prepared += usize::from(found.is_some());
+            self.install(key - self.first_key, first, found, stamp, phase);
+        }
+        std::mem::forget(unwinding);
+    }
+
+    /// Puts one write into its cell, which is busy.
+    #[inline]
+    fn install(
+        &mut self,
+        slot: usize,
+        first: u32,
+        prepared: Option<Prepared>,
+        stamp: Stamp,
+        phase: PhaseWord,
+    ) {
         let held = self.held[slot];
-        let cell = self.store.cell(held.cell);
+        let cell = self.record(&held);
         if self.store.marks() {
             // Acquire: partner of the Release in `unlatch`; who set the mark has read the value.
             // Not yet set may be stale: the slow path looks again under the latch.
@@ -187,23 +236,16 @@ impl Worker {
                 self.first_write(slot, phase);
             }
         }
-        let wanted = self.first_key + slot;
-        let prepared = self
-            .prepared
-            .iter()
-            .find(|(key, _)| *key == wanted)
-            .map(|&(_, found)| found);
         let op = *self.pending.op(first).expect("written");
         let was_absent = held.stamp_word & ABSENT != 0;
         if let Some(Prepared::Cell(number)) = prepared {
             self.install_in_new_cell(slot, number, &op, stamp);
         } else {
             let old_blob = cell.blob();
-            cell.begin_write();
             match (op.kind, prepared) {
                 (_, Some(Prepared::Large(blob, tag))) => cell.put_large(tag, blob),
                 (OpKind::Put, _) => cell.put_inline(op.tag, self.pending.bytes(&op)),
-                (OpKind::Patch, _) => self.patch_cell(held.cell, first),
+                (OpKind::Patch, _) => self.patch_cell(cell, first),
                 (OpKind::Delete, _) => {}
             }
             if op.kind == OpKind::Delete {
@@ -213,7 +255,8 @@ impl Worker {
             }
             // Whatever was done to a large value, the old blocks are not the value any more.
             if let Some(blob) = old_blob {
-                self.reclaim.retire_blob(blob);
+                let owner = self.store.memory().arena.owner_of(held.cell);
+                self.reclaim.retire_blob(owner, blob);
             }
         }
         let change = i64::from(was_absent) - i64::from(op.kind == OpKind::Delete);
@@ -224,8 +267,7 @@ impl Worker {
     }
 
     #[inline]
-    fn patch_cell(&self, number: u64, first: u32) {
-        let cell = self.store.cell(number);
+    fn patch_cell(&self, cell: Record<'_>, first: u32) {
         let mut next = first;
         while let Some(op) = self.pending.op(next) {
             cell.patch_inline(op.offset as usize, self.pending.bytes(op));
@@ -246,8 +288,9 @@ impl Worker {
         let declared = self.keys.keys[self.first_key + slot];
         let table = self.tables.get(declared.table).expect("checked");
         let cell = self.store.cell(number);
-        cell.put_inline(op.tag, self.pending.bytes(op));
-        cell.end_write(stamp);
+        cell.record().put_inline(op.tag, self.pending.bytes(op));
+        cell.record().end_write(stamp);
+        let place = cell.place(number);
         let replaced = table.index.replace(declared.hash, old_number, number);
         debug_assert!(replaced, "a locked cell is in the index");
         let old = self.store.cell(old_number);
@@ -255,6 +298,7 @@ impl Worker {
         lock_word::release_exclusive(old.lock());
         self.reclaim.retire_cell(table.owner, old_number);
         self.held[slot].cell = number;
+        self.held[slot].place = place;
     }
 
     /// The first commit after the point of consistency that changes this record: the checkpoint

@@ -114,16 +114,30 @@ impl Index {
         })
     }
 
-    /// Makes room for `entries` before the first insertion.
+    /// Makes room for `entries` at once, if the index never grew and is empty.
     pub(crate) fn reserve(&self, entries: u64) {
-        if self.len() != 0 {
+        if self.splitting.swap(true, Acquire) {
             return;
         }
+        let first_state = u64::from(LEVEL_MIN) << 56;
+        if self.state.load(Relaxed) == first_state {
+            // Whoever is about to insert waits for a bucket and then sees the new state.
+            let buckets = || (0..1 << LEVEL_MIN).map(|number| self.bucket(number));
+            buckets().for_each(|bucket| self.lock_bucket(bucket));
+            let mut slots = buckets().flat_map(|bucket| self.chain(bucket)).flat_map(|b| &b[1..]);
+            if slots.all(|slot| slot.load(Relaxed) == 0) {
+                self.state.store(self.state_for(entries), Release);
+            }
+            buckets().for_each(|bucket| self.unlock(bucket));
+        }
+        self.splitting.store(false, Release);
+    }
+
+    fn state_for(&self, entries: u64) -> u64 {
         let buckets = (entries * 4).div_ceil(LOAD_START_QUARTERS).max(1);
         let room = (self.buckets.words().len() / BUCKET_WORDS) as u64;
         let level = buckets.next_power_of_two().min(room / 2).ilog2();
-        let level = level.clamp(LEVEL_MIN, LEVEL_MAX);
-        self.state.store(u64::from(level) << 56, Release);
+        u64::from(level.clamp(LEVEL_MIN, LEVEL_MAX)) << 56
     }
 
     /// Number of entries.
@@ -249,13 +263,15 @@ impl Index {
         bucket[0].fetch_and(!LOCK, Release);
     }
 
-    /// Adds a cell for a key that is not there yet. `worker` spreads the counters.
+    /// Adds a cell for a key that is not there yet. `worker` spreads the counters; `publish` is
+    /// called right before others can see the cell, and after every removal of the same key.
     pub(crate) fn insert(
         &self,
         worker: usize,
         hash: u64,
         cell: u64,
         mut is_key: impl FnMut(u64) -> bool,
+        publish: impl FnOnce(),
     ) -> Inserted {
         let first = self.lock(hash);
         let existing = self
@@ -265,7 +281,10 @@ impl Index {
                 let seen = slot.load(Acquire);
                 (has_tag(seen, hash) && is_key(seen & NUMBER_MASK)).then_some(seen & NUMBER_MASK)
             });
-        let stored = existing.is_none() && self.store(first, entry(hash, cell));
+        let stored = existing.is_none() && {
+            publish();
+            self.store(first, entry(hash, cell))
+        };
         self.unlock(first);
         match existing {
             Some(cell) => Inserted::Existing(cell),
@@ -309,11 +328,19 @@ impl Index {
         slot.is_some()
     }
 
-    /// Removes a key's cell; false if it is not there.
-    pub(crate) fn remove(&self, worker: usize, hash: u64, cell: u64) -> bool {
+    /// Removes a key's cell; false if it is not there. `retire` is called before that, and before
+    /// anyone can add another cell for the key.
+    pub(crate) fn remove(
+        &self,
+        worker: usize,
+        hash: u64,
+        cell: u64,
+        retire: impl FnOnce(),
+    ) -> bool {
         let first = self.lock(hash);
         let slot = self.slot_of(first, entry(hash, cell));
         if let Some(slot) = slot {
+            retire();
             slot.store(0, Release);
             // Relaxed: a count.
             self.entries[worker % COUNTERS].fetch_sub(1, Relaxed);
@@ -406,11 +433,10 @@ impl Index {
         let state = self.state.load(Acquire);
         let level = (state >> 56) as u32;
         let mask = (1u64 << level) - 1;
-        let narrow = cursor & mask;
-        let upper = narrow + (1 << level);
-        // A bucket already split is scanned with its other half.
-        for number in [Some(narrow), (upper < self.bucket_count()).then_some(upper)] {
-            let Some(number) = number else { continue };
+        // A bucket already split is scanned with its other half, and so is one that is split
+        // meanwhile: its entries move upwards only, and the count is looked at anew for each.
+        let mut number = cursor & mask;
+        while number < self.bucket_count() {
             for slot in self
                 .chain(self.bucket(number))
                 .flat_map(|bucket| &bucket[1..])
@@ -420,6 +446,7 @@ impl Index {
                     visit(seen & NUMBER_MASK);
                 }
             }
+            number += 1 << level;
         }
         ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits()
     }
@@ -443,7 +470,7 @@ mod tests {
         let n = 200_000;
         for key in 1..=n {
             assert_eq!(
-                index.insert(0, hash(key), key, |cell| cell == key),
+                index.insert(0, hash(key), key, |cell| cell == key, || {}),
                 Inserted::New
             );
             if key % 97 == 0 {
@@ -460,14 +487,14 @@ mod tests {
                 "{key}"
             );
             assert_eq!(
-                index.insert(0, hash(key), 9, |cell| cell == key),
+                index.insert(0, hash(key), 9, |cell| cell == key, || {}),
                 Inserted::Existing(key)
             );
         }
         assert_eq!(index.find(hash(n + 1), |cell| cell == n + 1), None);
         for key in (1..=n).step_by(2) {
-            assert!(index.remove(0, hash(key), key));
-            assert!(!index.remove(0, hash(key), key));
+            assert!(index.remove(0, hash(key), key, || {}));
+            assert!(!index.remove(0, hash(key), key, || {}));
         }
         for key in 1..=n {
             let expected = (key % 2 == 0).then_some(key);
@@ -479,11 +506,11 @@ mod tests {
     fn colliding_hashes_go_to_overflow_buckets() {
         let index = Index::new().expect("address space");
         for key in 1..=1000 {
-            assert_eq!(index.insert(0, 42, key, |cell| cell == key), Inserted::New);
+            assert_eq!(index.insert(0, 42, key, |cell| cell == key, || {}), Inserted::New);
         }
         for key in 1..=1000 {
             assert_eq!(index.find(42, |cell| cell == key), Some(key));
-            assert!(index.remove(0, 42, key));
+            assert!(index.remove(0, 42, key, || {}));
         }
         assert_eq!(index.len(), 0);
     }
@@ -493,7 +520,7 @@ mod tests {
         let index = Index::new().expect("address space");
         let lasting = 3_000;
         for key in 1..=lasting {
-            index.insert(0, hash(key), key, |cell| cell == key);
+            index.insert(0, hash(key), key, |cell| cell == key, || {});
         }
         let mut seen = HashSet::new();
         let mut cursor = 0;
@@ -507,7 +534,7 @@ mod tests {
             }
             for _ in 0..20 {
                 next += 1;
-                index.insert(0, hash(next), next, |cell| cell == next);
+                index.insert(0, hash(next), next, |cell| cell == next, || {});
             }
         }
         assert!((1..=lasting).all(|key| seen.contains(&key)));
@@ -526,12 +553,12 @@ mod tests {
                     let mut mine = BTreeMap::new();
                     for key in keys {
                         assert_eq!(
-                            index.insert(t as usize, hash(key), key, |cell| cell == key),
+                            index.insert(t as usize, hash(key), key, |cell| cell == key, || {}),
                             Inserted::New
                         );
                         mine.insert(key, ());
                         if key % 3 == 0 {
-                            assert!(index.remove(t as usize, hash(key), key));
+                            assert!(index.remove(t as usize, hash(key), key, || {}));
                             mine.remove(&key);
                         }
                         let old = 4 + t;

@@ -49,7 +49,7 @@ pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Writ
 pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
 pub use load::{Loader, Replayed};
-pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced};
+pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced, Turn};
 pub use policy::{
     Capture, CellPolicy, Checkpointer, Demand, KeptValue, NoPolicy, Outcome, PointOfConsistency,
     RecordImage, Sink,

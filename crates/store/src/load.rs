@@ -30,13 +30,8 @@ pub enum Replayed<'a> {
     },
     /// It has no value.
     Delete,
-    /// A range of its value changes.
-    Patch {
-        /// Where the range begins: inside the value or at its end.
-        offset: usize,
-        /// The bytes.
-        bytes: &'a [u8],
-    },
+    /// Ranges of its value change: pairs of an offset, inside the value or at its end, and bytes.
+    Patch(&'a [(usize, &'a [u8])]),
 }
 
 /// Puts records into a store that is not served yet. One per thread.
@@ -135,7 +130,7 @@ impl Loader {
         let number = self.new_cell(table, hash, key, value_len)?;
         match table
             .index
-            .insert(self.worker.number, hash, number, |_| false)
+            .insert(self.worker.number, hash, number, |_| false, || {})
         {
             Inserted::New => Ok(number),
             Inserted::Existing(_) => unreachable!("no key was compared"),
@@ -177,14 +172,13 @@ impl Loader {
         stamp: Stamp,
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
-        let cell = self.worker.store.cell(number);
+        let cell = self.worker.store.cell(number).record();
         let was_absent = cell.stamp_word() & ABSENT != 0;
         let old_blob = cell.blob();
         match change {
             Replayed::Delete => {
                 cell.end_delete(stamp);
-                let owner = table.owner;
-                self.worker.reclaim.add(owner, table.id, number, hash);
+                self.worker.reclaim.add(table.owner, table.id, number);
             }
             Replayed::Put { tag, value } if value.len() <= cell.inline_capacity() => {
                 cell.put_inline(tag, value);
@@ -192,7 +186,7 @@ impl Loader {
             }
             Replayed::Put { tag, value } if was_absent && value.len() <= INLINE_VALUE_BYTES_MAX => {
                 let larger = self.new_cell(table, hash, key, value.len())?;
-                let cell = self.worker.store.cell(larger);
+                let cell = self.worker.store.cell(larger).record();
                 cell.put_inline(tag, value);
                 cell.end_write(stamp);
                 table.index.replace(hash, number, larger);
@@ -202,22 +196,31 @@ impl Loader {
             Replayed::Put { tag, value } => {
                 let Worker { cache, store, .. } = &mut self.worker;
                 let blob = blob::create(store.memory(), cache, table.owner, value)?;
-                let cell = store.cell(number);
+                let cell = store.cell(number).record();
                 cell.put_large(tag, blob);
                 cell.end_write(stamp);
             }
-            Replayed::Patch { offset, bytes } => {
-                return self.patch(table, number, hash, key, stamp, offset, bytes);
+            Replayed::Patch(ranges) => {
+                for &(offset, bytes) in ranges {
+                    self.patch(table, number, hash, key, stamp, offset, bytes)?;
+                }
+                return Ok(());
             }
         }
         if let Some(blob) = old_blob {
-            self.worker.reclaim.retire_blob(blob);
+            self.release(blob);
         }
         let change = i64::from(was_absent) - i64::from(matches!(change, Replayed::Delete));
         if change != 0 {
             table.count(self.worker.number, change);
         }
         Ok(())
+    }
+
+    /// Frees a replaced large value at once: nobody reads while a store is being filled.
+    fn release(&mut self, blob: blob::Blob) {
+        let Worker { cache, store, .. } = &mut self.worker;
+        blob::release(store.memory(), cache, blob);
     }
 
     #[expect(
@@ -234,7 +237,7 @@ impl Loader {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), TxError> {
-        let cell = self.worker.store.cell(number);
+        let cell = self.worker.store.cell(number).record();
         let len = cell.value().map_or(0, |value| value.len());
         if cell.value().is_none() || offset > len {
             return Err(TxError::PatchOutsideValue { offset, len });
@@ -243,10 +246,10 @@ impl Loader {
             let tag = cell.value().map_or(0, |value| value.tag());
             let Worker { cache, store, .. } = &mut self.worker;
             let blob = blob::patched(store.memory(), cache, table.owner, old, offset, bytes)?;
-            let cell = store.cell(number);
+            let cell = store.cell(number).record();
             cell.put_large(tag, blob);
             cell.end_write(stamp);
-            self.worker.reclaim.retire_blob(old);
+            self.release(old);
         } else if offset + bytes.len() <= cell.inline_capacity() {
             cell.patch_inline(offset, bytes);
             cell.end_write(stamp);

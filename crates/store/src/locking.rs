@@ -6,10 +6,11 @@
 //! transaction is never aborted. Undeclared keys are locked one by one under wait-die.
 
 use stillpoint_sync::Backoff;
+use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word::{self, Held as HeldBy, Priority};
 
 use crate::arena::Kind;
-use crate::cell::{Cell, cell_bytes};
+use crate::cell::{Cell, Place, cell_bytes};
 use crate::error::TxError;
 use crate::index::Inserted;
 use crate::keys::Mode;
@@ -36,6 +37,8 @@ pub(crate) enum LockState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) cell: u64,
+    /// Where it is, once it is locked.
+    pub(crate) place: Place,
     pub(crate) state: LockState,
     /// The stamp word when the lock was taken.
     pub(crate) stamp_word: u64,
@@ -47,6 +50,7 @@ impl Held {
     fn unlocked(cell: u64) -> Self {
         Self {
             cell,
+            place: Place::default(),
             state: LockState::None,
             stamp_word: 0,
             pending: pending::NONE,
@@ -114,7 +118,9 @@ impl Worker {
     #[inline]
     fn take(&mut self, number: u64, mode: Mode, priority: Priority) -> Result<(), Refused> {
         let (state, stamp_word) = self.lock_cell(number, mode, priority)?;
+        self.locked_version = self.tables.version;
         self.held.push(Held {
+            place: self.store.cell(number).place(number),
             state,
             stamp_word,
             ..Held::unlocked(number)
@@ -143,7 +149,7 @@ impl Worker {
         locked.map_err(|HeldBy(by)| Refused::Held(by))?;
         let stamp_word = cell.stamp_word();
         if stamp_word & crate::stamp::DEAD != 0 {
-            release(cell, state);
+            release(cell.lock(), state);
             return Err(Refused::Gone);
         }
         Ok((state, stamp_word))
@@ -175,16 +181,23 @@ impl Worker {
     }
 
     /// Gives all locks back and takes them in the order of cell numbers.
+    ///
+    /// A cell found in one window is not to be trusted in a later one unless it is locked: it may
+    /// have been reclaimed in between, and be another key's. So whatever was found and not locked
+    /// is looked up again once the window was left.
     #[cold]
     fn lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
         self.store
             .begin_transaction(self.number, self.tables.version);
+        self.release_all();
         let mut backoff = Backoff::new();
         let locked = loop {
-            self.release_all();
             match self.try_lock_in_order(keys.clone()) {
                 Ok(true) => break Ok(()),
-                Ok(false) => self.wait_outside(&mut backoff),
+                Ok(false) => {
+                    self.release_all();
+                    self.wait_outside(&mut backoff);
+                }
                 Err(error) => break Err(error),
             }
         };
@@ -208,6 +221,7 @@ impl Worker {
             )
         });
         let mut previous: Option<usize> = None;
+        let mut left = false;
         for slot in order {
             let cell = self.held[slot].cell;
             if let Some(base) = previous.filter(|&base| self.held[base].cell == cell) {
@@ -215,7 +229,10 @@ impl Worker {
                 self.held[slot].state = LockState::Alias(base as u32);
                 continue;
             }
-            if !self.wait_for(keys.start + slot, slot)? {
+            if left && self.resolve(keys.start + slot)? != cell {
+                return Ok(false);
+            }
+            if !self.wait_for(keys.start + slot, slot, &mut left)? {
                 return Ok(false);
             }
             previous = Some(slot);
@@ -224,13 +241,16 @@ impl Worker {
     }
 
     /// Waits for one lock; false if the cell is not the key's any more, or the tables changed.
-    fn wait_for(&mut self, index: usize, slot: usize) -> Result<bool, TxError> {
+    /// Sets `left` if it left the window meanwhile.
+    fn wait_for(&mut self, index: usize, slot: usize, left: &mut bool) -> Result<bool, TxError> {
         let (cell, mode) = (self.held[slot].cell, self.keys.keys[index].mode);
         let version = self.tables.version;
         let mut backoff = Backoff::new();
         loop {
             match self.lock_cell(cell, mode, Priority::DECLARED) {
                 Ok((state, stamp_word)) => {
+                    self.locked_version = self.tables.version;
+                    self.held[slot].place = self.store.cell(cell).place(cell);
                     self.held[slot].state = state;
                     self.held[slot].stamp_word = stamp_word;
                     return Ok(true);
@@ -239,6 +259,7 @@ impl Worker {
                 Err(Refused::Held(_)) if backoff.is_spinning() => backoff.wait(),
                 Err(Refused::Held(_)) => {
                     self.wait_outside(&mut backoff);
+                    *left = true;
                     // Outside the window the cell may have been reclaimed.
                     if self.tables.version != version || self.resolve(index)? != cell {
                         return Ok(false);
@@ -251,6 +272,10 @@ impl Worker {
     fn wait_outside(&mut self, backoff: &mut Backoff) {
         self.exit();
         backoff.wait();
+        // The cells of later transactions of the batch, too, were found in the window left.
+        for key in &mut self.keys.keys {
+            key.candidate = 0;
+        }
         self.enter();
     }
 
@@ -344,12 +369,17 @@ impl Worker {
         };
         let key = self.keys.key(index);
         let store = &self.store;
-        let inserted = table
-            .index
-            .insert(self.number, declared.hash, number, |cell| {
+        let inserted = table.index.insert(
+            self.number,
+            declared.hash,
+            number,
+            |cell| {
                 let cell = store.cell(cell);
                 cell.has_key(key) && !cell.is_dead()
-            });
+            },
+            // The key may have come and gone since the cell was made.
+            || store.cell(number).record().end_delete(table.floor_stamp(declared.hash)),
+        );
         match inserted {
             Inserted::New => Ok(number),
             Inserted::Existing(existing) => {
@@ -431,7 +461,7 @@ impl Worker {
         for slot in 0..self.held.len() {
             let held = self.held[slot];
             let cell = match held.state {
-                LockState::Shared | LockState::Exclusive => self.store.cell(held.cell),
+                LockState::Shared | LockState::Exclusive => self.record(&held),
                 _ => continue,
             };
             let absent = cell.stamp_word() & ABSENT != 0;
@@ -439,23 +469,22 @@ impl Worker {
                 LockState::Exclusive if !latchable => {
                     lock_word::release_exclusive_unlatched(cell.lock());
                 }
-                state => release(cell, state),
+                state => release(cell.lock(), state),
             }
             if absent {
-                let declared = self.keys.keys[self.first_key + slot];
+                let table = self.keys.keys[self.first_key + slot].table;
                 let owner = self.store.memory().arena.owner_of(held.cell);
-                self.reclaim
-                    .add(owner, declared.table, held.cell, declared.hash);
+                self.reclaim.add(owner, table, held.cell);
             }
         }
         self.held.clear();
     }
 }
 
-fn release(cell: Cell<'_>, state: LockState) {
+fn release(lock: &AtomicU64, state: LockState) {
     match state {
-        LockState::Shared => lock_word::release_shared(cell.lock()),
-        LockState::Exclusive => lock_word::release_exclusive(cell.lock()),
+        LockState::Shared => lock_word::release_shared(lock),
+        LockState::Exclusive => lock_word::release_exclusive(lock),
         _ => {}
     }
 }

@@ -10,7 +10,7 @@
 //! epochs up to e are closed under dependencies, and the checkpoint of e + 1 holds exactly them.
 //! (CALC, SIGMOD 2016, §2.2; see docs/decisions/0001 for what deferred updates change.)
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, SeqCst},
@@ -82,6 +82,13 @@ pub struct PhaseDriver {
     word: CachePadded<AtomicU64>,
     windows: Windows,
     moving: Mutex<()>,
+    turn: Mutex<()>,
+}
+
+/// The right to move the phases, from rest to rest.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    _held: MutexGuard<'a, ()>,
 }
 
 impl PhaseDriver {
@@ -90,7 +97,13 @@ impl PhaseDriver {
             word: CachePadded::new(AtomicU64::new(PhaseWord::new(Phase::Rest, epoch).0)),
             windows: Windows::new(workers),
             moving: Mutex::new(()),
+            turn: Mutex::new(()),
         }
+    }
+
+    /// The right to take a checkpoint, held until it is over; `None` while another has it.
+    pub fn try_turn(&self) -> Option<Turn<'_>> {
+        self.turn.try_lock().map(|held| Turn { _held: held })
     }
 
     /// The workers' windows.
@@ -121,7 +134,8 @@ impl PhaseDriver {
         let epoch = now.epoch() + u64::from(phase == Phase::Resolve);
         let next = PhaseWord::new(phase, epoch);
         // SeqCst with the fence in `Windows::token`: partner of the fence in `Windows::enter`.
-        self.word.store(next.0 | (now.0 & GATE), SeqCst);
+        // An exchange of the changed bits only: the gate may be opened at any moment.
+        self.word.fetch_xor((now.0 ^ next.0) & !GATE, SeqCst);
         drop(moving);
         self.windows.wait_grace();
         next

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use stillpoint_sync::atomic::Ordering::Relaxed;
+
 use crate::blob;
 use crate::phase::Phase;
 use crate::store::{Memory, Store};
@@ -149,6 +151,8 @@ impl RecordImage<'_> {
     pub fn keep_large(&self) -> Option<KeptValue> {
         let blob = self.value.blob()?;
         blob::retain(self.memory, blob);
+        // Relaxed: called inside a window, whose end orders it before whoever waits for that.
+        self.memory.kept.fetch_add(1, Relaxed);
         Some(KeptValue { blob })
     }
 }

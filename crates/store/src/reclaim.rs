@@ -2,7 +2,12 @@
 //!
 //! An absent cell may be reclaimed once its stamp is closed: a key inserted later then need not
 //! depend on the deletion. Its gsn raises the floor of its part of the key space, so that a key
-//! inserted again never gets a smaller gsn than its deletion had.
+//! inserted again never gets a smaller gsn than its deletion had. The floor is raised and the cell
+//! killed before the index lets it go, under the lock of the index bucket that an insertion of the
+//! same key must take.
+//!
+//! Every release of an absent cell's lock makes an entry, so the queues may name a cell twice, and
+//! one that was reclaimed and belongs to another key now. So an entry is only a hint where to look.
 
 use std::collections::VecDeque;
 
@@ -15,18 +20,26 @@ use crate::stamp::{ABSENT, DEAD};
 use crate::table::TableId;
 use crate::worker::Worker;
 
+/// A cell that had no value when its lock was released.
 #[derive(Clone, Copy, Debug)]
-struct Absent {
+pub(crate) struct Absent {
     owner: u32,
     table: TableId,
     cell: u64,
-    hash: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Garbage {
     Cell { owner: u32, number: u64 },
-    Blob(Blob),
+    Blob { owner: u32, blob: Blob },
+}
+
+impl Garbage {
+    fn owner(&self) -> u32 {
+        match *self {
+            Self::Cell { owner, .. } | Self::Blob { owner, .. } => owner,
+        }
+    }
 }
 
 /// Garbage that waits for one grace period together.
@@ -43,35 +56,31 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    pub(crate) fn add(&mut self, owner: u32, table: TableId, cell: u64, hash: u64) {
-        self.absent.push_back(Absent {
-            owner,
-            table,
-            cell,
-            hash,
-        });
+    pub(crate) fn add(&mut self, owner: u32, table: TableId, cell: u64) {
+        self.absent.push_back(Absent { owner, table, cell });
     }
 
     pub(crate) fn retire_cell(&mut self, owner: u32, number: u64) {
         self.garbage.push(Garbage::Cell { owner, number });
     }
 
-    pub(crate) fn retire_blob(&mut self, blob: Blob) {
-        self.garbage.push(Garbage::Blob(blob));
+    pub(crate) fn retire_blob(&mut self, owner: u32, blob: Blob) {
+        self.garbage.push(Garbage::Blob { owner, blob });
     }
 
-    /// Cells of an owner that is gone are freed with it. Its large values too: their blocks belong
-    /// to the same owner.
+    /// Cells and large values of an owner that is gone are freed with its slabs, which may have
+    /// another owner already.
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
-        let keep = |garbage: &Garbage| match *garbage {
-            Garbage::Cell { owner: of, .. } => of != owner,
-            Garbage::Blob(_) => true,
-        };
-        self.garbage.retain(keep);
+        self.garbage.retain(|garbage| garbage.owner() != owner);
         for (_, batch) in &mut self.waiting {
-            batch.retain(keep);
+            batch.retain(|garbage| garbage.owner() != owner);
         }
+    }
+
+    /// Takes over what a worker that is gone could not reclaim yet.
+    pub(crate) fn adopt(&mut self, absent: Vec<Absent>) {
+        self.absent.extend(absent);
     }
 }
 
@@ -87,19 +96,23 @@ impl Worker {
         }
     }
 
+    /// Looks at the oldest entries, up to the first whose deletion is not closed yet: those behind
+    /// it are hardly older.
     #[cold]
     fn reclaim_absent(&mut self) {
-        for _ in 0..self.reclaim.absent.len().min(PER_ROUND) {
-            let Some(absent) = self.reclaim.absent.pop_front() else {
+        for _ in 0..PER_ROUND {
+            let Some(&absent) = self.reclaim.absent.front() else {
                 return;
             };
             if !self.try_reclaim(absent) {
-                self.reclaim.absent.push_back(absent);
+                return;
             }
+            self.reclaim.absent.pop_front();
         }
     }
 
-    /// True if the cell needs no more attention: reclaimed, or not absent any more.
+    /// True if the cell needs no more attention: reclaimed, or not absent any more. False if its
+    /// deletion is not closed.
     fn try_reclaim(&mut self, absent: Absent) -> bool {
         let Some(table) = self
             .tables
@@ -120,18 +133,27 @@ impl Worker {
             // Whoever holds the lock looks after the cell when releasing it.
             return true;
         }
+        // Under the lock the key and the stamp stay.
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
-        let gone = word & (ABSENT | DEAD) == ABSENT
-            && self.log.is_closed(stamp)
-            && table.index.remove(self.number, absent.hash, absent.cell);
-        if gone {
-            table.raise_floor(absent.hash, stamp.gsn());
-            cell.kill();
-            self.reclaim.retire_cell(absent.owner, absent.cell);
+        let is_absent = word & (ABSENT | DEAD) == ABSENT;
+        let is_closed = self.log.is_closed(stamp);
+        let mut gone = false;
+        if is_absent && is_closed {
+            self.scratch.clear();
+            cell.read_key(&mut self.scratch);
+            let hash = self.store.hash(absent.table, &self.scratch);
+            // A cell that is not in the index yet is looked after by whoever is adding it.
+            gone = table.index.remove(self.number, hash, absent.cell, || {
+                table.raise_floor(hash, stamp.gsn());
+                cell.kill();
+            });
         }
         lock_word::release_exclusive(cell.lock());
-        gone || word & (ABSENT | DEAD) != ABSENT
+        if gone {
+            self.reclaim.retire_cell(absent.owner, absent.cell);
+        }
+        !is_absent || is_closed
     }
 
     fn pass_grace(&mut self) {
@@ -161,17 +183,21 @@ impl Worker {
                 }
                 self.cache.free(arena, number);
             }
-            Garbage::Blob(blob) => blob::release(self.store.memory(), &mut self.cache, blob),
+            Garbage::Blob { blob, .. } => {
+                blob::release(self.store.memory(), &mut self.cache, blob);
+            }
         }
     }
 
-    /// Frees all garbage; absent cells that are not durably gone are left to whoever touches them
-    /// next.
+    /// Frees all garbage; absent cells that are not durably gone are left to another worker.
     pub(crate) fn finish_reclaiming(&mut self) {
         self.enter();
         self.reclaim_absent();
         self.exit();
         self.store.driver().windows().wait_grace();
+        // In a window, since a table may have been dropped and its garbage must be forgotten.
+        self.enter();
+        self.store.orphan(self.reclaim.absent.drain(..));
         let waiting = std::mem::take(&mut self.reclaim.waiting);
         let garbage = std::mem::take(&mut self.reclaim.garbage);
         for item in waiting
@@ -181,5 +207,6 @@ impl Worker {
         {
             self.free_garbage(item);
         }
+        self.exit();
     }
 }

@@ -4,7 +4,7 @@ use crate::cell::Glance;
 use crate::error::TxError;
 use crate::table::TableId;
 use crate::value::ValueRef;
-use crate::worker::Worker;
+use crate::worker::{Unwinding, Worker};
 
 impl Worker {
     /// Visits some keys of a table with their values, from a cursor on (0 at first), and returns
@@ -12,6 +12,19 @@ impl Worker {
     /// least once. At least `count` cells are looked at, unless the end is reached before; each
     /// value is read without a lock and is consistent in itself.
     pub fn scan(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, TxError> {
+        let unwinding = Unwinding(self);
+        let next = unwinding.0.scan_some(table, cursor, count, visit);
+        std::mem::forget(unwinding);
+        next
+    }
+
+    fn scan_some(
         &mut self,
         table: TableId,
         cursor: u64,
@@ -34,11 +47,12 @@ impl Worker {
             cursor = found.index.scan(cursor, |cell| cells.push(cell));
             looked_at += cells.len().max(1);
             for &number in &cells {
-                let cell = self.store.cell(number);
                 key.clear();
                 value.clear();
+                let cell = self.store.cell(number);
                 cell.read_key(&mut key);
-                if let Glance::Value(tag, _) = cell.glance(&key, &mut value) {
+                if let Glance::Value(tag, stamp) = cell.glance(&key, &mut value) {
+                    self.depend_on(stamp);
                     visit(&key, ValueRef::from_bytes(tag, &value));
                 }
             }

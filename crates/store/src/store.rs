@@ -15,6 +15,7 @@ use crate::blob;
 use crate::cell::Cell;
 use crate::phase::PhaseDriver;
 use crate::policy::{Capture, CellPolicy, KeptValue, RecordImage};
+use crate::reclaim::Absent;
 use crate::table::{Table, TableId};
 
 /// Bit of a cell's status that says in which epochs it counts as captured.
@@ -48,12 +49,15 @@ impl Default for StoreConfig {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) arena: Arena,
+    /// Large values kept by checkpoints.
+    pub(crate) kept: AtomicU64,
 }
 
 impl Memory {
     pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
         Ok(Self {
             arena: Arena::new(limit_bytes)?,
+            kept: AtomicU64::new(0),
         })
     }
 }
@@ -85,6 +89,8 @@ pub struct Store {
     pub(crate) ages: CachePadded<AtomicU64>,
     /// Cells of workers that are gone.
     attic: Mutex<CellCache>,
+    /// Absent cells that they could not reclaim yet.
+    orphans: Mutex<Vec<Absent>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -113,6 +119,7 @@ impl Store {
             transactions: (0..config.workers).map(|_| slot()).collect(),
             ages: slot(),
             attic: Mutex::default(),
+            orphans: Mutex::default(),
         })
     }
 
@@ -245,21 +252,31 @@ impl Store {
             return;
         }
         self.driver.windows().wait_grace();
-        retired.retain(|old| {
-            let open = |slot: &CachePadded<AtomicU64>| {
+        let is_open = |old: &Retired| {
+            self.transactions.iter().any(|slot| {
                 let began = slot.load(Acquire);
                 began != 0 && began <= old.version
-            };
-            if self.transactions.iter().any(open) {
-                return true;
-            }
-            self.owners
-                .lock()
-                .retain(|(owner, _)| *owner != old.table.owner);
-            self.attic.lock().forget_owner(old.table.owner);
-            self.memory.arena.drop_owner(old.table.owner);
-            false
-        });
+            })
+        };
+        // A checkpoint that begins meanwhile must not find the slabs any more when they are dropped.
+        let unreachable: Vec<u32> = retired
+            .iter()
+            .filter(|old| !is_open(old))
+            .map(|old| old.table.owner)
+            .collect();
+        let goes = |owner: &u32| unreachable.contains(owner);
+        self.owners.lock().retain(|(owner, _)| !goes(owner));
+        self.driver.windows().wait_grace();
+        // Acquire: partner of the Release in `release_kept`. What was kept before the grace period
+        // is seen after it.
+        if self.memory.kept.load(Acquire) != 0 {
+            return;
+        }
+        retired.retain(|old| !goes(&old.table.owner));
+        for owner in unreachable {
+            self.attic.lock().forget_owner(owner);
+            self.memory.arena.drop_owner(owner);
+        }
     }
 
     /// Number of slabs to walk for a capture.
@@ -383,6 +400,16 @@ impl Store {
         let mut attic = self.attic.lock();
         blob::release(&self.memory, &mut attic, kept.into_blob());
         attic.drain(&self.memory.arena);
+        // Release: partner of the load in `drop_retired`.
+        self.memory.kept.fetch_sub(1, Release);
+    }
+
+    pub(crate) fn orphan(&self, absent: impl Iterator<Item = Absent>) {
+        self.orphans.lock().extend(absent);
+    }
+
+    pub(crate) fn orphans(&self) -> Vec<Absent> {
+        std::mem::take(&mut self.orphans.lock())
     }
 
     pub(crate) fn take_over(&self, mut cache: CellCache) {

@@ -3,6 +3,7 @@
 use stillpoint_format::Stamp;
 
 use crate::blob::VALUE_BYTES_MAX;
+use crate::cell::Record;
 use crate::error::TxError;
 use crate::keys::{Mode, Slot};
 use crate::locking::LockState;
@@ -37,7 +38,7 @@ impl<'w> Tx<'w> {
         if let LockState::Snapshot(tag) = held.state {
             return tag.map(|tag| ValueRef::from_bytes(tag, &worker.scratch));
         }
-        let value = worker.store.cell(held.cell).value();
+        let value = Record::at(worker.store.memory(), held.place).value();
         let Some(op) = worker.pending.op(held.pending) else {
             return value;
         };
@@ -88,7 +89,7 @@ impl<'w> Tx<'w> {
             Some(op) => (held.pending, Some(op.kind), worker.pending.len_of(op)),
             None => (NONE, None, 0),
         };
-        let cell = worker.store.cell(held.cell);
+        let cell = worker.record(&held);
         let len = match kind {
             Some(OpKind::Put) => put_len,
             Some(OpKind::Delete) => return Err(TxError::PatchOutsideValue { offset, len: 0 }),

@@ -12,7 +12,25 @@ pub(crate) const fn words_for(bytes: usize) -> usize {
 }
 
 /// Writes `bytes` from byte offset `at` on; bytes around them stay.
+#[inline]
 pub(crate) fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
+    let (index, shift) = (at / 8, at % 8 * 8);
+    let Ok(eight) = <[u8; 8]>::try_from(bytes) else {
+        return write_any(words, at, bytes);
+    };
+    // The commonest patch: one integer.
+    let new = u64::from_le_bytes(eight);
+    if shift == 0 {
+        words[index].store(new, Relaxed);
+        return;
+    }
+    let [low, high] = &words[index..index + 2] else { unreachable!("two words") };
+    let kept = (1 << shift) - 1;
+    low.store(low.load(Relaxed) & kept | new << shift, Relaxed);
+    high.store(high.load(Relaxed) & !kept | new >> (64 - shift), Relaxed);
+}
+
+fn write_any(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let (mut index, shift) = (at / 8, at % 8);
     let mut rest = bytes;
     if shift != 0 {
@@ -25,10 +43,7 @@ pub(crate) fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let tail = whole.remainder();
     let count = whole.len();
     for (word, chunk) in words[index..index + count].iter().zip(whole) {
-        word.store(
-            u64::from_le_bytes(chunk.try_into().expect("eight bytes")),
-            Relaxed,
-        );
+        word.store(u64::from_le_bytes(chunk.try_into().expect("eight bytes")), Relaxed);
     }
     if !tail.is_empty() {
         merge(&words[index + count], 0, tail);

@@ -8,7 +8,7 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::Priority;
 
 use crate::arena::CellCache;
-use crate::cell::Glance;
+use crate::cell::{Glance, Record};
 use crate::commit::Prepared;
 use crate::commit_log::CommitLog;
 use crate::error::TxError;
@@ -104,6 +104,8 @@ pub struct Worker {
     /// Per key of the running transaction, from `first_key` on.
     pub(crate) held: Vec<Held>,
     pub(crate) first_key: usize,
+    /// Catalog version that the locked cells are of.
+    pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
     pub(crate) pending: Pending,
     pub(crate) written: Vec<(usize, u32)>,
@@ -132,6 +134,8 @@ impl Worker {
         let number = store.driver().windows().claim()?;
         let (version, tables) = store.tables();
         let wants_dependencies = log.wants_dependencies();
+        let mut reclaim = Reclaim::default();
+        reclaim.adopt(store.orphans());
         Some(Self {
             keys: KeySet::new(store.hasher()),
             store,
@@ -142,6 +146,7 @@ impl Worker {
             cache: CellCache::default(),
             held: Vec::new(),
             first_key: 0,
+            locked_version: version,
             priority: Priority::DECLARED,
             pending: Pending::default(),
             written: Vec::new(),
@@ -149,10 +154,16 @@ impl Worker {
             prepared: Vec::new(),
             ends: Vec::new(),
             scratch: Vec::new(),
-            reclaim: Reclaim::default(),
+            reclaim,
             dependencies: Vec::new(),
             wants_dependencies,
         })
+    }
+
+    /// The record of a locked key.
+    #[inline]
+    pub(crate) fn record(&self, held: &Held) -> Record<'_> {
+        Record::at(self.store.memory(), held.place)
     }
 
     /// The store.
@@ -196,7 +207,16 @@ impl Worker {
     /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
     /// lines and records of several are fetched together before the first of them runs.
     /// A procedure with a single key that it only reads takes no lock.
+    ///
+    /// If a procedure panics, its transaction is rolled back, those before it stay committed, those
+    /// after it do not run, and the worker can be used again.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        let unwinding = Unwinding(self);
+        unwinding.0.execute_all(batch);
+        std::mem::forget(unwinding);
+    }
+
+    fn execute_all<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let mut next = 0;
         while next < batch.len() {
             self.enter();
@@ -280,7 +300,8 @@ impl Worker {
 
     /// Runs a transaction that finds its keys on the way. Meeting the lock of an older transaction
     /// it is rolled back and tried again, with its age kept, so that it wins in the end; `body` may
-    /// therefore run several times and must have no other effects.
+    /// therefore run several times and must have no other effects. If it panics, the transaction is
+    /// rolled back and the worker can be used again.
     pub fn transact<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -291,6 +312,16 @@ impl Worker {
     /// As [`transact`](Self::transact); gives the commit's stamp too, `None` if nothing was
     /// written.
     pub fn transact_stamped<R>(
+        &mut self,
+        body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<(R, Option<Stamp>), TxError> {
+        let unwinding = Unwinding(self);
+        let ended = unwinding.0.transact_until_ended(body);
+        std::mem::forget(unwinding);
+        ended
+    }
+
+    fn transact_until_ended<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<(R, Option<Stamp>), TxError> {
@@ -392,19 +423,28 @@ impl Worker {
     /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
     /// then while idle.
     pub fn idle(&mut self) {
+        self.reclaim.adopt(self.store.orphans());
         self.enter();
         self.collect_garbage();
         self.exit();
     }
 }
 
+/// Dropped only when a procedure panics: gives its locks back.
+pub(crate) struct Unwinding<'w>(pub(crate) &'w mut Worker);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        self.0.roll_back();
+        self.0.store.end_transaction(self.0.number);
+        if self.0.in_window {
+            self.0.exit();
+        }
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.in_window {
-            // A procedure panicked inside the window: its locks are lost with it.
-            self.roll_back();
-            self.exit();
-        }
         self.finish_reclaiming();
         self.store.take_over(std::mem::take(&mut self.cache));
         self.store.driver().windows().unclaim(self.number);

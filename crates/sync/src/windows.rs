@@ -72,11 +72,12 @@ impl Windows {
     #[inline]
     pub fn enter(&self, slot: usize) {
         let turns = &self.slots[slot].turns;
-        // Relaxed: the owner is the only writer; the fence orders the store before what follows,
-        // partner of the fence in `token`.
+        // Relaxed load: the owner is the only writer. The store is Release as that of `exit` is:
+        // `has_passed` may see this one instead, and must then see what the window before did.
+        // The fence orders it before what follows, partner of the fence in `token`.
         let now = turns.load(Ordering::Relaxed);
         debug_assert!(now.is_multiple_of(2), "window entered twice");
-        turns.store(now + 1, Ordering::Relaxed);
+        turns.store(now + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
     Batch, BatchBuilder, BatchPlace, BatchReader, EndCause, PatchRange, RecordHead, RecordKind,
-    SegmentEnd, SegmentHeader, Step, Tail, WritesEncoder, classify_tail,
+    SegmentEnd, SegmentHeader, Step, Tail, WriteIter, WritesEncoder, classify_tail,
 };
 use stillpoint_format::{
     DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, LogGsn, VALUE_BYTES_MAX,
@@ -460,24 +460,98 @@ fn writes_that_overtook_each_other_are_not_damage() {
     );
 }
 
+/// The proof may come from the batch directly behind one that proves nothing.
+#[test]
+fn the_scan_looks_at_every_later_batch() {
+    let header = segment_header();
+    let mut segment = header.encode().to_vec();
+    for (number, flushed_below) in [(100, 100), (101, 100), (102, 100), (103, 102)] {
+        let records = [(header.first_gsn + number, 1, vec![], vec![])];
+        let at = segment.len() as u64;
+        segment.extend_from_slice(&batch(&header, at, number, flushed_below, 8, &records));
+    }
+    segment[HEADER_BYTES + 80] ^= 1;
+    let each = (segment.len() - HEADER_BYTES) / 4;
+    segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
+    let (batches, end) = read_all(&header, &segment);
+    assert!(batches.is_empty());
+    let tail = classify_tail(&header, &segment, 0, &end);
+    assert!(
+        matches!(tail, Tail::Damaged(Some(later)) if later.number == 103),
+        "{tail:?}"
+    );
+    // With 100 intact, 101 is missing: 103 covers it. Without 103 nothing does.
+    segment[HEADER_BYTES + 80] ^= 1;
+    let (batches, end) = read_all(&header, &segment);
+    assert_eq!((batches.len(), end.next_number), (1, 101));
+    let tail = classify_tail(&header, &segment, 0, &end);
+    assert!(
+        matches!(tail, Tail::Damaged(Some(later)) if later.number == 103),
+        "{tail:?}"
+    );
+    let tail = classify_tail(&header, &segment[..segment.len() - 8], 0, &end);
+    assert!(
+        matches!(tail, Tail::OutOfOrder(later) if later.number == 102),
+        "{tail:?}"
+    );
+}
+
+/// Bodies that no encoder writes.
+#[test]
+fn forged_writes_are_refused() {
+    let long = (KEY_BYTES_MAX as u32 + 1).to_le_bytes();
+    let end = (VALUE_BYTES_MAX as u32).to_le_bytes();
+    let too_long = (VALUE_BYTES_MAX as u32 + 1).to_le_bytes();
+    let table = [1, 0, 1, 0, 0, 0];
+    for (body, message) in [
+        (vec![&[3][..], &table, b"\x01k"], "unknown op 3"),
+        (vec![&[0x20][..], &table, b"\x01k"], "unknown op 32"),
+        (vec![&[0x05][..], b"\x01k"], "names no table"),
+        (
+            vec![&[0x01][..], &table, b"\x02k"],
+            "truncated: 2 bytes needed, 1 there",
+        ),
+        (
+            vec![&[0x09][..], &table, &long],
+            "key length is 65537, allowed is 0..=65536",
+        ),
+        (
+            vec![&[0x10][..], &table, b"\x01k", &[0], &too_long],
+            "value length is 536870913",
+        ),
+        (
+            vec![
+                &[0x12][..],
+                &table,
+                b"\x01k",
+                &[1, 0, 0, 0],
+                &end,
+                &[1, 0, 0, 0, 9],
+            ],
+            "range end",
+        ),
+        (vec![&[0x12][..], &table, b"\x01k", &[0xFF; 4]], "truncated"),
+    ] {
+        let body = body.concat();
+        let mut writes = WriteIter::new(&body, 5000);
+        let error = writes.next().expect("one write").expect_err(message);
+        assert!(error.to_string().contains(message), "{error}");
+        assert!((5000..5020).contains(&error.offset), "{error:?}");
+        assert!(
+            writes.next().is_none(),
+            "{message}: the iterator goes on after an error"
+        );
+    }
+}
+
 #[test]
 fn the_next_segment_can_prove_damage() {
     let header = segment_header();
     let segment = segment_of(&header, 3, 0, 8);
     let (_, end) = read_all(&header, &segment[..segment.len() - 8]);
     assert_eq!(end.next_number, 102);
-    assert_eq!(
-        classify_tail(
-            &header,
-            &segment,
-            0,
-            &SegmentEnd {
-                offset: u64::MAX,
-                ..end.clone()
-            }
-        ),
-        Tail::End
-    );
+    let torn = &segment[..segment.len() - 8];
+    assert_eq!(classify_tail(&header, torn, 0, &end), Tail::End);
     let next = SegmentHeader {
         first_gsn: 6000,
         first_batch: 103,

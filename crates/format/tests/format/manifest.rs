@@ -130,74 +130,76 @@ fn documents_of_other_shapes_are_refused() {
     }
 }
 
+type Change = fn(&mut Manifest);
+
 /// Each change makes the manifest inconsistent, and the message says how.
+const CONTRADICTIONS: &[(&str, Change)] = &[
+    ("has no name", |m| m.tables[0].name.clear()),
+    ("listed twice", |m| m.tables[1].id = 0),
+    ("listed twice", |m| m.tables[1].name = "default".into()),
+    ("later than the next epoch", |m| m.next_epoch = 8),
+    ("not sorted", |m| m.checkpoints.swap(1, 2)),
+    ("is listed twice", |m| {
+        m.checkpoints.push(checkpoint(9, Some(7)))
+    }),
+    ("chain has a gap", |m| drop(m.checkpoints.remove(1))),
+    ("chain has a gap", |m| drop(m.checkpoints.remove(0))),
+    ("needs a base", |m| m.checkpoints[1].base = None),
+    ("has no base", |m| m.checkpoints[0].base = Some(1)),
+    ("is not earlier", |m| m.checkpoints[1].base = Some(7)),
+    ("partitions", |m| m.checkpoints[0].partitions_log2 = 17),
+    ("part name", |m| {
+        m.checkpoints[0].parts[0].file = "../part-000".into()
+    }),
+    ("part name", |m| {
+        m.checkpoints[0].parts[0].file = "part-001".into()
+    }),
+    ("records", |m| m.checkpoints[0].records = 99),
+    ("records", |m| m.checkpoints[0].parts[0].records = u64::MAX),
+    ("gsn floor", |m| m.checkpoints[0].gsn_floor = 1 << 52),
+    ("two generations", |m| {
+        m.checkpoints[0].generations.push(TableGeneration {
+            table: 0,
+            generation: 1,
+        });
+    }),
+    ("two positions", |m| {
+        m.checkpoints[0].positions.push(LogPositions {
+            incarnation: 3,
+            logs: vec![],
+        });
+    }),
+    ("log 0 is listed twice", |m| {
+        m.checkpoints[0].positions[0].logs = positions(&[(0, 1), (0, 2)]);
+    }),
+    ("impossible position", |m| {
+        m.incarnations[0].cut = Some(vec![LogGsn { log: 255, gsn: 1 }]);
+    }),
+    ("out of order", |m| m.incarnations[1].number = 1),
+    ("out of order", |m| m.incarnations[1].gsn_floor = 5001),
+    ("has no cut", |m| m.incarnations[1].cut = None),
+    ("above the floor", |m| {
+        m.incarnations[0].cut = Some(positions(&[(0, 1001)]))
+    }),
+    ("gsn floor above", |m| m.incarnations[2].gsn_floor = 1 << 52),
+    ("not the latest", |m| {
+        m.clean_shutdown = Some(CleanShutdown {
+            incarnation: 2,
+            last: vec![],
+        });
+    }),
+    ("impossible position", |m| {
+        let last = positions(&[(0, 1 << 52)]);
+        m.clean_shutdown = Some(CleanShutdown {
+            incarnation: 3,
+            last,
+        });
+    }),
+];
+
 #[test]
 fn contradictions_are_refused() {
-    type Change = fn(&mut Manifest);
-    let cases: &[(&str, Change)] = &[
-        ("has no name", |m| m.tables[0].name.clear()),
-        ("listed twice", |m| m.tables[1].id = 0),
-        ("listed twice", |m| m.tables[1].name = "default".into()),
-        ("later than the next epoch", |m| m.next_epoch = 8),
-        ("not sorted", |m| m.checkpoints.swap(1, 2)),
-        ("is listed twice", |m| {
-            m.checkpoints.push(checkpoint(9, Some(7)))
-        }),
-        ("chain has a gap", |m| drop(m.checkpoints.remove(1))),
-        ("chain has a gap", |m| drop(m.checkpoints.remove(0))),
-        ("needs a base", |m| m.checkpoints[1].base = None),
-        ("has no base", |m| m.checkpoints[0].base = Some(1)),
-        ("is not earlier", |m| m.checkpoints[1].base = Some(7)),
-        ("partitions", |m| m.checkpoints[0].partitions_log2 = 17),
-        ("part name", |m| {
-            m.checkpoints[0].parts[0].file = "../part-000".into()
-        }),
-        ("part name", |m| {
-            m.checkpoints[0].parts[0].file = "part-001".into()
-        }),
-        ("records", |m| m.checkpoints[0].records = 99),
-        ("records", |m| m.checkpoints[0].parts[0].records = u64::MAX),
-        ("gsn floor", |m| m.checkpoints[0].gsn_floor = 1 << 52),
-        ("two generations", |m| {
-            m.checkpoints[0].generations.push(TableGeneration {
-                table: 0,
-                generation: 1,
-            });
-        }),
-        ("two positions", |m| {
-            m.checkpoints[0].positions.push(LogPositions {
-                incarnation: 3,
-                logs: vec![],
-            });
-        }),
-        ("log 0 is listed twice", |m| {
-            m.checkpoints[0].positions[0].logs = positions(&[(0, 1), (0, 2)]);
-        }),
-        ("impossible position", |m| {
-            m.incarnations[0].cut = Some(vec![LogGsn { log: 255, gsn: 1 }]);
-        }),
-        ("out of order", |m| m.incarnations[1].number = 1),
-        ("out of order", |m| m.incarnations[1].gsn_floor = 5001),
-        ("has no cut", |m| m.incarnations[1].cut = None),
-        ("above the floor", |m| {
-            m.incarnations[0].cut = Some(positions(&[(0, 1001)]))
-        }),
-        ("gsn floor above", |m| m.incarnations[2].gsn_floor = 1 << 52),
-        ("not the latest", |m| {
-            m.clean_shutdown = Some(CleanShutdown {
-                incarnation: 2,
-                last: vec![],
-            });
-        }),
-        ("impossible position", |m| {
-            let last = positions(&[(0, 1 << 52)]);
-            m.clean_shutdown = Some(CleanShutdown {
-                incarnation: 3,
-                last,
-            });
-        }),
-    ];
-    for (n, (message, change)) in cases.iter().enumerate() {
+    for (n, (message, change)) in CONTRADICTIONS.iter().enumerate() {
         let mut manifest = manifest();
         change(&mut manifest);
         let error = manifest.encode().expect_err(message).to_string();

@@ -413,6 +413,75 @@ fn forged_lengths_are_refused() {
     }
 }
 
+/// Footers with right checksums whose fields contradict each other.
+#[test]
+fn forged_footers_are_refused() {
+    let header = part_header(Codec::None);
+    let file = sample(Codec::None);
+    let len = file.len();
+    let trailer = Trailer::decode(header.identity(), &file[len - TRAILER_BYTES..], len as u64);
+    let trailer = trailer.expect("trailer");
+    let (start, end) = (trailer.footer_offset as usize, len - TRAILER_BYTES);
+    let footer = |change: &dyn Fn(&mut [u8])| {
+        let mut footer = file[start..end].to_vec();
+        change(&mut footer);
+        let crc = header
+            .identity()
+            .checksum(trailer.footer_offset, &footer[8..]);
+        footer[4..8].copy_from_slice(&crc.to_le_bytes());
+        PartIndex::decode(header.identity(), &footer, &trailer, 4).map_err(|e| e.to_string())
+    };
+    assert!(footer(&|_| {}).is_ok());
+    // Counts, totals, then fields of the first entry: partition, offset, length, counts.
+    for (at, value, message) in [
+        (8, u64::MAX, "does not hold its entries"),
+        (8, 1, "do not add up"),
+        (16, 7, "do not add up"),
+        (24, 7, "do not add up"),
+        (32, 7, "do not add up"),
+        (40, 7, "do not add up"),
+        (48, 16, "outside the part"),
+        (48, 15, "do not add up"),
+        (56, 0, "outside the part"),
+        (56, trailer.footer_offset, "outside the part"),
+        (56, u64::MAX, "outside the part"),
+        (64, 39, "outside the part"),
+    ] {
+        let width = if at == 48 || at == 64 { 4 } else { 8 };
+        let forged = footer(&|footer| {
+            footer[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+        });
+        let error = forged.expect_err(message);
+        assert!(error.contains(message), "{at}, {value}: {error}");
+    }
+    // A block less, or one a byte shorter, and everything else made to fit.
+    let shorter = footer(&|footer| {
+        let bytes = u32::from_le_bytes([footer[64], footer[65], footer[66], footer[67]]) - 1;
+        footer[64..68].copy_from_slice(&bytes.to_le_bytes());
+    });
+    assert!(shorter.expect_err("a gap").contains("do not add up"));
+}
+
+#[test]
+fn forged_trailers_are_refused() {
+    let header = part_header(Codec::None);
+    let file = sample(Codec::None);
+    let len = file.len();
+    for (at, value) in [(8, 0), (8, u64::MAX), (16, 0), (16, u64::MAX), (24, 4096)] {
+        let mut trailer = file[len - TRAILER_BYTES..].to_vec();
+        trailer[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+        let crc = header
+            .identity()
+            .checksum((len - TRAILER_BYTES) as u64, &trailer[8..]);
+        trailer[4..8].copy_from_slice(&crc.to_le_bytes());
+        let error = Trailer::decode(header.identity(), &trailer, len as u64).expect_err("forged");
+        assert!(
+            matches!(error.cause, DecodeCause::Inconsistent(_)),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 #[should_panic(expected = "blocks do not fill the part")]
 fn an_index_with_a_hole_is_never_written() {

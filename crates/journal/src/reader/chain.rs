@@ -8,7 +8,7 @@ use stillpoint_format::log::{EndCause, SegmentEnd, Tail, classify_tail};
 use stillpoint_format::{DecodeCause, DecodeError, names};
 use stillpoint_io::Disk;
 
-use super::error::ScanError;
+use super::error::{Proof, ScanError};
 use super::segment::{SegmentFile, Window};
 use super::walk::{WINDOW_BYTES, Walked};
 
@@ -86,14 +86,14 @@ impl Chain {
     fn judge_end(&self, at: usize) -> Result<(), ScanError> {
         let ended = &self.segments[at];
         let Some(cause) = ended.cause.clone() else { return Ok(()) };
-        let damaged = |proof| {
+        let damaged = |proof: Option<Proof>| {
             Err(ScanError::Damaged {
                 path: ended.file.shown.clone(),
                 log: self.log,
                 offset: ended.end.offset,
                 last_gsn: ended.end.last_gsn,
-                cause: cause.clone(),
-                proof,
+                cause: Box::new(cause.clone()),
+                proof: proof.map(Box::new),
             })
         };
         // Space is allocated durably before a segment gets its name.
@@ -112,11 +112,18 @@ impl Chain {
             match classify_tail(&segment.file.header, &window.bytes, from, &end) {
                 Tail::End | Tail::OutOfOrder(_) => {}
                 Tail::Damaged(proof) => {
-                    return damaged(proof.map(|batch| (segment.file.shown.clone(), batch)));
+                    let path = segment.file.shown.clone();
+                    return damaged(proof.map(|batch| Proof { path, batch }));
                 }
             }
         }
         Ok(())
+    }
+
+    /// A log that was opened has a segment, unless a checkpoint has covered all of it.
+    pub(crate) fn expect_segment(&self, disk: &dyn Disk, floor: u64) -> Result<(), ScanError> {
+        let absent = self.segments.is_empty() && self.dropped.is_empty() && self.base == floor;
+        if absent { Err(self.missing(disk, floor, None)) } else { Ok(()) }
     }
 
     fn missing(&self, disk: &dyn Disk, after_gsn: u64, found_gsn: Option<u64>) -> ScanError {

@@ -11,9 +11,9 @@ use crate::cut::{FirstUnmet, close, is_met};
 
 /// Shortens the chains to the greatest cut that is closed under dependencies, and tells
 /// how each log that has a segment ended.
-pub(super) fn cut(chains: &mut [Chain]) -> Result<Vec<LogEnd>, ScanError> {
+pub(super) fn cut(chains: &mut [Chain], start_epoch: u64) -> Result<Vec<LogEnd>, ScanError> {
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.kept_gsn).collect();
-    close(&mut ends, &mut Walks(chains))?;
+    close(&mut ends, &mut Walks { chains, start_epoch })?;
     let mut report = Vec::new();
     for (chain, kept_gsn) in chains.iter_mut().zip(ends) {
         chain.kept_gsn = kept_gsn;
@@ -29,17 +29,21 @@ pub(super) fn cut(chains: &mut [Chain]) -> Result<Vec<LogEnd>, ScanError> {
     Ok(report)
 }
 
-struct Walks<'a>(&'a [Chain]);
+struct Walks<'a> {
+    chains: &'a [Chain],
+    start_epoch: u64,
+}
 
 impl FirstUnmet<ScanError> for Walks<'_> {
     fn first_unmet(&mut self, log: usize, ends: &[u64]) -> Result<Option<u64>, ScanError> {
-        for segment in &self.0[log].segments {
+        let chain = &self.chains[log];
+        for segment in &chain.segments {
             for need in &segment.needs {
                 if need.from.last_gsn >= ends[log] {
                     return Ok(None);
                 }
                 if need.deps.iter().any(|&dep| !is_met(dep, ends))
-                    && let Some(end) = exactly(&segment.file, need, ends[log], ends)?
+                    && let Some(end) = self.exactly(chain, &segment.file, need, ends)?
                 {
                     return Ok(Some(end));
                 }
@@ -49,30 +53,34 @@ impl FirstUnmet<ScanError> for Walks<'_> {
     }
 }
 
-/// The gsn before the first record of the run, up to `last`, with an unmet dependency.
-fn exactly(
-    file: &SegmentFile,
-    need: &Need,
-    last: u64,
-    ends: &[u64],
-) -> Result<Option<u64>, ScanError> {
-    let mut before = need.from.last_gsn;
-    let mut found = None;
-    file.walk(need.from, WINDOW_BYTES, |batch, _| {
-        for record in batch.records() {
-            let record = record.map_err(|source| {
-                ScanError::Malformed { path: file.shown.clone(), source }
-            })?;
-            if record.gsn > last || record.gsn > need.last_gsn {
-                return Ok(ControlFlow::Break(()));
+impl Walks<'_> {
+    /// The gsn before the first record of the run with an unmet dependency. What the
+    /// checkpoint holds needs nothing any more.
+    fn exactly(
+        &self,
+        chain: &Chain,
+        file: &SegmentFile,
+        need: &Need,
+        ends: &[u64],
+    ) -> Result<Option<u64>, ScanError> {
+        let last = need.last_gsn.min(ends[usize::from(chain.log)]);
+        let mut before = need.from.last_gsn;
+        let mut found = None;
+        file.walk(need.from, WINDOW_BYTES, |batch, _| {
+            for record in batch.records() {
+                let record = record.map_err(|source| file.malformed(source))?;
+                if record.gsn > last {
+                    return Ok(ControlFlow::Break(()));
+                }
+                let held = record.gsn <= chain.base || record.epoch < self.start_epoch;
+                if !held && !record.deps().all(|dep| is_met(dep, ends)) {
+                    found = Some(before);
+                    return Ok(ControlFlow::Break(()));
+                }
+                before = record.gsn;
             }
-            if !record.deps().all(|dep| is_met(dep, ends)) {
-                found = Some(before);
-                return Ok(ControlFlow::Break(()));
-            }
-            before = record.gsn;
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(found)
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(found)
+    }
 }

@@ -7,6 +7,15 @@ use stillpoint_format::DecodeError;
 use stillpoint_format::log::{EndCause, LaterBatch};
 use stillpoint_io::{DiskError, ThreadError};
 
+/// A valid batch that was written when the missing one was durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The segment that it is in.
+    pub path: PathBuf,
+    /// The batch.
+    pub batch: LaterBatch,
+}
+
 /// Why logs cannot be read. Nothing is served that is not known to be right.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ScanError {
@@ -16,9 +25,9 @@ pub enum ScanError {
          lost: put a copy of this file back, or restore an older checkpoint with \
          `stillpoint restore`",
         path.display(),
-        proof.as_ref().map_or_else(String::new, |(path, batch)| format!(
+        proof.as_ref().map_or_else(String::new, |proof| format!(
             ", batch {} at byte {} of {} proves that it was durable",
-            batch.number, batch.offset, path.display()
+            proof.batch.number, proof.batch.offset, proof.path.display()
         ))
     )]
     Damaged {
@@ -31,9 +40,9 @@ pub enum ScanError {
         /// Last gsn before it.
         last_gsn: u64,
         /// What is wrong there.
-        cause: EndCause,
-        /// The segment and the batch that show that the missing one was durable.
-        proof: Option<(PathBuf, LaterBatch)>,
+        cause: Box<EndCause>,
+        /// What shows that it was durable.
+        proof: Option<Box<Proof>>,
     },
     /// A segment's header, or a record in an intact batch, is not what it should be.
     #[error(

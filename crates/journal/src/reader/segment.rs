@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
 use stillpoint_io::{Caching, Disk, DiskFile, OpenMode};
@@ -56,6 +57,11 @@ impl SegmentFile {
             .and_then(|header| header.expect(store, incarnation, log, first_gsn).map(|()| header))
             .map_err(|source| ScanError::Malformed { path: shown.clone(), source })?;
         Ok(SegmentFile { shown, path: path.to_owned(), header, bytes: file.len()?, file })
+    }
+
+    /// An error about a record in it.
+    pub(crate) fn malformed(&self, source: DecodeError) -> ScanError {
+        ScanError::Malformed { path: self.shown.clone(), source }
     }
 
     /// Before its first batch.

@@ -142,7 +142,7 @@ pub(crate) fn walk_all(
         done_bytes: AtomicU64::new(0),
         total_bytes,
     };
-    let work = || {
+    let work = || -> Result<Vec<(usize, Walked)>, ScanError> {
         let mut done = Vec::new();
         loop {
             let Some((incarnation, segment)) = job.todo.lock().pop() else { return Ok(done) };

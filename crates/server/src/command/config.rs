@@ -84,7 +84,7 @@ static PARAMS: &[Param] = &[
     fixed!("activerehashing", "yes"),
     fixed!("appendfilename", "appendonly.aof"),
     at_start!("appendfsync", |s| if s.config.strict { "always" } else { "everysec" }.to_owned()),
-    at_start!("appendonly", |s| yes_no(s.engine.has_journal())),
+    at_start!("appendonly", |s| yes_no(s.has_journal())),
     at_start!("bind", |s| s.config.bind.clone()),
     at_start!("client-output-buffer-limit", |s| format!(
         "normal {} 0 0 slave 0 0 0 pubsub 0 0 0",
@@ -118,15 +118,27 @@ static PARAMS: &[Param] = &[
     },
     Param {
         name: "maxmemory",
-        get: |s| s.engine.max_memory_bytes().to_string(),
+        get: |s| s.max_memory_bytes().to_string(),
         set: Some(|s, v| {
-            s.engine.set_max_memory_bytes(size(v)?);
+            match usize::try_from(size(v)?).unwrap_or(usize::MAX) {
+                // No limit, as Redis has it.
+                0 => s.databases.engine.set_max_memory_bytes(usize::MAX),
+                bytes => s.databases.engine.set_max_memory_bytes(bytes),
+            }
             Ok(())
         }),
     },
     fixed!("maxmemory-policy", "noeviction"),
     fixed!("notify-keyspace-events", ""),
     at_start!("port", |s| s.port.to_string()),
+    Param {
+        name: "protected-mode",
+        get: |s| yes_no(s.params.protected_mode.load(RELAXED)),
+        set: Some(|s, v| {
+            s.params.protected_mode.store(parse_yes_no(v)?, RELAXED);
+            Ok(())
+        }),
+    },
     Param {
         name: "proto-max-bulk-len",
         get: |s| s.max_bulk_bytes().to_string(),
@@ -136,14 +148,6 @@ static PARAMS: &[Param] = &[
                 return Err("argument must be between 1048576 and 536870912 inclusive".to_owned());
             }
             s.params.max_bulk_bytes.store(bytes, RELAXED);
-            Ok(())
-        }),
-    },
-    Param {
-        name: "protected-mode",
-        get: |s| yes_no(s.params.protected_mode.load(RELAXED)),
-        set: Some(|s, v| {
-            s.params.protected_mode.store(parse_yes_no(v)?, RELAXED);
             Ok(())
         }),
     },

@@ -6,12 +6,14 @@
 //! server out: isolated from other clients, but a crash may keep its first pieces
 //! only. All other queues are atomic in every respect.
 
+use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
+
 use super::transactions::unchanged;
 use super::{Handler, Spec};
 use crate::client::{Client, Multi};
-use crate::config::DATABASES;
+use crate::config::{DATABASES, Db};
 use crate::context::Ctx;
-use crate::engine_api::{Abort, Batch, KeySet, Mode, Session, TableId, Tx, TxError};
+use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, Mark, parse_i64};
 
@@ -23,20 +25,26 @@ pub(crate) fn exec_needs_gate(client: &Client) -> bool {
 }
 
 /// The database that the commands after `SELECT` concern.
-fn selected(spec: &Spec, args: Args<'_>, db: TableId) -> TableId {
+fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
     if spec.name != "select" {
         return db;
     }
-    let chosen = args.get(1).and_then(parse_i64).and_then(|n| TableId::try_from(n).ok());
+    let chosen = args.get(1).and_then(parse_i64).and_then(|n| Db::try_from(n).ok());
     chosen.filter(|&n| n < DATABASES).unwrap_or(db)
 }
 
 /// Declares the watched keys, then those of commands `from..to` in order; notes how
 /// many each has.
-fn declare_range(client: &mut Client, from: usize, to: usize, keys: &mut KeySet) {
+fn declare_range(
+    client: &mut Client,
+    from: usize,
+    to: usize,
+    databases: &Databases,
+    keys: &mut KeySet,
+) {
     if from == 0 {
         for watched in &client.watched {
-            keys.push(watched.table, &watched.key, Mode::Read, 0);
+            keys.push(databases.table(watched.db), &watched.key, Mode::Read, 0);
         }
     }
     let mut db = client.db;
@@ -44,7 +52,7 @@ fn declare_range(client: &mut Client, from: usize, to: usize, keys: &mut KeySet)
     for i in from..to.min(multi.len()) {
         let (spec, args) = multi.command(i);
         let count = match spec.handler {
-            Handler::Keyed(_) => spec.declare_keys(args, db, keys),
+            Handler::Keyed(_) => spec.declare_keys(args, db, databases, keys),
             _ => 0,
         };
         db = selected(spec, args, db);
@@ -53,10 +61,10 @@ fn declare_range(client: &mut Client, from: usize, to: usize, keys: &mut KeySet)
 }
 
 /// Declares everything that `EXEC` touches.
-pub(crate) fn declare_exec(client: &mut Client, keys: &mut KeySet) {
+pub(crate) fn declare_exec(client: &mut Client, databases: &Databases, keys: &mut KeySet) {
     let dirty = client.multi.as_ref().is_none_or(|multi| multi.dirty);
     if !dirty {
-        declare_range(client, 0, usize::MAX, keys);
+        declare_range(client, 0, usize::MAX, databases, keys);
     }
 }
 
@@ -183,10 +191,11 @@ impl Batch for Piece<'_, '_> {
     }
 
     fn declare(&mut self, _: usize, keys: &mut KeySet) {
-        declare_range(self.ctx.client, self.from, self.to, keys);
+        let databases = &self.ctx.shared.databases;
+        declare_range(self.ctx.client, self.from, self.to, databases, keys);
     }
 
-    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), Abort> {
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let ctx = &mut *self.ctx;
         let mut slot = 0;
         if self.from == 0 {
@@ -199,19 +208,26 @@ impl Batch for Piece<'_, '_> {
             let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
             ctx.reply.array(queued);
         }
-        let Some(multi) = ctx.client.multi.take() else { return Err(Abort) };
+        let Some(multi) = ctx.client.multi.take() else { return Err(answered()) };
         let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
         ctx.client.multi = Some(multi);
         result.map_err(|error| {
             self.stop = true;
             self.error = Some(error);
-            Abort
+            answered()
         })
     }
 
-    fn failed(&mut self, _: usize, error: TxError) {
-        self.stop = true;
-        self.ctx.reply.truncate(self.start);
-        self.error.get_or_insert(CmdError::Store(error));
+    fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.stop = true;
+            self.ctx.reply.truncate(self.start);
+            self.error.get_or_insert(error.into());
+        }
     }
+}
+
+/// What a procedure gives up with when its client has its error already.
+pub(crate) fn answered() -> TxError {
+    TxError::abandon("the command answered an error")
 }

@@ -2,9 +2,10 @@
 //!
 //! Time enters a transaction as an input, taken once per pass of the event loop.
 
+use stillpoint::Tx;
+
 use super::is;
 use crate::context::Ctx;
-use crate::engine_api::Tx;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::{Args, parse_i64};
 
@@ -87,7 +88,7 @@ impl Conditions {
                 () if is(arg, "GT") => c.later = true,
                 () if is(arg, "LT") => c.earlier = true,
                 () => {
-                    let shown = quoted(arg, 64);
+                    let shown = quoted(arg, 256);
                     return Err(CmdError::text(format!("ERR Unsupported option {shown}")));
                 }
             }
@@ -123,8 +124,8 @@ fn expire_generic(
     unit: Unit,
     command: &str,
 ) -> CmdResult {
-    let value = parse_i64(args.at(2)).ok_or(CmdError::NOT_INTEGER)?;
     let conditions = Conditions::parse(args)?;
+    let value = parse_i64(args.at(2)).ok_or(CmdError::NOT_INTEGER)?;
     let at = value
         .checked_mul(unit.factor())
         .and_then(|v| v.checked_add(unit.base(ctx.now_ms())))

@@ -132,15 +132,15 @@ fn clients(out: &mut String, shared: &Shared) {
 fn memory(out: &mut String, shared: &Shared) {
     let used = shared.used_memory();
     let peak = shared.totals.peak_memory.load(RELAXED).max(used);
-    let resident = stillpoint_io::resident_bytes().unwrap_or(used);
-    let total = stillpoint_io::total_memory_bytes().unwrap_or(0);
-    let dataset = shared.engine.held_bytes();
+    let resident = stillpoint_io::resident_bytes();
+    let total = stillpoint_io::total_memory_bytes();
+    let dataset = shared.data_bytes();
     for (name, bytes) in [
         ("used_memory", used),
         ("used_memory_rss", resident),
         ("used_memory_peak", peak),
         ("total_system_memory", total),
-        ("maxmemory", shared.engine.max_memory_bytes()),
+        ("maxmemory", shared.max_memory_bytes()),
     ] {
         field(out, name, bytes);
         field(out, &format!("{name}_human"), human(bytes));
@@ -159,29 +159,38 @@ fn memory(out: &mut String, shared: &Shared) {
 }
 
 fn persistence(out: &mut String, shared: &Shared) {
-    let state = shared.engine.checkpoint_state();
+    let stats = shared.databases.engine.stats();
+    let state = &stats.checkpoints;
     field(out, "loading", 0);
     field(out, "async_loading", 0);
-    field(out, "current_cow_size", state.copied_bytes);
-    field(out, "current_save_keys_processed", state.records_done);
-    field(out, "current_save_keys_total", state.records_total);
-    field(out, "rdb_changes_since_last_save", state.changes_since);
-    field(out, "rdb_bgsave_in_progress", u8::from(state.running));
-    let last_ms = shared.engine.last_checkpoint_wall_ms();
-    let last_ms = if last_ms == 0 { shared.started_ms } else { last_ms };
+    let running = state.running.as_ref();
+    field(out, "current_cow_size", 0);
+    field(out, "current_save_keys_processed", running.map_or(0, |p| p.records));
+    field(out, "rdb_changes_since_last_save", state.commits_since);
+    field(out, "rdb_bgsave_in_progress", u8::from(running.is_some()));
+    let last_ms = state.last_finished_ms.unwrap_or(shared.started_ms);
     field(out, "rdb_last_save_time", last_ms / 1000);
-    field(out, "rdb_last_bgsave_status", if state.last_failed { "err" } else { "ok" });
-    let seconds = |ms: Option<u64>| ms.map_or(-1, |ms| ms.div_ceil(1000) as i64);
-    field(out, "rdb_last_bgsave_time_sec", seconds(state.last_duration_ms));
-    field(out, "rdb_current_bgsave_time_sec", seconds(state.running_for_ms));
-    field(out, "rdb_saves", state.completed);
-    field(out, "rdb_last_cow_size", state.last_copied_bytes);
-    field(out, "aof_enabled", u8::from(shared.engine.has_journal()));
+    let failed = state.last_error.is_some();
+    field(out, "rdb_last_bgsave_status", if failed { "err" } else { "ok" });
+    let last_s = state.last.as_ref().map(|done| done.duration.as_secs_f64().ceil() as i64);
+    field(out, "rdb_last_bgsave_time_sec", last_s.unwrap_or(-1));
+    field(out, "rdb_saves", state.published);
+    field(out, "rdb_last_cow_size", state.last.as_ref().map_or(0, |done| done.pool_bytes_max));
+    field(out, "aof_enabled", u8::from(shared.has_journal()));
     field(out, "aof_rewrite_in_progress", 0);
     field(out, "aof_rewrite_scheduled", 0);
     field(out, "aof_last_bgrewrite_status", "ok");
-    field(out, "aof_last_write_status", if state.log_failed { "err" } else { "ok" });
-    field(out, "aof_current_size", state.log_bytes);
+    let healthy = shared.databases.engine.health().is_ok();
+    field(out, "aof_last_write_status", if healthy { "ok" } else { "err" });
+    field(out, "aof_current_size", stats.journal.written_bytes);
+    field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
+    field(out, "checkpoint_failures", state.failures);
+    field(out, "checkpoint_last_error", state.last_error.as_deref().unwrap_or(""));
+    field(out, "journal", &stats.journal_scheme);
+    field(out, "log_waits", stats.journal.waits);
+    field(out, "log_refusals", stats.journal.refusals);
+    field(out, "epoch", stats.epoch);
+    field(out, "incarnation", stats.incarnation);
 }
 
 fn stats(out: &mut String, shared: &Shared) {
@@ -313,7 +322,7 @@ fn cluster(out: &mut String, _: &Shared) {
 
 fn keyspace(out: &mut String, shared: &Shared) {
     for db in 0..DATABASES {
-        let keys = shared.engine.table_len(db);
+        let keys = shared.databases.len(db);
         if keys > 0 {
             let expires = shared.expiring(db);
             field(out, &format!("db{db}"), format!("keys={keys},expires={expires},avg_ttl=0"));

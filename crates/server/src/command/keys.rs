@@ -1,9 +1,11 @@
 //! Keys of any type, named one by one.
 
+use stillpoint::{KeySet, Mode, Tx};
+
 use super::{integer, is};
-use crate::config::DATABASES;
+use crate::config::{DATABASES, Db};
 use crate::context::Ctx;
-use crate::engine_api::{KeySet, Mode, TableId, Tx};
+use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, parse_i64};
 use crate::value::{TYPE_MASK, type_name};
@@ -12,7 +14,7 @@ pub(crate) fn del(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
     let mut deleted = 0;
     for (i, key) in args.from(1).enumerate() {
         deleted += i64::from(ctx.lookup(tx, i as u32, key).is_some());
-        ctx.delete(tx, i as u32);
+        ctx.delete(tx, i as u32)?;
     }
     ctx.reply.int(deleted);
     Ok(())
@@ -51,7 +53,7 @@ pub(crate) fn rename(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
     }
     if args.at(1) != args.at(2) {
         copy_value(ctx, tx, args.at(1))?;
-        ctx.delete(tx, 0);
+        ctx.delete(tx, 0)?;
     }
     ctx.reply.ok();
     Ok(())
@@ -64,20 +66,20 @@ pub(crate) fn renamenx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
     let free = ctx.lookup(tx, 1, args.at(2)).is_none();
     if free {
         copy_value(ctx, tx, args.at(1))?;
-        ctx.delete(tx, 0);
+        ctx.delete(tx, 0)?;
     }
     ctx.reply.int(i64::from(free));
     Ok(())
 }
 
 /// A database index in an argument, if it is one.
-fn database(arg: &[u8]) -> Option<TableId> {
+fn database(arg: &[u8]) -> Option<Db> {
     let index = parse_i64(arg)?;
-    TableId::try_from(index).ok().filter(|&db| db < DATABASES)
+    Db::try_from(index).ok().filter(|&db| db < DATABASES)
 }
 
 /// The database that `COPY … DB n` names, else the current one.
-fn copy_target(args: Args<'_>, db: TableId) -> Option<TableId> {
+fn copy_target(args: Args<'_>, db: Db) -> Option<Db> {
     let mut target = Some(db);
     let mut i = 3;
     while let Some(arg) = args.get(i) {
@@ -92,9 +94,9 @@ fn copy_target(args: Args<'_>, db: TableId) -> Option<TableId> {
     target
 }
 
-pub(crate) fn declare_copy(args: Args<'_>, db: TableId, keys: &mut KeySet) {
-    keys.push(db, args.at(1), Mode::Read, 0);
-    keys.push(copy_target(args, db).unwrap_or(db), args.at(2), Mode::Write, 0);
+pub(crate) fn declare_copy(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut KeySet) {
+    keys.push(dbs.table(db), args.at(1), Mode::Read, 0);
+    keys.push(dbs.table(copy_target(args, db).unwrap_or(db)), args.at(2), Mode::Write, 0);
 }
 
 pub(crate) fn copy(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -130,9 +132,9 @@ pub(crate) fn copy(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
 const SAME_OBJECT: CmdError =
     CmdError::fixed("ERR source and destination objects are the same");
 
-pub(crate) fn declare_move(args: Args<'_>, db: TableId, keys: &mut KeySet) {
-    keys.push(db, args.at(1), Mode::Write, 0);
-    keys.push(database(args.at(2)).unwrap_or(db), args.at(1), Mode::Write, 0);
+pub(crate) fn declare_move(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut KeySet) {
+    keys.push(dbs.table(db), args.at(1), Mode::Write, 0);
+    keys.push(dbs.table(database(args.at(2)).unwrap_or(db)), args.at(1), Mode::Write, 0);
 }
 
 pub(crate) fn move_key(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -145,7 +147,7 @@ pub(crate) fn move_key(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
         ctx.lookup(tx, 0, args.at(1)).is_some() && ctx.lookup(tx, 1, args.at(1)).is_none();
     if possible {
         copy_value(ctx, tx, args.at(1))?;
-        ctx.delete(tx, 0);
+        ctx.delete(tx, 0)?;
     }
     ctx.reply.int(i64::from(possible));
     Ok(())

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use stillpoint::{Session, TableId};
+
 use super::{integer, is};
-use crate::config::DATABASES;
+use crate::config::{DATABASES, Db};
 use crate::context::Ctx;
-use crate::engine_api::{Session, TableId};
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
 use crate::resp::{Args, parse_u64};
@@ -46,10 +47,18 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
+/// A cursor; like Redis, a negative number stands for its two's complement.
+fn cursor(arg: &[u8]) -> Option<u64> {
+    match arg {
+        [b'-', digits @ ..] => parse_u64(digits).map(u64::wrapping_neg),
+        _ => parse_u64(arg),
+    }
+}
+
 pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
-    let cursor = parse_u64(args.at(1)).ok_or(CmdError::fixed("ERR invalid cursor"))?;
+    let cursor = cursor(args.at(1)).ok_or(CmdError::fixed("ERR invalid cursor"))?;
     let options = ScanOptions::parse(args)?;
-    let (now_ms, db) = (ctx.now_ms(), ctx.db());
+    let (now_ms, table) = (ctx.now_ms(), ctx.shared.databases.table(ctx.db()));
     let mut budget = COMMAND_BUDGET;
     let mut spent = false;
     let mut next = cursor;
@@ -59,9 +68,9 @@ pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
     loop {
         let chunk = CHUNK.min(options.count - looked_at);
         let reply = &mut *ctx.reply;
-        next = session.scan(db, next, chunk, &mut |key, value| {
+        next = session.scan(table, next, chunk, &mut |key, value| {
             looked_at += 1;
-            let entry = Entry::new(*value);
+            let entry = Entry::new(value);
             let kind_fits = options.kind.is_none_or(|kind| is(kind, type_name(entry.tag())));
             let name_fits = options.pattern.is_none_or(|pattern| {
                 matches(pattern, key, &mut budget).unwrap_or_else(|_| {
@@ -73,7 +82,7 @@ pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
                 reply.bulk(key);
                 found += 1;
             }
-        });
+        })?;
         if spent {
             return Err(CmdError::PATTERN);
         }
@@ -92,7 +101,7 @@ pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
 pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
     let pattern = args.at(1);
     let all = pattern == b"*";
-    let (now_ms, db) = (ctx.now_ms(), ctx.db());
+    let (now_ms, table) = (ctx.now_ms(), ctx.shared.databases.table(ctx.db()));
     let mut budget = COMMAND_BUDGET;
     let mut spent = false;
     // The walk may meet a key twice while the index grows.
@@ -102,17 +111,17 @@ pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
     let mut cursor = 0;
     loop {
         let reply = &mut *ctx.reply;
-        cursor = session.scan(db, cursor, CHUNK, &mut |key, value| {
+        cursor = session.scan(table, cursor, CHUNK, &mut |key, value| {
             let fits = all
                 || matches(pattern, key, &mut budget).unwrap_or_else(|_| {
                     spent = true;
                     false
                 });
-            if fits && !Entry::new(*value).is_expired(now_ms) && seen.insert(key.into()) {
+            if fits && !Entry::new(value).is_expired(now_ms) && seen.insert(key.into()) {
                 reply.bulk(key);
                 found += 1;
             }
-        });
+        })?;
         if spent {
             return Err(CmdError::PATTERN);
         }
@@ -125,7 +134,7 @@ pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
 }
 
 pub(crate) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, _: &mut Session) -> CmdResult {
-    let len = ctx.shared.engine.table_len(ctx.db());
+    let len = ctx.shared.databases.len(ctx.db());
     ctx.reply.int(len as i64);
     Ok(())
 }
@@ -135,17 +144,19 @@ const RANDOM_TRIES: usize = 64;
 
 pub(crate) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
     let (now_ms, db) = (ctx.now_ms(), ctx.db());
+    let table = ctx.shared.databases.table(db);
     for _ in 0..RANDOM_TRIES {
-        if ctx.shared.engine.table_len(db) == 0 {
+        if ctx.shared.databases.len(db) == 0 {
             break;
         }
         let mut candidates: Vec<Box<[u8]>> = Vec::new();
+        // Any number is a cursor: it stands for a place in the index.
         let random = ctx.shared.config.rng.next_u64();
-        session.sample(db, random, &mut |key, value| {
-            if candidates.len() < 64 && !Entry::new(*value).is_expired(now_ms) {
+        session.scan(table, random, 1, &mut |key, value| {
+            if candidates.len() < 64 && !Entry::new(value).is_expired(now_ms) {
                 candidates.push(key.into());
             }
-        });
+        })?;
         if !candidates.is_empty() {
             let pick = (ctx.shared.config.rng.next_u64() % candidates.len() as u64) as usize;
             ctx.reply.bulk(&candidates[pick]);
@@ -155,11 +166,11 @@ pub(crate) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -
     let mut cursor = 0;
     let mut found: Option<Box<[u8]>> = None;
     loop {
-        cursor = session.scan(db, cursor, CHUNK, &mut |key, value| {
-            if found.is_none() && !Entry::new(*value).is_expired(now_ms) {
+        cursor = session.scan(table, cursor, CHUNK, &mut |key, value| {
+            if found.is_none() && !Entry::new(value).is_expired(now_ms) {
                 found = Some(key.into());
             }
-        });
+        })?;
         if cursor == 0 || found.is_some() {
             break;
         }
@@ -180,24 +191,26 @@ fn check_flush_option(args: Args<'_>) -> CmdResult {
     }
 }
 
-fn flush(ctx: &mut Ctx<'_>, session: &mut Session, tables: &[TableId]) -> CmdResult {
-    session.flush_tables(tables)?;
-    for &table in tables {
-        ctx.shared.expiring_restart(table, 0);
+fn flush(ctx: &mut Ctx<'_>, dbs: &[Db]) -> CmdResult {
+    let databases = &ctx.shared.databases;
+    let tables: Vec<TableId> = dbs.iter().map(|&db| databases.table(db)).collect();
+    databases.engine.flush_tables(&tables)?;
+    for &db in dbs {
+        ctx.shared.expiring_restart(db, 0);
     }
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
     let db = ctx.db();
-    flush(ctx, session, &[db])
+    flush(ctx, &[db])
 }
 
-pub(crate) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
-    let used: Vec<TableId> =
-        (0..DATABASES).filter(|&db| ctx.shared.engine.table_len(db) > 0).collect();
-    flush(ctx, session, &used)
+    let used: Vec<Db> =
+        (0..DATABASES).filter(|&db| ctx.shared.databases.len(db) > 0).collect();
+    flush(ctx, &used)
 }

@@ -19,12 +19,15 @@ mod strings;
 mod table;
 mod transactions;
 
+use stillpoint::{KeySet, Mode, Session, Tx};
+
+use crate::config::Db;
 use crate::context::Ctx;
-use crate::engine_api::{KeySet, Mode, Session, TableId, Tx};
+use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::Args;
 
-pub(crate) use exec::{declare_exec, exec_needs_gate, run_exec, run_exec_alone};
+pub(crate) use exec::{answered, declare_exec, exec_needs_gate, run_exec, run_exec_alone};
 pub(crate) use docs::command as describe_all;
 pub(crate) use info::{Section, write_info};
 pub(crate) use table::{COMMANDS, Lookup};
@@ -146,7 +149,7 @@ pub(crate) enum Handler {
 }
 
 /// Declares keys that the key spec cannot express.
-pub(crate) type DeclareFn = fn(Args<'_>, TableId, &mut KeySet);
+pub(crate) type DeclareFn = fn(Args<'_>, Db, &Databases, &mut KeySet);
 
 /// One row of the command table.
 #[derive(Clone, Copy, Debug)]
@@ -196,19 +199,26 @@ impl Spec {
     }
 
     /// Declares the keys of a call in database `db`; returns how many.
-    pub(crate) fn declare_keys(&self, args: Args<'_>, db: TableId, keys: &mut KeySet) -> u32 {
+    pub(crate) fn declare_keys(
+        &self,
+        args: Args<'_>,
+        db: Db,
+        databases: &Databases,
+        keys: &mut KeySet,
+    ) -> u32 {
         if let Some(declare) = self.declare {
             let before = keys.len();
-            declare(args, db, keys);
+            declare(args, db, databases, keys);
             return (keys.len() - before) as u32;
         }
         let write = self.flags.has(Flags::WRITE);
         let mode = if write { Mode::Write } else { Mode::Read };
+        let table = databases.table(db);
         let mut count = 0;
         for i in self.keys.positions(args.len()) {
             // The argument after a key is its value for most writers; a wrong guess costs nothing.
             let hint = if write { args.get(i + 1).map_or(0, <[u8]>::len) } else { 0 };
-            keys.push(db, args.at(i), mode, hint);
+            keys.push(table, args.at(i), mode, hint);
             count += 1;
         }
         count

@@ -1,8 +1,9 @@
 //! Strings that are numbers: INCR and its kin.
 
+use stillpoint::Tx;
+
 use super::integer;
 use crate::context::Ctx;
-use crate::engine_api::Tx;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, format_f64, parse_f64, parse_i64, push_i64};
 use crate::value::TYPE_STRING;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use stillpoint::Session;
+
 use super::{COMMANDS, Section, integer, is, write_info};
 use crate::context::Ctx;
-use crate::engine_api::Session;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::registry::RELAXED;
 use crate::resp::Args;
@@ -28,12 +29,11 @@ pub(crate) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 
 /// Waits for a whole checkpoint; other event loops go on meanwhile.
 pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>, _: &mut Session) -> CmdResult {
-    if ctx.shared.engine.checkpoint_running() {
+    let engine = &ctx.shared.databases.engine;
+    if engine.stats().checkpoints.running.is_some() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
-    ctx.shared.engine.checkpoint_now().map_err(|why| {
-        CmdError::text(format!("ERR the checkpoint failed: {}", quoted(why.as_bytes(), 256)))
-    })?;
+    engine.checkpoint().map_err(|error| CmdError::text(format!("ERR {error}")))?;
     ctx.reply.ok();
     Ok(())
 }
@@ -44,7 +44,7 @@ pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         Some(option) if args.len() == 2 && is(option, "SCHEDULE") => {}
         Some(_) => return Err(CmdError::SYNTAX),
     }
-    if !ctx.shared.engine.checkpoint_start() {
+    if !ctx.shared.databases.engine.checkpoint_in_background() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
     ctx.reply.simple("Background saving started");
@@ -53,14 +53,15 @@ pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 
 /// The log needs no rewriting: checkpoints free it.
 pub(crate) fn bgrewriteaof(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    ctx.shared.engine.checkpoint_start();
+    // One under way will do.
+    ctx.shared.databases.engine.checkpoint_in_background();
     ctx.reply.simple("Background append only file rewriting started");
     Ok(())
 }
 
 pub(crate) fn lastsave(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    let last_ms = ctx.shared.engine.last_checkpoint_wall_ms();
-    let last_ms = if last_ms == 0 { ctx.shared.started_ms } else { last_ms };
+    let last_ms = ctx.shared.databases.engine.stats().checkpoints.last_finished_ms;
+    let last_ms = last_ms.unwrap_or(ctx.shared.started_ms);
     ctx.reply.int((last_ms / 1000) as i64);
     Ok(())
 }
@@ -311,7 +312,7 @@ pub(crate) fn latency_histogram(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult 
 }
 
 pub(crate) fn memory_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    let (used, limit) = (ctx.shared.used_memory(), ctx.shared.engine.max_memory_bytes());
+    let (used, limit) = (ctx.shared.used_memory(), ctx.shared.max_memory_bytes());
     let text = if limit > 0 && used * 10 > limit * 9 {
         format!(
             "{used} of {limit} bytes are in use. Beyond the limit writes are refused while reads \
@@ -327,7 +328,7 @@ pub(crate) fn memory_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     let shared = ctx.shared;
     let used = shared.used_memory();
-    let keys: u64 = (0..crate::config::DATABASES).map(|db| shared.engine.table_len(db)).sum();
+    let keys: u64 = (0..crate::config::DATABASES).map(|db| shared.databases.len(db)).sum();
     let fields = [
         ("peak.allocated", shared.totals.peak_memory.load(RELAXED).max(used)),
         ("total.allocated", used),
@@ -337,8 +338,8 @@ pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
         ("clients.normal", shared.client_memory.load(RELAXED)),
         ("aof.buffer", 0),
         ("keys.count", keys),
-        ("keys.bytes-per-key", shared.engine.held_bytes().checked_div(keys).unwrap_or(0)),
-        ("dataset.bytes", shared.engine.held_bytes()),
+        ("keys.bytes-per-key", shared.data_bytes().checked_div(keys).unwrap_or(0)),
+        ("dataset.bytes", shared.data_bytes()),
     ];
     ctx.reply.map(fields.len());
     for (name, value) in fields {

@@ -1,9 +1,10 @@
 //! Strings: reading and writing whole values and parts of them.
 
+use stillpoint::Tx;
+
 use super::expiry::{Unit, deadline};
 use super::{integer, is};
 use crate::context::Ctx;
-use crate::engine_api::Tx;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
 use crate::value::TYPE_STRING;
@@ -17,45 +18,50 @@ pub(crate) fn get(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
     Ok(())
 }
 
-/// Options of `SET`.
+/// Options of `SET` and of `GETEX`.
 #[derive(Default)]
-struct SetOptions {
+struct Options<'a> {
     only_if_missing: bool,
     only_if_there: bool,
     keep_ttl: bool,
     get: bool,
-    expire: Option<u64>,
+    persist: bool,
+    expire: Option<(Unit, &'a [u8])>,
 }
 
-impl SetOptions {
-    fn parse(ctx: &Ctx<'_>, args: Args<'_>) -> Result<Self, CmdError> {
-        let mut options = Self::default();
-        let mut expire: Option<(Unit, &[u8])> = None;
-        let mut i = 3;
+impl<'a> Options<'a> {
+    /// Reads the options from argument `i` on: `SET`'s, or those that `GETEX` has too.
+    fn parse(args: Args<'a>, mut i: usize, for_set: bool) -> Result<Self, CmdError> {
+        let mut o = Self::default();
         while let Some(arg) = args.get(i) {
-            if is(arg, "NX") && !options.only_if_there {
-                options.only_if_missing = true;
-            } else if is(arg, "XX") && !options.only_if_missing {
-                options.only_if_there = true;
-            } else if is(arg, "GET") {
-                options.get = true;
-            } else if is(arg, "KEEPTTL") && expire.is_none() {
-                options.keep_ttl = true;
+            let other_unit = |unit| o.expire.is_some_and(|(given, _)| given != unit);
+            if for_set && is(arg, "NX") && !o.only_if_there {
+                o.only_if_missing = true;
+            } else if for_set && is(arg, "XX") && !o.only_if_missing {
+                o.only_if_there = true;
+            } else if for_set && is(arg, "GET") {
+                o.get = true;
+            } else if for_set && is(arg, "KEEPTTL") && o.expire.is_none() {
+                o.keep_ttl = true;
+            } else if !for_set && is(arg, "PERSIST") && o.expire.is_none() {
+                o.persist = true;
             } else if let (Some(unit), Some(value)) = (Unit::of_option(arg), args.get(i + 1))
-                && expire.is_none()
-                && !options.keep_ttl
+                && !other_unit(unit)
+                && !o.keep_ttl
+                && !o.persist
             {
-                expire = Some((unit, value));
+                o.expire = Some((unit, value));
                 i += 1;
             } else {
                 return Err(CmdError::SYNTAX);
             }
             i += 1;
         }
-        if let Some((unit, value)) = expire {
-            options.expire = Some(deadline(ctx, unit, value, "set")?);
-        }
-        Ok(options)
+        Ok(o)
+    }
+
+    fn deadline(&self, ctx: &Ctx<'_>, command: &str) -> Result<Option<u64>, CmdError> {
+        self.expire.map(|(unit, value)| deadline(ctx, unit, value, command)).transpose()
     }
 }
 
@@ -65,7 +71,8 @@ pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
         ctx.reply.ok();
         return Ok(());
     }
-    let options = SetOptions::parse(ctx, args)?;
+    let options = Options::parse(args, 3, true)?;
+    let deadline = options.deadline(ctx, "set")?;
     let mark = ctx.reply.mark();
     let old = ctx.lookup(tx, 0, args.at(1));
     let kept_expiry = old.and_then(|e| e.expire_at_ms);
@@ -84,7 +91,7 @@ pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
         }
         return Ok(());
     }
-    let expire = if options.keep_ttl { kept_expiry } else { options.expire };
+    let expire = if options.keep_ttl { kept_expiry } else { deadline };
     ctx.put(tx, 0, TYPE_STRING, expire, args.at(2))?;
     if !options.get {
         ctx.reply.ok();
@@ -117,29 +124,22 @@ pub(crate) fn psetex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
 
 pub(crate) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     get(ctx, args, tx)?;
-    ctx.put(tx, 0, TYPE_STRING, None, args.at(2))
+    ctx.put(tx, 0, TYPE_STRING, None, args.at(2))?;
+    Ok(())
 }
 
 pub(crate) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     get(ctx, args, tx)?;
-    ctx.delete(tx, 0);
+    ctx.delete(tx, 0)?;
     Ok(())
 }
 
 pub(crate) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let change = match (args.get(2), args.get(3), args.len()) {
-        (None, _, _) => None,
-        (Some(option), None, _) if is(option, "PERSIST") => Some(None),
-        (Some(option), Some(value), 4) => {
-            let unit = Unit::of_option(option).ok_or(CmdError::SYNTAX)?;
-            Some(Some(deadline(ctx, unit, value, "getex")?))
-        }
-        _ => return Err(CmdError::SYNTAX),
-    };
+    let options = Options::parse(args, 2, false)?;
+    let there = ctx.lookup(tx, 0, args.at(1)).is_some();
     get(ctx, args, tx)?;
-    if let Some(expire) = change
-        && ctx.lookup(tx, 0, args.at(1)).is_some()
-    {
+    if there && (options.persist || options.expire.is_some()) {
+        let expire = options.deadline(ctx, "getex")?;
         ctx.set_expiry(tx, 0, expire)?;
     }
     Ok(())

@@ -300,7 +300,7 @@ static TOP: [Spec; TOP_ROWS] = number([
     row("watch", -2, CONN.or(F).or(Flags::IN_MULTI), ALL, Group::Transactions, "2.2.0", Keyed(transactions::watch), "Makes the next EXEC fail if a key changes before it."),
 ]);
 
-const TOP_ROWS: usize = 89;
+const TOP_ROWS: usize = 86;
 
 /// All rows.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! MULTI, DISCARD, WATCH, UNWATCH, and the queue that EXEC runs.
 
+use stillpoint::{Slot, Tx};
+
 use super::{Flags, Spec};
 use crate::client::{Client, Multi, Watched};
 use crate::context::Ctx;
-use crate::engine_api::{Slot, Tx};
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
 use crate::value::Entry;
@@ -30,24 +31,24 @@ pub(crate) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 pub(crate) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (db, now_ms) = (ctx.db(), ctx.now_ms());
     for (i, key) in args.from(1).enumerate() {
-        if ctx.client.watched.iter().any(|w| w.table == db && *w.key == *key) {
+        if ctx.client.watched.iter().any(|w| w.db == db && *w.key == *key) {
             continue;
         }
         let slot = ctx.slot(i as u32);
         let seen = present(tx, slot, now_ms).then(|| tx.stamp(slot));
-        ctx.client.watched.push(Watched { table: db, key: key.into(), seen });
+        ctx.client.watched.push(Watched { db, key: key.into(), seen });
     }
     ctx.reply.ok();
     Ok(())
 }
 
-fn present(tx: &Tx<'_>, slot: Slot, now_ms: u64) -> bool {
-    tx.get(slot).is_some_and(|value| !Entry::new(value).is_expired(now_ms))
+fn present(tx: &mut Tx<'_>, slot: Slot, now_ms: u64) -> bool {
+    tx.value(slot).is_some_and(|value| !Entry::new(value).is_expired(now_ms))
 }
 
 /// True if the watched keys, declared as the first slots, are as they were seen.
 /// A key that is missing as it was before counts as unchanged.
-pub(crate) fn unchanged(client: &Client, tx: &Tx<'_>, now_ms: u64) -> bool {
+pub(crate) fn unchanged(client: &Client, tx: &mut Tx<'_>, now_ms: u64) -> bool {
     client.watched.iter().enumerate().all(|(i, watched)| {
         let slot = Slot(i as u32);
         let now = present(tx, slot, now_ms).then(|| tx.stamp(slot));

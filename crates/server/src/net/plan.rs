@@ -8,14 +8,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
+
 use super::conn::Conn;
 use crate::client::{Client, ReplyMode};
 use crate::command::{
-    Flags, Handler, Spec, describe_all, declare_exec, exec_needs_gate, queue, resolve, run_exec,
+    Flags, Handler, Spec, answered, describe_all, declare_exec, exec_needs_gate, is, queue, resolve, run_exec,
     run_exec_alone,
 };
 use crate::context::{Ctx, Local};
-use crate::engine_api::{Abort, Batch, KeySet, Session, Tx, TxError};
 use crate::error::{CmdError, CmdResult};
 use crate::registry::RELAXED;
 use crate::resp::{Args, Mark, Reply, Span};
@@ -247,10 +248,7 @@ fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Se
             if let Some(spec) = spec {
                 ctx.local.stats.command(spec.id).rejected.add(1);
             }
-            if let Some(multi) = ctx.client.multi.as_mut() {
-                multi.dirty |= spec.is_none_or(|spec| spec.name != "watch");
-            }
-            (None, Err(error))
+            (None, Err(refuse_in_multi(ctx.client, spec, args, error)))
         }
         Verdict::Batch(_) | Verdict::HoldBack => (None, Ok(())),
     };
@@ -266,6 +264,26 @@ fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Se
         let took_ns = ctx.shared.config.clock.monotonic_ns() - start_ns;
         note_time(ctx.shared, ctx.local, ctx.client, spec, args, took_ns);
     }
+}
+
+/// A refused command spoils the transaction it was meant for; a refused `EXEC` ends it.
+fn refuse_in_multi(
+    client: &mut Client,
+    spec: Option<&Spec>,
+    args: Args<'_>,
+    error: CmdError,
+) -> CmdError {
+    if is(args.at(0), "EXEC") {
+        client.multi = None;
+        client.watched.clear();
+        let message = error.message();
+        let why = message.strip_prefix("ERR ").unwrap_or(message);
+        return CmdError::text(format!("EXECABORT Transaction discarded because of: {why}"));
+    }
+    if let Some(multi) = client.multi.as_mut() {
+        multi.dirty |= spec.is_none_or(|spec| spec.name != "watch");
+    }
+    error
 }
 
 fn dispatch(
@@ -345,6 +363,8 @@ pub(crate) struct Round<'a> {
     pub(crate) time_each: bool,
     /// Where the reply of the call that runs now begins.
     mark: Option<Mark>,
+    /// That reply is an error already.
+    has_error: bool,
 }
 
 impl<'a> Round<'a> {
@@ -355,7 +375,7 @@ impl<'a> Round<'a> {
         local: &'a mut Local,
         time_each: bool,
     ) -> Self {
-        Self { plan, conns, shared, local, time_each, mark: None }
+        Self { plan, conns, shared, local, time_each, mark: None, has_error: false }
     }
 
     /// Executes the round and counts its time.
@@ -398,16 +418,16 @@ impl Batch for Round<'_> {
         let call = &self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
         if matches!(call.spec.handler, Handler::Exec) {
-            declare_exec(&mut conn.client, keys);
+            declare_exec(&mut conn.client, &self.shared.databases, keys);
         } else {
             let args = self.plan.args(call, &conn.input);
-            call.spec.declare_keys(args, conn.client.db, keys);
+            call.spec.declare_keys(args, conn.client.db, &self.shared.databases, keys);
         }
     }
 
-    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), Abort> {
+    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let call = &self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return Err(Abort) };
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return Err(answered()) };
         let args = self.plan.args(call, &conn.input);
         let mark = conn.reply.mark();
         self.mark = Some(mark);
@@ -428,40 +448,33 @@ impl Batch for Round<'_> {
             ctx.answer_error(mark, &error);
             ctx.local.stats.errors.add(1);
             ctx.local.stats.command(call.spec.id).failed.add(1);
-            Abort
+            answered()
         });
         if self.time_each {
             let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
             note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
         }
-        if done.is_err() {
-            settle_reply(&mut conn.client, &mut conn.reply, mark);
-        }
+        self.has_error = done.is_err();
         done
     }
 
-    fn done(&mut self, i: usize, _: bool) {
-        let Some(mark) = self.mark.take() else { return };
-        if let Some(conn) = self.conns.get_mut(self.plan.calls[i].conn as usize) {
-            settle_reply(&mut conn.client, &mut conn.reply, mark);
-        }
-    }
-
-    fn failed(&mut self, i: usize, error: TxError) {
+    fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
         let mark = self.mark.take();
-        if error == TxError::Aborted {
-            return;
-        }
+        let has_error = std::mem::take(&mut self.has_error);
         let call = &self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
         let mark = mark.unwrap_or_else(|| conn.reply.mark());
-        conn.reply.truncate(mark);
-        conn.reply.error(&CmdError::Store(error).message());
-        self.local.stats.errors.add(1);
-        self.local.stats.command(call.spec.id).failed.add(1);
-        if matches!(call.spec.handler, Handler::Exec) {
-            conn.client.multi = None;
-            conn.client.watched.clear();
+        if let Err(error) = result
+            && !has_error
+        {
+            conn.reply.truncate(mark);
+            conn.reply.error(CmdError::from(error).message());
+            self.local.stats.errors.add(1);
+            self.local.stats.command(call.spec.id).failed.add(1);
+            if matches!(call.spec.handler, Handler::Exec) {
+                conn.client.multi = None;
+                conn.client.watched.clear();
+            }
         }
         settle_reply(&mut conn.client, &mut conn.reply, mark);
     }

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Token};
+use stillpoint::Session;
 
 use super::conn::{Conn, Incoming, ReadOutcome};
 use super::plan::{Conns, Plan, Planned, Round};
 use super::Listener;
 use crate::client::Client;
 use crate::context::Local;
-use crate::engine_api::Session;
 use crate::error::ServerError;
 use crate::expire::{Cycle, delete_expired};
 use crate::registry::{ClientInfo, RELAXED};
@@ -181,8 +181,9 @@ impl Worker {
         active.retain(|&id| self.read(id));
         let executed = self.rounds(active);
         if !self.local.expired.is_empty() {
-            let Self { session, local, .. } = self;
-            delete_expired(session, &mut local.expired, local.now_ms, &local.stats);
+            let Self { session, local, shared, .. } = self;
+            let dbs = &shared.databases;
+            delete_expired(session, &mut local.expired, local.now_ms, dbs, &local.stats);
         }
         if executed && self.shared.config.strict {
             self.flush()?;

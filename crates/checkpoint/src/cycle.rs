@@ -1,0 +1,357 @@
+//! One checkpoint from REST to REST: moves the phases, owns the capture threads, keeps the pace.
+//!
+//! ```text
+//! claim slots ─ PREPARE ─ (quiesce) ─ RESOLVE ─ (go on, if physical) ─ CAPTURE: threads walk units
+//!   ─ (go on, if quiesced throughout) ─ COMPLETE: the sink is drained ─ REST
+//! ```
+//! Every way out passes through all phases: a checkpoint that fails or is cancelled is walked to
+//! its end without output, so that the scheme's marks are as the next one needs them.
+
+use std::sync::Arc;
+
+use stillpoint_format::names::CheckpointKind;
+use stillpoint_io::{Clock, Disk, JoinHandle, spawn};
+use stillpoint_store::{
+    Capture, Checkpointer, Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink, Store,
+};
+use stillpoint_sync::Backoff;
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::error::CheckpointError;
+use crate::pace::{Meter, Pace};
+use crate::progress::Progress;
+use crate::writer::{PartSink, WriterConfig, Written};
+
+/// Bytes that a capture thread emits between two looks at the pace.
+const METERED_BYTES: u64 = 64 << 10;
+
+/// What is told of each phase, after it was entered and its grace period has passed.
+pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
+
+/// What a checkpoint is taken of, and how.
+#[derive(Clone)]
+pub struct Cycle {
+    /// The store.
+    pub store: Arc<Store>,
+    /// The scheme that the store was made with.
+    pub scheme: Arc<dyn Checkpointer>,
+    /// For the pace and for durations.
+    pub clock: Arc<dyn Clock>,
+    /// Capture threads, the calling one included; at least 1. Each needs a window slot.
+    pub threads: usize,
+    /// How fast.
+    pub pace: Pace,
+    /// Numbers to watch, and the way to cancel.
+    pub progress: Arc<Progress>,
+    /// Told of every phase with the checkpoint's epoch: in [`Phase::Capture`] every commit of the
+    /// epochs before it is in its log.
+    pub observer: Option<Observer>,
+}
+
+impl std::fmt::Debug for Cycle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cycle")
+            .field("threads", &self.threads)
+            .field("pace", &self.pace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A capture that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// The epoch that began at its point of consistency; it holds the commits of those before.
+    pub epoch: u64,
+    /// Units walked.
+    pub units: usize,
+    /// Threads that walked; fewer than asked for if slots or threads were not to be had.
+    pub threads: usize,
+    /// From entering PREPARE to the end of RESOLVE's grace period, in nanoseconds.
+    pub consistency_ns: u64,
+    /// From there to the end of the walk, in nanoseconds.
+    pub capture_ns: u64,
+    /// From there until everything emitted was written, in nanoseconds.
+    pub drain_ns: u64,
+}
+
+/// Takes a checkpoint into part files under `checkpoint/`, and makes them durable. It exists once
+/// a manifest names it; then the caller tells the scheme that it
+/// [ended](Checkpointer::ended) as [`Outcome::Published`].
+///
+/// # Errors
+/// Whatever was in the way. Its files are removed, the scheme has been told, and the store is
+/// ready for the next one.
+pub fn take_checkpoint(
+    cycle: &Cycle,
+    disk: &Arc<dyn Disk>,
+    config: &WriterConfig,
+) -> Result<(Written, Captured), CheckpointError> {
+    let turn = cycle
+        .store
+        .driver()
+        .try_turn()
+        .ok_or(CheckpointError::Busy)?;
+    let epoch = cycle.store.driver().now().epoch() + 1;
+    let sink = Arc::new(PartSink::create(
+        disk.clone(),
+        cycle.store.clone(),
+        cycle.clock.clone(),
+        cycle.progress.clone(),
+        epoch,
+        CheckpointKind::Full,
+        config.clone(),
+    )?);
+    let as_sink: Arc<dyn Sink> = sink.clone();
+    let captured = match run_phases(cycle, epoch, &as_sink) {
+        Ok(captured) => captured,
+        Err(error) => return Err(sink.abandon().unwrap_or(error)),
+    };
+    let written = sink.finish().inspect_err(|_| {
+        cycle.scheme.ended(epoch, Outcome::Abandoned);
+    })?;
+    drop(turn);
+    Ok((written, captured))
+}
+
+/// Takes a checkpoint into a sink: moves the phases from REST to REST and walks every unit.
+///
+/// # Errors
+/// Another one is under way, there is no slot for a capture thread, it was cancelled, a thread
+/// panicked, or the sink gave up. The scheme has been told, and the store is ready for the next.
+pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
+    let _turn = cycle
+        .store
+        .driver()
+        .try_turn()
+        .ok_or(CheckpointError::Busy)?;
+    run_phases(cycle, cycle.store.driver().now().epoch() + 1, sink)
+}
+
+fn run_phases(
+    cycle: &Cycle,
+    epoch: u64,
+    sink: &Arc<dyn Sink>,
+) -> Result<Captured, CheckpointError> {
+    let store = &cycle.store;
+    let slots = Slots::claim(store, cycle.threads)?;
+    let threads = slots.slots.len();
+    Progress::set(&cycle.progress.epoch, epoch);
+    Progress::set(&cycle.progress.units_done, 0);
+    Progress::set(&cycle.progress.units_total, 0);
+    let begin_ns = cycle.clock.monotonic_ns();
+    Progress::set(&cycle.progress.started_ns, begin_ns);
+    let enter = |phase: Phase| {
+        Progress::set(&cycle.progress.phase, phase as u64);
+        cycle.scheme.enter(phase, epoch, sink);
+        store.driver().advance(phase);
+        if let Some(observer) = &cycle.observer {
+            observer(phase, epoch);
+        }
+    };
+    enter(Phase::Prepare);
+    let mut quiesced = match cycle.scheme.point_of_consistency() {
+        PointOfConsistency::Virtual => None,
+        PointOfConsistency::Physical | PointOfConsistency::PhysicalThroughout => {
+            Some(store.driver().quiesce())
+        }
+    };
+    let meter = Meter::new(cycle.pace, cycle.clock.clone());
+    enter(Phase::Resolve);
+    if cycle.scheme.point_of_consistency() == PointOfConsistency::Physical {
+        quiesced = None;
+    }
+    enter(Phase::Capture);
+    let consistent_ns = cycle.clock.monotonic_ns();
+    let walk = Arc::new(Walk::new(cycle, sink, meter));
+    let walked = walk.run(slots);
+    drop(quiesced);
+    let walked_ns = cycle.clock.monotonic_ns();
+    enter(Phase::Complete);
+    sink.drain();
+    let drained_ns = cycle.clock.monotonic_ns();
+    store.driver().advance(Phase::Rest);
+    cycle.scheme.enter(Phase::Rest, epoch, sink);
+    Progress::set(&cycle.progress.phase, Phase::Rest as u64);
+    if let Err(error) = walked {
+        cycle.scheme.ended(epoch, Outcome::Abandoned);
+        return Err(error);
+    }
+    Ok(Captured {
+        epoch,
+        units: walk.units,
+        threads,
+        consistency_ns: consistent_ns - begin_ns,
+        capture_ns: walked_ns - consistent_ns,
+        drain_ns: drained_ns - walked_ns,
+    })
+}
+
+/// Window slots, given back when dropped.
+struct Slots {
+    store: Arc<Store>,
+    slots: Vec<usize>,
+}
+
+impl Slots {
+    fn claim(store: &Arc<Store>, wanted: usize) -> Result<Self, CheckpointError> {
+        let windows = store.driver().windows();
+        let slots: Vec<usize> = (0..wanted.max(1)).map_while(|_| windows.claim()).collect();
+        let claimed = Self {
+            store: store.clone(),
+            slots,
+        };
+        if claimed.slots.is_empty() {
+            let slots = windows.capacity();
+            return Err(CheckpointError::NoSlot { slots });
+        }
+        Ok(claimed)
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for &slot in &self.slots {
+            self.store.driver().windows().unclaim(slot);
+        }
+    }
+}
+
+/// What the capture threads share.
+struct Walk {
+    store: Arc<Store>,
+    scheme: Arc<dyn Checkpointer>,
+    sink: Arc<dyn Sink>,
+    progress: Arc<Progress>,
+    meter: Meter,
+    units: usize,
+    next: AtomicUsize,
+    abandoned: AtomicBool,
+}
+
+impl Walk {
+    fn new(cycle: &Cycle, sink: &Arc<dyn Sink>, meter: Meter) -> Self {
+        let units = cycle.scheme.units(&cycle.store);
+        Progress::set(&cycle.progress.units_total, units as u64);
+        Self {
+            store: cycle.store.clone(),
+            scheme: cycle.scheme.clone(),
+            sink: sink.clone(),
+            progress: cycle.progress.clone(),
+            meter,
+            units,
+            next: AtomicUsize::new(0),
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    /// Walks all units with a thread per slot, the calling one first among them.
+    fn run(self: &Arc<Self>, slots: Slots) -> Result<(), CheckpointError> {
+        let (&own, others) = slots.slots.split_first().expect("at least one");
+        let start = |(at, &slot): (usize, &usize)| -> Option<JoinHandle<()>> {
+            let walk = self.clone();
+            // With fewer threads it takes longer, which is better than none at all.
+            spawn(&format!("capture-{}", at + 1), move || walk.walk(slot)).ok()
+        };
+        let threads: Vec<_> = others.iter().enumerate().filter_map(start).collect();
+        self.walk(own);
+        let mut panicked = None;
+        for thread in threads {
+            panicked = thread.join().err().or(panicked);
+        }
+        if let Some(panic) = panicked {
+            // What that thread had begun is not finished: once more, without output.
+            self.abandoned.store(true, Release);
+            self.next.store(0, Relaxed);
+            self.walk(own);
+            return Err(panic.into());
+        }
+        match (self.is_abandoned(), self.progress.is_cancelled()) {
+            (false, _) => Ok(()),
+            (true, true) => Err(CheckpointError::Cancelled),
+            (true, false) => Err(CheckpointError::Sink),
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Acquire)
+    }
+
+    fn walk(&self, slot: usize) {
+        let mut hand = Hand {
+            walk: self,
+            slot,
+            unmetered: 0,
+        };
+        loop {
+            // Relaxed: the units were there before the threads were.
+            let unit = self.next.fetch_add(1, Relaxed);
+            if unit >= self.units {
+                return;
+            }
+            hand.pause();
+            self.scheme.capture(&self.store, unit, &mut hand);
+            Progress::add(&self.progress.units_done, 1);
+        }
+    }
+}
+
+/// One capture thread.
+struct Hand<'a> {
+    walk: &'a Walk,
+    slot: usize,
+    /// Bytes emitted since the last look at the pace.
+    unmetered: u64,
+}
+
+impl Hand<'_> {
+    fn should_stop(&self) -> bool {
+        let stop = self.walk.progress.is_cancelled() || self.walk.sink.demand() == Demand::GiveUp;
+        if stop {
+            self.walk.abandoned.store(true, Release);
+        }
+        stop
+    }
+
+    #[cold]
+    fn wait_for_room(&self) {
+        let mut backoff = Backoff::new();
+        while self.walk.sink.demand() == Demand::Wait && !self.should_stop() {
+            backoff.wait();
+        }
+    }
+}
+
+impl Capture for Hand<'_> {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        if self.walk.is_abandoned() {
+            return;
+        }
+        self.unmetered += (record.key.len() + record.value.len()) as u64;
+        self.walk.sink.emit(self.slot, record);
+    }
+
+    fn pause(&mut self) {
+        if self.walk.is_abandoned() || self.should_stop() {
+            return;
+        }
+        if self.walk.sink.demand() == Demand::Wait {
+            self.wait_for_room();
+        }
+        if self.walk.meter.is_paced() && self.unmetered >= METERED_BYTES {
+            self.unmetered = 0;
+            let taken = || self.walk.sink.taken_bytes();
+            self.walk.meter.wait(taken, || self.should_stop());
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.walk.is_abandoned()
+    }
+}

@@ -1,0 +1,95 @@
+//! What can go wrong with a checkpoint, and what to do about it.
+
+use std::path::PathBuf;
+
+use stillpoint_format::{DecodeError, EncodeError};
+use stillpoint_io::{DiskError, ThreadError};
+
+/// Why a checkpoint was not taken. The previous one is untouched.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The disk refused.
+    #[error("the checkpoint was given up: {0}")]
+    Disk(#[from] DiskError),
+    /// A record could not be encoded.
+    #[error("the checkpoint was given up: {0}")]
+    Encode(#[from] EncodeError),
+    /// A thread could not be started, or panicked.
+    #[error("the checkpoint was given up: {0}")]
+    Thread(#[from] ThreadError),
+    /// All window slots of the store are taken.
+    #[error(
+        "no checkpoint can be taken: all {slots} worker slots of the store are in use, and the \
+         capture needs one; open the store with room for more workers"
+    )]
+    NoSlot {
+        /// Slots of the store.
+        slots: usize,
+    },
+    /// Another one is under way.
+    #[error("a checkpoint is being taken already; wait for its end")]
+    Busy,
+    /// The sink gave up; closing it says why.
+    #[error("the checkpoint was given up: its sink failed")]
+    Sink,
+    /// It was cancelled.
+    #[error("the checkpoint was cancelled")]
+    Cancelled,
+}
+
+/// Bytes of a checkpoint that are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} is damaged: {cause}. Nothing of it was used. Restore the file from a copy, or restore an \
+     older checkpoint with `stillpoint restore`",
+    file.display()
+)]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// Offset in it, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub cause: DamageCause,
+}
+
+/// What is wrong with a checkpoint file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DamageCause {
+    /// A structure cannot be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// An intact structure that is not the one the manifest or the index speaks of.
+    #[error("{what} is {found}, expected {expected}")]
+    Differs {
+        /// The number that differs.
+        what: &'static str,
+        /// What the file has.
+        found: u64,
+        /// What the manifest or the index says.
+        expected: u64,
+    },
+    /// The file is not there.
+    #[error("the manifest names it, but it does not exist")]
+    Missing,
+}
+
+/// Why a checkpoint was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The disk refused.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The checkpoint is damaged.
+    #[error(transparent)]
+    Damaged(#[from] Box<Damage>),
+    /// Whoever takes the records refused one.
+    #[error("loading was given up: {0}")]
+    Visitor(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A thread could not be started, or panicked.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    /// It was cancelled.
+    #[error("loading was cancelled")]
+    Cancelled,
+}

@@ -1,0 +1,86 @@
+//! How far a checkpoint, or a load, has come: numbers that anybody may look at any time.
+
+use stillpoint_store::Phase;
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// Numbers of a checkpoint or load under way, and the way to cancel it.
+///
+/// All counters are Relaxed: each is a figure of its own, and nothing else is published by them.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub(crate) phase: AtomicU64,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) units_done: AtomicU64,
+    pub(crate) units_total: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) started_ns: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+/// What a [`Progress`] was at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgressSnapshot {
+    /// Phase of the checkpoint; [`Phase::Rest`] while none is under way.
+    pub phase: Phase,
+    /// Its epoch; 0 before the first.
+    pub epoch: u64,
+    /// Slabs captured, or file ranges loaded.
+    pub units_done: u64,
+    /// Slabs, or file ranges, in all; 0 while that is not known.
+    pub units_total: u64,
+    /// Records taken (counted when their block is full) or loaded.
+    pub records: u64,
+    /// Bytes of them, in plain form.
+    pub bytes: u64,
+    /// Bytes written to the disk, or read from it.
+    pub written_bytes: u64,
+    /// Monotonic clock at its begin, in nanoseconds.
+    pub started_ns: u64,
+}
+
+impl Progress {
+    /// Asks for the end of what is under way, which will report that it was cancelled.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Release);
+    }
+
+    /// True once [`cancel`](Self::cancel) was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Acquire)
+    }
+
+    /// The numbers now.
+    pub fn snapshot(&self) -> ProgressSnapshot {
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        let phase = match load(&self.phase) {
+            0 => Phase::Rest,
+            1 => Phase::Prepare,
+            2 => Phase::Resolve,
+            3 => Phase::Capture,
+            _ => Phase::Complete,
+        };
+        ProgressSnapshot {
+            phase,
+            epoch: load(&self.epoch),
+            units_done: load(&self.units_done),
+            units_total: load(&self.units_total),
+            records: load(&self.records),
+            bytes: load(&self.bytes),
+            written_bytes: load(&self.written_bytes),
+            started_ns: load(&self.started_ns),
+        }
+    }
+
+    pub(crate) fn set(counter: &AtomicU64, value: u64) {
+        counter.store(value, Relaxed);
+    }
+
+    pub(crate) fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Relaxed);
+    }
+}

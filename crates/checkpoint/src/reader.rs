@@ -1,0 +1,207 @@
+//! Reading checkpoints back: loading in parallel, checking, and walking.
+//!
+//! ```text
+//! part files ─► read threads: ranges of whole blocks, past the page cache ─► bounded buffers
+//!   ─► load threads: checksums, decompression, batches of records ─► one visitor per thread
+//! ```
+//! Nothing is given to a visitor before the checksum of its block, seeded with the file's identity
+//! and the block's place, was verified; the file's header and index were checked against the
+//! manifest before. A large value comes whole: its fragments lie side by side in one part.
+
+mod decode;
+mod load;
+mod part;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::manifest::{CheckpointEntry, TableGeneration};
+use stillpoint_format::names::checkpoint_dir;
+use stillpoint_io::Disk;
+
+use crate::error::{Damage, DamageCause, LoadError};
+use crate::progress::Progress;
+use decode::Decoder;
+use part::Part;
+
+/// Who the checkpoint belongs to, and which of its records count.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Name of the store.
+    pub store: StoreId,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// Present generation of each table: records of others, or of no table, are skipped.
+    /// `None` takes all.
+    pub generations: Option<Vec<TableGeneration>>,
+}
+
+/// A record of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedRecord<'a> {
+    /// Table.
+    pub table: u16,
+    /// Generation of the table.
+    pub generation: u32,
+    /// Keyed hash of table and key.
+    pub hash: u64,
+    /// Key.
+    pub key: &'a [u8],
+    /// Tag kept with the value.
+    pub tag: u8,
+    /// The value; `None` if the key was deleted since the checkpoint's base.
+    pub value: Option<&'a [u8]>,
+}
+
+/// What a visitor may answer with.
+pub type VisitError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Takes the records that one thread loads.
+pub trait Visit: Send {
+    /// Some records, in no order; each key of the checkpoint comes once. They come in batches, so
+    /// that what they need can be prefetched together.
+    ///
+    /// # Errors
+    /// Ends the loading.
+    fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError>;
+}
+
+/// What was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadSummary {
+    /// Records given to the visitors, deletions included.
+    pub records: u64,
+    /// Records skipped, since their table has another generation now, or is gone.
+    pub stale_records: u64,
+    /// Bytes of values, those skipped included.
+    pub value_bytes: u64,
+    /// Bytes of the files.
+    pub file_bytes: u64,
+}
+
+impl LoadSummary {
+    fn add(&mut self, other: &Self) {
+        self.records += other.records;
+        self.stale_records += other.stale_records;
+        self.value_bytes += other.value_bytes;
+        self.file_bytes += other.file_bytes;
+    }
+}
+
+/// Loads a checkpoint with a thread for each visitor.
+///
+/// # Errors
+/// Damage, with file, offset and cure; the disk's errors; a visitor's; or it was cancelled. Some
+/// records may have been given to the visitors before.
+///
+/// # Panics
+/// Without a visitor.
+pub fn load(
+    disk: &Arc<dyn Disk>,
+    entry: &CheckpointEntry,
+    options: &LoadOptions,
+    visitors: Vec<Box<dyn Visit>>,
+    progress: &Arc<Progress>,
+) -> Result<LoadSummary, LoadError> {
+    assert!(!visitors.is_empty(), "a visitor for each thread");
+    let parts = open_parts(&**disk, entry, options)?;
+    let summary = load::run(parts, options, visitors, progress)?;
+    check_totals(&**disk, entry, summary)
+}
+
+/// Reads a checkpoint from end to end and checks every byte of it, with `threads` threads.
+///
+/// # Errors
+/// As [`load`]; the first damage that was met.
+pub fn verify(
+    disk: &Arc<dyn Disk>,
+    entry: &CheckpointEntry,
+    options: &LoadOptions,
+    threads: usize,
+    progress: &Arc<Progress>,
+) -> Result<LoadSummary, LoadError> {
+    struct Nothing;
+    impl Visit for Nothing {
+        fn records(&mut self, _: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
+            Ok(())
+        }
+    }
+    let nothing = || -> Box<dyn Visit> { Box::new(Nothing) };
+    let visitors = (0..threads.max(1)).map(|_| nothing()).collect();
+    load(disk, entry, options, visitors, progress)
+}
+
+/// Walks a checkpoint on the calling thread, in the order of its files.
+///
+/// # Errors
+/// As [`load`].
+pub fn for_each_record(
+    disk: &dyn Disk,
+    entry: &CheckpointEntry,
+    options: &LoadOptions,
+    visit: &mut dyn FnMut(&LoadedRecord<'_>) -> Result<(), VisitError>,
+) -> Result<LoadSummary, LoadError> {
+    let mut decoder = Decoder::new(options);
+    let mut summary = LoadSummary::default();
+    for part in open_parts(disk, entry, options)? {
+        summary.file_bytes += part.file_bytes();
+        for unit in part.units() {
+            let mut batch = |records: &[LoadedRecord<'_>]| records.iter().try_for_each(&mut *visit);
+            summary.add(&decoder.stream_unit(&part, unit, &mut batch)?);
+        }
+    }
+    check_totals(disk, entry, summary)
+}
+
+fn open_parts(
+    disk: &dyn Disk,
+    entry: &CheckpointEntry,
+    options: &LoadOptions,
+) -> Result<Vec<Part>, LoadError> {
+    let dir = dir_of(entry);
+    let open = |part| Part::open(disk, &dir, entry, part, options);
+    entry.parts.iter().map(open).collect()
+}
+
+fn dir_of(entry: &CheckpointEntry) -> PathBuf {
+    PathBuf::from(checkpoint_dir(entry.epoch, entry.kind))
+}
+
+fn check_totals(
+    disk: &dyn Disk,
+    entry: &CheckpointEntry,
+    summary: LoadSummary,
+) -> Result<LoadSummary, LoadError> {
+    let records = summary.records + summary.stale_records;
+    let totals = [
+        ("number of records in the parts", records, entry.records),
+        (
+            "bytes of values in the parts",
+            summary.value_bytes,
+            entry.value_bytes,
+        ),
+    ];
+    for (what, found, expected) in totals {
+        if found != expected {
+            return Err(damage(
+                disk.describe(&dir_of(entry)),
+                0,
+                DamageCause::Differs {
+                    what,
+                    found,
+                    expected,
+                },
+            ));
+        }
+    }
+    Ok(summary)
+}
+
+fn damage(file: impl AsRef<Path>, offset: u64, cause: DamageCause) -> LoadError {
+    LoadError::Damaged(Box::new(Damage {
+        file: file.as_ref().to_owned(),
+        offset,
+        cause,
+    }))
+}

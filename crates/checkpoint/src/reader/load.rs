@@ -1,0 +1,261 @@
+//! Loading in parallel: read threads fill a bounded number of buffers, load threads empty them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint_io::{AlignedBuf, JoinHandle, spawn};
+
+use super::decode::Decoder;
+use super::part::{Part, Unit};
+use super::{LoadOptions, LoadSummary, LoadedRecord, Visit};
+use crate::error::LoadError;
+use crate::progress::Progress;
+
+/// Read threads, at most: enough to keep a device busy.
+const READ_THREADS_MAX: usize = 4;
+
+/// A unit that was read, or one that is too long to be read as a whole.
+struct Filled {
+    part: usize,
+    unit: Unit,
+    /// Where in the buffer the unit begins; `None` if it is to be streamed.
+    at: Option<usize>,
+    buf: AlignedBuf,
+}
+
+#[derive(Default)]
+struct State {
+    next: usize,
+    filled: VecDeque<Filled>,
+    free: Vec<AlignedBuf>,
+    /// Read threads that may still fill something.
+    readers: usize,
+    failure: Option<LoadError>,
+    /// A load thread panicked; joining it says how.
+    panicked: bool,
+}
+
+impl State {
+    fn is_over(&self) -> bool {
+        self.failure.is_some() || self.panicked
+    }
+}
+
+/// What the threads share.
+struct Pipe {
+    parts: Vec<Part>,
+    units: Vec<(usize, Unit)>,
+    progress: Arc<Progress>,
+    state: Mutex<State>,
+    /// Something was filled, or nothing more will be.
+    filled: Condvar,
+    /// A buffer is free, or nothing more is to be read.
+    freed: Condvar,
+}
+
+pub(super) fn run(
+    parts: Vec<Part>,
+    options: &LoadOptions,
+    visitors: Vec<Box<dyn Visit>>,
+    progress: &Arc<Progress>,
+) -> Result<LoadSummary, LoadError> {
+    let of_part = |(at, part): (usize, &Part)| part.units().into_iter().map(move |unit| (at, unit));
+    let units: Vec<_> = parts.iter().enumerate().flat_map(of_part).collect();
+    let file_bytes = parts.iter().map(Part::file_bytes).sum();
+    let readers = visitors.len().min(READ_THREADS_MAX);
+    Progress::set(&progress.units_done, 0);
+    Progress::set(&progress.units_total, units.len() as u64);
+    let pipe = Arc::new(Pipe {
+        parts,
+        units,
+        progress: progress.clone(),
+        state: Mutex::new(State {
+            free: vec![AlignedBuf::new(); visitors.len() + 2 * readers],
+            readers,
+            ..State::default()
+        }),
+        filled: Condvar::new(),
+        freed: Condvar::new(),
+    });
+    let (threads, started) = start(&pipe, readers, visitors, options);
+    if let Err(error) = started {
+        pipe.fail(error);
+    }
+    let mut total = LoadSummary {
+        file_bytes,
+        ..LoadSummary::default()
+    };
+    for thread in threads {
+        match thread.join() {
+            Ok(summary) => total.add(&summary),
+            Err(error) => pipe.fail(error.into()),
+        }
+    }
+    let failure = pipe.state.lock().failure.take();
+    failure.map_or(Ok(total), Err)
+}
+
+type Threads = Vec<JoinHandle<LoadSummary>>;
+
+fn start(
+    pipe: &Arc<Pipe>,
+    readers: usize,
+    visitors: Vec<Box<dyn Visit>>,
+    options: &LoadOptions,
+) -> (Threads, Result<(), LoadError>) {
+    let mut threads = Threads::new();
+    for reader in 0..readers {
+        let pipe = pipe.clone();
+        let read = move || {
+            let _ended = Ended(&pipe);
+            pipe.read();
+            LoadSummary::default()
+        };
+        match spawn(&format!("read-{reader}"), read) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => return (threads, Err(error.into())),
+        }
+    }
+    for (at, visitor) in visitors.into_iter().enumerate() {
+        let (pipe, mut decoder) = (pipe.clone(), Decoder::new(options));
+        let mut visitor = visitor;
+        let load = move || {
+            let _panicking = Panicking(&pipe);
+            let loaded = pipe.load(&mut decoder, &mut *visitor);
+            loaded.unwrap_or_else(|error| {
+                pipe.fail(error);
+                LoadSummary::default()
+            })
+        };
+        match spawn(&format!("load-{at}"), load) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => return (threads, Err(error.into())),
+        }
+    }
+    (threads, Ok(()))
+}
+
+/// Tells the load threads that a read thread ended, however it ended.
+struct Ended<'a>(&'a Pipe);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().readers -= 1;
+        self.0.filled.notify_all();
+    }
+}
+
+/// Ends the others if the thread panics, since they might wait for its buffers.
+struct Panicking<'a>(&'a Pipe);
+
+impl Drop for Panicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.lock().panicked = true;
+            self.0.filled.notify_all();
+            self.0.freed.notify_all();
+        }
+    }
+}
+
+impl Pipe {
+    fn fail(&self, error: LoadError) {
+        self.state.lock().failure.get_or_insert(error);
+        self.filled.notify_all();
+        self.freed.notify_all();
+    }
+
+    fn read(&self) {
+        while let Some((index, mut buf)) = self.claim() {
+            let (at_part, unit) = self.units[index];
+            let part = &self.parts[at_part];
+            let at = if part.is_oversize(unit) {
+                None
+            } else {
+                match part.read_blocks(part.blocks(unit), &mut buf) {
+                    Ok(at) => Some(at),
+                    Err(error) => return self.fail(error),
+                }
+            };
+            let filled = Filled {
+                part: at_part,
+                unit,
+                at,
+                buf,
+            };
+            self.state.lock().filled.push_back(filled);
+            self.filled.notify_one();
+        }
+    }
+
+    /// The next unit to be read, and a buffer for it.
+    fn claim(&self) -> Option<(usize, AlignedBuf)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_over() || state.next == self.units.len() {
+                return None;
+            }
+            if let Some(buf) = state.free.pop() {
+                state.next += 1;
+                return Some((state.next - 1, buf));
+            }
+            self.freed.wait(&mut state);
+        }
+    }
+
+    /// The next unit to be decoded.
+    fn take(&self) -> Option<Filled> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_over() {
+                return None;
+            }
+            if let Some(filled) = state.filled.pop_front() {
+                return Some(filled);
+            }
+            if state.readers == 0 {
+                return None;
+            }
+            self.filled.wait(&mut state);
+        }
+    }
+
+    fn give_back(&self, buf: AlignedBuf) {
+        self.state.lock().free.push(buf);
+        // All: units may be at an end, which everyone who waits must see.
+        self.freed.notify_all();
+    }
+
+    fn load(
+        &self,
+        decoder: &mut Decoder,
+        visitor: &mut dyn Visit,
+    ) -> Result<LoadSummary, LoadError> {
+        let mut total = LoadSummary::default();
+        let mut take = |batch: &[LoadedRecord<'_>]| visitor.records(batch);
+        while let Some(Filled {
+            part,
+            unit,
+            at,
+            buf,
+        }) = self.take()
+        {
+            if self.progress.is_cancelled() {
+                return Err(LoadError::Cancelled);
+            }
+            let part = &self.parts[part];
+            let summary = match at {
+                Some(at) => decoder.unit(part, unit, &buf[at..], &mut take)?,
+                None => decoder.stream_unit(part, unit, &mut take)?,
+            };
+            self.give_back(buf);
+            Progress::add(&self.progress.units_done, 1);
+            Progress::add(&self.progress.records, summary.records);
+            Progress::add(&self.progress.bytes, summary.value_bytes);
+            Progress::add(&self.progress.written_bytes, part.unit_bytes(unit));
+            total.add(&summary);
+        }
+        Ok(total)
+    }
+}

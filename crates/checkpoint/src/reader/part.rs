@@ -1,0 +1,267 @@
+//! Opening a part: header and index checked against the manifest, blocks grouped for reading.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_format::DecodeError;
+use stillpoint_format::ident::{HEADER_BYTES, Identity};
+use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
+use stillpoint_format::names::parse_part_name;
+use stillpoint_format::part::{
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockEntry, PartHeader, PartIndex, TRAILER_BYTES, Trailer,
+};
+use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
+
+use super::{LoadOptions, damage};
+use crate::error::{DamageCause, LoadError};
+
+/// Bytes that are read at a time.
+const UNIT_BYTES: u64 = 2 << 20;
+/// A unit longer than this is a large value, and is read block by block.
+const UNIT_BYTES_MAX: u64 = 2 * UNIT_BYTES;
+
+/// A part that is open for reading.
+#[derive(Debug)]
+pub(super) struct Part {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    identity: Identity,
+    partitions_log2: u8,
+    file_bytes: u64,
+    /// In the order of the file.
+    blocks: Vec<BlockEntry>,
+}
+
+/// Blocks that follow each other: the fragments of a value are in one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unit {
+    first: usize,
+    end: usize,
+}
+
+impl Part {
+    pub(super) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        entry: &CheckpointEntry,
+        part: &PartEntry,
+        options: &LoadOptions,
+    ) -> Result<Self, LoadError> {
+        let name = dir.join(&part.file);
+        let path = disk.describe(&name);
+        let file = match disk.open(&name, OpenMode::Read, Caching::Direct) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => {
+                return Err(damage(&path, 0, DamageCause::Missing));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let opening = Opening {
+            file: &*file,
+            path: &path,
+            bytes: file.len()?,
+        };
+        opening.check_length(part)?;
+        let header = opening.header(entry, part, options)?;
+        let index = opening.index(&header)?;
+        let crc = u64::from(index.crc());
+        opening.same("checksum of the index", crc, part.crc.into())?;
+        let mut blocks = index.blocks().to_vec();
+        blocks.sort_unstable_by_key(|block| block.offset);
+        let file_bytes = opening.bytes;
+        let part = Self {
+            file,
+            path,
+            identity: header.identity(),
+            partitions_log2: header.partitions_log2,
+            file_bytes,
+            blocks,
+        };
+        part.check_blocks()?;
+        Ok(part)
+    }
+
+    /// Blocks lie side by side, none longer than a block can be.
+    fn check_blocks(&self) -> Result<(), LoadError> {
+        let mut expected = HEADER_BYTES as u64;
+        for block in &self.blocks {
+            let differs = |what, found, expected| DamageCause::Differs {
+                what,
+                found,
+                expected,
+            };
+            let cause = if block.offset != expected {
+                differs("offset of a block in the index", block.offset, expected)
+            } else if block.bytes as usize > BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX {
+                let max = (BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX) as u64;
+                differs("length of a block in the index", block.bytes.into(), max)
+            } else {
+                expected += u64::from(block.bytes);
+                continue;
+            };
+            return Err(damage(&self.path, block.offset, cause));
+        }
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    pub(super) fn partitions_log2(&self) -> u8 {
+        self.partitions_log2
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    pub(super) fn blocks(&self, unit: Unit) -> &[BlockEntry] {
+        &self.blocks[unit.first..unit.end]
+    }
+
+    /// The blocks in groups that one thread takes at a time.
+    pub(super) fn units(&self) -> Vec<Unit> {
+        let mut units: Vec<Unit> = Vec::new();
+        let mut bytes = 0;
+        for (at, block) in self.blocks.iter().enumerate() {
+            // Nothing begins in it: it goes on with the value of the block before.
+            let goes_on = block.values == 0 && block.tombstones == 0;
+            match units.last_mut() {
+                Some(unit) if goes_on || bytes + u64::from(block.bytes) <= UNIT_BYTES => {
+                    unit.end = at + 1;
+                    bytes += u64::from(block.bytes);
+                }
+                _ => {
+                    units.push(Unit {
+                        first: at,
+                        end: at + 1,
+                    });
+                    bytes = u64::from(block.bytes);
+                }
+            }
+        }
+        units
+    }
+
+    pub(super) fn unit_bytes(&self, unit: Unit) -> u64 {
+        let blocks = self.blocks(unit);
+        blocks.iter().map(|block| u64::from(block.bytes)).sum()
+    }
+
+    /// True if the unit should not be read as a whole.
+    pub(super) fn is_oversize(&self, unit: Unit) -> bool {
+        self.unit_bytes(unit) > UNIT_BYTES_MAX
+    }
+
+    /// Reads adjacent blocks; they begin at the returned place in `buf`.
+    pub(super) fn read_blocks(
+        &self,
+        blocks: &[BlockEntry],
+        buf: &mut AlignedBuf,
+    ) -> Result<usize, LoadError> {
+        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+            return Ok(0);
+        };
+        let end = last.offset + u64::from(last.bytes);
+        read_range(&*self.file, &self.path, first.offset, end, buf)
+    }
+}
+
+/// A file that claims to be a part.
+struct Opening<'a> {
+    file: &'a dyn DiskFile,
+    path: &'a Path,
+    bytes: u64,
+}
+
+impl Opening<'_> {
+    fn decode_error(&self, error: DecodeError) -> LoadError {
+        damage(self.path, error.offset, error.into())
+    }
+
+    fn same(&self, what: &'static str, found: u64, expected: u64) -> Result<(), LoadError> {
+        let cause = DamageCause::Differs {
+            what,
+            found,
+            expected,
+        };
+        (found == expected)
+            .then_some(())
+            .ok_or_else(|| damage(self.path, 0, cause))
+    }
+
+    fn read(&self, from: u64, to: u64) -> Result<Vec<u8>, LoadError> {
+        let mut buf = AlignedBuf::new();
+        let at = read_range(self.file, self.path, from, to, &mut buf)?;
+        Ok(buf[at..at + (to - from) as usize].to_vec())
+    }
+
+    fn check_length(&self, part: &PartEntry) -> Result<(), LoadError> {
+        self.same("length of the file in bytes", self.bytes, part.bytes)?;
+        let whole = self.bytes / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+        let whole = whole.max(HEADER_BYTES as u64);
+        self.same("length of the file in bytes", self.bytes, whole)
+    }
+
+    fn header(
+        &self,
+        entry: &CheckpointEntry,
+        part: &PartEntry,
+        options: &LoadOptions,
+    ) -> Result<PartHeader, LoadError> {
+        let head = self.read(0, HEADER_BYTES as u64)?;
+        let header = PartHeader::decode(&head).map_err(|error| self.decode_error(error))?;
+        let number = parse_part_name(&part.file).unwrap_or(u32::MAX);
+        header
+            .expect(options.store, entry.epoch, entry.kind, number)
+            .map_err(|error| self.decode_error(error))?;
+        self.same(
+            "number of partitions, as a power of two,",
+            header.partitions_log2.into(),
+            entry.partitions_log2.into(),
+        )?;
+        self.same("seed of the key hash", header.hash_seed, options.hash_seed)?;
+        Ok(header)
+    }
+
+    fn index(&self, header: &PartHeader) -> Result<PartIndex, LoadError> {
+        let identity = header.identity();
+        let tail = self.read(self.bytes - TRAILER_BYTES as u64, self.bytes)?;
+        let trailer = Trailer::decode(identity, &tail, self.bytes)
+            .map_err(|error| self.decode_error(error))?;
+        // Both numbers were checked against the file's length.
+        let end = trailer.footer_offset + trailer.footer_bytes;
+        let footer = self.read(trailer.footer_offset, end)?;
+        PartIndex::decode(identity, &footer, &trailer, header.partitions_log2)
+            .map_err(|error| self.decode_error(error))
+    }
+}
+
+/// Reads a range, and what alignment adds to it; it begins at the returned place in `buf`.
+fn read_range(
+    file: &dyn DiskFile,
+    path: &Path,
+    from: u64,
+    to: u64,
+    buf: &mut AlignedBuf,
+) -> Result<usize, LoadError> {
+    let align = DIRECT_ALIGN as u64;
+    let start = from / align * align;
+    let len = (to.next_multiple_of(align) - start) as usize;
+    buf.resize(len, 0);
+    let read = file.read_at(buf, start)?;
+    if read < len {
+        let cause = DamageCause::Differs {
+            what: "end of the file, which became shorter while it was read,",
+            found: start + read as u64,
+            expected: start + len as u64,
+        };
+        return Err(damage(path, start, cause));
+    }
+    Ok((from - start) as usize)
+}

@@ -1,0 +1,170 @@
+//! The table of checkpoint schemes: one file under `schemes/`, one row here. Parser, help, tests
+//! and benchmark matrix follow from the rows; nobody asks a scheme for its name, only for its
+//! capabilities.
+//!
+//! ```
+//! use stillpoint_checkpoint::registry;
+//! let row = registry::find("calc")?;
+//! assert!(row.capabilities.takes_checkpoints());
+//! let error = registry::find("clac").unwrap_err();
+//! assert_eq!(error.to_string(), "unknown checkpoint scheme \"clac\"; known are: none, naive, calc");
+//! # Ok::<(), registry::UnknownScheme>(())
+//! ```
+
+use std::sync::Arc;
+
+use stillpoint_format::names::CheckpointKind;
+use stillpoint_store::{CellPolicy, Checkpointer, PointOfConsistency};
+
+use crate::schemes::{calc, naive, none};
+
+/// What a scheme can do and what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Kinds of checkpoints that it takes; none if it takes none.
+    pub kinds: &'static [CheckpointKind],
+    /// How its point of consistency comes about; `None` if it takes no checkpoints.
+    pub point: Option<PointOfConsistency>,
+    /// Copies of each value in its cell, at rest.
+    pub copies: u8,
+    /// True if its image alone is not consistent, so that recovery needs a journal.
+    pub needs_journal: bool,
+}
+
+impl Capabilities {
+    /// True if it takes checkpoints at all.
+    pub fn takes_checkpoints(&self) -> bool {
+        !self.kinds.is_empty()
+    }
+}
+
+/// What a scheme must know when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct SchemeOptions {
+    /// Most workers at a time, capture threads included: as
+    /// [`StoreConfig::workers`](stillpoint_store::StoreConfig::workers).
+    pub workers: usize,
+}
+
+/// A scheme, made for one store.
+#[derive(Clone)]
+pub struct Scheme {
+    /// How the store's cells are read and written.
+    pub policy: Arc<dyn CellPolicy>,
+    /// What takes the checkpoints, if it takes any.
+    pub checkpointer: Option<Arc<dyn Checkpointer>>,
+}
+
+impl std::fmt::Debug for Scheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheme")
+            .field("takes_checkpoints", &self.checkpointer.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What it is called in options and figures.
+    pub name: &'static str,
+    /// One line for the help.
+    pub about: &'static str,
+    /// Paper and section.
+    pub source: &'static str,
+    /// What it can do and what it needs.
+    pub capabilities: Capabilities,
+    build: fn(&SchemeOptions) -> Scheme,
+}
+
+impl Row {
+    /// Makes the scheme for one store.
+    pub fn build(&self, options: &SchemeOptions) -> Scheme {
+        (self.build)(options)
+    }
+}
+
+/// The schemes.
+pub static REGISTRY: &[Row] = &[
+    Row {
+        name: "none",
+        about: "no checkpoints: the baseline",
+        source: "CALC, SIGMOD 2016, §5 (baseline of figure 2)",
+        capabilities: Capabilities {
+            kinds: &[],
+            point: None,
+            copies: 1,
+            needs_journal: false,
+        },
+        build: none::build,
+    },
+    Row {
+        name: "naive",
+        about: "stop all commits, copy everything, go on",
+        source: "CALC, SIGMOD 2016, §4.1.1",
+        capabilities: Capabilities {
+            kinds: &[CheckpointKind::Full],
+            point: Some(PointOfConsistency::PhysicalThroughout),
+            copies: 1,
+            needs_journal: false,
+        },
+        build: naive::build,
+    },
+    Row {
+        name: "calc",
+        about: "nothing stops: the first write after a virtual point of consistency hands out the old value",
+        source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
+        capabilities: Capabilities {
+            kinds: &[CheckpointKind::Full],
+            point: Some(PointOfConsistency::Virtual),
+            copies: 1,
+            needs_journal: false,
+        },
+        build: calc::build,
+    },
+];
+
+/// A name that is in no row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown checkpoint scheme {name:?}; known are: {}", known())]
+pub struct UnknownScheme {
+    /// The name.
+    pub name: String,
+}
+
+fn known() -> String {
+    let names: Vec<&str> = REGISTRY.iter().map(|row| row.name).collect();
+    names.join(", ")
+}
+
+/// The row of that name.
+///
+/// # Errors
+/// [`UnknownScheme`], whose text lists the names that are known.
+pub fn find(name: &str) -> Result<&'static Row, UnknownScheme> {
+    let row = REGISTRY.iter().find(|row| row.name == name);
+    row.ok_or_else(|| UnknownScheme {
+        name: name.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_rows_tell_what_their_schemes_do() {
+        for (at, row) in REGISTRY.iter().enumerate() {
+            assert!(REGISTRY[..at].iter().all(|other| other.name != row.name));
+            let scheme = row.build(&SchemeOptions { workers: 3 });
+            let point = scheme.checkpointer.map(|it| it.point_of_consistency());
+            assert_eq!(point, row.capabilities.point, "{}", row.name);
+            assert_eq!(
+                row.capabilities.takes_checkpoints(),
+                point.is_some(),
+                "{}",
+                row.name
+            );
+        }
+    }
+}

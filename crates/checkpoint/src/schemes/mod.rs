@@ -1,0 +1,5 @@
+//! One file for each scheme; each has its row in [`crate::registry`].
+
+pub(crate) mod calc;
+pub(crate) mod naive;
+pub(crate) mod none;

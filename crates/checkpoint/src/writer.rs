@@ -1,0 +1,380 @@
+//! The sink that writes part files.
+//!
+//! ```text
+//! lane (one per window slot)            queue                 writer thread (one per part)
+//! ┌ block of partition 0 ┐   full    ┌─────────┐  seal, checksum, compress   ┌──────────┐
+//! │ block of partition 1 │ ────────► │ blocks, │ ──────────────────────────► │ part-000 │
+//! │ …                    │ ◄──────── │ large   │      writes of 1 MiB,       ├──────────┤
+//! └──────────────────────┘  empty    │ values  │      past the page cache    │ part-001 │
+//!                                    └─────────┘                             └──────────┘
+//! ```
+//! A commit emits into its own lane: two copies and no I/O. What is queued is the *pool* of the
+//! CALC paper under another name (docs/decisions/0002). The order when the device is slower than
+//! the records come: hand-outs go first and at the device's speed, whatever the pace; above half
+//! of the pool's limit the capture walk waits; above the limit workers wait, which is counted and
+//! shown. Large values are queued by reference and read when their turn comes.
+//!
+//! Nothing here is durable before [`PartSink::finish`] has returned, and nothing is published:
+//! parts flushed, their directory flushed, its parents flushed, in this order.
+
+mod lane;
+mod part;
+mod queue;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::manifest::{CheckpointEntry, LogPositions, PartEntry, TableGeneration};
+use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
+use stillpoint_format::part::{BLOCK_TARGET_BYTES, Codec, PartHeader};
+use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, spawn};
+use stillpoint_store::{Demand, RecordImage, Sink, Store};
+use stillpoint_sync::CachePadded;
+
+use crate::error::CheckpointError;
+use crate::progress::Progress;
+use lane::LaneSlot;
+use part::{PartFile, PartTarget};
+use queue::Queue;
+
+/// How a checkpoint is written.
+#[derive(Clone, Debug)]
+pub struct WriterConfig {
+    /// Name of the store, for the files' headers.
+    pub store: StoreId,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// The key hash has 2^this partitions, at most 2^16. Each lane holds a block per partition.
+    pub partitions_log2: u8,
+    /// Compression of blocks.
+    pub codec: Codec,
+    /// Level of zstd, 1 to 19.
+    pub zstd_level: i32,
+    /// Part files, and threads that write them.
+    pub parts: u32,
+    /// Bytes at which a block is full.
+    pub block_bytes: usize,
+    /// Bytes per write.
+    pub write_bytes: usize,
+    /// Limit of the pool: bytes of blocks and large values that wait to be written.
+    pub pool_bytes_max: usize,
+}
+
+impl WriterConfig {
+    /// The defaults: 16 partitions, no compression, two parts, writes of 1 MiB, a pool of 64 MiB.
+    pub fn new(store: StoreId, hash_seed: u64) -> Self {
+        Self {
+            store,
+            hash_seed,
+            partitions_log2: 4,
+            codec: Codec::None,
+            zstd_level: 1,
+            parts: 2,
+            block_bytes: BLOCK_TARGET_BYTES,
+            write_bytes: 1 << 20,
+            pool_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// A checkpoint whose files are durable. It exists once a manifest names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// It holds the commits of all epochs before this one.
+    pub epoch: u64,
+    /// Full or partial.
+    pub kind: CheckpointKind,
+    /// Codec asked for.
+    pub codec: Codec,
+    /// The key hash has 2^this partitions.
+    pub partitions_log2: u8,
+    /// Its files.
+    pub parts: Vec<PartEntry>,
+    /// Records in it.
+    pub records: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// Wall clock at its begin, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// Wall clock when its last part was durable.
+    pub finished_ms: u64,
+    /// How its writing went.
+    pub stats: SinkStats,
+}
+
+impl Written {
+    /// Its entry in the manifest, with what the engine knows of it: the scheme's name, the tables'
+    /// generations at the point of consistency, and the logs' positions there.
+    pub fn into_entry(
+        self,
+        scheme: &str,
+        generations: Vec<TableGeneration>,
+        positions: Vec<LogPositions>,
+        gsn_floor: u64,
+    ) -> CheckpointEntry {
+        CheckpointEntry {
+            epoch: self.epoch,
+            kind: self.kind,
+            base: None,
+            scheme: scheme.to_owned(),
+            codec: self.codec,
+            partitions_log2: self.partitions_log2,
+            records: self.records,
+            value_bytes: self.value_bytes,
+            parts: self.parts,
+            generations,
+            positions,
+            gsn_floor,
+            started_ms: self.started_ms,
+            finished_ms: self.finished_ms,
+        }
+    }
+}
+
+/// How the writing goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SinkStats {
+    /// Bytes of records taken, in plain form.
+    pub taken_bytes: u64,
+    /// Bytes in the pool now.
+    pub pool_bytes: u64,
+    /// Most bytes that were in the pool.
+    pub pool_bytes_peak: u64,
+    /// How often a worker had to wait since the pool was full.
+    pub worker_waits: u64,
+    /// How long workers waited for it, together, in nanoseconds.
+    pub worker_wait_ns: u64,
+}
+
+/// A finished part, and the bytes of its values.
+type Part = (PartEntry, u64);
+type WriterThread = JoinHandle<Option<Part>>;
+
+/// Takes the records of one checkpoint and writes them to part files.
+pub struct PartSink {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    clock: Arc<dyn Clock>,
+    config: WriterConfig,
+    epoch: u64,
+    kind: CheckpointKind,
+    started_ms: u64,
+    queue: Arc<Queue>,
+    lanes: Box<[CachePadded<LaneSlot>]>,
+    threads: Mutex<Vec<WriterThread>>,
+}
+
+impl std::fmt::Debug for PartSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartSink")
+            .field("dir", &self.dir)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartSink {
+    /// Makes the checkpoint's directory, empty, and starts the writer threads. What an abandoned
+    /// attempt left there is removed: the manifest must not name this epoch.
+    ///
+    /// # Errors
+    /// The disk refused, or a thread could not be started.
+    pub fn create(
+        disk: Arc<dyn Disk>,
+        store: Arc<Store>,
+        clock: Arc<dyn Clock>,
+        progress: Arc<Progress>,
+        epoch: u64,
+        kind: CheckpointKind,
+        config: WriterConfig,
+    ) -> Result<Self, CheckpointError> {
+        let dir = PathBuf::from(checkpoint_dir(epoch, kind));
+        disk.remove(&dir)?;
+        disk.create_dir_all(&dir)?;
+        let lanes = store.driver().windows().capacity();
+        let partitions_log2 = config.partitions_log2;
+        let lane = || CachePadded::new(LaneSlot::new(partitions_log2));
+        let mut sink = Self {
+            queue: Arc::new(Queue::new(store, clock.clone(), progress, &config)),
+            disk,
+            dir,
+            started_ms: clock.wall_ms(),
+            clock,
+            config,
+            epoch,
+            kind,
+            lanes: (0..lanes).map(|_| lane()).collect(),
+            threads: Mutex::default(),
+        };
+        sink.start_threads()?;
+        Ok(sink)
+    }
+
+    fn start_threads(&mut self) -> Result<(), CheckpointError> {
+        for part in 0..self.config.parts.max(1) {
+            let target = PartTarget {
+                disk: self.disk.clone(),
+                dir: self.dir.clone(),
+                header: PartHeader {
+                    store: self.config.store,
+                    created_ms: self.started_ms,
+                    epoch: self.epoch,
+                    part,
+                    kind: self.kind,
+                    partitions_log2: self.config.partitions_log2,
+                    codec: self.config.codec,
+                    hash_seed: self.config.hash_seed,
+                },
+                zstd_level: self.config.zstd_level,
+                write_bytes: self.config.write_bytes,
+            };
+            let queue = self.queue.clone();
+            let run = move || write_part(&queue, target);
+            // If this fails, dropping the sink ends the threads that were started.
+            let thread = spawn(&format!("writer-{part}"), run)?;
+            self.threads.get_mut().push(thread);
+        }
+        Ok(())
+    }
+
+    /// How the writing goes.
+    pub fn stats(&self) -> SinkStats {
+        SinkStats {
+            taken_bytes: self.taken_bytes(),
+            ..self.queue.stats()
+        }
+    }
+
+    /// Writes what is left, flushes the parts, then their directory, then its parents.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since the sink was made. The files are removed.
+    pub fn finish(&self) -> Result<Written, CheckpointError> {
+        self.drain();
+        let parts = self.end_threads();
+        let flushed = match (self.queue.take_failure(), parts) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) => Err(error),
+            (None, Ok(parts)) => self.flush_dirs().map(|()| parts).map_err(Into::into),
+        };
+        let parts = flushed.inspect_err(|_| self.remove_files())?;
+        Ok(Written {
+            epoch: self.epoch,
+            kind: self.kind,
+            codec: self.config.codec,
+            partitions_log2: self.config.partitions_log2,
+            records: parts.iter().map(|(part, _)| part.records).sum(),
+            value_bytes: parts.iter().map(|(_, bytes)| bytes).sum(),
+            parts: parts.into_iter().map(|(part, _)| part).collect(),
+            started_ms: self.started_ms,
+            finished_ms: self.clock.wall_ms(),
+            stats: self.stats(),
+        })
+    }
+
+    /// Gives the checkpoint up: drops what is queued and removes the files. Returns what had gone
+    /// wrong before, if anything had.
+    pub fn abandon(&self) -> Option<CheckpointError> {
+        self.queue.set_failed();
+        self.drain();
+        let ended = self.end_threads();
+        self.remove_files();
+        self.queue.take_failure().or(ended.err())
+    }
+
+    fn flush_dirs(&self) -> DiskResult<()> {
+        self.disk.sync_dir(&self.dir)?;
+        self.disk.sync_dir(Path::new(CHECKPOINT_DIR))?;
+        self.disk.sync_dir(Path::new(""))
+    }
+
+    fn remove_files(&self) {
+        // If even this fails they stay: no manifest names them, and the next start removes them.
+        let _ = self.disk.remove(&self.dir);
+    }
+
+    fn end_threads(&self) -> Result<Vec<Part>, CheckpointError> {
+        self.queue.close();
+        let mut parts = Vec::new();
+        let mut panicked = None;
+        for thread in self.threads.lock().drain(..) {
+            match thread.join() {
+                Ok(part) => parts.extend(part),
+                Err(error) => panicked = Some(error),
+            }
+        }
+        panicked.map_or(Ok(parts), |error| Err(error.into()))
+    }
+}
+
+impl Sink for PartSink {
+    #[inline]
+    fn emit(&self, lane: usize, record: &RecordImage<'_>) {
+        if !self.queue.has_failed() {
+            self.lanes[lane].emit(record, &self.queue);
+        }
+    }
+
+    fn demand(&self) -> Demand {
+        self.queue.demand()
+    }
+
+    fn taken_bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.taken_bytes()).sum()
+    }
+
+    fn drain(&self) {
+        for lane in &self.lanes {
+            lane.flush(&self.queue);
+        }
+        self.queue.wait_until_empty();
+    }
+}
+
+impl Drop for PartSink {
+    fn drop(&mut self) {
+        if !self.threads.get_mut().is_empty() {
+            self.abandon();
+        }
+    }
+}
+
+/// Removes a checkpoint's files, durably. Call it once no manifest names them any more.
+///
+/// # Errors
+/// The disk's.
+pub fn remove_checkpoint(disk: &dyn Disk, epoch: u64, kind: CheckpointKind) -> DiskResult<()> {
+    disk.remove(Path::new(&checkpoint_dir(epoch, kind)))?;
+    disk.sync_dir(Path::new(CHECKPOINT_DIR))
+}
+
+/// A writer thread: one part, begun when the first block comes. After a failure it drops what
+/// comes, so that nobody waits for room.
+fn write_part(queue: &Queue, target: PartTarget) -> Option<Part> {
+    let mut part: Option<PartFile> = None;
+    while let Some(item) = queue.pop() {
+        if !queue.has_failed() {
+            let written = match &mut part {
+                Some(part) => part.write(&item, queue),
+                none => PartFile::create(&target)
+                    .and_then(|begun| none.insert(begun).write(&item, queue)),
+            };
+            if let Err(error) = written {
+                queue.fail(error);
+            }
+        }
+        queue.done(item);
+    }
+    if queue.has_failed() {
+        return None;
+    }
+    match part?.finish() {
+        Ok(part) => Some(part),
+        Err(error) => {
+            queue.fail(error);
+            None
+        }
+    }
+}

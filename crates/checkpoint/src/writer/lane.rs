@@ -1,0 +1,107 @@
+//! A lane: the open blocks of one worker or capture thread, one per partition.
+
+use parking_lot::Mutex;
+use stillpoint_format::EncodeError;
+use stillpoint_format::hash::partition_of;
+use stillpoint_format::part::BlockBuilder;
+use stillpoint_store::RecordImage;
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::queue::{Item, Large, Queue};
+
+/// Values up to this length are copied by whoever emits them, longer ones by the writer threads.
+const COPIED_BYTES_MAX: usize = 16 << 10;
+
+/// The lane of one window slot. Its mutex is taken by the slot's owner alone, until the drain.
+#[derive(Debug)]
+pub(super) struct LaneSlot {
+    lane: Mutex<Lane>,
+    /// Bytes of records taken so far.
+    taken_bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    partitions_log2: u8,
+    /// By partition; empty until the lane is used.
+    open: Vec<Option<BlockBuilder>>,
+}
+
+impl LaneSlot {
+    pub(super) fn new(partitions_log2: u8) -> Self {
+        Self {
+            lane: Mutex::new(Lane {
+                partitions_log2,
+                open: Vec::new(),
+            }),
+            taken_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn taken_bytes(&self) -> u64 {
+        self.taken_bytes.load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn emit(&self, record: &RecordImage<'_>, queue: &Queue) {
+        let bytes = record.key.len() + record.value.len();
+        self.lane.lock().emit(record, queue);
+        // Relaxed, and no RMW: the slot's owner is the only writer; a figure for the pace.
+        let taken = self.taken_bytes.load(Relaxed) + bytes as u64;
+        self.taken_bytes.store(taken, Relaxed);
+    }
+
+    /// Hands the open blocks to the writers.
+    pub(super) fn flush(&self, queue: &Queue) {
+        let open = std::mem::take(&mut self.lane.lock().open);
+        for block in open.into_iter().flatten() {
+            queue.push(Item::Block(block));
+        }
+    }
+}
+
+impl Lane {
+    #[inline]
+    fn emit(&mut self, record: &RecordImage<'_>, queue: &Queue) {
+        let partition = partition_of(record.hash, self.partitions_log2);
+        let len = record.value.len();
+        if len > COPIED_BYTES_MAX
+            && let Some(kept) = record.keep_large()
+        {
+            let large = Large::new(record, partition, kept);
+            return queue.push(Item::Large(large));
+        }
+        loop {
+            let block = match self.open.get_mut(partition as usize) {
+                Some(Some(block)) => block,
+                _ => self.begin_block(partition, queue),
+            };
+            let (table, generation) = (record.table, record.generation);
+            let tag = record.value.tag();
+            match block.reserve_value(table, generation, record.key.len(), tag, len) {
+                Ok((key, value)) => {
+                    key.copy_from_slice(record.key);
+                    record.value.read_range(0, value);
+                    return;
+                }
+                Err(EncodeError::BlockFull) => self.end_block(partition, queue),
+                Err(error) => return queue.fail(error.into()),
+            }
+        }
+    }
+
+    #[cold]
+    fn begin_block(&mut self, partition: u32, queue: &Queue) -> &mut BlockBuilder {
+        if self.open.is_empty() {
+            self.open.resize_with(1 << self.partitions_log2, || None);
+        }
+        self.open[partition as usize].insert(queue.empty_block(partition))
+    }
+
+    #[cold]
+    fn end_block(&mut self, partition: u32, queue: &Queue) {
+        if let Some(block) = self.open[partition as usize].take() {
+            queue.push(Item::Block(block));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What waits to be written, the empty blocks, and the first failure.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint_format::part::BlockBuilder;
+use stillpoint_io::Clock;
+use stillpoint_store::{Demand, KeptValue, RecordImage, Store};
+use stillpoint_sync::Backoff;
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use super::{SinkStats, WriterConfig};
+use crate::error::CheckpointError;
+use crate::progress::Progress;
+
+/// Something to write.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// A block with entries.
+    Block(BlockBuilder),
+    /// A large value, by reference.
+    Large(Large),
+}
+
+/// A large value to be written.
+#[derive(Debug)]
+pub(super) struct Large {
+    pub(super) table: u16,
+    pub(super) generation: u32,
+    pub(super) partition: u32,
+    pub(super) tag: u8,
+    pub(super) key: Box<[u8]>,
+    pub(super) value: KeptValue,
+}
+
+impl Large {
+    pub(super) fn new(record: &RecordImage<'_>, partition: u32, value: KeptValue) -> Self {
+        Self {
+            table: record.table,
+            generation: record.generation,
+            partition,
+            tag: record.value.tag(),
+            key: record.key.into(),
+            value,
+        }
+    }
+}
+
+impl Item {
+    /// Bytes that it holds, in this memory or in the store's.
+    fn bytes(&self) -> usize {
+        match self {
+            Item::Block(block) => block.bytes(),
+            Item::Large(large) => large.key.len() + large.value.len(),
+        }
+    }
+
+    fn records(&self) -> u64 {
+        match self {
+            Item::Block(block) => u64::from(block.entry_count()),
+            Item::Large(_) => 1,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    items: VecDeque<Item>,
+    /// Items that writers have taken and not finished.
+    in_hand: usize,
+    empty: Vec<BlockBuilder>,
+    closed: bool,
+}
+
+/// The pool: a bounded queue between the lanes and the writer threads.
+pub(super) struct Queue {
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    progress: Arc<Progress>,
+    block_bytes: usize,
+    limit_bytes: usize,
+    state: Mutex<State>,
+    /// There is an item, or there will be no more.
+    filled: Condvar,
+    /// Nothing is queued and nothing in hand.
+    emptied: Condvar,
+    /// Bytes queued or in hand.
+    bytes: AtomicUsize,
+    bytes_peak: AtomicUsize,
+    waits: AtomicU64,
+    wait_ns: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<CheckpointError>>,
+}
+
+impl Queue {
+    pub(super) fn new(
+        store: Arc<Store>,
+        clock: Arc<dyn Clock>,
+        progress: Arc<Progress>,
+        config: &WriterConfig,
+    ) -> Self {
+        let block_bytes = config.block_bytes.max(1);
+        // Made ahead, so that no worker pays for the first touch of their memory.
+        let ahead = (2usize << config.partitions_log2).min(config.pool_bytes_max / block_bytes);
+        let empty = (0..ahead).map(|_| BlockBuilder::with_target(0, block_bytes));
+        Self {
+            store,
+            clock,
+            progress,
+            block_bytes,
+            limit_bytes: config.pool_bytes_max,
+            state: Mutex::new(State {
+                empty: empty.collect(),
+                ..State::default()
+            }),
+            filled: Condvar::new(),
+            emptied: Condvar::new(),
+            bytes: AtomicUsize::new(0),
+            bytes_peak: AtomicUsize::new(0),
+            waits: AtomicU64::new(0),
+            wait_ns: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    pub(super) fn stats(&self) -> SinkStats {
+        SinkStats {
+            taken_bytes: 0,
+            pool_bytes: self.bytes.load(Relaxed) as u64,
+            pool_bytes_peak: self.bytes_peak.load(Relaxed) as u64,
+            worker_waits: self.waits.load(Relaxed),
+            worker_wait_ns: self.wait_ns.load(Relaxed),
+        }
+    }
+
+    pub(super) fn demand(&self) -> Demand {
+        if self.has_failed() {
+            Demand::GiveUp
+        } else if self.bytes.load(Relaxed) > self.limit_bytes / 2 {
+            Demand::Wait
+        } else {
+            Demand::Go
+        }
+    }
+
+    /// An empty block of a partition.
+    pub(super) fn empty_block(&self, partition: u32) -> BlockBuilder {
+        let used = self.state.lock().empty.pop();
+        match used {
+            Some(mut block) => {
+                block.reset(partition);
+                block
+            }
+            None => BlockBuilder::with_target(partition, self.block_bytes),
+        }
+    }
+
+    /// Queues an item; while the pool is beyond its limit, waits for room.
+    pub(super) fn push(&self, item: Item) {
+        let bytes = item.bytes();
+        if self.bytes.load(Relaxed) > self.limit_bytes {
+            self.wait_for_room();
+        }
+        Progress::add(&self.progress.records, item.records());
+        Progress::add(&self.progress.bytes, bytes as u64);
+        // Relaxed: a figure; the mutex orders the items themselves.
+        let now = self.bytes.fetch_add(bytes, Relaxed) + bytes;
+        self.bytes_peak.fetch_max(now, Relaxed);
+        self.state.lock().items.push_back(item);
+        self.filled.notify_one();
+    }
+
+    #[cold]
+    fn wait_for_room(&self) {
+        let start_ns = self.clock.monotonic_ns();
+        let mut backoff = Backoff::new();
+        while self.bytes.load(Relaxed) > self.limit_bytes && !self.has_failed() {
+            backoff.wait();
+        }
+        self.waits.fetch_add(1, Relaxed);
+        let waited_ns = self.clock.monotonic_ns() - start_ns;
+        self.wait_ns.fetch_add(waited_ns, Relaxed);
+    }
+
+    /// The next item, waiting for it; `None` once the queue is closed and empty.
+    pub(super) fn pop(&self) -> Option<Item> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(item) = state.items.pop_front() {
+                state.in_hand += 1;
+                return Some(item);
+            }
+            if state.closed {
+                return None;
+            }
+            self.filled.wait(&mut state);
+        }
+    }
+
+    /// An item was written or dropped: what it held is free.
+    pub(super) fn done(&self, item: Item) {
+        let bytes = item.bytes();
+        let block = match item {
+            Item::Block(block) => Some(block),
+            Item::Large(large) => {
+                self.store.release_kept(large.value);
+                None
+            }
+        };
+        let mut state = self.state.lock();
+        state.empty.extend(block);
+        state.in_hand -= 1;
+        self.bytes.fetch_sub(bytes, Relaxed);
+        if state.in_hand == 0 && state.items.is_empty() {
+            self.emptied.notify_all();
+        }
+    }
+
+    pub(super) fn wait_until_empty(&self) {
+        let mut state = self.state.lock();
+        while state.in_hand > 0 || !state.items.is_empty() {
+            self.emptied.wait(&mut state);
+        }
+    }
+
+    /// Nothing more comes.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_all();
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Acquire)
+    }
+
+    pub(super) fn set_failed(&self) {
+        self.failed.store(true, Release);
+    }
+
+    /// Keeps the first failure; what comes from now on is dropped.
+    pub(super) fn fail(&self, error: CheckpointError) {
+        self.failure.lock().get_or_insert(error);
+        self.set_failed();
+    }
+
+    pub(super) fn take_failure(&self) -> Option<CheckpointError> {
+        self.failure.lock().take()
+    }
+}

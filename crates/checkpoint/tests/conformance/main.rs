@@ -1,0 +1,9 @@
+//! The conformance suite: one set of tests for every row of the registry.
+//!
+//! Concurrent runs are compared with the sequential model (`model`), whose only input is what the
+//! commits gave to their logs; scripted runs place single transactions at exact points of a
+//! checkpoint. Everything follows from seeds, which a failure prints.
+
+mod files;
+mod model;
+mod world;

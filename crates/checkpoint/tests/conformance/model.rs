@@ -1,0 +1,184 @@
+//! Commits as they happened, and the state that a serial execution of them gives.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_format::Stamp;
+use stillpoint_store::{Change, Commit, CommitLog, LogRefused};
+
+/// Table and key.
+pub(crate) type Key = (u16, Vec<u8>);
+/// Tag and value of every key that has one.
+pub(crate) type State = BTreeMap<Key, (u8, Vec<u8>)>;
+
+/// A change of one key.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Put(u8, Vec<u8>),
+    Delete,
+    Patch(Vec<(usize, Vec<u8>)>),
+}
+
+/// A commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Committed {
+    pub(crate) stamp: Stamp,
+    pub(crate) epoch: u64,
+    pub(crate) touched: Vec<Stamp>,
+    pub(crate) writes: Vec<(Key, Op)>,
+}
+
+/// All commits of a run, in no order.
+#[derive(Default)]
+pub(crate) struct History {
+    commits: Mutex<Vec<Committed>>,
+    /// Last gsn of each log.
+    last: Mutex<BTreeMap<u8, u64>>,
+}
+
+impl History {
+    /// A log that remembers.
+    pub(crate) fn log(self: &Arc<Self>, number: u8) -> RecordingLog {
+        let gsn = self.last.lock().get(&number).copied().unwrap_or(0);
+        RecordingLog {
+            number,
+            gsn,
+            history: self.clone(),
+            before_append: None,
+        }
+    }
+
+    pub(crate) fn commits(&self) -> Vec<Committed> {
+        let mut commits = self.commits.lock().clone();
+        commits.sort_by_key(|commit| (commit.stamp.gsn(), commit.stamp.log()));
+        commits
+    }
+
+    /// The state after exactly the commits of epochs below `epoch`.
+    pub(crate) fn state_before(&self, epoch: u64) -> State {
+        replay(self.commits().iter().filter(|commit| commit.epoch < epoch))
+    }
+
+    /// The state after all commits.
+    pub(crate) fn state(&self) -> State {
+        replay(self.commits().iter())
+    }
+
+    /// What a commit saw committed no later than itself, and with a smaller gsn.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub(crate) fn check_epochs_follow_dependencies(&self, seed: u64) {
+        let commits = self.commits();
+        let epochs: BTreeMap<(u64, u8), u64> = commits
+            .iter()
+            .map(|commit| ((commit.stamp.gsn(), commit.stamp.log()), commit.epoch))
+            .collect();
+        for commit in &commits {
+            for seen in &commit.touched {
+                if let Some(&epoch) = epochs.get(&(seen.gsn(), seen.log())) {
+                    let (gsn, at) = (commit.stamp, commit.epoch);
+                    assert!(
+                        epoch <= at && seen.gsn() < gsn.gsn(),
+                        "seed {seed}: {gsn:?} of epoch {at} saw {seen:?} of epoch {epoch}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Applies commits, which are sorted by gsn.
+pub(crate) fn replay<'a>(commits: impl Iterator<Item = &'a Committed>) -> State {
+    let mut state = State::new();
+    for commit in commits {
+        for (key, op) in &commit.writes {
+            match op {
+                Op::Put(tag, value) => {
+                    state.insert(key.clone(), (*tag, value.clone()));
+                }
+                Op::Delete => {
+                    state.remove(key);
+                }
+                Op::Patch(ranges) => {
+                    let (_, value) = state.get_mut(key).expect("a patch needs a value");
+                    for (offset, bytes) in ranges {
+                        let end = offset + bytes.len();
+                        value.resize(value.len().max(end), 0);
+                        value[*offset..end].copy_from_slice(bytes);
+                    }
+                }
+            }
+        }
+    }
+    state
+}
+
+/// Says where two states differ first, without printing megabytes.
+pub(crate) fn assert_same(found: &State, expected: &State, context: &str) {
+    let brief = |entry: Option<&(u8, Vec<u8>)>| match entry {
+        None => "nothing".to_owned(),
+        Some((tag, value)) => {
+            let head = &value[..value.len().min(24)];
+            format!("tag {tag}, {} bytes {head:02x?}…", value.len())
+        }
+    };
+    let keys = found.keys().chain(expected.keys());
+    let differing: Vec<&Key> = keys
+        .filter(|key| found.get(*key) != expected.get(*key))
+        .collect();
+    if let Some(key) = differing.first() {
+        panic!(
+            "{context}: {} of {} keys differ, first {:?}: found {}, expected {}",
+            differing.len(),
+            expected.len(),
+            (key.0, String::from_utf8_lossy(&key.1)),
+            brief(found.get(*key)),
+            brief(expected.get(*key)),
+        );
+    }
+}
+
+/// A log that remembers its commits in a [`History`].
+pub(crate) struct RecordingLog {
+    number: u8,
+    gsn: u64,
+    history: Arc<History>,
+    /// Runs in the middle of each commit, with all locks held and the phase read.
+    pub(crate) before_append: Option<Box<dyn FnMut() + Send>>,
+}
+
+impl CommitLog for RecordingLog {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        if let Some(before) = &mut self.before_append {
+            before();
+        }
+        let seen = commit.touched.iter().map(|stamp| stamp.gsn()).max();
+        self.gsn = self.gsn.max(seen.unwrap_or(0)) + 1;
+        let stamp = Stamp::new(self.gsn, self.number);
+        let writes = commit.writes.iter().map(|write| {
+            let op = match write.change {
+                Change::Put { tag, value } => Op::Put(tag, value.to_vec()),
+                Change::Delete => Op::Delete,
+                Change::Patch(ranges) => {
+                    Op::Patch(ranges.map(|(at, bytes)| (at, bytes.to_vec())).collect())
+                }
+            };
+            ((write.table, write.key.to_vec()), op)
+        });
+        let committed = Committed {
+            stamp,
+            epoch: commit.epoch,
+            touched: commit.touched.to_vec(),
+            writes: writes.collect(),
+        };
+        self.history.commits.lock().push(committed);
+        self.history.last.lock().insert(self.number, self.gsn);
+        Ok(stamp)
+    }
+
+    fn is_closed(&self, _: Stamp) -> bool {
+        true
+    }
+}

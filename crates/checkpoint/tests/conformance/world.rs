@@ -1,0 +1,233 @@
+//! A store with a scheme, on a simulated disk, with everything remembered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_checkpoint::{
+    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, Pace, Progress, Row,
+    SchemeOptions, Visit, VisitError, WriterConfig, Written, load, take_checkpoint,
+};
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::manifest::CheckpointEntry;
+use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
+use stillpoint_store::{
+    Capture, Checkpointer, Outcome, RecordImage, Store, StoreConfig, TableId, Worker,
+};
+
+use crate::model::{History, RecordingLog, State};
+
+pub(crate) const STORE: StoreId = StoreId(*b"conformance-test");
+pub(crate) const HASH_SEED: u64 = 77;
+pub(crate) const TABLES: u16 = 3;
+/// Window slots: workers and capture threads.
+pub(crate) const SLOTS: usize = 16;
+
+pub(crate) struct World {
+    pub(crate) store: Arc<Store>,
+    pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
+    pub(crate) sim: SimDisk,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) history: Arc<History>,
+    pub(crate) config: WriterConfig,
+    pub(crate) threads: usize,
+    pub(crate) pace: Pace,
+    pub(crate) progress: Arc<Progress>,
+    marks: bool,
+}
+
+impl World {
+    pub(crate) fn new(row: &Row, seed: u64) -> Self {
+        let scheme = row.build(&SchemeOptions { workers: SLOTS });
+        let marks = scheme.policy.wants_first_writes();
+        let config = StoreConfig {
+            max_memory_bytes: 1 << 30,
+            workers: SLOTS,
+            hash_seed: HASH_SEED,
+            ..StoreConfig::default()
+        };
+        let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
+        for table in 0..TABLES {
+            store.set_table(TableId(table), 1).expect("address space");
+        }
+        let sim = SimDisk::new(seed);
+        let mut config = WriterConfig::new(STORE, HASH_SEED);
+        // Small, so that blocks change hands often.
+        config.block_bytes = 2 << 10;
+        config.write_bytes = 16 << 10;
+        config.partitions_log2 = 2;
+        Self {
+            store,
+            scheme: scheme.checkpointer,
+            disk: Arc::new(sim.clone()),
+            sim,
+            history: Arc::default(),
+            config,
+            threads: 2,
+            pace: Pace::Unpaced,
+            progress: Arc::default(),
+            marks,
+        }
+    }
+
+    /// A worker whose commits are remembered, in log number `log`.
+    pub(crate) fn worker(&self, log: u8) -> Worker {
+        self.worker_with(self.history.log(log))
+    }
+
+    pub(crate) fn worker_with(&self, log: RecordingLog) -> Worker {
+        Worker::new(self.store.clone(), Box::new(log)).expect("a free slot")
+    }
+
+    pub(crate) fn scheme(&self) -> &Arc<dyn Checkpointer> {
+        self.scheme.as_ref().expect("the scheme takes checkpoints")
+    }
+
+    pub(crate) fn cycle(&self) -> Cycle {
+        Cycle {
+            store: self.store.clone(),
+            scheme: self.scheme().clone(),
+            clock: clock(),
+            threads: self.threads,
+            pace: self.pace,
+            progress: self.progress.clone(),
+            observer: None,
+        }
+    }
+
+    pub(crate) fn take(&self) -> Result<(Written, Captured), CheckpointError> {
+        self.take_with(&self.cycle())
+    }
+
+    pub(crate) fn take_with(&self, cycle: &Cycle) -> Result<(Written, Captured), CheckpointError> {
+        let taken = take_checkpoint(cycle, &self.disk, &self.config);
+        if let Ok((written, _)) = &taken {
+            assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
+            self.scheme().ended(written.epoch, Outcome::Published);
+        }
+        taken
+    }
+
+    /// Takes a checkpoint and loads it.
+    pub(crate) fn take_and_load(&self) -> (u64, State) {
+        let (written, _) = self.take().expect("no fault was injected");
+        let epoch = written.epoch;
+        (epoch, self.load(&entry(written)))
+    }
+
+    /// Loads a checkpoint with two threads.
+    pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
+        load_state(&self.disk, entry).expect("an intact checkpoint")
+    }
+
+    /// Records without the mark of the present epoch, if the scheme marks records. Only while
+    /// nothing runs.
+    pub(crate) fn unmarked(&self) -> usize {
+        if !self.marks {
+            return 0;
+        }
+        struct Count {
+            slot: usize,
+            records: usize,
+        }
+        impl Capture for Count {
+            fn slot(&self) -> usize {
+                self.slot
+            }
+            fn emit(&mut self, _: &RecordImage<'_>) {
+                self.records += 1;
+            }
+            fn pause(&mut self) {}
+            fn is_abandoned(&self) -> bool {
+                false
+            }
+        }
+        let windows = self.store.driver().windows();
+        let slot = windows.claim().expect("a free slot");
+        let mut count = Count { slot, records: 0 };
+        for slab in 0..self.store.slab_count() {
+            self.store.capture_unmarked(slab, &mut count);
+        }
+        windows.unclaim(slot);
+        count.records
+    }
+
+    /// Everything that the store holds, read without locks.
+    pub(crate) fn live(&self) -> State {
+        let mut worker = self.worker(254);
+        let mut state = State::new();
+        for table in 0..TABLES {
+            let mut cursor = 0;
+            loop {
+                cursor = worker
+                    .scan(TableId(table), cursor, 64, &mut |key, value| {
+                        state.insert((table, key.to_vec()), (value.tag(), value.to_vec()));
+                    })
+                    .expect("the table exists");
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        state
+    }
+}
+
+pub(crate) fn clock() -> Arc<dyn Clock> {
+    Arc::new(RealClock)
+}
+
+pub(crate) fn entry(written: Written) -> CheckpointEntry {
+    written.into_entry("test", Vec::new(), Vec::new(), 0)
+}
+
+pub(crate) fn options() -> LoadOptions {
+    LoadOptions {
+        store: STORE,
+        hash_seed: HASH_SEED,
+        generations: None,
+    }
+}
+
+/// Collects records; a key that comes twice is an error.
+#[derive(Clone, Default)]
+pub(crate) struct Collector(pub(crate) Arc<Mutex<State>>);
+
+impl Visit for Collector {
+    fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
+        let mut state = self.0.lock();
+        for record in batch {
+            let key = (record.table, record.key.to_vec());
+            let value = record.value.ok_or("a deletion in a full checkpoint")?;
+            if state.insert(key, (record.tag, value.to_vec())).is_some() {
+                let key = String::from_utf8_lossy(record.key);
+                return Err(format!("key {key:?} is in the checkpoint twice").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn load_state(
+    disk: &Arc<dyn Disk>,
+    entry: &CheckpointEntry,
+) -> Result<State, stillpoint_checkpoint::LoadError> {
+    let collector = Collector::default();
+    let visitors: Vec<Box<dyn Visit>> =
+        vec![Box::new(collector.clone()), Box::new(collector.clone())];
+    let progress = Arc::new(Progress::default());
+    let summary = load(disk, entry, &options(), visitors, &progress)?;
+    let state = std::mem::take(&mut *collector.0.lock());
+    assert_eq!(summary.records, state.len() as u64);
+    Ok(state)
+}
+
+/// Money in all accounts: the first eight bytes of each value of table 0 and 1.
+pub(crate) fn money(state: &State) -> u64 {
+    let accounts = state.iter().filter(|((table, _), _)| *table < 2);
+    accounts
+        .map(|(_, (_, value))| u64::from_le_bytes(value[..8].try_into().expect("eight bytes")))
+        .sum()
+}
+
+pub(crate) type Balances = BTreeMap<Vec<u8>, u64>;

@@ -1,0 +1,143 @@
+//! What the command line takes. The names are a contract.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::units::{Interval, interval, size};
+
+/// Data at memory speed, saved without stopping, brought back exactly.
+#[derive(Debug, Parser)]
+#[command(name = "stillpoint", version, about, after_help = "\
+Examples:
+  stillpoint serve                                 a Redis-protocol server on port 6379, data in ./data
+  stillpoint serve --durability strict             every reply waits until its commit survives a crash
+  stillpoint check ./data                          is the data directory sound?
+  stillpoint dump ./data --table db0               every key and value as JSON lines
+  stillpoint lab list                              the experiments")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a data directory over the Redis protocol
+    #[command(after_help = "\
+Examples:
+  stillpoint serve
+  stillpoint serve --data /var/lib/stillpoint --port 6380 --checkpoint-every 30s
+  stillpoint serve --journal none --checkpoint-every 5m     a cache: the last checkpoint survives
+  stillpoint serve --config stillpoint.json                 settings from a file; options override it
+
+SIGTERM and SIGINT end it cleanly. A configuration file is a JSON object whose names are those of
+the options with underscores: {\"port\": 6380, \"durability\": \"strict\", \"max_memory\": \"8GiB\"}")]
+    Serve(Box<ServeArgs>),
+    /// Verify every checksum of a data directory: exit 0 if sound, 1 if damaged
+    #[command(after_help = "Example:\n  stillpoint check ./data && echo sound")]
+    Check {
+        /// The data directory
+        dir: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what a data directory holds
+    #[command(after_help = "Example:\n  stillpoint inspect ./data")]
+    Inspect {
+        /// The data directory
+        dir: PathBuf,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write every key and value as JSON lines
+    #[command(after_help = "\
+Each line is {\"table\":…,\"key\":…,\"tag\":…,\"value\":…}; bytes that are no UTF-8 are written as
+{\"base16\":\"…\"}. What recovery would serve is what is written; the directory is not changed.
+
+Example:
+  stillpoint dump ./data --table db0 > db0.jsonl")]
+    Dump {
+        /// The data directory
+        dir: PathBuf,
+        /// Only this table
+        #[arg(long)]
+        table: Option<String>,
+    },
+    /// Make a new data directory from one checkpoint
+    #[command(after_help = "Example:\n  stillpoint restore ./data --checkpoint 7 --to ./restored")]
+    Restore {
+        /// The data directory
+        dir: PathBuf,
+        /// Epoch of the checkpoint, as `stillpoint inspect` lists them
+        #[arg(long, value_name = "EPOCH")]
+        checkpoint: u64,
+        /// The directory to make; it must not exist, or be empty
+        #[arg(long, value_name = "DIR2")]
+        to: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run experiments and make their report
+    Lab(stillpoint_lab::LabArgs),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityArg {
+    /// A commit is durable within a second of its reply
+    Relaxed,
+    /// A reply waits until its commit, and all it has read, is durable
+    Strict,
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct ServeArgs {
+    /// The data directory; made if it does not exist [default: ./data]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<String>,
+    /// Port to listen on [default: 6379]
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
+    /// Event loops [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Checkpoint scheme: calc, naive or none [default: calc]
+    #[arg(long, value_name = "SCHEME")]
+    pub(crate) checkpoint: Option<String>,
+    /// Time between checkpoints; never for none by time [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub(crate) checkpoint_every: Option<Interval>,
+    /// Bytes per second that a checkpoint may write [default: as fast as the disk]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) checkpoint_pace: Option<u64>,
+    /// Compression of checkpoints: none, lz4 or zstd [default: none]
+    #[arg(long, value_name = "CODEC")]
+    pub(crate) compress: Option<String>,
+    /// Checkpoints to keep [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) keep_checkpoints: Option<usize>,
+    /// A checkpoint begins when recovery would read this much log [default: 4GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) log_limit: Option<u64>,
+    /// Journal: redo or none [default: redo]
+    #[arg(long, value_name = "JOURNAL")]
+    pub(crate) journal: Option<String>,
+    /// When a commit is acknowledged [default: relaxed]
+    #[arg(long, value_enum)]
+    pub(crate) durability: Option<DurabilityArg>,
+    /// Memory for records, values and indexes [default: three quarters of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_memory: Option<u64>,
+    /// Password that clients must give with AUTH
+    #[arg(long, value_name = "PASS")]
+    pub(crate) requirepass: Option<String>,
+    /// File with settings
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}

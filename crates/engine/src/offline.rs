@@ -1,0 +1,1 @@
+//! Looking at data directories that are not open.

@@ -1,0 +1,464 @@
+//! Replay: the kept writes of all logs in gsn order per key, in rounds of bounded memory.
+//!
+//! Each round reads a window of every log and takes the records up to the *safe* gsn: the
+//! smallest last gsn of any window that has more behind it. Nothing that is still unread
+//! comes before it. Writes are sorted into partitions by key, so that each partition can
+//! be applied by its own thread: gsns order the writes of a key, and that is all the order
+//! there is. The log that set the safe gsn is used up, so every round makes progress.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::path::PathBuf;
+
+use parking_lot::Mutex;
+use stillpoint_format::log::{Batch, BatchReader, EndCause, RecordKind, Step, Write};
+use stillpoint_format::{DecodeCause, DecodeError};
+use stillpoint_io::in_parallel;
+
+use crate::reader::{Chain, Logs, Place, ScanError, SegmentFile, Walked, Window, after};
+
+/// Smallest window of a log, in bytes.
+const WINDOW_BYTES_MIN: usize = 64 << 10;
+/// About what one thread decodes at a time, in bytes.
+const PIECE_BYTES: u64 = 2 << 20;
+
+/// How to replay.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayOptions {
+    /// Number of partitions.
+    pub partitions: usize,
+    /// Bytes of log that one round reads, all logs together. A round takes about five
+    /// times as much memory at most; a single batch larger than its share is read whole.
+    pub round_bytes: usize,
+    /// Threads that read and decode.
+    pub threads: usize,
+}
+
+/// The partition of a key: table and key to a number below the number of partitions.
+pub type PartitionOf<'a> = dyn Fn(u16, &[u8]) -> usize + Sync + 'a;
+
+/// A write of a kept record.
+#[derive(Clone, Debug)]
+pub struct ReplayWrite<'a> {
+    /// The record's gsn.
+    pub gsn: u64,
+    /// The log it is in.
+    pub log: u8,
+    /// The epoch it committed in.
+    pub epoch: u64,
+    /// What it writes.
+    pub write: Write<'a>,
+}
+
+/// Hands out rounds until everything that is kept has been replayed.
+pub struct Replay<'a> {
+    options: ReplayOptions,
+    partition_of: &'a PartitionOf<'a>,
+    start_epoch: u64,
+    /// Incarnations still to come, the next one last.
+    later: Vec<Vec<Cursor>>,
+    cursors: Vec<Cursor>,
+    /// What is in memory of each cursor's segment. Rounds borrow from it.
+    windows: Vec<Window>,
+    total_bytes: u64,
+    done_bytes: u64,
+}
+
+impl fmt::Debug for Replay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replay")
+            .field("total_bytes", &self.total_bytes)
+            .field("done_bytes", &self.done_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A segment, and where what matters begins and ends in it.
+#[derive(Debug)]
+struct Stretch {
+    file: SegmentFile,
+    begin: Place,
+    end: Place,
+}
+
+/// How far one log of one incarnation has been replayed.
+#[derive(Debug)]
+struct Cursor {
+    log: u8,
+    kept_gsn: u64,
+    /// The present segment and those after it, in reverse.
+    stretches: Vec<Stretch>,
+    /// Before the first batch that is not used up.
+    place: Place,
+    /// The window does not begin where it should.
+    stale: bool,
+    /// Records up to here have been handed out, or need not be.
+    done_gsn: u64,
+}
+
+/// Writes of a piece of a log, by partition.
+type Lane<'r> = Vec<Vec<ReplayWrite<'r>>>;
+
+/// A share of the kept writes: all up to some gsn that were not in an earlier round.
+#[derive(Debug)]
+pub struct Round<'r> {
+    lanes: Vec<Lane<'r>>,
+    records: u64,
+    /// Bytes of log read before the round and with it, of how many.
+    progress: (u64, u64),
+}
+
+impl<'r> Round<'r> {
+    /// The writes of a partition in gsn order.
+    pub fn partition(&self, partition: usize) -> Merge<'_, 'r> {
+        let lanes = self.lanes.iter().map(|lane| lane[partition].iter());
+        Merge::new(lanes.collect())
+    }
+
+    /// Records in this round.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes of log done when this round is, and bytes in all.
+    pub fn progress(&self) -> (u64, u64) {
+        self.progress
+    }
+}
+
+/// Merges lists that are each in gsn order.
+#[derive(Debug)]
+pub struct Merge<'m, 'r> {
+    lists: Vec<std::slice::Iter<'m, ReplayWrite<'r>>>,
+    /// The next gsn of each list that has one.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl<'m, 'r> Merge<'m, 'r> {
+    fn new(lists: Vec<std::slice::Iter<'m, ReplayWrite<'r>>>) -> Self {
+        let head = |(at, list): (usize, &std::slice::Iter<'m, ReplayWrite<'r>>)| {
+            list.as_slice().first().map(|write| Reverse((write.gsn, at)))
+        };
+        let heads = lists.iter().enumerate().filter_map(head).collect();
+        Merge { lists, heads }
+    }
+}
+
+impl<'m, 'r> Iterator for Merge<'m, 'r> {
+    type Item = &'m ReplayWrite<'r>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut head = self.heads.peek_mut()?;
+        let at = head.0.1;
+        let write = self.lists[at].next();
+        // The writes of one record keep their order: the heap takes a list's next one only.
+        match self.lists[at].as_slice().first() {
+            Some(next) => head.0.0 = next.gsn,
+            None => drop(std::collections::binary_heap::PeekMut::pop(head)),
+        }
+        write
+    }
+}
+
+impl Logs {
+    /// Begins replay. `partition_of` must give the same partition for the same key.
+    pub fn replay<'a>(
+        &self,
+        options: ReplayOptions,
+        partition_of: &'a PartitionOf<'a>,
+    ) -> Replay<'a> {
+        let cursors = |chains: &Vec<Chain>| chains.iter().filter_map(Cursor::new).collect();
+        Replay {
+            options: ReplayOptions {
+                partitions: options.partitions.max(1),
+                threads: options.threads.max(1),
+                ..options
+            },
+            partition_of,
+            start_epoch: self.start.epoch,
+            later: self.incarnations.iter().rev().map(cursors).collect(),
+            cursors: Vec::new(),
+            windows: Vec::new(),
+            total_bytes: self.replay_bytes(),
+            done_bytes: 0,
+        }
+    }
+}
+
+impl Replay<'_> {
+    /// The next round; `None` when all is done.
+    ///
+    /// # Errors
+    /// Bytes that have changed since they were validated, a record that does not decode, or
+    /// a disk that refuses.
+    pub fn next_round(&mut self) -> Result<Option<Round<'_>>, ScanError> {
+        if !self.next_cursors() {
+            return Ok(None);
+        }
+        let threads = self.options.threads;
+        let share = self.options.round_bytes / self.cursors.len();
+        let share = share.max(WINDOW_BYTES_MIN);
+        let refills = self.cursors.iter_mut().zip(&mut self.windows).collect();
+        run(threads, refills, |(cursor, window)| cursor.refill(window, share))?;
+
+        let views = self.cursors.iter().zip(&self.windows).collect();
+        let views = run(threads, views, |(cursor, window)| cursor.view(window))?;
+        let open = views.iter().filter(|view| !view.complete);
+        let safe = open.map(|view| view.end.last_gsn).min().unwrap_or(u64::MAX);
+
+        let mut pieces = Vec::new();
+        for (cursor, view) in self.cursors.iter_mut().zip(views) {
+            let Some(stretch) = cursor.stretches.last() else { continue };
+            let empty = Piece {
+                log: cursor.log,
+                path: stretch.file.shown.clone(),
+                batches: Vec::new(),
+                gsns: (cursor.done_gsn, safe.min(cursor.kept_gsn)),
+            };
+            let before = cursor.place.offset;
+            let used = cursor.advance(view, empty.gsns.1);
+            let behind = used.last().map_or(before, |batch| batch.offset() + batch.bytes());
+            self.done_bytes += behind.saturating_sub(before);
+            pieces.extend(empty.split(used));
+        }
+        let decoder = Decoder {
+            partitions: self.options.partitions,
+            partition_of: self.partition_of,
+            start_epoch: self.start_epoch,
+        };
+        let lanes = run(threads, pieces, |piece| decoder.decode(&piece))?;
+        let records = lanes.iter().map(|lane| lane.1).sum();
+        let lanes = lanes.into_iter().map(|lane| lane.0).collect();
+        let over = self.cursors.iter().all(|cursor| cursor.stretches.is_empty())
+            && self.later.iter().all(Vec::is_empty);
+        // Batches that straddle rounds are counted twice, those beyond the cut never.
+        let done = if over { self.total_bytes } else { self.done_bytes.min(self.total_bytes) };
+        let progress = (done, self.total_bytes);
+        Ok(Some(Round { lanes, records, progress }))
+    }
+
+    /// Sees to it that there are cursors with something left. False if all is done.
+    fn next_cursors(&mut self) -> bool {
+        let windows = self.cursors.iter().zip(std::mem::take(&mut self.windows));
+        let left = windows.filter(|(cursor, _)| !cursor.stretches.is_empty());
+        self.windows = left.map(|(_, window)| window).collect();
+        self.cursors.retain(|cursor| !cursor.stretches.is_empty());
+        while self.cursors.is_empty() {
+            // The gsns of an incarnation all exceed those of the one before.
+            let Some(cursors) = self.later.pop() else { return false };
+            self.windows = cursors.iter().map(|_| Window::default()).collect();
+            self.cursors = cursors;
+        }
+        true
+    }
+}
+
+/// The batches of a window.
+#[derive(Debug)]
+struct View<'w> {
+    batches: Vec<(Place, Batch<'w>)>,
+    /// Behind the last of them.
+    end: Place,
+    /// Nothing of the log follows.
+    complete: bool,
+}
+
+impl Cursor {
+    /// `None` if nothing of the log is to be replayed.
+    fn new(chain: &Chain) -> Option<Self> {
+        let matters = |of: &&Walked| of.end.last_gsn > chain.base && chain.kept_gsn > chain.base;
+        let stretch = |of: &Walked| Stretch { file: of.file.clone(), begin: of.begin, end: of.end };
+        let stretches: Vec<_> = chain.segments.iter().rev().filter(matters).map(stretch).collect();
+        Some(Cursor {
+            log: chain.log,
+            kept_gsn: chain.kept_gsn,
+            place: stretches.last()?.begin,
+            stretches,
+            stale: true,
+            done_gsn: chain.base,
+        })
+    }
+
+    /// Reads the window anew, at least one batch of it.
+    fn refill(&mut self, window: &mut Window, share: usize) -> Result<(), ScanError> {
+        let Some(stretch) = self.stretches.last().filter(|_| self.stale) else { return Ok(()) };
+        let left = (stretch.end.offset - self.place.offset) as usize;
+        let mut len = share.min(left);
+        loop {
+            stretch.file.read(window, self.place.offset, len)?;
+            let step = reader(stretch, &window.bytes, &self.place).next_batch();
+            match step {
+                Step::Batch(_) => break,
+                Step::End(end) => {
+                    let window_end = self.place.offset + window.bytes.len() as u64;
+                    match stretch.file.more(&end, window_end) {
+                        Some(needed) if needed > len => len = needed,
+                        _ => return Err(changed(stretch, self.log, &self.place, end.cause)),
+                    }
+                }
+            }
+        }
+        self.stale = false;
+        Ok(())
+    }
+
+    fn view<'w>(&self, window: &'w Window) -> Result<View<'w>, ScanError> {
+        let mut view = View { batches: Vec::new(), end: self.place, complete: true };
+        let Some(stretch) = self.stretches.last() else { return Ok(view) };
+        let skip = (self.place.offset - window.offset) as usize;
+        let mut reader = reader(stretch, &window.bytes[skip..], &self.place);
+        while view.end.offset < stretch.end.offset {
+            match reader.next_batch() {
+                Step::Batch(batch) if batch.first_gsn() > self.kept_gsn => return Ok(view),
+                Step::Batch(batch) => {
+                    let behind = after(&batch);
+                    view.batches.push((view.end, batch));
+                    view.end = behind;
+                }
+                Step::End(end) => {
+                    let window_end = window.offset + window.bytes.len() as u64;
+                    if stretch.file.more(&end, window_end).is_none() {
+                        return Err(changed(stretch, self.log, &view.end, end.cause));
+                    }
+                    view.complete = false;
+                    return Ok(view);
+                }
+            }
+        }
+        view.complete = self.stretches.len() == 1;
+        Ok(view)
+    }
+
+    /// Goes on behind what is used up by records to `upto`. Returns the batches with such.
+    fn advance<'w>(&mut self, view: View<'w>, upto: u64) -> Vec<Batch<'w>> {
+        let View { batches, end, complete } = view;
+        let left = batches.iter().find(|(_, batch)| batch.last_gsn() > upto).map(|(at, _)| *at);
+        match left {
+            // What lies beyond the cut is not left, it is gone.
+            Some(place) if upto < self.kept_gsn => self.place = place,
+            _ if complete => {
+                self.place = end;
+                self.stretches.clear();
+            }
+            _ => {
+                self.place = end;
+                self.stale = true;
+                if self.stretches.last().is_some_and(|of| of.end.offset <= end.offset) {
+                    self.stretches.pop();
+                    self.place = self.stretches.last().map_or(end, |of| of.begin);
+                }
+            }
+        }
+        self.done_gsn = self.done_gsn.max(upto);
+        let used = batches.into_iter().filter(|(_, batch)| batch.first_gsn() <= upto);
+        used.map(|(_, batch)| batch).collect()
+    }
+}
+
+fn reader<'w>(stretch: &Stretch, bytes: &'w [u8], at: &Place) -> BatchReader<'w> {
+    BatchReader::window(&stretch.file.header, bytes, at.offset, at.number, at.last_gsn)
+}
+
+fn changed(stretch: &Stretch, log: u8, at: &Place, cause: EndCause) -> ScanError {
+    ScanError::Damaged {
+        path: stretch.file.shown.clone(),
+        log,
+        offset: at.offset,
+        last_gsn: at.last_gsn,
+        cause: Box::new(cause),
+        proof: None,
+    }
+}
+
+/// Some batches of one log, decoded by one thread.
+#[derive(Clone, Debug)]
+struct Piece<'w> {
+    log: u8,
+    path: PathBuf,
+    batches: Vec<Batch<'w>>,
+    /// Records above the first gsn and up to the second.
+    gsns: (u64, u64),
+}
+
+impl<'w> Piece<'w> {
+    /// Deals batches out to pieces like this one.
+    fn split(self, batches: Vec<Batch<'w>>) -> Vec<Self> {
+        let mut pieces: Vec<Self> = Vec::new();
+        let mut bytes = PIECE_BYTES;
+        for batch in batches {
+            if bytes >= PIECE_BYTES {
+                pieces.push(self.clone());
+                bytes = 0;
+            }
+            bytes += batch.bytes();
+            if let Some(piece) = pieces.last_mut() {
+                piece.batches.push(batch);
+            }
+        }
+        pieces
+    }
+}
+
+struct Decoder<'a> {
+    partitions: usize,
+    partition_of: &'a PartitionOf<'a>,
+    start_epoch: u64,
+}
+
+impl Decoder<'_> {
+    /// The writes of a piece by partition, and the number of its records.
+    fn decode<'w>(&self, piece: &Piece<'w>) -> Result<(Lane<'w>, u64), ScanError> {
+        let malformed = |source| ScanError::Malformed { path: piece.path.clone(), source };
+        let mut lane: Lane<'w> = (0..self.partitions).map(|_| Vec::new()).collect();
+        let mut records = 0;
+        for record in piece.batches.iter().flat_map(Batch::records) {
+            let record = record.map_err(malformed)?;
+            let wanted = record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1;
+            if !wanted || record.epoch < self.start_epoch {
+                continue;
+            }
+            if record.kind != RecordKind::Writes {
+                let cause = DecodeCause::Unknown {
+                    field: "record kind for replay by key",
+                    value: record.kind as u64,
+                };
+                let (what, offset) = ("log record", record.body_offset);
+                return Err(malformed(DecodeError { what, offset, cause }));
+            }
+            records += 1;
+            for write in record.writes() {
+                let write = write.map_err(malformed)?;
+                let partition = (self.partition_of)(write.table, write.key);
+                let (gsn, epoch) = (record.gsn, record.epoch);
+                lane[partition].push(ReplayWrite { gsn, log: piece.log, epoch, write });
+            }
+        }
+        Ok((lane, records))
+    }
+}
+
+/// Runs `f` on every item with up to so many threads. Keeps the order of the results.
+fn run<I: Send, T: Send>(
+    threads: usize,
+    items: Vec<I>,
+    f: impl Fn(I) -> Result<T, ScanError> + Sync,
+) -> Result<Vec<T>, ScanError> {
+    if threads == 1 || items.len() <= 1 {
+        return items.into_iter().map(f).collect();
+    }
+    let count = items.len();
+    let todo = Mutex::new(items.into_iter().enumerate());
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let next = todo.lock().next();
+            let Some((at, item)) = next else { return done };
+            done.push((at, f(item)));
+        }
+    };
+    let jobs = (0..threads.min(count)).map(|_| &work).collect();
+    let mut done: Vec<_> = in_parallel("replay", jobs)?.into_iter().flatten().collect();
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}

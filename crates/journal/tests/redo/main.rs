@@ -1,0 +1,9 @@
+//! The redo journal and its reader: on a simulated disk with crashes, faults and damage, and
+//! with threads on a real one.
+
+mod basics;
+mod crash;
+mod damage;
+mod faults;
+mod support;
+mod threads;

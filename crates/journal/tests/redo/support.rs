@@ -1,0 +1,234 @@
+//! A small store of keys and stamps over a journal, and what a crash may leave of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::log::WriteOp;
+use stillpoint_format::manifest::IncarnationEntry;
+use stillpoint_format::{LogGsn, Stamp};
+use stillpoint_io::{Disk, ManualClock, SimDisk};
+use stillpoint_journal::{
+    CommitInput, Config, Durability, Environment, Journal, JournalError, Logs, ReplayOptions,
+    ReplayStart, ScanError, ScanInput, registry, scan,
+};
+
+pub(crate) const STORE: StoreId = StoreId(*b"journal-test-sto");
+
+pub(crate) fn environment(disk: &SimDisk) -> Environment {
+    Environment { disk: Arc::new(disk.clone()), clock: Arc::new(ManualClock::new(0)) }
+}
+
+/// Small segments and batches, and no background threads.
+pub(crate) fn small(incarnation: u32, floor: u64, logs: u8) -> Config {
+    Config {
+        durability: Durability::Strict,
+        segment_bytes: 64 << 10,
+        batch_bytes: 4 << 10,
+        buffer_bytes: 64 << 10,
+        spare_segments: 1,
+        recycled_segments: 2,
+        background: false,
+        ..Config::new(STORE, incarnation, floor, logs)
+    }
+}
+
+pub(crate) fn open(disk: &SimDisk, config: &Config) -> Arc<dyn Journal> {
+    let redo = registry::find("redo").expect("listed");
+    (redo.open)(&environment(disk), config).expect("the journal opens")
+}
+
+/// One commit that writes `value` under `key` of table 1.
+pub(crate) fn put(
+    journal: &dyn Journal,
+    log: u8,
+    epoch: u64,
+    touched: &[Stamp],
+    key: &[u8],
+    value: &[u8],
+) -> Result<Stamp, JournalError> {
+    let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
+    let writes = |to: &mut stillpoint_format::log::WritesEncoder<'_>| to.put(1, 0, key, 0, value);
+    let commit = CommitInput { epoch, floor, touched, writes: &writes };
+    journal.append(log, &commit).map(|appended| appended.stamp)
+}
+
+/// A record that was replayed: its place, epoch, and the writes as key → value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    pub(crate) gsn: u64,
+    pub(crate) log: u8,
+    pub(crate) epoch: u64,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+}
+
+pub(crate) fn scan_with(
+    disk: &SimDisk,
+    incarnations: &[IncarnationEntry],
+    start: &ReplayStart,
+    logs: Option<u8>,
+) -> Result<Logs, ScanError> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let input = ScanInput {
+        store: STORE,
+        incarnations,
+        clean_shutdown: None,
+        logs,
+        start,
+        threads: 2,
+        progress: &|done, total| assert!(done <= total),
+    };
+    scan(&disk, &input)
+}
+
+pub(crate) fn entry(number: u32, gsn_floor: u64, cut: Option<Vec<LogGsn>>) -> IncarnationEntry {
+    IncarnationEntry { number, gsn_floor, cut }
+}
+
+/// Scans a store of one incarnation without a checkpoint.
+pub(crate) fn scan_first(disk: &SimDisk) -> Result<Logs, ScanError> {
+    scan_with(disk, &[entry(1, 0, None)], &ReplayStart::default(), None)
+}
+
+/// Everything that replay hands out, partition by partition within a round; checks that each
+/// partition is in gsn order over all rounds, and that progress ends at the total.
+pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
+    let options = ReplayOptions { partitions: 3, round_bytes, threads: 2 };
+    let partition_of = |_: u16, key: &[u8]| key.iter().map(|b| usize::from(*b)).sum::<usize>() % 3;
+    let mut replay = logs.replay(options, &partition_of);
+    let mut last = [0; 3];
+    let (mut all, mut progress) = (Vec::new(), (0, logs.replay_bytes()));
+    while let Some(round) = replay.next_round().expect("validated logs replay") {
+        let mut records = BTreeSet::new();
+        for (partition, last) in last.iter_mut().enumerate() {
+            for write in round.partition(partition) {
+                assert!(write.gsn >= *last, "{} after {last} in {partition}", write.gsn);
+                *last = write.gsn;
+                records.insert((write.log, write.gsn));
+                assert_eq!(partition_of(1, write.write.key), partition);
+                let value = match &write.write.op {
+                    WriteOp::Put { value, .. } => value.to_vec(),
+                    other => panic!("only values are written here: {other:?}"),
+                };
+                let key = write.write.key.to_vec();
+                let (gsn, log, epoch) = (write.gsn, write.log, write.epoch);
+                all.push(Replayed { gsn, log, epoch, key, value });
+            }
+        }
+        assert_eq!(records.len() as u64, round.records());
+        assert!(round.progress().0 >= progress.0);
+        progress = round.progress();
+    }
+    assert!(all.is_empty() || progress.0 == progress.1, "{progress:?}");
+    all
+}
+
+/// A transaction as the outside saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Transaction {
+    pub(crate) stamp: Stamp,
+    pub(crate) epoch: u64,
+    /// Everything it read or overwrote.
+    pub(crate) touched: Vec<Stamp>,
+    pub(crate) keys: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+}
+
+/// Keys with values and stamps, in memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct World {
+    pub(crate) cells: BTreeMap<u8, (Vec<u8>, Stamp)>,
+    pub(crate) history: Vec<Transaction>,
+}
+
+impl World {
+    /// Reads `reads` and writes `value` under `keys`, as one transaction.
+    pub(crate) fn transact(
+        &mut self,
+        journal: &dyn Journal,
+        log: u8,
+        epoch: u64,
+        reads: &[u8],
+        keys: &[u8],
+        value: &[u8],
+    ) -> Result<Stamp, JournalError> {
+        let touched: Vec<Stamp> = reads
+            .iter()
+            .chain(keys)
+            .filter_map(|key| self.cells.get(key))
+            .map(|cell| cell.1)
+            .collect();
+        let writes = |to: &mut stillpoint_format::log::WritesEncoder<'_>| {
+            keys.iter().try_for_each(|key| to.put(1, 0, &[*key], 0, value))
+        };
+        let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
+        let commit = CommitInput { epoch, floor, touched: &touched, writes: &writes };
+        let stamp = journal.append(log, &commit)?.stamp;
+        assert!(stamp.gsn() > floor);
+        for key in keys {
+            self.cells.insert(*key, (value.to_vec(), stamp));
+        }
+        let (keys, value) = (keys.to_vec(), value.to_vec());
+        self.history.push(Transaction { stamp, epoch, touched, keys, value });
+        Ok(stamp)
+    }
+
+    /// What must be true of a recovery: everything acknowledged is kept, what is kept is
+    /// closed under dependencies, and replay yields exactly the kept transactions that are not
+    /// in the checkpoint. Returns the world as recovered.
+    pub(crate) fn check(
+        &self,
+        context: &str,
+        logs: &Logs,
+        acknowledged: &BTreeSet<Stamp>,
+        start: &ReplayStart,
+        finals: &[IncarnationEntry],
+    ) -> World {
+        let kept: BTreeSet<Stamp> = self
+            .history
+            .iter()
+            .filter(|of| of.epoch < start.epoch || is_kept(of.stamp, logs, finals))
+            .map(|of| of.stamp)
+            .collect();
+        for stamp in acknowledged {
+            assert!(kept.contains(stamp), "{context}: {stamp:?} was acknowledged and is lost");
+        }
+        let mut after = World::default();
+        for of in self.history.iter().filter(|of| kept.contains(&of.stamp)) {
+            for dep in &of.touched {
+                assert!(kept.contains(dep), "{context}: {:?} is kept without {dep:?}", of.stamp);
+            }
+            for key in &of.keys {
+                after.cells.insert(*key, (of.value.clone(), of.stamp));
+            }
+            after.history.push(of.clone());
+        }
+        let mut expected: Vec<Replayed> = Vec::new();
+        for of in after.history.iter().filter(|of| of.epoch >= start.epoch) {
+            for key in &of.keys {
+                expected.push(Replayed {
+                    gsn: of.stamp.gsn(),
+                    log: of.stamp.log(),
+                    epoch: of.epoch,
+                    key: vec![*key],
+                    value: of.value.clone(),
+                });
+            }
+        }
+        let order = |of: &Replayed| (of.key.clone(), of.gsn, of.log);
+        expected.sort_by_key(order);
+        let mut found = replay(logs, 64 << 10);
+        found.sort_by_key(order);
+        assert_eq!(found, expected, "{context}: replay");
+        after
+    }
+}
+
+/// True if the cut of the incarnation that gave out the stamp holds it.
+fn is_kept(stamp: Stamp, logs: &Logs, finals: &[IncarnationEntry]) -> bool {
+    let of = finals.iter().rposition(|entry| stamp.gsn() > entry.gsn_floor).expect("some floor");
+    let latest = logs.cut();
+    let cut = finals[of].cut.as_ref().unwrap_or(&latest);
+    cut.iter().any(|end| end.log == stamp.log() && stamp.gsn() <= end.gsn)
+}

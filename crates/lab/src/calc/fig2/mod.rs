@@ -1,0 +1,341 @@
+//! `calc-fig2`: full checkpoints under the microbenchmark (CALC paper, §5.1.1,
+//! Figure 2): throughput over time with two checkpoints, transactions lost, and
+//! the same with transactions of two seconds.
+//!
+//! 1. A child process is killed in the middle and its state checked: a figure
+//!    from an engine that cannot recover is not a figure.
+//! 2. Instructions per transaction at rest, counted by callgrind.
+//! 3. Throughput at rest: many short pairs, baseline and calc in turn.
+//! 4. Rounds with one checkpoint each, all rows in turn: saturated, with long
+//!    transactions, and at half of the baseline's throughput.
+//! 5. The paper's time line, once per row.
+
+mod report;
+
+use serde_json::json;
+
+use super::{
+    BASELINE, Bed, Bench, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, Row, crash,
+    data_bytes, instructions,
+};
+use crate::context::Context;
+use crate::drive::{self, Drive, Outcome};
+use crate::error::LabResult;
+use crate::result::ExperimentResult;
+use crate::stats::median;
+use crate::sys;
+use crate::workload::calc::LongTransactions;
+
+/// The registered name.
+pub const ID: &str = "calc-fig2";
+/// The headline.
+pub const TITLE: &str = "Full checkpoints: throughput over time and transactions lost";
+/// Where the claims come from.
+pub const PAPER: &str = "Ren et al., SIGMOD 2016 (CALC), §5.1.1, Figure 2";
+
+/// The rows, the baseline first.
+pub const ROWS: [Row; 5] = [
+    BASELINE,
+    CALC_PACED,
+    CALC_UNPACED,
+    NAIVE_PACED,
+    NAIVE_UNPACED,
+];
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Records of 8 + 100 bytes.
+    pub records: u64,
+    /// Threads that run transactions.
+    pub workers: usize,
+    /// Rounds of each kind.
+    pub runs: usize,
+    /// Pairs at rest.
+    pub rest_pairs: usize,
+    /// Length of each half of a pair, in seconds.
+    pub rest_s: f64,
+    /// Uncounted time before each round and time line.
+    pub warm_up_s: f64,
+    /// Length of a round.
+    pub round_s: f64,
+    /// When its checkpoint begins.
+    pub checkpoint_at_s: f64,
+    /// Length of the time line.
+    pub timeline_s: f64,
+    /// When its checkpoints begin.
+    pub timeline_checkpoints_s: Vec<f64>,
+    /// Load of the rounds that are not saturated, as a share of the baseline's throughput.
+    pub load_share: f64,
+    /// The long transactions.
+    pub long: LongTransactions,
+}
+
+impl Plan {
+    /// The paper's parameters with two workers.
+    pub fn full() -> Plan {
+        Plan {
+            records: 20_000_000,
+            workers: 2,
+            runs: 5,
+            rest_pairs: 100,
+            rest_s: 1.0,
+            warm_up_s: 0.5,
+            round_s: 30.0,
+            checkpoint_at_s: 5.0,
+            timeline_s: 200.0,
+            timeline_checkpoints_s: vec![30.0, 110.0],
+            load_share: 0.5,
+            long: LongTransactions::of_the_paper(),
+        }
+    }
+
+    /// Seconds in all.
+    pub fn quick() -> Plan {
+        Plan {
+            records: 100_000,
+            runs: 1,
+            rest_pairs: 3,
+            rest_s: 0.1,
+            warm_up_s: 0.05,
+            round_s: 0.8,
+            checkpoint_at_s: 0.2,
+            timeline_s: 1.5,
+            timeline_checkpoints_s: vec![0.3, 0.9],
+            long: LongTransactions {
+                seconds: 0.2,
+                writes: 100,
+                ..LongTransactions::of_the_paper()
+            },
+            ..Plan::full()
+        }
+    }
+
+    /// The context's mode, with its number of runs and the length of its time line.
+    pub fn of(context: &Context) -> Plan {
+        let mut plan = if context.quick {
+            Plan::quick()
+        } else {
+            Plan::full()
+        };
+        plan.runs = context.runs.unwrap_or(plan.runs).max(1);
+        if let Some(seconds) = context.seconds {
+            let share = seconds / plan.timeline_s;
+            plan.timeline_s = seconds;
+            plan.timeline_checkpoints_s
+                .iter_mut()
+                .for_each(|at| *at *= share);
+        }
+        plan
+    }
+
+    fn drive(&self, seconds: f64) -> Drive {
+        Drive {
+            workers: self.workers,
+            seconds,
+            warm_up_s: self.warm_up_s,
+            ..Drive::new(self.records)
+        }
+    }
+
+    fn record(&self, result: &mut ExperimentResult) {
+        let cache = result.machine.last_level_cache_bytes.max(1);
+        let bytes = data_bytes(self.records);
+        let parameters = json!({
+            "records": self.records,
+            "data_bytes": bytes,
+            "data_per_last_level_cache": bytes as f64 / cache as f64,
+            "workers": self.workers,
+            "runs": self.runs,
+            "rest_pairs": self.rest_pairs,
+            "rest_s": self.rest_s,
+            "round_s": self.round_s,
+            "timeline_s": self.timeline_s,
+            "timeline_checkpoints_s": self.timeline_checkpoints_s,
+            "load_share": self.load_share,
+            "changed_bytes_per_value": 8,
+            "journal": "none",
+            "paced_bytes_per_s": super::PAPER_PACE_BYTES_PER_S,
+            "long_s": self.long.seconds,
+            "long_writes": self.long.writes,
+            "long_share_at_most": self.long.share,
+            "long_open_max": self.long.open_max,
+        });
+        if let serde_json::Value::Object(fields) = parameters {
+            result.parameters.extend(fields);
+        }
+    }
+}
+
+/// Rounds of one kind: `[row][run]`.
+type Rounds = Vec<Vec<Outcome>>;
+
+/// Everything that was measured.
+struct Findings {
+    instructions: Option<instructions::Ratio>,
+    /// Calc ÷ baseline, pair by pair.
+    rest: Vec<f64>,
+    saturated: Rounds,
+    with_long: Rounds,
+    half: Rounds,
+    /// One per row.
+    timeline: Vec<Outcome>,
+    timeline_long: Vec<Outcome>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When an engine fails, or its recovered state is wrong.
+pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
+    let mut result = bench.context.result(ID, TITLE, PAPER);
+    plan.record(&mut result);
+    crash::check_rows(
+        bench,
+        &[CALC_UNPACED, NAIVE_UNPACED],
+        plan.records.min(1_000_000),
+        &mut result,
+    )?;
+    let instructions = instructions::calc_beside_none(bench, &mut result)?;
+    let mut beds = Vec::new();
+    for row in ROWS {
+        beds.push(bench.bed(row, plan.records, "none")?);
+    }
+    let rest = rest_pairs(bench, plan, &beds[0], &beds[2])?;
+    let base = plan.drive(plan.round_s);
+    let base = Drive {
+        checkpoints_at_s: vec![plan.checkpoint_at_s],
+        ..base
+    };
+    let saturated = rounds(bench, plan, &beds, "saturated", &base)?;
+    let long = Drive {
+        long: Some(plan.long),
+        ..base.clone()
+    };
+    let with_long = rounds(bench, plan, &beds, "with long transactions", &long)?;
+    let capacity = median(&saturated[0].iter().map(Outcome::rate).collect::<Vec<_>>());
+    let half = Drive {
+        rate_per_s: Some(capacity * plan.load_share),
+        ..base
+    };
+    let half = rounds(bench, plan, &beds[..3], "at part of the load", &half)?;
+    let line = plan.drive(plan.timeline_s);
+    let line = Drive {
+        checkpoints_at_s: plan.timeline_checkpoints_s.clone(),
+        ..line
+    };
+    let timeline = once(bench, &beds, "time line", &line)?;
+    let line = Drive {
+        long: Some(plan.long),
+        ..line
+    };
+    let timeline_long = once(bench, &beds, "time line with long transactions", &line)?;
+    for bed in beds {
+        bed.clear()?;
+    }
+    let found = Findings {
+        instructions,
+        rest,
+        saturated,
+        with_long,
+        half,
+        timeline,
+        timeline_long,
+    };
+    report::add(plan, &found, &mut result);
+    sys::remove_dir_all(&bench.context.work)?;
+    Ok(result)
+}
+
+/// Baseline and calc in turn, no checkpoint anywhere.
+fn rest_pairs(
+    bench: &Bench<'_>,
+    plan: &Plan,
+    baseline: &Bed<'_>,
+    calc: &Bed<'_>,
+) -> LabResult<Vec<f64>> {
+    let mut ratios = Vec::new();
+    for pair in 0..plan.rest_pairs {
+        let drive = Drive {
+            warm_up_s: plan.rest_s / 10.0,
+            seed: pair as u64,
+            ..plan.drive(plan.rest_s)
+        };
+        let (first, second) = if pair % 2 == 0 {
+            (baseline, calc)
+        } else {
+            (calc, baseline)
+        };
+        let first = drive::run(&*first.engine, &drive)?.rate();
+        let second = drive::run(&*second.engine, &drive)?.rate();
+        ratios.push(if pair % 2 == 0 {
+            second / first
+        } else {
+            first / second
+        });
+    }
+    let ratio = median(&ratios);
+    bench.context.note(format!(
+        "at rest: calc does {ratio:.4} of none, {} pairs",
+        ratios.len()
+    ));
+    Ok(ratios)
+}
+
+fn without_checkpoints(row: Row, drive: &Drive) -> Drive {
+    let checkpoints_at_s = if row == BASELINE {
+        Vec::new()
+    } else {
+        drive.checkpoints_at_s.clone()
+    };
+    Drive {
+        checkpoints_at_s,
+        ..drive.clone()
+    }
+}
+
+fn rounds(
+    bench: &Bench<'_>,
+    plan: &Plan,
+    beds: &[Bed<'_>],
+    what: &str,
+    drive: &Drive,
+) -> LabResult<Rounds> {
+    let mut rounds: Rounds = beds.iter().map(|_| Vec::new()).collect();
+    for run in 0..plan.runs {
+        for (bed, outcomes) in beds.iter().zip(&mut rounds) {
+            let drive = Drive {
+                seed: run as u64 + 1,
+                ..without_checkpoints(bed.row, drive)
+            };
+            outcomes.push(one(bench, bed, what, &drive)?);
+        }
+    }
+    Ok(rounds)
+}
+
+fn once(bench: &Bench<'_>, beds: &[Bed<'_>], what: &str, drive: &Drive) -> LabResult<Vec<Outcome>> {
+    beds.iter()
+        .map(|bed| one(bench, bed, what, &without_checkpoints(bed.row, drive)))
+        .collect()
+}
+
+fn one(bench: &Bench<'_>, bed: &Bed<'_>, what: &str, drive: &Drive) -> LabResult<Outcome> {
+    let outcome = drive::run(&*bed.engine, drive)?;
+    let captures: Vec<String> = outcome
+        .captures
+        .iter()
+        .map(|c| format!("{:.2} s", c.seconds()))
+        .collect();
+    bench.context.note(format!(
+        "{what}: {} {:.0} txn/s, {} long ones, checkpoints [{}]",
+        bed.row.name,
+        outcome.rate(),
+        outcome.long_transactions,
+        captures.join(", ")
+    ));
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests;

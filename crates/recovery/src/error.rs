@@ -1,0 +1,49 @@
+use stillpoint_checkpoint::LoadError;
+use stillpoint_io::ThreadError;
+use stillpoint_journal::ScanError;
+use stillpoint_store::TxError;
+
+/// Why a store could not be recovered. Nothing is served.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// A checkpoint is damaged, or could not be read.
+    #[error(transparent)]
+    Checkpoint(#[from] LoadError),
+    /// A log is damaged, or could not be read.
+    #[error(transparent)]
+    Log(#[from] ScanError),
+    /// A record did not fit into memory, or contradicts what was loaded.
+    #[error("record of table {table} with gsn {gsn}: {source}")]
+    Apply {
+        /// Number of the table.
+        table: u16,
+        /// The record's gsn; 0 for one of a checkpoint.
+        gsn: u64,
+        /// Why not.
+        #[source]
+        source: TxError,
+    },
+    /// The store has no room for the loaders.
+    #[error("recovery needs {wanted} workers of the store, and only {found} are free: raise the number of sessions")]
+    NoSlot {
+        /// Loaders wanted.
+        wanted: usize,
+        /// Free slots found.
+        found: usize,
+    },
+    /// A thread could not be started, or panicked.
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+}
+
+impl RecoveryError {
+    /// True if files are damaged or missing, as opposed to a system that refused.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
+            Self::Log(error) => error.is_damage(),
+            Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
+            Self::NoSlot { .. } | Self::Thread(_) => false,
+        }
+    }
+}

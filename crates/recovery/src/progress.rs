@@ -1,0 +1,52 @@
+use std::time::Duration;
+
+/// What recovery is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Reading the logs to find what is kept.
+    Scan,
+    /// Loading checkpoints.
+    Load,
+    /// Replaying the logs.
+    Replay,
+}
+
+impl Stage {
+    /// As a word for a person.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scan => "scanning logs",
+            Self::Load => "loading checkpoint",
+            Self::Replay => "replaying logs",
+        }
+    }
+}
+
+/// How far recovery is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// What it is doing.
+    pub stage: Stage,
+    /// Bytes of this stage that are done.
+    pub bytes_done: u64,
+    /// Bytes of this stage.
+    pub bytes_total: u64,
+    /// Since the stage began.
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// Bytes per second so far.
+    pub fn rate(&self) -> f64 {
+        self.bytes_done as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Time left in this stage at the rate so far; `None` before anything was done.
+    pub fn remaining(&self) -> Option<Duration> {
+        if self.bytes_done == 0 {
+            return None;
+        }
+        let left = self.bytes_total.saturating_sub(self.bytes_done) as f64;
+        Some(Duration::from_secs_f64(left / self.rate()))
+    }
+}

@@ -1,0 +1,65 @@
+//! Rounds of log into the store, each partition of the keys by its own thread.
+
+use stillpoint_format::log::WriteOp;
+use stillpoint_journal::{ReplayWrite, Round};
+use stillpoint_store::{Loader, Replayed, TableId};
+
+use crate::error::RecoveryError;
+
+/// Writes whose index lines are fetched together.
+const BATCH: usize = 32;
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Applied {
+    pub(crate) writes: u64,
+    /// Writes of table generations that are gone.
+    pub(crate) stale: u64,
+}
+
+/// Applies one partition of a round.
+pub(crate) fn apply_partition(
+    loader: &mut Loader,
+    round: &Round<'_>,
+    partition: usize,
+) -> Result<Applied, RecoveryError> {
+    let mut applied = Applied::default();
+    let mut writes = round.partition(partition);
+    let mut batch: Vec<(&ReplayWrite<'_>, u64)> = Vec::with_capacity(BATCH);
+    loop {
+        batch.clear();
+        for write in writes.by_ref().take(BATCH) {
+            let table = TableId(write.write.table);
+            let hash = loader.hash(table, write.write.key);
+            loader.prefetch(table, hash);
+            batch.push((write, hash));
+        }
+        if batch.is_empty() {
+            return Ok(applied);
+        }
+        for &(write, hash) in &batch {
+            if loader.generation(TableId(write.write.table)) == Some(write.write.generation) {
+                apply(loader, write, hash)?;
+                applied.writes += 1;
+            } else {
+                applied.stale += 1;
+            }
+        }
+    }
+}
+
+fn apply(loader: &mut Loader, write: &ReplayWrite<'_>, hash: u64) -> Result<(), RecoveryError> {
+    let ranges: Vec<(usize, &[u8])>;
+    let change = match &write.write.op {
+        WriteOp::Put { tag, value } => Replayed::Put { tag: *tag, value },
+        WriteOp::Delete => Replayed::Delete,
+        WriteOp::Patch(patches) => {
+            ranges = patches.clone().map(|range| (range.offset as usize, range.bytes)).collect();
+            Replayed::Patch(&ranges)
+        }
+    };
+    let table = write.write.table;
+    loader
+        .apply(TableId(table), hash, write.write.key, write.gsn, change)
+        .map_err(|source| RecoveryError::Apply { table, gsn: write.gsn, source })
+}

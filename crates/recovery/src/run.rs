@@ -1,0 +1,182 @@
+//! Loading and replaying, in parallel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stillpoint_checkpoint::{LoadOptions, Visit};
+use stillpoint_format::manifest::TableGeneration;
+use stillpoint_io::{Clock, Disk, in_parallel, spawn};
+use stillpoint_journal::ReplayOptions;
+use stillpoint_store::{Loader, Store, TableId};
+
+use crate::error::RecoveryError;
+use crate::load::Loading;
+use crate::plan::Plan;
+use crate::progress::{Progress, Stage};
+use crate::replay::{Applied, apply_partition};
+
+/// Bytes of log that a round of replay reads.
+const ROUND_BYTES: usize = 32 << 20;
+/// Time between two reports of progress.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+
+/// What recovery did.
+#[derive(Clone, Debug, Default)]
+pub struct RecoverySummary {
+    /// Epoch of the newest checkpoint loaded, if there was one.
+    pub checkpoint: Option<u64>,
+    /// Records loaded from checkpoints.
+    pub records_loaded: u64,
+    /// Bytes of the checkpoints' files.
+    pub checkpoint_bytes: u64,
+    /// Time of it.
+    pub load_time: Duration,
+    /// Commits replayed from logs.
+    pub commits_replayed: u64,
+    /// Writes of them.
+    pub writes_replayed: u64,
+    /// Writes and records skipped, since their table was emptied later.
+    pub stale: u64,
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// Time of it.
+    pub replay_time: Duration,
+}
+
+/// Fills an empty store with what the plan says. The plan's manifest must be durable: what it cuts
+/// away from the logs is removed from disk here.
+///
+/// # Errors
+/// Damage that shows only now, too little memory, or a disk that refuses. The store is of no use
+/// then; recovery can be begun again with a new one.
+pub fn run(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    store: &Arc<Store>,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<RecoverySummary, RecoveryError> {
+    let threads = threads.max(1);
+    let mut summary = RecoverySummary::default();
+    load(disk, plan, store, threads, clock, report, &mut summary)?;
+    replay(plan, store, threads, clock, report, &mut summary)?;
+    plan.logs.trim()?;
+    Ok(summary)
+}
+
+fn loaders(store: &Arc<Store>, wanted: usize) -> Result<Vec<Loader>, RecoveryError> {
+    let loaders: Vec<Loader> = (0..wanted).map_while(|_| Loader::new(store.clone())).collect();
+    if loaders.len() < wanted {
+        return Err(RecoveryError::NoSlot { wanted, found: loaders.len() });
+    }
+    Ok(loaders)
+}
+
+fn load(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    store: &Arc<Store>,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+    summary: &mut RecoverySummary,
+) -> Result<(), RecoveryError> {
+    let manifest = &plan.manifest;
+    let generations = manifest.tables.iter();
+    let options = LoadOptions {
+        store: manifest.store,
+        hash_seed: manifest.hash_seed,
+        generations: Some(
+            generations
+                .map(|table| TableGeneration { table: table.id, generation: table.generation })
+                .collect(),
+        ),
+    };
+    let start_ns = clock.monotonic_ns();
+    for entry in manifest.newest_chain() {
+        if let [only] = &manifest.tables[..] {
+            store.reserve(TableId(only.id), entry.records);
+        }
+        let visitors: Vec<Box<dyn Visit>> = loaders(store, threads)?
+            .into_iter()
+            .map(|loader| Box::new(Loading { loader }) as Box<dyn Visit>)
+            .collect();
+        let total: u64 = entry.parts.iter().map(|part| part.bytes).sum();
+        let progress = Arc::new(stillpoint_checkpoint::Progress::default());
+        let (disk, entry, options) = (disk.clone(), entry.clone(), options.clone());
+        let watched = progress.clone();
+        let epoch = entry.epoch;
+        let loading = spawn("load", move || {
+            stillpoint_checkpoint::load(&disk, &entry, &options, visitors, &watched)
+        })?;
+        while !loading.is_finished() {
+            report(&Progress {
+                stage: Stage::Load,
+                bytes_done: progress.snapshot().written_bytes,
+                bytes_total: total,
+                elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+            });
+            for _ in 0..20 {
+                if !loading.is_finished() {
+                    clock.sleep(REPORT_EVERY / 20);
+                }
+            }
+        }
+        let loaded = loading.join()??;
+        summary.checkpoint = Some(epoch);
+        summary.records_loaded += loaded.records;
+        summary.stale += loaded.stale_records;
+        summary.checkpoint_bytes += loaded.file_bytes;
+    }
+    summary.load_time = Duration::from_nanos(clock.monotonic_ns() - start_ns);
+    Ok(())
+}
+
+fn replay(
+    plan: &Plan,
+    store: &Arc<Store>,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+    summary: &mut RecoverySummary,
+) -> Result<(), RecoveryError> {
+    let start_ns = clock.monotonic_ns();
+    let total = plan.logs.replay_bytes();
+    if total == 0 {
+        return Ok(());
+    }
+    let loaders: Vec<Mutex<Loader>> =
+        loaders(store, threads)?.into_iter().map(Mutex::new).collect();
+    let partition_of = |table: u16, key: &[u8]| {
+        // The low bits: the high ones choose partitions of checkpoints and tags of the index.
+        store.hash(TableId(table), key) as usize % threads
+    };
+    let options = ReplayOptions { partitions: threads, round_bytes: ROUND_BYTES, threads };
+    let mut rounds = plan.logs.replay(options, &partition_of);
+    while let Some(round) = rounds.next_round()? {
+        let jobs: Vec<_> = (0..threads)
+            .map(|partition| {
+                let (loader, round) = (&loaders[partition], &round);
+                move || apply_partition(&mut loader.lock(), round, partition)
+            })
+            .collect();
+        for applied in in_parallel("replay", jobs)? {
+            let Applied { writes, stale } = applied?;
+            summary.writes_replayed += writes;
+            summary.stale += stale;
+        }
+        summary.commits_replayed += round.records();
+        let (done, total) = round.progress();
+        report(&Progress {
+            stage: Stage::Replay,
+            bytes_done: done,
+            bytes_total: total,
+            elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+        });
+    }
+    summary.log_bytes = total;
+    summary.replay_time = Duration::from_nanos(clock.monotonic_ns() - start_ns);
+    Ok(())
+}

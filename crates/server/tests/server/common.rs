@@ -1,0 +1,293 @@
+//! A server to test, a plain client, and the real redis-server to compare with.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use stillpoint_io::{Clock, RealClock, RealRng};
+use stillpoint_server::{Engine, Server, ServerConfig, ServerError};
+
+/// A server on a free port; ends when dropped.
+pub(crate) struct TestServer {
+    server: Option<Server>,
+    pub(crate) port: u16,
+    stopping: Arc<AtomicBool>,
+}
+
+pub(crate) fn config() -> ServerConfig {
+    let mut config = ServerConfig::new(Arc::new(RealClock), Arc::new(RealRng));
+    config.port = 0;
+    config.threads = 2;
+    config
+}
+
+impl TestServer {
+    pub(crate) fn start() -> Self {
+        Self::with(config())
+    }
+
+    pub(crate) fn with(config: ServerConfig) -> Self {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let engine = Arc::new(Engine::default());
+        let server = Server::start(config, engine, Arc::clone(&stopping)).expect("server starts");
+        Self { port: server.port(), server: Some(server), stopping }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.port)
+    }
+
+    /// Ends the server and gives its result.
+    pub(crate) fn end(mut self) -> Result<(), ServerError> {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.server.take().map_or(Ok(()), Server::join)
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(server) = self.server.take() {
+            let ended = server.join();
+            if !std::thread::panicking() {
+                ended.expect("server ends cleanly");
+            }
+        }
+    }
+}
+
+/// A reply, decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Simple(String),
+    Error(String),
+    Int(i64),
+    Bulk(Vec<u8>),
+    Null,
+    Array(Vec<Value>),
+    Map(Vec<(Value, Value)>),
+    Set(Vec<Value>),
+    Double(String),
+    Bool(bool),
+    Verbatim(String),
+    /// The connection was closed.
+    Closed,
+}
+
+impl Value {
+    pub(crate) fn bulk(text: &str) -> Self {
+        Self::Bulk(text.as_bytes().to_vec())
+    }
+    pub(crate) fn ok() -> Self {
+        Self::Simple("OK".to_owned())
+    }
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Simple(s) | Self::Error(s) | Self::Double(s) | Self::Verbatim(s) => s.clone(),
+            Self::Bulk(b) => String::from_utf8_lossy(b).into_owned(),
+            Self::Int(n) => n.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+    pub(crate) fn int(&self) -> i64 {
+        match self {
+            Self::Int(n) => *n,
+            other => panic!("{other:?} is no integer"),
+        }
+    }
+    pub(crate) fn items(&self) -> &[Value] {
+        match self {
+            Self::Array(items) | Self::Set(items) => items,
+            other => panic!("{other:?} is no array"),
+        }
+    }
+}
+
+/// A blocking client that decodes replies.
+pub(crate) struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+impl Client {
+    pub(crate) fn connect(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        stream.set_nodelay(true).expect("no delay");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        Self { stream, buffer: Vec::new(), at: 0 }
+    }
+
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        // A server that closed the connection is seen when reading.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    pub(crate) fn send(&mut self, args: &[&[u8]]) {
+        let encoded = encode(args);
+        self.send_raw(&encoded);
+    }
+
+    /// Sends words and reads the reply.
+    pub(crate) fn call(&mut self, words: &[&str]) -> Value {
+        let args: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+        self.send(&args);
+        self.read()
+    }
+
+    fn fill(&mut self) -> bool {
+        let mut chunk = [0; 65536];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return false,
+                Ok(n) => {
+                    self.buffer.drain(..self.at);
+                    self.at = 0;
+                    self.buffer.extend_from_slice(&chunk[..n]);
+                    return true;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return false,
+                Err(error) => panic!("no reply: {error}"),
+            }
+        }
+    }
+
+    fn line(&mut self) -> Option<String> {
+        loop {
+            let rest = &self.buffer[self.at..];
+            if let Some(end) = rest.windows(2).position(|w| w == b"\r\n") {
+                let line = String::from_utf8_lossy(&rest[..end]).into_owned();
+                self.at += end + 2;
+                return Some(line);
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+    }
+
+    fn exact(&mut self, n: usize) -> Vec<u8> {
+        while self.buffer.len() - self.at < n + 2 {
+            assert!(self.fill(), "closed inside a bulk");
+        }
+        let bytes = self.buffer[self.at..self.at + n].to_vec();
+        assert_eq!(&self.buffer[self.at + n..self.at + n + 2], b"\r\n");
+        self.at += n + 2;
+        bytes
+    }
+
+    fn many(&mut self, n: usize) -> Vec<Value> {
+        (0..n).map(|_| self.read()).collect()
+    }
+
+    /// Reads one reply.
+    pub(crate) fn read(&mut self) -> Value {
+        let Some(line) = self.line() else { return Value::Closed };
+        let (kind, rest) = line.split_at(1);
+        let number = || rest.parse::<i64>().unwrap_or_else(|_| panic!("bad reply {line:?}"));
+        match kind {
+            "+" => Value::Simple(rest.to_owned()),
+            "-" => Value::Error(rest.to_owned()),
+            ":" => Value::Int(number()),
+            "_" => Value::Null,
+            "," => Value::Double(rest.to_owned()),
+            "#" => Value::Bool(rest == "t"),
+            "$" if rest == "-1" => Value::Null,
+            "*" if rest == "-1" => Value::Null,
+            "$" => Value::Bulk(self.exact(number() as usize)),
+            "=" => {
+                let bytes = self.exact(number() as usize);
+                Value::Verbatim(String::from_utf8_lossy(&bytes[4..]).into_owned())
+            }
+            "*" | ">" => Value::Array(self.many(number() as usize)),
+            "~" => Value::Set(self.many(number() as usize)),
+            "%" => {
+                let n = number() as usize;
+                Value::Map((0..n).map(|_| (self.read(), self.read())).collect())
+            }
+            _ => panic!("bad reply {line:?}"),
+        }
+    }
+
+    /// True if the server closes the connection without another byte.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        self.at == self.buffer.len() && !self.fill()
+    }
+}
+
+pub(crate) fn encode(args: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// Waits until `condition` holds, for ten seconds at most.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if condition() {
+            return;
+        }
+        RealClock.sleep(Duration::from_millis(10));
+    }
+    panic!("{what} did not happen within ten seconds");
+}
+
+/// A real redis-server; ends when dropped.
+pub(crate) struct RealRedis {
+    child: Child,
+    pub(crate) port: u16,
+}
+
+impl RealRedis {
+    /// `None`, loudly, where redis-server is not installed.
+    pub(crate) fn start(args: &[&str]) -> Option<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        drop(listener);
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .args(["--bind", "127.0.0.1", "--dir", &std::env::temp_dir().to_string_lossy()])
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = child else {
+            eprintln!("SKIPPED: redis-server is not installed, nothing was compared with it");
+            return None;
+        };
+        eventually("redis-server starts", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(Self { child, port })
+    }
+}
+
+impl Drop for RealRedis {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program of the Redis tools with arguments, and what it prints; `None`, loudly, where
+/// it is not installed.
+pub(crate) fn tool(name: &str, args: &[&str]) -> Option<String> {
+    match Command::new(name).args(args).output() {
+        Ok(output) => {
+            let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.push_str(&String::from_utf8_lossy(&output.stderr));
+            Some(text)
+        }
+        Err(_) => {
+            eprintln!("SKIPPED: {name} is not installed");
+            None
+        }
+    }
+}

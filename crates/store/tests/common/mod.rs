@@ -1,0 +1,311 @@
+//! What the store's tests share: seeds, a log that checks what it is given, a policy and a walk
+//! that gather a checkpoint in memory.
+#![expect(dead_code, reason = "no test file uses all of it")]
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stillpoint_store::{
+    Capture, CellPolicy, Change, Commit, CommitLog, LogRefused, NoPolicy, Phase, RecordImage,
+    Stamp, Store, StoreConfig, TableId, Worker,
+};
+
+/// Table and key.
+pub(crate) type Key = (u16, Vec<u8>);
+/// Tag and value.
+pub(crate) type Value = (u8, Vec<u8>);
+/// Contents of all tables.
+pub(crate) type Contents = BTreeMap<Key, Value>;
+
+/// Random numbers of one test (splitmix64).
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len + 8);
+        while out.len() < len {
+            out.extend_from_slice(&self.next().to_le_bytes());
+        }
+        out.truncate(len);
+        out
+    }
+}
+
+/// Runs a test for each of `count` seeds, or for the one in STORE_TEST_SEED; says which seed failed.
+pub(crate) fn for_seeds(count: u64, test: impl Fn(u64)) {
+    let given = std::env::var("STORE_TEST_SEED").ok();
+    let seeds: Vec<u64> = match given.and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=count).collect(),
+    };
+    for seed in seeds {
+        let failing = NameSeed(seed);
+        test(seed);
+        std::mem::forget(failing);
+    }
+}
+
+struct NameSeed(u64);
+
+impl Drop for NameSeed {
+    #[expect(clippy::print_stderr, reason = "how to repeat a failure")]
+    fn drop(&mut self) {
+        eprintln!("failed with STORE_TEST_SEED={}", self.0);
+    }
+}
+
+/// A store of the given limit and number of workers, with tables 0 and 1 of generation 1.
+pub(crate) fn store_of(max_memory_bytes: usize, workers: usize, seed: u64) -> Arc<Store> {
+    store_with(max_memory_bytes, workers, seed, Arc::new(NoPolicy))
+}
+
+pub(crate) fn store_with(
+    max_memory_bytes: usize,
+    workers: usize,
+    seed: u64,
+    policy: Arc<dyn CellPolicy>,
+) -> Arc<Store> {
+    let config = StoreConfig {
+        max_memory_bytes,
+        workers,
+        hash_seed: seed,
+        epoch: 1 + seed % 2,
+    };
+    let store = Arc::new(Store::new(&config, policy).expect("address space"));
+    for table in 0..2 {
+        store.set_table(TableId(table), 1).expect("address space");
+    }
+    store
+}
+
+/// All records of tables 0 and 1, by scanning.
+pub(crate) fn contents_of(worker: &mut Worker) -> Contents {
+    let mut contents = Contents::new();
+    for table in 0..2 {
+        let mut cursor = 0;
+        loop {
+            cursor = worker
+                .scan(TableId(table), cursor, 100, &mut |key, value| {
+                    contents.insert((table, key.to_vec()), (value.tag(), value.to_vec()));
+                })
+                .expect("the table exists");
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    contents
+}
+
+/// Compares without printing megabytes.
+#[track_caller]
+pub(crate) fn assert_same(got: &Contents, expected: &Contents, what: &str) {
+    for (key, value) in expected {
+        let found = got.get(key);
+        assert!(
+            found == Some(value),
+            "{what}: table {} key {:?}…({}) has {:?}, expected {:?}",
+            key.0,
+            &key.1[..key.1.len().min(16)],
+            key.1.len(),
+            found.map(brief),
+            brief(value)
+        );
+    }
+    let extra = got.keys().find(|key| !expected.contains_key(*key));
+    assert!(
+        extra.is_none(),
+        "{what}: unexpected key {:?}",
+        extra.map(|key| (key.0, &key.1[..key.1.len().min(16)]))
+    );
+}
+
+/// Tag, length and first bytes.
+pub(crate) fn brief(value: &Value) -> (u8, usize, &[u8]) {
+    (value.0, value.1.len(), &value.1[..value.1.len().min(16)])
+}
+
+/// What the logs of one store share.
+#[derive(Debug, Default)]
+pub(crate) struct LogState {
+    /// What replaying all commits so far gives.
+    pub(crate) replica: Contents,
+    /// Last gsn that wrote a key of a table's generation.
+    pub(crate) last: BTreeMap<(u32, Key), u64>,
+    /// Number of commits.
+    pub(crate) commits: u64,
+    /// Refuse the next commit.
+    pub(crate) refuse: bool,
+}
+
+/// A log that keeps a replica and checks the order of gsns. Deletions up to `closed` may be
+/// reclaimed.
+#[derive(Debug)]
+pub(crate) struct CheckingLog {
+    pub(crate) number: u8,
+    pub(crate) gsn: u64,
+    pub(crate) state: Arc<Mutex<LogState>>,
+    pub(crate) closed: Arc<AtomicU64>,
+}
+
+impl CheckingLog {
+    pub(crate) fn new(number: u8, state: &Arc<Mutex<LogState>>, closed: &Arc<AtomicU64>) -> Box<Self> {
+        Box::new(Self {
+            number,
+            gsn: 0,
+            state: state.clone(),
+            closed: closed.clone(),
+        })
+    }
+}
+
+impl CommitLog for CheckingLog {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.refuse) {
+            return Err(LogRefused("refused by the test".into()));
+        }
+        let touched = commit.touched.iter().map(|stamp| stamp.gsn()).max();
+        self.gsn = self.gsn.max(touched.unwrap_or(0)) + 1;
+        state.commits += 1;
+        assert!(!commit.writes.is_empty(), "nothing to log");
+        assert_eq!(commit.writes.len(), commit.writes.iter().count());
+        for write in commit.writes.iter() {
+            let key = (write.table, write.key.to_vec());
+            let of = (write.generation, key.clone());
+            let last = state.last.insert(of, self.gsn).unwrap_or(0);
+            assert!(last < self.gsn, "gsn {} after {last} for one key", self.gsn);
+            replay(&mut state.replica, key, write.change);
+        }
+        Ok(Stamp::new(self.gsn, self.number))
+    }
+
+    fn is_closed(&self, stamp: Stamp) -> bool {
+        stamp.is_none() || stamp.gsn() <= self.closed.load(Ordering::SeqCst)
+    }
+}
+
+/// Applies one logged change.
+pub(crate) fn replay(contents: &mut Contents, key: Key, change: Change<'_>) {
+    match change {
+        Change::Put { tag, value } => {
+            contents.insert(key, (tag, value.to_vec()));
+        }
+        Change::Delete => assert!(contents.remove(&key).is_some(), "deleted what was not there"),
+        Change::Patch(patches) => {
+            let (_, value) = contents.get_mut(&key).expect("patched what is not there");
+            for (offset, bytes) in patches {
+                assert!(offset <= value.len(), "a gap");
+                let end = offset + bytes.len();
+                value.resize(value.len().max(end), 0);
+                value[offset..end].copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+/// Gathers a checkpoint in memory: what writers hand out and what the walk finds.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    /// Generation, key, value.
+    records: Mutex<BTreeMap<(u32, Key), Value>>,
+    /// Records handed out by writers.
+    pub(crate) handed_out: AtomicU64,
+}
+
+impl Gathered {
+    fn take(&self, record: &RecordImage<'_>) {
+        let key = (record.table, record.key.to_vec());
+        let value = (record.value.tag(), record.value.to_vec());
+        let before = self.records.lock().insert((record.generation, key), value);
+        assert!(before.is_none(), "captured twice: {:?}", record.key);
+    }
+
+    /// What was gathered of the tables' present generations; nothing is left.
+    pub(crate) fn contents(&self, store: &Store) -> Contents {
+        let of_now = |generation: u32, key: &Key| {
+            store.generation(TableId(key.0)) == Some(generation)
+        };
+        let records = std::mem::take(&mut *self.records.lock());
+        records
+            .into_iter()
+            .filter(|((generation, key), _)| of_now(*generation, key))
+            .map(|((_, key), value)| (key, value))
+            .collect()
+    }
+}
+
+impl CellPolicy for Gathered {
+    fn wants_first_writes(&self) -> bool {
+        true
+    }
+    fn before_first_write(&self, _: usize, record: &RecordImage<'_>) {
+        self.handed_out.fetch_add(1, Ordering::Relaxed);
+        self.take(record);
+    }
+}
+
+struct Walk<'a> {
+    slot: usize,
+    to: &'a Gathered,
+}
+
+impl Capture for Walk<'_> {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.to.take(record);
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}
+
+/// The walk of a checkpoint: every slab, in the phase CAPTURE.
+pub(crate) fn walk(store: &Store, gathered: &Gathered) {
+    let slot = store.driver().windows().claim().expect("a free slot");
+    let mut walk = Walk { slot, to: gathered };
+    for slab in 0..store.slab_count() {
+        store.capture_unmarked(slab, &mut walk);
+    }
+    store.driver().windows().unclaim(slot);
+}
+
+/// A checkpoint from rest to rest; `at` is called right after each phase was entered.
+pub(crate) fn checkpoint(store: &Store, gathered: &Gathered, mut at: impl FnMut(Phase)) -> Contents {
+    gathered.contents(store);
+    for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
+        store.driver().advance(phase);
+        at(phase);
+    }
+    walk(store, gathered);
+    for phase in [Phase::Complete, Phase::Rest] {
+        store.driver().advance(phase);
+        at(phase);
+    }
+    gathered.contents(store)
+}

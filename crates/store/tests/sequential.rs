@@ -1,0 +1,473 @@
+//! One worker against a sequential model: declared, undeclared and batched transactions, errors,
+//! table flushes, checkpoints at any moment, new workers; values across all sizes of cells.
+
+mod common;
+
+use common::{
+    CheckingLog, Contents, Gathered, Key, LogState, Random, Value, assert_same, brief, contents_of,
+    for_seeds, store_with, walk,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stillpoint_store::{
+    KeySet, Mode, Phase, Procedure, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+};
+
+/// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
+const KEY_LENS: [usize; 18] = [
+    0, 1, 7, 8, 9, 15, 16, 17, 100, 1016, 1023, 1024, 1025, 2046, 2047, 2048, 65_535, 65_536,
+];
+/// The same for values: inline, a larger cell, large; chunks of 64 KiB.
+const VALUE_LENS: [usize; 20] = [
+    0, 1, 3, 4, 5, 11, 12, 13, 100, 2043, 2044, 2045, 4096, 16_376, 16_377, 65_535, 65_536, 65_537,
+    131_072, 1_000_000,
+];
+
+fn value_len(random: &mut Random) -> usize {
+    match random.below(40) {
+        0 => VALUE_LENS[random.below(VALUE_LENS.len())],
+        1..=3 => VALUE_LENS[random.below(VALUE_LENS.len() - 3)],
+        4 => random.below(200_000),
+        5..=12 => random.below(3_000),
+        13..=25 => 90 + random.below(30),
+        _ => random.below(24),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Get,
+    Put(u8, Vec<u8>),
+    Patch(usize, Vec<u8>),
+    Delete,
+}
+
+impl Op {
+    fn writes(&self) -> bool {
+        !matches!(self, Op::Get)
+    }
+}
+
+/// What an operation must answer.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Value(Option<Value>),
+    Done,
+    Outside(usize),
+    Existed(bool),
+}
+
+/// A transaction with the answers that it must get.
+struct Script {
+    ops: Vec<(Key, Op, Answer)>,
+    /// Length hints of the declaration.
+    hints: Vec<usize>,
+    abandon: bool,
+    slots: Vec<Slot>,
+    ended: Option<Result<Option<Stamp>, String>>,
+    /// Use `get`, `put` … with keys instead of slots.
+    by_key: bool,
+}
+
+impl Script {
+    /// Operations with their answers; `model` becomes what it is after a commit.
+    fn new(random: &mut Random, keys: &[Key], model: &mut Contents) -> Self {
+        let abandon = random.one_in(6);
+        let mut overlay: BTreeMap<Key, Option<Value>> = BTreeMap::new();
+        let mut ops = Vec::new();
+        let most = if random.one_in(10) { 60 } else { 6 };
+        let count = 1 + random.below(most);
+        for _ in 0..count {
+            let key = keys[random.below(keys.len())].clone();
+            let now = overlay.get(&key).cloned();
+            let now = now.unwrap_or_else(|| model.get(&key).cloned());
+            let op = random_op(random, now.as_ref());
+            let (next, answer) = apply(&op, now);
+            if op.writes() {
+                overlay.insert(key.clone(), next);
+            }
+            ops.push((key, op, answer));
+        }
+        if !abandon {
+            for (key, value) in overlay {
+                match value {
+                    Some(value) => model.insert(key, value),
+                    None => model.remove(&key),
+                };
+            }
+        }
+        let hints = ops.iter().map(|_| random.below(200)).collect();
+        Self {
+            ops,
+            hints,
+            abandon,
+            slots: Vec::new(),
+            ended: None,
+            by_key: random.one_in(2),
+        }
+    }
+
+    fn body(&self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for (at, ((table, key), op, expected)) in self.ops.iter().enumerate() {
+            let slot = if self.by_key {
+                let mode = if op.writes() { Mode::Write } else { Mode::Read };
+                tx.key(TableId(*table), key, mode)?
+            } else {
+                self.slots[at]
+            };
+            let answer = answer_of(tx, slot, op)?;
+            if answer != *expected {
+                let shown = |answer: &Answer| match answer {
+                    Answer::Value(Some(value)) => format!("{:?}", brief(value)),
+                    other => format!("{other:?}"),
+                };
+                panic!(
+                    "operation {at}, key of {} bytes: {}, expected {}",
+                    key.len(),
+                    shown(&answer),
+                    shown(expected)
+                );
+            }
+        }
+        if self.abandon {
+            return Err(TxError::abandon("the script says so"));
+        }
+        Ok(())
+    }
+
+    fn check_end(&self) {
+        let ended = self.ended.as_ref().expect("it ended");
+        match ended {
+            Ok(stamp) => {
+                assert!(!self.abandon);
+                let wrote = self.ops.iter().any(|(_, op, _)| op.writes());
+                assert!(wrote || stamp.is_none(), "a reader got a stamp");
+            }
+            Err(message) => {
+                assert!(self.abandon, "{message}");
+                assert!(message.contains("abandoned"), "{message}");
+            }
+        }
+    }
+}
+
+fn random_op(random: &mut Random, now: Option<&Value>) -> Op {
+    match random.below(10) {
+        0..=2 => Op::Get,
+        3 => Op::Delete,
+        4..=6 if now.is_some() || random.one_in(10) => {
+            let len = now.map_or(0, |value| value.1.len());
+            let offset = match random.below(8) {
+                0 => len,
+                1 => len + 1 + random.below(9),
+                _ => random.below(len + 1),
+            };
+            let count = match random.below(6) {
+                0 => 0,
+                1 => value_len(random).min(90_000),
+                _ => 1 + random.below(20),
+            };
+            Op::Patch(offset, random.bytes(count))
+        }
+        _ => {
+            let len = value_len(random);
+            Op::Put(random.next() as u8, random.bytes(len))
+        }
+    }
+}
+
+/// The value after an operation, and its answer.
+fn apply(op: &Op, now: Option<Value>) -> (Option<Value>, Answer) {
+    match op {
+        Op::Get => (now.clone(), Answer::Value(now)),
+        Op::Put(tag, bytes) => (Some((*tag, bytes.clone())), Answer::Done),
+        Op::Delete => (None, Answer::Existed(now.is_some())),
+        Op::Patch(offset, bytes) => match now {
+            Some((tag, mut value)) if *offset <= value.len() => {
+                let end = offset + bytes.len();
+                value.resize(value.len().max(end), 0);
+                value[*offset..end].copy_from_slice(bytes);
+                (Some((tag, value)), Answer::Done)
+            }
+            now => {
+                let len = now.as_ref().map_or(0, |value| value.1.len());
+                (now, Answer::Outside(len))
+            }
+        },
+    }
+}
+
+fn answer_of(tx: &mut Tx<'_>, slot: Slot, op: &Op) -> Result<Answer, TxError> {
+    Ok(match op {
+        Op::Get => Answer::Value(tx.value(slot).map(|value| (value.tag(), value.to_vec()))),
+        Op::Put(tag, bytes) => {
+            tx.put_slot(slot, *tag, bytes)?;
+            Answer::Done
+        }
+        Op::Delete => Answer::Existed(tx.delete_slot(slot)?),
+        Op::Patch(offset, bytes) => match tx.patch_slot(slot, *offset, bytes) {
+            Ok(()) => Answer::Done,
+            Err(TxError::PatchOutsideValue { len, .. }) => Answer::Outside(len),
+            Err(other) => return Err(other),
+        },
+    })
+}
+
+impl Procedure for Script {
+    fn declare(&mut self, keys: &mut KeySet) {
+        assert!(keys.is_empty());
+        self.slots.clear();
+        for ((key, op, _), hint) in self.ops.iter().zip(&self.hints) {
+            let mode = if op.writes() { Mode::Write } else { Mode::Read };
+            let slot = keys.push(TableId(key.0), &key.1, mode, *hint);
+            self.slots.push(slot);
+        }
+        assert_eq!(keys.len(), self.ops.len());
+        // By key, a declared key must be found writable if any operation writes it.
+        self.by_key = false;
+    }
+
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.body(tx)
+    }
+
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.ended = Some(result.map_err(|error| error.to_string()));
+    }
+}
+
+/// The store, the model, and what the steps of a test change.
+struct Bench {
+    random: Random,
+    store: Arc<Store>,
+    gathered: Arc<Gathered>,
+    worker: Option<Worker>,
+    logs: u8,
+    log_state: Arc<Mutex<LogState>>,
+    closed: Arc<AtomicU64>,
+    keys: Vec<Key>,
+    model: Contents,
+    /// The model at the last point of consistency, while a checkpoint is under way.
+    at_point: Option<Contents>,
+    generation: u32,
+}
+
+impl Bench {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let gathered = Arc::new(Gathered::default());
+        let store = store_with(512 << 20, 4, seed, gathered.clone());
+        let mut keys: Vec<Key> = KEY_LENS
+            .iter()
+            .map(|&len| (random.below(2) as u16, random.bytes(len)))
+            .collect();
+        for _ in 0..20 {
+            keys.push((random.below(2) as u16, random.bytes(8)));
+        }
+        // The same bytes in both tables.
+        keys.push((0, b"shared".to_vec()));
+        keys.push((1, b"shared".to_vec()));
+        Self {
+            random,
+            store,
+            gathered,
+            worker: None,
+            logs: 0,
+            log_state: Arc::default(),
+            closed: Arc::default(),
+            keys,
+            model: Contents::new(),
+            at_point: None,
+            generation: 1,
+        }
+    }
+
+    fn worker(&mut self) -> &mut Worker {
+        if self.worker.is_none() {
+            let log = CheckingLog::new(self.logs, &self.log_state, &self.closed);
+            self.logs += 1;
+            self.worker = Worker::new(self.store.clone(), log);
+        }
+        self.worker.as_mut().expect("a free slot")
+    }
+
+    fn step(&mut self) {
+        match self.random.below(40) {
+            0..=15 => self.undeclared(),
+            16..=31 => self.batch(),
+            32 => self.check(),
+            33 => self.refused(),
+            34 => self.move_phase(),
+            35 => self.worker().idle(),
+            36 => {
+                let now = self.log_state.lock().last.values().copied().max();
+                self.closed.store(now.unwrap_or(0), Ordering::SeqCst);
+            }
+            37 if self.random.one_in(4) => self.worker = None,
+            38 if self.random.one_in(4) => self.flush(),
+            _ => {
+                self.store.maintain();
+            }
+        }
+    }
+
+    fn undeclared(&mut self) {
+        let before = self.random.one_in(3).then(|| self.model.clone());
+        let mut script = Script::new(&mut self.random, &self.keys, &mut self.model);
+        script.by_key = true;
+        let ended = self.worker().transact_stamped(|tx| script.body(tx));
+        let ended = ended.map(|((), stamp)| stamp);
+        script.ended = Some(ended.map_err(|error| error.to_string()));
+        script.check_end();
+        if let (true, Some(before)) = (script.abandon, before) {
+            assert_same(&contents_of(self.worker()), &before, "after a rollback");
+        }
+    }
+
+    fn batch(&mut self) {
+        let count = 1 + self.random.below(12);
+        let mut scripts: Vec<Script> = (0..count)
+            .map(|_| Script::new(&mut self.random, &self.keys, &mut self.model))
+            .collect();
+        self.worker().execute(&mut scripts[..]);
+        for script in &scripts {
+            script.check_end();
+        }
+    }
+
+    /// A commit that the log refuses changes nothing.
+    fn refused(&mut self) {
+        let mut after = self.model.clone();
+        let script = Script::new(&mut self.random, &self.keys, &mut after);
+        self.log_state.lock().refuse = true;
+        let ended = self.worker().transact(|tx| {
+            let mut undeclared = Vec::new();
+            for (key, op, _) in &script.ops {
+                let mode = if op.writes() { Mode::Write } else { Mode::Read };
+                undeclared.push(tx.key(TableId(key.0), &key.1, mode)?);
+            }
+            for (slot, (_, op, _)) in undeclared.iter().zip(&script.ops) {
+                answer_of(tx, *slot, op)?;
+            }
+            Ok(())
+        });
+        let was_asked = !std::mem::take(&mut self.log_state.lock().refuse);
+        assert_eq!(ended.is_err(), was_asked, "{ended:?}");
+        assert!(!was_asked || matches!(ended, Err(TxError::Log(_))));
+        self.check();
+    }
+
+    fn move_phase(&mut self) {
+        let driver = self.store.driver();
+        match driver.now().phase() {
+            Phase::Rest => drop(driver.advance(Phase::Prepare)),
+            Phase::Prepare => {
+                driver.advance(Phase::Resolve);
+                self.at_point = Some(self.model.clone());
+            }
+            Phase::Resolve => drop(driver.advance(Phase::Capture)),
+            Phase::Capture => {
+                walk(&self.store, &self.gathered);
+                driver.advance(Phase::Complete);
+                let captured = self.gathered.contents(&self.store);
+                if let Some(expected) = self.at_point.take() {
+                    assert_same(&captured, &expected, "the checkpoint");
+                }
+            }
+            Phase::Complete => drop(driver.advance(Phase::Rest)),
+        }
+    }
+
+    /// Table 1 gets a new generation. What a checkpoint under way has of the old one is for nobody.
+    fn flush(&mut self) {
+        let quiesced = self.store.driver().quiesce();
+        self.generation += 1;
+        let table = TableId(1);
+        let set = self.store.set_table(table, self.generation);
+        set.expect("address space");
+        drop(quiesced);
+        assert_eq!(self.store.generation(table), Some(self.generation));
+        self.model.retain(|key, _| key.0 == 0);
+        self.log_state.lock().replica.retain(|key, _| key.0 == 0);
+        if let Some(expected) = &mut self.at_point {
+            expected.retain(|key, _| key.0 == 0);
+        }
+    }
+
+    fn check(&mut self) {
+        let contents = contents_of(self.worker());
+        assert_same(&contents, &self.model, "the store");
+        assert_same(&self.log_state.lock().replica, &self.model, "the log");
+        for table in 0..2 {
+            let count = self.model.keys().filter(|key| key.0 == table).count();
+            assert_eq!(self.store.record_count(TableId(table)), count as u64);
+        }
+        let key = self.keys[self.random.below(self.keys.len())].clone();
+        let mut value = vec![0xaa];
+        let seen = self.worker().read(TableId(key.0), &key.1, &mut value);
+        let seen = seen.expect("the table exists");
+        let found = seen.map(|seen| (seen.tag, value.split_off(1)));
+        assert_eq!(
+            found.as_ref().map(brief),
+            self.model.get(&key).map(brief),
+            "a read without lock"
+        );
+        assert_eq!(value, [0xaa], "what was in the buffer stays");
+    }
+}
+
+#[test]
+fn every_operation_answers_as_the_model_does() {
+    for_seeds(24, |seed| {
+        let mut bench = Bench::new(seed);
+        for _ in 0..400 {
+            bench.step();
+        }
+        bench.check();
+        // Finish a checkpoint that is under way, and take a whole one.
+        for _ in 0..10 {
+            bench.move_phase();
+        }
+        bench.check();
+    });
+}
+
+#[test]
+fn several_mebibytes_in_one_value() {
+    for_seeds(2, |seed| {
+        let mut random = Random::new(seed);
+        let gathered = Arc::new(Gathered::default());
+        let store = store_with(256 << 20, 4, seed, gathered);
+        let (state, closed) = (Arc::default(), Arc::default());
+        let log = CheckingLog::new(0, &state, &closed);
+        let mut worker = Worker::new(store.clone(), log).expect("a free slot");
+        let mut model = random.bytes(3 << 20);
+        let table = TableId(0);
+        worker
+            .transact(|tx| tx.put(table, b"k", 7, &model))
+            .expect("memory");
+        for _ in 0..60 {
+            let offset = random.below(model.len() + 1);
+            let len = match random.below(3) {
+                0 => random.below(300_000),
+                _ => random.below(100),
+            };
+            let patch = random.bytes(len);
+            worker
+                .transact(|tx| tx.patch(table, b"k", offset, &patch))
+                .expect("memory");
+            model.resize(model.len().max(offset + len), 0);
+            model[offset..offset + len].copy_from_slice(&patch);
+            let mut got = Vec::new();
+            let seen = worker.read(table, b"k", &mut got).expect("a table");
+            assert_eq!(seen.map(|seen| seen.tag), Some(7));
+            assert!(got == model);
+        }
+        assert!(
+            store.held_bytes() < 64 << 20,
+            "replaced chunks are used again"
+        );
+    });
+}
