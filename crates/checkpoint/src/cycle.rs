@@ -12,7 +12,8 @@ use std::sync::Arc;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, JoinHandle, spawn};
 use stillpoint_store::{
-    Capture, Checkpointer, Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink, Store,
+    Bug, Capture, Checkpointer, Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
+    Store,
 };
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
@@ -292,6 +293,9 @@ impl Walk {
                 return;
             }
             hand.pause();
+            if self.is_abandoned() && self.store.driver().has_planted(Bug::MarksForgotten) {
+                return;
+            }
             self.scheme.capture(&self.store, unit, &mut hand);
             Progress::add(&self.progress.units_done, 1);
         }

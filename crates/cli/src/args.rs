@@ -81,7 +81,7 @@ Example:
         json: bool,
     },
     /// Run experiments and make their report
-    Lab(stillpoint_lab::LabArgs),
+    Lab(stillpoint_lab::cli::LabArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]

@@ -1,2 +1,47 @@
-//! The one binary, `stillpoint`.
-fn main() {}
+//! The one binary, `stillpoint`: serve, check, inspect, dump, restore, lab.
+
+mod args;
+mod error;
+mod offline;
+mod serve;
+mod units;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::error::CliError;
+
+/// Exit code of `check` for a damaged directory, and of any command that meets damage.
+const DAMAGED: u8 = 1;
+/// Exit code of everything else that went wrong.
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut output = std::io::stdout().lock();
+    let result = match &cli.command {
+        Command::Serve(args) => serve::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Check { dir, json } => offline::check(dir, *json, &mut output),
+        Command::Inspect { dir, json } => offline::inspect(dir, *json, &mut output),
+        Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
+        Command::Restore { dir, checkpoint, to, json } => {
+            offline::restore(dir, *checkpoint, to, *json, &mut output)
+        }
+        Command::Lab(args) => match stillpoint_lab::cli::run(args, &mut output) {
+            Ok(true) => Ok(ExitCode::SUCCESS),
+            Ok(false) => Ok(ExitCode::from(DAMAGED)),
+            Err(error) => Err(CliError::Lab(error.to_string())),
+        },
+    };
+    result.unwrap_or_else(|error| {
+        // A reader that has seen enough of a dump is no failure.
+        if error.is_broken_pipe() {
+            return ExitCode::SUCCESS;
+        }
+        let _ = writeln!(std::io::stderr(), "stillpoint: {error}");
+        ExitCode::from(if error.is_damage() { DAMAGED } else { FAILED })
+    })
+}

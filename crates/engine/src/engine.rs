@@ -152,6 +152,7 @@ impl Engine {
             &*environment.clock,
             progress,
         )?;
+        plan.trim()?;
         let journal_row = crate::journal_row(&config.journal)?;
         let journal = Self::open_journal(&config, &disk, &plan.manifest, incarnation, plan.gsn_floor)?;
         let shared = Arc::new(Shared {

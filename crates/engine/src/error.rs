@@ -27,6 +27,33 @@ pub enum Error {
         #[source]
         source: stillpoint_format::manifest::ManifestError,
     },
+    /// There is no store in the directory.
+    #[error("{} holds no store: give the data directory of a server or engine", .0.display())]
+    NoStore(PathBuf),
+    /// The directory has no checkpoint of that epoch.
+    #[error("{} has no checkpoint {epoch}; it has {known:?}", dir.display())]
+    NoSuchCheckpoint {
+        /// The data directory.
+        dir: PathBuf,
+        /// The epoch asked for.
+        epoch: u64,
+        /// The epochs there are.
+        known: Vec<u64>,
+    },
+    /// A partial checkpoint cannot be restored alone.
+    #[error("checkpoint {epoch} of {} is partial: choose a full one", dir.display())]
+    NotFull {
+        /// The data directory.
+        dir: PathBuf,
+        /// The epoch asked for.
+        epoch: u64,
+    },
+    /// The directory to be made exists and holds something.
+    #[error("{} is not empty: name a directory that does not exist", .0.display())]
+    NotEmpty(PathBuf),
+    /// What was dumped could not be written.
+    #[error("writing the dump: {0}")]
+    Output(std::io::Error),
     /// A setting cannot be used.
     #[error("setting {setting}: {reason}")]
     Config {

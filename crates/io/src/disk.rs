@@ -116,7 +116,9 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Cuts or extends (with zeros) the file.
     fn set_len(&self, len: u64) -> DiskResult<()>;
     /// Reserves space up to `len` and extends the length to it, reading as zeros, so that later
-    /// writes below `len` change no metadata. Never shortens the file. Disk-full shows here.
+    /// writes below `len` need no new space and no new length. (File systems still note, at the
+    /// first flush of a reserved block, that it now holds data; overwriting old bytes is what
+    /// changes no metadata at all.) Never shortens the file. Disk-full shows here.
     /// Where the file system cannot reserve, zeros are written beyond the present end; then no
     /// other thread may write there at the same time.
     fn allocate(&self, len: u64) -> DiskResult<()>;

@@ -257,3 +257,37 @@ impl Drop for LockGuard {
         let _ = self.file.unlock();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, RealClock};
+    use std::time::Duration;
+
+    #[test]
+    fn a_flush_that_waits_for_a_failing_one_fails_too() {
+        let state = Arc::new(FlushState::default());
+        let running = Arc::new(AtomicBool::new(false));
+        let first = {
+            let (state, running) = (state.clone(), running.clone());
+            crate::spawn("first", move || {
+                state.flush(|| {
+                    running.store(true, Ordering::Release);
+                    RealClock.sleep(Duration::from_millis(20));
+                    Err(io::Error::other("the only report of the failure"))
+                })
+            })
+            .expect("thread starts")
+        };
+        // Acquire: pairs with the Release in the thread.
+        while !running.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        let second = state.flush(|| Ok(()));
+        assert!(
+            second.is_err(),
+            "the kernel would have said that all is well"
+        );
+        assert!(first.join().expect("no panic").is_err());
+    }
+}

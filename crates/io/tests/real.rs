@@ -83,6 +83,25 @@ fn direct_and_buffered_handles_see_the_same_bytes() {
     }
 }
 
+/// procfs has no `O_DIRECT`.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_system_that_refuses_direct_access_is_read_through_the_cache() {
+    let (scratch, disk) = scratch();
+    symlink("/proc/version", scratch.path().join("data/version")).expect("link");
+    let read = |caching| {
+        let file = disk
+            .open(Path::new("version"), OpenMode::Read, caching)
+            .expect("open");
+        let mut buf = AlignedBuf::zeroed(DIRECT_ALIGN);
+        let n = file.read_at(&mut buf, 0).expect("read");
+        buf[..n].to_vec()
+    };
+    let bytes = read(Caching::Direct);
+    assert!(bytes.starts_with(b"Linux"));
+    assert_eq!(bytes, read(Caching::Buffered));
+}
+
 #[test]
 fn a_second_lock_is_refused_until_the_first_is_dropped() {
     let (scratch, disk) = scratch();

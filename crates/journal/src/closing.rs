@@ -16,10 +16,11 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::Mutex;
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
+
+use crate::monitor::Monitor;
 
 /// A dependency that a record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ struct Marks {
 pub(crate) struct Closing {
     marks: Box<[CachePadded<Marks>]>,
     /// Per log, what its flushed but not yet closed records wait for.
-    waiting: Mutex<Box<[VecDeque<Named>]>>,
+    waiting: Monitor<Box<[VecDeque<Named>]>>,
     floor: u64,
 }
 
@@ -55,7 +56,7 @@ impl Closing {
         };
         Closing {
             marks: (0..logs).map(mark).collect(),
-            waiting: Mutex::new((0..logs).map(|_| VecDeque::new()).collect()),
+            waiting: Monitor::new((0..logs).map(|_| VecDeque::new()).collect()),
             floor,
         }
     }
@@ -152,7 +153,7 @@ impl Closing {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -15,6 +15,11 @@
 
 use crate::monitor::Monitor;
 
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, shuttle))]
+mod models;
+
 /// The right to flush one log.
 #[derive(Debug, Default)]
 pub(crate) struct GroupCommit {

@@ -10,7 +10,6 @@
 //! | `reader`, `cut` | after a crash: what is valid, and what of it is kept |
 //! | `replay` | the kept writes in rounds, by key |
 
-#[cfg(not(any(loom, shuttle)))]
 mod closing;
 #[cfg(not(any(loom, shuttle)))]
 mod cut;

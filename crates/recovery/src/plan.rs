@@ -60,3 +60,18 @@ pub fn plan(
         logs,
     })
 }
+
+impl Plan {
+    /// Removes from disk what the plan has cut away. Its manifest must be durable.
+    ///
+    /// # Errors
+    /// The disk's. It can be begun again.
+    pub fn trim(&self) -> Result<(), RecoveryError> {
+        Ok(self.logs.trim()?)
+    }
+
+    /// Bytes of log that replay will read.
+    pub fn replay_bytes(&self) -> u64 {
+        self.logs.replay_bytes()
+    }
+}

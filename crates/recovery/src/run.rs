@@ -44,8 +44,7 @@ pub struct RecoverySummary {
     pub replay_time: Duration,
 }
 
-/// Fills an empty store with what the plan says. The plan's manifest must be durable: what it cuts
-/// away from the logs is removed from disk here.
+/// Fills an empty store with what the plan says. Changes nothing on disk.
 ///
 /// # Errors
 /// Damage that shows only now, too little memory, or a disk that refuses. The store is of no use
@@ -62,7 +61,6 @@ pub fn run(
     let mut summary = RecoverySummary::default();
     load(disk, plan, store, threads, clock, report, &mut summary)?;
     replay(plan, store, threads, clock, report, &mut summary)?;
-    plan.logs.trim()?;
     Ok(summary)
 }
 

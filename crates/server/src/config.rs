@@ -20,8 +20,6 @@ pub struct ServerConfig {
     pub port: u16,
     /// Event loops; each takes one core.
     pub threads: usize,
-    /// True: a reply is sent only once its commit, and all it has read, is durable.
-    pub strict: bool,
     /// Password of the default user.
     pub requirepass: Option<String>,
     /// False lets remote clients in without a password.
@@ -44,12 +42,6 @@ pub struct ServerConfig {
     pub slow_reader_s: u64,
     /// Seconds that clients are given to take their last replies at shutdown.
     pub drain_s: u64,
-    /// The memory limit of the store, for `INFO` and `CONFIG GET`; 0: none.
-    pub max_memory_bytes: u64,
-    /// Seconds between checkpoints, for `CONFIG GET save`; 0: none by time.
-    pub checkpoint_every_s: u64,
-    /// The data directory, for `CONFIG GET dir`.
-    pub data_dir: String,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
@@ -62,20 +54,18 @@ impl fmt::Debug for ServerConfig {
             .field("bind", &self.bind)
             .field("port", &self.port)
             .field("threads", &self.threads)
-            .field("strict", &self.strict)
             .field("requirepass", &self.requirepass.as_ref().map(|_| "…"))
             .finish_non_exhaustive()
     }
 }
 
 impl ServerConfig {
-    /// The defaults of `stillpoint serve`: 127.0.0.1:6379, relaxed, no password.
+    /// The defaults of `stillpoint serve`: 127.0.0.1:6379, no password.
     pub fn new(clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         Self {
             bind: "127.0.0.1".to_owned(),
             port: 6379,
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
-            strict: false,
             requirepass: None,
             protected_mode: true,
             maxclients: 10_000,
@@ -87,9 +77,6 @@ impl ServerConfig {
             client_memory_bytes: 4 << 30,
             slow_reader_s: 60,
             drain_s: 5,
-            max_memory_bytes: 0,
-            checkpoint_every_s: 60,
-            data_dir: "./data".to_owned(),
             clock,
             rng,
         }

@@ -87,7 +87,12 @@ impl Ctx<'_> {
     }
 
     /// The value of the `i`-th key, unless it is missing or expired.
-    pub(crate) fn lookup<'t>(&mut self, tx: &'t mut Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
+    pub(crate) fn lookup<'t>(
+        &mut self,
+        tx: &'t mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+    ) -> Option<Entry<'t>> {
         let entry = Entry::new(tx.value(self.slot(i))?);
         if entry.is_expired(self.local.now_ms) {
             if self.local.expired.len() < NOTED_MAX {
@@ -160,7 +165,9 @@ impl Ctx<'_> {
         expire_at_ms: Option<u64>,
     ) -> Result<(), TxError> {
         let slot = self.slot(i);
-        let Some(value) = tx.value(slot) else { return Ok(()) };
+        let Some(value) = tx.value(slot) else {
+            return Ok(());
+        };
         if expire_at_ms.is_some_and(|at| at <= self.local.now_ms) {
             return self.delete(tx, i);
         }
@@ -178,9 +185,13 @@ impl Ctx<'_> {
 
     /// Keeps the count of keys with an expiry.
     fn note_expiry(&mut self, tx: &mut Tx<'_>, slot: Slot, will_have: bool) {
-        let has = tx.value(slot).is_some_and(|old| old.tag() & HAS_EXPIRY != 0);
+        let has = tx
+            .value(slot)
+            .is_some_and(|old| old.tag() & HAS_EXPIRY != 0);
         if has != will_have {
-            self.local.stats.expiring_changed(self.client.db, if will_have { 1 } else { -1 });
+            self.local
+                .stats
+                .expiring_changed(self.client.db, if will_have { 1 } else { -1 });
         }
     }
 

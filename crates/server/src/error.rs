@@ -9,7 +9,9 @@ use stillpoint::{Error as EngineError, TxError};
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; is another server running there? choose another with --port or --bind")]
+    #[error(
+        "cannot listen on {address}: {source}; is another server running there? choose another with --port or --bind"
+    )]
     Bind {
         /// The address asked for.
         address: SocketAddr,
@@ -30,7 +32,9 @@ pub enum ServerError {
         source: std::io::Error,
     },
     /// Commits could not be made durable: nothing more is acknowledged.
-    #[error("the log could not be flushed ({0}); commits that were not acknowledged may be lost; restart after the disk is repaired")]
+    #[error(
+        "the log could not be flushed ({0}); commits that were not acknowledged may be lost; restart after the disk is repaired"
+    )]
     Flush(String),
     /// A thread could not be started or panicked.
     #[error("{0}")]
@@ -97,9 +101,7 @@ impl CmdError {
 impl From<TxError> for CmdError {
     fn from(error: TxError) -> Self {
         Self::Store(match error {
-            TxError::Memory(_) => {
-                "OOM command not allowed when used memory > 'maxmemory'.".into()
-            }
+            TxError::Memory(_) => "OOM command not allowed when used memory > 'maxmemory'.".into(),
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
             error => format!("ERR {error}").into(),
         })

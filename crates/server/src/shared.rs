@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 
 use parking_lot::{Mutex, MutexGuard};
 
+use stillpoint::Durability;
+
 use crate::auth::Auth;
 use crate::command::{COMMANDS, Lookup};
 use crate::config::{DATABASES, Db, ServerConfig};
@@ -37,7 +39,9 @@ pub(crate) struct Gate {
 
 impl Gate {
     fn new(workers: usize) -> Self {
-        Self { places: (0..workers).map(|_| Mutex::new(())).collect() }
+        Self {
+            places: (0..workers).map(|_| Mutex::new(())).collect(),
+        }
     }
 
     /// Lets event loop `worker` execute commands.
@@ -109,10 +113,14 @@ impl Shared {
         stopping: Arc<AtomicBool>,
         mailboxes: Mailboxes,
     ) -> Self {
-        let workers: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerStats::new())).collect();
+        let workers: Vec<_> = (0..config.threads)
+            .map(|_| Arc::new(WorkerStats::new()))
+            .collect();
         let auth = Auth::default();
         auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
-        let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
+        let run_id = (0..3)
+            .map(|_| format!("{:016x}", config.rng.next_u64()))
+            .collect::<String>();
         Self {
             params: Params {
                 maxclients: AtomicUsize::new(config.maxclients),
@@ -164,7 +172,10 @@ impl Shared {
         let changes: i64 = self.workers.iter().map(|w| w.expiring(db)).sum();
         // Relaxed: a count for people.
         let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
-        (base + changes).max(0).cast_unsigned().min(self.databases.len(db))
+        (base + changes)
+            .max(0)
+            .cast_unsigned()
+            .min(self.databases.len(db))
     }
 
     /// Makes `count` the present number of keys with an expiry.
@@ -190,6 +201,11 @@ impl Shared {
             usize::MAX => 0,
             bytes => bytes as u64,
         }
+    }
+
+    /// True if a reply leaves only once its commit, and all it has read, is durable.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.databases.engine.config().durability == Durability::Strict && self.has_journal()
     }
 
     /// True if commits are logged.

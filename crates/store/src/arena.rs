@@ -45,6 +45,11 @@ pub(crate) enum Kind {
     Record = 1,
     /// Chunks and tables of large values, and long keys.
     Block = 2,
+    /// Locks of keys without a value, made beyond the memory limit so that reads and deletions go
+    /// on. No value is kept inside of them, and the transactions under way bound their number.
+    Lock = 3,
+    /// Long keys of such locks.
+    LockKey = 4,
 }
 
 /// More memory was asked for than the limit allows.
@@ -204,6 +209,13 @@ impl Arena {
         slab.map_or(0, |slab| PoolKey::of(slab.load(Relaxed)).owner)
     }
 
+    /// What the cell is for.
+    pub(crate) fn is_of_kind(&self, number: u64, kind: Kind) -> bool {
+        // Relaxed: as in `owner_of`.
+        let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);
+        slab.is_some_and(|slab| PoolKey::of(slab.load(Relaxed)).kind == kind as u8)
+    }
+
     /// Bytes held by slabs and by what else counts against the limit.
     pub(crate) fn held_bytes(&self) -> usize {
         self.slabs_held.load(Relaxed) * SLAB_BYTES + self.other_bytes.load(Relaxed)
@@ -242,7 +254,7 @@ impl Arena {
             held: self.held_bytes(),
             limit,
         };
-        if full.held + SLAB_BYTES > limit {
+        if full.held + SLAB_BYTES > limit && key.kind < Kind::Lock as u8 {
             return Err(full);
         }
         let index = match pools.free_slabs.pop() {

@@ -10,6 +10,7 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::lock_word;
 
+use crate::arena::Kind;
 use crate::blob::{self, Blob};
 use crate::cell::{INLINE_VALUE_BYTES_MAX, Record};
 use crate::commit_log::{Commit, WriteSet};
@@ -17,6 +18,7 @@ use crate::error::TxError;
 use crate::locking::LockState;
 use crate::pending::{NONE, OpKind};
 use crate::phase::PhaseWord;
+use crate::planted::Bug;
 use crate::stamp::ABSENT;
 use crate::store::{MARK, mark_of};
 use crate::worker::Worker;
@@ -44,7 +46,12 @@ impl Worker {
     /// Commits and releases all locks; gives the stamp, `None` if nothing was written. Inside a
     /// window. After an error the caller rolls back.
     pub(crate) fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
-        let phase = self.store.driver().now();
+        let driver = self.store.driver();
+        let phase = if driver.has_planted(Bug::PhaseReadBeforeLocks) {
+            self.begun
+        } else {
+            driver.now()
+        };
         self.touched.clear();
         self.written.clear();
         for (slot, held) in self.held.iter().enumerate() {
@@ -139,12 +146,15 @@ impl Worker {
                 OpKind::Delete => continue,
                 OpKind::Put => {
                     let len = self.pending.len_of(&op);
-                    if len <= cell.inline_capacity() {
+                    let absent = held.stamp_word & ABSENT != 0;
+                    let arena = &self.store.memory().arena;
+                    let is_lock = absent && arena.is_of_kind(held.cell, Kind::Lock);
+                    if len <= cell.inline_capacity() && !is_lock {
                         continue;
                     }
-                    let absent = held.stamp_word & ABSENT != 0;
                     if absent && len <= INLINE_VALUE_BYTES_MAX {
-                        Prepared::Cell(self.new_cell(key, len, Some(self.priority), phase)?)
+                        let locked_by = Some(self.priority);
+                        Prepared::Cell(self.new_cell(key, len, locked_by, phase, Kind::Record)?)
                     } else {
                         let Self {
                             store,
@@ -232,8 +242,10 @@ impl Worker {
             // Acquire: partner of the Release in `unlatch`; who set the mark has read the value.
             // Not yet set may be stale: the slow path looks again under the latch.
             let mark = lock_word::status(cell.lock().load(Acquire)) & MARK;
-            if mark != mark_of(phase.epoch()) {
-                self.first_write(slot, phase);
+            if mark != mark_of(phase.epoch())
+                && !self.store.driver().has_planted(Bug::HandOutAfterInstall)
+            {
+                self.first_write(slot, first, phase);
             }
         }
         let op = *self.pending.op(first).expect("written");
@@ -258,6 +270,9 @@ impl Worker {
                 let owner = self.store.memory().arena.owner_of(held.cell);
                 self.reclaim.retire_blob(owner, blob);
             }
+        }
+        if self.store.driver().has_planted(Bug::HandOutAfterInstall) {
+            self.first_write(slot, first, phase);
         }
         let change = i64::from(was_absent) - i64::from(op.kind == OpKind::Delete);
         if change != 0 {
@@ -304,8 +319,11 @@ impl Worker {
     /// The first commit after the point of consistency that changes this record: the checkpoint
     /// gets the old value, unless the capture was here before.
     #[cold]
-    fn first_write(&self, slot: usize, phase: PhaseWord) {
+    fn first_write(&self, slot: usize, first: u32, phase: PhaseWord) {
         let cell = self.store.cell(self.held[slot].cell);
+        if self.breaks_first_write(slot, first) {
+            return;
+        }
         let mark = mark_of(phase.epoch());
         let status = lock_word::status(lock_word::latch(cell.lock()));
         if status & MARK != mark
@@ -321,5 +339,14 @@ impl Worker {
             self.store.policy().before_first_write(self.number, &image);
         }
         lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
+    }
+
+    /// What planted bugs leave out.
+    fn breaks_first_write(&self, slot: usize, first: u32) -> bool {
+        let driver = self.store.driver();
+        let was_absent = self.held[slot].stamp_word & ABSENT != 0;
+        let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
+        driver.has_planted(Bug::InsertWithoutMark) && was_absent
+            || driver.has_planted(Bug::DeleteWithoutHandOut) && deletes()
     }
 }

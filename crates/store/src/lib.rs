@@ -33,6 +33,7 @@ mod load;
 mod locking;
 mod pending;
 mod phase;
+mod planted;
 mod policy;
 mod reclaim;
 mod scan;
@@ -50,6 +51,7 @@ pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
 pub use load::{Loader, Replayed};
 pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced, Turn};
+pub use planted::Bug;
 pub use policy::{
     Capture, CellPolicy, Checkpointer, Demand, KeptValue, NoPolicy, Outcome, PointOfConsistency,
     RecordImage, Sink,

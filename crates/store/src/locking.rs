@@ -365,7 +365,12 @@ impl Worker {
         let number = {
             // A commit sets the mark anew if the epoch has changed by then.
             let phase = self.store.driver().now();
-            self.new_cell(index, declared.value_len as usize, None, phase)?
+            let len = declared.value_len as usize;
+            match self.new_cell(index, len, None, phase, Kind::Record) {
+                // To read the absence of a value, or to remove nothing, needs a lock all the same.
+                Err(TxError::Memory(_)) => self.new_cell(index, 0, None, phase, Kind::Lock)?,
+                made => made?,
+            }
         };
         let key = self.keys.key(index);
         let store = &self.store;
@@ -401,6 +406,7 @@ impl Worker {
         value_len: usize,
         locked_by: Option<Priority>,
         phase: PhaseWord,
+        kind: Kind,
     ) -> Result<u64, TxError> {
         let declared = self.keys.keys[index];
         let table = self.tables.get(declared.table).expect("resolved").clone();
@@ -412,17 +418,14 @@ impl Worker {
         let bytes = cell_bytes(key.len(), value_len, 1);
         let number = self
             .cache
-            .allocate(arena, table.owner, Kind::Record, bytes)?;
+            .allocate(arena, table.owner, kind, bytes)?;
         let (code, block_bytes) = Cell::key_code_for(key);
         let block = match block_bytes {
             None => 0,
             Some(bytes) => {
-                match self.cache.allocate(
-                    arena,
-                    table.owner,
-                    Kind::Block,
-                    bytes.next_multiple_of(8),
-                ) {
+                let kind = if kind == Kind::Lock { Kind::LockKey } else { Kind::Block };
+                let bytes = bytes.next_multiple_of(8);
+                match self.cache.allocate(arena, table.owner, kind, bytes) {
                     Ok(block) => block,
                     Err(full) => {
                         self.cache.free(arena, number);

@@ -17,6 +17,8 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{CachePadded, Windows};
 
+use crate::planted::{Bug, Planted};
+
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -83,6 +85,7 @@ pub struct PhaseDriver {
     windows: Windows,
     moving: Mutex<()>,
     turn: Mutex<()>,
+    planted: Planted,
 }
 
 /// The right to move the phases, from rest to rest.
@@ -98,12 +101,25 @@ impl PhaseDriver {
             windows: Windows::new(workers),
             moving: Mutex::new(()),
             turn: Mutex::new(()),
+            planted: Planted::default(),
         }
     }
 
     /// The right to take a checkpoint, held until it is over; `None` while another has it.
     pub fn try_turn(&self) -> Option<Turn<'_>> {
         self.turn.try_lock().map(|held| Turn { _held: held })
+    }
+
+    /// Plants a bug, for a test that shows that it is found.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant(&self, bug: Bug) {
+        self.planted.plant(bug);
+    }
+
+    /// True if a test planted this bug.
+    #[inline]
+    pub fn has_planted(&self, bug: Bug) -> bool {
+        self.planted.has(bug)
     }
 
     /// The workers' windows.
@@ -137,7 +153,11 @@ impl PhaseDriver {
         // An exchange of the changed bits only: the gate may be opened at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !GATE, SeqCst);
         drop(moving);
-        self.windows.wait_grace();
+        if !(self.has_planted(Bug::NoGracePeriod)
+            && matches!(phase, Phase::Resolve | Phase::Capture))
+        {
+            self.windows.wait_grace();
+        }
         next
     }
 

@@ -14,6 +14,7 @@ use crate::arena::{Arena, CellCache, Kind};
 use crate::blob;
 use crate::cell::Cell;
 use crate::phase::PhaseDriver;
+use crate::planted::Bug;
 use crate::policy::{Capture, CellPolicy, KeptValue, RecordImage};
 use crate::reclaim::Absent;
 use crate::table::{Table, TableId};
@@ -319,7 +320,7 @@ impl Store {
             return;
         }
         let status = lock_word::status(lock_word::latch(cell.lock()));
-        if status & MARK != mark {
+        if status & MARK != mark || self.driver.has_planted(Bug::MarkNotSeenUnderLatch) {
             self.emit_cell(table, cell, key, to);
         }
         lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
@@ -373,7 +374,7 @@ impl Store {
         let Some((owner, kind, cells)) = self.memory.arena.slab(slab) else {
             return 0;
         };
-        if kind != Kind::Record as u8 {
+        if kind != Kind::Record as u8 && kind != Kind::Lock as u8 {
             return 0;
         }
         let Some(table) = self.owner(owner) else {

@@ -15,6 +15,8 @@ use crate::error::TxError;
 use crate::keys::{KeySet, Mode};
 use crate::locking::Held;
 use crate::pending::Pending;
+use crate::phase::PhaseWord;
+use crate::planted::Bug;
 use crate::reclaim::Reclaim;
 use crate::store::Store;
 use crate::table::{Table, TableId};
@@ -97,6 +99,8 @@ pub struct Worker {
     /// Window slot, and the number by which schemes know the worker.
     pub(crate) number: usize,
     pub(crate) in_window: bool,
+    /// The phase in which the transaction began, if a planted bug asks for it.
+    pub(crate) begun: PhaseWord,
     pub(crate) log: Box<dyn CommitLog>,
     pub(crate) tables: Tables,
     pub(crate) cache: CellCache,
@@ -136,11 +140,13 @@ impl Worker {
         let wants_dependencies = log.wants_dependencies();
         let mut reclaim = Reclaim::default();
         reclaim.adopt(store.orphans());
+        let begun = store.driver().now();
         Some(Self {
             keys: KeySet::new(store.hasher()),
             store,
             number,
             in_window: false,
+            begun,
             log,
             tables: Tables { version, tables },
             cache: CellCache::default(),
@@ -271,12 +277,22 @@ impl Worker {
         }
     }
 
+    /// Remembers the phase in which a transaction begins, for a planted bug that commits in it.
+    #[inline]
+    fn note_phase(&mut self) {
+        let driver = self.store.driver();
+        if driver.has_planted(Bug::PhaseReadBeforeLocks) {
+            self.begun = driver.now();
+        }
+    }
+
     fn run_declared<B: Batch + ?Sized>(
         &mut self,
         keys: std::ops::Range<usize>,
         batch: &mut B,
         index: usize,
     ) -> Result<Option<Stamp>, TxError> {
+        self.note_phase();
         self.first_key = keys.start;
         self.priority = Priority::DECLARED;
         if keys.len() == 1 && self.keys.keys[keys.start].mode == Mode::Read {
@@ -332,6 +348,7 @@ impl Worker {
             self.keys.clear();
             self.first_key = 0;
             self.priority = Priority::undeclared(age);
+            self.note_phase();
             self.store
                 .begin_transaction(self.number, self.tables.version);
             let ran = body(&mut Tx::new(self));

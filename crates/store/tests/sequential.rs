@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    CheckingLog, Contents, Gathered, Key, LogState, Random, Value, assert_same, brief, contents_of,
+    CheckingLog, Contents, Gathered, Key, LogState, Random, Value, assert_same, brief, contents_of, env_or,
     for_seeds, store_with, walk,
 };
 use parking_lot::Mutex;
@@ -420,7 +420,7 @@ impl Bench {
 
 #[test]
 fn every_operation_answers_as_the_model_does() {
-    for_seeds(24, |seed| {
+    for_seeds(env_or("STORE_TEST_SEEDS", 10), |seed| {
         let mut bench = Bench::new(seed);
         for _ in 0..400 {
             bench.step();

@@ -5,5 +5,7 @@
 //! checkpoint. Everything follows from seeds, which a failure prints.
 
 mod files;
+mod memory;
 mod model;
+mod traps;
 mod world;

@@ -470,7 +470,7 @@ fn the_scan_looks_at_every_later_batch() {
         let at = segment.len() as u64;
         segment.extend_from_slice(&batch(&header, at, number, flushed_below, 8, &records));
     }
-    segment[HEADER_BYTES + 80] ^= 1;
+    segment[HEADER_BYTES + 70] ^= 1;
     let each = (segment.len() - HEADER_BYTES) / 4;
     segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
     let (batches, end) = read_all(&header, &segment);
@@ -481,7 +481,7 @@ fn the_scan_looks_at_every_later_batch() {
         "{tail:?}"
     );
     // With 100 intact, 101 is missing: 103 covers it. Without 103 nothing does.
-    segment[HEADER_BYTES + 80] ^= 1;
+    segment[HEADER_BYTES + 70] ^= 1;
     let (batches, end) = read_all(&header, &segment);
     assert_eq!((batches.len(), end.next_number), (1, 101));
     let tail = classify_tail(&header, &segment, 0, &end);
@@ -494,6 +494,105 @@ fn the_scan_looks_at_every_later_batch() {
         matches!(tail, Tail::OutOfOrder(later) if later.number == 102),
         "{tail:?}"
     );
+}
+
+/// A batch of two command records with some bytes changed and its checksums made right
+/// again; what reading it says.
+fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
+    let header = segment_header();
+    let mut builder = BatchBuilder::with_capacity(0);
+    for gsn in [header.first_gsn, header.first_gsn + 5] {
+        let deps = &[LogGsn { log: 3, gsn: 8 }];
+        let head = RecordHead {
+            gsn,
+            epoch: 40,
+            deps,
+        };
+        builder
+            .append(head, RecordKind::Command, b"call")
+            .expect("legal");
+    }
+    let place = BatchPlace {
+        segment: &header,
+        offset: 4096,
+        number: 100,
+        flushed_below: 0,
+        align: 8,
+    };
+    let mut batch = builder.seal(&place).to_vec();
+    change(&mut batch);
+    let crc = header.identity().checksum(4096, &batch[64..]).to_le_bytes();
+    batch[8..12].copy_from_slice(&crc);
+    let crc = header
+        .identity()
+        .checksum(4096, &batch[8..64])
+        .to_le_bytes();
+    batch[4..8].copy_from_slice(&crc);
+    let segment = [&header.encode()[..], &batch].concat();
+    match BatchReader::new(&header, &segment).next_batch() {
+        Step::Batch(batch) => {
+            let mut records = batch.records();
+            let read = records.by_ref().collect::<Result<Vec<_>, _>>();
+            assert!(
+                records.next().is_none(),
+                "the iterator goes on after its end"
+            );
+            read.map(|records| records.len())
+                .map_err(|error| error.to_string())
+        }
+        Step::End(end) => {
+            assert_eq!(
+                classify_tail(&header, &segment, 0, &end),
+                Tail::Damaged(None)
+            );
+            Err(end.to_string())
+        }
+    }
+}
+
+/// Batches with right checksums whose fields contradict each other.
+#[test]
+fn forged_batches_are_refused() {
+    assert_eq!(read_forged(|_| {}), Ok(2));
+    // Header: length, records' length, count, first and last gsn, epochs. The records are 28
+    // bytes each, at 64 and 92; the summary is at 120.
+    let cases: &[(usize, &[u8], &str)] = &[
+        (12, &[0x78], "does not hold its records"),
+        (12, &[0x7C], "does not hold its records"),
+        (16, &[0xFF], "does not hold its records"),
+        (16, &[40], "truncated"),
+        (20, &[0, 0], "record count"),
+        (20, &[4, 0], "record count"),
+        (20, &[1, 0], "do not fill"),
+        (20, &[3, 0], "truncated"),
+        (24, &[101], "batch number 101, expected 100"),
+        (32, &[0x87, 0x13], "not above"),
+        (32, &[0x8E, 0x13], "gsn range"),
+        (32, &[0x89, 0x13], "record gsn outside"),
+        (40, &[0x8C, 0x13], "record gsn outside"),
+        (40, &[0x8E, 0x13], "do not fill"),
+        (46, &[0x10], "gsn range"),
+        (56, &[1], "epoch range"),
+        (58, &[0xFF, 0xFF], "epoch range"),
+        (64, &[23], "does not hold its dependencies"),
+        (64, &[60], "truncated"),
+        (68, &[0], "unknown record kind 0"),
+        (68, &[3], "unknown record kind 3"),
+        (69, &[2], "does not hold its dependencies"),
+        (70, &[1], "epoch outside"),
+        (70, &[0xFF, 0xFF], "epoch outside"),
+        (72, &[0x8D, 0x13], "record gsn outside"),
+        (80, &[0], "impossible dependency"),
+        (87, &[255], "impossible dependency"),
+        (100, &[0x88, 0x13], "record gsn outside"),
+        (120, &[0], "impossible dependency in the summary"),
+        (127, &[255], "impossible dependency in the summary"),
+    ];
+    for (at, bytes, message) in cases {
+        let read = read_forged(|batch| batch[*at..at + bytes.len()].copy_from_slice(bytes));
+        let error = read.expect_err(message);
+        assert!(error.contains(message), "{at}: {error}");
+    }
 }
 
 /// Bodies that no encoder writes.
@@ -536,7 +635,7 @@ fn forged_writes_are_refused() {
         let mut writes = WriteIter::new(&body, 5000);
         let error = writes.next().expect("one write").expect_err(message);
         assert!(error.to_string().contains(message), "{error}");
-        assert!((5000..5020).contains(&error.offset), "{error:?}");
+        assert!((5000..5030).contains(&error.offset), "{error:?}");
         assert!(
             writes.next().is_none(),
             "{message}: the iterator goes on after an error"

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{
-    BLOCK_BYTES_MAX, BlockBuilder, BlockReader, Codec, Compressor, Content, Entry, FRAGMENT_BYTES,
-    Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex, TRAILER_BYTES, Trailer,
-    fragments, stamp_block,
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockBuilder, BlockReader, Codec, Compressor, Content,
+    Entry, FRAGMENT_BYTES, Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex,
+    TRAILER_BYTES, Trailer, fragments, stamp_block,
 };
 use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -410,6 +410,57 @@ fn forged_lengths_are_refused() {
             .expect_err("forged")
             .to_string();
         assert!(error.contains(matches), "{len}: {error}");
+    }
+}
+
+/// Entries that no builder writes, in a block with right checksums.
+#[test]
+fn forged_entries_are_refused() {
+    let identity = part_header(Codec::None).identity();
+    let mut block = BlockBuilder::new(0);
+    let fragment = Fragment {
+        offset: 4,
+        total: 8,
+    };
+    block
+        .push_fragment(KEY, 7, fragment, b"tail")
+        .expect("room");
+    let mut bytes = Vec::new();
+    let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
+    block.seal(&mut compressor, &mut bytes).expect("no codec");
+    // The entry is at 40: flags at 42, lengths at 48 and 52, offset and total at 56 and 60.
+    let cases: &[(usize, u32, &str)] = &[
+        (48, KEY_BYTES_MAX as u32 + 1, "key length"),
+        (48, 100, "truncated"),
+        (52, FRAGMENT_BYTES as u32 + 1, "value length"),
+        (52, 3, "do not fill"),
+        (56, 5, "fragment outside its value"),
+        (56, u32::MAX, "fragment outside its value"),
+        (60, 7, "fragment outside its value"),
+        (60, VALUE_BYTES_MAX as u32 + 1, "fragment outside its value"),
+        (40, 0x0703_0003, "unknown entry flags 3"),
+        (40, 0x0700_0003, "unknown entry flags 0"),
+        (40, 0x0002_0003, "unknown entry flags 2"),
+    ];
+    for &(at, value, message) in cases {
+        let mut forged = bytes.clone();
+        forged[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        let crc = crc32c::crc32c(&forged[BLOCK_HEADER_BYTES..]);
+        forged[8..12].copy_from_slice(&crc.to_le_bytes());
+        stamp_block(&mut forged, identity, 4096);
+        let mut reader = BlockReader::new(identity);
+        let opened = reader.open(&forged, 4096).expect("checksums are right");
+        let mut entries = opened.entries();
+        let error = entries
+            .by_ref()
+            .find_map(Result::err)
+            .expect(message)
+            .to_string();
+        assert!(error.contains(message), "{at}: {error}");
+        assert!(
+            entries.next().is_none(),
+            "the iterator goes on after an error"
+        );
     }
 }
 

@@ -213,3 +213,42 @@ fn reserve(file: &File, len: u64) -> io::Result<()> {
 fn reserve(_file: &File, _len: u64) -> io::Result<()> {
     Err(io::Error::from(ErrorKind::Unsupported))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn writing_zeros_reserves_where_the_file_system_cannot() {
+        let scratch = tempfile::tempdir().expect("temporary directory");
+        for (number, caching) in [Caching::Buffered, Caching::Direct].into_iter().enumerate() {
+            for (start, len) in [(0, 10), (10, 1 << 20), (5000, 300_001), (9000, 100)] {
+                let path = scratch.path().join(format!("{number}-{start}"));
+                let flush = Arc::default();
+                let file = RealFile::open(path.clone(), OpenMode::CreateNew, caching, flush);
+                let file = file.expect("create");
+                std::os::unix::fs::FileExt::write_all_at(&file.file, &vec![1; start], 0)
+                    .or_else(|_| {
+                        // A direct handle takes no ragged write: through another one.
+                        let flush = Arc::default();
+                        let mode = OpenMode::ReadWrite;
+                        RealFile::open(path, mode, Caching::Buffered, flush)?
+                            .file
+                            .write_all_at(&vec![1; start], 0)
+                    })
+                    .expect("write");
+                file.extend_by_writing(len).expect("extend");
+                let found = file.file.metadata().expect("metadata");
+                assert_eq!(found.len(), len.max(start as u64));
+                let whole = found.len() / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+                assert!(found.blocks() * 512 >= whole, "{start}..{len} has no holes");
+                let mut bytes = AlignedBuf::zeroed((found.len() as usize).next_multiple_of(4096));
+                let n = file.read_at(&mut bytes, 0).expect("read");
+                assert_eq!(n as u64, found.len());
+                assert!(bytes[..start].iter().all(|byte| *byte == 1));
+                assert!(bytes[start..n].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::crash::{Fate, Outcome};
+use super::crash::{Fate, Odds, Outcome};
 use super::pages::{PAGE, Page, Pages, SECTOR, SECTORS, pages_of};
 use crate::rng::{Rng, SeededRng};
 
@@ -47,6 +47,45 @@ struct Doubt {
 impl Doubt {
     fn sectors(&self) -> u8 {
         self.dirty | self.lost
+    }
+
+    /// A value that the sector had between the durable one and the present one.
+    fn value_between(&self, sector: usize) -> Option<&[u8; SECTOR]> {
+        let (_, value) = self.between.iter().find(|(number, _)| *number == sector)?;
+        Some(value)
+    }
+
+    /// What becomes of each sector in doubt.
+    fn fates(&self, outcome: &Outcome, odds: &Odds, rng: &SeededRng) -> [Fate; SECTORS] {
+        let mut fates = [Fate::New; SECTORS];
+        for sector in sectors_of(self.sectors()) {
+            let may_tear = self.written & (1 << sector) != 0;
+            let between = self.value_between(sector).is_some();
+            fates[sector] = outcome.fate_of_sector(odds, self.order, may_tear, between, rng);
+        }
+        fates
+    }
+
+    /// The page when its sectors in doubt do not all share one fate.
+    fn mixture(
+        &self,
+        now: Option<&Page>,
+        fates: &[Fate; SECTORS],
+        outcome: &Outcome,
+        rng: &SeededRng,
+    ) -> Page {
+        let mut page = page_or_zeros(now);
+        for sector in sectors_of(self.sectors()) {
+            let place = sector_mut(&mut page, sector);
+            let old = sector_or_zeros(self.before.as_deref(), sector);
+            *place = match fates[sector] {
+                Fate::New => continue,
+                Fate::Old => old,
+                Fate::Between => *self.value_between(sector).unwrap_or(&old),
+                Fate::Torn => outcome.tear(&old, place, rng),
+            };
+        }
+        page
     }
 }
 
@@ -199,28 +238,20 @@ impl Content {
         let mut pages = self.pages.clone();
         let odds = outcome.odds_of_file(rng);
         for (&number, doubt) in &self.doubts {
-            let mut left: Option<Page> = None;
-            let now = self.pages.get(number).map(|page| &**page);
-            for sector in sectors_of(doubt.sectors()) {
-                let may_tear = doubt.written & (1 << sector) != 0;
-                let fate = outcome.fate_of_sector(&odds, doubt.order, may_tear, rng);
-                if fate == Fate::New {
-                    continue;
-                }
-                let page = left.get_or_insert_with(|| page_or_zeros(now));
-                let place: &mut [u8; SECTOR] = sector_mut(page, sector);
-                let old = sector_or_zeros(doubt.before.as_deref(), sector);
-                let between = doubt.between.iter().find(|(number, _)| *number == sector);
-                match (fate, between) {
-                    (Fate::Between, Some((_, value))) => *place = **value,
-                    (Fate::Torn, _) => *place = outcome.tear(&old, place, rng),
-                    _ => *place = old,
-                }
+            let now = self.pages.get(number);
+            let fates = doubt.fates(outcome, &odds, rng);
+            let doubtful = || sectors_of(doubt.sectors()).map(|sector| fates[sector]);
+            // Most pages are whole, old or new, and stay shared.
+            if doubtful().all(|fate| fate == Fate::New) {
+                continue;
             }
-            if let Some(page) = left {
-                let empty = page.iter().all(|&byte| byte == 0);
-                pages.set(number, if empty { None } else { Some(Arc::new(page)) });
+            if doubtful().all(|fate| fate == Fate::Old) {
+                pages.set(number, doubt.before.clone());
+                continue;
             }
+            let page = doubt.mixture(now.map(|page| &**page), &fates, outcome, rng);
+            let empty = page == [0; PAGE];
+            pages.set(number, (!empty).then(|| Arc::new(page)));
         }
         let mut lens = self.lens_between.clone();
         lens.extend([self.durable_len, self.len]);

@@ -82,12 +82,13 @@ impl Outcome {
         odds: &Odds,
         order: u64,
         may_tear: bool,
+        between: bool,
         rng: &SeededRng,
     ) -> Fate {
         let scatter = || {
             if may_tear && self.tearing != Tearing::Never && rng.below(100) < odds.torn {
                 Fate::Torn
-            } else if rng.below(8) == 0 {
+            } else if between && rng.below(4) == 0 {
                 Fate::Between
             } else if rng.below(100) < odds.new {
                 Fate::New

@@ -2,18 +2,18 @@
 //! checkpoints; it is killed in the middle, its data are recovered here, and
 //! the recovered state must be one that the promise allows.
 //!
-//! With the journal `none` the promise is the last complete checkpoint: every
-//! record sound, every transaction whole, nothing missing that had committed
-//! when the last published checkpoint began, nothing there that never committed.
+//! With the journal `none` the promise is the last complete checkpoint; with
+//! `redo` in relaxed durability also everything that committed a second before
+//! the crash. So: every record sound, every transaction whole, and nothing
+//! missing that was promised.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Bench, Row, setup};
-use crate::adapter::{LabEngine, OpenEngine};
+use crate::adapter::{LabEngine, OpenEngine, Setup};
 use crate::error::{LabError, LabResult};
 use crate::random::Choice;
 use crate::result::ExperimentResult;
@@ -23,6 +23,10 @@ use crate::workload::calc::{Change, KEYS_PER_TRANSACTION, Transactions};
 /// Checkpoints that the child publishes before it is killed.
 const CHECKPOINTS: usize = 2;
 
+/// How old a commit may be and still be lost with the redo journal: the second
+/// of relaxed durability, and what it takes to be told of the commit.
+const RELAXED_NS: u64 = 1_300_000_000;
+
 /// Checks each row once and notes it in the result.
 ///
 /// # Errors
@@ -30,6 +34,7 @@ const CHECKPOINTS: usize = 2;
 pub fn check_rows(
     bench: &Bench<'_>,
     rows: &[Row],
+    journal: &str,
     records: u64,
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
@@ -40,10 +45,11 @@ pub fn check_rows(
         return Ok(());
     }
     for &row in rows {
-        let updates = check(bench, row, records)?;
+        let updates = check(bench, row, journal, records)?;
         let note = format!(
-            "{} was killed with a checkpoint under way and recovered {records} records with \
-             {updates} updates: all sound, no transaction in part, nothing promised missing.",
+            "{}, journal {journal}: killed with a checkpoint under way, recovered {records} \
+             records with {updates} updates: all sound, no transaction in part, nothing missing \
+             that was promised.",
             row.scheme
         );
         bench.context.note(&note);
@@ -52,16 +58,69 @@ pub fn check_rows(
     Ok(())
 }
 
-fn check(bench: &Bench<'_>, row: Row, records: u64) -> LabResult<u64> {
-    let dir = bench.context.fresh_dir(&format!("crash-{}", row.scheme))?;
+/// What the parent has heard from the child.
+#[derive(Default)]
+struct Heard {
+    published: usize,
+    /// Updates that the last published checkpoint must hold.
+    in_checkpoint: u64,
+    /// When which number of updates had committed.
+    committed: Vec<(u64, u64)>,
+}
+
+impl Heard {
+    fn line(&mut self, text: &str) -> Option<()> {
+        let number = |text: &str| text.parse::<u64>().ok();
+        if let Some(updates) = text.strip_prefix("published ") {
+            self.in_checkpoint = number(updates)?;
+            self.published += 1;
+        } else if let Some(updates) = text.strip_prefix("committed ") {
+            self.committed.push((sys::now_ns(), number(updates)?));
+        }
+        Some(())
+    }
+
+    /// Enough to kill the child, right after it has begun another checkpoint.
+    fn enough(&self, journal: &str) -> bool {
+        let first = self.committed.first().map_or(u64::MAX, |c| c.0);
+        let long = sys::now_ns().saturating_sub(first) > 2 * RELAXED_NS;
+        self.published >= CHECKPOINTS && (journal == "none" || long)
+    }
+
+    /// Updates that must be there after a crash now.
+    fn promised(&self, journal: &str) -> u64 {
+        let old = sys::now_ns().saturating_sub(RELAXED_NS);
+        let relaxed = self
+            .committed
+            .iter()
+            .filter(|c| journal != "none" && c.0 <= old);
+        relaxed
+            .map(|c| c.1)
+            .max()
+            .unwrap_or(0)
+            .max(self.in_checkpoint)
+    }
+}
+
+fn check(bench: &Bench<'_>, row: Row, journal: &str, records: u64) -> LabResult<u64> {
+    let dir = bench
+        .context
+        .fresh_dir(&format!("crash-{}-{journal}", row.scheme))?;
     let mut command = Command::new(&bench.context.binary);
     command
-        .args(["lab", "child", "crash", "--scheme", row.scheme])
+        .args([
+            "lab",
+            "child",
+            "crash",
+            "--scheme",
+            row.scheme,
+            "--journal",
+            journal,
+        ])
         .args(["--records", &records.to_string(), "--dir"])
         .arg(&dir)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+        .stdout(Stdio::piped());
     let line = format!("{command:?}");
     let failed = |reason: String| LabError::process(&line, reason);
     let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
@@ -69,54 +128,46 @@ fn check(bench: &Bench<'_>, row: Row, records: u64) -> LabResult<u64> {
         .stdout
         .take()
         .ok_or_else(|| failed("no output".into()))?;
-    let (mut floor, mut published) = (0, 0);
+    let mut heard = Heard::default();
     for text in BufReader::new(said).lines().map_while(Result::ok) {
-        if let Some(updates) = text.strip_prefix("published ") {
-            floor = updates
-                .parse()
-                .map_err(|_| failed(format!("said {text:?}")))?;
-            published += 1;
-        }
-        // The line after the last publication says that the next one has begun.
-        if published == CHECKPOINTS && text.starts_with("begun") {
+        heard
+            .line(&text)
+            .ok_or_else(|| failed(format!("said {text:?}")))?;
+        if text == "begun" && heard.enough(journal) {
             break;
         }
     }
     sys::sleep(Duration::from_millis(20));
+    let promised = heard.promised(journal);
     let running = matches!(child.try_wait(), Ok(None));
     let _ = child.kill();
     let _ = child.wait();
-    if !running || published < CHECKPOINTS {
+    if !running {
         return Err(failed(format!(
-            "ended by itself after {published} checkpoints"
+            "ended by itself after {} checkpoints",
+            heard.published
         )));
     }
-    let engine = (bench.open)(&setup(row, records, "none", dir.clone()))?;
+    let engine = (bench.open)(&setup(row, records, journal, dir.clone()))?;
     let check = engine.check(Change::Counter)?;
     let wrong = |reason| LabError::Engine {
         engine: row.scheme.into(),
         reason,
     };
-    check.finish(records, floor, u64::MAX).map_err(wrong)?;
+    check.finish(records, promised, u64::MAX).map_err(wrong)?;
     drop(engine);
     sys::remove_dir_all(&dir)?;
     Ok(check.updates)
 }
 
 /// What the child does, until it is killed: says `begun` when a checkpoint has
-/// begun, and `published N` when it is there, N being the updates that had
-/// committed before it began.
+/// begun, `published N` when it is there, N being the updates that had
+/// committed before it began, and meanwhile `committed N`.
 ///
 /// # Errors
 /// When the engine refuses.
-pub fn child(
-    open: &OpenEngine,
-    scheme: Row,
-    records: u64,
-    dir: PathBuf,
-    output: &mut (dyn Write + Send),
-) -> LabResult<()> {
-    let engine = open(&setup(scheme, records, "none", dir))?;
+pub fn child(open: &OpenEngine, setup: &Setup, output: &mut (dyn Write + Send)) -> LabResult<()> {
+    let (engine, records) = (open(setup)?, setup.records);
     engine.load(records)?;
     let (engine, stop, committed) = (&*engine, AtomicBool::new(false), AtomicU64::new(0));
     let (stop, committed) = (&stop, &committed);
@@ -178,6 +229,7 @@ fn checkpoints(
         engine.start_checkpoint()?;
         say("begun".into())?;
         loop {
+            say(format!("committed {}", committed.load(Ordering::Acquire)))?;
             let status = engine.status();
             if let Some(reason) = status.failed {
                 return Err(LabError::Engine {
@@ -188,7 +240,7 @@ fn checkpoints(
             if status.checkpoints > before {
                 break;
             }
-            sys::sleep(Duration::from_millis(1));
+            sys::sleep(Duration::from_millis(5));
         }
         say(format!("published {updates}"))?;
     }
@@ -201,12 +253,12 @@ mod tests {
     use crate::calc::CALC_UNPACED;
     use crate::drive::tests::Toy;
 
-    /// Takes three lines, then breaks as a closed pipe would.
-    struct ThreeLines(Vec<u8>);
+    /// Takes forty lines, then breaks as a closed pipe would.
+    struct FewLines(Vec<u8>);
 
-    impl Write for ThreeLines {
+    impl Write for FewLines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            if self.0.iter().filter(|&&b| b == b'\n').count() >= 3 {
+            if self.0.iter().filter(|&&b| b == b'\n').count() >= 40 {
                 return Err(std::io::ErrorKind::BrokenPipe.into());
             }
             self.0.extend_from_slice(bytes);
@@ -219,17 +271,55 @@ mod tests {
 
     #[test]
     fn the_child_says_what_must_be_there() {
-        let mut said = ThreeLines(Vec::new());
-        let error = child(&Toy::open, CALC_UNPACED, 1_000, "unused".into(), &mut said);
-        assert!(error.is_err(), "a closed pipe ends it");
+        let mut said = FewLines(Vec::new());
+        let setup = setup(CALC_UNPACED, 1_000, "none", "unused".into());
+        assert!(
+            child(&Toy::open, &setup, &mut said).is_err(),
+            "a closed pipe ends it"
+        );
         let text = String::from_utf8(said.0).expect("text");
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "begun");
-        let updates: u64 = lines[1]
-            .strip_prefix("published ")
-            .and_then(|n| n.parse().ok())
-            .expect("a number");
-        assert!(updates.is_multiple_of(KEYS_PER_TRANSACTION as u64));
-        assert_eq!(lines[2], "begun");
+        let (mut heard, mut begun) = (Heard::default(), 0);
+        for line in text.lines() {
+            heard.line(line).expect("understood");
+            begun += usize::from(line == "begun");
+        }
+        assert!(
+            begun >= 2 && heard.published >= 1 && !heard.committed.is_empty(),
+            "{text}"
+        );
+        assert!(
+            heard
+                .in_checkpoint
+                .is_multiple_of(KEYS_PER_TRANSACTION as u64)
+        );
+        assert!(heard.line("committed many").is_none());
+    }
+
+    #[test]
+    fn the_promise_depends_on_the_journal() {
+        let now_ns = sys::now_ns();
+        let heard = Heard {
+            published: 2,
+            in_checkpoint: 10,
+            committed: vec![(now_ns - 2 * RELAXED_NS, 50), (now_ns, 90)],
+        };
+        assert_eq!(
+            heard.promised("none"),
+            10,
+            "without a log only the checkpoint"
+        );
+        assert_eq!(
+            heard.promised("redo"),
+            50,
+            "and with one all but the last second"
+        );
+        assert!(heard.enough("none"));
+        assert!(
+            !Heard {
+                published: 1,
+                ..heard
+            }
+            .enough("none")
+        );
     }
 }

@@ -206,6 +206,12 @@ fn a_rate_is_kept_and_a_stall_is_charged() -> LabResult<()> {
         ..drive()
     };
     let outcome = run(&*toy("naive"), &stalled)?;
+    // 60 of 1,000 were due meanwhile; charging only those under way would show 8 at most.
+    let waited = outcome.latencies.all().ms(0.97);
+    assert!(
+        waited > 8.0,
+        "those that were due in the stall waited too: {waited}"
+    );
     let tail = outcome.latencies.all().max_ms();
     assert!(
         (25.0..80.0).contains(&tail),

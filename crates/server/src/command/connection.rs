@@ -15,7 +15,11 @@ pub(crate) fn ping(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     match args.len() {
         1 => ctx.reply.simple("PONG"),
         2 => ctx.reply.bulk(args.at(1)),
-        _ => return Err(CmdError::fixed("ERR wrong number of arguments for 'ping' command")),
+        _ => {
+            return Err(CmdError::fixed(
+                "ERR wrong number of arguments for 'ping' command",
+            ));
+        }
     }
     Ok(())
 }
@@ -111,7 +115,9 @@ pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
                 i += 2;
             } else {
                 let shown = quoted(option, 64);
-                return Err(CmdError::text(format!("ERR Syntax error in HELLO option '{shown}'")));
+                return Err(CmdError::text(format!(
+                    "ERR Syntax error in HELLO option '{shown}'"
+                )));
             }
         }
     }
@@ -168,5 +174,7 @@ pub(crate) fn client_reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 /// What is not built yet, said so that nobody waits for it.
 pub(crate) fn unsupported(_: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
-    Err(CmdError::text(format!("ERR {name} is not supported yet by this server")))
+    Err(CmdError::text(format!(
+        "ERR {name} is not supported yet by this server"
+    )))
 }

@@ -7,9 +7,27 @@ use crate::resp::{Args, Reply, Span};
 
 /// Names of the categories that `ACL CAT` lists and `COMMAND INFO` gives.
 pub(crate) const CATEGORIES: &[&str] = &[
-    "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap",
-    "hyperloglog", "geo", "stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous",
-    "connection", "transaction", "scripting",
+    "keyspace",
+    "read",
+    "write",
+    "set",
+    "sortedset",
+    "list",
+    "hash",
+    "string",
+    "bitmap",
+    "hyperloglog",
+    "geo",
+    "stream",
+    "pubsub",
+    "admin",
+    "fast",
+    "slow",
+    "blocking",
+    "dangerous",
+    "connection",
+    "transaction",
+    "scripting",
 ];
 
 const FLAG_NAMES: &[(Flags, &str)] = &[
@@ -28,7 +46,11 @@ const FLAG_NAMES: &[(Flags, &str)] = &[
 ];
 
 fn flag_names(flags: Flags) -> Vec<&'static str> {
-    FLAG_NAMES.iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| *name).collect()
+    FLAG_NAMES
+        .iter()
+        .filter(|(flag, _)| flags.has(*flag))
+        .map(|(_, name)| *name)
+        .collect()
 }
 
 fn categories(spec: &Spec) -> Vec<&'static str> {
@@ -65,7 +87,14 @@ fn key_spec(reply: &mut Reply, spec: &Spec) {
     reply.array(1);
     reply.map(3);
     reply.bulk(b"flags");
-    simple_set(reply, if write { &["RW", "update"] } else { &["RO", "access"] });
+    simple_set(
+        reply,
+        if write {
+            &["RW", "update"]
+        } else {
+            &["RO", "access"]
+        },
+    );
     reply.bulk(b"begin_search");
     reply.map(2);
     reply.bulk(b"type");
@@ -82,7 +111,11 @@ fn key_spec(reply: &mut Reply, spec: &Spec) {
     reply.map(3);
     reply.bulk(b"lastkey");
     let last = i64::from(spec.keys.last);
-    reply.int(if last < 0 { last } else { last - i64::from(spec.keys.first) });
+    reply.int(if last < 0 {
+        last
+    } else {
+        last - i64::from(spec.keys.first)
+    });
     reply.bulk(b"keystep");
     reply.int(i64::from(spec.keys.step));
     reply.bulk(b"limit");
@@ -95,12 +128,20 @@ fn describe(reply: &mut Reply, spec: &Spec) {
     reply.bulk(spec.full_name().as_bytes());
     reply.int(i64::from(spec.arity));
     simple_set(reply, &flag_names(spec.flags));
-    for number in [i64::from(spec.keys.first), i64::from(spec.keys.last), i64::from(spec.keys.step)] {
+    for number in [
+        i64::from(spec.keys.first),
+        i64::from(spec.keys.last),
+        i64::from(spec.keys.step),
+    ] {
         reply.int(number);
     }
     simple_set(reply, &categories(spec));
     reply.array(0);
-    if spec.keys.first > 0 { key_spec(reply, spec) } else { reply.array(0) }
+    if spec.keys.first > 0 {
+        key_spec(reply, spec)
+    } else {
+        reply.array(0)
+    }
     reply.array(spec.subcommands().len());
     for sub in spec.subcommands() {
         describe(reply, sub);
@@ -144,9 +185,11 @@ fn document(reply: &mut Reply, spec: &Spec) {
     let subs = spec.subcommands();
     reply.bulk(spec.full_name().as_bytes());
     reply.map(if subs.is_empty() { 3 } else { 4 });
-    for (field, value) in
-        [("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())]
-    {
+    for (field, value) in [
+        ("summary", spec.summary),
+        ("since", spec.since),
+        ("group", spec.group.name()),
+    ] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }
@@ -208,7 +251,10 @@ pub(crate) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 fn inner(args: Args<'_>) -> (Vec<u8>, Vec<Span>) {
     let (mut bytes, mut spans) = (Vec::new(), Vec::new());
     for arg in args.from(2) {
-        spans.push(Span { start: bytes.len() as u32, len: arg.len() as u32 });
+        spans.push(Span {
+            start: bytes.len() as u32,
+            len: arg.len() as u32,
+        });
         bytes.extend_from_slice(arg);
     }
     (bytes, spans)
@@ -250,7 +296,14 @@ pub(crate) fn getkeysandflags(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     for i in positions {
         ctx.reply.array(2);
         ctx.reply.bulk(inner.at(i));
-        simple_set(ctx.reply, if write { &["RW", "update"] } else { &["RO", "access"] });
+        simple_set(
+            ctx.reply,
+            if write {
+                &["RW", "update"]
+            } else {
+                &["RO", "access"]
+            },
+        );
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use stillpoint::Session;
 
 use super::{COMMANDS, Section, integer, is, write_info};
 use crate::context::Ctx;
-use crate::error::{CmdError, CmdResult, quoted};
+use crate::error::{CmdError, CmdResult};
 use crate::registry::RELAXED;
 use crate::resp::Args;
 use crate::stats::LATENCY_BUCKETS;
@@ -33,7 +33,9 @@ pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>, _: &mut Session) -> CmdResult
     if engine.stats().checkpoints.running.is_some() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
-    engine.checkpoint().map_err(|error| CmdError::text(format!("ERR {error}")))?;
+    engine
+        .checkpoint()
+        .map_err(|error| CmdError::text(format!("ERR {error}")))?;
     ctx.reply.ok();
     Ok(())
 }
@@ -55,12 +57,19 @@ pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 pub(crate) fn bgrewriteaof(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     // One under way will do.
     ctx.shared.databases.engine.checkpoint_in_background();
-    ctx.reply.simple("Background append only file rewriting started");
+    ctx.reply
+        .simple("Background append only file rewriting started");
     Ok(())
 }
 
 pub(crate) fn lastsave(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    let last_ms = ctx.shared.databases.engine.stats().checkpoints.last_finished_ms;
+    let last_ms = ctx
+        .shared
+        .databases
+        .engine
+        .stats()
+        .checkpoints
+        .last_finished_ms;
     let last_ms = last_ms.unwrap_or(ctx.shared.started_ms);
     ctx.reply.int((last_ms / 1000) as i64);
     Ok(())
@@ -71,7 +80,10 @@ pub(crate) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         if is(arg, "ABORT") {
             return Err(CmdError::fixed("ERR No shutdown in progress."));
         }
-        if !["NOSAVE", "SAVE", "NOW", "FORCE"].iter().any(|word| is(arg, word)) {
+        if !["NOSAVE", "SAVE", "NOW", "FORCE"]
+            .iter()
+            .any(|word| is(arg, word))
+        {
             return Err(CmdError::SYNTAX);
         }
     }
@@ -95,7 +107,9 @@ pub(crate) fn replicaof(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         ctx.reply.ok();
         return Ok(());
     }
-    Err(CmdError::fixed("ERR replication is not supported yet by this server"))
+    Err(CmdError::fixed(
+        "ERR replication is not supported yet by this server",
+    ))
 }
 
 pub(crate) fn wait(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
@@ -134,9 +148,14 @@ pub(crate) fn acl_users(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 pub(crate) fn acl_list(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    let secret = if ctx.shared.auth.is_required() { "#(hidden)" } else { "nopass" };
+    let secret = if ctx.shared.auth.is_required() {
+        "#(hidden)"
+    } else {
+        "nopass"
+    };
     ctx.reply.array(1);
-    ctx.reply.bulk(format!("user default on {secret} ~* &* +@all").as_bytes());
+    ctx.reply
+        .bulk(format!("user default on {secret} ~* &* +@all").as_bytes());
     Ok(())
 }
 
@@ -155,7 +174,10 @@ const SLEEP_MAX_S: f64 = 60.0;
 pub(crate) fn debug_sleep(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let seconds = crate::resp::parse_f64(args.at(2)).ok_or(CmdError::NOT_FLOAT)?;
     let seconds = seconds.clamp(0.0, SLEEP_MAX_S);
-    ctx.shared.config.clock.sleep(Duration::from_secs_f64(seconds));
+    ctx.shared
+        .config
+        .clock
+        .sleep(Duration::from_secs_f64(seconds));
     ctx.reply.ok();
     Ok(())
 }
@@ -166,7 +188,10 @@ pub(crate) fn debug_ok(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 pub(crate) fn debug_active_expire(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
-    ctx.shared.params.active_expiry.store(integer(args.at(2))? != 0, RELAXED);
+    ctx.shared
+        .params
+        .active_expiry
+        .store(integer(args.at(2))? != 0, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
@@ -181,9 +206,8 @@ pub(crate) fn slowlog_get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         }
         Some(count) => match integer(count)? {
             -1 => usize::MAX,
-            n => usize::try_from(n).map_err(|_| {
-                CmdError::fixed("ERR count should be greater than or equal to -1")
-            })?,
+            n => usize::try_from(n)
+                .map_err(|_| CmdError::fixed("ERR count should be greater than or equal to -1"))?,
         },
     };
     let entries = ctx.shared.slowlog.newest(count);
@@ -260,7 +284,9 @@ pub(crate) fn latency_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
         text.push_str("No latency event was seen.\n");
     }
     for (event, (unix_s, ms), max_ms) in latest {
-        text.push_str(&format!("{event}: last {ms} ms at {unix_s}, greatest {max_ms} ms.\n"));
+        text.push_str(&format!(
+            "{event}: last {ms} ms at {unix_s}, greatest {max_ms} ms.\n"
+        ));
     }
     ctx.reply.verbatim(&text);
     Ok(())
@@ -328,9 +354,14 @@ pub(crate) fn memory_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     let shared = ctx.shared;
     let used = shared.used_memory();
-    let keys: u64 = (0..crate::config::DATABASES).map(|db| shared.databases.len(db)).sum();
+    let keys: u64 = (0..crate::config::DATABASES)
+        .map(|db| shared.databases.len(db))
+        .sum();
     let fields = [
-        ("peak.allocated", shared.totals.peak_memory.load(RELAXED).max(used)),
+        (
+            "peak.allocated",
+            shared.totals.peak_memory.load(RELAXED).max(used),
+        ),
         ("total.allocated", used),
         ("startup.allocated", 0),
         ("replication.backlog", 0),
@@ -338,7 +369,10 @@ pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
         ("clients.normal", shared.client_memory.load(RELAXED)),
         ("aof.buffer", 0),
         ("keys.count", keys),
-        ("keys.bytes-per-key", shared.data_bytes().checked_div(keys).unwrap_or(0)),
+        (
+            "keys.bytes-per-key",
+            shared.data_bytes().checked_div(keys).unwrap_or(0),
+        ),
         ("dataset.bytes", shared.data_bytes()),
     ];
     ctx.reply.map(fields.len());

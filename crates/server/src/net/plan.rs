@@ -13,8 +13,8 @@ use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
 use super::conn::Conn;
 use crate::client::{Client, ReplyMode};
 use crate::command::{
-    Flags, Handler, Spec, answered, describe_all, declare_exec, exec_needs_gate, is, queue, resolve, run_exec,
-    run_exec_alone,
+    Flags, Handler, Spec, answered, declare_exec, describe_all, exec_needs_gate, is, queue,
+    resolve, run_exec, run_exec_alone,
 };
 use crate::context::{Ctx, Local};
 use crate::error::{CmdError, CmdResult};
@@ -70,7 +70,11 @@ impl Conns {
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
-        self.places.iter().enumerate().filter(|(_, c)| c.is_some()).map(|(id, _)| id)
+        self.places
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.is_some())
+            .map(|(id, _)| id)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -181,7 +185,13 @@ impl Plan {
             self.spans.extend_from_slice(conn.parser.spans());
             let spans = args.len() as u32;
             let (conn_id, base) = (id as u32, conn.start as u32);
-            self.calls.push(Call { conn: conn_id, base, first_span, spans, spec });
+            self.calls.push(Call {
+                conn: conn_id,
+                base,
+                first_span,
+                spans,
+                spec,
+            });
             conn.pending += 1;
             return true;
         }
@@ -189,7 +199,13 @@ impl Plan {
             return false;
         }
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Ctx { client, reply, shared, local, first_slot: 0 };
+        let mut ctx = Ctx {
+            client,
+            reply,
+            shared,
+            local,
+            first_slot: 0,
+        };
         run_now(&mut ctx, verdict, args, session);
         true
     }
@@ -215,9 +231,10 @@ fn judge(shared: &Shared, client: &Client, args: Args<'_>) -> Verdict {
         return Verdict::Queue(spec);
     }
     match spec.handler {
-        Handler::Keyed(_) if spec.name == "watch" && client.multi.is_some() => {
-            Verdict::Refuse(Some(spec), CmdError::fixed("ERR WATCH inside MULTI is not allowed"))
-        }
+        Handler::Keyed(_) if spec.name == "watch" && client.multi.is_some() => Verdict::Refuse(
+            Some(spec),
+            CmdError::fixed("ERR WATCH inside MULTI is not allowed"),
+        ),
         Handler::Keyed(_) => Verdict::Batch(spec),
         Handler::Exec if !exec_needs_gate(client) => Verdict::Batch(spec),
         _ => Verdict::Now(spec),
@@ -293,7 +310,10 @@ fn dispatch(
     session: &mut Session,
 ) -> CmdResult {
     ctx.count_call(spec);
-    ctx.client.info.last_command.store(u32::from(spec.id) + 1, RELAXED);
+    ctx.client
+        .info
+        .last_command
+        .store(u32::from(spec.id) + 1, RELAXED);
     let shared = Arc::clone(ctx.shared);
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
@@ -336,11 +356,14 @@ fn note_time(
     let took_us = took_ns / 1000;
     let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
     let unix_s = local.now_ms / 1000;
-    if limit_us >= 0 && took_us >= limit_us.cast_unsigned() && !spec.flags.has(Flags::SKIP_SLOWLOG) {
+    if limit_us >= 0 && took_us >= limit_us.cast_unsigned() && !spec.flags.has(Flags::SKIP_SLOWLOG)
+    {
         let max_len = shared.params.slowlog_max_len.load(RELAXED);
         let name = client.info.names.lock().name.clone();
         let address = client.info.address.to_string();
-        shared.slowlog.push(max_len, unix_s, took_us, args, address, name);
+        shared
+            .slowlog
+            .push(max_len, unix_s, took_us, args, address, name);
     }
     note_latency(shared, spec, unix_s, took_us / 1000);
 }
@@ -348,7 +371,11 @@ fn note_time(
 fn note_latency(shared: &Shared, spec: &Spec, unix_s: u64, took_ms: u64) {
     let threshold_ms = shared.params.latency_threshold_ms.load(RELAXED);
     if threshold_ms > 0 && took_ms >= threshold_ms {
-        let event = if spec.flags.has(Flags::FAST) { "fast-command" } else { "command" };
+        let event = if spec.flags.has(Flags::FAST) {
+            "fast-command"
+        } else {
+            "command"
+        };
         shared.latency.note(event, unix_s, took_ms);
     }
 }
@@ -375,7 +402,15 @@ impl<'a> Round<'a> {
         local: &'a mut Local,
         time_each: bool,
     ) -> Self {
-        Self { plan, conns, shared, local, time_each, mark: None, has_error: false }
+        Self {
+            plan,
+            conns,
+            shared,
+            local,
+            time_each,
+            mark: None,
+            has_error: false,
+        }
     }
 
     /// Executes the round and counts its time.
@@ -390,14 +425,22 @@ impl<'a> Round<'a> {
         for call in &self.plan.calls {
             if let Some(conn) = self.conns.get_mut(call.conn as usize) {
                 conn.pending = 0;
-                conn.client.info.last_command.store(u32::from(call.spec.id) + 1, RELAXED);
+                conn.client
+                    .info
+                    .last_command
+                    .store(u32::from(call.spec.id) + 1, RELAXED);
             }
             if !self.time_each {
                 self.local.stats.count_time(call.spec.id, mean_ns);
             }
         }
         if let [only] = self.plan.calls[..] {
-            note_latency(self.shared, only.spec, self.local.now_ms / 1000, took_ns / 1_000_000);
+            note_latency(
+                self.shared,
+                only.spec,
+                self.local.now_ms / 1000,
+                took_ns / 1_000_000,
+            );
         }
     }
 }
@@ -416,22 +459,31 @@ impl Batch for Round<'_> {
 
     fn declare(&mut self, i: usize, keys: &mut KeySet) {
         let call = &self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
         if matches!(call.spec.handler, Handler::Exec) {
             declare_exec(&mut conn.client, &self.shared.databases, keys);
         } else {
             let args = self.plan.args(call, &conn.input);
-            call.spec.declare_keys(args, conn.client.db, &self.shared.databases, keys);
+            call.spec
+                .declare_keys(args, conn.client.db, &self.shared.databases, keys);
         }
     }
 
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let call = &self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return Err(answered()) };
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return Err(answered());
+        };
         let args = self.plan.args(call, &conn.input);
         let mark = conn.reply.mark();
         self.mark = Some(mark);
-        let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
+        let start_ns = if self.time_each {
+            self.shared.config.clock.monotonic_ns()
+        } else {
+            0
+        };
         let mut ctx = Ctx {
             client: &mut conn.client,
             reply: &mut conn.reply,
@@ -452,7 +504,14 @@ impl Batch for Round<'_> {
         });
         if self.time_each {
             let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
-            note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
+            note_time(
+                self.shared,
+                self.local,
+                &conn.client,
+                call.spec,
+                args,
+                took_ns,
+            );
         }
         self.has_error = done.is_err();
         done
@@ -462,7 +521,9 @@ impl Batch for Round<'_> {
         let mark = self.mark.take();
         let has_error = std::mem::take(&mut self.has_error);
         let call = &self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
         let mark = mark.unwrap_or_else(|| conn.reply.mark());
         if let Err(error) = result
             && !has_error

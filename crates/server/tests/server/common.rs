@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use stillpoint::{Config as EngineConfig, Engine};
 use stillpoint_io::{Clock, RealClock, RealRng};
-use stillpoint_server::{Engine, Server, ServerConfig, ServerError};
+use stillpoint_server::{Server, ServerConfig, ServerError};
 
 /// A server on a free port; ends when dropped.
 pub(crate) struct TestServer {
     server: Option<Server>,
     pub(crate) port: u16,
     stopping: Arc<AtomicBool>,
+    _directory: tempfile::TempDir,
 }
 
 pub(crate) fn config() -> ServerConfig {
@@ -30,10 +32,22 @@ impl TestServer {
     }
 
     pub(crate) fn with(config: ServerConfig) -> Self {
+        Self::over(config, EngineConfig::new("unused"))
+    }
+
+    /// A server over an engine configured like that, in a directory of its own.
+    pub(crate) fn over(config: ServerConfig, mut engine: EngineConfig) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        engine.data = directory.path().join("data");
         let stopping = Arc::new(AtomicBool::new(false));
-        let engine = Arc::new(Engine::default());
+        let engine = Arc::new(Engine::open(engine).expect("the engine opens"));
         let server = Server::start(config, engine, Arc::clone(&stopping)).expect("server starts");
-        Self { port: server.port(), server: Some(server), stopping }
+        Self {
+            port: server.port(),
+            server: Some(server),
+            stopping,
+            _directory: directory,
+        }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -117,8 +131,14 @@ impl Client {
     pub(crate) fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
         stream.set_nodelay(true).expect("no delay");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
-        Self { stream, buffer: Vec::new(), at: 0 }
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("timeout");
+        Self {
+            stream,
+            buffer: Vec::new(),
+            at: 0,
+        }
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
@@ -186,9 +206,14 @@ impl Client {
 
     /// Reads one reply.
     pub(crate) fn read(&mut self) -> Value {
-        let Some(line) = self.line() else { return Value::Closed };
+        let Some(line) = self.line() else {
+            return Value::Closed;
+        };
         let (kind, rest) = line.split_at(1);
-        let number = || rest.parse::<i64>().unwrap_or_else(|_| panic!("bad reply {line:?}"));
+        let number = || {
+            rest.parse::<i64>()
+                .unwrap_or_else(|_| panic!("bad reply {line:?}"))
+        };
         match kind {
             "+" => Value::Simple(rest.to_owned()),
             "-" => Value::Error(rest.to_owned()),
@@ -211,6 +236,11 @@ impl Client {
             }
             _ => panic!("bad reply {line:?}"),
         }
+    }
+
+    /// Forgets what has arrived.
+    pub(crate) fn skip_buffered(&mut self) {
+        self.at = self.buffer.len();
     }
 
     /// True if the server closes the connection without another byte.
@@ -253,8 +283,20 @@ impl RealRedis {
         let port = listener.local_addr().expect("bound").port();
         drop(listener);
         let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
-            .args(["--bind", "127.0.0.1", "--dir", &std::env::temp_dir().to_string_lossy()])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--dir",
+                &std::env::temp_dir().to_string_lossy(),
+            ])
             .args(args)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -263,7 +305,9 @@ impl RealRedis {
             eprintln!("SKIPPED: redis-server is not installed, nothing was compared with it");
             return None;
         };
-        eventually("redis-server starts", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        eventually("redis-server starts", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         Some(Self { child, port })
     }
 }

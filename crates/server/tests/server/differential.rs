@@ -1,8 +1,6 @@
 //! Seeded random commands, sent to this server and to a real redis-server, compared
 //! reply by reply.
 
-
-
 use crate::common::{Client, RealRedis, TestServer, Value};
 use stillpoint_io::{Rng, SeededRng};
 
@@ -33,7 +31,9 @@ impl Generator {
             4 => "x".repeat(self.below(200)),
             5 => "9223372036854775807".to_owned(),
             6 => format!("a b\r\n{}", self.below(10)),
-            _ => self.pick(&["hello", "ohmytext", "mynewtext", "Hello World"]).to_owned(),
+            _ => self
+                .pick(&["hello", "ohmytext", "mynewtext", "Hello World"])
+                .to_owned(),
         }
     }
 
@@ -71,7 +71,8 @@ impl Generator {
     }
 
     fn db(&self) -> String {
-        self.pick(&["0", "1", "2", "15", "16", "-1", "one"]).to_owned()
+        self.pick(&["0", "1", "2", "15", "16", "-1", "one"])
+            .to_owned()
     }
 
     fn set_options(&self, args: &mut Vec<String>) {
@@ -117,25 +118,50 @@ impl Generator {
             14 => vec!["SETEX".into(), self.key(), self.ttl(), self.value()],
             15 => vec!["PSETEX".into(), self.key(), self.ttl(), self.value()],
             16 => vec!["MGET".into(), self.key(), self.key(), self.key()],
-            17 => vec!["MSET".into(), self.key(), self.value(), self.key(), self.value()],
-            18 => vec!["MSETNX".into(), self.key(), self.value(), self.key(), self.value()],
+            17 => vec![
+                "MSET".into(),
+                self.key(),
+                self.value(),
+                self.key(),
+                self.value(),
+            ],
+            18 => vec![
+                "MSETNX".into(),
+                self.key(),
+                self.value(),
+                self.key(),
+                self.value(),
+            ],
             19 => vec!["MSET".into(), self.key(), self.value(), self.key()],
             20 | 21 => vec!["APPEND".into(), self.key(), self.value()],
             22 => vec!["STRLEN".into(), self.key()],
             23 | 24 => vec![self.pick(&["INCR", "DECR"]).into(), self.key()],
-            25 | 26 => vec![self.pick(&["INCRBY", "DECRBY"]).into(), self.key(), self.number()],
+            25 | 26 => vec![
+                self.pick(&["INCRBY", "DECRBY"]).into(),
+                self.key(),
+                self.number(),
+            ],
             // Redis adds in 80-bit floats, this server in decimal: equal for sums of eighths.
             27 => vec![
                 "INCRBYFLOAT".into(),
                 self.pick(&["f0", "f1"]).into(),
-                self.pick(&["1.5", "-0.25", "3", "5.0e3", "x", "1e2", "0.125"]).into(),
+                self.pick(&["1.5", "-0.25", "3", "5.0e3", "x", "1e2", "0.125"])
+                    .into(),
             ],
-            28 => vec!["SET".into(), "f0".into(), self.pick(&["10.5", "x", "-3", "2e2"]).into()],
+            28 => vec![
+                "SET".into(),
+                "f0".into(),
+                self.pick(&["10.5", "x", "-3", "2e2"]).into(),
+            ],
             29 => vec!["SETRANGE".into(), self.key(), self.number(), self.value()],
             30 | 31 => vec!["GETRANGE".into(), self.key(), self.number(), self.number()],
             32 => vec!["SUBSTR".into(), self.key(), self.number(), self.number()],
             33 | 34 => vec![self.pick(&["DEL", "UNLINK"]).into(), self.key(), self.key()],
-            35 => vec![self.pick(&["EXISTS", "TOUCH"]).into(), self.key(), self.key()],
+            35 => vec![
+                self.pick(&["EXISTS", "TOUCH"]).into(),
+                self.key(),
+                self.key(),
+            ],
             36 => vec!["TYPE".into(), self.key()],
             37..=39 => {
                 let mut args = vec![
@@ -157,8 +183,15 @@ impl Generator {
             42 => vec![self.pick(&["TTL", "PTTL"]).into(), self.key()],
             43 => vec![self.pick(&["EXPIRETIME", "PEXPIRETIME"]).into(), self.key()],
             44 => vec!["PERSIST".into(), self.key()],
-            45 => vec!["KEYS".into(), self.pick(&["*", "k[0-3]", "k?", "z*", "k[^1]"]).into()],
-            46 => vec![self.pick(&["RENAME", "RENAMENX"]).into(), self.key(), self.key()],
+            45 => vec![
+                "KEYS".into(),
+                self.pick(&["*", "k[0-3]", "k?", "z*", "k[^1]"]).into(),
+            ],
+            46 => vec![
+                self.pick(&["RENAME", "RENAMENX"]).into(),
+                self.key(),
+                self.key(),
+            ],
             47 => {
                 let mut args = vec!["COPY".into(), self.key(), self.key()];
                 match self.below(4) {
@@ -171,29 +204,63 @@ impl Generator {
             }
             48 => vec!["MOVE".into(), self.key(), self.db()],
             49 => words(&["DBSIZE"]),
-            50 => vec!["SELECT".into(), self.pick(&["0", "0", "0", "1", "16", "x"]).into()],
+            50 => vec![
+                "SELECT".into(),
+                self.pick(&["0", "0", "0", "1", "16", "x"]).into(),
+            ],
             51 => vec![
                 "OBJECT".into(),
                 self.pick(&["FREQ", "NOSUCH"]).into(),
                 self.key(),
             ],
-            52 => vec!["LCS".into(), self.key(), self.key(), self.pick(&["LEN", "IDX", "JUNK"]).into()],
+            52 => vec![
+                "LCS".into(),
+                self.key(),
+                self.key(),
+                self.pick(&["LEN", "IDX", "JUNK"]).into(),
+            ],
             53 => vec!["LCS".into(), self.key(), self.key()],
             54..=56 => words(&[self.pick(&["MULTI", "EXEC", "EXEC", "DISCARD", "UNWATCH"])]),
             57 => vec!["WATCH".into(), self.key(), self.key()],
-            58 => words(&["SCAN", "0", "COUNT", "1000", "MATCH", self.pick(&["k*", "*1", "k[2-4]"])]),
-            59 => words(&["SCAN", self.pick(&["x", "-1", "0"]), "COUNT", self.pick(&["0", "x"])]),
+            58 => words(&[
+                "SCAN",
+                "0",
+                "COUNT",
+                "1000",
+                "MATCH",
+                self.pick(&["k*", "*1", "k[2-4]"]),
+            ]),
+            59 => words(&[
+                "SCAN",
+                self.pick(&["x", "-1", "0"]),
+                "COUNT",
+                self.pick(&["0", "x"]),
+            ]),
             60 => vec!["ECHO".into(), self.value()],
             61 => words(&[self.pick(&["PING", "NOSUCHCOMMAND", "CLIENT", "OBJECT", "GET"])]),
-            62 => words(&["COMMAND", "GETKEYS", self.pick(&["GET", "MSET", "FOO", "PING"]), "a", "b", "c"]),
-            _ => words(&["CLIENT", self.pick(&["GETNAME", "SETNAME", "FOO", "NO-EVICT"])]),
+            62 => words(&[
+                "COMMAND",
+                "GETKEYS",
+                self.pick(&["GET", "MSET", "FOO", "PING"]),
+                "a",
+                "b",
+                "c",
+            ]),
+            _ => words(&[
+                "CLIENT",
+                self.pick(&["GETNAME", "SETNAME", "FOO", "NO-EVICT"]),
+            ]),
         };
         match self.below(60) {
             0 => drop(args.pop()),
             1 => args.push(self.value()),
             _ => {}
         }
-        if args.is_empty() { words(&["PING"]) } else { args }
+        if args.is_empty() {
+            words(&["PING"])
+        } else {
+            args
+        }
     }
 }
 
@@ -229,7 +296,11 @@ fn normalised_exec(queue: &[Vec<String>], reply: Value) -> Value {
     match reply {
         Value::Array(items) if items.len() == queue.len() => {
             let pairs = queue.iter().zip(items);
-            Value::Array(pairs.map(|(command, item)| normalised(command, item)).collect())
+            Value::Array(
+                pairs
+                    .map(|(command, item)| normalised(command, item))
+                    .collect(),
+            )
         }
         other => other,
     }
@@ -244,7 +315,11 @@ struct Pair {
 
 impl Pair {
     fn new(ours: u16, theirs: u16) -> Self {
-        Self { ours: Client::connect(ours), theirs: Client::connect(theirs), queue: Vec::new() }
+        Self {
+            ours: Client::connect(ours),
+            theirs: Client::connect(theirs),
+            queue: Vec::new(),
+        }
     }
 
     fn call(&mut self, command: &[String]) -> (Value, Value) {
@@ -256,7 +331,10 @@ impl Pair {
             theirs = normalised_exec(&queue, theirs);
         } else if theirs == Value::Simple("QUEUED".to_owned()) {
             self.queue.push(command.to_vec());
-        } else if ["MULTI", "DISCARD"].iter().any(|w| command[0].eq_ignore_ascii_case(w)) {
+        } else if ["MULTI", "DISCARD"]
+            .iter()
+            .any(|w| command[0].eq_ignore_ascii_case(w))
+        {
             if theirs == Value::ok() {
                 self.queue.clear();
             }
@@ -269,9 +347,14 @@ impl Pair {
 }
 
 fn compare(seed: u64, resp3: bool) {
-    let Some(redis) = RealRedis::start(&[]) else { return };
+    let Some(redis) = RealRedis::start(&[]) else {
+        return;
+    };
     let server = TestServer::start();
-    let mut pairs = [Pair::new(server.port, redis.port), Pair::new(server.port, redis.port)];
+    let mut pairs = [
+        Pair::new(server.port, redis.port),
+        Pair::new(server.port, redis.port),
+    ];
     if resp3 {
         for pair in &mut pairs {
             pair.ours.call(&["HELLO", "3"]);
@@ -297,7 +380,11 @@ fn compare(seed: u64, resp3: bool) {
             }
         }
     }
-    assert!(differences.is_empty(), "seed {seed}:\n{}", differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "seed {seed}:\n{}",
+        differences.join("\n")
+    );
 }
 
 #[test]

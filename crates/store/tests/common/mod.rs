@@ -309,3 +309,9 @@ pub(crate) fn checkpoint(store: &Store, gathered: &Gathered, mut at: impl FnMut(
     }
     gathered.contents(store)
 }
+
+/// A number from the environment, to make a test longer.
+pub(crate) fn env_or(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok().and_then(|text| text.parse().ok());
+    given.unwrap_or(default)
+}

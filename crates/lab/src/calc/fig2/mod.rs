@@ -193,6 +193,7 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
     crash::check_rows(
         bench,
         &[CALC_UNPACED, NAIVE_UNPACED],
+        "none",
         plan.records.min(1_000_000),
         &mut result,
     )?;

@@ -1,0 +1,405 @@
+//! Concurrent bank: transfers with declared and with undeclared keys, accounts opened, closed and
+//! reopened, aborts, long transactions that hold locks across phases, large values, reads; and
+//! checkpoints all the while, each of which must equal the sequential model at its point.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use stillpoint_checkpoint::registry::REGISTRY;
+use stillpoint_checkpoint::{Pace, Row};
+use stillpoint_format::Stamp;
+use stillpoint_io::{JoinHandle, Rng, SeededRng, spawn};
+use stillpoint_store::{Bug, KeySet, Mode, Procedure, Slot, Store, TableId, Tx, TxError, Worker};
+
+use crate::model::{History, Key, Op, State, assert_same, replay};
+use crate::world::{World, entry, money};
+
+const FIXED: TableId = TableId(0);
+const OPENED: TableId = TableId(1);
+const BLOBS: TableId = TableId(2);
+const OPENED_KEYS: u64 = 40;
+const BLOB_KEYS: u64 = 12;
+const BALANCE: u64 = 1000;
+
+/// How a bank is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) accounts: u64,
+    pub(crate) workers: u8,
+    pub(crate) checkpoints: usize,
+    /// Commits of each worker, at most: a bound on memory, not the usual end.
+    pub(crate) commits_max: u64,
+    pub(crate) bytes_per_s: u64,
+    pub(crate) bug: Option<Bug>,
+}
+
+impl Plan {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            accounts: 600,
+            workers: 3,
+            checkpoints: 4,
+            commits_max: 20_000,
+            bytes_per_s: 6 << 20,
+            bug: None,
+        }
+    }
+}
+
+fn account(number: u64) -> Vec<u8> {
+    format!("account {number}").into_bytes()
+}
+
+/// A balance, and bytes that belong to it: a torn value is seen.
+fn balance_value(balance: u64, len: usize) -> Vec<u8> {
+    let mut value = balance.to_le_bytes().to_vec();
+    value.resize(len.max(8), (balance % 251) as u8);
+    value
+}
+
+/// Moves money between two declared accounts.
+struct Transfer {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    amount: u64,
+    len: usize,
+    gives_up: bool,
+    committed: bool,
+}
+
+impl Procedure for Transfer {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(FIXED, &self.from, Mode::Write, 100);
+        keys.push(FIXED, &self.to, Mode::Write, 100);
+    }
+
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let balance = |tx: &mut Tx<'_>, slot| tx.value(slot).and_then(|value| value.u64_at(0));
+        let from = balance(tx, Slot(0)).expect("fixed accounts stay");
+        let amount = self.amount.min(from);
+        tx.put_slot(Slot(0), 1, &balance_value(from - amount, self.len))?;
+        if self.gives_up {
+            return Err(TxError::abandon("as the test wants it"));
+        }
+        // Read again: both may be one account.
+        let to = balance(tx, Slot(1)).expect("fixed accounts stay");
+        tx.put_slot(Slot(1), 2, &balance_value(to + amount, 100))
+    }
+
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        match result {
+            Ok(_) => self.committed = true,
+            Err(TxError::Abandoned(_)) if self.gives_up => {}
+            Err(error) => panic!("a transfer failed: {error}"),
+        }
+    }
+}
+
+/// What a read without a lock saw.
+struct Sight {
+    key: Key,
+    stamp: Stamp,
+    value: Option<(u8, Vec<u8>)>,
+}
+
+struct Client {
+    worker: Worker,
+    store: Arc<Store>,
+    rng: SeededRng,
+    plan: Plan,
+    sights: Vec<Sight>,
+}
+
+impl Client {
+    fn pick(&self, bound: u64) -> u64 {
+        self.rng.below(bound)
+    }
+
+    fn one_deed(&mut self, long: bool) {
+        match self.pick(100) {
+            _ if long => self.long_transaction(),
+            0..40 => self.transfers(),
+            40..60 => self.open_or_close(),
+            60..75 => self.undeclared_transfer(),
+            75..79 => self.blob(),
+            79..82 => self.abandoned(),
+            _ => self.read(),
+        }
+    }
+
+    fn transfers(&mut self) {
+        let count = self.pick(4) + 1;
+        let mut batch: Vec<Transfer> = (0..count)
+            .map(|_| Transfer {
+                from: account(self.pick(self.plan.accounts)),
+                to: account(self.pick(self.plan.accounts)),
+                amount: self.pick(50),
+                len: 8 + self.pick(120) as usize,
+                gives_up: self.pick(20) == 0,
+                committed: false,
+            })
+            .collect();
+        self.worker.execute(&mut batch[..]);
+        assert!(batch.iter().all(|one| one.committed != one.gives_up));
+    }
+
+    fn undeclared_transfer(&mut self) {
+        let (from, to) = (
+            account(self.pick(self.plan.accounts)),
+            account(self.pick(self.plan.accounts)),
+        );
+        let amount = self.pick(50);
+        if from == to {
+            return;
+        }
+        let moved = self.worker.transact(|tx| {
+            let have = read_balance(tx, FIXED, &from)?.expect("fixed accounts stay");
+            let amount = amount.min(have);
+            // In place: the rest of the value stays as it is.
+            write_balance(tx, FIXED, &from, have - amount)?;
+            let there = read_balance(tx, FIXED, &to)?.expect("fixed accounts stay");
+            write_balance(tx, FIXED, &to, there + amount)
+        });
+        moved.expect("memory");
+    }
+
+    /// Opens an account with money of a fixed one, or closes it and gives the money back.
+    fn open_or_close(&mut self) {
+        let (opened, fixed) = (
+            account(self.pick(OPENED_KEYS)),
+            account(self.pick(self.plan.accounts)),
+        );
+        let (twice, len) = (self.pick(4) == 0, 8 + self.pick(400) as usize);
+        let done = self.worker.transact(|tx| {
+            let at_home = read_balance(tx, FIXED, &fixed)?.expect("fixed accounts stay");
+            match read_balance(tx, OPENED, &opened)? {
+                None => {
+                    let amount = at_home.min(10);
+                    write_balance(tx, FIXED, &fixed, at_home - amount)?;
+                    tx.put(OPENED, &opened, 3, &balance_value(amount, len))
+                }
+                Some(amount) => {
+                    tx.delete(OPENED, &opened)?;
+                    if twice {
+                        return tx.put(OPENED, &opened, 4, &balance_value(amount, len));
+                    }
+                    write_balance(tx, FIXED, &fixed, at_home + amount)
+                }
+            }
+        });
+        done.expect("memory");
+    }
+
+    fn blob(&mut self) {
+        let key = account(self.pick(BLOB_KEYS));
+        let (what, len) = (self.pick(5), self.pick(150_000) as usize + 1);
+        let fill = self.pick(256) as u8;
+        let done = self.worker.transact(|tx| match what {
+            0 => tx.delete(BLOBS, &key).map(|_| ()),
+            1 | 2 => {
+                let Some(len) = tx.get(BLOBS, &key)?.map(|value| value.len()) else {
+                    return Ok(());
+                };
+                tx.patch(BLOBS, &key, len / 2, &vec![fill; 3000])
+            }
+            _ => tx.put(BLOBS, &key, fill, &vec![fill; len]),
+        });
+        done.expect("memory");
+    }
+
+    fn abandoned(&mut self) {
+        let key = account(self.pick(self.plan.accounts));
+        let done: Result<(), _> = self.worker.transact(|tx| {
+            tx.put(FIXED, &key, 9, &balance_value(u64::MAX, 50))?;
+            tx.delete(FIXED, &key)?;
+            Err(TxError::abandon("as the test wants it"))
+        });
+        assert!(matches!(done, Err(TxError::Abandoned(_))));
+    }
+
+    /// Holds locks until the phase has changed, or for some turns.
+    fn long_transaction(&mut self) {
+        let keys: Vec<Vec<u8>> = (0..3)
+            .map(|_| account(self.pick(self.plan.accounts)))
+            .collect();
+        let (store, turns) = (self.store.clone(), self.pick(400));
+        let done = self.worker.transact(|tx| {
+            let begun = store.driver().now();
+            let mut sum = 0;
+            let mut held = Vec::new();
+            for key in &keys {
+                if held.contains(&key) {
+                    continue;
+                }
+                sum += read_balance(tx, FIXED, key)?.expect("fixed accounts stay");
+                tx.key(FIXED, key, Mode::Write)?;
+                held.push(key);
+            }
+            for _ in 0..turns {
+                std::thread::yield_now();
+                if store.driver().now() != begun {
+                    break;
+                }
+            }
+            for (at, key) in held.iter().enumerate() {
+                let share = if at == 0 { sum - (sum / 3) * (held.len() as u64 - 1) } else { sum / 3 };
+                write_balance(tx, FIXED, key, share)?;
+            }
+            Ok(())
+        });
+        done.expect("memory");
+    }
+
+    fn read(&mut self) {
+        let (table, key) = match self.pick(3) {
+            0 => (OPENED, account(self.pick(OPENED_KEYS))),
+            _ => (FIXED, account(self.pick(self.plan.accounts))),
+        };
+        let mut value = Vec::new();
+        let seen = self.worker.read(table, &key, &mut value).expect("the table exists");
+        if let Some(seen) = seen {
+            self.sights.push(Sight {
+                key: (table.0, key),
+                stamp: seen.stamp,
+                value: Some((seen.tag, value)),
+            });
+        }
+    }
+}
+
+fn read_balance(tx: &mut Tx<'_>, table: TableId, key: &[u8]) -> Result<Option<u64>, TxError> {
+    Ok(tx.get(table, key)?.and_then(|value| value.u64_at(0)))
+}
+
+/// Changes the balance, and the bytes that belong to it.
+fn write_balance(tx: &mut Tx<'_>, table: TableId, key: &[u8], balance: u64) -> Result<(), TxError> {
+    let len = tx.get(table, key)?.expect("it has a balance").len();
+    tx.patch(table, key, 0, &balance_value(balance, len))
+}
+
+/// What a run of the bank left.
+pub(crate) struct Outcome {
+    pub(crate) checkpoints: Vec<(u64, State)>,
+    sights: Vec<Vec<Sight>>,
+    /// Commits that were in time to meet a checkpoint under way.
+    pub(crate) commits: u64,
+}
+
+fn start_client(world: &World, plan: Plan, number: u8, stop: &Arc<AtomicBool>) -> JoinHandle<(Vec<Sight>, u64)> {
+    let mut client = Client {
+        worker: world.worker(number),
+        store: world.store.clone(),
+        rng: SeededRng::new(plan.seed * 1000 + u64::from(number)),
+        plan,
+        sights: Vec::new(),
+    };
+    let stop = stop.clone();
+    let run = move || {
+        let mut deeds = 0;
+        // The first worker is the one with the long transactions.
+        while !stop.load(Relaxed) && deeds < plan.commits_max {
+            client.one_deed(number == 0);
+            deeds += 1;
+        }
+        (client.sights, deeds)
+    };
+    spawn(&format!("client-{number}"), run).expect("a thread")
+}
+
+/// Runs the bank and takes checkpoints meanwhile.
+pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
+    if let Some(bug) = plan.bug {
+        world.store.driver().plant(bug);
+    }
+    world.pace = Pace::BytesPerSecond(plan.bytes_per_s);
+    let mut worker = world.worker(200);
+    for number in 0..plan.accounts {
+        let value = balance_value(BALANCE, 100);
+        worker
+            .transact(|tx| tx.put(FIXED, &account(number), 0, &value))
+            .expect("memory");
+    }
+    drop(worker);
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..plan.workers)
+        .map(|number| start_client(world, plan, number, &stop))
+        .collect();
+    let taken: Vec<_> = (0..plan.checkpoints).map(|_| world.take()).collect();
+    stop.store(true, Relaxed);
+    let mut outcome = Outcome {
+        checkpoints: Vec::new(),
+        sights: Vec::new(),
+        commits: 0,
+    };
+    for client in clients {
+        let (sights, deeds) = client.join().expect("a client does not panic");
+        outcome.sights.push(sights);
+        outcome.commits += deeds;
+    }
+    for taken in taken {
+        let (written, _) = taken.expect("no fault was injected");
+        let epoch = written.epoch;
+        outcome.checkpoints.push((epoch, world.load(&entry(written))));
+    }
+    outcome
+}
+
+/// Everything that must hold after a run.
+pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
+    let seed = plan.seed;
+    let total = plan.accounts * BALANCE;
+    world.history.check_epochs_follow_dependencies(seed);
+    for (epoch, state) in &outcome.checkpoints {
+        let context = format!("seed {seed}, checkpoint of epoch {epoch}");
+        assert_same(state, &world.history.state_before(*epoch), &context);
+        assert_eq!(money(state), total, "{context}: money came or went");
+    }
+    assert_same(&world.live(), &world.history.state(), &format!("seed {seed}, live state"));
+    assert_eq!(world.unmarked(), 0, "seed {seed}: unmarked records are left");
+    check_sights(&world.history, &outcome.sights, seed);
+}
+
+/// Each read saw exactly what the commit that it names had written, and no client ever saw an
+/// older version of a key than before.
+fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
+    let mut versions: HashMap<(Key, u64, u8), Option<(u8, Vec<u8>)>> = HashMap::new();
+    let mut state = State::new();
+    for commit in history.commits() {
+        for (key, op) in &commit.writes {
+            let mut only = State::new();
+            if let (Op::Patch(_), Some(old)) = (op, state.get(key)) {
+                only.insert(key.clone(), old.clone());
+            }
+            let mut one = commit.clone();
+            one.writes = vec![(key.clone(), op.clone())];
+            only = {
+                let mut after = only;
+                apply(&mut after, &one.writes);
+                after
+            };
+            let now = only.remove(key);
+            versions.insert((key.clone(), commit.stamp.gsn(), commit.stamp.log()), now.clone());
+            match now {
+                Some(value) => state.insert(key.clone(), value),
+                None => state.remove(key),
+            };
+        }
+    }
+    for client in sights {
+        let mut last: BTreeMap<&Key, u64> = BTreeMap::new();
+        for sight in client {
+            let at = (sight.key.clone(), sight.stamp.gsn(), sight.stamp.log());
+            let written = versions.get(&at).expect("a read names the commit that it saw");
+            assert_eq!(*written, sight.value, "seed {seed}: {:?} at {:?}", sight.key, sight.stamp);
+            let before = last.insert(&sight.key, sight.stamp.gsn()).unwrap_or(0);
+            assert!(before <= sight.stamp.gsn(), "seed {seed}: {:?} went back", sight.key);
+        }
+    }
+}
+
+fn apply(_: &mut State, _: &[(Key, Op)]) {
+    let _ = replay;
+}

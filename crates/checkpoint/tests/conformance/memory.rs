@@ -1,0 +1,160 @@
+//! A checkpoint in memory, and a hand that moves the phases one by one: for tests that place
+//! single transactions at exact points.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_store::{Capture, Outcome, Phase, RecordImage, Sink};
+
+use crate::model::State;
+use crate::world::World;
+
+/// Keeps what it takes.
+#[derive(Default)]
+pub(crate) struct MemorySink {
+    state: Mutex<State>,
+    twice: Mutex<Vec<String>>,
+}
+
+impl MemorySink {
+    /// What it took.
+    ///
+    /// # Panics
+    /// If a key came twice.
+    pub(crate) fn state(&self, context: &str) -> State {
+        let twice = self.twice.lock();
+        assert!(twice.is_empty(), "{context}: emitted twice: {twice:?}");
+        self.state.lock().clone()
+    }
+}
+
+impl Sink for MemorySink {
+    fn emit(&self, _: usize, record: &RecordImage<'_>) {
+        let key = (record.table, record.key.to_vec());
+        let value = (record.value.tag(), record.value.to_vec());
+        if self.state.lock().insert(key, value).is_some() {
+            let key = String::from_utf8_lossy(record.key).into_owned();
+            self.twice.lock().push(key);
+        }
+    }
+}
+
+/// Where a checkpoint stands, walk included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    Rest,
+    Prepare,
+    Resolve,
+    Capture,
+    /// Half of the slabs are walked.
+    Halfway,
+    Walked,
+    Complete,
+    RestAgain,
+}
+
+impl Step {
+    pub(crate) const ALL: [Step; 8] = [
+        Step::Rest,
+        Step::Prepare,
+        Step::Resolve,
+        Step::Capture,
+        Step::Halfway,
+        Step::Walked,
+        Step::Complete,
+        Step::RestAgain,
+    ];
+}
+
+/// Moves one checkpoint of a world, step by step, on the calling thread.
+pub(crate) struct Steps<'w> {
+    world: &'w World,
+    pub(crate) sink: Arc<MemorySink>,
+    as_sink: Arc<dyn Sink>,
+    pub(crate) epoch: u64,
+    pub(crate) at: Step,
+    walked: usize,
+}
+
+impl<'w> Steps<'w> {
+    pub(crate) fn new(world: &'w World) -> Self {
+        let sink = Arc::new(MemorySink::default());
+        Self {
+            world,
+            as_sink: sink.clone(),
+            sink,
+            epoch: world.store.driver().now().epoch() + 1,
+            at: Step::Rest,
+            walked: 0,
+        }
+    }
+
+    /// Moves on until `step`.
+    pub(crate) fn to(&mut self, step: Step) {
+        while self.at < step {
+            let next = Step::ALL[self.at as usize + 1];
+            match next {
+                Step::Rest => unreachable!("it is the first"),
+                Step::Prepare => self.enter(Phase::Prepare),
+                Step::Resolve => self.enter(Phase::Resolve),
+                Step::Capture => self.enter(Phase::Capture),
+                Step::Halfway => self.walk(self.units() / 2),
+                Step::Walked => self.walk(self.units()),
+                Step::Complete => self.enter(Phase::Complete),
+                Step::RestAgain => {
+                    self.world.store.driver().advance(Phase::Rest);
+                    self.scheme_enters(Phase::Rest);
+                    self.world.scheme().ended(self.epoch, Outcome::Published);
+                }
+            }
+            self.at = next;
+        }
+    }
+
+    fn units(&self) -> usize {
+        self.world.scheme().units(&self.world.store)
+    }
+
+    fn scheme_enters(&self, phase: Phase) {
+        self.world.scheme().enter(phase, self.epoch, &self.as_sink);
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.scheme_enters(phase);
+        self.world.store.driver().advance(phase);
+    }
+
+    fn walk(&mut self, until: usize) {
+        let windows = self.world.store.driver().windows();
+        let slot = windows.claim().expect("a free slot");
+        let mut hand = Hand {
+            slot,
+            sink: &self.sink,
+        };
+        for unit in self.walked..until {
+            self.world
+                .scheme()
+                .capture(&self.world.store, unit, &mut hand);
+        }
+        self.walked = until;
+        windows.unclaim(slot);
+    }
+}
+
+struct Hand<'a> {
+    slot: usize,
+    sink: &'a MemorySink,
+}
+
+impl Capture for Hand<'_> {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.sink.emit(self.slot, record);
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,151 @@
+//! Traps that a correct CALC must survive, one by one, on one thread: a transaction begins at one
+//! point of a checkpoint and ends at another, doing each thing that a transaction can do.
+
+use stillpoint_checkpoint::Row;
+use stillpoint_checkpoint::registry::REGISTRY;
+use stillpoint_store::{PointOfConsistency, TableId, Tx, TxError, Worker};
+
+use crate::memory::{Step, Steps};
+use crate::model::assert_same;
+use crate::world::World;
+
+const TABLE: TableId = TableId(0);
+
+/// What the transaction does, to keys of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Overwrite,
+    Patch,
+    Grow,
+    Replace,
+    Insert,
+    InsertLonger,
+    Delete,
+    DeleteAndReinsert,
+    InsertAndDelete,
+    Abort,
+}
+
+const DEEDS: [Deed; 10] = [
+    Deed::Overwrite,
+    Deed::Patch,
+    Deed::Grow,
+    Deed::Replace,
+    Deed::Insert,
+    Deed::InsertLonger,
+    Deed::Delete,
+    Deed::DeleteAndReinsert,
+    Deed::InsertAndDelete,
+    Deed::Abort,
+];
+
+/// Rows whose checkpoints stop nothing, so that transactions may run at every point of them.
+pub(crate) fn rows_that_stop_nothing() -> impl Iterator<Item = &'static Row> {
+    REGISTRY
+        .iter()
+        .filter(|row| row.capabilities.point == Some(PointOfConsistency::Virtual))
+}
+
+fn prepare(worker: &mut Worker, key: &[u8], deed: Deed) {
+    let value = match deed {
+        Deed::Insert | Deed::InsertAndDelete => return,
+        Deed::InsertLonger => {
+            // The cell of the key exists, too small for what is inserted later.
+            let looked = worker.transact(|tx| Ok(tx.get(TABLE, key)?.is_none()));
+            assert!(looked.expect("memory"));
+            return;
+        }
+        Deed::Replace => vec![7; 40_000],
+        _ => b"before..........".to_vec(),
+    };
+    worker
+        .transact(|tx| tx.put(TABLE, key, 1, &value))
+        .expect("memory");
+}
+
+fn run(tx: &mut Tx<'_>, key: &[u8], deed: Deed) -> Result<(), TxError> {
+    match deed {
+        Deed::Overwrite => tx.put(TABLE, key, 2, b"after"),
+        Deed::Patch => tx.patch(TABLE, key, 3, b"PATCH"),
+        Deed::Grow => tx.put(TABLE, key, 2, &[9; 5000]),
+        Deed::Replace => tx.patch(TABLE, key, 39_990, &[8; 20]),
+        Deed::Insert => tx.put(TABLE, key, 2, b"inserted"),
+        Deed::InsertLonger => tx.put(TABLE, key, 2, &[6; 300]),
+        Deed::Delete => tx.delete(TABLE, key).map(|_| ()),
+        Deed::DeleteAndReinsert => {
+            tx.delete(TABLE, key)?;
+            tx.put(TABLE, key, 4, b"again")
+        }
+        Deed::InsertAndDelete => {
+            tx.put(TABLE, key, 2, b"short lived")?;
+            tx.delete(TABLE, key).map(|_| ())
+        }
+        Deed::Abort => {
+            tx.put(TABLE, key, 2, b"never")?;
+            tx.delete(TABLE, key)?;
+            Err(TxError::abandon("as the test wants it"))
+        }
+    }
+}
+
+/// One checkpoint during which a transaction begins at one step and ends at another; a second
+/// transaction deletes or reinserts what it left, at the next step.
+fn one_checkpoint(world: &World, worker: &mut Worker, key: &[u8], deed: Deed, span: (Step, Step)) {
+    let mut steps = Steps::new(world);
+    steps.to(span.0);
+    let ran = worker.transact(|tx| {
+        // Whatever the transaction holds, the phases move on.
+        run(tx, key, deed).and_then(|()| {
+            steps.to(span.1);
+            Ok(())
+        })
+    });
+    assert_eq!(ran.is_err(), deed == Deed::Abort);
+    steps.to(span.1);
+    let next = Step::ALL[(span.1 as usize + 1).min(Step::RestAgain as usize)];
+    steps.to(next);
+    worker
+        .transact(|tx| {
+            if tx.delete(TABLE, key)? {
+                return Ok(());
+            }
+            tx.put(TABLE, key, 5, b"put back")
+        })
+        .expect("memory");
+    steps.to(Step::RestAgain);
+    let context = format!("{deed:?} from {:?} to {:?}", span.0, span.1);
+    let expected = world.history.state_before(steps.epoch);
+    assert_same(&steps.sink.state(&context), &expected, &context);
+    assert_same(&world.live(), &world.history.state(), &context);
+    assert_eq!(world.unmarked(), 0, "{context}: unmarked records are left");
+}
+
+/// Every deed across every span of steps; all in one world, so that each checkpoint begins with
+/// what the ones before have left.
+pub(crate) fn every_span(world: &World) {
+    let mut worker = world.worker(0);
+    // Slabs of other sizes, so that there is a half way.
+    for len in [10, 100, 1000] {
+        worker
+            .transact(|tx| tx.put(TABLE, format!("other {len}").as_bytes(), 0, &vec![1; len]))
+            .expect("memory");
+    }
+    let mut number = 0;
+    for deed in DEEDS {
+        for (at, &begin) in Step::ALL.iter().enumerate() {
+            for &end in &Step::ALL[at..] {
+                number += 1;
+                let key = format!("{number} {deed:?}").into_bytes();
+                prepare(&mut worker, &key, deed);
+                one_checkpoint(world, &mut worker, &key, deed, (begin, end));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_transaction_may_begin_and_end_anywhere() {
+    for row in rows_that_stop_nothing() {
+        every_span(&World::new(row, 1));
+    }
+}

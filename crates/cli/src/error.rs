@@ -1,0 +1,34 @@
+use std::path::PathBuf;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error(transparent)]
+    Engine(#[from] stillpoint::Error),
+    #[error(transparent)]
+    Server(#[from] stillpoint_server::ServerError),
+    #[error("{0}")]
+    Lab(String),
+    #[error("{}: {reason}", file.display())]
+    ConfigFile { file: PathBuf, reason: String },
+    #[error("--{option}: {reason}")]
+    Option { option: &'static str, reason: String },
+    #[error("writing the output: {0}")]
+    Output(#[from] std::io::Error),
+    #[error("{0}")]
+    Signals(std::io::Error),
+}
+
+impl CliError {
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_damage())
+    }
+
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        let broken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+        match self {
+            Self::Output(error) | Self::Engine(stillpoint::Error::Output(error)) => broken(error),
+            _ => false,
+        }
+    }
+}

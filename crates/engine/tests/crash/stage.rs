@@ -1,0 +1,134 @@
+//! A disk and a clock that let others act while a checkpoint is under way.
+//!
+//! All sessions live on one thread, so nothing would commit between the begin of a checkpoint and
+//! its publication. But the checkpoint asks the disk and the clock on the way, and there a guest,
+//! who waits in [`while_visiting`], may commit: before the phases, between them, and after the
+//! capture until the MANIFEST is renamed.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_io::{
+    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk,
+};
+
+/// Where a guest is asked to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Nothing of the engine's is under way on another thread, and no lock is held but the
+    /// catalog's.
+    Quiet,
+    /// Between two phases: part files may be under way.
+    Phases,
+}
+
+/// Acts in the middle of a checkpoint.
+pub(crate) trait Guest {
+    fn act(&mut self, moment: Moment);
+}
+
+#[derive(Default)]
+struct Visit {
+    guest: Option<Box<dyn Guest>>,
+    /// Between the making of the checkpoint's directory and the next call of the disk.
+    in_phases: bool,
+}
+
+thread_local! {
+    static VISIT: RefCell<Visit> = RefCell::default();
+}
+
+/// Lets the guest act while `run` runs.
+pub(crate) fn while_visiting<R>(guest: Box<dyn Guest>, run: impl FnOnce() -> R) -> (R, Box<dyn Guest>) {
+    let before = VISIT.replace(Visit { guest: Some(guest), in_phases: false });
+    let result = run();
+    let visit = VISIT.replace(before);
+    (result, visit.guest.expect("a guest comes back from every act"))
+}
+
+fn ask(moment: Moment) {
+    let guest = VISIT.with_borrow_mut(|visit| {
+        if moment == Moment::Phases && !visit.in_phases { None } else { visit.guest.take() }
+    });
+    if let Some(mut guest) = guest {
+        guest.act(moment);
+        VISIT.with_borrow_mut(|visit| visit.guest = Some(guest));
+    }
+}
+
+fn set_in_phases(in_phases: bool) {
+    VISIT.with_borrow_mut(|visit| visit.in_phases = in_phases && visit.guest.is_some());
+}
+
+/// A clock that moves by itself, and asks guests between the phases.
+#[derive(Debug)]
+pub(crate) struct StageClock {
+    pub(crate) clock: ManualClock,
+    /// False where nothing may commit between the phases.
+    pub(crate) guests: bool,
+}
+
+impl Clock for StageClock {
+    fn monotonic_ns(&self) -> u64 {
+        if self.guests {
+            ask(Moment::Phases);
+        }
+        self.clock.monotonic_ns()
+    }
+    fn wall_ms(&self) -> u64 {
+        self.clock.wall_ms()
+    }
+    fn sleep(&self, duration: Duration) {
+        self.clock.sleep(duration);
+    }
+}
+
+/// A simulated disk that asks guests at changes of a checkpoint's directory and of the MANIFEST.
+#[derive(Debug)]
+pub(crate) struct StageDisk(pub(crate) SimDisk);
+
+impl StageDisk {
+    fn before(&self, path: &Path) {
+        set_in_phases(false);
+        if path.starts_with("checkpoint") || path.ends_with("MANIFEST.tmp") {
+            ask(Moment::Quiet);
+        }
+    }
+}
+
+impl Disk for StageDisk {
+    fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
+        self.0.open(path, mode, caching)
+    }
+    fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
+        let made = self.0.create_dir_all(path);
+        set_in_phases(made.is_ok() && path.starts_with("checkpoint"));
+        made
+    }
+    fn list(&self, path: &Path) -> DiskResult<Vec<String>> {
+        self.0.list(path)
+    }
+    fn exists(&self, path: &Path) -> DiskResult<bool> {
+        self.0.exists(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
+        self.before(from);
+        self.0.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> DiskResult<()> {
+        self.before(path);
+        self.0.remove(path)
+    }
+    fn sync_dir(&self, path: &Path) -> DiskResult<()> {
+        self.before(path);
+        self.0.sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+        self.0.lock(path)
+    }
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.0.describe(path)
+    }
+}

@@ -1,0 +1,3 @@
+//! Engines behind the lab's adapter trait.
+
+pub mod stillpoint;

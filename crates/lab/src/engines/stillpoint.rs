@@ -1,0 +1,278 @@
+//! Our own engine, through the interface that anybody embeds.
+
+use stillpoint::{Batch, Config, Durability, Engine, KeySet, Mode, Session, Slot, TableId, Tx};
+use stillpoint::{Stamp, TxError};
+
+use crate::adapter::{LabEngine, LabSession, Setup, Status};
+use crate::error::{LabError, LabResult};
+use crate::workload::calc::{
+    self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LongTransaction, VALUE_BYTES,
+    Value,
+};
+
+const TABLE: &str = "records";
+/// Records that one loading transaction writes.
+const LOAD_RECORDS: u64 = 16;
+/// Loading transactions that are handed over together.
+const LOAD_BATCH: u64 = 16;
+
+struct Stillpoint {
+    name: String,
+    engine: Engine,
+    table: TableId,
+    records: u64,
+}
+
+struct StillpointSession {
+    name: String,
+    session: Session,
+    table: TableId,
+    /// What the transactions computed; kept so that the work cannot be left out.
+    computed: u64,
+}
+
+fn failed(name: &str, reason: impl ToString) -> LabError {
+    LabError::Engine { engine: name.to_owned(), reason: reason.to_string() }
+}
+
+/// Opens the engine; data in the directory are recovered.
+///
+/// # Errors
+/// When the engine refuses.
+pub fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
+    let mut config = Config::new(&setup.dir);
+    config.checkpoint.clone_from(&setup.scheme);
+    config.journal.clone_from(&setup.journal);
+    config.durability = Durability::Relaxed;
+    config.checkpoint_pace = setup.pace_bytes_per_s;
+    // Checkpoints begin when the experiment says so, and never by themselves.
+    config.checkpoint_every = None;
+    config.log_limit_bytes = u64::MAX / 4;
+    config.sessions = setup.sessions;
+    let name = format!("stillpoint, {}", setup.scheme);
+    let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
+    let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
+    Ok(Box::new(Stillpoint { name, engine, table, records: setup.records }))
+}
+
+impl LabEngine for Stillpoint {
+    fn load(&self, records: u64) -> LabResult<()> {
+        let threads = stillpoint_io::cpu_count() as u64;
+        let part = |n: u64| records * n / threads;
+        let jobs = (0..threads).map(|n| move || self.load_part(part(n)..part(n + 1))).collect();
+        let done = stillpoint_io::in_parallel("load", jobs);
+        done.map_err(|e| failed(&self.name, e))?.into_iter().collect()
+    }
+
+    fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
+        let session = self.engine.session().map_err(|e| failed(&self.name, e))?;
+        let name = self.name.clone();
+        Ok(Box::new(StillpointSession { name, session, table: self.table, computed: 0 }))
+    }
+
+    fn start_checkpoint(&self) -> LabResult<()> {
+        if self.engine.checkpoint_in_background() {
+            return Ok(());
+        }
+        Err(failed(&self.name, "a checkpoint is already under way"))
+    }
+
+    fn status(&self) -> Status {
+        let stats = self.engine.stats();
+        let last = stats.checkpoints.last.as_ref();
+        Status {
+            checkpoints: stats.checkpoints.published,
+            running: stats.checkpoints.running.is_some(),
+            failed: stats.checkpoints.last_error.clone(),
+            last_records: last.map_or(0, |done| done.records),
+            last_bytes: last.map_or(0, |done| done.bytes),
+            held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
+            waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
+            journal_bytes: stats.journal.written_bytes,
+        }
+    }
+
+    fn check(&self, change: Change) -> LabResult<Check> {
+        let threads = stillpoint_io::cpu_count() as u64;
+        let part = |n: u64| self.records * n / threads;
+        let jobs =
+            (0..threads).map(|n| move || self.check_part(part(n)..part(n + 1), change)).collect();
+        let parts = stillpoint_io::in_parallel("check", jobs).map_err(|e| failed(&self.name, e))?;
+        let mut sum = Check::default();
+        for part in parts {
+            let part = part?;
+            sum.records += part.records;
+            sum.updates += part.updates;
+        }
+        // Records that nobody loaded would show here.
+        sum.records = sum.records.max(self.engine.len(self.table));
+        Ok(sum)
+    }
+}
+
+impl Stillpoint {
+    fn load_part(&self, records: std::ops::Range<u64>) -> LabResult<()> {
+        let mut session = self.engine.session().map_err(|e| failed(&self.name, e))?;
+        let mut first = records.start;
+        while first < records.end {
+            let end = (first + LOAD_RECORDS * LOAD_BATCH).min(records.end);
+            let mut batch = LoadBatch { table: self.table, first, end, failed: None };
+            session.execute(&mut batch);
+            if let Some(reason) = batch.failed {
+                return Err(failed(&self.name, reason));
+            }
+            first = end;
+        }
+        session.flush().map_err(|e| failed(&self.name, e))
+    }
+
+    fn check_part(&self, records: std::ops::Range<u64>, change: Change) -> LabResult<Check> {
+        let mut session = self.engine.session().map_err(|e| failed(&self.name, e))?;
+        let (mut check, mut value) = (Check::default(), Vec::new());
+        for record in records {
+            value.clear();
+            let seen = session
+                .read(self.table, &calc::key(record), &mut value)
+                .map_err(|e| failed(&self.name, e))?;
+            if seen.is_none() {
+                return Err(failed(&self.name, format!("record {record} is gone")));
+            }
+            check.record(record, &value, change).map_err(|e| failed(&self.name, e))?;
+        }
+        Ok(check)
+    }
+}
+
+/// Transactions that write records with their initial values.
+struct LoadBatch {
+    table: TableId,
+    first: u64,
+    end: u64,
+    failed: Option<String>,
+}
+
+impl LoadBatch {
+    fn records(&self, index: usize) -> std::ops::Range<u64> {
+        let first = self.first + index as u64 * LOAD_RECORDS;
+        first..(first + LOAD_RECORDS).min(self.end)
+    }
+}
+
+impl Batch for LoadBatch {
+    fn len(&self) -> usize {
+        (self.end - self.first).div_ceil(LOAD_RECORDS) as usize
+    }
+
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        for record in self.records(index) {
+            keys.push(self.table, &calc::key(record), Mode::Write, VALUE_BYTES);
+        }
+    }
+
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for (slot, record) in self.records(index).enumerate() {
+            tx.put_slot(Slot(slot as u32), 0, &calc::initial_value(record))?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, _index: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}
+
+/// Transactions of the microbenchmark.
+struct CalcBatch<'a> {
+    table: TableId,
+    transactions: &'a [CalcTransaction],
+    change: Change,
+    computed: u64,
+    failed: Option<String>,
+}
+
+/// Reads one record, computes on it and updates it.
+#[inline]
+fn update(
+    tx: &mut Tx<'_>,
+    slot: Slot,
+    record: u64,
+    change: Change,
+    computed: &mut u64,
+) -> Result<(), TxError> {
+    let mut bytes: Value = [0; VALUE_BYTES];
+    match tx.value(slot) {
+        Some(value) if value.len() == VALUE_BYTES => value.read_range(0, &mut bytes),
+        _ => return Err(TxError::abandon(format!("record {record} is not as it was loaded"))),
+    }
+    *computed = computed.wrapping_add(calc::compute(&bytes));
+    match calc::update(record, &mut bytes, change) {
+        VALUE_BYTES => tx.put_slot(slot, 0, &bytes),
+        changed => tx.patch_slot(slot, 0, &bytes[..changed]),
+    }
+}
+
+impl Batch for CalcBatch<'_> {
+    fn len(&self) -> usize {
+        self.transactions.len()
+    }
+
+    #[inline]
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        for &record in &self.transactions[index].keys {
+            keys.push(self.table, &calc::key(record), Mode::Write, VALUE_BYTES);
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for slot in 0..KEYS_PER_TRANSACTION {
+            let record = self.transactions[index].keys[slot];
+            update(tx, Slot(slot as u32), record, self.change, &mut self.computed)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn ended(&mut self, _index: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}
+
+impl LabSession for StillpointSession {
+    fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
+        let (table, computed) = (self.table, self.computed);
+        let mut batch = CalcBatch { table, transactions, change, computed, failed: None };
+        self.session.execute(&mut batch);
+        self.computed = batch.computed;
+        match batch.failed {
+            None => Ok(()),
+            Some(reason) => Err(failed(&self.name, reason)),
+        }
+    }
+
+    fn run_long(
+        &mut self,
+        transaction: &LongTransaction,
+        change: Change,
+        pause: &mut dyn FnMut(),
+    ) -> LabResult<()> {
+        let (table, computed) = (self.table, &mut self.computed);
+        let done = self.session.transact(|tx| {
+            for &record in &transaction.keys {
+                let slot = tx.key(table, &calc::key(record), Mode::Write)?;
+                update(tx, slot, record, change, computed)?;
+                pause();
+            }
+            Ok(())
+        });
+        done.map_err(|e| failed(&self.name, e))
+    }
+
+    fn idle(&mut self) {
+        self.session.idle();
+    }
+}

@@ -1,0 +1,83 @@
+//! The clients that people use: the redis crate, redis-cli, redis-benchmark.
+
+use redis::Commands;
+
+use crate::common::{TestServer, tool};
+
+#[test]
+fn the_redis_crate_works() {
+    let server = TestServer::start();
+    for query in ["", "?protocol=resp3"] {
+        let url = format!("redis://127.0.0.1:{}/0{query}", server.port);
+        let client = redis::Client::open(url).expect("address");
+        let mut con = client.get_connection().expect("connects");
+        let _: () = con.set("k", 41).expect("set");
+        let n: i64 = con.incr("k", 1).expect("incr");
+        assert_eq!(n, 42);
+        let (a, b): (i64, Option<String>) = redis::pipe()
+            .atomic()
+            .incr("k", 1)
+            .get("missing")
+            .query(&mut con)
+            .expect("transaction");
+        assert_eq!((a, b), (43, None));
+        let found: Vec<String> = con.scan_match::<_, String>("k*").expect("scan").collect();
+        assert_eq!(found, ["k"]);
+        let error = con.lpush::<_, _, i64>("list", 1).expect_err("no lists yet");
+        assert!(error.to_string().contains("unknown command"), "{error}");
+    }
+}
+
+#[test]
+fn redis_cli_works() {
+    let server = TestServer::start();
+    let port = server.port.to_string();
+    let run = |args: &[&str]| {
+        let mut all = vec!["-p", port.as_str()];
+        all.extend(args);
+        tool("redis-cli", &all)
+    };
+    let Some(pong) = run(&["PING"]) else { return };
+    assert_eq!(pong.trim(), "PONG");
+    assert_eq!(run(&["-3", "SET", "k", "v"]).expect("cli").trim(), "OK");
+    assert_eq!(run(&["-n", "2", "GET", "k"]).expect("cli").trim(), "");
+    assert!(
+        run(&["INFO", "server"])
+            .expect("cli")
+            .contains("redis_version")
+    );
+    assert!(run(&["--scan"]).expect("cli").contains('k'));
+    assert!(
+        run(&["--bigkeys"])
+            .expect("cli")
+            .contains("Biggest string found")
+    );
+    assert!(run(&["HELP", "GET"]).is_some());
+}
+
+#[test]
+fn redis_benchmark_works() {
+    let server = TestServer::start();
+    let port = server.port.to_string();
+    let args = [
+        "-p",
+        &port,
+        "-n",
+        "20000",
+        "-c",
+        "20",
+        "-P",
+        "16",
+        "-t",
+        "set,get,incr,mset,ping",
+        "-q",
+    ];
+    let Some(output) = tool("redis-benchmark", &args) else {
+        return;
+    };
+    assert!(
+        output.matches("requests per second").count() >= 5,
+        "{output}"
+    );
+    assert!(!output.contains("Error"), "{output}");
+}

@@ -1,0 +1,208 @@
+//! What random comparison with Redis does not reach.
+
+use std::collections::HashSet;
+
+use crate::common::{TestServer, Value, encode, eventually};
+
+#[test]
+fn pipelines_are_answered_in_order() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let mut bytes = Vec::new();
+    for i in 0..5000 {
+        let n = i.to_string();
+        match i % 5 {
+            0 => bytes.extend(encode(&[b"SET", b"k", n.as_bytes()])),
+            1 => bytes.extend(encode(&[b"GET", b"k"])),
+            2 => bytes.extend(encode(&[b"ECHO", n.as_bytes()])),
+            3 => bytes.extend(encode(&[b"NOSUCH"])),
+            _ => bytes.extend(encode(&[b"DBSIZE"])),
+        }
+    }
+    c.send_raw(&bytes);
+    for i in 0..5000 {
+        let reply = c.read();
+        match i % 5 {
+            0 => assert_eq!(reply, Value::ok()),
+            1 => assert_eq!(reply, Value::bulk(&(i - 1).to_string())),
+            2 => assert_eq!(reply, Value::bulk(&i.to_string())),
+            3 => assert!(reply.text().starts_with("ERR unknown command 'NOSUCH'")),
+            _ => assert_eq!(reply, Value::Int(1)),
+        }
+    }
+}
+
+#[test]
+fn scan_meets_every_key_that_stays() {
+    let server = TestServer::start();
+    let (mut c, mut noise) = (server.client(), server.client());
+    for i in 0..3000 {
+        c.send(&[b"SET", format!("stay{i}").as_bytes(), b"v"]);
+    }
+    for _ in 0..3000 {
+        c.read();
+    }
+    let mut met = HashSet::new();
+    let mut cursor = "0".to_owned();
+    let mut round = 0;
+    loop {
+        let reply = c.call(&["SCAN", &cursor, "MATCH", "stay*", "COUNT", "50"]);
+        cursor = reply.items()[0].text();
+        met.extend(reply.items()[1].items().iter().map(Value::text));
+        for i in 0..40 {
+            noise.call(&["SET", &format!("noise{round}:{i}"), "v"]);
+        }
+        round += 1;
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(met.len(), 3000);
+    let keys = c.call(&["KEYS", "stay1?"]);
+    assert_eq!(keys.items().len(), 10);
+    assert!(c.call(&["RANDOMKEY"]).text().len() > 4);
+}
+
+#[test]
+fn expired_keys_vanish_by_themselves() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    for i in 0..500 {
+        c.call(&["SET", &format!("t{i}"), "v", "PX", "50"]);
+        c.call(&["SET", &format!("p{i}"), "v"]);
+    }
+    c.call(&["SET", "later", "v", "EX", "1000"]);
+    let info = c.call(&["INFO", "keyspace"]).text();
+    assert!(info.contains(",expires="), "{info}");
+    eventually("active expiry", || c.call(&["DBSIZE"]) == Value::Int(501));
+    let info = c.call(&["INFO", "stats"]).text();
+    assert!(info.contains("expired_keys:500"), "{info}");
+    eventually("the count settles", || {
+        c.call(&["INFO", "keyspace"])
+            .text()
+            .contains("db0:keys=501,expires=1,")
+    });
+    c.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    c.call(&["SET", "lazy", "v", "PX", "1"]);
+    eventually("lazy expiry", || c.call(&["GET", "lazy"]) == Value::Null);
+    eventually("its deletion", || c.call(&["DBSIZE"]) == Value::Int(501));
+}
+
+#[test]
+fn hello_switches_the_protocol() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    assert_eq!(c.call(&["GET", "missing"]), Value::Null);
+    let Value::Map(fields) = c.call(&["HELLO", "3"]) else {
+        panic!("no map")
+    };
+    let names: Vec<String> = fields.iter().map(|(name, _)| name.text()).collect();
+    assert_eq!(
+        names,
+        [
+            "server", "version", "proto", "id", "mode", "role", "modules"
+        ]
+    );
+    c.send(&[b"GET", b"missing"]);
+    assert_eq!(c.read(), Value::Null);
+    assert!(matches!(c.call(&["CONFIG", "GET", "save"]), Value::Map(_)));
+    assert!(matches!(c.call(&["INFO"]), Value::Verbatim(_)));
+    assert_eq!(
+        c.call(&["HELLO", "4"]).text(),
+        "NOPROTO unsupported protocol version"
+    );
+    assert_eq!(c.call(&["RESET"]).text(), "RESET");
+    assert!(matches!(
+        c.call(&["CONFIG", "GET", "save"]),
+        Value::Array(_)
+    ));
+}
+
+#[test]
+fn administration_answers_what_dashboards_read() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "k", "v"]);
+    let info = c.call(&["INFO", "everything"]).text();
+    for name in [
+        "redis_version:7",
+        "stillpoint_version:",
+        "uptime_in_seconds:",
+        "connected_clients:1",
+        "used_memory:",
+        "used_memory_rss:",
+        "maxmemory:",
+        "rdb_last_save_time:",
+        "rdb_bgsave_in_progress:0",
+        "aof_enabled:",
+        "total_commands_processed:",
+        "instantaneous_ops_per_sec:",
+        "keyspace_hits:",
+        "evicted_keys:0",
+        "role:master",
+        "used_cpu_user:",
+        "cmdstat_set:calls=1,",
+        "db0:keys=1,expires=0",
+        "cluster_enabled:0",
+    ] {
+        assert!(info.contains(name), "{name} is missing in {info}");
+    }
+    assert_eq!(
+        c.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]),
+        Value::ok()
+    );
+    c.call(&["GET", "k"]);
+    let slow = c.call(&["SLOWLOG", "GET", "1"]);
+    assert_eq!(
+        slow.items()[0].items()[3],
+        Value::Array(vec![Value::bulk("GET"), Value::bulk("k")])
+    );
+    assert_eq!(
+        c.call(&["CONFIG", "SET", "port", "1"]).text(),
+        "ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config"
+    );
+    c.call(&["CONFIG", "SET", "latency-monitor-threshold", "1"]);
+    c.call(&["DEBUG", "SLEEP", "0.01"]);
+    assert_eq!(c.call(&["LATENCY", "LATEST"]).items().len(), 1);
+    assert!(c.call(&["MEMORY", "USAGE", "k"]).int() > 0);
+    assert!(c.call(&["LASTSAVE"]).int() > 1_600_000_000);
+    assert!(c.call(&["COMMAND", "COUNT"]).int() > 80);
+    assert_eq!(
+        c.call(&["SUBSCRIBE", "news"]).text(),
+        "ERR SUBSCRIBE is not supported yet by this server"
+    );
+    let histogram = c.call(&["LATENCY", "HISTOGRAM", "get"]);
+    assert_eq!(histogram.items()[0], Value::bulk("get"));
+}
+
+#[test]
+fn memory_beyond_the_limit_refuses_writes_only() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "k", "v"]);
+    c.call(&["CONFIG", "SET", "maxmemory", "1"]);
+    let big = "x".repeat(200_000);
+    let mut refused = None;
+    for i in 0..3000 {
+        let reply = c.call(&["SET", &format!("fill{i}"), &big]);
+        if reply != Value::ok() {
+            refused = Some(reply);
+            break;
+        }
+    }
+    let refused = refused.expect("memory is limited");
+    assert_eq!(
+        refused.text(),
+        "OOM command not allowed when used memory > 'maxmemory'."
+    );
+    assert_eq!(c.call(&["GET", "k"]), Value::bulk("v"));
+    c.call(&["MULTI"]);
+    c.call(&["DEL", "k"]);
+    c.call(&["SET", "more", &big]);
+    assert!(
+        c.call(&["EXEC"]).text().starts_with("OOM "),
+        "nothing of the transaction is kept"
+    );
+    assert_eq!(c.call(&["GET", "k"]), Value::bulk("v"));
+    assert_eq!(c.call(&["DEL", "k"]), Value::Int(1));
+}

@@ -1,0 +1,240 @@
+//! Hostile and careless clients.
+
+use std::time::Duration;
+
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
+
+use crate::common::{Client, TestServer, Value, config, encode, eventually};
+
+#[test]
+fn before_authentication_little_is_taken() {
+    let mut config = config();
+    config.requirepass = Some("secret".to_owned());
+    let server = TestServer::with(config);
+    let mut c = server.client();
+    assert_eq!(
+        c.call(&["GET", "k"]).text(),
+        "NOAUTH Authentication required."
+    );
+    assert_eq!(
+        c.call(&["NOSUCH"]).text(),
+        "NOAUTH Authentication required."
+    );
+    assert_eq!(
+        c.call(&["AUTH", "wrong"]).text(),
+        "WRONGPASS invalid username-password pair or user is disabled."
+    );
+    c.send_raw(b"*11\r\n");
+    assert_eq!(
+        c.read().text(),
+        "ERR Protocol error: unauthenticated multibulk length"
+    );
+    assert!(c.is_closed());
+    let mut c = server.client();
+    c.send_raw(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n");
+    assert_eq!(
+        c.read().text(),
+        "ERR Protocol error: unauthenticated bulk length"
+    );
+    let mut c = server.client();
+    assert_eq!(c.call(&["AUTH", "secret"]), Value::ok());
+    assert_eq!(c.call(&["SET", "k", &"x".repeat(20_000)]), Value::ok());
+    let mut c = server.client();
+    let hello = c.call(&["HELLO", "3", "AUTH", "default", "secret", "SETNAME", "me"]);
+    assert!(matches!(hello, Value::Map(_)), "{hello:?}");
+    assert_eq!(c.call(&["CLIENT", "GETNAME"]), Value::bulk("me"));
+}
+
+#[test]
+fn guessing_passwords_gets_slower() {
+    let mut config = config();
+    config.requirepass = Some("secret".to_owned());
+    let server = TestServer::with(config);
+    let mut c = server.client();
+    let answers: Vec<String> = (0..10).map(|_| c.call(&["AUTH", "guess"]).text()).collect();
+    assert!(answers[0].starts_with("WRONGPASS"));
+    assert!(answers[9].starts_with("ERR too many failed"), "{answers:?}");
+    assert!(
+        c.call(&["AUTH", "secret"])
+            .text()
+            .starts_with("ERR too many failed")
+    );
+    eventually("the wait ends", || {
+        server.client().call(&["AUTH", "secret"]) == Value::ok()
+    });
+}
+
+#[test]
+fn random_bytes_get_an_error_or_a_closed_connection_and_harm_nobody() {
+    let server = TestServer::start();
+    let mut witness = server.client();
+    witness.call(&["SET", "k", "v"]);
+    for seed in 0..200 {
+        let rng = SeededRng::new(seed);
+        let mut c = server.client();
+        let mut bytes = Vec::new();
+        for _ in 0..rng.below(60) {
+            match rng.below(6) {
+                0 => bytes.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"),
+                1 => bytes.extend_from_slice(format!("*{}\r\n", rng.next_u64() as i32).as_bytes()),
+                2 => bytes.extend_from_slice(format!("${}\r\n", rng.below(50)).as_bytes()),
+                3 => bytes.extend_from_slice(b"\r\n"),
+                _ => bytes.push(rng.next_u64() as u8),
+            }
+        }
+        c.send_raw(&bytes);
+        c.send_raw(b"\r\nQUIT\r\n");
+        // No panic, and the witness is served; what the client got is its own business.
+        drop(c);
+        assert_eq!(witness.call(&["GET", "k"]), Value::bulk("v"), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_unfinished_request_may_not_grow_for_ever() {
+    let mut config = config();
+    config.query_buffer_bytes = 1 << 20;
+    let server = TestServer::with(config);
+    let mut c = server.client();
+    c.send_raw(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5000000\r\n");
+    let chunk = vec![b'x'; 64 << 10];
+    for _ in 0..40 {
+        c.send_raw(&chunk);
+    }
+    assert!(c.is_closed());
+    assert_eq!(server.client().call(&["GET", "k"]), Value::Null);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_held_back_and_then_dropped() {
+    let mut config = config();
+    config.slow_reader_s = 1;
+    let server = TestServer::with(config);
+    let mut slow = server.client();
+    let mut other = server.client();
+    other.call(&["SET", "big", &"x".repeat(1 << 20)]);
+    let request = encode(&[b"GET", b"big"]);
+    for _ in 0..64 {
+        slow.send_raw(&request);
+    }
+    // The replies wait in bounded memory.
+    let info = other.call(&["INFO", "memory"]).text();
+    let clients: u64 = field(&info, "mem_clients_normal");
+    assert!(clients < 16 << 20, "{clients} bytes for clients");
+    eventually("the slow reader is dropped", || {
+        field(
+            &other.call(&["INFO", "stats"]).text(),
+            "client_output_buffer_limit_disconnections",
+        ) > 0
+    });
+    assert_eq!(other.call(&["PING"]).text(), "PONG");
+}
+
+fn field(info: &str, name: &str) -> u64 {
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.and_then(|v| v.trim().parse().ok())
+        .unwrap_or_else(|| panic!("no {name} in {info}"))
+}
+
+#[test]
+fn a_reply_beyond_the_limit_ends_the_connection() {
+    let mut config = config();
+    config.output_buffer_bytes = 4 << 20;
+    let server = TestServer::with(config);
+    let mut c = server.client();
+    c.call(&["SET", "big", &"x".repeat(1 << 20)]);
+    let mut mget = vec!["MGET"];
+    mget.extend(vec!["big"; 20]);
+    c.send(&mget.iter().map(|w| w.as_bytes()).collect::<Vec<_>>());
+    while !c.is_closed() {
+        c.skip_buffered();
+    }
+    assert_eq!(server.client().call(&["PING"]).text(), "PONG");
+}
+
+#[test]
+fn too_many_clients_and_idle_clients_are_turned_away() {
+    let mut config = config();
+    config.maxclients = 3;
+    config.timeout_s = 1;
+    let server = TestServer::with(config);
+    let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    for c in &mut clients {
+        assert_eq!(c.call(&["PING"]).text(), "PONG");
+    }
+    let mut refused = server.client();
+    assert_eq!(refused.read().text(), "ERR max number of clients reached");
+    assert!(refused.is_closed());
+    assert!(clients[0].is_closed(), "an idle client is disconnected");
+    eventually("room is made", || {
+        server.client().call(&["PING"]).text() == "PONG"
+    });
+}
+
+#[test]
+fn clients_can_be_paused_killed_and_made_silent() {
+    let server = TestServer::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    let id = b.call(&["CLIENT", "ID"]).int().to_string();
+    b.call(&["CLIENT", "SETNAME", "victim"]);
+    let list = a.call(&["CLIENT", "LIST"]).text();
+    assert!(
+        list.contains("name=victim") && list.lines().count() == 2,
+        "{list}"
+    );
+    assert_eq!(a.call(&["CLIENT", "KILL", "ID", &id]), Value::Int(1));
+    assert!(b.is_closed());
+    let mut b = server.client();
+    b.send(&[b"CLIENT", b"REPLY", b"OFF"]);
+    b.send(&[b"SET", b"k", b"1"]);
+    b.send(&[b"CLIENT", b"REPLY", b"ON"]);
+    assert_eq!(b.read(), Value::ok());
+    b.send(&[b"CLIENT", b"REPLY", b"SKIP"]);
+    b.send(&[b"INCR", b"k"]);
+    assert_eq!(b.call(&["GET", "k"]), Value::bulk("2"));
+    a.call(&["CLIENT", "PAUSE", "300", "WRITE"]);
+    let start = RealClock.monotonic_ns();
+    assert_eq!(b.call(&["GET", "k"]), Value::bulk("2"));
+    b.call(&["SET", "k", "3"]);
+    let waited = Duration::from_nanos(RealClock.monotonic_ns() - start);
+    assert!(waited >= Duration::from_millis(250), "{waited:?}");
+}
+
+#[test]
+fn shutdown_drains() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "big", &"x".repeat(1 << 20)]);
+    for _ in 0..8 {
+        c.send(&[b"GET", b"big"]);
+    }
+    c.send(&[b"SHUTDOWN"]);
+    for _ in 0..8 {
+        assert!(matches!(c.read(), Value::Bulk(bytes) if bytes.len() == 1 << 20));
+    }
+    assert!(c.is_closed());
+    server.end().expect("a clean end");
+}
+
+#[test]
+fn large_values_and_keys_travel_whole() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let value: Vec<u8> = (0..40_000_000u32).map(|i| (i * 7) as u8).collect();
+    c.send(&[b"SET", b"large", &value]);
+    assert_eq!(c.read(), Value::ok());
+    c.send(&[b"GET", b"large"]);
+    assert_eq!(c.read(), Value::Bulk(value));
+    let key = "k".repeat(65_536);
+    assert_eq!(c.call(&["SET", &key, "v"]), Value::ok());
+    assert_eq!(c.call(&["GET", &key]), Value::bulk("v"));
+    let long = "k".repeat(65_537);
+    assert!(
+        c.call(&["SET", &long, "v"])
+            .text()
+            .starts_with("ERR a key of 65537 bytes")
+    );
+    assert_eq!(c.call(&["PING"]).text(), "PONG");
+}

@@ -1,0 +1,197 @@
+//! MULTI, EXEC, WATCH: one serializable transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{TestServer, Value, encode};
+
+#[test]
+fn a_watched_key_that_changed_makes_exec_do_nothing() {
+    let server = TestServer::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    for (change, fails) in [
+        (vec!["SET", "w", "2"], true),
+        (vec!["SET", "other", "2"], false),
+        (vec!["DEL", "w"], true),
+        (vec!["EXPIRE", "w", "100"], true),
+        (vec!["GET", "w"], false),
+        (vec!["DEL", "missing"], false),
+        (vec!["FLUSHDB"], true),
+    ] {
+        a.call(&["SET", "w", "1"]);
+        assert_eq!(a.call(&["WATCH", "w", "absent"]), Value::ok());
+        b.call(&change);
+        a.call(&["MULTI"]);
+        assert_eq!(a.call(&["SET", "result", "x"]).text(), "QUEUED");
+        let reply = a.call(&["EXEC"]);
+        let expected = if fails {
+            Value::Null
+        } else {
+            Value::Array(vec![Value::ok()])
+        };
+        assert_eq!(reply, expected, "after {change:?}");
+    }
+    // A missing key that stays missing has not changed, whatever happened around it.
+    a.call(&["WATCH", "absent"]);
+    for i in 0..100 {
+        b.call(&["SET", &format!("noise{i}"), "x"]);
+        b.call(&["DEL", &format!("noise{i}")]);
+    }
+    a.call(&["MULTI"]);
+    a.call(&["PING"]);
+    assert_eq!(
+        a.call(&["EXEC"]),
+        Value::Array(vec![Value::Simple("PONG".to_owned())])
+    );
+    a.call(&["WATCH", "absent"]);
+    b.call(&["SET", "absent", "x"]);
+    a.call(&["MULTI"]);
+    assert_eq!(a.call(&["EXEC"]), Value::Null);
+}
+
+#[test]
+fn a_watched_key_that_expires_makes_exec_do_nothing() {
+    let server = TestServer::start();
+    let mut a = server.client();
+    a.call(&["SET", "w", "1", "PX", "30"]);
+    a.call(&["WATCH", "w"]);
+    crate::common::eventually("expiry", || {
+        server.client().call(&["GET", "w"]) == Value::Null
+    });
+    a.call(&["MULTI"]);
+    a.call(&["SET", "x", "1"]);
+    assert_eq!(a.call(&["EXEC"]), Value::Null);
+    assert_eq!(a.call(&["EXISTS", "x"]), Value::Int(0));
+}
+
+#[test]
+fn one_commands_error_leaves_the_others() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "text", "abc"]);
+    c.call(&["MULTI"]);
+    c.call(&["SET", "a", "1"]);
+    c.call(&["INCR", "text"]);
+    c.call(&["INCR", "a"]);
+    let replies = c.call(&["EXEC"]);
+    assert_eq!(replies.items()[0], Value::ok());
+    assert_eq!(
+        replies.items()[1].text(),
+        "ERR value is not an integer or out of range"
+    );
+    assert_eq!(replies.items()[2], Value::Int(2));
+}
+
+#[test]
+fn a_pipelined_transaction_sees_its_own_writes_across_databases() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let commands: [&[&[u8]]; 8] = [
+        &[b"MULTI"],
+        &[b"SET", b"k", b"zero"],
+        &[b"SELECT", b"3"],
+        &[b"SET", b"k", b"three"],
+        &[b"GET", b"k"],
+        &[b"SELECT", b"0"],
+        &[b"GET", b"k"],
+        &[b"EXEC"],
+    ];
+    let bytes: Vec<u8> = commands
+        .iter()
+        .flat_map(|command| encode(command))
+        .collect();
+    c.send_raw(&bytes);
+    let replies: Vec<Value> = (0..8).map(|_| c.read()).collect();
+    let last = replies[7].items();
+    assert_eq!(last[3], Value::bulk("three"));
+    assert_eq!(last[5], Value::bulk("zero"));
+    c.call(&["SELECT", "3"]);
+    assert_eq!(c.call(&["GET", "k"]), Value::bulk("three"));
+}
+
+#[test]
+fn whole_keyspace_commands_inside_exec_see_what_came_before_them() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "old", "1"]);
+    c.call(&["MULTI"]);
+    for words in [
+        &["FLUSHDB"][..],
+        &["SET", "new", "1"],
+        &["DBSIZE"],
+        &["KEYS", "*"],
+        &["INCR", "new"],
+    ] {
+        assert_eq!(c.call(words).text(), "QUEUED");
+    }
+    let replies = c.call(&["EXEC"]);
+    let expected = vec![
+        Value::ok(),
+        Value::ok(),
+        Value::Int(1),
+        Value::Array(vec![Value::bulk("new")]),
+        Value::Int(2),
+    ];
+    assert_eq!(replies, Value::Array(expected));
+    c.call(&["WATCH", "new"]);
+    server.client().call(&["SET", "new", "5"]);
+    c.call(&["MULTI"]);
+    c.call(&["FLUSHALL"]);
+    assert_eq!(c.call(&["EXEC"]), Value::Null);
+    assert_eq!(c.call(&["DBSIZE"]), Value::Int(1));
+}
+
+/// Transfers between accounts, while a reader checks the sum in transactions of its own.
+#[test]
+fn transactions_of_many_clients_are_isolated() {
+    const ACCOUNTS: usize = 6;
+    let server = TestServer::start();
+    let port = server.port;
+    let mut c = server.client();
+    for i in 0..ACCOUNTS {
+        c.call(&["SET", &format!("acct{i}"), "100"]);
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4u64)
+        .map(|seed| {
+            stillpoint_io::spawn("writer", move || {
+                let rng = stillpoint_io::SeededRng::new(seed);
+                let mut c = crate::common::Client::connect(port);
+                use stillpoint_io::Rng;
+                for _ in 0..400 {
+                    let from = format!("acct{}", rng.below(ACCOUNTS as u64));
+                    let to = format!("acct{}", rng.below(ACCOUNTS as u64));
+                    c.call(&["MULTI"]);
+                    c.call(&["DECRBY", &from, "7"]);
+                    c.call(&["INCRBY", &to, "7"]);
+                    assert_eq!(c.call(&["EXEC"]).items().len(), 2);
+                }
+            })
+            .expect("thread")
+        })
+        .collect();
+    let stop = Arc::clone(&done);
+    let reader = stillpoint_io::spawn("reader", move || {
+        let mut c = crate::common::Client::connect(port);
+        let keys: Vec<String> = (0..ACCOUNTS).map(|i| format!("acct{i}")).collect();
+        let mut mget = vec!["MGET"];
+        mget.extend(keys.iter().map(String::as_str));
+        let mut looks = 0;
+        while !stop.load(Ordering::Relaxed) || looks < 50 {
+            let sum: i64 = c
+                .call(&mget)
+                .items()
+                .iter()
+                .map(|v| v.text().parse::<i64>().expect("number"))
+                .sum();
+            assert_eq!(sum, 100 * ACCOUNTS as i64);
+            looks += 1;
+        }
+    })
+    .expect("thread");
+    for writer in writers {
+        writer.join().expect("writer");
+    }
+    done.store(true, Ordering::Relaxed);
+    reader.join().expect("reader");
+}

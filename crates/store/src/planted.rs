@@ -1,0 +1,55 @@
+//! Bugs that tests plant in a store, to show that the checkers see them. Without the feature
+//! `planted-bugs` nothing of this is left in the code.
+
+#[cfg(feature = "planted-bugs")]
+use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bug {
+    /// A commit belongs to the phase in which its transaction began, instead of the one that it
+    /// reads with all its locks held.
+    PhaseReadBeforeLocks = 1,
+    /// A record that is inserted after the point of consistency is not marked as captured.
+    InsertWithoutMark = 2,
+    /// A record's old value is not handed out if the write is a deletion.
+    DeleteWithoutHandOut = 3,
+    /// The old value is handed out after the new one was installed.
+    HandOutAfterInstall = 4,
+    /// The capture does not wait for the commits from before the point of consistency.
+    NoGracePeriod = 5,
+    /// The walk does not look again under the latch whether a record is marked.
+    MarkNotSeenUnderLatch = 6,
+    /// A capture that is given up does not finish its marks.
+    MarksForgotten = 7,
+}
+
+/// The bug of one store, if any.
+#[derive(Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(feature = "planted-bugs")]
+    bug: AtomicUsize,
+}
+
+impl Planted {
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn plant(&self, bug: Bug) {
+        self.bug.store(bug as usize, Relaxed);
+    }
+
+    /// True if this bug was planted.
+    #[cfg(feature = "planted-bugs")]
+    #[inline]
+    pub(crate) fn has(&self, bug: Bug) -> bool {
+        // Relaxed: planted before anything runs.
+        self.bug.load(Relaxed) == bug as usize
+    }
+
+    /// Never.
+    #[cfg(not(feature = "planted-bugs"))]
+    #[inline(always)]
+    pub(crate) fn has(&self, _: Bug) -> bool {
+        false
+    }
+}
