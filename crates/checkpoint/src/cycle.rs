@@ -27,7 +27,7 @@ use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
 
 /// Bytes that a capture thread emits between two looks at the pace.
-const METERED_BYTES: u64 = 64 << 10;
+const METERED_BYTES: u64 = 16 << 10;
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
@@ -136,6 +136,9 @@ fn run_phases(
     epoch: u64,
     sink: &Arc<dyn Sink>,
 ) -> Result<Captured, CheckpointError> {
+    if cycle.progress.is_cancelled() {
+        return Err(CheckpointError::Cancelled);
+    }
     let store = &cycle.store;
     let slots = Slots::claim(store, cycle.threads)?;
     let threads = slots.slots.len();

@@ -44,7 +44,8 @@ pub struct ProgressSnapshot {
 }
 
 impl Progress {
-    /// Asks for the end of what is under way, which will report that it was cancelled.
+    /// Asks for the end of what is under way, which will report that it was cancelled. For good:
+    /// whatever begins later with this progress is cancelled at once.
     pub fn cancel(&self) {
         self.cancelled.store(true, Release);
     }

@@ -11,8 +11,9 @@
 //! A commit emits into its own lane: two copies and no I/O. What is queued is the *pool* of the
 //! CALC paper under another name (docs/decisions/0002). The order when the device is slower than
 //! the records come: hand-outs go first and at the device's speed, whatever the pace; above half
-//! of the pool's limit the capture walk waits; above the limit workers wait, which is counted and
-//! shown. Large values are queued by reference and read when their turn comes.
+//! of the pool's limit the capture walk waits; above three quarters commits that would hand out
+//! wait, which is counted and shown, before they change anything, so that reads without locks go
+//! on; at the limit whoever emits waits, in the middle of a long commit if need be. Large values are queued by reference and read when their turn comes.
 //!
 //! Nothing here is durable before [`PartSink::finish`] has returned, and nothing is published:
 //! parts flushed, their directory flushed, its parents flushed, in this order.
@@ -315,6 +316,11 @@ impl Sink for PartSink {
         if !self.queue.has_failed() {
             self.lanes[lane].emit(record, &self.queue);
         }
+    }
+
+    #[inline]
+    fn wait_for_room(&self, _: usize) {
+        self.queue.wait_before_hand_outs();
     }
 
     fn demand(&self) -> Demand {

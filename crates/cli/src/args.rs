@@ -8,13 +8,18 @@ use crate::units::{Interval, interval, size};
 
 /// Data at memory speed, saved without stopping, brought back exactly.
 #[derive(Debug, Parser)]
-#[command(name = "stillpoint", version, about, after_help = "\
+#[command(
+    name = "stillpoint",
+    version,
+    about,
+    after_help = "\
 Examples:
   stillpoint serve                                 a Redis-protocol server on port 6379, data in ./data
   stillpoint serve --durability strict             every reply waits until its commit survives a crash
   stillpoint check ./data                          is the data directory sound?
   stillpoint dump ./data --table db0               every key and value as JSON lines
-  stillpoint lab list                              the experiments")]
+  stillpoint lab list                              the experiments"
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

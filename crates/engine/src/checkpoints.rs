@@ -108,7 +108,12 @@ impl Drop for HeldPoint<'_> {
 }
 
 impl Checkpoints {
-    pub(crate) fn new(manifest: &Manifest, every: Option<Duration>, log_bytes: u64, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        manifest: &Manifest,
+        every: Option<Duration>,
+        log_bytes: u64,
+        now_ns: u64,
+    ) -> Self {
         let last_finished_ms = manifest.checkpoints.iter().map(|c| c.finished_ms).max();
         Self {
             state: Mutex::new(State {
@@ -201,7 +206,9 @@ impl Checkpoints {
             return true;
         }
         let waited = shared.config.environment.clock.monotonic_ns() - state.last_ns;
-        state.every.is_some_and(|every| u128::from(waited) >= every.as_nanos())
+        state
+            .every
+            .is_some_and(|every| u128::from(waited) >= every.as_nanos())
     }
 }
 
@@ -271,11 +278,16 @@ struct Noted {
 fn take_one(shared: &Arc<Shared>, start_ns: u64) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let Some(scheme) = &shared.scheme else {
         let reason = format!("scheme {} takes none", shared.config.checkpoint);
-        return Err(Error::Config { setting: "checkpoint", reason });
+        return Err(Error::Config {
+            setting: "checkpoint",
+            reason,
+        });
     };
     // No commit of the new epoch may come before the MANIFEST knows of it.
     let epoch = shared.store.driver().now().epoch() + 1;
-    shared.catalog.publish(|manifest| manifest.next_epoch = epoch + 1)?;
+    shared
+        .catalog
+        .publish(|manifest| manifest.next_epoch = epoch + 1)?;
     let noted = Arc::new(Mutex::new(Noted::default()));
     let cycle = Cycle {
         store: shared.store.clone(),
@@ -292,12 +304,20 @@ fn take_one(shared: &Arc<Shared>, start_ns: u64) -> Result<(CheckpointDone, Vec<
     let manifest = shared.catalog.now();
     let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed);
     writer.codec = shared.config.codec;
+    if !shared.config.environment.background {
+        // One writer: its calls of the disk come in the same order every time.
+        writer.parts = 1;
+    }
     let taken = stillpoint_checkpoint::take_checkpoint(&cycle, &shared.disk, &writer);
     shared.checkpoints.end_passing();
     let (written, captured) = taken.map_err(|error| Error::Checkpoint(error.to_string()))?;
     let noted = std::mem::take(&mut *noted.lock());
     let published = publish(shared, written, captured, &noted, start_ns);
-    let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
+    let outcome = if published.is_ok() {
+        Outcome::Published
+    } else {
+        Outcome::Abandoned
+    };
     scheme.ended(captured.epoch, outcome);
     published.map(|done| (done, noted.positions))
 }
@@ -313,7 +333,10 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<Noted>>) -> stillpoint_check
             noted.lock().generations = manifest
                 .tables
                 .iter()
-                .map(|table| TableGeneration { table: table.id, generation: generation(table.id) })
+                .map(|table| TableGeneration {
+                    table: table.id,
+                    generation: generation(table.id),
+                })
                 .collect();
             shared.checkpoints.end_passing();
         }
@@ -331,8 +354,10 @@ fn publish(
 ) -> Result<CheckpointDone, Error> {
     let kind = written.kind;
     let pool_bytes_max = written.stats.pool_bytes_peak;
-    let positions =
-        vec![LogPositions { incarnation: shared.incarnation, logs: noted.positions.clone() }];
+    let positions = vec![LogPositions {
+        incarnation: shared.incarnation,
+        logs: noted.positions.clone(),
+    }];
     let entry = written.into_entry(
         &shared.config.checkpoint,
         noted.generations.clone(),
@@ -343,15 +368,18 @@ fn publish(
         epoch: captured.epoch,
         records: entry.records,
         bytes: entry.parts.iter().map(|part| part.bytes).sum(),
-        duration: Duration::from_nanos(
-            shared.config.environment.clock.monotonic_ns() - start_ns,
-        ),
+        duration: Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns),
         pool_bytes_max,
         finished_ms: entry.finished_ms,
     };
     // A dependency on what is before the point of consistency counts as met: so it must be.
-    shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
-    let published = shared.catalog.publish(|manifest| supersede(shared, manifest, entry, noted));
+    shared
+        .journal
+        .flush_all()
+        .map_err(|error| shared.note_failure(error))?;
+    let published = shared
+        .catalog
+        .publish(|manifest| supersede(shared, manifest, entry, noted));
     let dropped = match published {
         Ok(dropped) => dropped,
         Err(error) => {
@@ -367,7 +395,10 @@ fn publish(
     for old in &dropped {
         stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind)?;
     }
-    shared.journal.release_below(shared.floor, &noted.positions).map_err(|error| shared.note_failure(error))?;
+    shared
+        .journal
+        .release_below(shared.floor, &noted.positions)
+        .map_err(|error| shared.note_failure(error))?;
     Ok(done)
 }
 
@@ -388,20 +419,34 @@ fn supersede(
     }
     manifest.checkpoints.push(entry);
     // The checkpoint holds all that earlier incarnations did.
-    manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);
-    let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
+    manifest
+        .incarnations
+        .retain(|incarnation| incarnation.number >= shared.incarnation);
+    let surplus = manifest
+        .checkpoints
+        .len()
+        .saturating_sub(shared.config.keep_checkpoints);
     manifest.checkpoints.drain(..surplus).collect()
 }
 
 /// Removes directories of checkpoints that the MANIFEST does not name: attempts that a crash ended.
-pub(crate) fn remove_strays(disk: &dyn stillpoint_io::Disk, manifest: &Manifest) -> Result<(), Error> {
+pub(crate) fn remove_strays(
+    disk: &dyn stillpoint_io::Disk,
+    manifest: &Manifest,
+) -> Result<(), Error> {
     let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
     if !disk.exists(dir)? {
         return Ok(());
     }
     for name in disk.list(dir)? {
-        let Some((epoch, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else { continue };
-        if !manifest.checkpoints.iter().any(|c| (c.epoch, c.kind) == (epoch, kind)) {
+        let Some((epoch, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
+            continue;
+        };
+        if !manifest
+            .checkpoints
+            .iter()
+            .any(|c| (c.epoch, c.kind) == (epoch, kind))
+        {
             stillpoint_checkpoint::remove_checkpoint(disk, epoch, kind)?;
         }
     }

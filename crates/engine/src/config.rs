@@ -50,6 +50,8 @@ pub struct Config {
     pub sessions: usize,
     /// Logs that the sessions share, 1 to 255. As many as threads that commit is best.
     pub logs: usize,
+    /// Bytes of a segment file of the log; a multiple of 4096, at least 16 KiB.
+    pub log_segment_bytes: u64,
     /// Threads that recovery uses.
     pub recovery_threads: usize,
     /// Where files live, what time it is, where seeds come from: the real ones, or a test's.
@@ -89,6 +91,7 @@ impl Config {
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
             sessions: 128,
             logs: cores.clamp(1, 64),
+            log_segment_bytes: 64 << 20,
             recovery_threads: cores,
             environment: Environment {
                 disk: None,
@@ -115,18 +118,27 @@ impl Config {
             return refuse("logs", format!("{} is not between 1 and 255", self.logs));
         }
         if self.sessions == 0 || self.sessions > 4096 {
-            return refuse("sessions", format!("{} is not between 1 and 4096", self.sessions));
+            return refuse(
+                "sessions",
+                format!("{} is not between 1 and 4096", self.sessions),
+            );
         }
         if self.keep_checkpoints == 0 {
             return refuse("keep_checkpoints", "at least one must be kept".to_owned());
         }
         if self.max_memory_bytes < 32 << 20 {
-            return refuse("max_memory", "less than 32 MiB does not hold a store".to_owned());
+            return refuse(
+                "max_memory",
+                "less than 32 MiB does not hold a store".to_owned(),
+            );
         }
         if journal.capabilities.records_commits && !journal.durabilities.contains(&self.durability)
         {
             let names: Vec<_> = journal.durabilities.iter().map(|d| d.as_str()).collect();
-            return refuse("durability", format!("{} offers {}", journal.name, names.join(", ")));
+            return refuse(
+                "durability",
+                format!("{} offers {}", journal.name, names.join(", ")),
+            );
         }
         Ok(())
     }

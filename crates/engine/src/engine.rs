@@ -6,14 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::manifest::{CleanShutdown, IncarnationEntry, Manifest, TableEntry};
 use stillpoint_checkpoint::SchemeOptions;
+use stillpoint_format::manifest::{CleanShutdown, IncarnationEntry, Manifest, TableEntry};
 use stillpoint_io::{Disk, JoinHandle};
 use stillpoint_journal::{Durability, Journal, JournalError};
 use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
-use stillpoint_store::{CellPolicy, Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker};
+use stillpoint_store::{
+    CellPolicy, Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker,
+};
 use stillpoint_sync::CachePadded;
-use stillpoint_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed, Release}};
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 
 use crate::catalog::{self, Catalog};
 use crate::checkpoints::Checkpoints;
@@ -57,7 +62,10 @@ impl Shared {
             return self.health();
         }
         if self.records_commits {
-            return self.journal.admit(log).map_err(|error| self.note_failure(error));
+            return self
+                .journal
+                .admit(log)
+                .map_err(|error| self.note_failure(error));
         }
         Ok(())
     }
@@ -84,7 +92,11 @@ impl Shared {
 
     pub(crate) fn commit_count(&self) -> u64 {
         // Relaxed: a statistic.
-        self.commits.lock().iter().map(|counter| counter.load(Relaxed)).sum()
+        self.commits
+            .lock()
+            .iter()
+            .map(|counter| counter.load(Relaxed))
+            .sum()
     }
 }
 
@@ -101,7 +113,9 @@ pub struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("data", &self.shared.config.data).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("data", &self.shared.config.data)
+            .finish_non_exhaustive()
     }
 }
 
@@ -123,25 +137,11 @@ impl Engine {
             return Err(Error::InUse(disk.describe(Path::new(""))));
         };
         let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
-        let scheme = scheme_row.build(&SchemeOptions { workers: Self::workers(&config) });
+        let scheme = scheme_row.build(&SchemeOptions {
+            workers: Self::workers(&config),
+        });
         let environment = &config.environment;
-        let manifest = match catalog::read(&*disk)? {
-            Some(manifest) => manifest,
-            None => catalog::fresh(&*environment.rng, environment.clock.wall_ms()),
-        };
-        let plan = Self::plan(&config, &disk, manifest, progress)?;
-        let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
-        let incarnation = plan.incarnation;
-        // Before anything is served: the cut, and the floor of the new incarnation.
-        catalog.publish(|manifest| {
-            manifest.clean_shutdown = None;
-            manifest.next_epoch = plan.epoch + 1;
-            manifest.incarnations.push(IncarnationEntry {
-                number: incarnation,
-                gsn_floor: plan.gsn_floor,
-                cut: None,
-            });
-        })?;
+        let (plan, catalog) = Self::plan(&config, &disk, progress)?;
         crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
         let store = Self::new_store(&config, &plan.manifest, plan.epoch, scheme.policy.clone())?;
         let recovered = stillpoint_recovery::run(
@@ -154,7 +154,7 @@ impl Engine {
         )?;
         plan.trim()?;
         let journal_row = crate::journal_row(&config.journal)?;
-        let journal = Self::open_journal(&config, &disk, &plan.manifest, incarnation, plan.gsn_floor)?;
+        let journal = Self::open_journal(&config, &disk, &plan)?;
         let shared = Arc::new(Shared {
             records_commits: journal_row.capabilities.records_commits,
             acknowledges_closed: journal_row.capabilities.records_commits
@@ -164,7 +164,7 @@ impl Engine {
             scheme: scheme.checkpointer,
             journal,
             catalog,
-            incarnation,
+            incarnation: plan.incarnation,
             floor: plan.gsn_floor,
             procedures: Procedures::default(),
             checkpoints: Checkpoints::new(
@@ -181,7 +181,11 @@ impl Engine {
             next_log: AtomicUsize::new(0),
             config,
         });
-        let engine = Self { shared, threads: Mutex::default(), _lock: lock };
+        let engine = Self {
+            shared,
+            threads: Mutex::default(),
+            _lock: lock,
+        };
         engine.start_threads()?;
         Ok(engine)
     }
@@ -191,23 +195,42 @@ impl Engine {
         config.sessions + config.recovery_threads.max(config.checkpoint_threads) + 1
     }
 
+    /// Decides what recovery will do, and makes the decision durable before anything is served:
+    /// the cut of the last incarnation, and the floor of the new one.
     fn plan(
         config: &Config,
         disk: &Arc<dyn Disk>,
-        manifest: Manifest,
         progress: &mut (dyn FnMut(&Progress) + Send),
-    ) -> Result<Plan, Error> {
-        let clock = &*config.environment.clock;
+    ) -> Result<(Plan, Catalog), Error> {
+        let environment = &config.environment;
+        let manifest = match catalog::read(&**disk)? {
+            Some(manifest) => manifest,
+            None => catalog::fresh(&*environment.rng, environment.clock.wall_ms()),
+        };
+        let clock = &*environment.clock;
         let start_ns = clock.monotonic_ns();
         let report = Mutex::new(progress);
-        Ok(stillpoint_recovery::plan(disk, manifest, config.recovery_threads, &|done, total| {
-            (report.lock())(&Progress {
-                stage: Stage::Scan,
-                bytes_done: done,
-                bytes_total: total,
-                elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+        let plan =
+            stillpoint_recovery::plan(disk, manifest, config.recovery_threads, &|done, total| {
+                (report.lock())(&Progress {
+                    stage: Stage::Scan,
+                    bytes_done: done,
+                    bytes_total: total,
+                    elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+                });
+            })?;
+        plan.flush()?;
+        let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
+        catalog.publish(|manifest| {
+            manifest.clean_shutdown = None;
+            manifest.next_epoch = plan.epoch + 1;
+            manifest.incarnations.push(IncarnationEntry {
+                number: plan.incarnation,
+                gsn_floor: plan.gsn_floor,
+                cut: None,
             });
-        })?)
+        })?;
+        Ok((plan, catalog))
     }
 
     fn new_store(
@@ -234,23 +257,26 @@ impl Engine {
     fn open_journal(
         config: &Config,
         disk: &Arc<dyn Disk>,
-        manifest: &Manifest,
-        incarnation: u32,
-        floor: u64,
+        plan: &Plan,
     ) -> Result<Arc<dyn Journal>, Error> {
         let row = crate::journal_row(&config.journal)?;
         let environment = stillpoint_journal::Environment {
             disk: disk.clone(),
             clock: config.environment.clock.clone(),
         };
-        let mut settings =
-            stillpoint_journal::Config::new(manifest.store, incarnation, floor, config.logs as u8);
+        let mut settings = stillpoint_journal::Config::new(
+            plan.manifest.store,
+            plan.incarnation,
+            plan.gsn_floor,
+            config.logs as u8,
+        );
         settings.durability = if row.capabilities.records_commits {
             config.durability
         } else {
             Durability::Checkpoint
         };
         settings.interval = config.flush_interval;
+        settings.segment_bytes = config.log_segment_bytes;
         settings.background = config.environment.background;
         Ok((row.open)(&environment, &settings)?)
     }
@@ -280,12 +306,21 @@ impl Engine {
 
     /// The table of that name, made if there is none. Names are 1 to 255 bytes.
     pub fn table(&self, name: &str) -> Result<TableId, Error> {
-        let refuse = |reason| Err(Error::TableName { name: name.to_owned(), reason });
+        let refuse = |reason| {
+            Err(Error::TableName {
+                name: name.to_owned(),
+                reason,
+            })
+        };
         if name.is_empty() || name.len() > 255 {
             return refuse("it must have 1 to 255 bytes");
         }
         let find = |manifest: &Manifest| {
-            manifest.tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
+            manifest
+                .tables
+                .iter()
+                .find(|table| table.name == name)
+                .map(|table| TableId(table.id))
         };
         if let Some(id) = find(&self.shared.catalog.now()) {
             return Ok(id);
@@ -298,7 +333,11 @@ impl Engine {
             let Some(id) = (0..=u16::MAX).find(|id| !used(id)) else {
                 return Err("there are 65,536 tables already");
             };
-            manifest.tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
+            manifest.tables.push(TableEntry {
+                id,
+                name: name.to_owned(),
+                generation: 1,
+            });
             manifest.tables.sort_by_key(|table| table.id);
             Ok(TableId(id))
         })?;
@@ -312,7 +351,11 @@ impl Engine {
     /// Names and numbers of all tables.
     pub fn tables(&self) -> Vec<(String, TableId)> {
         let manifest = self.shared.catalog.now();
-        manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
+        manifest
+            .tables
+            .into_iter()
+            .map(|table| (table.name, TableId(table.id)))
+            .collect()
     }
 
     /// Number of keys of a table.
@@ -326,12 +369,24 @@ impl Engine {
         let shared = &self.shared;
         let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
         let quiesced = shared.store.driver().quiesce();
-        let next = |id: TableId| shared.store.generation(id).map_or(1, |generation| generation + 1);
+        let next = |id: TableId| {
+            shared
+                .store
+                .generation(id)
+                .map_or(1, |generation| generation + 1)
+        };
         if shared.records_commits {
             // What was overwritten must not be less durable than the flush.
-            shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
+            shared
+                .journal
+                .flush_all()
+                .map_err(|error| shared.note_failure(error))?;
             shared.catalog.publish(|manifest| {
-                for entry in manifest.tables.iter_mut().filter(|e| tables.contains(&TableId(e.id))) {
+                for entry in manifest
+                    .tables
+                    .iter_mut()
+                    .filter(|e| tables.contains(&TableId(e.id)))
+                {
                     entry.generation = next(TableId(entry.id));
                 }
             })?;
@@ -343,6 +398,10 @@ impl Engine {
             }
         }
         drop(quiesced);
+        if !shared.config.environment.background {
+            // Nobody else frees the old generations.
+            shared.store.maintain();
+        }
         Ok(())
     }
 
@@ -360,7 +419,10 @@ impl Engine {
                 wants_dependencies: shared.acknowledges_closed,
             })
         } else {
-            Box::new(CountingLog { log: NoLog::above(shared.floor), commits: commits.clone() })
+            Box::new(CountingLog {
+                log: NoLog::above(shared.floor),
+                commits: commits.clone(),
+            })
         };
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
@@ -418,7 +480,10 @@ impl Engine {
         if !shared.records_commits && shared.scheme.is_some() {
             crate::checkpoints::take(shared)?;
         }
-        let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;
+        let last = shared
+            .journal
+            .close()
+            .map_err(|error| shared.note_failure(error))?;
         if shared.records_commits {
             let incarnation = shared.incarnation;
             shared.catalog.publish(|manifest| {

@@ -101,7 +101,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// A flush failed earlier: nothing is acknowledged any more.
-    #[error("the store has failed and takes no more writes: {0}; end the process, check the disk, and restart to recover what was acknowledged")]
+    #[error(
+        "the store has failed and takes no more writes: {0}; end the process, check the disk, and restart to recover what was acknowledged"
+    )]
     Failed(String),
 }
 

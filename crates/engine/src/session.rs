@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_store::{
-    Batch, KeySet, Procedure, Seen, TableId, Tx, TxError, ValueRef, Worker,
-};
+use stillpoint_store::{Batch, KeySet, Procedure, Seen, TableId, Tx, TxError, ValueRef, Worker};
 
 use crate::engine::Shared;
 use crate::error::Error;
@@ -22,13 +20,20 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("worker", &self.worker.number()).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("worker", &self.worker.number())
+            .finish_non_exhaustive()
     }
 }
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8) -> Self {
-        Self { shared, worker, log, dependencies: Vec::new() }
+        Self {
+            shared,
+            worker,
+            log,
+            dependencies: Vec::new(),
+        }
     }
 
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
@@ -66,7 +71,10 @@ impl Session {
     /// are fetched together before the first of them runs, and none is ever aborted for a lock.
     /// Does *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
-        if let Err(refused) = self.admit() {
+        // A full disk refuses only those that write, when they commit; reads and the rest go on.
+        if let Err(refused) = self.admit()
+            && self.shared.health().is_err()
+        {
             let reason = refused.to_string();
             for index in 0..batch.len() {
                 batch.ended(index, Err(TxError::abandon(reason.clone())));
@@ -100,8 +108,14 @@ impl Session {
     pub fn call_encoded(&mut self, name: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.admit()?;
         let procedure = self.shared.procedures.find(name)?;
-        let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
-        let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
+        let call = procedure
+            .prepare(input)
+            .ok_or_else(|| Error::Arguments(name.to_owned()))?;
+        let mut running = Running {
+            call: &*call,
+            output: Vec::new(),
+            result: Ok(()),
+        };
         self.worker.execute(std::slice::from_mut(&mut running));
         let Running { output, result, .. } = running;
         result?;
@@ -172,4 +186,3 @@ impl Procedure for Running<'_> {
         self.result = result.map(|_| ());
     }
 }
-

@@ -17,7 +17,7 @@ use stillpoint_format::log::SegmentHeader;
 use stillpoint_format::{Stamp, names};
 use stillpoint_io::{Disk, DiskError};
 use stillpoint_sync::CachePadded;
-use stillpoint_sync::atomic::{AtomicU64, Ordering};
+use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
@@ -65,6 +65,8 @@ pub(crate) struct Log {
     id: u8,
     shared: Arc<Shared>,
     append: CachePadded<Mutex<Appender>>,
+    /// Set while an append may have to wait or be refused, so that the others need not look.
+    hindered: CachePadded<AtomicBool>,
     /// Told whenever a written batch makes room.
     room: Condvar,
     group: GroupCommit,
@@ -92,7 +94,8 @@ impl Log {
             .spares
             .into_iter()
             .partition(|spare| spare.bytes == config.segment_bytes);
-        odd.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
+        odd.iter()
+            .try_for_each(|spare| env.disk.remove(&spare.path))?;
         let stock = Stock::new(env, config, id, spares);
         let header = SegmentHeader {
             store: config.store,
@@ -108,12 +111,18 @@ impl Log {
         let mut kept = found.kept;
         kept.push(keep(&segment));
         let floor = config.floor;
-        let appender =
-            Appender::new(id, config.logs, config.batch_bytes, floor, Arc::clone(&segment));
+        let appender = Appender::new(
+            id,
+            config.logs,
+            config.batch_bytes,
+            floor,
+            Arc::clone(&segment),
+        );
         Ok(Log {
             id,
             shared: Arc::clone(shared),
             append: CachePadded::new(Mutex::new(appender)),
+            hindered: CachePadded::new(AtomicBool::new(false)),
             room: Condvar::new(),
             group: GroupCommit::new(),
             writer: Mutex::new(Writer::new(dir, segment, file, floor)),
@@ -125,7 +134,7 @@ impl Log {
         })
     }
 
-    /// Appends a record. `work` is called when a batch has become full.
+    /// Appends a record.
     pub(crate) fn append(
         &self,
         commit: &CommitInput<'_>,
@@ -145,6 +154,9 @@ impl Log {
             match state.append(commit, &self.shared.closing) {
                 Ok(gsn) => {
                     let full = state.sealed.len() != sealed;
+                    if state.sealed_bytes > self.shared.config.buffer_bytes {
+                        self.hindered.store(true, Ordering::Relaxed);
+                    }
                     drop(state);
                     if full {
                         (background.batch_full)();
@@ -196,6 +208,7 @@ impl Log {
         let mut state = self.append.lock();
         if let Err(error) = provided {
             state.refusals += 1;
+            self.hindered.store(true, Ordering::Relaxed);
             return Err(error);
         }
         Ok(state)
@@ -219,7 +232,18 @@ impl Log {
     }
 
     /// Waits until an append would not have to; refuses what an append would refuse.
+    #[inline]
     pub(crate) fn admit(&self) -> Result<(), JournalError> {
+        // Relaxed: a hint; the append itself looks under the lock.
+        if self.hindered.load(Ordering::Relaxed) {
+            self.admit_hindered()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn admit_hindered(&self) -> Result<(), JournalError> {
         let mut state = self.append.lock();
         if state.sealed_bytes > self.shared.config.buffer_bytes {
             state.waits += 1;
@@ -228,12 +252,11 @@ impl Log {
         if let Some(refused) = &state.refused {
             return Err(refused.clone());
         }
-        if state.room() < self.shared.config.batch_bytes as u64
-            && let Some(refusal) = self.stock.refusal()
-        {
+        if let Some(refusal) = self.stock.refusal() {
             state.refusals += 1;
             return Err(refusal);
         }
+        self.hindered.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -270,12 +293,15 @@ impl Log {
 
     /// The first failure, if there was one.
     pub(crate) fn health(&self) -> Result<(), JournalError> {
-        self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
+        self.failed
+            .get()
+            .map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
     /// Refuses further appends.
     pub(crate) fn refuse(&self, error: JournalError) {
         self.append.lock().refused.get_or_insert(error);
+        self.hindered.store(true, Ordering::Relaxed);
         self.room.notify_all();
     }
 
@@ -297,7 +323,10 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                let poisoned = JournalError::Poisoned { log: self.id, source: Arc::new(error) };
+                let poisoned = JournalError::Poisoned {
+                    log: self.id,
+                    source: Arc::new(error),
+                };
                 let poisoned = self.failed.get_or_init(|| poisoned).clone();
                 self.refuse(poisoned.clone());
                 Err(poisoned)
@@ -319,16 +348,22 @@ impl Log {
             let records = batch.builder.bytes();
             let written = writer.write(disk, &mut batch)?;
             self.counts.batches.fetch_add(1, Ordering::Relaxed);
-            self.counts.written_bytes.fetch_add(written, Ordering::Relaxed);
+            self.counts
+                .written_bytes
+                .fetch_add(written, Ordering::Relaxed);
             self.append.lock().recycle(batch, records, free_max);
             self.room.notify_all();
         }
-        self.counts.writer_bytes.store(writer.buffer_bytes(), Ordering::Relaxed);
+        self.counts
+            .writer_bytes
+            .store(writer.buffer_bytes(), Ordering::Relaxed);
         if reach == Reach::Flush && writer.is_dirty() {
             writer.flush(disk)?;
             self.counts.flushes.fetch_add(1, Ordering::Relaxed);
             let named = writer.named.drain(..);
-            self.shared.closing.record_flushed(self.id, writer.written_gsn, named);
+            self.shared
+                .closing
+                .record_flushed(self.id, writer.written_gsn, named);
         }
         Ok(())
     }
@@ -361,7 +396,9 @@ impl Log {
         loop {
             // Appends only add at the end, so the oldest stays the oldest meanwhile.
             let oldest = match &self.kept.lock()[..] {
-                [oldest, next, ..] if next.first_gsn <= position.saturating_add(1) => oldest.clone(),
+                [oldest, next, ..] if next.first_gsn <= position.saturating_add(1) => {
+                    oldest.clone()
+                }
                 _ => return Ok(()),
             };
             self.stock.give_back(&oldest)?;
@@ -398,7 +435,12 @@ pub(crate) struct Background<'a> {
 fn place_segment(header: SegmentHeader, spare: Spare) -> Segment {
     let name = names::segment_name(header.incarnation, header.first_gsn);
     let path = PathBuf::from(names::log_dir(header.log)).join(name);
-    Segment { header, bytes: spare.bytes, spare: spare.path, path }
+    Segment {
+        header,
+        bytes: spare.bytes,
+        spare: spare.path,
+        path,
+    }
 }
 
 fn keep(segment: &Segment) -> Kept {

@@ -24,17 +24,17 @@ mod segment;
 mod walk;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::EndCause;
 use stillpoint_format::manifest::{CheckpointEntry, CleanShutdown, IncarnationEntry};
-use stillpoint_format::{LOG_NONE, LogGsn};
+use stillpoint_format::{LOG_NONE, LogGsn, names};
 use stillpoint_io::{Disk, DiskFile, OpenMode};
 
-pub use error::{Proof, ScanError};
 pub(crate) use chain::Chain;
+pub use error::{Proof, ScanError};
 pub(crate) use segment::{Place, SegmentFile, Window, after};
 pub(crate) use walk::Walked;
 
@@ -58,18 +58,28 @@ impl ReplayStart {
     /// After a checkpoint. `incarnations` are those of the manifest.
     pub fn after(checkpoint: &CheckpointEntry, incarnations: &[IncarnationEntry]) -> Self {
         let taken_in = checkpoint.positions.iter().map(|of| of.incarnation).max();
-        let taken_in = incarnations.iter().find(|entry| Some(entry.number) == taken_in);
+        let taken_in = incarnations
+            .iter()
+            .find(|entry| Some(entry.number) == taken_in);
         ReplayStart {
             epoch: checkpoint.epoch,
-            floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
-            positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
+            floor: taken_in
+                .map_or(0, |entry| entry.gsn_floor)
+                .max(checkpoint.gsn_floor),
+            positions: checkpoint
+                .positions
+                .iter()
+                .flat_map(|of| of.logs.iter().copied())
+                .collect(),
         }
     }
 
     /// Up to here every record of the log is in the checkpoint.
     pub(crate) fn position(&self, log: u8) -> u64 {
         let of_log = self.positions.iter().filter(|position| position.log == log);
-        of_log.map(|position| position.gsn).fold(self.floor, u64::max)
+        of_log
+            .map(|position| position.gsn)
+            .fold(self.floor, u64::max)
     }
 }
 
@@ -136,9 +146,24 @@ pub struct Logs {
 pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanError> {
     let listed = list_segments(&**disk, input)?;
     let walked = walk_all(disk, input, listed)?;
-    let mut gsn_max = input.incarnations.iter().map(|entry| entry.gsn_floor).max().unwrap_or(0);
-    gsn_max = input.start.positions.iter().map(|p| p.gsn).fold(gsn_max, u64::max);
-    gsn_max = walked.iter().flatten().flatten().map(Walked::gsn_max).fold(gsn_max, u64::max);
+    let mut gsn_max = input
+        .incarnations
+        .iter()
+        .map(|entry| entry.gsn_floor)
+        .max()
+        .unwrap_or(0);
+    gsn_max = input
+        .start
+        .positions
+        .iter()
+        .map(|p| p.gsn)
+        .fold(gsn_max, u64::max);
+    gsn_max = walked
+        .iter()
+        .flatten()
+        .flatten()
+        .map(Walked::gsn_max)
+        .fold(gsn_max, u64::max);
     let mut incarnations = Vec::new();
     for (entry, logs) in input.incarnations.iter().zip(walked) {
         let kept = kept_before(entry, input.clean_shutdown);
@@ -147,7 +172,10 @@ pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanErr
             let base = input.start.position(log).max(entry.gsn_floor);
             // Without a place in the cut a log keeps nothing.
             let kept = kept.map(|cut| {
-                cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn).max(base)
+                cut.iter()
+                    .find(|of| of.log == log)
+                    .map_or(0, |of| of.gsn)
+                    .max(base)
             });
             chains.push(join(&**disk, log, base, kept, segments)?);
         }
@@ -155,7 +183,10 @@ pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanErr
     }
     if let (Some(chains), Some(logs)) = (incarnations.last(), input.logs) {
         let floor = input.incarnations.last().map_or(0, |entry| entry.gsn_floor);
-        chains.iter().take(logs.into()).try_for_each(|chain| chain.expect_segment(&**disk, floor))?;
+        chains
+            .iter()
+            .take(logs.into())
+            .try_for_each(|chain| chain.expect_segment(&**disk, floor))?;
     }
     let ends = match incarnations.last_mut() {
         Some(chains) => cutting::cut(chains, input.start.epoch)?,
@@ -187,7 +218,10 @@ impl Logs {
     /// The cut of the latest incarnation, for the manifest: per log with a record kept, the
     /// last one. It must be durable there before anything is served.
     pub fn cut(&self) -> Vec<LogGsn> {
-        let kept = self.ends.iter().map(|end| LogGsn { log: end.log, gsn: end.kept_gsn });
+        let kept = self.ends.iter().map(|end| LogGsn {
+            log: end.log,
+            gsn: end.kept_gsn,
+        });
         kept.collect()
     }
 
@@ -206,23 +240,40 @@ impl Logs {
         self.incarnations.iter().flatten().map(Chain::bytes).sum()
     }
 
+    /// Flushes the segments that are kept. After the death of a process what was read may be in
+    /// the page cache only: it must be durable before a cut that promises it is.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn flush(&self) -> Result<(), ScanError> {
+        for chain in self.incarnations.iter().flatten() {
+            for segment in &chain.segments {
+                segment.file.flush()?;
+            }
+            if !chain.segments.is_empty() {
+                self.disk.sync_dir(Path::new(&names::log_dir(chain.log)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes what lies beyond the cut, which must be durable in the manifest, and gives
     /// preallocated space back. May be interrupted and repeated.
     ///
     /// # Errors
     /// The disk's.
     pub fn trim(&self) -> Result<(), ScanError> {
-        let Some(latest) = self.latest else { return Ok(()) };
+        let Some(latest) = self.latest else {
+            return Ok(());
+        };
         for chain in self.incarnations.last().into_iter().flatten() {
             for path in chain.beyond(latest) {
                 self.disk.remove(path)?;
             }
             if let Some((path, end)) = chain.end_of_kept()? {
-                let file = self.disk.open(
-                    path,
-                    OpenMode::ReadWrite,
-                    stillpoint_io::Caching::Buffered,
-                )?;
+                let file =
+                    self.disk
+                        .open(path, OpenMode::ReadWrite, stillpoint_io::Caching::Buffered)?;
                 if end < file.len()? {
                     file.set_len(end)?;
                     DiskFile::sync(&*file)?;

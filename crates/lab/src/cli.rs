@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::calc::{self, CALC_UNPACED, NAIVE_UNPACED};
 use crate::context::Context;
+use crate::engines;
 use crate::error::{LabError, LabResult};
 use crate::experiments::{self, EXPERIMENTS};
 use crate::report;
@@ -46,12 +48,63 @@ enum LabCommand {
         #[arg(long)]
         seconds: Option<f64>,
     },
+    /// What experiments start as processes of their own.
+    #[command(hide = true)]
+    Child {
+        #[command(subcommand)]
+        child: Child,
+    },
     /// Make one HTML page of all results in a folder.
     Report {
         /// The folder of results.
         #[arg(long, value_name = "DIR", default_value = "lab-results")]
         out: PathBuf,
     },
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Child {
+    /// One deterministic thread, for callgrind.
+    Instructions {
+        #[arg(long)]
+        scheme: String,
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Transactions and checkpoints until it is killed.
+    Crash {
+        #[arg(long)]
+        scheme: String,
+        #[arg(long)]
+        journal: String,
+        #[arg(long)]
+        records: u64,
+        #[arg(long)]
+        dir: PathBuf,
+    },
+}
+
+fn run_child(child: &Child) -> LabResult<()> {
+    let open = engines::stillpoint::open;
+    match child {
+        Child::Instructions { scheme, dir } => {
+            calc::instructions::child(&open, scheme, dir.clone())
+        }
+        Child::Crash {
+            scheme,
+            journal,
+            records,
+            dir,
+        } => {
+            let row = if scheme == NAIVE_UNPACED.scheme {
+                NAIVE_UNPACED
+            } else {
+                CALC_UNPACED
+            };
+            let setup = calc::setup(row, *records, journal, dir.clone());
+            calc::crash::child(&open, &setup, &mut std::io::stdout())
+        }
+    }
 }
 
 /// Carries out a command of the lab. Results go to `output`, progress to standard error.
@@ -105,6 +158,7 @@ pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
             print(output, format!("report: {}", page.display()))?;
             Ok(met)
         }
+        LabCommand::Child { child } => run_child(child).map(|()| true),
         LabCommand::Report { out } => {
             let page = report::write(out)?;
             print(output, format!("report: {}", page.display()))?;

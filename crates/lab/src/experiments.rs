@@ -1,8 +1,11 @@
 //! The registry: one row per experiment, from which `list`, `run` and CI follow.
 
+use crate::calc::{Bench, fig2, fig6};
 use crate::context::Context;
+use crate::engines;
 use crate::error::{LabError, LabResult};
 use crate::peers_redis;
+use crate::redo_cost;
 use crate::result::ExperimentResult;
 use crate::sys;
 
@@ -20,12 +23,41 @@ pub struct Experiment {
 }
 
 /// All experiments, in the order in which `run all` takes them.
-pub const EXPERIMENTS: &[Experiment] = &[Experiment {
-    id: peers_redis::ID,
-    title: peers_redis::TITLE,
-    paper: peers_redis::PAPER,
-    run: peers_redis::run,
-}];
+pub const EXPERIMENTS: &[Experiment] = &[
+    Experiment {
+        id: fig2::ID,
+        title: fig2::TITLE,
+        paper: fig2::PAPER,
+        run: |context| fig2::run(&bench(context), &fig2::Plan::of(context)),
+    },
+    Experiment {
+        id: fig6::ID,
+        title: fig6::TITLE,
+        paper: fig6::PAPER,
+        run: |context| fig6::run(&bench(context), &fig6::Plan::of(context)),
+    },
+    Experiment {
+        id: redo_cost::ID,
+        title: redo_cost::TITLE,
+        paper: redo_cost::PAPER,
+        run: |context| redo_cost::run(&bench(context), &redo_cost::Plan::of(context)),
+    },
+    Experiment {
+        id: peers_redis::ID,
+        title: peers_redis::TITLE,
+        paper: peers_redis::PAPER,
+        run: peers_redis::run,
+    },
+];
+
+/// Our engine, and the binary that knows `lab child`.
+fn bench(context: &Context) -> Bench<'_> {
+    Bench {
+        context,
+        open: &engines::stillpoint::open,
+        children: true,
+    }
+}
 
 /// The experiment of this name, or all for `all`.
 ///

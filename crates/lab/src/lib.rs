@@ -20,6 +20,7 @@ pub mod cli;
 pub mod context;
 pub mod device;
 pub mod drive;
+pub mod engines;
 pub mod error;
 pub mod experiments;
 pub mod figure;

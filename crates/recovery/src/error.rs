@@ -24,7 +24,9 @@ pub enum RecoveryError {
         source: TxError,
     },
     /// The store has no room for the loaders.
-    #[error("recovery needs {wanted} workers of the store, and only {found} are free: raise the number of sessions")]
+    #[error(
+        "recovery needs {wanted} workers of the store, and only {found} are free: raise the number of sessions"
+    )]
     NoSlot {
         /// Loaders wanted.
         wanted: usize,

@@ -35,23 +35,37 @@ pub fn plan(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Plan, RecoveryError> {
     let mut manifest = manifest;
-    let start = manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
-        ReplayStart::after(checkpoint, &manifest.incarnations)
-    });
-    let logs = scan(disk, &ScanInput {
-        store: manifest.store,
-        incarnations: &manifest.incarnations,
-        clean_shutdown: manifest.clean_shutdown.as_ref(),
-        logs: None,
-        start: &start,
-        threads: threads.max(1),
-        progress,
-    })?;
+    let start = manifest
+        .newest_chain()
+        .last()
+        .map_or_else(ReplayStart::default, |checkpoint| {
+            ReplayStart::after(checkpoint, &manifest.incarnations)
+        });
+    let logs = scan(
+        disk,
+        &ScanInput {
+            store: manifest.store,
+            incarnations: &manifest.incarnations,
+            clean_shutdown: manifest.clean_shutdown.as_ref(),
+            logs: None,
+            start: &start,
+            threads: threads.max(1),
+            progress,
+        },
+    )?;
     if let Some(latest) = manifest.incarnations.last_mut() {
         latest.cut = Some(logs.cut());
     }
-    let incarnation = manifest.incarnations.last().map_or(1, |latest| latest.number + 1);
-    let checkpoint_floor = manifest.checkpoints.iter().map(|c| c.gsn_floor).max().unwrap_or(0);
+    let incarnation = manifest
+        .incarnations
+        .last()
+        .map_or(1, |latest| latest.number + 1);
+    let checkpoint_floor = manifest
+        .checkpoints
+        .iter()
+        .map(|c| c.gsn_floor)
+        .max()
+        .unwrap_or(0);
     Ok(Plan {
         incarnation,
         gsn_floor: logs.gsn_max().max(checkpoint_floor),
@@ -62,6 +76,15 @@ pub fn plan(
 }
 
 impl Plan {
+    /// Makes durable what the plan keeps: after the death of a process it may be in the page cache
+    /// only. To be done before the plan's manifest is published.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn flush(&self) -> Result<(), RecoveryError> {
+        Ok(self.logs.flush()?)
+    }
+
     /// Removes from disk what the plan has cut away. Its manifest must be durable.
     ///
     /// # Errors

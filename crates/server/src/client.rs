@@ -99,6 +99,13 @@ pub(crate) enum ReplyMode {
     Skip,
 }
 
+/// A `SAVE` under way: what the counts of checkpoints were when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AwaitedSave {
+    pub(crate) published: u64,
+    pub(crate) failures: u64,
+}
+
 /// The session of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -107,6 +114,8 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) reply_mode: ReplyMode,
+    /// The next request waits for this.
+    pub(crate) awaited_save: Option<AwaitedSave>,
     /// Close once the replies so far are sent.
     pub(crate) closing: bool,
     /// What other threads may see of it.
@@ -121,6 +130,7 @@ impl Client {
             multi: None,
             watched: Vec::new(),
             reply_mode: ReplyMode::On,
+            awaited_save: None,
             closing: false,
             info,
         }

@@ -7,9 +7,9 @@
 //! Memory is handed out in runs of cells to per-worker caches, so that the common allocation takes
 //! no lock. Slabs are populated ahead of their use by [`Arena::populate_ahead`].
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use stillpoint_mem::{HUGE_PAGE_BYTES, Region, RegionError};
+use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of a slab.

@@ -72,6 +72,9 @@ impl Worker {
         }
         self.check_tables()?;
         self.prepare(phase)?;
+        if phase.is_capturing() && self.hands_out(phase) {
+            self.store.policy().before_hand_outs(self.number);
+        }
         let Self {
             keys,
             written,
@@ -314,6 +317,16 @@ impl Worker {
         self.reclaim.retire_cell(table.owner, old_number);
         self.held[slot].cell = number;
         self.held[slot].place = place;
+    }
+
+    /// True if a record is about to be changed that is not captured yet.
+    #[cold]
+    fn hands_out(&self, phase: PhaseWord) -> bool {
+        let is_unmarked = |&(key, _): &(usize, u32)| {
+            let cell = self.store.cell(self.held[key - self.first_key].cell);
+            lock_word::status(cell.lock().load(Acquire)) & MARK != mark_of(phase.epoch())
+        };
+        self.store.marks() && self.written.iter().any(is_unmarked)
     }
 
     /// The first commit after the point of consistency that changes this record: the checkpoint

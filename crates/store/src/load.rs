@@ -43,8 +43,7 @@ pub struct Loader {
 impl Loader {
     /// A loader; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>) -> Option<Self> {
-        let mut worker = Worker::new(store, Box::new(NoLog::default()))?;
-        worker.enter();
+        let worker = Worker::new(store, Box::new(NoLog::default()))?;
         Some(Self { worker })
     }
 
@@ -86,6 +85,22 @@ impl Loader {
     /// Applies a change with its gsn. Changes of one key must come in the order of their gsns;
     /// one that is not newer than what the key has is skipped, unless its gsn is 0.
     pub fn apply(
+        &mut self,
+        id: TableId,
+        hash: u64,
+        key: &[u8],
+        gsn: u64,
+        change: Replayed<'_>,
+    ) -> Result<(), TxError> {
+        // Another loader may look at this one's cells while it searches a bucket.
+        self.worker.enter();
+        let applied = self.apply_in_window(id, hash, key, gsn, change);
+        self.worker.collect_garbage();
+        self.worker.exit();
+        applied
+    }
+
+    fn apply_in_window(
         &mut self,
         id: TableId,
         hash: u64,
@@ -268,12 +283,5 @@ impl Loader {
             );
         }
         Ok(())
-    }
-}
-
-impl Drop for Loader {
-    fn drop(&mut self) {
-        self.worker.collect_garbage();
-        self.worker.exit();
     }
 }

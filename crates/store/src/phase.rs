@@ -10,12 +10,11 @@
 //! epochs up to e are closed under dependencies, and the checkpoint of e + 1 holds exactly them.
 //! (CALC, SIGMOD 2016, §2.2; see docs/decisions/0001 for what deferred updates change.)
 
-use parking_lot::{Mutex, MutexGuard};
 use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, SeqCst},
 };
-use stillpoint_sync::{CachePadded, Windows};
+use stillpoint_sync::{CachePadded, Mutex, MutexGuard, Windows};
 
 use crate::planted::{Bug, Planted};
 

@@ -19,10 +19,23 @@ pub enum Bug {
     HandOutAfterInstall = 4,
     /// The capture does not wait for the commits from before the point of consistency.
     NoGracePeriod = 5,
-    /// The walk does not look again under the latch whether a record is marked.
-    MarkNotSeenUnderLatch = 6,
+    /// The walk does not look whether a record is marked.
+    MarksNotSeen = 6,
     /// A capture that is given up does not finish its marks.
     MarksForgotten = 7,
+}
+
+impl Bug {
+    /// Every one.
+    pub const ALL: [Self; 7] = [
+        Self::PhaseReadBeforeLocks,
+        Self::InsertWithoutMark,
+        Self::DeleteWithoutHandOut,
+        Self::HandOutAfterInstall,
+        Self::NoGracePeriod,
+        Self::MarksNotSeen,
+        Self::MarksForgotten,
+    ];
 }
 
 /// The bug of one store, if any.

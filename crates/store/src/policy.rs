@@ -28,6 +28,12 @@ pub trait CellPolicy: Send + Sync {
     /// reset.
     fn wants_first_writes(&self) -> bool;
 
+    /// Called by a commit that will hand out old values, before it has changed anything: the place
+    /// to wait until there is room for them. All of the transaction's locks are held.
+    fn before_hand_outs(&self, worker: usize) {
+        let _ = worker;
+    }
+
     /// The old value of a record that is about to be changed by the first commit after the point
     /// of consistency, and was not captured yet. Called with all of the transaction's locks and the
     /// record's latch held: short, and never waiting for a transaction. `worker` is the number of
@@ -95,6 +101,11 @@ pub trait Sink: Send + Sync {
     /// Takes one record. The lane is the caller's window slot. Failures are kept and reported when
     /// the sink is closed; after one, whatever comes is dropped.
     fn emit(&self, lane: usize, record: &RecordImage<'_>);
+
+    /// Waits until there is room for hand-outs of this lane's owner.
+    fn wait_for_room(&self, lane: usize) {
+        let _ = lane;
+    }
 
     /// What the capture should do now.
     fn demand(&self) -> Demand {

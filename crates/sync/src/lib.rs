@@ -5,10 +5,12 @@
 
 pub mod atomic;
 pub mod lock_word;
+mod mutex;
 mod padded;
 mod wait;
 mod windows;
 
+pub use mutex::{Mutex, MutexGuard, RwLock};
 pub use padded::CachePadded;
 pub use wait::Backoff;
 pub use windows::{GraceToken, Window, Windows};

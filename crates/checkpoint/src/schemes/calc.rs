@@ -72,6 +72,12 @@ impl CellPolicy for Calc {
         true
     }
 
+    fn before_hand_outs(&self, worker: usize) {
+        if let Some(sink) = &*self.places[worker].lock() {
+            sink.wait_for_room(worker);
+        }
+    }
+
     fn before_first_write(&self, worker: usize, record: &RecordImage<'_>) {
         let sink = self.places[worker].lock();
         debug_assert!(sink.is_some(), "a hand-out outside of a checkpoint");

@@ -169,11 +169,20 @@ impl Queue {
         }
     }
 
+    /// Waits until the pool has room for the hand-outs of a commit.
+    #[inline]
+    pub(super) fn wait_before_hand_outs(&self) {
+        let most = self.limit_bytes / 4 * 3;
+        if self.bytes.load(Relaxed) > most {
+            self.wait_until_at_most(most);
+        }
+    }
+
     /// Queues an item; while the pool is beyond its limit, waits for room.
     pub(super) fn push(&self, item: Item) {
         let bytes = item.bytes();
         if self.bytes.load(Relaxed) > self.limit_bytes {
-            self.wait_for_room();
+            self.wait_until_at_most(self.limit_bytes);
         }
         Progress::add(&self.progress.records, item.records());
         Progress::add(&self.progress.bytes, bytes as u64);
@@ -185,10 +194,10 @@ impl Queue {
     }
 
     #[cold]
-    fn wait_for_room(&self) {
+    fn wait_until_at_most(&self, most: usize) {
         let start_ns = self.clock.monotonic_ns();
         let mut backoff = Backoff::new();
-        while self.bytes.load(Relaxed) > self.limit_bytes && !self.has_failed() {
+        while self.bytes.load(Relaxed) > most && !self.has_failed() {
             backoff.wait();
         }
         self.waits.fetch_add(1, Relaxed);

@@ -5,14 +5,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use stillpoint_checkpoint::registry::REGISTRY;
-use stillpoint_checkpoint::{Pace, Row};
+use stillpoint_checkpoint::{Captured, CheckpointError, Pace, Row, Written};
 use stillpoint_format::Stamp;
-use stillpoint_io::{JoinHandle, Rng, SeededRng, spawn};
+use stillpoint_io::{Clock, JoinHandle, RealClock, Rng, SeededRng, spawn};
 use stillpoint_store::{Bug, KeySet, Mode, Procedure, Slot, Store, TableId, Tx, TxError, Worker};
 
-use crate::model::{History, Key, Op, State, assert_same, replay};
+use crate::model::{History, Key, State, apply, assert_same};
 use crate::world::{World, entry, money};
 
 const FIXED: TableId = TableId(0);
@@ -22,6 +23,39 @@ const OPENED_KEYS: u64 = 40;
 const BLOB_KEYS: u64 = 12;
 const BALANCE: u64 = 1000;
 
+/// A clock that the clients' deeds move: a paced capture lasts a number of deeds, however busy the
+/// machine is.
+#[derive(Debug, Default)]
+struct DeedClock {
+    deeds: AtomicU64,
+    given_up: AtomicU64,
+}
+
+const DEED_NS: u64 = 20_000;
+
+impl Clock for DeedClock {
+    fn monotonic_ns(&self) -> u64 {
+        (self.deeds.load(Relaxed) + self.given_up.load(Relaxed)) * DEED_NS
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.monotonic_ns() / 1_000_000
+    }
+
+    fn sleep(&self, duration: Duration) {
+        let until_ns = self.monotonic_ns() + duration.as_nanos() as u64;
+        for _ in 0..1000 {
+            if self.monotonic_ns() >= until_ns {
+                return;
+            }
+            RealClock.sleep(Duration::from_micros(50));
+        }
+        // The clients are at their end.
+        let missing_ns = until_ns.saturating_sub(self.monotonic_ns());
+        self.given_up.fetch_add(missing_ns / DEED_NS + 1, Relaxed);
+    }
+}
+
 /// How a bank is run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -29,8 +63,9 @@ pub(crate) struct Plan {
     pub(crate) accounts: u64,
     pub(crate) workers: u8,
     pub(crate) checkpoints: usize,
-    /// Commits of each worker, at most: a bound on memory, not the usual end.
-    pub(crate) commits_max: u64,
+    /// Deeds of each client, at most: a bound on memory, not the usual end.
+    pub(crate) deeds_max: u64,
+    /// Pace of the capture, by a clock on which a deed takes 20 µs.
     pub(crate) bytes_per_s: u64,
     pub(crate) bug: Option<Bug>,
 }
@@ -42,11 +77,16 @@ impl Plan {
             accounts: 600,
             workers: 3,
             checkpoints: 4,
-            commits_max: 20_000,
-            bytes_per_s: 6 << 20,
+            deeds_max: 20_000,
+            bytes_per_s: 20 << 20,
             bug: None,
         }
     }
+}
+
+pub(crate) fn rows_that_take_checkpoints() -> impl Iterator<Item = &'static Row> {
+    let rows = REGISTRY.iter();
+    rows.filter(|row| row.capabilities.takes_checkpoints())
 }
 
 fn account(number: u64) -> Vec<u8> {
@@ -245,7 +285,11 @@ impl Client {
                 }
             }
             for (at, key) in held.iter().enumerate() {
-                let share = if at == 0 { sum - (sum / 3) * (held.len() as u64 - 1) } else { sum / 3 };
+                let share = if at == 0 {
+                    sum - (sum / 3) * (held.len() as u64 - 1)
+                } else {
+                    sum / 3
+                };
                 write_balance(tx, FIXED, key, share)?;
             }
             Ok(())
@@ -259,7 +303,10 @@ impl Client {
             _ => (FIXED, account(self.pick(self.plan.accounts))),
         };
         let mut value = Vec::new();
-        let seen = self.worker.read(table, &key, &mut value).expect("the table exists");
+        let seen = self
+            .worker
+            .read(table, &key, &mut value)
+            .expect("the table exists");
         if let Some(seen) = seen {
             self.sights.push(Sight {
                 key: (table.0, key),
@@ -284,11 +331,18 @@ fn write_balance(tx: &mut Tx<'_>, table: TableId, key: &[u8], balance: u64) -> R
 pub(crate) struct Outcome {
     pub(crate) checkpoints: Vec<(u64, State)>,
     sights: Vec<Vec<Sight>>,
-    /// Commits that were in time to meet a checkpoint under way.
-    pub(crate) commits: u64,
+    /// What the clients did.
+    pub(crate) deeds: u64,
 }
 
-fn start_client(world: &World, plan: Plan, number: u8, stop: &Arc<AtomicBool>) -> JoinHandle<(Vec<Sight>, u64)> {
+/// What the clients share.
+#[derive(Clone, Default)]
+struct Street {
+    clock: Arc<DeedClock>,
+    stop: Arc<AtomicBool>,
+}
+
+fn start_client(world: &World, plan: Plan, number: u8, street: &Street) -> JoinHandle<Vec<Sight>> {
     let mut client = Client {
         worker: world.worker(number),
         store: world.store.clone(),
@@ -296,15 +350,17 @@ fn start_client(world: &World, plan: Plan, number: u8, stop: &Arc<AtomicBool>) -
         plan,
         sights: Vec::new(),
     };
-    let stop = stop.clone();
+    let street = street.clone();
     let run = move || {
-        let mut deeds = 0;
-        // The first worker is the one with the long transactions.
-        while !stop.load(Relaxed) && deeds < plan.commits_max {
+        for _ in 0..plan.deeds_max {
+            // The first client is the one with the long transactions.
             client.one_deed(number == 0);
-            deeds += 1;
+            street.clock.deeds.fetch_add(1, Relaxed);
+            if street.stop.load(Relaxed) {
+                break;
+            }
         }
-        (client.sights, deeds)
+        client.sights
     };
     spawn(&format!("client-{number}"), run).expect("a thread")
 }
@@ -314,7 +370,9 @@ pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
     if let Some(bug) = plan.bug {
         world.store.driver().plant(bug);
     }
+    let street = Street::default();
     world.pace = Pace::BytesPerSecond(plan.bytes_per_s);
+    world.clock = street.clock.clone();
     let mut worker = world.worker(200);
     for number in 0..plan.accounts {
         let value = balance_value(BALANCE, 100);
@@ -323,28 +381,27 @@ pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
             .expect("memory");
     }
     drop(worker);
-    let stop = Arc::new(AtomicBool::new(false));
-    let clients: Vec<_> = (0..plan.workers)
-        .map(|number| start_client(world, plan, number, &stop))
+    let start = |number| start_client(world, plan, number, &street);
+    let clients: Vec<_> = (0..plan.workers).map(start).collect();
+    let mut taken = Vec::new();
+    for _ in 0..plan.checkpoints {
+        street.clock.sleep(Duration::from_nanos(100 * DEED_NS));
+        taken.push(world.take());
+    }
+    street.stop.store(true, Relaxed);
+    let sights = clients
+        .into_iter()
+        .map(|client| client.join().expect("a client does not panic"))
         .collect();
-    let taken: Vec<_> = (0..plan.checkpoints).map(|_| world.take()).collect();
-    stop.store(true, Relaxed);
-    let mut outcome = Outcome {
-        checkpoints: Vec::new(),
-        sights: Vec::new(),
-        commits: 0,
-    };
-    for client in clients {
-        let (sights, deeds) = client.join().expect("a client does not panic");
-        outcome.sights.push(sights);
-        outcome.commits += deeds;
-    }
-    for taken in taken {
+    let load = |taken: Result<(Written, Captured), CheckpointError>| {
         let (written, _) = taken.expect("no fault was injected");
-        let epoch = written.epoch;
-        outcome.checkpoints.push((epoch, world.load(&entry(written))));
+        (written.epoch, world.load(&entry(written)))
+    };
+    Outcome {
+        checkpoints: taken.into_iter().map(load).collect(),
+        sights,
+        deeds: street.clock.deeds.load(Relaxed),
     }
-    outcome
 }
 
 /// Everything that must hold after a run.
@@ -357,8 +414,16 @@ pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
         assert_same(state, &world.history.state_before(*epoch), &context);
         assert_eq!(money(state), total, "{context}: money came or went");
     }
-    assert_same(&world.live(), &world.history.state(), &format!("seed {seed}, live state"));
-    assert_eq!(world.unmarked(), 0, "seed {seed}: unmarked records are left");
+    assert_same(
+        &world.live(),
+        &world.history.state(),
+        &format!("seed {seed}, live state"),
+    );
+    assert_eq!(
+        world.unmarked(),
+        0,
+        "seed {seed}: unmarked records are left"
+    );
     check_sights(&world.history, &outcome.sights, seed);
 }
 
@@ -369,37 +434,42 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
     let mut state = State::new();
     for commit in history.commits() {
         for (key, op) in &commit.writes {
-            let mut only = State::new();
-            if let (Op::Patch(_), Some(old)) = (op, state.get(key)) {
-                only.insert(key.clone(), old.clone());
-            }
-            let mut one = commit.clone();
-            one.writes = vec![(key.clone(), op.clone())];
-            only = {
-                let mut after = only;
-                apply(&mut after, &one.writes);
-                after
-            };
-            let now = only.remove(key);
-            versions.insert((key.clone(), commit.stamp.gsn(), commit.stamp.log()), now.clone());
-            match now {
-                Some(value) => state.insert(key.clone(), value),
-                None => state.remove(key),
-            };
+            apply(&mut state, key, op);
+            let at = (key.clone(), commit.stamp.gsn(), commit.stamp.log());
+            versions.insert(at, state.get(key).cloned());
         }
     }
     for client in sights {
         let mut last: BTreeMap<&Key, u64> = BTreeMap::new();
         for sight in client {
             let at = (sight.key.clone(), sight.stamp.gsn(), sight.stamp.log());
-            let written = versions.get(&at).expect("a read names the commit that it saw");
-            assert_eq!(*written, sight.value, "seed {seed}: {:?} at {:?}", sight.key, sight.stamp);
+            let written = versions
+                .get(&at)
+                .expect("a read names the commit that it saw");
+            assert_eq!(
+                *written, sight.value,
+                "seed {seed}: {:?} at {:?}",
+                sight.key, sight.stamp
+            );
             let before = last.insert(&sight.key, sight.stamp.gsn()).unwrap_or(0);
-            assert!(before <= sight.stamp.gsn(), "seed {seed}: {:?} went back", sight.key);
+            assert!(
+                before <= sight.stamp.gsn(),
+                "seed {seed}: {:?} went back",
+                sight.key
+            );
         }
     }
 }
 
-fn apply(_: &mut State, _: &[(Key, Op)]) {
-    let _ = replay;
+#[test]
+fn checkpoints_under_concurrency_equal_the_model() {
+    for row in rows_that_take_checkpoints() {
+        for seed in 1..=3 {
+            let mut world = World::new(row, seed);
+            let plan = Plan::new(seed);
+            let outcome = run(&mut world, plan);
+            check(&world, plan, &outcome);
+            assert!(outcome.deeds > 100, "seed {seed}: nothing happened");
+        }
+    }
 }

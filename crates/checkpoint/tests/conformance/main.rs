@@ -4,8 +4,14 @@
 //! commits gave to their logs; scripted runs place single transactions at exact points of a
 //! checkpoint. Everything follows from seeds, which a failure prints.
 
+mod bank;
+mod faults;
 mod files;
 mod memory;
+mod mirror;
 mod model;
+mod planted;
+mod pressure;
+mod toy;
 mod traps;
 mod world;

@@ -90,29 +90,34 @@ impl History {
 }
 
 /// Applies commits, which are sorted by gsn.
-pub(crate) fn replay<'a>(commits: impl Iterator<Item = &'a Committed>) -> State {
+fn replay<'a>(commits: impl Iterator<Item = &'a Committed>) -> State {
     let mut state = State::new();
     for commit in commits {
         for (key, op) in &commit.writes {
-            match op {
-                Op::Put(tag, value) => {
-                    state.insert(key.clone(), (*tag, value.clone()));
-                }
-                Op::Delete => {
-                    state.remove(key);
-                }
-                Op::Patch(ranges) => {
-                    let (_, value) = state.get_mut(key).expect("a patch needs a value");
-                    for (offset, bytes) in ranges {
-                        let end = offset + bytes.len();
-                        value.resize(value.len().max(end), 0);
-                        value[*offset..end].copy_from_slice(bytes);
-                    }
-                }
-            }
+            apply(&mut state, key, op);
         }
     }
     state
+}
+
+/// Applies one change.
+pub(crate) fn apply(state: &mut State, key: &Key, op: &Op) {
+    match op {
+        Op::Put(tag, value) => {
+            state.insert(key.clone(), (*tag, value.clone()));
+        }
+        Op::Delete => {
+            state.remove(key);
+        }
+        Op::Patch(ranges) => {
+            let (_, value) = state.get_mut(key).expect("a patch needs a value");
+            for (offset, bytes) in ranges {
+                let end = offset + bytes.len();
+                value.resize(value.len().max(end), 0);
+                value[*offset..end].copy_from_slice(bytes);
+            }
+        }
+    }
 }
 
 /// Says where two states differ first, without printing megabytes.

@@ -1,8 +1,12 @@
 //! Traps that a correct CALC must survive, one by one, on one thread: a transaction begins at one
 //! point of a checkpoint and ends at another, doing each thing that a transaction can do.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use stillpoint_checkpoint::Row;
 use stillpoint_checkpoint::registry::REGISTRY;
+use stillpoint_io::spawn;
 use stillpoint_store::{PointOfConsistency, TableId, Tx, TxError, Worker};
 
 use crate::memory::{Step, Steps};
@@ -147,5 +151,78 @@ pub(crate) fn every_span(world: &World) {
 fn a_transaction_may_begin_and_end_anywhere() {
     for row in rows_that_stop_nothing() {
         every_span(&World::new(row, 1));
+    }
+}
+
+/// Commits that are under way when the phase changes. A log holds each of them up in the middle,
+/// with all its locks held and its phase read.
+pub(crate) fn commits_under_way(row: &Row, plant: &dyn Fn(&World)) {
+    for step in [Step::Rest, Step::Prepare, Step::Resolve, Step::Capture] {
+        for deed in [Deed::Overwrite, Deed::Patch, Deed::Insert, Deed::Delete] {
+            let world = World::new(row, 2);
+            plant(&world);
+            one_under_way(&world, step, deed);
+        }
+    }
+}
+
+fn one_under_way(world: &World, step: Step, deed: Deed) {
+    let context = format!("{deed:?} under way in {step:?}");
+    let mut setup = world.worker(0);
+    prepare(&mut setup, b"key", deed);
+    drop(setup);
+    let mut steps = Steps::new(world);
+    steps.to(step);
+    let (inside, go_on) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let mut log = world.history.log(0);
+    let (entered, released) = (inside.clone(), go_on.clone());
+    log.before_append = Some(Box::new(move || {
+        entered.store(true, SeqCst);
+        wait_until(&released);
+    }));
+    let mut worker = world.worker_with(log);
+    let commit = spawn("under-way", move || {
+        worker.transact(|tx| run(tx, b"key", deed)).expect("memory");
+    })
+    .expect("a thread");
+    wait_until(&inside);
+    if step == Step::Capture {
+        // The walk passes a record whose lock is held, and does not wait for it.
+        steps.to(Step::Walked);
+        go_on.store(true, SeqCst);
+        commit.join().expect("no panic");
+    } else {
+        // The next phase waits for the commit: let it go on a little later.
+        let later = spawn("later", move || {
+            for _ in 0..200 {
+                std::thread::yield_now();
+            }
+            go_on.store(true, SeqCst);
+        });
+        steps.to(Step::Capture);
+        steps.to(Step::Walked);
+        later.expect("a thread").join().expect("no panic");
+        commit.join().expect("no panic");
+    }
+    steps.to(Step::RestAgain);
+    let expected = world.history.state_before(steps.epoch);
+    assert_same(&steps.sink.state(&context), &expected, &context);
+    assert_same(&world.live(), &world.history.state(), &context);
+    assert_eq!(world.unmarked(), 0, "{context}: unmarked records are left");
+}
+
+fn wait_until(flag: &AtomicBool) {
+    while !flag.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn phases_wait_for_commits_under_way_and_the_walk_does_not() {
+    for row in rows_that_stop_nothing() {
+        commits_under_way(row, &|_| {});
     }
 }

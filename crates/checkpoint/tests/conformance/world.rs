@@ -1,11 +1,10 @@
 //! A store with a scheme, on a simulated disk, with everything remembered.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, Pace, Progress, Row,
+    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, Pace, Progress, Row, Scheme,
     SchemeOptions, Visit, VisitError, WriterConfig, Written, load, take_checkpoint,
 };
 use stillpoint_format::ident::StoreId;
@@ -33,12 +32,16 @@ pub(crate) struct World {
     pub(crate) threads: usize,
     pub(crate) pace: Pace,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) clock: Arc<dyn Clock>,
     marks: bool,
 }
 
 impl World {
     pub(crate) fn new(row: &Row, seed: u64) -> Self {
-        let scheme = row.build(&SchemeOptions { workers: SLOTS });
+        Self::with_scheme(row.build(&SchemeOptions { workers: SLOTS }), seed)
+    }
+
+    pub(crate) fn with_scheme(scheme: Scheme, seed: u64) -> Self {
         let marks = scheme.policy.wants_first_writes();
         let config = StoreConfig {
             max_memory_bytes: 1 << 30,
@@ -66,6 +69,7 @@ impl World {
             threads: 2,
             pace: Pace::Unpaced,
             progress: Arc::default(),
+            clock: Arc::new(RealClock),
             marks,
         }
     }
@@ -87,7 +91,7 @@ impl World {
         Cycle {
             store: self.store.clone(),
             scheme: self.scheme().clone(),
-            clock: clock(),
+            clock: self.clock.clone(),
             threads: self.threads,
             pace: self.pace,
             progress: self.progress.clone(),
@@ -173,10 +177,6 @@ impl World {
     }
 }
 
-pub(crate) fn clock() -> Arc<dyn Clock> {
-    Arc::new(RealClock)
-}
-
 pub(crate) fn entry(written: Written) -> CheckpointEntry {
     written.into_entry("test", Vec::new(), Vec::new(), 0)
 }
@@ -229,5 +229,3 @@ pub(crate) fn money(state: &State) -> u64 {
         .map(|(_, (_, value))| u64::from_le_bytes(value[..8].try_into().expect("eight bytes")))
         .sum()
 }
-
-pub(crate) type Balances = BTreeMap<Vec<u8>, u64>;

@@ -20,35 +20,63 @@ use lives::{Setting, campaign};
 use stillpoint::Durability;
 
 const fn setting(scheme: &'static str, journal: &'static str, durability: Durability) -> Setting {
-    Setting { scheme, journal, durability }
+    Setting {
+        scheme,
+        journal,
+        durability,
+    }
 }
 
 #[test]
 fn calc_redo_strict() {
-    campaign("calc_redo_strict", &setting("calc", "redo", Durability::Strict), 2);
+    campaign(
+        "calc_redo_strict",
+        &setting("calc", "redo", Durability::Strict),
+        2,
+    );
 }
 
 #[test]
 fn calc_redo_relaxed() {
-    campaign("calc_redo_relaxed", &setting("calc", "redo", Durability::Relaxed), 2);
+    campaign(
+        "calc_redo_relaxed",
+        &setting("calc", "redo", Durability::Relaxed),
+        2,
+    );
 }
 
 #[test]
 fn calc_none() {
-    campaign("calc_none", &setting("calc", "none", Durability::Relaxed), 1);
+    campaign(
+        "calc_none",
+        &setting("calc", "none", Durability::Relaxed),
+        1,
+    );
 }
 
 #[test]
 fn naive_redo_strict() {
-    campaign("naive_redo_strict", &setting("naive", "redo", Durability::Strict), 2);
+    campaign(
+        "naive_redo_strict",
+        &setting("naive", "redo", Durability::Strict),
+        2,
+    );
 }
 
 #[test]
 fn naive_redo_relaxed() {
-    campaign("naive_redo_relaxed", &setting("naive", "redo", Durability::Relaxed), 2);
+    campaign(
+        "naive_redo_relaxed",
+        &setting("naive", "redo", Durability::Relaxed),
+        2,
+    );
 }
 
 #[test]
 fn naive_none() {
-    campaign("naive_none", &setting("naive", "none", Durability::Relaxed), 1);
+    campaign(
+        "naive_none",
+        &setting("naive", "none", Durability::Relaxed),
+        1,
+    );
 }

@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_io::{
-    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk,
-};
+use stillpoint_io::{Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk};
 
 /// Where a guest is asked to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +23,7 @@ pub(crate) enum Moment {
 }
 
 /// Acts in the middle of a checkpoint.
-pub(crate) trait Guest {
+pub(crate) trait Guest: std::any::Any {
     fn act(&mut self, moment: Moment);
 }
 
@@ -41,16 +39,29 @@ thread_local! {
 }
 
 /// Lets the guest act while `run` runs.
-pub(crate) fn while_visiting<R>(guest: Box<dyn Guest>, run: impl FnOnce() -> R) -> (R, Box<dyn Guest>) {
-    let before = VISIT.replace(Visit { guest: Some(guest), in_phases: false });
+pub(crate) fn while_visiting<R>(
+    guest: Box<dyn Guest>,
+    run: impl FnOnce() -> R,
+) -> (R, Box<dyn Guest>) {
+    let before = VISIT.replace(Visit {
+        guest: Some(guest),
+        in_phases: false,
+    });
     let result = run();
     let visit = VISIT.replace(before);
-    (result, visit.guest.expect("a guest comes back from every act"))
+    (
+        result,
+        visit.guest.expect("a guest comes back from every act"),
+    )
 }
 
 fn ask(moment: Moment) {
     let guest = VISIT.with_borrow_mut(|visit| {
-        if moment == Moment::Phases && !visit.in_phases { None } else { visit.guest.take() }
+        if moment == Moment::Phases && !visit.in_phases {
+            None
+        } else {
+            visit.guest.take()
+        }
     });
     if let Some(mut guest) = guest {
         guest.act(moment);

@@ -19,6 +19,8 @@ pub(crate) const HEADER_CRC_FROM: usize = 8;
 /// `unflushed` value that claims nothing.
 pub(crate) const UNFLUSHED_UNKNOWN: u16 = u16::MAX;
 
+/// Boundary in memory at which a batch begins: what direct I/O asks for.
+const MEMORY_ALIGN: usize = 4096;
 /// Largest padding that [`BatchPlace::align`] may ask for.
 const ALIGN_MAX: usize = 4096;
 /// Longest batch before its dependency summary and padding.
@@ -59,6 +61,11 @@ pub struct RecordHead<'a> {
     pub deps: &'a [LogGsn],
 }
 
+/// Bytes before the first boundary of [`MEMORY_ALIGN`] at or behind an address.
+fn lead(address: usize) -> usize {
+    address.next_multiple_of(MEMORY_ALIGN) - address
+}
+
 /// Where and how a batch is going to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchPlace<'a> {
@@ -82,8 +89,11 @@ pub struct BatchPlace<'a> {
 /// Sealing computes the checksums, so swap the builder out of the log's mutex first.
 #[derive(Debug)]
 pub struct BatchBuilder {
-    /// Room for the header, then the records.
+    /// Unused bytes up to `lead`, room for the header, then the records.
     buf: Vec<u8>,
+    /// Where the batch begins in `buf`: at a multiple of [`MEMORY_ALIGN`] in memory, so that
+    /// it can be written past the page cache as it is, unless the buffer has grown since.
+    lead: usize,
     count: u32,
     sealed: bool,
     first_gsn: u64,
@@ -100,10 +110,12 @@ pub struct BatchBuilder {
 impl BatchBuilder {
     /// An empty batch whose buffer holds `capacity` bytes before it grows.
     pub fn with_capacity(capacity: usize) -> Self {
-        let mut buf = Vec::with_capacity(capacity.max(BATCH_HEADER_BYTES));
-        buf.resize(BATCH_HEADER_BYTES, 0);
+        let mut buf: Vec<u8> = Vec::with_capacity(capacity.max(BATCH_HEADER_BYTES) + MEMORY_ALIGN);
+        let lead = lead(buf.as_ptr().addr());
+        buf.resize(lead + BATCH_HEADER_BYTES, 0);
         BatchBuilder {
             buf,
+            lead,
             count: 0,
             sealed: false,
             first_gsn: 0,
@@ -118,8 +130,9 @@ impl BatchBuilder {
 
     /// Forgets the records and keeps the buffer.
     pub fn clear(&mut self) {
-        self.buf.truncate(BATCH_HEADER_BYTES);
-        self.buf.fill(0);
+        self.buf.clear();
+        self.lead = lead(self.buf.as_ptr().addr());
+        self.buf.resize(self.lead + BATCH_HEADER_BYTES, 0);
         self.count = 0;
         self.sealed = false;
         (self.epoch_min, self.epoch_max) = (0, 0);
@@ -140,7 +153,7 @@ impl BatchBuilder {
 
     /// Bytes so far, header included, dependency summary and padding not.
     pub fn bytes(&self) -> usize {
-        self.buf.len()
+        self.buf.len() - self.lead
     }
 
     /// Gsn of the last record, `None` if there is none.
@@ -195,7 +208,7 @@ impl BatchBuilder {
             "`encode` removed bytes that are not its own"
         );
         let len = self.buf.len() - start;
-        if let Err(error) = body.and_then(|()| self.fits(start, len)) {
+        if let Err(error) = body.and_then(|()| self.fits(start - self.lead, len)) {
             self.buf.truncate(start);
             return Err(error);
         }
@@ -204,7 +217,8 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Writes header, dependency summary and padding, and returns the batch's bytes.
+    /// Writes header, dependency summary and padding, and returns the batch's bytes. They begin
+    /// at a multiple of 4096 in memory unless the buffer has grown since it was cleared.
     /// The builder must be [cleared](Self::clear) before it is appended to again.
     ///
     /// # Panics
@@ -231,7 +245,7 @@ impl BatchBuilder {
             place.number >= place.segment.first_batch,
             "batch below the segment's first"
         );
-        let records_len = self.buf.len() - BATCH_HEADER_BYTES;
+        let records_len = self.bytes() - BATCH_HEADER_BYTES;
         for &log in &self.named {
             let dep = LogGsn {
                 log,
@@ -239,13 +253,13 @@ impl BatchBuilder {
             };
             self.buf.extend_from_slice(&pack_dep(dep).to_le_bytes());
         }
-        let total = self.buf.len().next_multiple_of(place.align);
-        self.buf.resize(total, 0);
+        let total = self.bytes().next_multiple_of(place.align);
+        self.buf.resize(self.lead + total, 0);
         let unflushed = place.number.saturating_sub(place.flushed_below);
         let unflushed = u16::try_from(unflushed).unwrap_or(UNFLUSHED_UNKNOWN);
 
         let identity = place.segment.identity();
-        let (header, payload) = self.buf.split_at_mut(BATCH_HEADER_BYTES);
+        let (header, payload) = self.buf[self.lead..].split_at_mut(BATCH_HEADER_BYTES);
         put(header, at::MAGIC, &BATCH_MAGIC.to_le_bytes());
         put(
             header,
@@ -265,7 +279,7 @@ impl BatchBuilder {
         header[at::DEP_COUNT] = self.named.len() as u8;
         let crc = identity.checksum(place.offset, &header[HEADER_CRC_FROM..]);
         put(header, at::HEADER_CRC, &crc.to_le_bytes());
-        &self.buf
+        &self.buf[self.lead..]
     }
 
     /// Checks a record before anything is appended; returns its epoch's distance from the first.
@@ -287,7 +301,7 @@ impl BatchBuilder {
         {
             return Err(EncodeError::Dependency { log, gsn });
         }
-        self.fits(self.buf.len(), len)?;
+        self.fits(self.bytes(), len)?;
         if self.count == 0 {
             return Ok(0);
         }
@@ -298,7 +312,7 @@ impl BatchBuilder {
         })
     }
 
-    /// Whether a record of `len` bytes fits at `start`.
+    /// Whether a record of `len` bytes fits behind `start` bytes.
     #[inline]
     fn fits(&self, start: usize, len: usize) -> Result<(), EncodeError> {
         if len > RECORD_BYTES_MAX {

@@ -111,7 +111,8 @@ impl<'a> WritesEncoder<'a> {
         self.head(OP_DELETE, table, generation, key)
     }
 
-    /// Ranges of the key's existing value have new bytes; its length and tag stay.
+    /// Ranges of the key's existing value have new bytes; its tag stays. A range begins inside the
+    /// value or at its end; one that reaches beyond the end makes the value longer.
     ///
     /// # Errors
     /// Key too long, or a range that ends beyond the longest value.

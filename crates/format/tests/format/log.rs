@@ -354,6 +354,45 @@ fn a_failed_append_leaves_no_trace() {
 }
 
 #[test]
+fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
+    let header = segment_header();
+    let mut builder = BatchBuilder::with_capacity(8192);
+    for round in 0..20 {
+        let body = vec![round as u8; round * 30_000];
+        let head = RecordHead {
+            gsn: header.first_gsn,
+            epoch: 1,
+            deps: &[],
+        };
+        builder
+            .append(head, RecordKind::Command, &body)
+            .expect("legal");
+        let before = builder.bytes();
+        let place = BatchPlace {
+            segment: &header,
+            offset: 4096,
+            number: 100,
+            flushed_below: 0,
+            align: 4096,
+        };
+        let sealed = builder.seal(&place);
+        assert_eq!(sealed.len(), before.next_multiple_of(4096));
+        let aligned = sealed.as_ptr().addr().is_multiple_of(4096);
+        // Growing moves the buffer; clearing finds the boundary anew.
+        assert!(aligned || round > 0);
+        let segment = [&header.encode()[..], sealed].concat();
+        assert_eq!(read_all(&header, &segment).0.len(), 1);
+        builder.clear();
+        builder
+            .append(head, RecordKind::Command, b"small")
+            .expect("legal");
+        let sealed = builder.seal(&place);
+        assert!(sealed.as_ptr().addr().is_multiple_of(4096), "round {round}");
+        builder.clear();
+    }
+}
+
+#[test]
 fn preallocated_zeros_end_a_segment() {
     let header = segment_header();
     let mut segment = segment_of(&header, 3, 0, 8);

@@ -3,7 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stillpoint_format::log::{BatchBuilder, RecordHead, RecordKind, SegmentHeader, WritesEncoder};
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{
+    BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BatchBuilder, RECORD_HEAD_BYTES, RecordHead,
+    RecordKind, SegmentHeader, WritesEncoder,
+};
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::DIRECT_ALIGN;
 
@@ -116,7 +120,11 @@ impl Appender {
         let mut covered = Box::new([floor; 256]);
         covered[usize::from(log)] = u64::MAX;
         covered[usize::from(LOG_NONE)] = u64::MAX;
-        let first = EpochStart { epoch: 0, gsn: floor + 1, bytes: 0 };
+        let first = EpochStart {
+            epoch: 0,
+            gsn: floor + 1,
+            bytes: 0,
+        };
         Appender {
             log,
             logs,
@@ -130,7 +138,7 @@ impl Appender {
             sealed: VecDeque::new(),
             sealed_bytes: 0,
             free: Vec::new(),
-            offset: stillpoint_format::ident::HEADER_BYTES as u64,
+            offset: HEADER_BYTES as u64,
             next_number: segment.header.first_batch,
             segment,
             segment_is_named: true,
@@ -155,7 +163,11 @@ impl Appender {
     ) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(commit, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
-        let head = RecordHead { gsn, epoch: commit.epoch, deps: &[] };
+        let head = RecordHead {
+            gsn,
+            epoch: commit.epoch,
+            deps: &[],
+        };
         loop {
             let before = self.open_batch().builder.bytes();
             match self.encode(head, commit) {
@@ -167,14 +179,20 @@ impl Appender {
                 Err(Full::Batch) if before > EMPTY_BATCH_BYTES => self.seal(),
                 Err(Full::Batch) => {
                     let source = EncodeError::BatchFull;
-                    return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+                    return Err(Obstacle::Error(JournalError::Encode {
+                        log: self.log,
+                        source,
+                    }));
                 }
                 Err(Full::Segment(bytes)) => {
                     self.seal();
                     return Err(Obstacle::Segment(bytes));
                 }
                 Err(Full::Never(source)) => {
-                    return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+                    return Err(Obstacle::Error(JournalError::Encode {
+                        log: self.log,
+                        source,
+                    }));
                 }
             }
         }
@@ -208,7 +226,10 @@ impl Appender {
             for dep in self.deps.drain(..) {
                 self.touched[usize::from(dep.log)] = 0;
             }
-            let unknown = JournalError::UnknownStamp { stamp, logs: self.logs };
+            let unknown = JournalError::UnknownStamp {
+                stamp,
+                logs: self.logs,
+            };
             return Err(Obstacle::Error(unknown));
         }
         let closed = closing.closed(log);
@@ -228,31 +249,43 @@ impl Appender {
     /// Encodes the record into the open batch if its place has the room.
     #[inline]
     fn encode(&mut self, head: RecordHead<'_>, commit: &CommitInput<'_>) -> Result<(), Full> {
-        let Some(batch) = self.open.as_mut() else { return Err(Full::Batch) };
-        let head = RecordHead { deps: &self.deps, ..head };
+        let Some(batch) = self.open.as_mut() else {
+            return Err(Full::Batch);
+        };
+        let head = RecordHead {
+            deps: &self.deps,
+            ..head
+        };
         let named = batch.builder.deps().count() + self.deps.len();
-        let summary = named.min(usize::from(LOG_NONE)) * SUMMARY_ENTRY_BYTES;
+        let around = RECORD_HEAD_BYTES
+            + self.deps.len() * SUMMARY_ENTRY_BYTES
+            + named.min(usize::from(LOG_NONE)) * SUMMARY_ENTRY_BYTES;
         let room = usize::try_from(self.segment.bytes - self.offset).unwrap_or(usize::MAX);
+        let before = batch.builder.bytes();
         let mut needed = 0;
         let done = batch.builder.append_with(head, RecordKind::Writes, |buf| {
             let start = buf.len();
             (commit.writes)(&mut WritesEncoder::new(buf))?;
-            if buf.len() + summary > room {
-                needed = EMPTY_BATCH_BYTES + RECORD_HEAD_MAX + buf.len() - start + summary;
+            let body = buf.len() - start;
+            if before + around + body > room {
+                needed = EMPTY_BATCH_BYTES + around + body;
                 return Err(EncodeError::BatchFull);
             }
             Ok(())
         });
         match done {
             Ok(()) => {
-                batch.named.extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
+                batch
+                    .named
+                    .extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
                 batch.oversized |= batch.builder.bytes() > 2 * self.batch_bytes;
                 Ok(())
             }
             Err(EncodeError::BatchFull) if needed > 0 => {
                 batch.oversized |= needed > 2 * self.batch_bytes;
-                let header = stillpoint_format::ident::HEADER_BYTES;
-                Err(Full::Segment((needed + header).next_multiple_of(DIRECT_ALIGN) as u64))
+                Err(Full::Segment(
+                    (needed + HEADER_BYTES).next_multiple_of(DIRECT_ALIGN) as u64,
+                ))
             }
             Err(EncodeError::BatchFull | EncodeError::EpochSpan { .. }) => Err(Full::Batch),
             Err(source) => Err(Full::Never(source)),
@@ -305,12 +338,17 @@ impl Appender {
 
     /// Gives the open batch its place and queues it, if it has a record.
     pub(crate) fn seal(&mut self) {
-        let Some(mut batch) = self.open.take_if(|batch| !batch.builder.is_empty()) else { return };
+        let Some(mut batch) = self.open.take_if(|batch| !batch.builder.is_empty()) else {
+            return;
+        };
         let bytes = batch.padded_bytes();
         batch.segment = Arc::clone(&self.segment);
         (batch.offset, batch.number) = (self.offset, self.next_number);
         self.offset += bytes;
-        debug_assert!(self.offset <= self.segment.bytes, "a batch must lie in allocated space");
+        debug_assert!(
+            self.offset <= self.segment.bytes,
+            "a batch must lie in allocated space"
+        );
         self.placed_bytes += bytes;
         self.next_number += 1;
         self.sealed_bytes += batch.builder.bytes();
@@ -326,21 +364,23 @@ impl Appender {
         }
     }
 
-    /// Bytes left for the open batch, before anything is in it.
-    pub(crate) fn room(&self) -> u64 {
-        self.segment.bytes - self.offset
-    }
-
     /// Goes on in another segment. The open batch must be empty. Returns the old one if
     /// nothing was placed in it.
     pub(crate) fn roll(&mut self, segment: Segment) -> Option<Unused> {
-        debug_assert!(self.open.as_ref().is_none_or(|batch| batch.builder.is_empty()));
-        let header_bytes = stillpoint_format::ident::HEADER_BYTES as u64;
-        let unused = self.offset == header_bytes;
+        debug_assert!(
+            self.open
+                .as_ref()
+                .is_none_or(|batch| batch.builder.is_empty())
+        );
+        let unused = self.offset == HEADER_BYTES as u64;
         let named = std::mem::replace(&mut self.segment_is_named, false);
         let old = std::mem::replace(&mut self.segment, Arc::new(segment));
-        self.offset = header_bytes;
-        unused.then_some(if named { Unused::Named } else { Unused::Spare(old) })
+        self.offset = HEADER_BYTES as u64;
+        unused.then_some(if named {
+            Unused::Named
+        } else {
+            Unused::Spare(old)
+        })
     }
 
     /// Takes a written batch's buffer back.
@@ -358,13 +398,19 @@ impl Appender {
         match self.epochs.partition_point(|start| start.epoch < epoch) {
             // Older than what is remembered: a smaller position is always safe.
             0 => self.floor,
-            at => self.epochs.get(at).map_or(self.last_gsn, |start| start.gsn - 1),
+            at => self
+                .epochs
+                .get(at)
+                .map_or(self.last_gsn, |start| start.gsn - 1),
         }
     }
 
     /// Bytes of this incarnation that lie above a gsn, rounded up to where an epoch begins.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
-        let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
+        let open = self
+            .open
+            .as_ref()
+            .map_or(0, |batch| batch.builder.bytes() as u64);
         let at = self.epochs.partition_point(|start| start.gsn <= gsn + 1);
         let before = at.checked_sub(1).map_or(0, |at| self.epochs[at].bytes);
         self.placed_bytes + open - before
@@ -376,11 +422,6 @@ impl Appender {
         (batches * self.batch_bytes + self.sealed_bytes) as u64
     }
 }
-
-/// Bytes of a batch without records.
-const EMPTY_BATCH_BYTES: usize = stillpoint_format::log::BATCH_HEADER_BYTES;
-/// Most bytes of a record before its body.
-const RECORD_HEAD_MAX: usize = stillpoint_format::log::RECORD_HEAD_BYTES + 255 * 8;
 
 /// Why a batch did not take a record.
 #[derive(Debug)]

@@ -81,7 +81,12 @@ pub(crate) fn list_segments(
         let mut segments: Vec<Named> = Vec::new();
         for name in all {
             if let Some((incarnation, first_gsn)) = names::parse_segment_name(&name) {
-                segments.push(Named { log, incarnation, first_gsn, path: dir.join(name) });
+                segments.push(Named {
+                    log,
+                    incarnation,
+                    first_gsn,
+                    path: dir.join(name),
+                });
             }
         }
         segments.sort_by_key(|segment| (segment.incarnation, segment.first_gsn));
@@ -89,13 +94,18 @@ pub(crate) fn list_segments(
         for (at, segment) in segments.iter().enumerate() {
             // The next one's name tells where this one ends at the latest. A freed segment
             // may have been overwritten already, so it is not even opened.
-            let superseded =
-                segments.get(at + 1).is_some_and(|next| next.first_gsn <= position.saturating_add(1));
+            let superseded = segments
+                .get(at + 1)
+                .is_some_and(|next| next.first_gsn <= position.saturating_add(1));
             // Unknown incarnations: freed long ago, or begun by an opening that never served.
-            let known = input.incarnations.iter().position(|e| e.number == segment.incarnation);
+            let known = input
+                .incarnations
+                .iter()
+                .position(|e| e.number == segment.incarnation);
             if let Some(known) = known.filter(|_| !superseded) {
                 let kept = kept_before(&input.incarnations[known], input.clean_shutdown);
-                let last = kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn));
+                let last =
+                    kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn));
                 if last.is_none_or(|last| last > position && segment.first_gsn <= last) {
                     listed[known][usize::from(log)].push(segment.clone());
                 }
@@ -126,12 +136,18 @@ pub(crate) fn walk_all(
     let mut walked: PerLog<Walked> = Vec::new();
     for (incarnation, logs) in listed.into_iter().enumerate() {
         walked.push(logs.iter().map(|_| Vec::new()).collect());
-        todo.extend(logs.into_iter().flatten().map(|segment| (incarnation, segment)));
+        todo.extend(
+            logs.into_iter()
+                .flatten()
+                .map(|segment| (incarnation, segment)),
+        );
     }
     let mut total_bytes = 0;
     for (_, segment) in &todo {
         let mode = stillpoint_io::OpenMode::Read;
-        total_bytes += disk.open(&segment.path, mode, stillpoint_io::Caching::Buffered)?.len()?;
+        total_bytes += disk
+            .open(&segment.path, mode, stillpoint_io::Caching::Buffered)?
+            .len()?;
     }
     let threads = input.threads.clamp(1, todo.len().max(1));
     let job = Job {
@@ -145,7 +161,9 @@ pub(crate) fn walk_all(
     let work = || -> Result<Vec<(usize, Walked)>, ScanError> {
         let mut done = Vec::new();
         loop {
-            let Some((incarnation, segment)) = job.todo.lock().pop() else { return Ok(done) };
+            let Some((incarnation, segment)) = job.todo.lock().pop() else {
+                return Ok(done);
+            };
             done.push((incarnation, job.walk(incarnation, &segment)?));
         }
     };
@@ -177,9 +195,16 @@ impl Job<'_> {
             if batch.last_gsn() <= position {
                 begin = after(batch);
             } else {
-                needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
+                needs.add(
+                    batch.deps().filter(|&dep| !settled(dep)),
+                    at,
+                    batch.last_gsn(),
+                );
             }
-            needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);
+            needs.named_max = batch
+                .deps()
+                .map(|dep| dep.gsn)
+                .fold(needs.named_max, u64::max);
             if at.offset - told >= WINDOW_BYTES as u64 {
                 self.tell(at.offset - told);
                 told = at.offset;
@@ -188,7 +213,14 @@ impl Job<'_> {
         })?;
         self.tell(file.bytes.saturating_sub(told));
         let Needs { runs, named_max } = needs;
-        Ok(Walked { file, begin, end, cause, needs: runs, named_max })
+        Ok(Walked {
+            file,
+            begin,
+            end,
+            cause,
+            needs: runs,
+            named_max,
+        })
     }
 
     fn tell(&self, bytes: u64) {
@@ -210,7 +242,11 @@ impl Needs {
         if deps.is_empty() {
             return;
         }
-        self.runs.push(Need { from: *at, last_gsn, deps });
+        self.runs.push(Need {
+            from: *at,
+            last_gsn,
+            deps,
+        });
         if self.runs.len() > NEEDS_MAX {
             self.merge_pairs();
         }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use stillpoint::Session;
-
 use super::{COMMANDS, Section, integer, is, write_info};
+use crate::client::AwaitedSave;
 use crate::context::Ctx;
 use crate::error::{CmdError, CmdResult};
 use crate::registry::RELAXED;
@@ -27,16 +26,15 @@ pub(crate) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Waits for a whole checkpoint; other event loops go on meanwhile.
-pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>, _: &mut Session) -> CmdResult {
+/// Asks for a checkpoint and lets this client, and nobody else, wait for its end.
+pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     let engine = &ctx.shared.databases.engine;
-    if engine.stats().checkpoints.running.is_some() {
+    let now = engine.stats().checkpoints;
+    if !engine.checkpoint_in_background() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
-    engine
-        .checkpoint()
-        .map_err(|error| CmdError::text(format!("ERR {error}")))?;
-    ctx.reply.ok();
+    ctx.client.awaited_save =
+        Some(AwaitedSave { published: now.published, failures: now.failures });
     Ok(())
 }
 
@@ -171,7 +169,16 @@ pub(crate) fn acl_cat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 /// Longest `DEBUG SLEEP`: it holds an event loop.
 const SLEEP_MAX_S: f64 = 60.0;
 
+/// `DEBUG` is for tests: only from the same machine.
+fn check_local(ctx: &Ctx<'_>) -> CmdResult {
+    if ctx.client.info.address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(CmdError::fixed("ERR DEBUG command not allowed from another machine"))
+}
+
 pub(crate) fn debug_sleep(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    check_local(ctx)?;
     let seconds = crate::resp::parse_f64(args.at(2)).ok_or(CmdError::NOT_FLOAT)?;
     let seconds = seconds.clamp(0.0, SLEEP_MAX_S);
     ctx.shared
@@ -188,6 +195,7 @@ pub(crate) fn debug_ok(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 pub(crate) fn debug_active_expire(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    check_local(ctx)?;
     ctx.shared
         .params
         .active_expiry

@@ -307,7 +307,7 @@ struct LcsOptions {
 }
 
 /// Cells of the table that `LCS` fills; 4 bytes each.
-const LCS_MAX_CELLS: usize = 64 << 20;
+const LCS_MAX_CELLS: usize = 16 << 20;
 
 pub(crate) fn lcs(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut options = LcsOptions::default();

@@ -89,7 +89,7 @@ pub(crate) enum Planned {
     Drained,
     /// More to do in the next round.
     More,
-    /// Too many replies wait to be taken.
+    /// Too many replies wait to be taken, or a `SAVE` for its end.
     Blocked,
 }
 
@@ -132,7 +132,7 @@ impl Plan {
             if self.calls.len() >= ROUND_CALLS {
                 return Planned::More;
             }
-            if conn.is_blocked() {
+            if conn.is_blocked() || conn.client.awaited_save.is_some() {
                 return Planned::Blocked;
             }
             let used = match conn.held {
@@ -265,6 +265,7 @@ fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Se
             if let Some(spec) = spec {
                 ctx.local.stats.command(spec.id).rejected.add(1);
             }
+            ctx.client.closing |= is_http(args);
             (None, Err(refuse_in_multi(ctx.client, spec, args, error)))
         }
         Verdict::Batch(_) | Verdict::HoldBack => (None, Ok(())),
@@ -281,6 +282,12 @@ fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Se
         let took_ns = ctx.shared.config.clock.monotonic_ns() - start_ns;
         note_time(ctx.shared, ctx.local, ctx.client, spec, args, took_ns);
     }
+}
+
+/// True for the first line of an HTTP request: a page in somebody's browser that was
+/// made to send commands to this port.
+fn is_http(args: Args<'_>) -> bool {
+    is(args.at(0), "POST") || is(args.at(0), "Host:")
 }
 
 /// A refused command spoils the transaction it was meant for; a refused `EXEC` ends it.

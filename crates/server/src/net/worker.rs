@@ -13,7 +13,7 @@ use super::conn::{Conn, Incoming, ReadOutcome};
 use super::plan::{Conns, Plan, Planned, Round};
 use crate::client::Client;
 use crate::context::Local;
-use crate::error::ServerError;
+use crate::error::{ServerError, quoted};
 use crate::expire::{Cycle, delete_expired};
 use crate::registry::{ClientInfo, RELAXED};
 use crate::shared::Shared;
@@ -248,18 +248,20 @@ impl Worker {
         }
         conn.touched = true;
         touched.push(id);
-        if conn.readable && conn.wants_input && !conn.client.closing {
-            if let ReadOutcome::Some(n) = conn.read(scratch) {
-                local.stats.net_in.add(n as u64);
-                local.stats.reads.add(1);
-                conn.active_ms = *now_ms;
-                if exceeds_limits(conn, shared) {
-                    shared
-                        .totals
-                        .query_limit_disconnects
-                        .fetch_add(1, Ordering::Relaxed);
-                    conn.broken = true;
-                }
+        if conn.readable
+            && conn.wants_input
+            && !conn.client.closing
+            && let ReadOutcome::Some(n) = conn.read(scratch)
+        {
+            local.stats.net_in.add(n as u64);
+            local.stats.reads.add(1);
+            conn.active_ms = *now_ms;
+            if exceeds_limits(conn, shared) {
+                shared
+                    .totals
+                    .query_limit_disconnects
+                    .fetch_add(1, Ordering::Relaxed);
+                conn.broken = true;
             }
         }
         !conn.broken && conn.start < conn.input.len()
@@ -403,6 +405,8 @@ impl Worker {
             self.flush()?;
         }
         self.session.idle();
+        let health = self.shared.databases.engine.health();
+        health.map_err(|error| ServerError::Flush(error.to_string()))?;
         if self.number == 0 {
             let now_ns = self.shared.config.clock.monotonic_ns();
             let mut rates = self.shared.rates.lock();
@@ -421,6 +425,23 @@ impl Worker {
         Ok(())
     }
 
+    /// Answers a client whose `SAVE` has come to its end.
+    fn settle_save(&mut self, id: usize) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(awaited) = conn.client.awaited_save else { return };
+        let now = self.shared.databases.engine.stats().checkpoints;
+        if now.published > awaited.published {
+            conn.reply.ok();
+        } else if now.failures > awaited.failures {
+            let why = now.last_error.unwrap_or_default();
+            conn.reply.error(&format!("ERR {}", quoted(why.as_bytes(), 512)));
+        } else {
+            return;
+        }
+        conn.client.awaited_save = None;
+        self.ready.push(id);
+    }
+
     /// Disconnects the idle, the slow and the killed; lets the paused go on.
     fn look_after_clients(&mut self) {
         let timeout_ms = self
@@ -432,6 +453,7 @@ impl Worker {
         let slow_ms = self.shared.config.slow_reader_s.saturating_mul(1000);
         let ids: Vec<usize> = self.conns.ids().collect();
         for id in ids {
+            self.settle_save(id);
             let Some(conn) = self.conns.get_mut(id) else {
                 continue;
             };
@@ -440,7 +462,8 @@ impl Worker {
             if conn.unsent() == 0 {
                 conn.progress_ms = self.now_ms;
             }
-            let idle = timeout_ms > 0 && idle_ms > timeout_ms && conn.unsent() == 0;
+            let waits = conn.unsent() > 0 || conn.client.awaited_save.is_some();
+            let idle = timeout_ms > 0 && idle_ms > timeout_ms && !waits;
             let slow = slow_ms > 0 && conn.unsent() > 0 && stuck_ms > slow_ms;
             if slow {
                 let totals = &self.shared.totals;

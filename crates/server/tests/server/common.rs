@@ -16,7 +16,7 @@ pub(crate) struct TestServer {
     server: Option<Server>,
     pub(crate) port: u16,
     stopping: Arc<AtomicBool>,
-    _directory: tempfile::TempDir,
+    directory: Option<Arc<tempfile::TempDir>>,
 }
 
 pub(crate) fn config() -> ServerConfig {
@@ -37,17 +37,37 @@ impl TestServer {
 
     /// A server over an engine configured like that, in a directory of its own.
     pub(crate) fn over(config: ServerConfig, mut engine: EngineConfig) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = Arc::new(tempfile::tempdir().expect("a directory"));
         engine.data = directory.path().join("data");
+        let engine = Engine::open(engine).expect("the engine opens");
+        Self::around(config, engine, Some(directory))
+    }
+
+    pub(crate) fn around(
+        config: ServerConfig,
+        engine: Engine,
+        directory: Option<Arc<tempfile::TempDir>>,
+    ) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
-        let engine = Arc::new(Engine::open(engine).expect("the engine opens"));
+        let engine = Arc::new(engine);
         let server = Server::start(config, engine, Arc::clone(&stopping)).expect("server starts");
         Self {
             port: server.port(),
             server: Some(server),
             stopping,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// Ends the server as a crash would, without closing the engine, and starts it again.
+    pub(crate) fn restart(mut self, config: ServerConfig, mut engine: EngineConfig) -> Self {
+        let directory = self.directory.clone().expect("a real directory");
+        engine.data = directory.path().join("data");
+        self.stopping.store(true, Ordering::Relaxed);
+        let ended = self.server.take().map_or(Ok(()), Server::join);
+        ended.expect("server ends cleanly");
+        let engine = Engine::open(engine).expect("the engine opens again");
+        Self::around(config, engine, Some(directory))
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -302,7 +322,7 @@ impl RealRedis {
             .stderr(Stdio::null())
             .spawn();
         let Ok(child) = child else {
-            eprintln!("SKIPPED: redis-server is not installed, nothing was compared with it");
+            skipped("redis-server");
             return None;
         };
         eventually("redis-server starts", || {
@@ -330,8 +350,13 @@ pub(crate) fn tool(name: &str, args: &[&str]) -> Option<String> {
             Some(text)
         }
         Err(_) => {
-            eprintln!("SKIPPED: {name} is not installed");
+            skipped(name);
             None
         }
     }
+}
+
+#[expect(clippy::print_stderr, reason = "what was not tested must be seen")]
+fn skipped(name: &str) {
+    eprintln!("SKIPPED: {name} is not installed, nothing was compared with it");
 }

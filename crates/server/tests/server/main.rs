@@ -5,5 +5,6 @@ mod clients;
 mod commands;
 mod common;
 mod differential;
+mod durability;
 mod limits;
 mod transactions;

@@ -1,0 +1,234 @@
+//! The mirror: two schemes side by side on one schedule of transactions. After each round their
+//! checkpoints and their live states are compared; the first difference stops.
+//!
+//! The schedule places transactions at points of a checkpoint: after each phase was entered and in
+//! each pause of the walk. A scheme that stops the store runs those of its stop directly after it,
+//! which changes neither their order nor the point of consistency.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_checkpoint::registry::{self, REGISTRY};
+use stillpoint_checkpoint::{Cycle, Observer, Row, run_checkpoint};
+use stillpoint_io::{Rng, SeededRng};
+use stillpoint_store::{
+    Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink, TableId, TxError, Worker,
+};
+
+use crate::memory::MemorySink;
+use crate::model::{State, assert_same};
+use crate::world::World;
+
+const KEYS: u64 = 300;
+const ROUNDS: usize = 6;
+const PAUSES: usize = 40;
+
+/// A transaction: what it does to which keys, and whether it commits.
+#[derive(Clone, Debug)]
+struct Deed {
+    writes: Vec<(u16, Vec<u8>, What)>,
+    commits: bool,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Put(u8, Vec<u8>),
+    Delete,
+    Patch(usize, Vec<u8>),
+}
+
+/// The transactions of one round, by the point at which they run.
+#[derive(Clone, Debug, Default)]
+struct Round {
+    rest: Vec<Deed>,
+    prepare: Vec<Deed>,
+    resolve: Vec<Deed>,
+    capture: Vec<Deed>,
+    pauses: Vec<Vec<Deed>>,
+    complete: Vec<Deed>,
+}
+
+fn deed(rng: &SeededRng) -> Deed {
+    let write = |_| {
+        let table = rng.below(2) as u16;
+        let number = rng.below(KEYS);
+        let mut key = number.to_be_bytes().to_vec();
+        key.resize(8 + number as usize % 40, b'k');
+        let len = match rng.below(30) {
+            0 => 60_000 + rng.below(60_000) as usize,
+            1 => 3_000,
+            _ => rng.below(200) as usize,
+        };
+        let what = match rng.below(5) {
+            0 => What::Delete,
+            1 => What::Patch(
+                rng.below(100) as usize,
+                vec![rng.below(256) as u8; len.min(300)],
+            ),
+            _ => What::Put(rng.below(256) as u8, vec![rng.below(256) as u8; len]),
+        };
+        (table, key, what)
+    };
+    Deed {
+        writes: (0..rng.below(4) + 1).map(write).collect(),
+        commits: rng.below(8) != 0,
+    }
+}
+
+fn deeds(rng: &SeededRng, most: u64) -> Vec<Deed> {
+    (0..rng.below(most + 1)).map(|_| deed(rng)).collect()
+}
+
+fn round(rng: &SeededRng) -> Round {
+    Round {
+        rest: deeds(rng, 200),
+        prepare: deeds(rng, 30),
+        resolve: deeds(rng, 30),
+        capture: deeds(rng, 30),
+        pauses: (0..PAUSES).map(|_| deeds(rng, 6)).collect(),
+        complete: deeds(rng, 30),
+    }
+}
+
+fn run(worker: &mut Worker, deeds: &[Deed]) {
+    for deed in deeds {
+        let done = worker.transact(|tx| {
+            for (table, key, what) in &deed.writes {
+                let table = TableId(*table);
+                match what {
+                    What::Put(tag, value) => tx.put(table, key, *tag, value)?,
+                    What::Delete => drop(tx.delete(table, key)?),
+                    What::Patch(offset, bytes) => {
+                        let len = tx.get(table, key)?.map(|value| value.len());
+                        if len.is_some_and(|len| *offset <= len) {
+                            tx.patch(table, key, *offset, bytes)?;
+                        }
+                    }
+                }
+            }
+            match deed.commits {
+                true => Ok(()),
+                false => Err(TxError::abandon("as the schedule wants it")),
+            }
+        });
+        assert_eq!(done.is_ok(), deed.commits, "{done:?}");
+    }
+}
+
+/// One scheme under the schedule.
+struct Side {
+    name: &'static str,
+    world: World,
+    worker: Arc<Mutex<Worker>>,
+    stops: bool,
+}
+
+/// Takes records into memory, and runs transactions when the walk pauses.
+struct PausingSink<F> {
+    memory: MemorySink,
+    pause: F,
+}
+
+impl<F: Fn() + Send + Sync> Sink for PausingSink<F> {
+    fn emit(&self, lane: usize, record: &RecordImage<'_>) {
+        self.memory.emit(lane, record);
+    }
+    fn demand(&self) -> Demand {
+        (self.pause)();
+        Demand::Go
+    }
+}
+
+impl Side {
+    fn new(row: &'static Row, seed: u64) -> Self {
+        let mut world = World::new(row, seed);
+        world.threads = 1;
+        let worker = Arc::new(Mutex::new(world.worker(0)));
+        Self {
+            name: row.name,
+            world,
+            worker,
+            stops: row.capabilities.point == Some(PointOfConsistency::PhysicalThroughout),
+        }
+    }
+
+    /// Runs a round; gives its checkpoint and the live state after it.
+    fn round(&self, round: &Round) -> (State, State) {
+        run(&mut self.worker.lock(), &round.rest);
+        // What must wait until the store goes on, in order.
+        let late: Arc<Mutex<Vec<Deed>>> = Arc::default();
+        let (worker, stops) = (self.worker.clone(), self.stops);
+        let meanwhile = {
+            let late = late.clone();
+            Arc::new(move |deeds: &[Deed]| match stops {
+                true => late.lock().extend_from_slice(deeds),
+                false => run(&mut worker.lock(), deeds),
+            })
+        };
+        let pauses = Arc::new(Mutex::new(round.pauses.clone().into_iter()));
+        let pause = {
+            let (pauses, meanwhile) = (pauses.clone(), meanwhile.clone());
+            move || {
+                let next = pauses.lock().next();
+                meanwhile(&next.unwrap_or_default());
+            }
+        };
+        let sink = Arc::new(PausingSink {
+            memory: MemorySink::default(),
+            pause,
+        });
+        let observer: Observer = {
+            let (round, worker) = (round.clone(), self.worker.clone());
+            Arc::new(move |phase, _| match phase {
+                Phase::Prepare => run(&mut worker.lock(), &round.prepare),
+                Phase::Resolve => meanwhile(&round.resolve),
+                Phase::Capture => meanwhile(&round.capture),
+                Phase::Complete => {
+                    let late = std::mem::take(&mut *late.lock());
+                    let rest: Vec<Deed> = pauses.lock().by_ref().flatten().collect();
+                    for deeds in [&late, &rest, &round.complete] {
+                        run(&mut worker.lock(), deeds);
+                    }
+                }
+                Phase::Rest => {}
+            })
+        };
+        let cycle = Cycle {
+            observer: Some(observer),
+            ..self.world.cycle()
+        };
+        let as_sink: Arc<dyn Sink> = sink.clone();
+        let captured = run_checkpoint(&cycle, &as_sink).expect("nothing fails here");
+        self.world
+            .scheme()
+            .ended(captured.epoch, Outcome::Published);
+        (sink.memory.state(self.name), self.world.live())
+    }
+}
+
+#[test]
+fn schemes_agree_on_every_schedule() {
+    let reference = registry::find("naive").expect("it is in the table");
+    let others = REGISTRY
+        .iter()
+        .filter(|row| row.capabilities.takes_checkpoints() && row.name != reference.name);
+    for row in others {
+        for seed in 1..=4 {
+            let rng = SeededRng::new(seed);
+            let (left, right) = (Side::new(reference, seed), Side::new(row, seed));
+            for number in 0..ROUNDS {
+                let round = round(&rng);
+                let ((left_image, left_live), (right_image, right_live)) =
+                    (left.round(&round), right.round(&round));
+                let context = format!(
+                    "seed {seed}, round {number}: {} and {}",
+                    row.name, reference.name
+                );
+                assert!(!left_image.is_empty());
+                assert_same(&right_image, &left_image, &context);
+                assert_same(&right_live, &left_live, &format!("{context}, live"));
+                assert_eq!(right.world.unmarked(), 0, "{context}");
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Bugs planted in the phases: each is caught by a check of this suite, and no check complains
+//! without one. Each runs in a process of its own, since a broken store may panic anywhere.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use stillpoint_checkpoint::registry;
+use stillpoint_io::{Clock, RealClock};
+use stillpoint_store::Bug;
+
+use crate::bank::{self, Plan};
+use crate::faults::cancel_everywhere;
+use crate::traps::{commits_under_way, every_span};
+use crate::world::World;
+
+const BUG: &str = "STILLPOINT_TEST_BUG";
+const CHECK: &str = "STILLPOINT_TEST_CHECK";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A check, by its number; false if there is none of it.
+fn check(number: usize, bug: Option<Bug>) -> bool {
+    let row = registry::find("calc").expect("it is in the table");
+    let plant = |world: &World| {
+        if let Some(bug) = bug {
+            world.store.driver().plant(bug);
+        }
+    };
+    match number {
+        0 => {
+            let world = World::new(row, 1);
+            plant(&world);
+            every_span(&world);
+        }
+        1 => cancel_everywhere(row, &plant),
+        2 => commits_under_way(row, &plant),
+        3 => {
+            for seed in 1..=4 {
+                let mut world = World::new(row, seed);
+                let plan = Plan {
+                    bug,
+                    ..Plan::new(seed)
+                };
+                let outcome = bank::run(&mut world, plan);
+                bank::check(&world, plan, &outcome);
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Not a test of its own: what [`every_planted_bug_is_caught`] starts.
+#[test]
+#[ignore = "started by another test, with a bug in its environment"]
+fn child() {
+    let number = std::env::var(CHECK).expect("the number of a check");
+    let name = std::env::var(BUG).expect("the name of a bug, or none");
+    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    assert_eq!(bug.is_none(), name == "none");
+    assert!(check(number.parse().expect("a number"), bug));
+}
+
+/// True if the check passed.
+fn passes(number: usize, bug: &str) -> bool {
+    let mut child = Command::new(std::env::current_exe().expect("a test runs"))
+        .args(["--exact", "planted::child", "--ignored"])
+        .env(CHECK, number.to_string())
+        .env(BUG, bug)
+        .env("RUST_BACKTRACE", "0")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a process");
+    let start_ns = RealClock.monotonic_ns();
+    loop {
+        if let Some(status) = child.try_wait().expect("it is our child") {
+            return status.success();
+        }
+        if RealClock.monotonic_ns() - start_ns > PATIENCE.as_nanos() as u64 {
+            child.kill().expect("it is our child");
+            child.wait().expect("it is our child");
+            panic!("check {number} with {bug} does not end");
+        }
+        RealClock.sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn every_planted_bug_is_caught() {
+    for number in 0..4 {
+        assert!(passes(number, "none"), "check {number} fails without a bug");
+    }
+    for bug in Bug::ALL {
+        let caught = (0..4).any(|number| !passes(number, &format!("{bug:?}")));
+        assert!(caught, "{bug:?} is not caught");
+    }
+}

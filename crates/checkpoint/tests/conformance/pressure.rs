@@ -1,0 +1,250 @@
+//! A disk that is too slow: the walk waits first, then the workers, visibly; memory stays bounded.
+//! And the pace: how fast a checkpoint may go when the disk is not in the way.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use stillpoint_checkpoint::{Pace, registry};
+use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk, spawn};
+use stillpoint_store::TableId;
+
+use crate::model::assert_same;
+use crate::world::{World, entry};
+
+const TABLE: TableId = TableId(0);
+
+/// A disk whose writes wait for a gate to open.
+#[derive(Clone, Debug)]
+struct GatedDisk {
+    inner: SimDisk,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    open: AtomicBool,
+    waiting: AtomicU64,
+}
+
+impl Gate {
+    fn pass(&self) {
+        self.waiting.fetch_add(1, SeqCst);
+        while !self.open.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct GatedFile {
+    inner: Arc<dyn DiskFile>,
+    gate: Arc<Gate>,
+}
+
+impl Disk for GatedDisk {
+    fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
+        let inner = self.inner.open(path, mode, caching)?;
+        let gate = self.gate.clone();
+        Ok(Arc::new(GatedFile { inner, gate }))
+    }
+    fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
+        self.inner.create_dir_all(path)
+    }
+    fn list(&self, path: &Path) -> DiskResult<Vec<String>> {
+        self.inner.list(path)
+    }
+    fn exists(&self, path: &Path) -> DiskResult<bool> {
+        self.inner.exists(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> DiskResult<()> {
+        self.inner.remove(path)
+    }
+    fn sync_dir(&self, path: &Path) -> DiskResult<()> {
+        self.inner.sync_dir(path)
+    }
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+        self.inner.lock(path)
+    }
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.inner.describe(path)
+    }
+}
+
+impl DiskFile for GatedFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()> {
+        self.gate.pass();
+        self.inner.write_at(buf, offset)
+    }
+    fn sync(&self) -> DiskResult<()> {
+        self.inner.sync()
+    }
+    fn len(&self) -> DiskResult<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> DiskResult<()> {
+        self.inner.set_len(len)
+    }
+    fn allocate(&self, len: u64) -> DiskResult<()> {
+        self.inner.allocate(len)
+    }
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}
+
+fn wait_until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_slow_disk_slows_the_walk_and_then_the_workers() {
+    const KEYS: u32 = 30_000;
+    const VALUE: usize = 100;
+    let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
+    let gate = Arc::new(Gate::default());
+    world.disk = Arc::new(GatedDisk {
+        inner: world.sim.clone(),
+        gate: gate.clone(),
+    });
+    world.config.pool_bytes_max = 256 << 10;
+    world.config.parts = 1;
+    let mut worker = world.worker(0);
+    for number in 0..KEYS {
+        worker
+            .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; VALUE]))
+            .expect("memory");
+    }
+    let world = Arc::new(world);
+    let taking = {
+        let world = world.clone();
+        spawn("checkpoint", move || world.take()).expect("a thread")
+    };
+    // The walk fills half of the pool and waits there.
+    let pool_half = world.config.pool_bytes_max as u64 / 2;
+    wait_until(|| world.progress.snapshot().bytes > pool_half);
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    let walked = world.progress.snapshot().bytes;
+    assert!(
+        walked < 3 * pool_half,
+        "the walk did not wait: {walked} bytes"
+    );
+    // Hand-outs take the other half, and then their workers wait.
+    let writing = spawn("worker", move || {
+        for number in 0..KEYS {
+            worker
+                .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 1, &[2; VALUE]))
+                .expect("memory");
+        }
+    })
+    .expect("a thread");
+    wait_until(|| world.progress.snapshot().bytes > 3 * pool_half / 2);
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    assert!(!writing.is_finished());
+    // The worker that waits has changed nothing yet: reads go on.
+    assert_eq!(world.live().len(), KEYS as usize);
+    let queued = world.progress.snapshot().bytes;
+    assert!(
+        queued < 3 * pool_half,
+        "the pool has no bound: {queued} bytes"
+    );
+    gate.open.store(true, SeqCst);
+    writing.join().expect("no panic");
+    let (written, _) = taking.join().expect("no panic").expect("no fault");
+    let stats = written.stats;
+    assert!(
+        stats.worker_waits > 0 && stats.worker_wait_ns > 0,
+        "{stats:?}"
+    );
+    // One block each may come on top: of the worker and of two capture threads.
+    let bound = world.config.pool_bytes_max + 3 * world.config.block_bytes;
+    assert!(stats.pool_bytes_peak <= bound as u64, "{stats:?}");
+    let expected = world.history.state_before(written.epoch);
+    assert_same(&world.load(&entry(written)), &expected, "slow disk");
+}
+
+/// A failing disk must not keep workers waiting for room that never comes.
+#[test]
+fn a_failure_frees_those_who_wait_for_room() {
+    let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
+    let gate = Arc::new(Gate::default());
+    world.disk = Arc::new(GatedDisk {
+        inner: world.sim.clone(),
+        gate: gate.clone(),
+    });
+    world.config.pool_bytes_max = 64 << 10;
+    let mut worker = world.worker(0);
+    for number in 0..5000u32 {
+        worker
+            .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 100]))
+            .expect("memory");
+    }
+    let world = Arc::new(world);
+    let taking = {
+        let world = world.clone();
+        spawn("checkpoint", move || world.take()).expect("a thread")
+    };
+    wait_until(|| gate.waiting.load(SeqCst) > 0);
+    let writing = spawn("worker", move || {
+        for number in 0..5000u32 {
+            worker
+                .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 1, &[2; 100]))
+                .expect("memory");
+        }
+    })
+    .expect("a thread");
+    world.sim.fail_at(1, stillpoint_io::Fault::DiskFull);
+    gate.open.store(true, SeqCst);
+    writing.join().expect("no panic");
+    let error = taking
+        .join()
+        .expect("no panic")
+        .expect_err("the disk is full");
+    assert!(error.to_string().contains("no space"), "{error}");
+    let (epoch, state) = world.take_and_load();
+    assert_same(
+        &state,
+        &world.history.state_before(epoch),
+        "after the failure",
+    );
+}
+
+#[test]
+fn a_paced_capture_takes_its_time() {
+    for row in crate::bank::rows_that_take_checkpoints() {
+        let mut world = World::new(row, 1);
+        let clock = Arc::new(ManualClock::self_advancing(0));
+        world.clock = clock.clone();
+        world.threads = 1;
+        let mut worker = world.worker(0);
+        for number in 0..10_000u32 {
+            worker
+                .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 96]))
+                .expect("memory");
+        }
+        world.pace = Pace::BytesPerSecond(500_000);
+        let (_, captured) = world.take().expect("no fault");
+        let seconds = captured.capture_ns as f64 / 1e9;
+        assert!(
+            (1.9..2.1).contains(&seconds),
+            "{}: 1 MB in {seconds} s",
+            row.name
+        );
+        world.pace = Pace::Unpaced;
+        let before_ns = stillpoint_io::Clock::monotonic_ns(&*clock);
+        world.take().expect("no fault");
+        assert_eq!(stillpoint_io::Clock::monotonic_ns(&*clock), before_ns);
+    }
+}

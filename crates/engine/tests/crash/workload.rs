@@ -1,0 +1,644 @@
+//! Sessions that take turns: what they do, and what they remember of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use stillpoint::{Engine, Error, KeySet, Mode, Procedure, Session, Stamp, TableId, Tx, TxError};
+use stillpoint_io::{Rng, SeededRng};
+
+use crate::history::{Event, History, Key, MARKS, Value};
+use crate::stage::{Guest, Moment, while_visiting};
+
+/// The tables, in the order in which they are made.
+pub(crate) const TABLES: [&str; 4] = ["marks", "accounts", "lists", "things"];
+const ACCOUNTS: u16 = 1;
+const LISTS: u16 = 2;
+const THINGS: u16 = 3;
+const KEYS: [u64; 4] = [0, 8, 4, 24];
+
+/// Why a workload ends early: the machine is gone, or the store takes nothing more.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) Error);
+
+/// A session and what it has not been told yet.
+struct Player {
+    session: Session,
+    mark: Key,
+    /// Events that its answers since the last flush rest on.
+    unanswered: BTreeSet<usize>,
+}
+
+/// Everything that acts on a store.
+pub(crate) struct Workload {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) history: History,
+    pub(crate) rng: Arc<SeededRng>,
+    pub(crate) next_id: u64,
+    players: Vec<Option<Player>>,
+    /// Keys that open transactions hold.
+    held: BTreeSet<Key>,
+    /// Transactions and checkpoints around this step.
+    depth: usize,
+    logs: usize,
+    strict: bool,
+    journal: bool,
+    /// Set by the first failure; nothing is done any more.
+    pub(crate) ended: Option<Error>,
+}
+
+/// What a transaction does to a key.
+#[derive(Clone, Debug)]
+enum Do {
+    Read,
+    Put(Value),
+    /// Overwrite from an offset on, if there is a value.
+    Patch(usize, Vec<u8>),
+    Append(Vec<u8>),
+    Add(i64),
+    Delete,
+}
+
+/// What a transaction has done.
+#[derive(Debug, Default)]
+struct Done {
+    needs: BTreeSet<usize>,
+    /// What it found, key by key.
+    reads: Vec<(Key, Option<Value>)>,
+    /// Something that it read was not so any more when its body ended.
+    stale: bool,
+    writes: Vec<(Key, Option<Value>)>,
+}
+
+impl Workload {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        history: History,
+        rng: Arc<SeededRng>,
+        next_id: u64,
+        sessions: usize,
+    ) -> Result<Self, Error> {
+        let config = engine.config();
+        let (logs, journal) = (config.logs, config.journal == "redo");
+        let strict = journal && config.durability == stillpoint::Durability::Strict;
+        let players = (0..sessions).map(|at| {
+            let (session, mark) = (engine.session()?, (MARKS, vec![at as u8]));
+            Ok(Some(Player {
+                session,
+                mark,
+                unanswered: BTreeSet::new(),
+            }))
+        });
+        let players = players.collect::<Result<Vec<_>, Error>>()?;
+        Ok(Self {
+            players,
+            engine,
+            history,
+            rng,
+            next_id,
+            held: BTreeSet::new(),
+            depth: 0,
+            logs,
+            strict,
+            journal,
+            ended: None,
+        })
+    }
+
+    /// Random steps until the machine dies or they are over.
+    pub(crate) fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            self.step();
+            if self.ended.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        self.rng.below(bound)
+    }
+
+    fn step(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        let free: Vec<usize> = (0..self.players.len())
+            .filter(|&at| self.players[at].is_some())
+            .collect();
+        let Some(&at) = free.get(self.below(free.len().max(1) as u64) as usize) else {
+            return;
+        };
+        let result = match self.below(40) {
+            0..=9 => self.transact(at),
+            10..=19 => self.execute(at),
+            20..=22 => self.look(at),
+            23..=24 => self.scan(at),
+            25..=29 => self.flush(at),
+            30 if self.depth < 2 => self.checkpoint(),
+            31 if self.depth < 2 => self.flush_tables(),
+            32 => self.fail_on_purpose(at),
+            33 => {
+                let player = self.players[at].as_mut().expect("free");
+                player.session.idle();
+                Ok(())
+            }
+            _ => self.transact(at),
+        };
+        if let Err(Ended(error)) = result {
+            self.ended.get_or_insert(error);
+        }
+    }
+
+    /// Some keys nobody holds, each once, and what to do to them.
+    fn choose(&self) -> Vec<(Key, Do)> {
+        let mut chosen: Vec<(Key, Do)> = Vec::new();
+        let account = |rng: &SeededRng| (ACCOUNTS, vec![b'a', rng.below(KEYS[1]) as u8]);
+        if self.below(3) == 0 {
+            let amount = self.below(50) as i64;
+            chosen.push((account(&self.rng), Do::Add(-amount)));
+            chosen.push((account(&self.rng), Do::Add(amount)));
+        } else {
+            for _ in 0..1 + self.below(4) {
+                let table = 1 + self.below(3) as u16;
+                let key = (
+                    table,
+                    vec![b'k', self.below(KEYS[usize::from(table)]) as u8],
+                );
+                let action = match (table, self.below(6)) {
+                    (_, 0) => Do::Read,
+                    (LISTS, _) => Do::Append(
+                        self.next_id
+                            .to_le_bytes()
+                            .repeat(1 + self.below(30) as usize),
+                    ),
+                    (THINGS, 1) => Do::Delete,
+                    (THINGS, 2) => Do::Patch(self.below(300) as usize, self.bytes(40)),
+                    _ => Do::Put((self.below(256) as u8, self.bytes(0))),
+                };
+                chosen.push((key, action));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        chosen.retain(|(key, _)| !self.held.contains(key) && seen.insert(key.clone()));
+        chosen
+    }
+
+    /// A value that tells where it comes from.
+    fn bytes(&self, len: usize) -> Vec<u8> {
+        let len = match self.below(20) {
+            _ if len > 0 => len,
+            0 => 0,
+            1..=12 => 8 + self.below(60) as usize,
+            13..=17 => 200 + self.below(1500) as usize,
+            18 => 5_000 + self.below(20_000) as usize,
+            _ => 20_000 + self.below(60_000) as usize,
+        };
+        let seed = self.next_id.wrapping_mul(0x9e37_79b9) as u8;
+        (0..len)
+            .map(|at| seed ^ (at as u8).wrapping_mul(31))
+            .collect()
+    }
+
+    /// A transaction that finds its keys on the way; others may act while it is open.
+    fn transact(&mut self, at: usize) -> Result<(), Ended> {
+        let steps = self.choose();
+        let pause =
+            (self.depth < 2 && self.below(4) == 0).then(|| self.below(steps.len() as u64 + 1));
+        let mut player = self.players[at].take().expect("free");
+        let id = self.take_id();
+        let held: Vec<Key> = steps.iter().map(|step| step.0.clone()).collect();
+        let mut done = Done::default();
+        let mut paused = false;
+        let result = player.session.transact(|tx| {
+            done = Done::default();
+            for (index, (key, action)) in steps.iter().enumerate() {
+                if pause == Some(index as u64) && !std::mem::replace(&mut paused, true) {
+                    // What was locked so far; what follows may still change.
+                    self.held.extend(held[..index].iter().cloned());
+                    self.depth += 1;
+                    (0..1 + self.below(6)).for_each(|_| self.step());
+                    self.depth -= 1;
+                    self.held.retain(|key| !held.contains(key));
+                }
+                act(&self.history, tx, None, key, action, &mut done).map_err(give_way)?;
+            }
+            if !done.writes.is_empty() {
+                put_mark(tx, &player.mark, id, &mut done)?;
+            }
+            // With all locks held what was read cannot change; only a flush of tables asks nobody.
+            done.stale = done.reads.iter().any(|(key, value)| self.history.value(key) != value.as_ref());
+            Ok(())
+        });
+        let stale = done.stale;
+        let committed = self.note(&mut player, id, done);
+        let result = match result {
+            Ok(()) => {
+                assert!(!stale, "committed, though a flush of tables took away what it had read");
+                assert!(committed, "transact returned Ok, but its mark is not there");
+                self.answer(&mut player);
+                Ok(())
+            }
+            Err(Error::Transaction(error)) if !is_refusal(&error) => {
+                assert!(
+                    !committed,
+                    "transact failed with {error}, but its mark is there"
+                );
+                Ok(())
+            }
+            Err(error) => Err(Ended(error)),
+        };
+        self.players[at] = Some(player);
+        result
+    }
+
+    /// Finds out whether the transaction with this mark has committed, and records it.
+    fn note(&mut self, player: &mut Player, id: u64, done: Done) -> bool {
+        let Done { needs, writes, .. } = done;
+        if writes.is_empty() {
+            player.unanswered.extend(needs);
+            return true;
+        }
+        let mut mark = Vec::new();
+        let seen = player
+            .session
+            .read(TableId(MARKS), &player.mark.1, &mut mark);
+        let seen = seen.expect("reads are served whatever happens");
+        let Some(seen) = seen.filter(|_| mark == id.to_le_bytes()) else {
+            player.unanswered.extend(needs);
+            return false;
+        };
+        self.record(player, id, seen.stamp, Done { needs, writes, ..Done::default() });
+        true
+    }
+
+    fn record(&mut self, player: &mut Player, id: u64, stamp: Stamp, done: Done) {
+        let log = usize::from(player.mark.1[0]) % self.logs;
+        assert!(
+            !self.journal || usize::from(stamp.log()) == log,
+            "a session keeps to its log"
+        );
+        let epoch = self.engine.stats().epoch;
+        let Done { needs, writes, .. } = done;
+        let event = Event {
+            id,
+            stamp: Some(stamp),
+            epoch,
+            needs,
+            writes,
+            emptied: Vec::new(),
+        };
+        let event = self.history.happened(event);
+        player.unanswered.insert(event);
+    }
+
+    /// The session may answer.
+    fn answer(&mut self, player: &mut Player) {
+        let answered = std::mem::take(&mut player.unanswered);
+        if self.strict {
+            self.history.acknowledged.extend(answered);
+        }
+    }
+
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Transactions with declared keys, a few at once; answered at the next flush.
+    fn execute(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        let mut failed = None;
+        for _ in 0..1 + self.below(3) {
+            let id = self.take_id();
+            let mut call = Declared {
+                history: &self.history,
+                steps: self.choose(),
+                mark: &player.mark,
+                id,
+                done: Done::default(),
+                ended: None,
+            };
+            player.session.execute(std::slice::from_mut(&mut call));
+            let (done, ended) = (call.done, call.ended.expect("told how it ended"));
+            match ended {
+                Ok(Some(stamp)) => self.record(&mut player, id, stamp, done),
+                Ok(None) => player.unanswered.extend(done.needs),
+                Err(error) => {
+                    failed = Some(Ended(error.into()));
+                    break;
+                }
+            }
+        }
+        self.players[at] = Some(player);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Reads a key without a lock.
+    fn look(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        for (key, _) in self.choose() {
+            let mut out = Vec::new();
+            let seen = player.session.read(TableId(key.0), &key.1, &mut out);
+            let seen = seen.expect("reads are served whatever happens");
+            let seen = seen.map(|seen| (seen.tag, out));
+            assert_eq!(seen.as_ref(), self.history.value(&key), "read of {key:?}");
+            player.unanswered.extend(self.history.writer(&key));
+        }
+        self.players[at] = Some(player);
+        Ok(())
+    }
+
+    /// Reads a table from end to end.
+    fn scan(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        let table = self.below(4) as u16;
+        let found = scan_table(&mut player.session, table);
+        assert!(
+            found
+                .iter()
+                .eq(self.history.now.iter().filter(|(key, _)| key.0 == table)),
+            "a scan of table {table} differs"
+        );
+        for key in found.keys() {
+            player.unanswered.extend(self.history.writer(key));
+        }
+        self.players[at] = Some(player);
+        Ok(())
+    }
+
+    fn flush(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        let flushed = player.session.flush();
+        if flushed.is_ok() {
+            self.answer(&mut player);
+        }
+        self.players[at] = Some(player);
+        flushed.map_err(Ended)
+    }
+
+    /// A transaction that writes and then thinks better of it.
+    fn fail_on_purpose(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        let steps = self.choose();
+        let history = &self.history;
+        let result = player.session.transact(|tx| {
+            let mut done = Done::default();
+            for (key, action) in &steps {
+                act(history, tx, None, key, action, &mut done).map_err(give_way)?;
+            }
+            Err::<(), _>(TxError::abandon("on purpose"))
+        });
+        self.players[at] = Some(player);
+        match result {
+            Err(Error::Transaction(TxError::Abandoned(_))) => Ok(()),
+            Err(error) => Err(Ended(error)),
+            Ok(()) => panic!("an abandoned transaction returned Ok"),
+        }
+    }
+
+    fn flush_tables(&mut self) -> Result<(), Ended> {
+        let emptied = if self.below(2) == 0 {
+            vec![THINGS]
+        } else {
+            vec![LISTS, THINGS]
+        };
+        let tables: Vec<TableId> = emptied.iter().map(|&table| TableId(table)).collect();
+        let result = self.engine.flush_tables(&tables);
+        let epoch = self.engine.stats().epoch;
+        let needs = if self.journal {
+            (0..self.history.events.len()).collect()
+        } else {
+            BTreeSet::new()
+        };
+        let id = self.take_id();
+        let event = Event {
+            id,
+            stamp: None,
+            epoch,
+            needs,
+            writes: Vec::new(),
+            emptied,
+        };
+        match result {
+            Ok(()) => {
+                self.history.happened(event);
+                if self.journal {
+                    self.history.acknowledge_all();
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.history.happened(event);
+                self.history.uncertain_flush = true;
+                Err(Ended(error))
+            }
+        }
+    }
+
+    /// Takes a checkpoint, while the others go on where they can.
+    fn checkpoint(&mut self) -> Result<(), Ended> {
+        let engine = self.engine.clone();
+        let before = self.history.events.len();
+        let epoch = engine.stats().epoch;
+        let hollow = Self {
+            engine: engine.clone(),
+            history: History::default(),
+            rng: self.rng.clone(),
+            next_id: 0,
+            players: Vec::new(),
+            held: BTreeSet::new(),
+            depth: 0,
+            logs: self.logs,
+            strict: self.strict,
+            journal: self.journal,
+            ended: None,
+        };
+        let mut guest = std::mem::replace(self, hollow);
+        guest.depth += 2;
+        guest.history.checkpoints_begun.insert(epoch + 1);
+        let (result, guest) = while_visiting(Box::new(guest), || engine.checkpoint());
+        let guest: Box<dyn std::any::Any> = guest;
+        *self = *guest.downcast::<Self>().expect("the same comes back");
+        self.depth -= 2;
+        let done = result.map_err(Ended)?;
+        assert_eq!(done.epoch, epoch + 1);
+        self.history.published = Some(done.epoch);
+        if self.journal {
+            self.history.acknowledged.extend(0..before);
+        }
+        Ok(())
+    }
+}
+
+impl Guest for Workload {
+    fn act(&mut self, moment: Moment) {
+        for _ in 0..self.below(4) {
+            let at = self.below(self.players.len() as u64) as usize;
+            if self.ended.is_some() || self.players[at].is_none() {
+                return;
+            }
+            let result = match moment {
+                Moment::Quiet => {
+                    self.step();
+                    Ok(())
+                }
+                // Nothing that waits for the disk: its calls would race with those of the writers.
+                Moment::Phases if self.strict || self.below(2) == 0 => self.execute(at),
+                Moment::Phases => self.transact(at),
+            };
+            if let Err(Ended(error)) = result {
+                self.ended.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// Whoever meets the lock of a transaction that is open further out cannot wait for it here.
+fn give_way(error: TxError) -> TxError {
+    match error {
+        TxError::Conflict => TxError::abandon("met the lock of an open transaction"),
+        error => error,
+    }
+}
+
+/// The journal refused the commit, as opposed to the transaction itself.
+fn is_refusal(error: &TxError) -> bool {
+    matches!(error, TxError::Log(_))
+}
+
+/// Does one thing, by slot or by key, after comparing what is there with what should be.
+fn act(
+    history: &History,
+    tx: &mut Tx<'_>,
+    slot: Option<stillpoint::Slot>,
+    key: &Key,
+    action: &Do,
+    done: &mut Done,
+) -> Result<(), TxError> {
+    let mode = if matches!(action, Do::Read) {
+        Mode::Read
+    } else {
+        Mode::Write
+    };
+    let slot = match slot {
+        Some(slot) => slot,
+        None => tx.key(TableId(key.0), &key.1, mode)?,
+    };
+    let found: Option<Value> = tx.value(slot).map(|value| (value.tag(), value.to_vec()));
+    assert_eq!(
+        found.as_ref(),
+        history.value(key),
+        "read of {key:?} in a transaction"
+    );
+    done.needs.extend(history.writer(key));
+    done.reads.push((key.clone(), found.clone()));
+    let written = match action {
+        Do::Read => return Ok(()),
+        Do::Delete => {
+            let existed = tx.delete_slot(slot)?;
+            assert_eq!(existed, found.is_some());
+            if !existed {
+                return Ok(());
+            }
+            None
+        }
+        Do::Put((tag, bytes)) => {
+            tx.put_slot(slot, *tag, bytes)?;
+            Some((*tag, bytes.clone()))
+        }
+        Do::Add(amount) => {
+            let now = found.map_or(1000, |(_, bytes)| {
+                i64::from_le_bytes(bytes[..8].try_into().unwrap_or([0; 8]))
+            });
+            let bytes = (now + amount).to_le_bytes();
+            tx.put_slot(slot, 1, &bytes)?;
+            Some((1, bytes.to_vec()))
+        }
+        Do::Append(bytes) | Do::Patch(_, bytes) => {
+            let Some((tag, mut value)) = found else {
+                tx.put_slot(slot, 2, bytes)?;
+                done.writes.push((key.clone(), Some((2, bytes.clone()))));
+                return Ok(());
+            };
+            let offset = if let Do::Patch(offset, _) = action {
+                *offset % (value.len() + 1)
+            } else {
+                value.len()
+            };
+            tx.patch_slot(slot, offset, bytes)?;
+            value.resize(value.len().max(offset + bytes.len()), 0);
+            value[offset..offset + bytes.len()].copy_from_slice(bytes);
+            Some((tag, value))
+        }
+    };
+    done.writes.push((key.clone(), written));
+    Ok(())
+}
+
+fn put_mark(tx: &mut Tx<'_>, mark: &Key, id: u64, done: &mut Done) -> Result<(), TxError> {
+    tx.put(TableId(mark.0), &mark.1, 0, &id.to_le_bytes())?;
+    done.writes
+        .push((mark.clone(), Some((0, id.to_le_bytes().to_vec()))));
+    Ok(())
+}
+
+/// A transaction with declared keys.
+struct Declared<'a> {
+    history: &'a History,
+    steps: Vec<(Key, Do)>,
+    mark: &'a Key,
+    id: u64,
+    done: Done,
+    ended: Option<Result<Option<Stamp>, TxError>>,
+}
+
+impl Procedure for Declared<'_> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for (key, action) in &self.steps {
+            let mode = if matches!(action, Do::Read) {
+                Mode::Read
+            } else {
+                Mode::Write
+            };
+            keys.push(TableId(key.0), &key.1, mode, 0);
+        }
+        if self.steps.iter().any(|step| !matches!(step.1, Do::Read)) {
+            keys.push(TableId(self.mark.0), &self.mark.1, Mode::Write, 8);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.done = Done::default();
+        for (slot, (key, action)) in (0..).zip(&self.steps) {
+            act(
+                self.history,
+                tx,
+                Some(stillpoint::Slot(slot)),
+                key,
+                action,
+                &mut self.done,
+            )?;
+        }
+        if !self.done.writes.is_empty() {
+            put_mark(tx, self.mark, self.id, &mut self.done)?;
+        }
+        Ok(())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.ended = Some(result);
+    }
+}
+
+/// All records of a table.
+pub(crate) fn scan_table(session: &mut Session, table: u16) -> crate::history::State {
+    let mut found = crate::history::State::new();
+    let mut cursor = 0;
+    loop {
+        let next = session.scan(TableId(table), cursor, 64, &mut |key, value| {
+            found.insert((table, key.to_vec()), (value.tag(), value.to_vec()));
+        });
+        cursor = next.expect("reads are served whatever happens");
+        if cursor == 0 {
+            return found;
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What was acknowledged is there after a crash; a disk that fails is never believed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stillpoint::{Config as EngineConfig, Durability, Engine};
+use stillpoint_io::{Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, SimDisk};
+use stillpoint_server::ServerError;
+
+use crate::common::{Client, TestServer, Value, config, eventually};
+
+fn on(disk: &SimDisk, durability: Durability) -> EngineConfig {
+    let mut config = EngineConfig::new("simulated");
+    config.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
+    config.durability = durability;
+    config.log_limit_bytes = 64 << 20;
+    config
+}
+
+fn server_on(disk: &SimDisk, durability: Durability) -> TestServer {
+    let engine = Engine::open(on(disk, durability)).expect("the engine opens");
+    TestServer::around(config(), engine, None)
+}
+
+/// Counts up a key of its own, and moves money between two keys that all share, until the
+/// connection ends; gives the last number acknowledged.
+fn count_up(port: u16, number: u64, total: &AtomicU64) -> u64 {
+    let mut client = Client::connect(port);
+    let (own, mut acknowledged) = (format!("own{number}"), 0);
+    loop {
+        let next = acknowledged + 1;
+        client.send(&[b"MULTI"]);
+        client.send(&[b"SET", own.as_bytes(), next.to_string().as_bytes()]);
+        client.send(&[b"DECR", b"left"]);
+        client.send(&[b"INCR", b"right"]);
+        client.send(&[b"EXEC"]);
+        for _ in 0..4 {
+            if client.read() == Value::Closed {
+                return acknowledged;
+            }
+        }
+        match client.read() {
+            Value::Array(replies) if replies.len() == 3 => acknowledged = next,
+            _ => return acknowledged,
+        }
+        total.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn strict_acknowledgements_survive_a_power_loss_under_load() {
+    for seed in 1..=6 {
+        let disk = SimDisk::new(seed);
+        let server = server_on(&disk, Durability::Strict);
+        let port = server.port;
+        let total = Arc::new(AtomicU64::new(0));
+        let clients: Vec<_> = (0..4)
+            .map(|number| {
+                let total = Arc::clone(&total);
+                stillpoint_io::spawn("client", move || count_up(port, number, &total))
+                    .expect("thread")
+            })
+            .collect();
+        let mut admin = server.client();
+        eventually("commits are acknowledged", || total.load(Ordering::Relaxed) > 100 * seed);
+        if seed % 2 == 0 {
+            admin.call(&["BGSAVE"]);
+            RealClock.sleep(Duration::from_millis(seed * 3));
+        }
+        let after = disk.crash(seed);
+        let acknowledged: Vec<u64> =
+            clients.into_iter().map(|client| client.join().expect("client")).collect();
+        let ended = server.end();
+        assert!(matches!(ended, Err(ServerError::Flush(_))), "seed {seed}: {ended:?}");
+        let server = server_on(&after, Durability::Strict);
+        let mut client = server.client();
+        for (number, &acknowledged) in acknowledged.iter().enumerate() {
+            let found = client.call(&["GET", &format!("own{number}")]);
+            let found: u64 = found.text().parse().unwrap_or(0);
+            assert!(
+                (acknowledged..=acknowledged + 1).contains(&found),
+                "seed {seed}: client {number} had {acknowledged} acknowledged, found {found}"
+            );
+        }
+        let sum: i64 = ["left", "right"]
+            .iter()
+            .map(|key| client.call(&["GET", key]).text().parse::<i64>().expect("number"))
+            .sum();
+        assert_eq!(sum, 0, "seed {seed}: a transaction came back in part");
+    }
+}
+
+#[test]
+fn a_failed_flush_ends_the_server_and_acknowledges_nothing() {
+    let disk = SimDisk::new(1);
+    let server = server_on(&disk, Durability::Strict);
+    let mut client = server.client();
+    assert_eq!(client.call(&["SET", "before", "1"]), Value::ok());
+    let fault = Fault::InputOutput;
+    disk.inject(FaultPlan { calls: vec![Call::Sync], nth: 1, fault, lasts: Lasts::Once });
+    assert_eq!(client.call(&["SET", "after", "1"]), Value::Closed);
+    let ended = server.end();
+    assert!(matches!(ended, Err(ServerError::Flush(_))), "{ended:?}");
+    let server = server_on(&disk.crash(2), Durability::Strict);
+    assert_eq!(server.client().call(&["GET", "before"]), Value::bulk("1"));
+}
+
+#[test]
+fn a_full_disk_refuses_writes_while_reads_go_on() {
+    let disk = SimDisk::new(1);
+    let mut engine = on(&disk, Durability::Strict);
+    engine.logs = 1;
+    let engine = Engine::open(engine).expect("the engine opens");
+    let server = TestServer::around(config(), engine, None);
+    let mut client = server.client();
+    client.call(&["SET", "k", "v"]);
+    disk.set_capacity(Some(disk.used_bytes()));
+    let value = "x".repeat(1 << 20);
+    let mut refused = None;
+    for i in 0..400 {
+        let reply = client.call(&["SET", &format!("fill{i}"), &value]);
+        if reply != Value::ok() {
+            refused = Some(reply.text());
+            break;
+        }
+    }
+    let refused = refused.expect("the disk is full");
+    assert!(refused.starts_with("MISCONF "), "{refused}");
+    assert_eq!(client.call(&["GET", "k"]), Value::bulk("v"));
+    assert_eq!(client.call(&["MGET", "k", "k"]).items().len(), 2);
+    disk.set_capacity(None);
+    eventually("writes resume", || client.call(&["SET", "k", "w"]) == Value::ok());
+}
+
+#[test]
+fn a_restart_brings_back_values_expiries_and_databases() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.call(&["SET", "plain", "v"]);
+    client.call(&["SET", "dying", "v", "EX", "1000"]);
+    client.call(&["SET", "gone", "v", "PX", "20"]);
+    client.call(&["SELECT", "7"]);
+    client.call(&["SET", "seven", "v"]);
+    assert_eq!(client.call(&["SAVE"]), Value::ok());
+    let server = server.restart(config(), EngineConfig::new("unused"));
+    let mut client = server.client();
+    assert_eq!(client.call(&["GET", "plain"]), Value::bulk("v"));
+    assert!((900..=1000).contains(&client.call(&["TTL", "dying"]).int()));
+    RealClock.sleep(Duration::from_millis(20));
+    assert_eq!(client.call(&["GET", "gone"]), Value::Null);
+    client.call(&["SELECT", "7"]);
+    assert_eq!(client.call(&["GET", "seven"]), Value::bulk("v"));
+    client.call(&["FLUSHALL"]);
+    let server = server.restart(config(), EngineConfig::new("unused"));
+    assert_eq!(server.client().call(&["DBSIZE"]), Value::Int(0));
+    assert!(server.client().call(&["LASTSAVE"]).int() > 1_600_000_000);
+}

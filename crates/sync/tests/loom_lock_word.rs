@@ -1,0 +1,169 @@
+//! The lock word, in every interleaving: who holds the lock or the latch is alone with what it
+//! protects, and no release is lost.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::sync::Arc;
+use stillpoint_sync::atomic::{AtomicU64, Ordering};
+use stillpoint_sync::lock_word::{self, Held, Priority};
+
+const MARK: u8 = 1;
+
+/// A word and what it protects. The model checker sees unprotected accesses of the value.
+struct Guarded {
+    word: AtomicU64,
+    value: UnsafeCell<u32>,
+}
+
+impl Guarded {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            word: AtomicU64::new(lock_word::free(5, 0)),
+            value: UnsafeCell::new(0),
+        })
+    }
+
+    fn get(&self) -> u32 {
+        // SAFETY: a violation is what the model checker looks for, and reports.
+        self.value.with(|value| unsafe { *value })
+    }
+
+    fn add(&self, count: u32) {
+        // SAFETY: as above.
+        self.value.with_mut(|value| unsafe { *value += count });
+    }
+
+    /// Free, unlatched, with the user field as it was: `status` is left.
+    fn assert_free(&self, status: u8) {
+        let word = self.word.load(Ordering::Relaxed);
+        assert_eq!(lock_word::user(word), 5);
+        assert_eq!(lock_word::status(word), status);
+        let before = lock_word::latch(&self.word);
+        assert_eq!(before, word, "it was not latched");
+        lock_word::unlatch(&self.word, status);
+        assert_eq!(lock_word::try_exclusive(&self.word, Priority::DECLARED), Ok(()));
+    }
+}
+
+/// Both write under the exclusive lock, released with or without an exchange: the plain store of
+/// one must not undo what the other does to the word meanwhile.
+#[test]
+fn exclusive_holders_exclude_each_other() {
+    for plain in [false, true] {
+        loom::model(move || {
+            let guarded = Guarded::new();
+            let work = move |guarded: &Guarded, priority: u64| {
+                let taken = lock_word::try_exclusive(&guarded.word, Priority::undeclared(priority));
+                if taken.is_ok() {
+                    guarded.add(1);
+                    if plain {
+                        lock_word::release_exclusive_unlatched(&guarded.word);
+                    } else {
+                        lock_word::release_exclusive(&guarded.word);
+                    }
+                }
+                u32::from(taken.is_ok())
+            };
+            let other = guarded.clone();
+            let thread = thread::spawn(move || work(&other, 1) + work(&other, 1));
+            let taken = work(&guarded, 2) + work(&guarded, 2) + thread.join().unwrap();
+            guarded.assert_free(0);
+            assert_eq!(guarded.get(), taken);
+            assert!(taken >= 2, "whoever comes alone gets the lock");
+        });
+    }
+}
+
+/// A writer with the plain release, beside readers that come and go.
+#[test]
+fn sharers_exclude_the_writer_and_not_each_other() {
+    loom::model(|| {
+        let guarded = Guarded::new();
+        let readers: Vec<_> = [Priority::undeclared(7), Priority::DECLARED]
+            .map(|priority| {
+                let guarded = guarded.clone();
+                thread::spawn(move || {
+                    let taken = lock_word::try_shared(&guarded.word, priority);
+                    if taken.is_ok() {
+                        assert!(guarded.get() <= 1);
+                        lock_word::release_shared(&guarded.word);
+                    }
+                })
+            })
+            .into();
+        if lock_word::try_exclusive(&guarded.word, Priority::undeclared(3)).is_ok() {
+            guarded.add(1);
+            lock_word::release_exclusive_unlatched(&guarded.word);
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        guarded.assert_free(0);
+    });
+}
+
+/// Two who share and both want the lock for themselves: one of them at most gets it, and under
+/// wait-die one of them gives way, so they cannot wait for each other for ever.
+#[test]
+fn one_of_two_upgrades() {
+    loom::model(|| {
+        let guarded = Guarded::new();
+        let work = |guarded: &Guarded, age: u64| {
+            let priority = Priority::undeclared(age);
+            if lock_word::try_shared(&guarded.word, priority).is_err() {
+                return (0, false);
+            }
+            guarded.get();
+            match lock_word::try_upgrade(&guarded.word, priority) {
+                Ok(()) => {
+                    guarded.add(1);
+                    lock_word::release_exclusive(&guarded.word);
+                    (1, false)
+                }
+                Err(Held(by)) => {
+                    let waits = priority.may_wait_for(by);
+                    lock_word::release_shared(&guarded.word);
+                    (0, waits)
+                }
+            }
+        };
+        let other = guarded.clone();
+        let thread = thread::spawn(move || work(&other, 2));
+        let (mine, i_wait) = work(&guarded, 1);
+        let (others, other_waits) = thread.join().unwrap();
+        guarded.assert_free(0);
+        assert_eq!(guarded.get(), mine + others);
+        assert!(!(i_wait && other_waits), "both would wait");
+    });
+}
+
+/// The first write after a point of consistency against the capture: the value goes out once, as
+/// it was before the write, and neither waits for the other's lock.
+#[test]
+fn the_latch_lets_one_of_two_hand_the_old_value_out() {
+    loom::model(|| {
+        let guarded = Guarded::new();
+        let emitted = Arc::new(AtomicU64::new(0));
+        let hand_out = |guarded: &Guarded, emitted: &AtomicU64| {
+            let status = lock_word::status(lock_word::latch(&guarded.word));
+            if status & MARK == 0 {
+                assert_eq!(guarded.get(), 0, "the new value is in the checkpoint");
+                emitted.fetch_add(1, Ordering::Relaxed);
+            }
+            lock_word::unlatch(&guarded.word, MARK);
+        };
+        let (walked, counted) = (guarded.clone(), emitted.clone());
+        let capture = thread::spawn(move || hand_out(&walked, &counted));
+        lock_word::try_exclusive(&guarded.word, Priority::DECLARED).expect("alone");
+        // As a commit does: Acquire, since who set the mark has read the value.
+        if lock_word::status(guarded.word.load(Ordering::Acquire)) & MARK == 0 {
+            hand_out(&guarded, &emitted);
+        }
+        guarded.add(1);
+        lock_word::release_exclusive(&guarded.word);
+        capture.join().unwrap();
+        assert_eq!(emitted.load(Ordering::Relaxed), 1);
+        guarded.assert_free(MARK);
+    });
+}

@@ -1,0 +1,124 @@
+//! Windows and grace periods, in every interleaving: a worker either is waited for or sees the
+//! change, and what it did in its window is seen by whoever waited.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::sync::Arc;
+use stillpoint_sync::Windows;
+use stillpoint_sync::atomic::{AtomicU64, Ordering};
+
+struct World {
+    windows: Windows,
+    phase: AtomicU64,
+    /// What belongs to the workers in phase 0, and to the driver after a grace period in phase 1.
+    data: UnsafeCell<u32>,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            windows: Windows::new(2),
+            phase: AtomicU64::new(0),
+            data: UnsafeCell::new(0),
+        })
+    }
+
+    fn add(&self) {
+        // SAFETY: a violation is what the model checker looks for, and reports.
+        self.data.with_mut(|data| unsafe { *data += 1 });
+    }
+
+    fn get(&self) -> u32 {
+        // SAFETY: as above.
+        self.data.with(|data| unsafe { *data })
+    }
+
+    fn change_phase(&self) {
+        self.phase.store(1, Ordering::SeqCst);
+        self.windows.wait_grace();
+    }
+}
+
+/// Two windows, one after the other: the driver may see the second one open where it waits for the
+/// first, and must then know what the first did.
+#[test]
+fn a_grace_period_waits_for_whoever_missed_the_change() {
+    loom::model(|| {
+        let world = World::new();
+        let working = world.clone();
+        let slot = world.windows.claim().expect("room");
+        let worker = thread::spawn(move || {
+            let mut done = 0;
+            for _ in 0..2 {
+                let window = working.windows.window(slot);
+                // Acquire as in the store; the windows alone must suffice.
+                if working.phase.load(Ordering::Acquire) == 0 {
+                    working.add();
+                    done += 1;
+                }
+                drop(window);
+            }
+            done
+        });
+        world.change_phase();
+        let seen = world.get();
+        let done = worker.join().unwrap();
+        assert_eq!(seen, done, "a worker went on in the old phase");
+    });
+}
+
+/// Reclamation: who found a cell before it left the index is waited for before it is used again.
+#[test]
+fn memory_is_used_again_only_when_nobody_can_look_at_it() {
+    loom::model(|| {
+        let world = World::new();
+        let index = Arc::new(AtomicU64::new(1));
+        let slot = world.windows.claim().expect("room");
+        let (reading, lookup) = (world.clone(), index.clone());
+        let reader = thread::spawn(move || {
+            for _ in 0..2 {
+                reading.windows.enter(slot);
+                if lookup.load(Ordering::Acquire) == 1 {
+                    assert_eq!(reading.get(), 0, "the cell was used again");
+                }
+                reading.windows.exit(slot);
+            }
+        });
+        index.store(0, Ordering::Release);
+        let mut token = world.windows.token();
+        if world.windows.has_passed(&mut token) {
+            world.add();
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// Two workers, and a driver that waits for both.
+#[test]
+fn every_slot_is_waited_for() {
+    loom::model(|| {
+        let world = World::new();
+        let counted = Arc::new(AtomicU64::new(0));
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                let (world, counted) = (world.clone(), counted.clone());
+                thread::spawn(move || {
+                    let slot = world.windows.claim().expect("room");
+                    world.windows.enter(slot);
+                    if world.phase.load(Ordering::Relaxed) == 0 {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
+                    world.windows.exit(slot);
+                    world.windows.unclaim(slot);
+                })
+            })
+            .collect();
+        world.change_phase();
+        let before = counted.load(Ordering::Relaxed);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert_eq!(counted.load(Ordering::Relaxed), before);
+    });
+}
