@@ -137,7 +137,12 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
     for workers in [1, 2] {
         let pairs = pairs(bench, plan, &beds, workers, Change::Counter, plan.seconds)?;
         table.rows.push(row(workers, "8 of 100 bytes", &pairs));
-        let claim = format!("redo, changed ranges, beside no journal, {workers} workers");
+        let of = if workers == 1 {
+            "1 worker"
+        } else {
+            "2 workers"
+        };
+        let claim = format!("redo, changed ranges, beside no journal, {of}");
         result
             .claims
             .push(Claim::new(claim, SOURCE, Bound::AtLeast(0.85)).measured_runs(&ratios(&pairs)));

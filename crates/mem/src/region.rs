@@ -1,7 +1,11 @@
 use stillpoint_sync::atomic::AtomicU64;
 
-/// The size of the huge pages that regions ask for.
-pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// The size of the huge pages that regions ask for (small in the models, whose words are dear).
+pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) {
+    2 << 10
+} else {
+    2 << 20
+};
 
 /// The address space for a region could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +183,7 @@ mod backing {
     #[derive(Debug)]
     pub(super) struct Backing(Vec<AtomicU64>);
 
-    const MODEL_WORDS: usize = 4096;
+    const MODEL_WORDS: usize = 2048;
 
     impl Backing {
         pub(super) fn reserve(bytes: usize) -> Result<Self, RegionError> {

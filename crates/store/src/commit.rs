@@ -62,6 +62,7 @@ impl Worker {
                 }
             }
         }
+        self.check_tables()?;
         if self.written.is_empty() {
             for at in 0..self.touched.len() {
                 self.depend_on(self.touched[at]);
@@ -70,7 +71,6 @@ impl Worker {
             self.release_all();
             return Ok(None);
         }
-        self.check_tables()?;
         self.prepare(phase)?;
         if phase.is_capturing() && self.hands_out(phase) {
             self.store.policy().before_hand_outs(self.number);
@@ -103,15 +103,19 @@ impl Worker {
         Ok(Some(stamp))
     }
 
-    /// A transaction that locked records of a table generation that is gone must not commit.
+    /// A transaction that locked records of a table generation that is gone must not commit: what
+    /// it read of them is not so any more, and what it writes to them would be lost.
     fn check_tables(&self) -> Result<(), TxError> {
-        if self.tables.version == self.locked_version {
+        if self.tables.version <= self.locked_version {
             return Ok(());
         }
-        for &(key, _) in &self.written {
-            let cell = self.held[key - self.first_key].cell;
-            let table = self.tables.get(self.keys.keys[key].table);
-            if table.map(|table| table.owner) != Some(self.store.memory().arena.owner_of(cell)) {
+        for (slot, held) in self.held.iter().enumerate() {
+            if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
+                continue;
+            }
+            let table = self.tables.get(self.keys.keys[self.first_key + slot].table);
+            let owner = self.store.memory().arena.owner_of(held.cell);
+            if table.map(|table| table.owner) != Some(owner) {
                 return Err(TxError::Conflict);
             }
         }

@@ -31,8 +31,8 @@ const LOCK: u64 = 1;
 const OVERFLOW_SHIFT: u32 = 8;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// The lowest hash bit that entries keep; the level never falls below it.
-const LEVEL_MIN: u32 = 8;
-const LEVEL_MAX: u32 = 35;
+const LEVEL_MIN: u32 = if IS_MODEL { 1 } else { 8 };
+const LEVEL_MAX: u32 = LEVEL_MIN + 63 - NUMBER_BITS;
 const SPLIT_MASK: u64 = (1 << 56) - 1;
 /// Entries per bucket, in quarters, at which a round of splits begins.
 const LOAD_START_QUARTERS: u64 = 18;
@@ -40,7 +40,9 @@ const SPLITS_PER_INSERT: u32 = 4;
 /// Entry counters, to keep inserting workers off each other's lines.
 const COUNTERS: usize = 16;
 /// A worker looks at the total every so many insertions.
-const CHECK_EVERY: i64 = 32;
+const CHECK_EVERY: i64 = if IS_MODEL { 1 } else { 32 };
+/// A model checker grows the index from its first dozen of entries.
+const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
 /// Address space for buckets and for overflow buckets.
 const BUCKET_RESERVE_BYTES: usize = 64 << 30;

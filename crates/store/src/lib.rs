@@ -31,6 +31,8 @@ mod index;
 mod keys;
 mod load;
 mod locking;
+#[cfg(all(test, shuttle))]
+mod models;
 mod pending;
 mod phase;
 mod planted;

@@ -118,7 +118,7 @@ impl Worker {
     #[inline]
     fn take(&mut self, number: u64, mode: Mode, priority: Priority) -> Result<(), Refused> {
         let (state, stamp_word) = self.lock_cell(number, mode, priority)?;
-        self.locked_version = self.tables.version;
+        self.locked_version = self.locked_version.min(self.tables.version);
         self.held.push(Held {
             place: self.store.cell(number).place(number),
             state,
@@ -249,7 +249,7 @@ impl Worker {
         loop {
             match self.lock_cell(cell, mode, Priority::DECLARED) {
                 Ok((state, stamp_word)) => {
-                    self.locked_version = self.tables.version;
+                    self.locked_version = self.locked_version.min(self.tables.version);
                     self.held[slot].place = self.store.cell(cell).place(cell);
                     self.held[slot].state = state;
                     self.held[slot].stamp_word = stamp_word;
@@ -453,6 +453,7 @@ impl Worker {
 
     /// Gives all locks back after a commit or a rollback; forgets the transaction.
     pub(crate) fn release_all(&mut self) {
+        self.locked_version = u64::MAX;
         // Plain stores suffice while nobody can latch a cell: see `PhaseDriver`. Outside the
         // window nothing is known of the phase.
         let latchable = self.store.marks()

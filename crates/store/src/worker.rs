@@ -108,7 +108,7 @@ pub struct Worker {
     /// Per key of the running transaction, from `first_key` on.
     pub(crate) held: Vec<Held>,
     pub(crate) first_key: usize,
-    /// Catalog version that the locked cells are of.
+    /// Oldest catalog version that a locked cell is of.
     pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
     pub(crate) pending: Pending,
@@ -152,7 +152,7 @@ impl Worker {
             cache: CellCache::default(),
             held: Vec::new(),
             first_key: 0,
-            locked_version: version,
+            locked_version: u64::MAX,
             priority: Priority::DECLARED,
             pending: Pending::default(),
             written: Vec::new(),

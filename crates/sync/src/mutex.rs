@@ -14,7 +14,6 @@ mod model {
     #[cfg(shuttle)]
     use shuttle::sync as checked;
 
-    #[expect(unreachable_pub, reason = "it is reached from above")]
     pub use checked::MutexGuard;
     use checked::{RwLockReadGuard, RwLockWriteGuard};
     use std::sync::{PoisonError, TryLockError};

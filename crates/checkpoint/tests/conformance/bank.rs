@@ -138,6 +138,9 @@ impl Procedure for Transfer {
     }
 }
 
+/// A key, and gsn and log of the commit that wrote it.
+type Version = (Key, u64, u8);
+
 /// What a read without a lock saw.
 struct Sight {
     key: Key,
@@ -430,7 +433,7 @@ pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
 /// Each read saw exactly what the commit that it names had written, and no client ever saw an
 /// older version of a key than before.
 fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
-    let mut versions: HashMap<(Key, u64, u8), Option<(u8, Vec<u8>)>> = HashMap::new();
+    let mut versions: HashMap<Version, Option<(u8, Vec<u8>)>> = HashMap::new();
     let mut state = State::new();
     for commit in history.commits() {
         for (key, op) in &commit.writes {

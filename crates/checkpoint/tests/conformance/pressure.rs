@@ -139,6 +139,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         walked < 3 * pool_half,
         "the walk did not wait: {walked} bytes"
     );
+    let mut reader = world.worker(1);
     // Hand-outs take the other half, and then their workers wait.
     let writing = spawn("worker", move || {
         for number in 0..KEYS {
@@ -154,7 +155,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     }
     assert!(!writing.is_finished());
     // The worker that waits has changed nothing yet: reads go on.
-    assert_eq!(world.live().len(), KEYS as usize);
+    assert_eq!(world.live_to(&mut reader).len(), KEYS as usize);
     let queued = world.progress.snapshot().bytes;
     assert!(
         queued < 3 * pool_half,

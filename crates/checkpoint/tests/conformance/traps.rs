@@ -99,10 +99,7 @@ fn one_checkpoint(world: &World, worker: &mut Worker, key: &[u8], deed: Deed, sp
     steps.to(span.0);
     let ran = worker.transact(|tx| {
         // Whatever the transaction holds, the phases move on.
-        run(tx, key, deed).and_then(|()| {
-            steps.to(span.1);
-            Ok(())
-        })
+        run(tx, key, deed).map(|()| steps.to(span.1))
     });
     assert_eq!(ran.is_err(), deed == Deed::Abort);
     steps.to(span.1);

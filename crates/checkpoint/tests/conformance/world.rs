@@ -158,7 +158,11 @@ impl World {
 
     /// Everything that the store holds, read without locks.
     pub(crate) fn live(&self) -> State {
-        let mut worker = self.worker(254);
+        self.live_to(&mut self.worker(254))
+    }
+
+    /// The same, read by this worker.
+    pub(crate) fn live_to(&self, worker: &mut Worker) -> State {
         let mut state = State::new();
         for table in 0..TABLES {
             let mut cursor = 0;

@@ -46,7 +46,8 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) {
 }
 
 fn shade(svg: &mut String, figure: &Figure, chosen: &[&Series], x: &Axis) {
-    let mut row_y = TOP;
+    // Where each row of labels is taken up to.
+    let mut rows: Vec<f64> = Vec::new();
     for span in &figure.spans {
         let owner = span
             .series
@@ -60,6 +61,14 @@ fn shade(svg: &mut String, figure: &Figure, chosen: &[&Series], x: &Axis) {
         if !(from.is_finite() && to.is_finite() && to > from) {
             continue;
         }
+        let label_width = 5.6 * span.label.chars().count() as f64;
+        let row = rows
+            .iter()
+            .position(|&taken| taken < from)
+            .unwrap_or(rows.len());
+        rows.resize(rows.len().max(row + 1), 0.0);
+        rows[row] = to.max(from + label_width) + 6.0;
+        let row_y = TOP + 19.0 * row as f64;
         let width = (to - from).max(1.0);
         let height = HEIGHT - TOP - BOTTOM;
         let _ = write!(
@@ -70,10 +79,8 @@ fn shade(svg: &mut String, figure: &Figure, chosen: &[&Series], x: &Axis) {
              class=\"fill-{colour}\"/>",
             escape(&span.label)
         );
-        let label_width = 5.6 * span.label.chars().count() as f64;
         let label_x = (from + 4.0).min(WIDTH - RIGHT - label_width);
         text(svg, label_x, row_y + 14.0, "span", &span.label);
-        row_y += 19.0;
     }
 }
 

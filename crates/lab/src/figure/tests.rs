@@ -102,6 +102,28 @@ fn curves_name_their_series_and_escape_text() {
 }
 
 #[test]
+fn spans_apart_share_a_row_and_those_that_meet_do_not() {
+    let span = |from: f64, to: f64| Span {
+        label: "s".into(),
+        from,
+        to,
+        series: None,
+    };
+    let all = [series("one", vec![[0.0, 1.0], [100.0, 2.0]])];
+    let rows = |spans: Vec<Span>| {
+        let figure = Figure {
+            series: vec!["one".into()],
+            spans,
+            ..Figure::default()
+        };
+        let svg = render(&figure, &all, Place::Page);
+        svg.matches("y=\"59\" width").count()
+    };
+    assert_eq!(rows(vec![span(10.0, 20.0), span(60.0, 70.0)]), 0);
+    assert_eq!(rows(vec![span(10.0, 20.0), span(15.0, 70.0)]), 1);
+}
+
+#[test]
 fn bars_stand_in_groups_with_whiskers() {
     let bar = |group: &str, name: &str, value: f64| Bar {
         group: group.into(),

@@ -235,7 +235,7 @@ fn experiment(html: &mut String, result: &ExperimentResult) {
 fn data_table(html: &mut String, table: &Table) {
     let _ = write!(
         html,
-        "<h3>{}</h3><div class=\"wide\"><table><thead><tr>",
+        "<h3>{}</h3><div class=\"wide\"><table class=\"data\"><thead><tr>",
         escape(&table.title)
     );
     for column in &table.columns {

@@ -1,0 +1,201 @@
+//! Random schedules of the index and of cells, under shuttle.
+
+use shuttle::thread;
+use std::sync::Arc;
+use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use stillpoint_sync::{Windows, lock_word};
+
+use crate::arena::{CellCache, Kind};
+use crate::blob;
+use crate::cell::{Cell, Glance, cell_bytes};
+use crate::index::{Index, Inserted};
+use crate::store::Memory;
+
+const SCHEDULES: usize = 3_000;
+
+/// Low bits, which choose buckets, repeat; the tags differ.
+fn hash(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7)
+}
+
+fn insert(index: &Index, worker: usize, key: u64) -> Inserted {
+    index.insert(worker, hash(key), key, |cell| cell == key, || {})
+}
+
+fn find(index: &Index, key: u64) -> bool {
+    index.find(hash(key), |cell| cell == key) == Some(key)
+}
+
+/// While two workers insert and remove, so that buckets split again and again, a third finds and
+/// scans what lasts.
+#[test]
+fn the_index_loses_nothing_while_it_grows() {
+    let work = || {
+        let index = Arc::new(Index::new().expect("a model's memory"));
+        for key in 1..=8 {
+            assert_eq!(insert(&index, 0, key), Inserted::New);
+        }
+        let writers: Vec<_> = [10u64, 20]
+            .map(|first| {
+                let index = index.clone();
+                thread::spawn(move || {
+                    for key in first..first + 6 {
+                        assert_eq!(insert(&index, first as usize, key), Inserted::New);
+                        assert!(find(&index, key));
+                    }
+                    assert!(index.remove(0, hash(first), first, || {}));
+                    assert!(!find(&index, first));
+                    assert_eq!(insert(&index, 0, first + 1), Inserted::Existing(first + 1));
+                    assert!(index.replace(hash(first + 1), first + 1, first + 9));
+                    let replaced = index.find(hash(first + 1), |cell| cell == first + 9);
+                    assert_eq!(replaced, Some(first + 9));
+                })
+            })
+            .into();
+        let reading = index.clone();
+        let reader = thread::spawn(move || {
+            for key in [1, 8, 3] {
+                assert!(find(&reading, key), "lost {key}");
+                assert!(!find(&reading, key + 100));
+            }
+            let mut seen = 0u64;
+            let mut cursor = 0;
+            loop {
+                cursor = reading.scan(cursor, |cell| seen |= 1 << cell);
+                if cursor == 0 {
+                    break;
+                }
+            }
+            assert_eq!(seen & 0x1fe, 0x1fe, "the scan missed what was there all the time");
+        });
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+        reader.join().expect("no panic");
+        assert_eq!(index.len(), 8 + 2 * 5);
+        for key in (1..=8).chain(12..16).chain(22..26) {
+            assert!(find(&index, key), "lost {key} in the end");
+        }
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
+
+/// Two workers insert the same key: one of them adds it.
+#[test]
+fn a_key_is_inserted_once() {
+    let work = || {
+        let index = Arc::new(Index::new().expect("a model's memory"));
+        for key in 1..=8 {
+            insert(&index, 0, key);
+        }
+        let same = hash(99);
+        let threads = [30u64, 31].map(|cell| {
+            let index = index.clone();
+            thread::spawn(move || {
+                // Another insertion first, so that splits happen meanwhile.
+                insert(&index, 0, cell + 20);
+                let mut published = false;
+                let inserted = index.insert(
+                    0,
+                    same,
+                    cell,
+                    |found| found == 30 || found == 31,
+                    || published = true,
+                );
+                assert_eq!(published, inserted == Inserted::New);
+                published
+            })
+        });
+        let added = threads.map(|thread| thread.join().expect("no panic"));
+        assert!(added[0] != added[1], "{added:?}");
+        let found = index.find(same, |cell| cell == 30 || cell == 31);
+        assert_eq!(found, Some(if added[0] { 30 } else { 31 }));
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
+
+/// A cell of three words of value, all the same, rewritten while it is read: inline, then large,
+/// then gone, then there again; the old blocks are used again after a grace period.
+#[test]
+fn a_read_without_lock_is_never_torn() {
+    let work = || {
+        let memory = Arc::new(Memory::new(1 << 20).expect("a model's memory"));
+        let windows = Arc::new(Windows::new(2));
+        let reader_slot = windows.claim().expect("room");
+        let mut cache = CellCache::default();
+        let number = cache
+            .allocate(&memory.arena, 1, Kind::Record, cell_bytes(3, 24, 1))
+            .expect("room");
+        let stamp = |gsn| Stamp::new(gsn, LOG_NONE);
+        Cell::new(&memory, number).initialise(b"key", 0, lock_word::free(3, 0), stamp(1));
+        let newest = Arc::new(AtomicU64::new(1));
+        let (looked, watched, latest) = (memory.clone(), windows.clone(), newest.clone());
+        let reader = thread::spawn(move || {
+            let mut last = 0;
+            for _ in 0..3 {
+                let least = latest.load(SeqCst);
+                watched.enter(reader_slot);
+                let mut out = vec![77];
+                let glance = Cell::new(&looked, number).glance(b"key", &mut out);
+                watched.exit(reader_slot);
+                let gsn = match glance {
+                    Glance::Value(tag, stamp) => {
+                        let expected = vec![tag; 24];
+                        assert_eq!(out[1..], expected[..], "torn");
+                        assert_eq!(u64::from(tag), stamp.gsn());
+                        stamp.gsn()
+                    }
+                    Glance::Absent(stamp) => {
+                        assert_eq!(out, [77]);
+                        assert!(stamp.gsn() % 4 == 1);
+                        stamp.gsn()
+                    }
+                    Glance::Other => panic!("the cell is the key's"),
+                };
+                assert!(gsn >= last && gsn >= least, "{gsn} after {last} and {least}");
+                last = gsn;
+            }
+        });
+        let mut garbage = None;
+        for gsn in 2..=6u64 {
+            let cell = Cell::new(&memory, number).record();
+            let old = cell.blob();
+            let value = [gsn as u8; 24];
+            let large = (gsn % 4 == 3).then(|| {
+                blob::create(&memory, &mut cache, 1, &value).expect("room")
+            });
+            cell.begin_write();
+            stillpoint_sync::atomic::fence(stillpoint_sync::atomic::Ordering::Release);
+            match (gsn % 4, large) {
+                (1, _) => cell.end_delete(stamp(gsn)),
+                (_, Some(blob)) => {
+                    cell.put_large(gsn as u8, blob);
+                    cell.end_write(stamp(gsn));
+                }
+                _ => {
+                    cell.put_inline(gsn as u8, &value);
+                    cell.end_write(stamp(gsn));
+                }
+            }
+            newest.store(gsn, SeqCst);
+            if let Some(blob) = old {
+                garbage = Some((windows.token(), blob));
+            }
+            if let Some((mut token, blob)) = garbage.take() {
+                if windows.has_passed(&mut token) {
+                    blob::release(&memory, &mut cache, blob);
+                    // Somebody else gets the blocks.
+                    blob::create(&memory, &mut cache, 1, &[200; 24]).expect("room");
+                } else {
+                    garbage = Some((token, blob));
+                }
+            }
+        }
+        reader.join().expect("no panic");
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
