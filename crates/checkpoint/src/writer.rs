@@ -10,8 +10,9 @@
 //! ```
 //! A commit emits into its own lane: two copies and no I/O. What is queued is the *pool* of the
 //! CALC paper under another name (docs/decisions/0002). The order when the device is slower than
-//! the records come: hand-outs go first and at the device's speed, whatever the pace; above half
-//! of the pool's limit the capture walk waits; above three quarters commits that would hand out
+//! the records come: hand-outs go first and at the device's speed, whatever the pace; once a few
+//! writes per part are queued (half of the pool's limit at most) the capture walk waits; above
+//! three quarters of the limit commits that would hand out
 //! wait, which is counted and shown, before they change anything, so that reads without locks go
 //! on; at the limit whoever emits waits, in the middle of a long commit if need be. Large values are queued by reference and read when their turn comes.
 //!
@@ -64,7 +65,7 @@ pub struct WriterConfig {
 }
 
 impl WriterConfig {
-    /// The defaults: 16 partitions, no compression, two parts, writes of 1 MiB, a pool of 64 MiB.
+    /// The defaults: 16 partitions, no compression, two parts, writes of 1 MiB, a pool of 32 MiB.
     pub fn new(store: StoreId, hash_seed: u64) -> Self {
         Self {
             store,
@@ -75,7 +76,7 @@ impl WriterConfig {
             parts: 2,
             block_bytes: BLOCK_TARGET_BYTES,
             write_bytes: 1 << 20,
-            pool_bytes_max: 64 << 20,
+            pool_bytes_max: 32 << 20,
         }
     }
 }

@@ -90,8 +90,25 @@ impl Catalog {
             file: self.disk.describe(path),
             source,
         })?;
-        stillpoint_io::write_file_durably(&*self.disk, path, &bytes)?;
+        if let Err(source) = stillpoint_io::write_file_durably(&*self.disk, path, &bytes) {
+            return Err(if self.is_on_disk(&now) {
+                source.into()
+            } else {
+                Error::ManifestUncertain { source }
+            });
+        }
         *now = next;
         Ok(result)
+    }
+
+    /// True if the file is the one before, or if there was none and is none.
+    fn is_on_disk(&self, before: &Manifest) -> bool {
+        let path = Path::new(MANIFEST);
+        match self.disk.exists(path) {
+            Ok(true) => stillpoint_io::read_all(&*self.disk, path)
+                .is_ok_and(|found| before.encode().is_ok_and(|bytes| bytes == found)),
+            Ok(false) => true,
+            Err(_) => false,
+        }
     }
 }

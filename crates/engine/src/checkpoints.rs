@@ -17,6 +17,7 @@ use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{CheckpointEntry, LogPositions, Manifest, TableGeneration};
 use stillpoint_store::{Outcome, Phase, TableId};
 use stillpoint_sync::atomic::Ordering::Acquire;
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::engine::Shared;
 use crate::error::Error;
@@ -285,9 +286,7 @@ fn take_one(shared: &Arc<Shared>, start_ns: u64) -> Result<(CheckpointDone, Vec<
     };
     // No commit of the new epoch may come before the MANIFEST knows of it.
     let epoch = shared.store.driver().now().epoch() + 1;
-    shared
-        .catalog
-        .publish(|manifest| manifest.next_epoch = epoch + 1)?;
+    shared.publish(|manifest| manifest.next_epoch = epoch + 1)?;
     let noted = Arc::new(Mutex::new(Noted::default()));
     let cycle = Cycle {
         store: shared.store.clone(),
@@ -354,9 +353,14 @@ fn publish(
 ) -> Result<CheckpointDone, Error> {
     let kind = written.kind;
     let pool_bytes_max = written.stats.pool_bytes_peak;
+    let logs = if is_planted(Bug::PositionsTooLate) {
+        shared.journal.positions_before_epoch(u64::MAX)
+    } else {
+        noted.positions.clone()
+    };
     let positions = vec![LogPositions {
         incarnation: shared.incarnation,
-        logs: noted.positions.clone(),
+        logs,
     }];
     let entry = written.into_entry(
         &shared.config.checkpoint,
@@ -373,32 +377,38 @@ fn publish(
         finished_ms: entry.finished_ms,
     };
     // A dependency on what is before the point of consistency counts as met: so it must be.
-    shared
-        .journal
-        .flush_all()
-        .map_err(|error| shared.note_failure(error))?;
-    let published = shared
-        .catalog
-        .publish(|manifest| supersede(shared, manifest, entry, noted));
+    if !is_planted(Bug::PublishesBeforeLogs) {
+        shared
+            .journal
+            .flush_all()
+            .map_err(|error| shared.note_failure(error))?;
+    }
+    if is_planted(Bug::RemovesBeforePublishing) {
+        for old in shared.catalog.now().checkpoints {
+            stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind)?;
+        }
+    }
+    let published = shared.publish(|manifest| supersede(shared, manifest, entry, noted));
     let dropped = match published {
         Ok(dropped) => dropped,
         Err(error) => {
-            if !matches!(&error, Error::Disk(disk) if disk.is_disk_full()) {
-                // Which MANIFEST is on disk is not known: neither checkpoint may be removed.
-                shared.fail(error.to_string());
-            } else {
+            // If it is not known which MANIFEST is on disk, neither checkpoint may be removed.
+            if shared.health().is_ok() {
                 let _ = stillpoint_checkpoint::remove_checkpoint(&*shared.disk, done.epoch, kind);
             }
             return Err(error);
         }
     };
+    // The checkpoint exists. What cannot be removed now goes with a later one, or at the next start.
     for old in &dropped {
-        stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind)?;
+        let _ = stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind);
     }
-    shared
+    if let Err(error) = shared
         .journal
         .release_below(shared.floor, &noted.positions)
-        .map_err(|error| shared.note_failure(error))?;
+    {
+        shared.note_failure(error);
+    }
     Ok(done)
 }
 

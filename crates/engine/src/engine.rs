@@ -19,6 +19,7 @@ use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::catalog::{self, Catalog};
 use crate::checkpoints::Checkpoints;
@@ -68,6 +69,16 @@ impl Shared {
                 .map_err(|error| self.note_failure(error));
         }
         Ok(())
+    }
+
+    /// Changes the MANIFEST durably. If it is not known afterwards which one is on disk, the
+    /// store has failed.
+    pub(crate) fn publish<R>(&self, change: impl FnOnce(&mut Manifest) -> R) -> Result<R, Error> {
+        self.catalog.publish(change).inspect_err(|error| {
+            if let Error::ManifestUncertain { .. } = error {
+                self.fail(error.to_string());
+            }
+        })
     }
 
     /// Remembers a failure after which nothing may be acknowledged.
@@ -325,7 +336,7 @@ impl Engine {
         if let Some(id) = find(&self.shared.catalog.now()) {
             return Ok(id);
         }
-        let made = self.shared.catalog.publish(|manifest| {
+        let made = self.shared.publish(|manifest| {
             if let Some(id) = find(manifest) {
                 return Ok(id);
             }
@@ -377,11 +388,13 @@ impl Engine {
         };
         if shared.records_commits {
             // What was overwritten must not be less durable than the flush.
-            shared
-                .journal
-                .flush_all()
-                .map_err(|error| shared.note_failure(error))?;
-            shared.catalog.publish(|manifest| {
+            if !is_planted(Bug::EmptiesBeforeLogs) {
+                shared
+                    .journal
+                    .flush_all()
+                    .map_err(|error| shared.note_failure(error))?;
+            }
+            shared.publish(|manifest| {
                 for entry in manifest
                     .tables
                     .iter_mut()
@@ -486,7 +499,7 @@ impl Engine {
             .map_err(|error| shared.note_failure(error))?;
         if shared.records_commits {
             let incarnation = shared.incarnation;
-            shared.catalog.publish(|manifest| {
+            shared.publish(|manifest| {
                 manifest.clean_shutdown = Some(CleanShutdown { incarnation, last });
             })?;
         }

@@ -54,6 +54,13 @@ pub enum Error {
     /// What was dumped could not be written.
     #[error("writing the dump: {0}")]
     Output(std::io::Error),
+    /// A new MANIFEST was written, but whether it will be found after a crash is not known.
+    #[error("{source}; the MANIFEST is in doubt and nothing more is acknowledged: end the process, check the disk, and restart to recover what was acknowledged")]
+    ManifestUncertain {
+        /// What failed. It is not retried.
+        #[source]
+        source: DiskError,
+    },
     /// A setting cannot be used.
     #[error("setting {setting}: {reason}")]
     Config {

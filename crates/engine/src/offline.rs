@@ -125,6 +125,9 @@ fn load_options(manifest: &Manifest) -> LoadOptions {
     }
 }
 
+/// Takes one key of a dump: its table's name, the key, its value.
+pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result<()> + 'a;
+
 /// Recovers a data directory into memory, without changing it, and visits every key: the table's
 /// name, key, and value.
 ///
@@ -133,7 +136,7 @@ fn load_options(manifest: &Manifest) -> LoadOptions {
 pub fn dump(
     dir: &Path,
     table: Option<&str>,
-    visit: &mut dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result<()>,
+    visit: &mut DumpVisit<'_>,
 ) -> Result<RecoverySummary, Error> {
     let directory = open(dir)?;
     let known = |name: &str| {
@@ -183,7 +186,7 @@ fn dump_table(
     worker: &mut Worker,
     id: TableId,
     name: &str,
-    visit: &mut dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result<()>,
+    visit: &mut DumpVisit<'_>,
 ) -> Result<(), Error> {
     let mut cursor = 0;
     loop {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_store::{Batch, KeySet, Procedure, Seen, TableId, Tx, TxError, ValueRef, Worker};
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::engine::Shared;
 use crate::error::Error;
@@ -159,11 +160,14 @@ impl Session {
 
     #[inline]
     fn acknowledge(&mut self) -> Result<(), Error> {
-        if !self.shared.acknowledges_closed {
+        if !self.shared.acknowledges_closed || is_planted(Bug::AnswersBeforeFlush) {
             return Ok(());
         }
         self.dependencies.clear();
         self.worker.take_dependencies(&mut self.dependencies);
+        if is_planted(Bug::AnswersReadsAtOnce) {
+            self.dependencies.retain(|stamp| stamp.log() == self.log);
+        }
         let closed = self.shared.journal.make_closed(&self.dependencies);
         closed.map_err(|error| self.shared.note_failure(error))
     }

@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::monitor::Monitor;
 
@@ -112,8 +113,8 @@ impl Closing {
                     queue.pop_front();
                 }
                 let closed = match queue.front() {
-                    Some(named) => named.gsn - 1,
-                    None => marks.flushed.load(Ordering::Relaxed),
+                    Some(named) if !is_planted(Bug::AnswersWhenFlushed) => named.gsn - 1,
+                    _ => marks.flushed.load(Ordering::Relaxed),
                 };
                 // Relaxed: only this function writes it, and the lock is held.
                 if closed > marks.closed.load(Ordering::Relaxed) {

@@ -18,6 +18,7 @@ use stillpoint_format::{Stamp, names};
 use stillpoint_io::{Disk, DiskError};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
@@ -107,7 +108,9 @@ impl Log {
         };
         let segment = Arc::new(place_segment(header, stock.take_or_prepare()?));
         let file = name_segment(&*env.disk, &segment)?;
-        env.disk.sync_dir(&dir)?;
+        if !is_planted(Bug::DirectoryNotFlushed) {
+            env.disk.sync_dir(&dir)?;
+        }
         let mut kept = found.kept;
         kept.push(keep(&segment));
         let floor = config.floor;

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use stillpoint_format::log::{Batch, BatchReader, EndCause, RecordKind, Step, Write};
 use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::in_parallel;
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::reader::{Chain, Logs, Place, ScanError, SegmentFile, Walked, Window, after};
 
@@ -476,7 +477,8 @@ impl Decoder<'_> {
         for record in piece.batches.iter().flat_map(Batch::records) {
             let record = record.map_err(malformed)?;
             let wanted = record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1;
-            if !wanted || record.epoch < self.start_epoch {
+            let is_old = record.epoch < self.start_epoch;
+            if !wanted || (is_old && !is_planted(Bug::ReplaysFromTheBeginning)) {
                 continue;
             }
             if record.kind != RecordKind::Writes {

@@ -275,16 +275,13 @@ mod tests {
         let pid = std::process::id();
         let before = cpu_seconds(pid)?;
         let watch = Watch::start(pid)?;
-        let until = sys::now_ns() + 250_000_000;
-        let mut sum = 0_u64;
-        while sys::now_ns() < until {
-            sum = sum.wrapping_mul(31).wrapping_add(sys::now_ns());
+        let (began_ns, mut sum) = (sys::now_ns(), 0_u64);
+        // However busy the machine is, a tenth of a second of work comes to be sooner or later.
+        while sys::now_ns() - began_ns < 300_000_000 || cpu_seconds(pid)? - before <= 0.1 {
+            (0..100_000_u64).for_each(|n| sum = sum.wrapping_mul(31).wrapping_add(n));
         }
         let samples = watch.finish()?;
-        assert!(
-            sum != 1 && cpu_seconds(pid)? - before > 0.1,
-            "a busy quarter of a second shows"
-        );
+        assert!(sum != 1, "the work is not left out");
         assert!(samples.len() >= 2 && samples.iter().all(|s| s.anonymous_bytes > 100_000));
         assert!(peak_bytes(pid) >= Some(samples[0].anonymous_bytes));
         Ok(())

@@ -121,6 +121,21 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
         bench.bed(ROW, plan.records, "none")?,
         bench.bed(ROW, plan.records, "redo")?,
     ];
+    measure(bench, plan, &beds, device, &mut result)?;
+    for bed in beds {
+        bed.clear()?;
+    }
+    sys::remove_dir_all(&bench.context.work)?;
+    Ok(result)
+}
+
+fn measure(
+    bench: &Bench<'_>,
+    plan: &Plan,
+    beds: &[Bed<'_>; 2],
+    device: f64,
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
     let columns = [
         "workers",
         "changed",
@@ -135,7 +150,7 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
         rows: Vec::new(),
     };
     for workers in [1, 2] {
-        let pairs = pairs(bench, plan, &beds, workers, Change::Counter, plan.seconds)?;
+        let pairs = pairs(bench, plan, beds, workers, Change::Counter, plan.seconds)?;
         table.rows.push(row(workers, "8 of 100 bytes", &pairs));
         let of = if workers == 1 {
             "1 worker"
@@ -147,7 +162,7 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
             .claims
             .push(Claim::new(claim, SOURCE, Bound::AtLeast(0.85)).measured_runs(&ratios(&pairs)));
     }
-    let pairs = pairs(bench, plan, &beds, 2, Change::Whole, plan.whole_s)?;
+    let pairs = pairs(bench, plan, beds, 2, Change::Whole, plan.whole_s)?;
     table.rows.push(row(2, "whole values", &pairs));
     let shares: Vec<f64> = pairs
         .iter()
@@ -162,11 +177,7 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
         .measured_runs(&shares),
     );
     result.tables.push(table);
-    for bed in beds {
-        bed.clear()?;
-    }
-    sys::remove_dir_all(&bench.context.work)?;
-    Ok(result)
+    Ok(())
 }
 
 /// Without and with the log, in turn.

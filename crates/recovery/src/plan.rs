@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::Disk;
 use stillpoint_journal::{Logs, ReplayStart, ScanInput, scan};
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::error::RecoveryError;
 
@@ -66,9 +67,14 @@ pub fn plan(
         .map(|c| c.gsn_floor)
         .max()
         .unwrap_or(0);
+    let mut gsn_max = logs.gsn_max();
+    if is_planted(Bug::FloorOfWhatWasKept) {
+        let floors = manifest.incarnations.iter().map(|of| of.gsn_floor);
+        gsn_max = floors.chain(logs.cut().iter().map(|of| of.gsn)).max().unwrap_or(0);
+    }
     Ok(Plan {
         incarnation,
-        gsn_floor: logs.gsn_max().max(checkpoint_floor),
+        gsn_floor: gsn_max.max(checkpoint_floor),
         epoch: manifest.next_epoch,
         manifest,
         logs,

@@ -6,7 +6,7 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 
 use crate::blob;
 use crate::phase::Phase;
-use crate::store::{Memory, Store};
+use crate::store::Store;
 use crate::value::ValueRef;
 
 /// How a scheme's point of consistency comes about.
@@ -135,6 +135,7 @@ pub enum Demand {
 
 /// A record as it is in a checkpoint.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct RecordImage<'a> {
     /// Table.
     pub table: u16,
@@ -146,7 +147,6 @@ pub struct RecordImage<'a> {
     pub key: &'a [u8],
     /// Value.
     pub value: ValueRef<'a>,
-    pub(crate) memory: &'a Memory,
 }
 
 /// A large value kept beyond the moment in which the record was seen.
@@ -155,15 +155,32 @@ pub struct KeptValue {
     blob: blob::Blob,
 }
 
-impl RecordImage<'_> {
+impl<'a> RecordImage<'a> {
+    /// The image of a record whose value is held elsewhere than in a cell.
+    pub fn new(
+        table: u16,
+        generation: u32,
+        hash: u64,
+        key: &'a [u8],
+        value: ValueRef<'a>,
+    ) -> Self {
+        Self {
+            table,
+            generation,
+            hash,
+            key,
+            value,
+        }
+    }
+
     /// Keeps a large value alive without copying it, so that it can be read after the record has
     /// changed; `None` for a value that lives in its cell. Give it back with
     /// [`Store::release_kept`].
     pub fn keep_large(&self) -> Option<KeptValue> {
-        let blob = self.value.blob()?;
-        blob::retain(self.memory, blob);
+        let (memory, blob) = self.value.large_in()?;
+        blob::retain(memory, blob);
         // Relaxed: called inside a window, whose end orders it before whoever waits for that.
-        self.memory.kept.fetch_add(1, Relaxed);
+        memory.kept.fetch_add(1, Relaxed);
         Some(KeptValue { blob })
     }
 }

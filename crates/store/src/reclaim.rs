@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use stillpoint_format::Stamp;
 use stillpoint_sync::GraceToken;
 use stillpoint_sync::lock_word::{self, Priority};
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::blob::{self, Blob};
 use crate::stamp::{ABSENT, DEAD};
@@ -126,7 +127,8 @@ impl Worker {
         if word & ABSENT == 0 || word & DEAD != 0 {
             return true;
         }
-        if !self.log.is_closed(Stamp::from_bits(word)) {
+        let early = is_planted(Bug::ReclaimsBeforeClosed);
+        if !early && !self.log.is_closed(Stamp::from_bits(word)) {
             return false;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
@@ -137,7 +139,7 @@ impl Worker {
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
         let is_absent = word & (ABSENT | DEAD) == ABSENT;
-        let is_closed = self.log.is_closed(stamp);
+        let is_closed = early || self.log.is_closed(stamp);
         let mut gone = false;
         if is_absent && is_closed {
             self.scratch.clear();
@@ -145,7 +147,9 @@ impl Worker {
             let hash = self.store.hash(absent.table, &self.scratch);
             // A cell that is not in the index yet is looked after by whoever is adding it.
             gone = table.index.remove(self.number, hash, absent.cell, || {
-                table.raise_floor(hash, stamp.gsn());
+                if !is_planted(Bug::FloorNotRaised) {
+                    table.raise_floor(hash, stamp.gsn());
+                }
                 cell.kill();
             });
         }

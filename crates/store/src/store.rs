@@ -363,19 +363,13 @@ impl Store {
     }
 
     pub(crate) fn image<'a>(
-        &'a self,
+        &self,
         table: &Table,
         key: &'a [u8],
         value: crate::ValueRef<'a>,
     ) -> RecordImage<'a> {
-        RecordImage {
-            table: table.id.0,
-            generation: table.generation,
-            hash: self.hash(table.id, key),
-            key,
-            value,
-            memory: &self.memory,
-        }
+        let hash = self.hash(table.id, key);
+        RecordImage::new(table.id.0, table.generation, hash, key, value)
     }
 
     fn walk_cells(

@@ -135,10 +135,10 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The blocks of a large value.
-    pub(crate) fn blob(&self) -> Option<Blob> {
+    /// The blocks of a large value, and where they live.
+    pub(crate) fn large_in(&self) -> Option<(&'a Memory, Blob)> {
         match self.place {
-            Place::Large { blob, .. } => Some(blob),
+            Place::Large { memory, blob } => Some((memory, blob)),
             _ => None,
         }
     }

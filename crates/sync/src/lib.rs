@@ -7,6 +7,7 @@ pub mod atomic;
 pub mod lock_word;
 mod mutex;
 mod padded;
+pub mod planted;
 mod wait;
 mod windows;
 

@@ -83,6 +83,8 @@ pub(super) struct Queue {
     progress: Arc<Progress>,
     block_bytes: usize,
     limit_bytes: usize,
+    /// Above this the walk waits: enough to keep the writers busy, and no more.
+    walk_bytes: usize,
     state: Mutex<State>,
     /// There is an item, or there will be no more.
     filled: Condvar,
@@ -114,6 +116,8 @@ impl Queue {
             progress,
             block_bytes,
             limit_bytes: config.pool_bytes_max,
+            walk_bytes: (config.pool_bytes_max / 2)
+                .min(4 * config.write_bytes * config.parts.max(1) as usize),
             state: Mutex::new(State {
                 empty: empty.collect(),
                 ..State::default()
@@ -150,7 +154,7 @@ impl Queue {
     pub(super) fn demand(&self) -> Demand {
         if self.has_failed() {
             Demand::GiveUp
-        } else if self.bytes.load(Relaxed) > self.limit_bytes / 2 {
+        } else if self.bytes.load(Relaxed) > self.walk_bytes {
             Demand::Wait
         } else {
             Demand::Go

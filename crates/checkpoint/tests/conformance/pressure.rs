@@ -116,6 +116,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         gate: gate.clone(),
     });
     world.config.pool_bytes_max = 256 << 10;
+    world.config.write_bytes = 64 << 10;
     world.config.parts = 1;
     let mut worker = world.worker(0);
     for number in 0..KEYS {

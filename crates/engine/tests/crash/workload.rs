@@ -226,14 +226,20 @@ impl Workload {
                 put_mark(tx, &player.mark, id, &mut done)?;
             }
             // With all locks held what was read cannot change; only a flush of tables asks nobody.
-            done.stale = done.reads.iter().any(|(key, value)| self.history.value(key) != value.as_ref());
+            done.stale = done
+                .reads
+                .iter()
+                .any(|(key, value)| self.history.value(key) != value.as_ref());
             Ok(())
         });
         let (stale, wrote) = (done.stale, !done.writes.is_empty());
         let committed = self.note(&mut player, id, done);
         let result = match result {
             Ok(()) => {
-                assert!(!stale, "committed, though a flush of tables took away what it had read");
+                assert!(
+                    !stale,
+                    "committed, though a flush of tables took away what it had read"
+                );
                 assert!(committed, "transact returned Ok, but its mark is not there");
                 self.answer(&mut player);
                 Ok(())
@@ -267,7 +273,16 @@ impl Workload {
             player.unanswered.extend(needs);
             return false;
         };
-        self.record(player, id, seen.stamp, Done { needs, writes, ..Done::default() });
+        self.record(
+            player,
+            id,
+            seen.stamp,
+            Done {
+                needs,
+                writes,
+                ..Done::default()
+            },
+        );
         true
     }
 

@@ -10,6 +10,7 @@ use stillpoint_format::log::{
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::DIRECT_ALIGN;
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::closing::{Closing, Named};
 use crate::error::JournalError;
@@ -232,7 +233,11 @@ impl Appender {
             };
             return Err(Obstacle::Error(unknown));
         }
-        let closed = closing.closed(log);
+        let closed = if is_planted(Bug::NamesOnlyUnflushed) {
+            closing.flushed(log)
+        } else {
+            closing.closed(log)
+        };
         let covered = &mut self.covered[usize::from(log)];
         if stamp.gsn() <= closed {
             *covered = closed;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stillpoint_format::log::BatchPlace;
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, DiskResult, OpenMode};
+use stillpoint_sync::planted::{Bug, is_planted};
 
 use super::append::Batch;
 use crate::closing::Named;
@@ -114,7 +115,7 @@ impl Writer {
             file.sync()?;
         }
         self.file.sync()?;
-        if self.names_dirty {
+        if self.names_dirty && !is_planted(Bug::DirectoryNotFlushed) {
             disk.sync_dir(&self.dir)?;
             self.names_dirty = false;
         }

@@ -33,8 +33,10 @@ pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     if !engine.checkpoint_in_background() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
-    ctx.client.awaited_save =
-        Some(AwaitedSave { published: now.published, failures: now.failures });
+    ctx.client.awaited_save = Some(AwaitedSave {
+        published: now.published,
+        failures: now.failures,
+    });
     Ok(())
 }
 
@@ -174,7 +176,9 @@ fn check_local(ctx: &Ctx<'_>) -> CmdResult {
     if ctx.client.info.address.ip().to_canonical().is_loopback() {
         return Ok(());
     }
-    Err(CmdError::fixed("ERR DEBUG command not allowed from another machine"))
+    Err(CmdError::fixed(
+        "ERR DEBUG command not allowed from another machine",
+    ))
 }
 
 pub(crate) fn debug_sleep(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {

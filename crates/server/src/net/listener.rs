@@ -97,3 +97,24 @@ fn keep_alive(stream: &TcpStream, seconds: u32) {
 fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_local() {
+        for (address, local) in [
+            ("127.0.0.1:1", true),
+            ("127.8.8.8:1", true),
+            ("[::1]:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("10.0.0.1:1", false),
+            ("[::ffff:10.0.0.1]:1", false),
+            ("0.0.0.0:1", false),
+        ] {
+            let parsed: SocketAddr = address.parse().expect("an address");
+            assert_eq!(is_local(parsed), local, "{address}");
+        }
+    }
+}

@@ -427,14 +427,19 @@ impl Worker {
 
     /// Answers a client whose `SAVE` has come to its end.
     fn settle_save(&mut self, id: usize) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        let Some(awaited) = conn.client.awaited_save else { return };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let Some(awaited) = conn.client.awaited_save else {
+            return;
+        };
         let now = self.shared.databases.engine.stats().checkpoints;
         if now.published > awaited.published {
             conn.reply.ok();
         } else if now.failures > awaited.failures {
             let why = now.last_error.unwrap_or_default();
-            conn.reply.error(&format!("ERR {}", quoted(why.as_bytes(), 512)));
+            conn.reply
+                .error(&format!("ERR {}", quoted(why.as_bytes(), 512)));
         } else {
             return;
         }

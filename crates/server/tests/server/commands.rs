@@ -206,3 +206,25 @@ fn memory_beyond_the_limit_refuses_writes_only() {
     assert_eq!(c.call(&["GET", "k"]), Value::bulk("v"));
     assert_eq!(c.call(&["DEL", "k"]), Value::Int(1));
 }
+
+#[test]
+fn save_makes_only_its_own_client_wait() {
+    let server = TestServer::start();
+    let (mut saver, mut other) = (server.client(), server.client());
+    for i in 0..100 {
+        other.call(&["SET", &format!("k{i}"), "v"]);
+    }
+    saver.send(&[b"SAVE"]);
+    saver.send(&[b"PING"]);
+    for _ in 0..100 {
+        assert_eq!(other.call(&["GET", "k1"]), Value::bulk("v"));
+    }
+    assert_eq!(saver.read(), Value::ok());
+    assert_eq!(saver.read().text(), "PONG");
+    assert!(
+        other
+            .call(&["INFO", "persistence"])
+            .text()
+            .contains("rdb_last_bgsave_status:ok")
+    );
+}

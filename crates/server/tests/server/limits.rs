@@ -238,3 +238,46 @@ fn large_values_and_keys_travel_whole() {
     );
     assert_eq!(c.call(&["PING"]).text(), "PONG");
 }
+
+#[test]
+fn a_web_page_cannot_send_commands() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.send_raw(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nSET k evil\r\n");
+    assert!(c.read().text().starts_with("ERR unknown command 'POST'"));
+    assert!(c.is_closed());
+    assert_eq!(server.client().call(&["GET", "k"]), Value::Null);
+}
+
+#[test]
+fn all_clients_together_have_a_limit() {
+    let mut config = config();
+    config.client_memory_bytes = 4 << 20;
+    let server = TestServer::with(config);
+    let mut witness = server.client();
+    let unfinished = [
+        b"*2\r\n$3\r\nGET\r\n$9999999\r\n".to_vec(),
+        vec![b'x'; 600 << 10],
+    ]
+    .concat();
+    let clients: Vec<Client> = (0..40)
+        .map(|_| {
+            let mut c = server.client();
+            c.send_raw(&unfinished);
+            c
+        })
+        .collect();
+    eventually("large clients are turned away", || {
+        let info = witness.call(&["INFO", "stats"]).text();
+        field(&info, "client_query_buffer_limit_disconnections") > 10
+    });
+    let info = witness.call(&["INFO", "memory"]).text();
+    assert!(field(&info, "mem_clients_normal") < 12 << 20, "{info}");
+    drop(clients);
+    eventually("their memory is given back", || {
+        field(
+            &witness.call(&["INFO", "memory"]).text(),
+            "mem_clients_normal",
+        ) < 1 << 20
+    });
+}
