@@ -155,6 +155,7 @@ fn run_phases(
             observer(phase, epoch);
         }
     };
+    store.set_sink(Some(sink.clone()));
     enter(Phase::Prepare);
     let mut quiesced = match cycle.scheme.point_of_consistency() {
         PointOfConsistency::Virtual => None,
@@ -162,7 +163,12 @@ fn run_phases(
             Some(store.driver().quiesce())
         }
     };
-    let meter = Meter::new(cycle.pace, cycle.clock.clone());
+    let pace = match cycle.scheme.point_of_consistency() {
+        // Whoever is stopped wants to go on.
+        PointOfConsistency::PhysicalThroughout => Pace::Unpaced,
+        PointOfConsistency::Virtual | PointOfConsistency::Physical => cycle.pace,
+    };
+    let meter = Meter::new(pace, cycle.clock.clone());
     enter(Phase::Resolve);
     if cycle.scheme.point_of_consistency() == PointOfConsistency::Physical {
         quiesced = None;
@@ -177,8 +183,12 @@ fn run_phases(
     sink.drain();
     let drained_ns = cycle.clock.monotonic_ns();
     store.driver().advance(Phase::Rest);
+    store.set_sink(None);
     cycle.scheme.enter(Phase::Rest, epoch, sink);
     Progress::set(&cycle.progress.phase, Phase::Rest as u64);
+    if let Some(observer) = &cycle.observer {
+        observer(Phase::Rest, epoch);
+    }
     if let Err(error) = walked {
         cycle.scheme.ended(epoch, Outcome::Abandoned);
         return Err(error);

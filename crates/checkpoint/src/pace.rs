@@ -12,7 +12,8 @@ pub enum Pace {
     #[default]
     Unpaced,
     /// At most so many bytes of records per second, hand-outs of the workers included: they are
-    /// never delayed, the walk makes room for them. Zero counts as one.
+    /// never delayed, the walk makes room for them. Zero counts as one. A scheme that stops
+    /// commits during its capture is not paced.
     BytesPerSecond(u64),
 }
 

@@ -307,6 +307,7 @@ impl PartSink {
                 Err(error) => panicked = Some(error),
             }
         }
+        self.queue.free_blocks();
         panicked.map_or(Ok(parts), |error| Err(error.into()))
     }
 }
@@ -377,7 +378,7 @@ fn write_part(queue: &Queue, target: PartTarget) -> Option<Part> {
     if queue.has_failed() {
         return None;
     }
-    match part?.finish() {
+    match part?.finish(queue.progress()) {
         Ok(part) => Some(part),
         Err(error) => {
             queue.fail(error);

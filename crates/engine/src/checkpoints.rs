@@ -403,10 +403,7 @@ fn publish(
     for old in &dropped {
         let _ = stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind);
     }
-    if let Err(error) = shared
-        .journal
-        .release_below(shared.floor, &noted.positions)
-    {
+    if let Err(error) = shared.journal.release_below(shared.floor, &noted.positions) {
         shared.note_failure(error);
     }
     Ok(done)

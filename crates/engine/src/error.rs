@@ -55,7 +55,9 @@ pub enum Error {
     #[error("writing the dump: {0}")]
     Output(std::io::Error),
     /// A new MANIFEST was written, but whether it will be found after a crash is not known.
-    #[error("{source}; the MANIFEST is in doubt and nothing more is acknowledged: end the process, check the disk, and restart to recover what was acknowledged")]
+    #[error(
+        "{source}; the MANIFEST is in doubt and nothing more is acknowledged: end the process, check the disk, and restart to recover what was acknowledged"
+    )]
     ManifestUncertain {
         /// What failed. It is not retried.
         #[source]

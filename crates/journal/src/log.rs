@@ -6,13 +6,14 @@
 //! [`Closing`] before the group lets the next one lead.
 
 mod append;
+mod handoff;
 mod write;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 use stillpoint_format::log::SegmentHeader;
 use stillpoint_format::{Stamp, names};
 use stillpoint_io::{Disk, DiskError};
@@ -26,12 +27,11 @@ use crate::group::GroupCommit;
 use crate::journal::{CommitInput, Config, Environment, JournalStats};
 use crate::segments::{Found, Kept, Segment, Spare, Stock};
 use append::{Appender, Obstacle, Unused};
+use handoff::Handoff;
 use write::{Writer, create_dir, name_segment};
 
 /// How often an append that waits for room looks again, should a wake-up be missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Buffers per log that stay when nothing is going on.
-const FREE_AT_REST: usize = 4;
 
 /// How far a leader goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +68,7 @@ pub(crate) struct Log {
     append: CachePadded<Mutex<Appender>>,
     /// Set while an append may have to wait or be refused, so that the others need not look.
     hindered: CachePadded<AtomicBool>,
-    /// Told whenever a written batch makes room.
-    room: Condvar,
+    handoff: Arc<Handoff>,
     group: GroupCommit,
     writer: Mutex<Writer>,
     failed: OnceLock<JournalError>,
@@ -114,19 +113,21 @@ impl Log {
         let mut kept = found.kept;
         kept.push(keep(&segment));
         let floor = config.floor;
+        let handoff = Arc::new(Handoff::default());
         let appender = Appender::new(
             id,
             config.logs,
             config.batch_bytes,
             floor,
             Arc::clone(&segment),
+            Arc::clone(&handoff),
         );
         Ok(Log {
             id,
             shared: Arc::clone(shared),
             append: CachePadded::new(Mutex::new(appender)),
             hindered: CachePadded::new(AtomicBool::new(false)),
-            room: Condvar::new(),
+            handoff,
             group: GroupCommit::new(),
             writer: Mutex::new(Writer::new(dir, segment, file, floor)),
             failed: OnceLock::new(),
@@ -148,18 +149,18 @@ impl Log {
             if let Some(refused) = &state.refused {
                 return Err(refused.clone());
             }
-            if state.sealed_bytes > self.shared.config.buffer_bytes {
+            if self.handoff.sealed_bytes() > self.shared.config.buffer_bytes {
+                self.hindered.store(true, Ordering::Relaxed);
                 state.waits += 1;
-                state = self.await_room(state)?;
+                drop(state);
+                self.await_room()?;
+                state = self.append.lock();
                 continue;
             }
-            let sealed = state.sealed.len();
+            let batch = state.next_number;
             match state.append(commit, &self.shared.closing) {
                 Ok(gsn) => {
-                    let full = state.sealed.len() != sealed;
-                    if state.sealed_bytes > self.shared.config.buffer_bytes {
-                        self.hindered.store(true, Ordering::Relaxed);
-                    }
+                    let full = state.next_number != batch;
                     drop(state);
                     if full {
                         (background.batch_full)();
@@ -219,19 +220,15 @@ impl Log {
 
     /// Waits until batches have been written, writing them itself if nobody does.
     #[cold]
-    fn await_room<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, Appender>,
-    ) -> Result<MutexGuard<'a, Appender>, JournalError> {
-        while state.sealed_bytes > self.shared.config.buffer_bytes && state.refused.is_none() {
-            drop(state);
-            let led = self.group.try_lead(|| self.lead(Reach::Write))?;
-            state = self.append.lock();
-            if !led && state.sealed_bytes > self.shared.config.buffer_bytes {
-                self.room.wait_for(&mut state, LOOK_AGAIN);
+    fn await_room(&self) -> Result<(), JournalError> {
+        let limit = self.shared.config.buffer_bytes;
+        while self.handoff.sealed_bytes() > limit {
+            self.health()?;
+            if !self.group.try_lead(|| self.lead(Reach::Write))? {
+                self.handoff.wait_for_room(limit, LOOK_AGAIN);
             }
         }
-        Ok(state)
+        Ok(())
     }
 
     /// Waits until an append would not have to; refuses what an append would refuse.
@@ -247,11 +244,11 @@ impl Log {
 
     #[cold]
     fn admit_hindered(&self) -> Result<(), JournalError> {
-        let mut state = self.append.lock();
-        if state.sealed_bytes > self.shared.config.buffer_bytes {
-            state.waits += 1;
-            state = self.await_room(state)?;
+        if self.handoff.sealed_bytes() > self.shared.config.buffer_bytes {
+            self.append.lock().waits += 1;
+            self.await_room()?;
         }
+        let mut state = self.append.lock();
         if let Some(refused) = &state.refused {
             return Err(refused.clone());
         }
@@ -281,17 +278,19 @@ impl Log {
         )
     }
 
+    /// True if full batches wait to be written.
+    pub(crate) fn has_work(&self) -> bool {
+        self.handoff.sealed_bytes() > 0 && self.failed.get().is_none()
+    }
+
     /// Hands full batches to the disk, if nobody is at it.
     pub(crate) fn write_out(&self) -> Result<(), JournalError> {
-        self.health()?;
         self.group.try_lead(|| self.lead(Reach::Write)).map(|_| ())
     }
 
     /// Gives buffers back that a burst has left.
     pub(crate) fn trim(&self) {
-        let mut state = self.append.lock();
-        let keep = FREE_AT_REST.max(state.free.len() / 2);
-        state.free.truncate(keep);
+        self.handoff.trim();
     }
 
     /// The first failure, if there was one.
@@ -305,7 +304,7 @@ impl Log {
     pub(crate) fn refuse(&self, error: JournalError) {
         self.append.lock().refused.get_or_insert(error);
         self.hindered.store(true, Ordering::Relaxed);
-        self.room.notify_all();
+        self.handoff.wake_all();
     }
 
     /// The leader's turn. A failure is final for this log.
@@ -340,13 +339,10 @@ impl Log {
     fn write_and_flush(&self, writer: &mut Writer, reach: Reach) -> Result<(), DiskError> {
         let disk = &*self.shared.disk;
         let free_max = self.shared.config.buffer_bytes / self.shared.config.batch_bytes + 2;
-        {
-            let mut state = self.append.lock();
-            if reach == Reach::Flush {
-                state.seal();
-            }
-            std::mem::swap(&mut state.sealed, &mut writer.queue);
+        if reach == Reach::Flush {
+            self.append.lock().seal();
         }
+        self.handoff.take_sealed(&mut writer.queue);
         while let Some(mut batch) = writer.queue.pop_front() {
             let records = batch.builder.bytes();
             let written = writer.write(disk, &mut batch)?;
@@ -354,8 +350,7 @@ impl Log {
             self.counts
                 .written_bytes
                 .fetch_add(written, Ordering::Relaxed);
-            self.append.lock().recycle(batch, records, free_max);
-            self.room.notify_all();
+            self.handoff.recycle(batch, records, free_max);
         }
         self.counts
             .writer_bytes

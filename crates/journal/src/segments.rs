@@ -219,13 +219,15 @@ impl Stock {
         }
     }
 
+    /// True if fewer segments are prepared than should be.
+    pub(crate) fn is_short(&self) -> bool {
+        let whole = |spare: &&Spare| spare.bytes >= self.segment_bytes;
+        self.shelf.lock().ready.iter().filter(whole).count() < self.ahead
+    }
+
     /// Prepares what is missing. Returns false if the disk refused.
     pub(crate) fn fill(&self) -> bool {
-        loop {
-            let whole = |spare: &&Spare| spare.bytes >= self.segment_bytes;
-            if self.shelf.lock().ready.iter().filter(whole).count() >= self.ahead {
-                return true;
-            }
+        while self.is_short() {
             match self.prepare(self.segment_bytes) {
                 Ok(spare) => self.put(spare),
                 Err(error) => {
@@ -235,6 +237,7 @@ impl Stock {
                 }
             }
         }
+        true
     }
 
     /// Why nothing can be prepared at present, unless something is ready.

@@ -1,12 +1,16 @@
-//! The background threads: one flushes, one prepares segments.
+//! How the background threads are woken and ended.
 
 use std::time::Duration;
 
+use stillpoint_sync::CachePadded;
+use stillpoint_sync::atomic::{AtomicBool, Ordering};
+
 use crate::monitor::Monitor;
 
-/// How a thread is woken and ended.
+/// Wakes one thread. Telling a thread that is awake costs one load.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
+    asleep: CachePadded<AtomicBool>,
     state: Monitor<State>,
 }
 
@@ -26,14 +30,19 @@ pub(crate) enum Wake {
 }
 
 impl Signal {
-    /// There is work.
+    /// There is work. The caller has made it visible before, with SeqCst.
+    #[inline]
     pub(crate) fn work(&self) {
-        let mut state = self.state.lock();
-        if !state.work {
-            state.work = true;
-            drop(state);
-            self.state.notify_all();
+        // SeqCst: either this sees the thread asleep, or the thread's last look sees the work.
+        if self.asleep.load(Ordering::SeqCst) {
+            self.wake();
         }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.state.lock().work = true;
+        self.state.notify_all();
     }
 
     /// The thread shall end.
@@ -42,13 +51,27 @@ impl Signal {
         self.state.notify_all();
     }
 
-    /// Waits for work, at most for `timeout`.
-    pub(crate) fn wait(&self, timeout: Duration) -> Wake {
+    /// Sleeps for at most `timeout`, or until there is work. `idle` is the last look: false
+    /// if there is work already.
+    pub(crate) fn wait(&self, timeout: Duration, idle: impl Fn() -> bool) -> Wake {
+        self.asleep.store(true, Ordering::SeqCst);
         let mut state = self.state.lock();
-        if !state.work && !state.stop {
+        if !state.work && !state.stop && idle() {
             state = self.state.wait_for(state, timeout);
         }
         state.work = false;
+        let wake = if state.stop { Wake::Stop } else { Wake::Work };
+        drop(state);
+        self.asleep.store(false, Ordering::SeqCst);
+        wake
+    }
+
+    /// Sleeps for `time`, whatever work comes; only the end interrupts it.
+    pub(crate) fn pause(&self, time: Duration) -> Wake {
+        let mut state = self.state.lock();
+        if !state.stop {
+            state = self.state.wait_for(state, time);
+        }
         if state.stop { Wake::Stop } else { Wake::Work }
     }
 }

@@ -2,7 +2,7 @@ use stillpoint_sync::atomic::AtomicU64;
 
 /// The size of the huge pages that regions ask for (small in the models, whose words are dear).
 pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) {
-    2 << 10
+    1 << 10
 } else {
     2 << 20
 };

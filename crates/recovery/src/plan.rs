@@ -54,7 +54,9 @@ pub fn plan(
             progress,
         },
     )?;
-    if let Some(latest) = manifest.incarnations.last_mut() {
+    if let Some(latest) = manifest.incarnations.last_mut()
+        && !is_planted(Bug::CutNotRecorded)
+    {
         latest.cut = Some(logs.cut());
     }
     let incarnation = manifest
@@ -67,14 +69,9 @@ pub fn plan(
         .map(|c| c.gsn_floor)
         .max()
         .unwrap_or(0);
-    let mut gsn_max = logs.gsn_max();
-    if is_planted(Bug::FloorOfWhatWasKept) {
-        let floors = manifest.incarnations.iter().map(|of| of.gsn_floor);
-        gsn_max = floors.chain(logs.cut().iter().map(|of| of.gsn)).max().unwrap_or(0);
-    }
     Ok(Plan {
         incarnation,
-        gsn_floor: gsn_max.max(checkpoint_floor),
+        gsn_floor: logs.gsn_max().max(checkpoint_floor),
         epoch: manifest.next_epoch,
         manifest,
         logs,
@@ -96,6 +93,9 @@ impl Plan {
     /// # Errors
     /// The disk's. It can be begun again.
     pub fn trim(&self) -> Result<(), RecoveryError> {
+        if is_planted(Bug::CutNotRecorded) {
+            return Ok(());
+        }
         Ok(self.logs.trim()?)
     }
 

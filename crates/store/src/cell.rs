@@ -190,7 +190,11 @@ impl<'a> Cell<'a> {
     #[inline]
     pub(crate) fn record(self) -> Record<'a> {
         let copy = &self.words[HEADER_WORDS + self.key_area()..];
-        Record { words: self.words, copy, memory: self.memory }
+        Record {
+            words: self.words,
+            copy,
+            memory: self.memory,
+        }
     }
 
     /// Where the record is, for finding it again while it is locked.
@@ -311,7 +315,11 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn at(memory: &'a Memory, place: Place) -> Self {
         let words = memory.arena.span(place.start, place.len as usize);
-        Self { words, copy: &words[place.copy as usize..], memory }
+        Self {
+            words,
+            copy: &words[place.copy as usize..],
+            memory,
+        }
     }
 
     #[inline]

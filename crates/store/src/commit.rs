@@ -19,6 +19,7 @@ use crate::locking::LockState;
 use crate::pending::{NONE, OpKind};
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
+use crate::policy::{NoSink, Sink};
 use crate::stamp::ABSENT;
 use crate::store::{MARK, mark_of};
 use crate::worker::Worker;
@@ -73,7 +74,7 @@ impl Worker {
         }
         self.prepare(phase)?;
         if phase.is_capturing() && self.hands_out(phase) {
-            self.store.policy().before_hand_outs(self.number);
+            self.begin_hand_outs(phase);
         }
         let Self {
             keys,
@@ -333,6 +334,25 @@ impl Worker {
         self.store.marks() && self.written.iter().any(is_unmarked)
     }
 
+    /// Knows the sink of the present checkpoint, and waits until it has room.
+    #[cold]
+    fn begin_hand_outs(&mut self, phase: PhaseWord) {
+        if self
+            .sink
+            .as_ref()
+            .is_none_or(|(epoch, _)| *epoch != phase.epoch())
+        {
+            self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
+        }
+        self.store
+            .policy()
+            .before_hand_outs(self.number, self.present_sink());
+    }
+
+    fn present_sink(&self) -> &dyn Sink {
+        self.sink.as_ref().map_or(&NoSink, |(_, sink)| &**sink)
+    }
+
     /// The first commit after the point of consistency that changes this record: the checkpoint
     /// gets the old value, unless the capture was here before.
     #[cold]
@@ -353,7 +373,8 @@ impl Worker {
                 .get(self.keys.keys[index].table)
                 .expect("checked");
             let image = self.store.image(table, self.keys.key(index), value);
-            self.store.policy().before_first_write(self.number, &image);
+            let policy = self.store.policy();
+            policy.before_first_write(self.number, &image, self.present_sink());
         }
         lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
     }
@@ -362,7 +383,11 @@ impl Worker {
     fn breaks_first_write(&self, slot: usize, first: u32) -> bool {
         let driver = self.store.driver();
         let was_absent = self.held[slot].stamp_word & ABSENT != 0;
-        let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
+        let deletes = || {
+            self.pending
+                .op(first)
+                .is_some_and(|op| op.kind == OpKind::Delete)
+        };
         driver.has_planted(Bug::InsertWithoutMark) && was_absent
             || driver.has_planted(Bug::DeleteWithoutHandOut) && deletes()
     }

@@ -126,7 +126,9 @@ impl Index {
             // Whoever is about to insert waits for a bucket and then sees the new state.
             let buckets = || (0..1 << LEVEL_MIN).map(|number| self.bucket(number));
             buckets().for_each(|bucket| self.lock_bucket(bucket));
-            let mut slots = buckets().flat_map(|bucket| self.chain(bucket)).flat_map(|b| &b[1..]);
+            let mut slots = buckets()
+                .flat_map(|bucket| self.chain(bucket))
+                .flat_map(|b| &b[1..]);
             if slots.all(|slot| slot.load(Relaxed) == 0) {
                 self.state.store(self.state_for(entries), Release);
             }
@@ -508,7 +510,10 @@ mod tests {
     fn colliding_hashes_go_to_overflow_buckets() {
         let index = Index::new().expect("address space");
         for key in 1..=1000 {
-            assert_eq!(index.insert(0, 42, key, |cell| cell == key, || {}), Inserted::New);
+            assert_eq!(
+                index.insert(0, 42, key, |cell| cell == key, || {}),
+                Inserted::New
+            );
         }
         for key in 1..=1000 {
             assert_eq!(index.find(42, |cell| cell == key), Some(key));

@@ -383,7 +383,12 @@ impl Worker {
                 cell.has_key(key) && !cell.is_dead()
             },
             // The key may have come and gone since the cell was made.
-            || store.cell(number).record().end_delete(table.floor_stamp(declared.hash)),
+            || {
+                store
+                    .cell(number)
+                    .record()
+                    .end_delete(table.floor_stamp(declared.hash))
+            },
         );
         match inserted {
             Inserted::New => Ok(number),
@@ -416,14 +421,16 @@ impl Worker {
         }
         let arena = &self.store.memory().arena;
         let bytes = cell_bytes(key.len(), value_len, 1);
-        let number = self
-            .cache
-            .allocate(arena, table.owner, kind, bytes)?;
+        let number = self.cache.allocate(arena, table.owner, kind, bytes)?;
         let (code, block_bytes) = Cell::key_code_for(key);
         let block = match block_bytes {
             None => 0,
             Some(bytes) => {
-                let kind = if kind == Kind::Lock { Kind::LockKey } else { Kind::Block };
+                let kind = if kind == Kind::Lock {
+                    Kind::LockKey
+                } else {
+                    Kind::Block
+                };
                 let bytes = bytes.next_multiple_of(8);
                 match self.cache.allocate(arena, table.owner, kind, bytes) {
                     Ok(block) => block,

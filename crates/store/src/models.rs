@@ -67,7 +67,11 @@ fn the_index_loses_nothing_while_it_grows() {
                     break;
                 }
             }
-            assert_eq!(seen & 0x1fe, 0x1fe, "the scan missed what was there all the time");
+            assert_eq!(
+                seen & 0x1fe,
+                0x1fe,
+                "the scan missed what was there all the time"
+            );
         });
         for writer in writers {
             writer.join().expect("no panic");
@@ -155,7 +159,10 @@ fn a_read_without_lock_is_never_torn() {
                     }
                     Glance::Other => panic!("the cell is the key's"),
                 };
-                assert!(gsn >= last && gsn >= least, "{gsn} after {last} and {least}");
+                assert!(
+                    gsn >= last && gsn >= least,
+                    "{gsn} after {last} and {least}"
+                );
                 last = gsn;
             }
         });
@@ -164,9 +171,8 @@ fn a_read_without_lock_is_never_torn() {
             let cell = Cell::new(&memory, number).record();
             let old = cell.blob();
             let value = [gsn as u8; 24];
-            let large = (gsn % 4 == 3).then(|| {
-                blob::create(&memory, &mut cache, 1, &value).expect("room")
-            });
+            let large =
+                (gsn % 4 == 3).then(|| blob::create(&memory, &mut cache, 1, &value).expect("room"));
             cell.begin_write();
             stillpoint_sync::atomic::fence(stillpoint_sync::atomic::Ordering::Release);
             match (gsn % 4, large) {

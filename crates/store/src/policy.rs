@@ -30,15 +30,15 @@ pub trait CellPolicy: Send + Sync {
 
     /// Called by a commit that will hand out old values, before it has changed anything: the place
     /// to wait until there is room for them. All of the transaction's locks are held.
-    fn before_hand_outs(&self, worker: usize) {
-        let _ = worker;
+    fn before_hand_outs(&self, worker: usize, sink: &dyn Sink) {
+        sink.wait_for_room(worker);
     }
 
     /// The old value of a record that is about to be changed by the first commit after the point
     /// of consistency, and was not captured yet. Called with all of the transaction's locks and the
     /// record's latch held: short, and never waiting for a transaction. `worker` is the number of
-    /// the committing worker.
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>);
+    /// the committing worker, and its lane of `sink`, which takes the present checkpoint.
+    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink);
 }
 
 /// A checkpoint scheme: what it does on entering a phase. The driver moves the phases and owns the
@@ -121,6 +121,15 @@ pub trait Sink: Send + Sync {
     fn drain(&self) {}
 }
 
+/// Where hand-outs go while no sink is set: nowhere. A scheme that wants them has one set.
+pub(crate) struct NoSink;
+
+impl Sink for NoSink {
+    fn emit(&self, _: usize, _: &RecordImage<'_>) {
+        debug_assert!(false, "a hand-out outside of a checkpoint");
+    }
+}
+
 /// What a sink asks of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
@@ -157,13 +166,7 @@ pub struct KeptValue {
 
 impl<'a> RecordImage<'a> {
     /// The image of a record whose value is held elsewhere than in a cell.
-    pub fn new(
-        table: u16,
-        generation: u32,
-        hash: u64,
-        key: &'a [u8],
-        value: ValueRef<'a>,
-    ) -> Self {
+    pub fn new(table: u16, generation: u32, hash: u64, key: &'a [u8], value: ValueRef<'a>) -> Self {
         Self {
             table,
             generation,
@@ -221,5 +224,5 @@ impl CellPolicy for NoPolicy {
     fn wants_first_writes(&self) -> bool {
         false
     }
-    fn before_first_write(&self, _: usize, _: &RecordImage<'_>) {}
+    fn before_first_write(&self, _: usize, _: &RecordImage<'_>, _: &dyn Sink) {}
 }

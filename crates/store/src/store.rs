@@ -14,7 +14,7 @@ use crate::blob;
 use crate::cell::Cell;
 use crate::phase::PhaseDriver;
 use crate::planted::Bug;
-use crate::policy::{Capture, CellPolicy, KeptValue, RecordImage};
+use crate::policy::{Capture, CellPolicy, KeptValue, RecordImage, Sink};
 use crate::reclaim::Absent;
 use crate::table::{Table, TableId};
 
@@ -76,6 +76,8 @@ pub struct Store {
     driver: PhaseDriver,
     hasher: KeyHasher,
     policy: Arc<dyn CellPolicy>,
+    /// What takes the hand-outs of the present checkpoint.
+    sink: Mutex<Option<Arc<dyn Sink>>>,
     marks: bool,
     tables: RwLock<Vec<Option<Arc<Table>>>>,
     /// Grows with every change of `tables`; workers keep a copy of the tables of one version.
@@ -111,6 +113,7 @@ impl Store {
             hasher: KeyHasher::new(config.hash_seed),
             marks: policy.wants_first_writes(),
             policy,
+            sink: Mutex::default(),
             tables: RwLock::default(),
             catalog_version: CachePadded::new(AtomicU64::new(0)),
             owners: Mutex::default(),
@@ -138,6 +141,16 @@ impl Store {
 
     pub(crate) fn policy(&self) -> &dyn CellPolicy {
         &*self.policy
+    }
+
+    /// Sets the sink that takes what workers hand out: from before [`Phase::Prepare`](crate::Phase)
+    /// until [`Phase::Rest`](crate::Phase) has begun again.
+    pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
+        *self.sink.lock() = sink;
+    }
+
+    pub(crate) fn sink(&self) -> Option<Arc<dyn Sink>> {
+        self.sink.lock().clone()
     }
 
     #[inline]

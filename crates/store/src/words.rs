@@ -24,7 +24,9 @@ pub(crate) fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
         words[index].store(new, Relaxed);
         return;
     }
-    let [low, high] = &words[index..index + 2] else { unreachable!("two words") };
+    let [low, high] = &words[index..index + 2] else {
+        unreachable!("two words")
+    };
     let kept = (1 << shift) - 1;
     low.store(low.load(Relaxed) & kept | new << shift, Relaxed);
     high.store(high.load(Relaxed) & !kept | new >> (64 - shift), Relaxed);
@@ -43,7 +45,10 @@ fn write_any(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let tail = whole.remainder();
     let count = whole.len();
     for (word, chunk) in words[index..index + count].iter().zip(whole) {
-        word.store(u64::from_le_bytes(chunk.try_into().expect("eight bytes")), Relaxed);
+        word.store(
+            u64::from_le_bytes(chunk.try_into().expect("eight bytes")),
+            Relaxed,
+        );
     }
     if !tail.is_empty() {
         merge(&words[index + count], 0, tail);
@@ -90,10 +95,7 @@ pub(crate) fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
     let whole = rest.len() / 8;
     let (body, tail) = rest.split_at_mut(whole * 8);
-    for (chunk, word) in body
-        .chunks_exact_mut(8)
-        .zip(&words[index..index + whole])
-    {
+    for (chunk, word) in body.chunks_exact_mut(8).zip(&words[index..index + whole]) {
         chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
     }
     if !tail.is_empty() {

@@ -17,6 +17,7 @@ use crate::locking::Held;
 use crate::pending::Pending;
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
+use crate::policy::Sink;
 use crate::reclaim::Reclaim;
 use crate::store::Store;
 use crate::table::{Table, TableId};
@@ -99,6 +100,8 @@ pub struct Worker {
     /// Window slot, and the number by which schemes know the worker.
     pub(crate) number: usize,
     pub(crate) in_window: bool,
+    /// The sink of the checkpoint that began this epoch, once the worker has handed something out.
+    pub(crate) sink: Option<(u64, Arc<dyn Sink>)>,
     /// The phase in which the transaction began, if a planted bug asks for it.
     pub(crate) begun: PhaseWord,
     pub(crate) log: Box<dyn CommitLog>,
@@ -146,6 +149,7 @@ impl Worker {
             store,
             number,
             in_window: false,
+            sink: None,
             begun,
             log,
             tables: Tables { version, tables },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellPolicy, KeptValue, KeySet, Mode, NoLog, Procedure, RecordImage, Slot, Stamp, Store,
+    CellPolicy, KeptValue, KeySet, Mode, NoLog, Procedure, RecordImage, Sink, Slot, Stamp, Store,
     TableId, Tx, TxError, Worker,
 };
 
@@ -146,7 +146,9 @@ fn audit(worker: &mut Worker, accounts: u64, declared: bool, total: u64) {
         let keys = (0..accounts).map(|key| (T, account(key), Mode::Read));
         let keys = keys.collect();
         let body = |tx: &mut Tx<'_>| {
-            sum = (0..accounts as u32).map(|slot| balance(tx, Slot(slot))).sum();
+            sum = (0..accounts as u32)
+                .map(|slot| balance(tx, Slot(slot)))
+                .sum();
             Ok(())
         };
         worker.execute(&mut [Declared { keys, body }][..]);
@@ -188,7 +190,8 @@ fn few_keys_and_many_hands_make_progress() {
         together(works.collect());
         let mut worker = worker_of(&store);
         for key in 0..keys {
-            let found = worker.transact(|tx| Ok(tx.get(T, &account(key))?.and_then(|v| v.u64_at(0))));
+            let found =
+                worker.transact(|tx| Ok(tx.get(T, &account(key))?.and_then(|v| v.u64_at(0))));
             let found = found.expect("it commits").expect("it was counted");
             assert_eq!(found, threads * turns);
         }
@@ -202,7 +205,10 @@ fn bump_all(worker: &mut Worker, random: &mut Random, order: &[u64]) {
         tx.put_slot(slot, 0, &(now.unwrap_or(0) + 1).to_le_bytes())
     };
     if random.one_in(2) {
-        let mut keys: Vec<_> = order.iter().map(|key| (T, account(*key), Mode::Write)).collect();
+        let mut keys: Vec<_> = order
+            .iter()
+            .map(|key| (T, account(*key), Mode::Write))
+            .collect();
         // The first one is declared again for reading: the same record.
         keys.push((T, account(order[0]), Mode::Read));
         let count = order.len() as u32;
@@ -306,7 +312,10 @@ fn reads_without_locks_see_whole_values_that_never_go_back() {
 fn keys_that_come_and_go_never_go_back_and_leave_nothing() {
     for_seeds(3, |seed| {
         let store = store_of(1 << 30, 8, seed);
-        let (state, closed) = (Arc::<Mutex<LogState>>::default(), Arc::new(AtomicU64::new(0)));
+        let (state, closed) = (
+            Arc::<Mutex<LogState>>::default(),
+            Arc::new(AtomicU64::new(0)),
+        );
         let turns = env_or("STORE_TEST_TRANSACTIONS", 5_000);
         let keys = [3, 40, 1000][seed as usize % 3];
         let works = (0..4u8).map(|number| {
@@ -411,14 +420,19 @@ fn the_index_grows_under_load() {
                 }
             }
             let missed = seen.iter().position(|seen| !seen);
-            assert_eq!(missed, None, "a scan missed a key that was there all the time");
+            assert_eq!(
+                missed, None,
+                "a scan missed a key that was there all the time"
+            );
         }
     }));
     together(works);
     let mut seen = 0;
     let mut cursor = 0;
     loop {
-        cursor = worker.scan(T, cursor, 1_000, &mut |_, _| seen += 1).expect("a table");
+        cursor = worker
+            .scan(T, cursor, 1_000, &mut |_, _| seen += 1)
+            .expect("a table");
         if cursor == 0 {
             break;
         }
@@ -503,7 +517,9 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
         2 => {
             let value = whole(turn, len);
             let keys = [(U, &a), (T, &a), (U, &b)];
-            let keys = keys.map(|(table, key)| (table, key.clone(), Mode::Write)).to_vec();
+            let keys = keys
+                .map(|(table, key)| (table, key.clone(), Mode::Write))
+                .to_vec();
             let body = |tx: &mut Tx<'_>| {
                 let delete = turn.is_multiple_of(5);
                 for slot in 0..3 {
@@ -541,7 +557,7 @@ impl CellPolicy for Keeper {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, _: usize, record: &RecordImage<'_>) {
+    fn before_first_write(&self, _: usize, record: &RecordImage<'_>, _: &dyn Sink) {
         if let Some(kept) = record.keep_large() {
             self.kept.lock().push((kept, record.value.to_vec()));
         }
@@ -600,7 +616,9 @@ fn large_values_are_kept_and_freed() {
     // Everything comes back: the limit's worth of new values fits where the old ones were.
     let mut worker = worker_of(&store);
     for key in 0..6 {
-        worker.transact(|tx| tx.delete(T, &account(key))).expect("a deletion");
+        worker
+            .transact(|tx| tx.delete(T, &account(key)))
+            .expect("a deletion");
     }
     drop(worker);
     let held = store.held_bytes();
@@ -609,5 +627,9 @@ fn large_values_are_kept_and_freed() {
         let put = worker.transact(|tx| tx.put(T, &account(key), 0, &whole(key, 600_000)));
         put.expect("memory");
     }
-    assert!(store.held_bytes() <= held + (4 << 20), "{held} then {}", store.held_bytes());
+    assert!(
+        store.held_bytes() <= held + (4 << 20),
+        "{held} then {}",
+        store.held_bytes()
+    );
 }

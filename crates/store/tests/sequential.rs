@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    CheckingLog, Contents, Gathered, Key, LogState, Random, Value, assert_same, brief, contents_of, env_or,
-    for_seeds, store_with, walk,
+    CheckingLog, Contents, Gathered, Key, LogState, Random, Value, assert_same, brief, contents_of,
+    env_or, for_seeds, store_with, walk,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

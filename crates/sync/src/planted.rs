@@ -11,9 +11,9 @@ pub enum Bug {
     /// A record names what is not flushed, instead of what is not closed: what it rests on is
     /// flushed, but hangs on something that is not (two hops).
     NamesOnlyUnflushed = 1,
-    /// The next incarnation begins above what was kept, instead of what was seen: a dropped record
-    /// meets its missing dependency later (the second crash).
-    FloorOfWhatWasKept = 2,
+    /// Recovery neither records its cut nor removes what lies beyond it: what it has dropped comes
+    /// back (the second crash).
+    CutNotRecorded = 2,
     /// A commit is acknowledged before its log is flushed.
     AnswersBeforeFlush = 3,
     /// A commit is acknowledged when its own log is flushed, whatever it rests on.
@@ -44,7 +44,7 @@ impl Bug {
     /// Every one.
     pub const ALL: [Self; 14] = [
         Self::NamesOnlyUnflushed,
-        Self::FloorOfWhatWasKept,
+        Self::CutNotRecorded,
         Self::AnswersBeforeFlush,
         Self::AnswersWhenFlushed,
         Self::AnswersReadsAtOnce,

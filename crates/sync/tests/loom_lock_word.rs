@@ -42,7 +42,10 @@ impl Guarded {
         let before = lock_word::latch(&self.word);
         assert_eq!(before, word, "it was not latched");
         lock_word::unlatch(&self.word, status);
-        assert_eq!(lock_word::try_exclusive(&self.word, Priority::DECLARED), Ok(()));
+        assert_eq!(
+            lock_word::try_exclusive(&self.word, Priority::DECLARED),
+            Ok(())
+        );
     }
 }
 

@@ -9,9 +9,9 @@
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
+use stillpoint_sync::Windows;
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
 use stillpoint_sync::lock_word::{self, Priority};
-use stillpoint_sync::Windows;
 
 const REST: u64 = 0;
 const RESOLVE: u64 = 2;
@@ -87,7 +87,9 @@ impl World {
             assert!(!is_before || !marked, "captured before its last commit");
             let add = if is_before { 1 } else { 100 };
             // SAFETY: as in `value`.
-            self.records[at].value.with_mut(|value| unsafe { *value += add });
+            self.records[at]
+                .value
+                .with_mut(|value| unsafe { *value += add });
         }
         // As the store does: without an exchange while no capture can run.
         let latchable = self.phase.load(Ordering::Acquire) != REST;

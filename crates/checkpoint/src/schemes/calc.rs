@@ -41,29 +41,19 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use stillpoint_store::{
     Capture, CellPolicy, Checkpointer, Phase, PointOfConsistency, RecordImage, Sink, Store,
 };
-use stillpoint_sync::CachePadded;
 
 use crate::registry::{Scheme, SchemeOptions};
 
-/// Where a worker's hand-outs go; one place per worker, so that handing out shares no line.
-type Place = CachePadded<Mutex<Option<Arc<dyn Sink>>>>;
+/// All that it remembers is in the marks and in the sink.
+struct Calc;
 
-struct Calc {
-    places: Box<[Place]>,
-}
-
-pub(crate) fn build(options: &SchemeOptions) -> Scheme {
-    let place = || CachePadded::new(Mutex::new(None));
-    let calc = Arc::new(Calc {
-        places: (0..options.workers).map(|_| place()).collect(),
-    });
+pub(crate) fn build(_: &SchemeOptions) -> Scheme {
     Scheme {
-        policy: calc.clone(),
-        checkpointer: Some(calc),
+        policy: Arc::new(Calc),
+        checkpointer: Some(Arc::new(Calc)),
     }
 }
 
@@ -72,18 +62,8 @@ impl CellPolicy for Calc {
         true
     }
 
-    fn before_hand_outs(&self, worker: usize) {
-        if let Some(sink) = &*self.places[worker].lock() {
-            sink.wait_for_room(worker);
-        }
-    }
-
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>) {
-        let sink = self.places[worker].lock();
-        debug_assert!(sink.is_some(), "a hand-out outside of a checkpoint");
-        if let Some(sink) = &*sink {
-            sink.emit(worker, record);
-        }
+    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
+        sink.emit(worker, record);
     }
 }
 
@@ -92,16 +72,7 @@ impl Checkpointer for Calc {
         PointOfConsistency::Virtual
     }
 
-    fn enter(&self, phase: Phase, _: u64, sink: &Arc<dyn Sink>) {
-        let now = match phase {
-            Phase::Prepare => Some(sink),
-            Phase::Rest => None,
-            Phase::Resolve | Phase::Capture | Phase::Complete => return,
-        };
-        for place in &self.places {
-            *place.lock() = now.cloned();
-        }
-    }
+    fn enter(&self, _: Phase, _: u64, _: &Arc<dyn Sink>) {}
 
     /// Walks on though the checkpoint is given up: the marks are needed (invariant 4).
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {

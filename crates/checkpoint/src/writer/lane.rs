@@ -54,7 +54,7 @@ impl LaneSlot {
     /// Hands the open blocks to the writers.
     pub(super) fn flush(&self, queue: &Queue) {
         let open = std::mem::take(&mut self.lane.lock().open);
-        for block in open.into_iter().flatten() {
+        for block in open.into_iter().flatten().filter(|block| !block.is_empty()) {
             queue.push(Item::Block(block));
         }
     }

@@ -134,12 +134,13 @@ impl PartFile {
     }
 
     /// Writes index and trailer and flushes the file.
-    pub(super) fn finish(mut self) -> Result<Part, CheckpointError> {
+    pub(super) fn finish(mut self, progress: &Progress) -> Result<Part, CheckpointError> {
         let totals = self.index.totals();
         let offset = self.written + self.buf.len() as u64;
         let (end, crc) = self.index.finish(self.identity, offset);
         self.buf.extend_from_slice(&end);
         self.file.write_at(&self.buf, self.written)?;
+        Progress::add(&progress.written_bytes, self.buf.len() as u64);
         self.file.sync()?;
         let entry = PartEntry {
             file: self.name,

@@ -256,6 +256,11 @@ impl Queue {
         self.filled.notify_all();
     }
 
+    /// Frees the blocks, once the writers are gone: a worker may remember the sink for long.
+    pub(super) fn free_blocks(&self) {
+        self.state.lock().empty = Vec::new();
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Acquire)
     }

@@ -464,10 +464,20 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
     }
 }
 
+/// `STILLPOINT_BANK_SEEDS=10000 cargo test -p stillpoint-checkpoint bank` for a campaign, and
+/// `STILLPOINT_BANK_SEED=<seed>` to run one again.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok()?.parse().ok();
+    match number("STILLPOINT_BANK_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..1 + number("STILLPOINT_BANK_SEEDS").unwrap_or(3),
+    }
+}
+
 #[test]
 fn checkpoints_under_concurrency_equal_the_model() {
     for row in rows_that_take_checkpoints() {
-        for seed in 1..=3 {
+        for seed in seeds() {
             let mut world = World::new(row, seed);
             let plan = Plan::new(seed);
             let outcome = run(&mut world, plan);

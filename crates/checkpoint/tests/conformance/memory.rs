@@ -13,6 +13,8 @@ use crate::world::World;
 #[derive(Default)]
 pub(crate) struct MemorySink {
     state: Mutex<State>,
+    /// Generations other than the first.
+    later: Mutex<Vec<(u32, Vec<u8>)>>,
     twice: Mutex<Vec<String>>,
 }
 
@@ -28,8 +30,21 @@ impl MemorySink {
     }
 }
 
+impl MemorySink {
+    /// Keys of table generations after the first, in order.
+    pub(crate) fn later(&self) -> Vec<(u32, Vec<u8>)> {
+        let mut later = self.later.lock().clone();
+        later.sort();
+        later
+    }
+}
+
 impl Sink for MemorySink {
     fn emit(&self, _: usize, record: &RecordImage<'_>) {
+        if record.generation != 1 {
+            let later = (record.generation, record.key.to_vec());
+            return self.later.lock().push(later);
+        }
         let key = (record.table, record.key.to_vec());
         let value = (record.value.tag(), record.value.to_vec());
         if self.state.lock().insert(key, value).is_some() {
@@ -95,7 +110,10 @@ impl<'w> Steps<'w> {
             let next = Step::ALL[self.at as usize + 1];
             match next {
                 Step::Rest => unreachable!("it is the first"),
-                Step::Prepare => self.enter(Phase::Prepare),
+                Step::Prepare => {
+                    self.world.store.set_sink(Some(self.as_sink.clone()));
+                    self.enter(Phase::Prepare);
+                }
                 Step::Resolve => self.enter(Phase::Resolve),
                 Step::Capture => self.enter(Phase::Capture),
                 Step::Halfway => self.walk(self.units() / 2),
@@ -103,6 +121,7 @@ impl<'w> Steps<'w> {
                 Step::Complete => self.enter(Phase::Complete),
                 Step::RestAgain => {
                     self.world.store.driver().advance(Phase::Rest);
+                    self.world.store.set_sink(None);
                     self.scheme_enters(Phase::Rest);
                     self.world.scheme().ended(self.epoch, Outcome::Published);
                 }

@@ -16,7 +16,6 @@ use crate::world::World;
 
 #[derive(Default)]
 struct CopyOnUpdate {
-    sink: Mutex<Option<Arc<dyn Sink>>>,
     ended: Mutex<Vec<(u64, Outcome)>>,
 }
 
@@ -24,9 +23,8 @@ impl CellPolicy for CopyOnUpdate {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>) {
-        let sink = self.sink.lock().clone();
-        sink.expect("between PREPARE and REST").emit(worker, record);
+    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
+        sink.emit(worker, record);
     }
 }
 
@@ -34,13 +32,7 @@ impl Checkpointer for CopyOnUpdate {
     fn point_of_consistency(&self) -> PointOfConsistency {
         PointOfConsistency::Physical
     }
-    fn enter(&self, phase: Phase, _: u64, sink: &Arc<dyn Sink>) {
-        match phase {
-            Phase::Prepare => *self.sink.lock() = Some(sink.clone()),
-            Phase::Rest => *self.sink.lock() = None,
-            Phase::Resolve | Phase::Capture | Phase::Complete => {}
-        }
-    }
+    fn enter(&self, _: Phase, _: u64, _: &Arc<dyn Sink>) {}
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         store.capture_unmarked(unit, to);
     }

@@ -50,8 +50,8 @@ pub(crate) struct History {
     /// Epochs of the checkpoints that were begun, and the newest that was published.
     pub(crate) checkpoints_begun: BTreeSet<u64>,
     pub(crate) published: Option<u64>,
-    /// A flush of tables, the last event if there is one, that may or may not have happened.
-    pub(crate) uncertain_flush: bool,
+    /// A flush of tables after the last event, that may or may not have happened.
+    pub(crate) uncertain_flush: Option<Event>,
 }
 
 impl History {
@@ -117,15 +117,16 @@ impl History {
                 .is_some_and(|&last| stamp.gsn() <= last),
             None => self.acknowledged.contains(&at),
         };
-        let mut kept: BTreeSet<usize> = (0..self.events.len()).filter(|&at| is_kept(at)).collect();
+        let kept: BTreeSet<usize> = (0..self.events.len()).filter(|&at| is_kept(at)).collect();
         self.judge_set(&kept)?;
-        let without = self.judge_state(&kept, found);
-        if without.is_err() && self.uncertain_flush {
-            kept.insert(self.events.len() - 1);
-            self.judge_set(&kept)?;
-            return self.judge_state(&kept, found);
+        let without = self.judge_state(&kept, found, None);
+        match &self.uncertain_flush {
+            // All that came before was flushed first.
+            Some(flush) if without.is_err() && kept.len() == self.events.len() => {
+                self.judge_state(&kept, found, Some(flush))
+            }
+            _ => without,
         }
-        without
     }
 
     /// Judges what was found after a crash of a store without a journal, which says that it has
@@ -141,7 +142,7 @@ impl History {
         let is_kept = |at: &usize| of_this_life.is_some_and(|epoch| self.events[*at].epoch < epoch);
         let kept: BTreeSet<usize> = (0..self.events.len()).filter(is_kept).collect();
         self.judge_set(&kept)?;
-        self.judge_state(&kept, found)
+        self.judge_state(&kept, found, None)
     }
 
     fn judge_set(&self, kept: &BTreeSet<usize>) -> Result<(), String> {
@@ -166,10 +167,17 @@ impl History {
         Ok(())
     }
 
-    fn judge_state(&self, kept: &BTreeSet<usize>, found: &State) -> Result<(), String> {
+    fn judge_state(
+        &self,
+        kept: &BTreeSet<usize>,
+        found: &State,
+        last: Option<&Event>,
+    ) -> Result<(), String> {
         let mut expected = self.base.clone();
         kept.iter()
-            .for_each(|&at| apply(&mut expected, &self.events[at]));
+            .map(|&at| &self.events[at])
+            .chain(last)
+            .for_each(|event| apply(&mut expected, event));
         if expected == *found {
             return Ok(());
         }

@@ -24,40 +24,13 @@ const STATES: u32 = 4;
 /// Bytes of a segment of the log: small, so that logs have many.
 const SEGMENT_BYTES: u64 = 128 << 10;
 
-/// Runs seeds until the share of this test, one of `tests` of its scheme and journal, is done.
-pub(crate) fn campaign(test: &str, setting: &Setting, tests: u64) {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    if let Some(seed) = number("STILLPOINT_CRASH_SEED") {
-        run_seed(seed, setting);
-        return;
-    }
-    let wanted = number("STILLPOINT_CRASH_STATES")
-        .unwrap_or(1000)
-        .div_ceil(tests);
-    let (mut states, mut seed) = (0, 0);
-    while states < wanted {
-        let ran = std::panic::catch_unwind(|| run_seed(seed, setting));
-        states += ran.unwrap_or_else(|_| {
-            panic!(
-                "seed {seed} fails; again: STILLPOINT_CRASH_SEED={seed} \
-                 cargo test -p stillpoint --test crash {test}"
-            )
-        });
-        seed += 1;
-    }
-}
-
 /// One store from its making to its last crash; returns the crash states that were judged.
-fn run_seed(seed: u64, setting: &Setting) -> u64 {
+pub(crate) fn run_seed(seed: u64, setting: &Setting) -> u64 {
     let rng = Arc::new(SeededRng::new(seed));
     let mut disk = SimDisk::new(rng.next_u64());
     let (mut base, mut next_id, mut states) = (State::new(), 0, 0);
     for life in 1..=DEPTH {
-        let sessions = 2 + rng.below(3) as usize;
+        let sessions = 2 + rng.below(5) as usize;
         let config = configure(setting, &disk, &rng, sessions);
         if rng.below(2) == 0 {
             disk.fail_at(1 + rng.below(400), Fault::PowerLoss);
@@ -67,7 +40,10 @@ fn run_seed(seed: u64, setting: &Setting) -> u64 {
         let mut last = None;
         for _ in 0..STATES {
             let context = format!("seed {seed}, life {life}, crash state {states}");
-            let after = disk.crash(rng.next_u64());
+            let after = match rng.below(8) {
+                0 => disk.kill(),
+                _ => disk.crash(rng.next_u64()),
+            };
             let (after, found) = recover(setting, after, &rng, &context);
             let judged = match setting.journal {
                 "none" => history.judge_none(&found.state, found.checkpoint),
@@ -82,7 +58,12 @@ fn run_seed(seed: u64, setting: &Setting) -> u64 {
     states
 }
 
-fn configure(setting: &Setting, disk: &SimDisk, rng: &SeededRng, sessions: usize) -> Config {
+pub(crate) fn configure(
+    setting: &Setting,
+    disk: &SimDisk,
+    rng: &SeededRng,
+    sessions: usize,
+) -> Config {
     let mut config = Config::new("unused");
     config.checkpoint = setting.scheme.to_owned();
     config.journal = setting.journal.to_owned();
@@ -146,9 +127,9 @@ fn live(
 }
 
 /// What recovery served.
-struct Found {
-    state: State,
-    checkpoint: Option<u64>,
+pub(crate) struct Found {
+    pub(crate) state: State,
+    pub(crate) checkpoint: Option<u64>,
 }
 
 /// Recovers, through up to two crashes of recovery itself, and reads everything.
@@ -179,7 +160,11 @@ fn recover(setting: &Setting, disk: SimDisk, rng: &SeededRng, context: &str) -> 
     (disk, first)
 }
 
-fn open_and_read(setting: &Setting, disk: &SimDisk, rng: &SeededRng) -> Result<Found, Error> {
+pub(crate) fn open_and_read(
+    setting: &Setting,
+    disk: &SimDisk,
+    rng: &SeededRng,
+) -> Result<Found, Error> {
     let engine = Engine::open(configure(setting, disk, rng, 2))?;
     let mut session = engine.session()?;
     let mut state = State::new();

@@ -11,12 +11,14 @@
 //! 10,000:  `STILLPOINT_CRASH_STATES=10000 cargo test -p stillpoint --test crash`
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <test>`
 
+mod faults;
 mod history;
 mod lives;
+mod pointed;
 mod stage;
 mod workload;
 
-use lives::{Setting, campaign};
+use lives::{Setting, run_seed};
 use stillpoint::Durability;
 
 const fn setting(scheme: &'static str, journal: &'static str, durability: Durability) -> Setting {
@@ -79,4 +81,51 @@ fn naive_none() {
         &setting("naive", "none", Durability::Relaxed),
         1,
     );
+}
+
+#[test]
+fn a_transaction_open_across_a_flush_of_tables_begins_again() {
+    pointed::a_transaction_open_across_a_flush_of_tables_begins_again();
+}
+
+#[test]
+fn a_reader_open_across_a_flush_of_tables_begins_again() {
+    pointed::a_reader_open_across_a_flush_of_tables_begins_again();
+}
+
+#[test]
+fn two_hops() {
+    pointed::two_hops();
+}
+
+#[test]
+fn second_crash() {
+    pointed::second_crash();
+}
+
+/// Runs seeds until the share of this test, one of `tests` of its scheme and journal, is done.
+fn campaign(test: &str, setting: &Setting, tests: u64) {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    if let Some(seed) = number("STILLPOINT_CRASH_SEED") {
+        run_seed(seed, setting);
+        return;
+    }
+    let wanted = number("STILLPOINT_CRASH_STATES")
+        .unwrap_or(1000)
+        .div_ceil(tests);
+    let (mut states, mut seed) = (0, 0);
+    while states < wanted {
+        let ran = std::panic::catch_unwind(|| run_seed(seed, setting));
+        states += ran.unwrap_or_else(|_| {
+            panic!(
+                "seed {seed} fails; again: STILLPOINT_CRASH_SEED={seed} \
+                 cargo test -p stillpoint --test crash {test}"
+            )
+        });
+        seed += 1;
+    }
 }

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_io::{Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk};
+use stillpoint_io::{
+    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SimDisk,
+};
 
 /// Where a guest is asked to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,8 @@ impl Clock for StageClock {
     }
     fn sleep(&self, duration: Duration) {
         self.clock.sleep(duration);
+        // Whoever sleeps waits for another thread: let it run.
+        RealClock.sleep(Duration::from_micros(50));
     }
 }
 

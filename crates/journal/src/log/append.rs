@@ -12,6 +12,7 @@ use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::DIRECT_ALIGN;
 use stillpoint_sync::planted::{Bug, is_planted};
 
+use super::handoff::Handoff;
 use crate::closing::{Closing, Named};
 use crate::error::JournalError;
 use crate::journal::CommitInput;
@@ -88,16 +89,14 @@ pub(crate) struct Appender {
     /// Scratch: the dependencies that the record names.
     deps: Vec<LogGsn>,
     open: Option<Batch>,
-    pub(crate) sealed: VecDeque<Batch>,
-    /// Bytes of records in sealed batches that are not written yet.
-    pub(crate) sealed_bytes: usize,
-    pub(crate) free: Vec<Batch>,
+    handoff: Arc<Handoff>,
     segment: Arc<Segment>,
     /// The segment's file has its name before anything is placed in it: the first one.
     segment_is_named: bool,
     /// Where the open batch will lie in the segment.
     offset: u64,
-    next_number: u64,
+    /// Number of the open batch.
+    pub(crate) next_number: u64,
     /// Bytes given a place in this incarnation, the open batch not counted.
     placed_bytes: u64,
     epochs: VecDeque<EpochStart>,
@@ -117,6 +116,7 @@ impl Appender {
         batch_bytes: usize,
         floor: u64,
         segment: Arc<Segment>,
+        handoff: Arc<Handoff>,
     ) -> Self {
         let mut covered = Box::new([floor; 256]);
         covered[usize::from(log)] = u64::MAX;
@@ -136,9 +136,7 @@ impl Appender {
             touched: Box::new([0; 256]),
             deps: Vec::with_capacity(255),
             open: None,
-            sealed: VecDeque::new(),
-            sealed_bytes: 0,
-            free: Vec::new(),
+            handoff,
             offset: HEADER_BYTES as u64,
             next_number: segment.header.first_batch,
             segment,
@@ -326,10 +324,10 @@ impl Appender {
 
     #[inline]
     fn open_batch(&mut self) -> &mut Batch {
-        let (free, segment) = (&mut self.free, &self.segment);
+        let (handoff, segment) = (&self.handoff, &self.segment);
         let batch_bytes = self.batch_bytes;
         self.open.get_or_insert_with(|| {
-            free.pop().unwrap_or_else(|| Batch {
+            handoff.take_free().unwrap_or_else(|| Batch {
                 // Room for the record that fills it, for padding and summary.
                 builder: BatchBuilder::with_capacity(batch_bytes + batch_bytes / 4 + 8192),
                 named: Vec::new(),
@@ -356,8 +354,7 @@ impl Appender {
         );
         self.placed_bytes += bytes;
         self.next_number += 1;
-        self.sealed_bytes += batch.builder.bytes();
-        self.sealed.push_back(batch);
+        self.handoff.push(batch);
     }
 
     /// The header of the segment that would follow.
@@ -388,16 +385,6 @@ impl Appender {
         })
     }
 
-    /// Takes a written batch's buffer back.
-    pub(crate) fn recycle(&mut self, mut batch: Batch, bytes: usize, free_max: usize) {
-        self.sealed_bytes -= bytes;
-        if self.free.len() < free_max && !batch.oversized {
-            batch.builder.clear();
-            batch.named.clear();
-            self.free.push(batch);
-        }
-    }
-
     /// The greatest gsn up to which all records are of epochs before `epoch`.
     pub(crate) fn last_gsn_before(&self, epoch: u64) -> u64 {
         match self.epochs.partition_point(|start| start.epoch < epoch) {
@@ -423,8 +410,8 @@ impl Appender {
 
     /// Bytes of memory in buffers.
     pub(crate) fn buffer_bytes(&self) -> u64 {
-        let batches = self.free.len() + usize::from(self.open.is_some());
-        (batches * self.batch_bytes + self.sealed_bytes) as u64
+        let batches = self.handoff.free() + usize::from(self.open.is_some());
+        (batches * self.batch_bytes + self.handoff.sealed_bytes()) as u64
     }
 }
 

@@ -44,6 +44,8 @@ use crate::workers::{Signal, Wake};
 const NAME: &str = "redo";
 /// Smallest segment: header, and room for a few batches.
 const SEGMENT_BYTES_MIN: u64 = 4 * DIRECT_ALIGN as u64;
+/// How long full batches gather while they keep coming.
+const GATHER: Duration = Duration::from_millis(1);
 /// How often a refused preparation is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 /// How often the thread that prepares looks without being asked.
@@ -173,11 +175,21 @@ impl Core {
         let clock = &self.shared.clock;
         let period_ns = (self.shared.config.interval / 2).as_nanos().max(1) as u64;
         let mut due_ns = clock.monotonic_ns() + period_ns;
+        let idle = || !self.logs.iter().any(Log::has_work);
+        let mut busy = false;
         loop {
             let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
-            if left_ns > 0 && self.flusher.wait(Duration::from_nanos(left_ns)) == Wake::Stop {
+            let left = Duration::from_nanos(left_ns);
+            // While work keeps coming it gathers for a moment, and nobody has to wake us.
+            let wake = if busy {
+                self.flusher.pause(left.min(GATHER))
+            } else {
+                self.flusher.wait(left, idle)
+            };
+            if wake == Wake::Stop {
                 return;
             }
+            busy = !idle();
             let due = clock.monotonic_ns() >= due_ns;
             if due {
                 due_ns = clock.monotonic_ns() + period_ns;
@@ -187,7 +199,7 @@ impl Core {
                 if due {
                     let _ = self.flush(log);
                     log.trim();
-                } else {
+                } else if log.has_work() {
                     let _ = log.write_out();
                 }
             }
@@ -196,18 +208,19 @@ impl Core {
 
     /// Keeps prepared segments in stock.
     fn run_preparer(&self) {
-        let mut stocked = false;
         loop {
-            let pause = if stocked { LOOK } else { RETRY };
-            stocked = true;
+            let mut stocked = true;
             for log in &self.logs {
                 stocked &= log.stock().fill();
             }
-            // After a refusal nobody's hurry shortens the pause.
-            if !stocked {
-                self.shared.clock.sleep(RETRY);
-            }
-            if self.preparer.wait(pause) == Wake::Stop {
+            let wake = if stocked {
+                let missing = |log: &Log| log.stock().is_short();
+                self.preparer.wait(LOOK, || !self.logs.iter().any(missing))
+            } else {
+                // After a refusal nobody's hurry shortens the pause.
+                self.preparer.pause(RETRY)
+            };
+            if wake == Wake::Stop {
                 return;
             }
         }

@@ -294,7 +294,8 @@ fn persistence(out: &mut String, shared: &Shared) {
     field(out, "incarnation", stats.incarnation);
 }
 
-fn stats(out: &mut String, shared: &Shared) {
+/// Commands and bytes that came and went.
+fn traffic(out: &mut String, shared: &Shared) {
     let totals = &shared.totals;
     field(
         out,
@@ -306,31 +307,34 @@ fn stats(out: &mut String, shared: &Shared) {
         "total_commands_processed",
         shared.sum(|w| w.commands.get()),
     );
-    {
-        let rates = shared.rates.lock();
-        field(
-            out,
-            "instantaneous_ops_per_sec",
-            rates.commands.per_second() as u64,
-        );
-        field(out, "total_net_input_bytes", shared.sum(|w| w.net_in.get()));
-        field(
-            out,
-            "total_net_output_bytes",
-            shared.sum(|w| w.net_out.get()),
-        );
-        let kbps = |rate: f64| format!("{:.2}", rate / 1024.0);
-        field(
-            out,
-            "instantaneous_input_kbps",
-            kbps(rates.net_in.per_second()),
-        );
-        field(
-            out,
-            "instantaneous_output_kbps",
-            kbps(rates.net_out.per_second()),
-        );
-    }
+    let rates = shared.rates.lock();
+    field(
+        out,
+        "instantaneous_ops_per_sec",
+        rates.commands.per_second() as u64,
+    );
+    field(out, "total_net_input_bytes", shared.sum(|w| w.net_in.get()));
+    field(
+        out,
+        "total_net_output_bytes",
+        shared.sum(|w| w.net_out.get()),
+    );
+    let kbps = |rate: f64| format!("{:.2}", rate / 1024.0);
+    field(
+        out,
+        "instantaneous_input_kbps",
+        kbps(rates.net_in.per_second()),
+    );
+    field(
+        out,
+        "instantaneous_output_kbps",
+        kbps(rates.net_out.per_second()),
+    );
+}
+
+fn stats(out: &mut String, shared: &Shared) {
+    traffic(out, shared);
+    let totals = &shared.totals;
     field(
         out,
         "rejected_connections",

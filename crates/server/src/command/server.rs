@@ -26,8 +26,19 @@ pub(crate) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
+/// Refuses where no scheme takes checkpoints.
+fn check_scheme(ctx: &Ctx<'_>) -> CmdResult {
+    if ctx.shared.databases.engine.config().checkpoint == "none" {
+        return Err(CmdError::fixed(
+            "ERR checkpoints are switched off; start with --checkpoint calc",
+        ));
+    }
+    Ok(())
+}
+
 /// Asks for a checkpoint and lets this client, and nobody else, wait for its end.
 pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+    check_scheme(ctx)?;
     let engine = &ctx.shared.databases.engine;
     let now = engine.stats().checkpoints;
     if !engine.checkpoint_in_background() {

@@ -70,199 +70,121 @@ impl Generator {
         }
     }
 
-    fn db(&self) -> String {
-        self.pick(&["0", "1", "2", "15", "16", "-1", "one"])
-            .to_owned()
-    }
-
-    fn set_options(&self, args: &mut Vec<String>) {
-        for _ in 0..self.below(3) {
-            match self.below(10) {
-                0 => args.push("NX".into()),
-                1 => args.push("xx".into()),
-                2 => args.push("GET".into()),
-                3 => args.push("KEEPTTL".into()),
-                4 => args.extend(["EX".into(), self.ttl()]),
-                5 => args.extend(["px".into(), self.ttl()]),
-                6 => args.extend(["EXAT".into(), self.moment()]),
-                7 => args.extend(["PXAT".into(), self.moment()]),
-                8 => args.push("EX".into()),
-                _ => args.push("WHAT".into()),
+    /// What a word of a template stands for: one of its alternatives, expanded if in `<>`.
+    fn expand(&self, word: &str, args: &mut Vec<String>) {
+        let alternatives: Vec<&str> = word.split('|').collect();
+        let chosen = match self.pick(&alternatives) {
+            "<key>" => self.key(),
+            "<value>" => self.value(),
+            "<number>" => self.number(),
+            "<ttl>" => self.ttl(),
+            "<moment>" => self.moment(),
+            "<db>" => self
+                .pick(&["0", "1", "2", "15", "16", "-1", "one"])
+                .to_owned(),
+            "<nothing>" => return,
+            "<option>" => {
+                let option = self.pick(OPTIONS);
+                return option.split(' ').for_each(|word| self.expand(word, args));
             }
-        }
+            literal => literal.to_owned(),
+        };
+        args.push(chosen);
     }
 
     fn command(&self) -> Vec<String> {
-        let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
-        let mut args = match self.below(64) {
-            0..=5 => {
-                let mut args = vec!["SET".into(), self.key(), self.value()];
-                self.set_options(&mut args);
-                args
-            }
-            6..=9 => vec!["get".into(), self.key()],
-            10 => vec!["GETSET".into(), self.key(), self.value()],
-            11 => vec!["GETDEL".into(), self.key()],
-            12 => {
-                let mut args = vec!["GETEX".into(), self.key()];
-                match self.below(5) {
-                    0 => args.push("PERSIST".into()),
-                    1 => args.extend(["EX".into(), self.ttl()]),
-                    2 => args.extend(["PXAT".into(), self.moment()]),
-                    3 => args.push("junk".into()),
-                    _ => {}
-                }
-                args
-            }
-            13 => vec!["SETNX".into(), self.key(), self.value()],
-            14 => vec!["SETEX".into(), self.key(), self.ttl(), self.value()],
-            15 => vec!["PSETEX".into(), self.key(), self.ttl(), self.value()],
-            16 => vec!["MGET".into(), self.key(), self.key(), self.key()],
-            17 => vec![
-                "MSET".into(),
-                self.key(),
-                self.value(),
-                self.key(),
-                self.value(),
-            ],
-            18 => vec![
-                "MSETNX".into(),
-                self.key(),
-                self.value(),
-                self.key(),
-                self.value(),
-            ],
-            19 => vec!["MSET".into(), self.key(), self.value(), self.key()],
-            20 | 21 => vec!["APPEND".into(), self.key(), self.value()],
-            22 => vec!["STRLEN".into(), self.key()],
-            23 | 24 => vec![self.pick(&["INCR", "DECR"]).into(), self.key()],
-            25 | 26 => vec![
-                self.pick(&["INCRBY", "DECRBY"]).into(),
-                self.key(),
-                self.number(),
-            ],
-            // Redis adds in 80-bit floats, this server in decimal: equal for sums of eighths.
-            27 => vec![
-                "INCRBYFLOAT".into(),
-                self.pick(&["f0", "f1"]).into(),
-                self.pick(&["1.5", "-0.25", "3", "5.0e3", "x", "1e2", "0.125"])
-                    .into(),
-            ],
-            28 => vec![
-                "SET".into(),
-                "f0".into(),
-                self.pick(&["10.5", "x", "-3", "2e2"]).into(),
-            ],
-            29 => vec!["SETRANGE".into(), self.key(), self.number(), self.value()],
-            30 | 31 => vec!["GETRANGE".into(), self.key(), self.number(), self.number()],
-            32 => vec!["SUBSTR".into(), self.key(), self.number(), self.number()],
-            33 | 34 => vec![self.pick(&["DEL", "UNLINK"]).into(), self.key(), self.key()],
-            35 => vec![
-                self.pick(&["EXISTS", "TOUCH"]).into(),
-                self.key(),
-                self.key(),
-            ],
-            36 => vec!["TYPE".into(), self.key()],
-            37..=39 => {
-                let mut args = vec![
-                    self.pick(&["EXPIRE", "PEXPIRE"]).to_owned(),
-                    self.key(),
-                    self.ttl(),
-                ];
-                for _ in 0..self.below(3) {
-                    args.push(self.pick(&["NX", "XX", "GT", "LT", "ZZ"]).into());
-                }
-                args
-            }
-            40 | 41 => vec![
-                self.pick(&["EXPIREAT", "PEXPIREAT"]).into(),
-                self.key(),
-                self.moment(),
-                self.pick(&["NX", "XX", "GT", "LT"]).into(),
-            ],
-            42 => vec![self.pick(&["TTL", "PTTL"]).into(), self.key()],
-            43 => vec![self.pick(&["EXPIRETIME", "PEXPIRETIME"]).into(), self.key()],
-            44 => vec!["PERSIST".into(), self.key()],
-            45 => vec![
-                "KEYS".into(),
-                self.pick(&["*", "k[0-3]", "k?", "z*", "k[^1]"]).into(),
-            ],
-            46 => vec![
-                self.pick(&["RENAME", "RENAMENX"]).into(),
-                self.key(),
-                self.key(),
-            ],
-            47 => {
-                let mut args = vec!["COPY".into(), self.key(), self.key()];
-                match self.below(4) {
-                    0 => args.push("REPLACE".into()),
-                    1 => args.extend(["DB".into(), self.db()]),
-                    2 => args.push("JUNK".into()),
-                    _ => {}
-                }
-                args
-            }
-            48 => vec!["MOVE".into(), self.key(), self.db()],
-            49 => words(&["DBSIZE"]),
-            50 => vec![
-                "SELECT".into(),
-                self.pick(&["0", "0", "0", "1", "16", "x"]).into(),
-            ],
-            51 => vec![
-                "OBJECT".into(),
-                self.pick(&["FREQ", "NOSUCH"]).into(),
-                self.key(),
-            ],
-            52 => vec![
-                "LCS".into(),
-                self.key(),
-                self.key(),
-                self.pick(&["LEN", "IDX", "JUNK"]).into(),
-            ],
-            53 => vec!["LCS".into(), self.key(), self.key()],
-            54..=56 => words(&[self.pick(&["MULTI", "EXEC", "EXEC", "DISCARD", "UNWATCH"])]),
-            57 => vec!["WATCH".into(), self.key(), self.key()],
-            58 => words(&[
-                "SCAN",
-                "0",
-                "COUNT",
-                "1000",
-                "MATCH",
-                self.pick(&["k*", "*1", "k[2-4]"]),
-            ]),
-            59 => words(&[
-                "SCAN",
-                self.pick(&["x", "-1", "0"]),
-                "COUNT",
-                self.pick(&["0", "x"]),
-            ]),
-            60 => vec!["ECHO".into(), self.value()],
-            61 => words(&[self.pick(&["PING", "NOSUCHCOMMAND", "CLIENT", "OBJECT", "GET"])]),
-            62 => words(&[
-                "COMMAND",
-                "GETKEYS",
-                self.pick(&["GET", "MSET", "FOO", "PING"]),
-                "a",
-                "b",
-                "c",
-            ]),
-            _ => words(&[
-                "CLIENT",
-                self.pick(&["GETNAME", "SETNAME", "FOO", "NO-EVICT"]),
-            ]),
-        };
+        let mut args = Vec::new();
+        for word in self.pick(TEMPLATES).split(' ') {
+            self.expand(word, &mut args);
+        }
         match self.below(60) {
-            0 => drop(args.pop()),
+            0 if args.len() > 1 => drop(args.pop()),
             1 => args.push(self.value()),
             _ => {}
         }
-        if args.is_empty() {
-            words(&["PING"])
-        } else {
-            args
-        }
+        args
     }
 }
+
+/// Options of `SET`.
+const OPTIONS: &[&str] = &[
+    "<nothing>",
+    "<nothing>",
+    "NX",
+    "xx",
+    "GET",
+    "KEEPTTL",
+    "EX <ttl>",
+    "px <ttl>",
+    "EXAT <moment>",
+    "PXAT <moment>",
+    "EX",
+    "WHAT",
+];
+
+/// What commands look like: words, alternatives, and `<places>` for random arguments.
+const TEMPLATES: &[&str] = &[
+    "SET <key> <value>",
+    "SET <key> <value>",
+    "SET <key> <value> <option>",
+    "SET <key> <value> <option> <option>",
+    "get <key>",
+    "GET <key>",
+    "GETSET <key> <value>",
+    "GETDEL <key>",
+    "GETEX <key> PERSIST|junk|<nothing>",
+    "GETEX <key> EX <ttl>",
+    "GETEX <key> PXAT <moment>",
+    "SETNX <key> <value>",
+    "SETEX|PSETEX <key> <ttl> <value>",
+    "MGET <key> <key> <key>",
+    "MSET <key> <value> <key> <value>",
+    "MSETNX <key> <value> <key> <value>",
+    "MSET|MSETNX <key> <value> <key>",
+    "APPEND <key> <value>",
+    "APPEND <key> <value>",
+    "STRLEN <key>",
+    "INCR|DECR <key>",
+    "INCR|DECR <key>",
+    "INCRBY|DECRBY <key> <number>",
+    "INCRBY|DECRBY <key> <number>",
+    // Redis adds in 80-bit floats, this server in decimal: equal for sums of eighths.
+    "INCRBYFLOAT f0|f1 1.5|-0.25|3|5.0e3|x|1e2|0.125",
+    "SET f0 10.5|x|-3|2e2",
+    "SETRANGE <key> <number> <value>",
+    "GETRANGE <key> <number> <number>",
+    "GETRANGE|SUBSTR <key> <number> <number>",
+    "DEL|UNLINK <key> <key>",
+    "EXISTS|TOUCH <key> <key>",
+    "TYPE <key>",
+    "EXPIRE|PEXPIRE <key> <ttl>",
+    "EXPIRE|PEXPIRE <key> <ttl> NX|XX|GT|LT|ZZ",
+    "EXPIRE|PEXPIRE <key> <ttl> NX|XX|GT|LT NX|XX|GT|LT",
+    "EXPIREAT|PEXPIREAT <key> <moment> NX|XX|GT|LT|<nothing>",
+    "TTL|PTTL <key>",
+    "EXPIRETIME|PEXPIRETIME <key>",
+    "PERSIST <key>",
+    "KEYS *|k[0-3]|k?|z*|k[^1]",
+    "RENAME|RENAMENX <key> <key>",
+    "COPY <key> <key> REPLACE|JUNK|<nothing>",
+    "COPY <key> <key> DB <db>",
+    "MOVE <key> <db>",
+    "DBSIZE",
+    "SELECT 0|0|0|1|16|x",
+    "OBJECT FREQ|NOSUCH <key>",
+    "LCS <key> <key> LEN|IDX|JUNK|<nothing>",
+    "LCS <key> <key> IDX WITHMATCHLEN MINMATCHLEN <number>",
+    "MULTI|EXEC|EXEC|DISCARD|UNWATCH",
+    "MULTI|EXEC|EXEC",
+    "MULTI|EXEC",
+    "WATCH <key> <key>",
+    "SCAN 0 COUNT 1000 MATCH k*|*1|k[2-4]",
+    "SCAN x|-1|0 COUNT 0|x",
+    "ECHO <value>",
+    "PING|NOSUCHCOMMAND|CLIENT|OBJECT|GET",
+    "COMMAND GETKEYS GET|MSET|FOO|PING a b c",
+    "CLIENT GETNAME|SETNAME|FOO|NO-EVICT",
+];
 
 /// Replies that name no order are sorted; those that depend on the moment are coarse.
 fn normalised(command: &[String], reply: Value) -> Value {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Capture, CellPolicy, Change, Commit, CommitLog, LogRefused, NoPolicy, Phase, RecordImage,
+    Capture, CellPolicy, Change, Commit, CommitLog, LogRefused, NoPolicy, Phase, RecordImage, Sink,
     Stamp, Store, StoreConfig, TableId, Worker,
 };
 
@@ -171,7 +171,11 @@ pub(crate) struct CheckingLog {
 }
 
 impl CheckingLog {
-    pub(crate) fn new(number: u8, state: &Arc<Mutex<LogState>>, closed: &Arc<AtomicU64>) -> Box<Self> {
+    pub(crate) fn new(
+        number: u8,
+        state: &Arc<Mutex<LogState>>,
+        closed: &Arc<AtomicU64>,
+    ) -> Box<Self> {
         Box::new(Self {
             number,
             gsn: 0,
@@ -213,7 +217,10 @@ pub(crate) fn replay(contents: &mut Contents, key: Key, change: Change<'_>) {
         Change::Put { tag, value } => {
             contents.insert(key, (tag, value.to_vec()));
         }
-        Change::Delete => assert!(contents.remove(&key).is_some(), "deleted what was not there"),
+        Change::Delete => assert!(
+            contents.remove(&key).is_some(),
+            "deleted what was not there"
+        ),
         Change::Patch(patches) => {
             let (_, value) = contents.get_mut(&key).expect("patched what is not there");
             for (offset, bytes) in patches {
@@ -245,9 +252,8 @@ impl Gathered {
 
     /// What was gathered of the tables' present generations; nothing is left.
     pub(crate) fn contents(&self, store: &Store) -> Contents {
-        let of_now = |generation: u32, key: &Key| {
-            store.generation(TableId(key.0)) == Some(generation)
-        };
+        let of_now =
+            |generation: u32, key: &Key| store.generation(TableId(key.0)) == Some(generation);
         let records = std::mem::take(&mut *self.records.lock());
         records
             .into_iter()
@@ -261,7 +267,7 @@ impl CellPolicy for Gathered {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, _: usize, record: &RecordImage<'_>) {
+    fn before_first_write(&self, _: usize, record: &RecordImage<'_>, _: &dyn Sink) {
         self.handed_out.fetch_add(1, Ordering::Relaxed);
         self.take(record);
     }
@@ -296,7 +302,11 @@ pub(crate) fn walk(store: &Store, gathered: &Gathered) {
 }
 
 /// A checkpoint from rest to rest; `at` is called right after each phase was entered.
-pub(crate) fn checkpoint(store: &Store, gathered: &Gathered, mut at: impl FnMut(Phase)) -> Contents {
+pub(crate) fn checkpoint(
+    store: &Store,
+    gathered: &Gathered,
+    mut at: impl FnMut(Phase),
+) -> Contents {
     gathered.contents(store);
     for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
         store.driver().advance(phase);

@@ -1,0 +1,251 @@
+//! What a first write after the point of consistency costs a commit, what the walk costs, how
+//! fast a checkpoint is written and loaded.
+//!
+//! `cargo bench -p stillpoint-checkpoint -- [DIR] [RECORDS]`: DIR is on the device to measure
+//! (default: the system's directory for temporary files), RECORDS of 8 + 100 bytes (default: two
+//! million). CPU time of the thread that works, except where it says "wall".
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::sync::Arc;
+
+use stillpoint_checkpoint::{
+    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, SchemeOptions, Visit, VisitError,
+    WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
+};
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::names::CheckpointKind;
+use stillpoint_io::{Clock, Disk, RealClock, RealDisk, thread_cpu_ns};
+use stillpoint_store::{
+    Checkpointer, KeySet, Loader, Mode, NoLog, Phase, Procedure, RecordImage, Sink, Slot, Stamp,
+    Store, StoreConfig, TableId, Tx, TxError, Worker,
+};
+
+const TABLE: TableId = TableId(0);
+const STORE: StoreId = StoreId(*b"bench-checkpoint");
+const HASH_SEED: u64 = 5;
+const WORKERS: usize = 16;
+
+/// Ten records, eight bytes changed in each.
+struct Update(Vec<u64>);
+
+impl Procedure for Update {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for key in &self.0 {
+            keys.push(TABLE, &key.to_le_bytes(), Mode::Write, 100);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        (0..self.0.len()).try_for_each(|at| tx.patch_slot(Slot(at as u32), 0, &[7; 8]))
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("memory");
+    }
+}
+
+/// Takes everything and keeps nothing.
+struct NullSink;
+
+impl Sink for NullSink {
+    fn emit(&self, _: usize, _: &RecordImage<'_>) {}
+}
+
+struct Bed {
+    store: Arc<Store>,
+    scheme: Arc<dyn Checkpointer>,
+    disk: Arc<dyn Disk>,
+    records: u64,
+}
+
+fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
+    let row = registry::find("calc").expect("it is in the table");
+    let scheme = row.build(&SchemeOptions { workers: WORKERS });
+    let config = StoreConfig {
+        workers: WORKERS,
+        hash_seed: HASH_SEED,
+        ..StoreConfig::default()
+    };
+    let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
+    store.set_table(TABLE, 1).expect("address space");
+    (store, scheme.checkpointer.expect("it takes checkpoints"))
+}
+
+impl Bed {
+    fn new(dir: &str, records: u64) -> Self {
+        let (store, scheme) = empty_store();
+        let mut loader = Loader::new(store.clone()).expect("a free slot");
+        for number in 0..records {
+            let key = number.to_le_bytes();
+            let hash = loader.hash(TABLE, &key);
+            loader.put(TABLE, hash, &key, 0, &[7; 100]).expect("memory");
+        }
+        drop(loader);
+        let disk = Arc::new(RealDisk::new(dir).expect("a directory"));
+        Self {
+            store,
+            scheme,
+            disk,
+            records,
+        }
+    }
+
+    /// All records once, in random order, ten per transaction, eight transactions per batch.
+    fn batches(&self) -> Vec<Vec<Update>> {
+        let mut order: Vec<u64> = (0..self.records).collect();
+        let mut state = 88_172_645_463_325_252u64;
+        for at in (1..order.len()).rev() {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            order.swap(at, (state % (at as u64 + 1)) as usize);
+        }
+        let batch = |keys: &[u64]| keys.chunks(10).map(|ten| Update(ten.to_vec())).collect();
+        order.chunks(80).map(batch).collect()
+    }
+
+    fn config(&self) -> WriterConfig {
+        WriterConfig::new(STORE, HASH_SEED)
+    }
+
+    fn cycle(&self, threads: usize) -> Cycle {
+        Cycle {
+            store: self.store.clone(),
+            scheme: self.scheme.clone(),
+            clock: Arc::new(RealClock),
+            threads,
+            pace: Pace::Unpaced,
+            progress: Arc::default(),
+            observer: None,
+        }
+    }
+
+    fn part_sink(&self) -> Arc<PartSink> {
+        let epoch = self.store.driver().now().epoch() + 1;
+        let sink = PartSink::create(
+            self.disk.clone(),
+            self.store.clone(),
+            Arc::new(RealClock),
+            Arc::default(),
+            epoch,
+            CheckpointKind::Full,
+            self.config(),
+        );
+        Arc::new(sink.expect("a disk"))
+    }
+
+    /// CPU nanoseconds per write: before a point of consistency, and the first after it.
+    fn first_writes(&self, sink: &Arc<dyn Sink>) -> (u64, u64) {
+        let mut batches = self.batches();
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(self.store.clone(), log).expect("a free slot");
+        let mut all = || {
+            let start_ns = thread_cpu_ns();
+            for batch in &mut batches {
+                worker.execute(&mut batch[..]);
+            }
+            (thread_cpu_ns() - start_ns) / self.records
+        };
+        let driver = self.store.driver();
+        let epoch = driver.now().epoch() + 1;
+        let before = all();
+        self.store.set_sink(Some(sink.clone()));
+        self.scheme.enter(Phase::Prepare, epoch, sink);
+        driver.advance(Phase::Prepare);
+        driver.advance(Phase::Resolve);
+        let first = all();
+        driver.advance(Phase::Capture);
+        driver.advance(Phase::Complete);
+        sink.drain();
+        driver.advance(Phase::Rest);
+        self.store.set_sink(None);
+        self.scheme.enter(Phase::Rest, epoch, sink);
+        (before, first)
+    }
+}
+
+struct Load(Loader);
+
+impl Visit for Load {
+    fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
+        for record in batch {
+            self.0.prefetch(TABLE, record.hash);
+        }
+        for record in batch {
+            let value = record.value.ok_or("a deletion in a full checkpoint")?;
+            self.0
+                .put(TABLE, record.hash, record.key, record.tag, value)?;
+        }
+        Ok(())
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let temporary = tempfile::tempdir().expect("a directory");
+    let dir = args.next();
+    let dir = dir.as_deref().or(temporary.path().to_str()).expect("UTF-8");
+    let records = args
+        .next()
+        .map_or(2_000_000, |count| count.parse().expect("a number"));
+    let bed = Bed::new(dir, records);
+
+    let null: Arc<dyn Sink> = Arc::new(NullSink);
+    let (before, first) = bed.first_writes(&null);
+    println!("write at rest                     {before:>6} ns");
+    println!("first write, handed to nobody     {first:>6} ns");
+    let parts = bed.part_sink();
+    let as_sink: Arc<dyn Sink> = parts.clone();
+    let (_, first) = bed.first_writes(&as_sink);
+    println!("first write, handed to the parts  {first:>6} ns");
+    parts.abandon();
+
+    let start_ns = thread_cpu_ns();
+    run_checkpoint(&bed.cycle(1), &null).expect("nothing in the way");
+    let walk = (thread_cpu_ns() - start_ns) / records;
+    println!("walk, emitted to nobody           {walk:>6} ns per record");
+    let start_ns = thread_cpu_ns();
+    let taken = take_checkpoint(&bed.cycle(1), &bed.disk, &bed.config());
+    let walk = (thread_cpu_ns() - start_ns) / records;
+    println!("walk, emitted to the parts        {walk:>6} ns per record");
+    drop(taken.expect("nothing in the way"));
+
+    let start_ns = RealClock.monotonic_ns();
+    let taken = take_checkpoint(&bed.cycle(2), &bed.disk, &bed.config());
+    let wall_s = (RealClock.monotonic_ns() - start_ns) as f64 / 1e9;
+    let (written, _) = taken.expect("nothing in the way");
+    let peak = written.stats.pool_bytes_peak >> 20;
+    let entry = written.into_entry("calc", Vec::new(), Vec::new(), 0);
+    let mib = entry.parts.iter().map(|part| part.bytes).sum::<u64>() as f64 / f64::from(1 << 20);
+    println!(
+        "checkpoint, two threads, wall     {wall_s:>6.2} s, {:.0} MiB/s, pool {peak} MiB",
+        mib / wall_s
+    );
+    reads(&bed, &entry, mib);
+}
+
+fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f64) {
+    let options = LoadOptions {
+        store: STORE,
+        hash_seed: HASH_SEED,
+        generations: None,
+    };
+    let timed = |what: &str, run: &mut dyn FnMut()| {
+        let start_ns = RealClock.monotonic_ns();
+        run();
+        let wall_s = (RealClock.monotonic_ns() - start_ns) as f64 / 1e9;
+        println!("{what:<33} {wall_s:>6.2} s, {:.0} MiB/s", mib / wall_s);
+    };
+    timed("verify, two threads, wall", &mut || {
+        verify(&bed.disk, entry, &options, 2, &Arc::default()).expect("intact");
+    });
+    let (store, _) = empty_store();
+    store.reserve(TABLE, bed.records);
+    timed("load, two threads, wall", &mut || {
+        let loader = || Loader::new(store.clone()).expect("a free slot");
+        let visitors: Vec<Box<dyn Visit>> =
+            vec![Box::new(Load(loader())), Box::new(Load(loader()))];
+        let progress = Arc::new(Progress::default());
+        load(&bed.disk, entry, &options, visitors, &progress).expect("intact");
+    });
+    assert_eq!(store.record_count(TABLE), bed.records);
+}

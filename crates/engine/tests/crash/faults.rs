@@ -1,0 +1,194 @@
+//! A disk that fails or fills up: errors are typed and name a file, nothing that is lost was
+//! acknowledged, reads are served, a failed flush is final, and a full disk is not.
+
+use std::sync::Arc;
+
+use stillpoint::{Durability, Engine, Error, TableId};
+use stillpoint_io::{Fault, Rng, SeededRng, SimDisk};
+
+use crate::history::{History, MARKS, State};
+use crate::lives::{Setting, configure, open_and_read};
+use crate::workload::{TABLES, Workload, scan_table};
+
+const SESSIONS: usize = 3;
+const STEPS: u64 = 90;
+
+fn setting(journal: &'static str) -> Setting {
+    Setting {
+        scheme: "calc",
+        journal,
+        durability: Durability::Strict,
+    }
+}
+
+/// Opens a store and works on it, the same way every time.
+fn begin(setting: &Setting, disk: &SimDisk) -> Result<Workload, Error> {
+    let rng = Arc::new(SeededRng::new(11));
+    let engine = Engine::open(configure(setting, disk, &rng, SESSIONS))?;
+    for name in TABLES {
+        engine.table(name)?;
+    }
+    let history = History::new(State::new());
+    Workload::new(Arc::new(engine), history, rng, 0, SESSIONS)
+}
+
+impl Workload {
+    /// Reads are served, and right.
+    pub(crate) fn confirm_reads(&mut self, context: &str) {
+        let player = self.players[0].as_mut().expect("no transaction is open");
+        let mut found = State::new();
+        for table in 0..4 {
+            found.append(&mut scan_table(&mut player.session, table));
+        }
+        assert!(found == self.history.now, "{context}: reads differ");
+    }
+
+    /// Nothing is acknowledged any more, and commits that might be lost are not taken.
+    pub(crate) fn confirm_refusal(&mut self, context: &str) {
+        for player in self.players.iter_mut().flatten() {
+            let key = player.mark.1.clone();
+            let refused = player
+                .session
+                .transact(|tx| tx.put(TableId(MARKS), &key, 0, b"late"));
+            assert!(
+                refused.is_err(),
+                "{context}: a store that has failed takes a commit"
+            );
+        }
+        let refused = self.engine.checkpoint();
+        assert!(
+            refused.is_err(),
+            "{context}: a store that has failed takes a checkpoint"
+        );
+        assert!(
+            self.engine.health().is_err(),
+            "{context}: a failure is final"
+        );
+    }
+}
+
+/// Recovers from a crash and judges what is found.
+fn judge(setting: &Setting, disk: &SimDisk, history: &History, context: &str) {
+    let rng = SeededRng::new(5);
+    for _ in 0..2 {
+        let after = disk.crash(rng.next_u64());
+        let found = open_and_read(setting, &after, &rng);
+        let found = found.unwrap_or_else(|error| panic!("{context}: {error}"));
+        let judged = match setting.journal {
+            "none" => history.judge_none(&found.state, found.checkpoint),
+            _ => history.judge_redo(&found.state),
+        };
+        judged.unwrap_or_else(|why| panic!("{context}: {why}"));
+    }
+}
+
+/// Fails one call after the other; `nth` and the kind of failure vary.
+fn fail_every_call(setting: &Setting) {
+    let disk = SimDisk::new(3);
+    let mut whole = begin(setting, &disk).expect("a sound disk");
+    whole.run(STEPS);
+    assert!(whole.ended.is_none(), "{:?}", whole.ended);
+    drop(whole);
+    let calls = disk.call_counts().changes();
+    let each = std::env::var("STILLPOINT_FAULTS_ALL").map_or(calls.div_ceil(120) as usize, |_| 1);
+    for nth in (1..=calls).step_by(each) {
+        for fault in [Fault::InputOutput, Fault::DiskFull] {
+            fail_one_call(setting, nth, fault);
+        }
+    }
+}
+
+fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
+    let context = format!("{} {fault:?} at call {nth}", setting.journal);
+    let disk = SimDisk::new(3);
+    disk.fail_at(nth, fault);
+    let mut workload = match begin(setting, &disk) {
+        Ok(workload) => workload,
+        Err(error) => {
+            assert!(
+                error.to_string().contains("/sim"),
+                "{context}: names no file: {error}"
+            );
+            disk.clear_faults();
+            let again = disk.kill();
+            drop(
+                begin(setting, &again).unwrap_or_else(|error| panic!("{context}, again: {error}")),
+            );
+            return;
+        }
+    };
+    workload.run(STEPS);
+    if let Some(error) = workload.ended.take() {
+        assert!(
+            error.to_string().contains("/sim"),
+            "{context}: names no file: {error}"
+        );
+        workload.confirm_reads(&context);
+        disk.clear_faults();
+        if workload.engine.health().is_err() {
+            workload.confirm_refusal(&context);
+        } else {
+            workload.run(20);
+            if let Some(error) = &workload.ended {
+                // A directory whose flush failed takes no checkpoint before the next start.
+                let of_checkpoint = matches!(error, Error::Checkpoint(_));
+                let failed = workload.engine.health().is_err();
+                assert!(of_checkpoint || failed, "{context}: {error}");
+            }
+            workload.confirm_reads(&context);
+        }
+    }
+    judge(setting, &disk, &workload.history, &context);
+}
+
+#[test]
+fn a_failing_call_loses_nothing_acknowledged_with_redo() {
+    fail_every_call(&setting("redo"));
+}
+
+#[test]
+fn a_failing_call_loses_nothing_published_without_a_journal() {
+    fail_every_call(&setting("none"));
+}
+
+#[test]
+fn a_full_disk_refuses_writes_serves_reads_and_resumes() {
+    let setting = setting("redo");
+    let disk = SimDisk::new(9);
+    let mut workload = begin(&setting, &disk).expect("a sound disk");
+    workload.run(40);
+    let published = workload.engine.checkpoint().expect("a checkpoint").epoch;
+    workload.history.checkpoints_begun.insert(published);
+    disk.set_capacity(Some(disk.used_bytes()));
+    let mut refused = 0;
+    for _ in 0..200 {
+        workload.run(20);
+        if workload.ended.take().is_some() {
+            refused += 1;
+            workload.confirm_reads("full");
+        }
+        if refused > 5 {
+            break;
+        }
+    }
+    assert!(refused > 5, "the disk never filled up");
+    assert!(
+        workload.engine.checkpoint().is_err(),
+        "there is no space for a checkpoint"
+    );
+    workload.engine.health().expect("a full disk is no failure");
+    disk.set_capacity(None);
+    workload.run(100);
+    assert!(
+        workload.ended.is_none(),
+        "does not resume: {:?}",
+        workload.ended
+    );
+    workload.engine.checkpoint().expect("a checkpoint");
+    judge(
+        &setting,
+        &disk,
+        &workload.history,
+        "after the disk was full",
+    );
+}

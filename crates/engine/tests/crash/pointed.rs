@@ -1,0 +1,184 @@
+//! Situations that random workloads meet too seldom.
+
+use std::sync::Arc;
+
+use stillpoint::{
+    Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+};
+use stillpoint_io::{SeededRng, SimDisk};
+
+use crate::history::State;
+use crate::lives::{Setting, configure, open_and_read};
+
+const REDO: Setting = Setting {
+    scheme: "calc",
+    journal: "redo",
+    durability: Durability::Strict,
+};
+
+fn open(disk: &SimDisk) -> (Engine, TableId, TableId) {
+    let engine = Engine::open(configure(&REDO, disk, &SeededRng::new(1), 3)).expect("opens");
+    let first = engine.table("first").expect("a table");
+    let second = engine.table("second").expect("a table");
+    (engine, first, second)
+}
+
+/// A transaction that is open across a flush of tables has read what is not so any more, and its
+/// writes would go to a generation that is gone: it begins again.
+pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
+    let disk = SimDisk::new(1);
+    let (engine, first, second) = open(&disk);
+    let mut session = engine.session().expect("a session");
+    session
+        .transact(|tx| tx.put(first, b"x", 0, b"old"))
+        .expect("commits");
+    for writes_to_first in [false, true] {
+        let mut runs = 0;
+        let seen = session.transact(|tx| {
+            runs += 1;
+            let seen = tx.get(first, b"x")?.map(|value| value.to_vec());
+            if writes_to_first {
+                tx.put(first, b"y", 0, b"new")?;
+            }
+            if runs == 1 {
+                engine.flush_tables(&[first]).expect("flushes");
+            }
+            tx.put(second, b"z", 0, b"new")?;
+            Ok(seen)
+        });
+        assert_eq!((runs, seen.expect("commits")), (2, None));
+        session
+            .transact(|tx| tx.put(first, b"x", 0, b"old"))
+            .expect("commits");
+    }
+    let mut value = Vec::new();
+    let seen = session.read(first, b"y", &mut value).expect("reads");
+    assert!(
+        seen.is_some() && value == b"new",
+        "written to the table that is there"
+    );
+    drop((session, engine));
+    let found = open_and_read(&REDO, &disk.crash(7), &SeededRng::new(2)).expect("recovers");
+    let keys: Vec<_> = found.state.keys().map(|key| key.1.as_slice()).collect();
+    assert_eq!(keys, [b"x", b"y", b"z"]);
+}
+
+/// A reader that saw a table before its flush does not see what was committed after it.
+pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
+    let (engine, first, second) = open(&SimDisk::new(1));
+    let engine = Arc::new(engine);
+    let mut session = engine.session().expect("a session");
+    let mut other = engine.session().expect("a session");
+    session
+        .transact(|tx| tx.put(first, b"x", 0, b"old"))
+        .expect("commits");
+    let mut runs = 0;
+    let seen = session.transact(|tx| {
+        runs += 1;
+        let x = tx.get(first, b"x")?.is_some();
+        if runs == 1 {
+            engine.flush_tables(&[first]).expect("flushes");
+            let later = other.transact(|tx| tx.put(second, b"z", 0, b"after the flush"));
+            later.expect("commits");
+        }
+        Ok((x, tx.get(second, b"z")?.is_some()))
+    });
+    assert_eq!((runs, seen.expect("commits")), (2, (false, true)));
+}
+
+/// Copies a key to another, or puts a value where there is none to copy; not flushed.
+struct Copy<'a> {
+    table: TableId,
+    from: &'a [u8],
+    to: &'a [u8],
+}
+
+impl Procedure for Copy<'_> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, self.from, Mode::Read, 0);
+        keys.push(self.table, self.to, Mode::Write, 8);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let value = tx.value(Slot(0)).map(|value| value.to_vec());
+        tx.put_slot(Slot(1), 0, value.as_deref().unwrap_or(b"origin"))
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+fn copy(session: &mut Session, table: TableId, from: &[u8], to: &[u8]) {
+    session.execute(&mut [Copy { table, from, to }][..]);
+}
+
+/// A strict store with three logs and two sessions on each, on which `a` (log 0) is not flushed,
+/// and `b` (log 1), a copy of `a`, is.
+fn flushed_but_not_closed(disk: &SimDisk) -> (Engine, TableId, Vec<Session>) {
+    let mut config = configure(&REDO, disk, &SeededRng::new(1), 6);
+    config.logs = 3;
+    let engine = Engine::open(config).expect("opens");
+    let table = engine.table("copies").expect("a table");
+    let mut sessions: Vec<Session> = (0..6)
+        .map(|_| engine.session().expect("a session"))
+        .collect();
+    copy(&mut sessions[4], table, b"nothing", b"c");
+    copy(&mut sessions[0], table, b"nothing", b"a");
+    copy(&mut sessions[1], table, b"a", b"b");
+    // What this session waits for is flushed together with `b`, and closed without `a`.
+    sessions[4].flush().expect("flushes");
+    (engine, table, sessions)
+}
+
+fn keys(found: &State) -> Vec<u8> {
+    found.keys().map(|key| key.1[0]).collect()
+}
+
+/// `d` rests on `b`, which is flushed, but rests on `a`, which is not: `d` is acknowledged only
+/// when `a` is safe, and is never found without it.
+pub(crate) fn two_hops() {
+    for acknowledged in [true, false] {
+        let disk = SimDisk::new(1);
+        let (_engine, table, mut sessions) = flushed_but_not_closed(&disk);
+        copy(&mut sessions[5], table, b"nothing", b"e");
+        copy(&mut sessions[2], table, b"b", b"d");
+        // The one waits for `d`; the other has it flushed, and waits for what came before it.
+        let flushing = if acknowledged { 2 } else { 5 };
+        sessions[flushing].flush().expect("flushes");
+        for seed in 0..30 {
+            let after = disk.crash(seed);
+            let found = open_and_read(&REDO, &after, &SeededRng::new(seed)).expect("recovers");
+            let found = keys(&found.state);
+            let closed = !found.contains(&b'd') || found.starts_with(b"ab");
+            assert!(closed, "crash {seed}: {found:?}");
+            assert!(
+                !acknowledged || found.contains(&b'd'),
+                "crash {seed}: {found:?}"
+            );
+        }
+    }
+}
+
+/// `b` is dropped with `a`, on which it rests; it must not come back when there is an `a` again.
+pub(crate) fn second_crash() {
+    for seed in 0..30 {
+        let disk = SimDisk::new(1);
+        drop(flushed_but_not_closed(&disk));
+        let disk = disk.crash(seed);
+        let engine = Engine::open(configure(&REDO, &disk, &SeededRng::new(2), 6));
+        let engine = engine.expect("recovers");
+        let table = engine.table("copies").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut served = Vec::new();
+        for key in [b"a", b"b", b"c"] {
+            let seen = session.read(table, key, &mut Vec::new()).expect("reads");
+            served.extend(seen.map(|_| key[0]));
+        }
+        session
+            .transact(|tx| tx.put(table, b"x", 0, b"later"))
+            .expect("commits");
+        drop((session, engine));
+        let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(3)).expect("recovers");
+        served.push(b'x');
+        assert_eq!(keys(&found.state), served, "crash {seed}");
+    }
+}

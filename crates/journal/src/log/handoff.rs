@@ -1,0 +1,104 @@
+//! Sealed batches on their way to the leader, and their buffers on the way back.
+//!
+//! A lock of its own, so that a leader at work does not contend with appends: they come
+//! here once per batch.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint_sync::CachePadded;
+use stillpoint_sync::atomic::{AtomicUsize, Ordering};
+
+use super::append::Batch;
+
+/// Buffers that stay when nothing is going on.
+const FREE_AT_REST: usize = 4;
+
+#[derive(Debug, Default)]
+struct Queue {
+    sealed: VecDeque<Batch>,
+    free: Vec<Batch>,
+}
+
+/// What the appending and the writing half of a log pass to each other.
+#[derive(Debug, Default)]
+pub(crate) struct Handoff {
+    queue: CachePadded<Mutex<Queue>>,
+    /// Bytes of records in sealed batches that are not written yet.
+    sealed_bytes: CachePadded<AtomicUsize>,
+    /// Told whenever a written batch makes room.
+    room: Condvar,
+}
+
+impl Handoff {
+    /// Queues a batch that has its place. Called in the order of the places.
+    pub(crate) fn push(&self, batch: Batch) {
+        let bytes = batch.builder.bytes();
+        self.queue.lock().sealed.push_back(batch);
+        // SeqCst: partner of the flusher's `Signal::wait`, which must not miss it.
+        self.sealed_bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    /// An empty batch, if one is left over.
+    pub(crate) fn take_free(&self) -> Option<Batch> {
+        self.queue.lock().free.pop()
+    }
+
+    /// Takes all queued batches; `into` is empty.
+    pub(crate) fn take_sealed(&self, into: &mut VecDeque<Batch>) {
+        debug_assert!(
+            into.is_empty(),
+            "the batches of the turn before are written"
+        );
+        std::mem::swap(&mut self.queue.lock().sealed, into);
+    }
+
+    /// Takes back the buffer of a written batch that had `bytes` when it was queued.
+    pub(crate) fn recycle(&self, mut batch: Batch, bytes: usize, free_max: usize) {
+        let keep = !batch.oversized;
+        if keep {
+            batch.builder.clear();
+            batch.named.clear();
+        }
+        {
+            let mut queue = self.queue.lock();
+            self.sealed_bytes.fetch_sub(bytes, Ordering::SeqCst);
+            if keep && queue.free.len() < free_max {
+                queue.free.push(batch);
+            }
+        }
+        self.room.notify_all();
+    }
+
+    /// Bytes of records that wait for a leader.
+    #[inline]
+    pub(crate) fn sealed_bytes(&self) -> usize {
+        self.sealed_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Waits for some batch to be written if more than `limit` bytes wait.
+    pub(crate) fn wait_for_room(&self, limit: usize, timeout: Duration) {
+        let mut queue = self.queue.lock();
+        if self.sealed_bytes() > limit {
+            self.room.wait_for(&mut queue, timeout);
+        }
+    }
+
+    /// Ends all waiting: there will be no room any more.
+    pub(crate) fn wake_all(&self) {
+        self.room.notify_all();
+    }
+
+    /// Lets go of half of the buffers that a burst has left.
+    pub(crate) fn trim(&self) {
+        let mut queue = self.queue.lock();
+        let keep = FREE_AT_REST.max(queue.free.len() / 2);
+        queue.free.truncate(keep);
+    }
+
+    /// Empty buffers held.
+    pub(crate) fn free(&self) -> usize {
+        self.queue.lock().free.len()
+    }
+}
