@@ -60,11 +60,7 @@ struct Bed {
 fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
     let row = registry::find("calc").expect("it is in the table");
     let scheme = row.build(&SchemeOptions { workers: WORKERS });
-    let config = StoreConfig {
-        workers: WORKERS,
-        hash_seed: HASH_SEED,
-        ..StoreConfig::default()
-    };
+    let config = StoreConfig { workers: WORKERS, hash_seed: HASH_SEED, ..StoreConfig::default() };
     let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
     store.set_table(TABLE, 1).expect("address space");
     (store, scheme.checkpointer.expect("it takes checkpoints"))
@@ -81,12 +77,7 @@ impl Bed {
         }
         drop(loader);
         let disk = Arc::new(RealDisk::new(dir).expect("a directory"));
-        Self {
-            store,
-            scheme,
-            disk,
-            records,
-        }
+        Self { store, scheme, disk, records }
     }
 
     /// All records once, in random order, ten per transaction, eight transactions per batch.
@@ -172,8 +163,7 @@ impl Visit for Load {
         }
         for record in batch {
             let value = record.value.ok_or("a deletion in a full checkpoint")?;
-            self.0
-                .put(TABLE, record.hash, record.key, record.tag, value)?;
+            self.0.put(TABLE, record.hash, record.key, record.tag, value)?;
         }
         Ok(())
     }
@@ -184,9 +174,7 @@ fn main() {
     let temporary = tempfile::tempdir().expect("a directory");
     let dir = args.next();
     let dir = dir.as_deref().or(temporary.path().to_str()).expect("UTF-8");
-    let records = args
-        .next()
-        .map_or(2_000_000, |count| count.parse().expect("a number"));
+    let records = args.next().map_or(2_000_000, |count| count.parse().expect("a number"));
     let bed = Bed::new(dir, records);
 
     let null: Arc<dyn Sink> = Arc::new(NullSink);
@@ -224,11 +212,7 @@ fn main() {
 }
 
 fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f64) {
-    let options = LoadOptions {
-        store: STORE,
-        hash_seed: HASH_SEED,
-        generations: None,
-    };
+    let options = LoadOptions { store: STORE, hash_seed: HASH_SEED, generations: None };
     let timed = |what: &str, run: &mut dyn FnMut()| {
         let start_ns = RealClock.monotonic_ns();
         run();

@@ -90,11 +90,7 @@ pub fn take_checkpoint(
     disk: &Arc<dyn Disk>,
     config: &WriterConfig,
 ) -> Result<(Written, Captured), CheckpointError> {
-    let turn = cycle
-        .store
-        .driver()
-        .try_turn()
-        .ok_or(CheckpointError::Busy)?;
+    let turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
     let epoch = cycle.store.driver().now().epoch() + 1;
     let sink = Arc::new(PartSink::create(
         disk.clone(),
@@ -123,11 +119,7 @@ pub fn take_checkpoint(
 /// Another one is under way, there is no slot for a capture thread, it was cancelled, a thread
 /// panicked, or the sink gave up. The scheme has been told, and the store is ready for the next.
 pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
-    let _turn = cycle
-        .store
-        .driver()
-        .try_turn()
-        .ok_or(CheckpointError::Busy)?;
+    let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, sink)
 }
 
@@ -142,11 +134,8 @@ fn run_phases(
     let store = &cycle.store;
     let slots = Slots::claim(store, cycle.threads)?;
     let threads = slots.slots.len();
-    Progress::set(&cycle.progress.epoch, epoch);
-    Progress::set(&cycle.progress.units_done, 0);
-    Progress::set(&cycle.progress.units_total, 0);
     let begin_ns = cycle.clock.monotonic_ns();
-    Progress::set(&cycle.progress.started_ns, begin_ns);
+    cycle.progress.begin(epoch, begin_ns);
     let enter = |phase: Phase| {
         Progress::set(&cycle.progress.phase, phase as u64);
         cycle.scheme.enter(phase, epoch, sink);
@@ -213,10 +202,7 @@ impl Slots {
     fn claim(store: &Arc<Store>, wanted: usize) -> Result<Self, CheckpointError> {
         let windows = store.driver().windows();
         let slots: Vec<usize> = (0..wanted.max(1)).map_while(|_| windows.claim()).collect();
-        let claimed = Self {
-            store: store.clone(),
-            slots,
-        };
+        let claimed = Self { store: store.clone(), slots };
         if claimed.slots.is_empty() {
             let slots = windows.capacity();
             return Err(CheckpointError::NoSlot { slots });
@@ -294,11 +280,7 @@ impl Walk {
     }
 
     fn walk(&self, slot: usize) {
-        let mut hand = Hand {
-            walk: self,
-            slot,
-            unmetered: 0,
-        };
+        let mut hand = Hand { walk: self, slot, unmetered: 0 };
         loop {
             // Relaxed: the units were there before the threads were.
             let unit = self.next.fetch_add(1, Relaxed);

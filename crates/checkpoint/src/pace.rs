@@ -31,11 +31,7 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) fn new(pace: Pace, clock: Arc<dyn Clock>) -> Self {
         let start_ns = clock.monotonic_ns();
-        Self {
-            pace,
-            clock,
-            start_ns,
-        }
+        Self { pace, clock, start_ns }
     }
 
     pub(crate) fn is_paced(&self) -> bool {
@@ -59,8 +55,7 @@ impl Meter {
             if ahead_ns == 0 || stop() {
                 return;
             }
-            self.clock
-                .sleep(Duration::from_nanos(ahead_ns.min(SLEEP_NS_MAX)));
+            self.clock.sleep(Duration::from_nanos(ahead_ns.min(SLEEP_NS_MAX)));
         }
     }
 }

@@ -44,6 +44,14 @@ pub struct ProgressSnapshot {
 }
 
 impl Progress {
+    /// A checkpoint begins.
+    pub(crate) fn begin(&self, epoch: u64, now_ns: u64) {
+        Self::set(&self.epoch, epoch);
+        Self::set(&self.units_done, 0);
+        Self::set(&self.units_total, 0);
+        Self::set(&self.started_ns, now_ns);
+    }
+
     /// Asks for the end of what is under way, which will report that it was cancelled. For good:
     /// whatever begins later with this progress is cancelled at once.
     pub fn cancel(&self) {

@@ -176,22 +176,14 @@ fn check_totals(
     let records = summary.records + summary.stale_records;
     let totals = [
         ("number of records in the parts", records, entry.records),
-        (
-            "bytes of values in the parts",
-            summary.value_bytes,
-            entry.value_bytes,
-        ),
+        ("bytes of values in the parts", summary.value_bytes, entry.value_bytes),
     ];
     for (what, found, expected) in totals {
         if found != expected {
             return Err(damage(
                 disk.describe(&dir_of(entry)),
                 0,
-                DamageCause::Differs {
-                    what,
-                    found,
-                    expected,
-                },
+                DamageCause::Differs { what, found, expected },
             ));
         }
     }
@@ -199,9 +191,5 @@ fn check_totals(
 }
 
 fn damage(file: impl AsRef<Path>, offset: u64, cause: DamageCause) -> LoadError {
-    LoadError::Damaged(Box::new(Damage {
-        file: file.as_ref().to_owned(),
-        offset,
-        cause,
-    }))
+    LoadError::Damaged(Box::new(Damage { file: file.as_ref().to_owned(), offset, cause }))
 }

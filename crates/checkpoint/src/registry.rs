@@ -90,12 +90,7 @@ pub static REGISTRY: &[Row] = &[
         name: "none",
         about: "no checkpoints: the baseline",
         source: "CALC, SIGMOD 2016, §5 (baseline of figure 2)",
-        capabilities: Capabilities {
-            kinds: &[],
-            point: None,
-            copies: 1,
-            needs_journal: false,
-        },
+        capabilities: Capabilities { kinds: &[], point: None, copies: 1, needs_journal: false },
         build: none::build,
     },
     Row {
@@ -143,9 +138,7 @@ fn known() -> String {
 /// [`UnknownScheme`], whose text lists the names that are known.
 pub fn find(name: &str) -> Result<&'static Row, UnknownScheme> {
     let row = REGISTRY.iter().find(|row| row.name == name);
-    row.ok_or_else(|| UnknownScheme {
-        name: name.to_owned(),
-    })
+    row.ok_or_else(|| UnknownScheme { name: name.to_owned() })
 }
 
 #[cfg(test)]
@@ -159,12 +152,7 @@ mod tests {
             let scheme = row.build(&SchemeOptions { workers: 3 });
             let point = scheme.checkpointer.map(|it| it.point_of_consistency());
             assert_eq!(point, row.capabilities.point, "{}", row.name);
-            assert_eq!(
-                row.capabilities.takes_checkpoints(),
-                point.is_some(),
-                "{}",
-                row.name
-            );
+            assert_eq!(row.capabilities.takes_checkpoints(), point.is_some(), "{}", row.name);
         }
     }
 }

@@ -243,10 +243,7 @@ impl PartSink {
 
     /// How the writing goes.
     pub fn stats(&self) -> SinkStats {
-        SinkStats {
-            taken_bytes: self.taken_bytes(),
-            ..self.queue.stats()
-        }
+        SinkStats { taken_bytes: self.taken_bytes(), ..self.queue.stats() }
     }
 
     /// Writes what is left, flushes the parts, then their directory, then its parents.

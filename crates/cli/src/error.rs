@@ -12,10 +12,7 @@ pub(crate) enum CliError {
     #[error("{}: {reason}", file.display())]
     ConfigFile { file: PathBuf, reason: String },
     #[error("--{option}: {reason}")]
-    Option {
-        option: &'static str,
-        reason: String,
-    },
+    Option { option: &'static str, reason: String },
     #[error("writing the output: {0}")]
     Output(#[from] std::io::Error),
     #[error("{0}")]

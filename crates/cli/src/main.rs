@@ -27,12 +27,9 @@ fn main() -> ExitCode {
         Command::Check { dir, json } => offline::check(dir, *json, &mut output),
         Command::Inspect { dir, json } => offline::inspect(dir, *json, &mut output),
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
-        Command::Restore {
-            dir,
-            checkpoint,
-            to,
-            json,
-        } => offline::restore(dir, *checkpoint, to, *json, &mut output),
+        Command::Restore { dir, checkpoint, to, json } => {
+            offline::restore(dir, *checkpoint, to, *json, &mut output)
+        }
         Command::Lab(args) => match stillpoint_lab::cli::run(args, &mut output) {
             Ok(true) => Ok(ExitCode::SUCCESS),
             Ok(false) => Ok(ExitCode::from(DAMAGED)),

@@ -17,10 +17,9 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     let checked = match offline::check(dir) {
         Ok(checked) => checked,
         // Without a MANIFEST there is nothing to verify: that is the finding.
-        Err(error) if error.is_damage() => offline::Checked {
-            damage: vec![error.to_string()],
-            ..Default::default()
-        },
+        Err(error) if error.is_damage() => {
+            offline::Checked { damage: vec![error.to_string()], ..Default::default() }
+        }
         Err(error) => return Err(error.into()),
     };
     let sound = checked.damage.is_empty();
@@ -42,10 +41,7 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     } else {
         for (epoch, records, bytes) in &checked.checkpoints {
             let size = show_size(*bytes);
-            writeln!(
-                out,
-                "checkpoint {epoch}: {records} records, {size}, every checksum right"
-            )?;
+            writeln!(out, "checkpoint {epoch}: {records} records, {size}, every checksum right")?;
         }
         for damage in &checked.damage {
             writeln!(out, "damaged: {damage}")?;
@@ -55,11 +51,7 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             writeln!(out, "logs: {log} to replay\nsound")?;
         }
     }
-    Ok(if sound {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(DAMAGED)
-    })
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
 pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
@@ -76,18 +68,11 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     }
     writeln!(out, "store        {}", manifest.store)?;
     writeln!(out, "next epoch   {}", manifest.next_epoch)?;
-    let closed = if manifest.clean_shutdown.is_some() {
-        "in order"
-    } else {
-        "no, or by a crash"
-    };
+    let closed = if manifest.clean_shutdown.is_some() { "in order" } else { "no, or by a crash" };
     writeln!(out, "closed       {closed}")?;
     for table in &manifest.tables {
         let (name, id, generation) = (&table.name, table.id, table.generation);
-        writeln!(
-            out,
-            "table        {name} (number {id}, generation {generation})"
-        )?;
+        writeln!(out, "table        {name} (number {id}, generation {generation})")?;
     }
     for checkpoint in &manifest.checkpoints {
         let bytes = checkpoint.parts.iter().map(|part| part.bytes).sum();
@@ -107,11 +92,7 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         let (number, floor) = (incarnation.number, incarnation.gsn_floor);
         writeln!(out, "incarnation  {number}, gsns above {floor}")?;
     }
-    writeln!(
-        out,
-        "log          {} to replay",
-        show_size(inspection.replay_bytes)
-    )?;
+    writeln!(out, "log          {} to replay", show_size(inspection.replay_bytes))?;
     writeln!(out, "greatest gsn {}", inspection.gsn_max)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -154,11 +135,7 @@ pub(crate) fn restore(
 ) -> Done {
     let (records, bytes) = offline::restore(dir, epoch, to)?;
     if as_json {
-        writeln!(
-            out,
-            "{}",
-            json!({"epoch": epoch, "records": records, "bytes": bytes, "to": to})
-        )?;
+        writeln!(out, "{}", json!({"epoch": epoch, "records": records, "bytes": bytes, "to": to}))?;
     } else {
         let size = show_size(bytes);
         writeln!(

@@ -72,21 +72,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
 }
 
 fn read_file(path: &Path) -> Result<File, CliError> {
-    let refuse = |reason: String| CliError::ConfigFile {
-        file: path.to_owned(),
-        reason,
-    };
+    let refuse = |reason: String| CliError::ConfigFile { file: path.to_owned(), reason };
     let (dir, name) = (path.parent().unwrap_or(Path::new("")), path.file_name());
     let name = name.ok_or_else(|| refuse("is not a file".to_owned()))?;
-    let dir = if dir.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        dir
-    };
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let disk = RealDisk::new(dir).map_err(|error| refuse(error.to_string()))?;
-    let found = disk
-        .exists(Path::new(name))
-        .map_err(|error| refuse(error.to_string()))?;
+    let found = disk.exists(Path::new(name)).map_err(|error| refuse(error.to_string()))?;
     if !found {
         return Err(refuse("does not exist".to_owned()));
     }
@@ -101,20 +92,10 @@ fn settings(args: &ServeArgs, file: File) -> Result<(Config, ServerConfig), CliE
             .transpose()
             .map_err(|reason| CliError::Option { option, reason })
     };
-    let every = file
-        .checkpoint_every
-        .map(|text| interval(&text))
-        .transpose();
-    let every = every.map_err(|reason| CliError::Option {
-        option: "checkpoint-every",
-        reason,
-    })?;
-    let mut config = Config::new(
-        args.data
-            .clone()
-            .or(file.data)
-            .unwrap_or_else(|| PathBuf::from("./data")),
-    );
+    let every = file.checkpoint_every.map(|text| interval(&text)).transpose();
+    let every = every.map_err(|reason| CliError::Option { option: "checkpoint-every", reason })?;
+    let mut config =
+        Config::new(args.data.clone().or(file.data).unwrap_or_else(|| PathBuf::from("./data")));
     let defaults = ServerConfig::new(Arc::new(RealClock), Arc::new(RealRng));
     let threads = args.threads.or(file.threads).unwrap_or(defaults.threads);
     if let Some(scheme) = args.checkpoint.clone().or(file.checkpoint) {
@@ -142,20 +123,13 @@ fn settings(args: &ServeArgs, file: File) -> Result<(Config, ServerConfig), CliE
         DurabilityArg::Relaxed => Durability::Relaxed,
         DurabilityArg::Strict => Durability::Strict,
     };
-    if let Some(limit) = args
-        .max_memory
-        .or(parsed_size("max-memory", file.max_memory)?)
-    {
+    if let Some(limit) = args.max_memory.or(parsed_size("max-memory", file.max_memory)?) {
         config.max_memory_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
     }
     config.logs = threads.clamp(1, 64);
     config.sessions = threads + 4;
     let server = ServerConfig {
-        bind: args
-            .bind
-            .clone()
-            .or(file.bind)
-            .unwrap_or_else(|| defaults.bind.clone()),
+        bind: args.bind.clone().or(file.bind).unwrap_or_else(|| defaults.bind.clone()),
         port: args.port.or(file.port).unwrap_or(defaults.port),
         threads,
         requirepass: args.requirepass.clone().or(file.requirepass),
@@ -179,11 +153,7 @@ fn codec_named(name: &str) -> Result<Codec, CliError> {
 /// Opens the engine, showing how far recovery is.
 fn open(config: Config) -> Result<Engine, CliError> {
     let visible = std::io::stderr().is_terminal();
-    let bar = if visible {
-        ProgressBar::new(0)
-    } else {
-        ProgressBar::hidden()
-    };
+    let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let style = "{msg:18} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left";
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
@@ -202,9 +172,7 @@ fn open(config: Config) -> Result<Engine, CliError> {
             "recovered {} records from checkpoint {} ({} in {:.2} s) and {} commits from the log \
              ({} in {:.2} s)",
             recovered.records_loaded,
-            recovered
-                .checkpoint
-                .map_or_else(|| "none".to_owned(), |epoch| epoch.to_string()),
+            recovered.checkpoint.map_or_else(|| "none".to_owned(), |epoch| epoch.to_string()),
             show_size(recovered.checkpoint_bytes),
             recovered.load_time.as_secs_f64(),
             recovered.commits_replayed,

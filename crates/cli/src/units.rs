@@ -17,17 +17,13 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "g" | "gib" => 1 << 30,
         "t" | "tib" => 1 << 40,
         _ => {
-            return Err(format!(
-                "{text:?} is not a size; write one like 512MiB or 4GiB"
-            ));
+            return Err(format!("{text:?} is not a size; write one like 512MiB or 4GiB"));
         }
     };
     let number: u64 = number
         .parse()
         .map_err(|_| format!("{text:?} is not a size; write one like 512MiB or 4GiB"))?;
-    number
-        .checked_mul(factor)
-        .ok_or_else(|| format!("{text:?} is larger than 2^64 bytes"))
+    number.checked_mul(factor).ok_or_else(|| format!("{text:?} is larger than 2^64 bytes"))
 }
 
 /// Parses a time: a number with an optional unit ms, s (default), m or h; `0` or `never` is none.
@@ -54,9 +50,7 @@ pub(crate) fn interval(text: &str) -> Result<Interval, String> {
 pub(crate) struct Interval(pub(crate) Option<Duration>);
 
 fn split(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     (&text[..end], text[end..].trim())
 }
 
@@ -69,11 +63,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 #[cfg(test)]
@@ -92,14 +82,8 @@ mod tests {
     #[test]
     fn intervals_are_read_as_written() {
         assert_eq!(interval("60s"), Ok(Interval(Some(Duration::from_secs(60)))));
-        assert_eq!(
-            interval("1500ms"),
-            Ok(Interval(Some(Duration::from_millis(1500))))
-        );
-        assert_eq!(
-            interval("2h"),
-            Ok(Interval(Some(Duration::from_secs(7200))))
-        );
+        assert_eq!(interval("1500ms"), Ok(Interval(Some(Duration::from_millis(1500)))));
+        assert_eq!(interval("2h"), Ok(Interval(Some(Duration::from_secs(7200)))));
         assert_eq!(interval("never"), Ok(Interval(None)));
         assert_eq!(interval("0"), Ok(Interval(None)));
         assert!(interval("soon").is_err() && interval("5 y").is_err());

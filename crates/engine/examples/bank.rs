@@ -29,11 +29,7 @@ impl StoredProcedure for Transfer {
 
     fn run(&self, &(_, _, amount): &Self::Input, tx: &mut Tx<'_>) -> Result<bool, TxError> {
         let (from, to) = (Slot(0), Slot(1));
-        let mut balance = |slot| {
-            tx.value(slot)
-                .and_then(|value| value.u64_at(0))
-                .unwrap_or(0)
-        };
+        let mut balance = |slot| tx.value(slot).and_then(|value| value.u64_at(0)).unwrap_or(0);
         let (rich, poor) = (balance(from), balance(to));
         if rich < amount {
             return Ok(false);
@@ -67,29 +63,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut session = engine.session()?;
     session.transact(|tx| {
         (0..ACCOUNTS).try_for_each(|account| {
-            tx.put(
-                accounts,
-                &account.to_be_bytes(),
-                0,
-                &OPENING_BALANCE.to_le_bytes(),
-            )
+            tx.put(accounts, &account.to_be_bytes(), 0, &OPENING_BALANCE.to_le_bytes())
         })
     })?;
-    writeln!(
-        out,
-        "{} accounts, {} in all",
-        engine.len(accounts),
-        total(&engine, accounts)?
-    )?;
+    writeln!(out, "{} accounts, {} in all", engine.len(accounts), total(&engine, accounts)?)?;
 
     // From here on a checkpoint is taken in the background, and nothing stops for it.
     engine.checkpoint_in_background();
     let mut done = 0;
     for at in 0..100_000u32 {
-        let (from, to) = (
-            at.wrapping_mul(7919) % ACCOUNTS,
-            at.wrapping_mul(104_729) % ACCOUNTS,
-        );
+        let (from, to) = (at.wrapping_mul(7919) % ACCOUNTS, at.wrapping_mul(104_729) % ACCOUNTS);
         if from != to {
             done += u32::from(
                 session.call::<_, bool>("transfer", &(from, to, 1 + u64::from(at % 50)))?,
@@ -98,11 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let checkpoint = engine.checkpoint()?;
     let stats = engine.stats();
-    writeln!(
-        out,
-        "{done} transfers, {} in all",
-        total(&engine, accounts)?
-    )?;
+    writeln!(out, "{done} transfers, {} in all", total(&engine, accounts)?)?;
     writeln!(
         out,
         "checkpoint {}: {} records, {} bytes, {:?}; {} commits in the log",

@@ -27,27 +27,18 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
             .list(Path::new(""))?
             .into_iter()
             .filter(|name| name == "checkpoint" || name == "log")
-            .filter(|name| {
-                disk.list(Path::new(name))
-                    .is_ok_and(|found| !found.is_empty())
-            })
+            .filter(|name| disk.list(Path::new(name)).is_ok_and(|found| !found.is_empty()))
             .collect();
         if left.is_empty() {
             return Ok(None);
         }
         let directory = disk.describe(Path::new(""));
-        return Err(Error::ManifestMissing {
-            directory,
-            found: left.join(" and "),
-        });
+        return Err(Error::ManifestMissing { directory, found: left.join(" and ") });
     }
     let bytes = stillpoint_io::read_all(disk, path)?;
     Manifest::decode(&bytes)
         .map(Some)
-        .map_err(|source| Error::Manifest {
-            file: disk.describe(path),
-            source,
-        })
+        .map_err(|source| Error::Manifest { file: disk.describe(path), source })
 }
 
 /// The MANIFEST of a store that does not exist yet.
@@ -69,10 +60,7 @@ pub(crate) fn fresh(rng: &dyn Rng, wall_ms: u64) -> Manifest {
 
 impl Catalog {
     pub(crate) fn new(disk: Arc<dyn Disk>, manifest: Manifest) -> Self {
-        Self {
-            disk,
-            now: Mutex::new(manifest),
-        }
+        Self { disk, now: Mutex::new(manifest) }
     }
 
     /// A copy of the MANIFEST as it is on disk.
@@ -86,10 +74,9 @@ impl Catalog {
         let mut next = now.clone();
         let result = change(&mut next);
         let path = Path::new(MANIFEST);
-        let bytes = next.encode().map_err(|source| Error::Manifest {
-            file: self.disk.describe(path),
-            source,
-        })?;
+        let bytes = next
+            .encode()
+            .map_err(|source| Error::Manifest { file: self.disk.describe(path), source })?;
         if let Err(source) = stillpoint_io::write_file_durably(&*self.disk, path, &bytes) {
             return Err(if self.is_on_disk(&now) {
                 source.into()

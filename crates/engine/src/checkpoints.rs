@@ -207,9 +207,7 @@ impl Checkpoints {
             return true;
         }
         let waited = shared.config.environment.clock.monotonic_ns() - state.last_ns;
-        state
-            .every
-            .is_some_and(|every| u128::from(waited) >= every.as_nanos())
+        state.every.is_some_and(|every| u128::from(waited) >= every.as_nanos())
     }
 }
 
@@ -279,10 +277,7 @@ struct Noted {
 fn take_one(shared: &Arc<Shared>, start_ns: u64) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let Some(scheme) = &shared.scheme else {
         let reason = format!("scheme {} takes none", shared.config.checkpoint);
-        return Err(Error::Config {
-            setting: "checkpoint",
-            reason,
-        });
+        return Err(Error::Config { setting: "checkpoint", reason });
     };
     // No commit of the new epoch may come before the MANIFEST knows of it.
     let epoch = shared.store.driver().now().epoch() + 1;
@@ -312,11 +307,7 @@ fn take_one(shared: &Arc<Shared>, start_ns: u64) -> Result<(CheckpointDone, Vec<
     let (written, captured) = taken.map_err(|error| Error::Checkpoint(error.to_string()))?;
     let noted = std::mem::take(&mut *noted.lock());
     let published = publish(shared, written, captured, &noted, start_ns);
-    let outcome = if published.is_ok() {
-        Outcome::Published
-    } else {
-        Outcome::Abandoned
-    };
+    let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
     scheme.ended(captured.epoch, outcome);
     published.map(|done| (done, noted.positions))
 }
@@ -332,10 +323,7 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<Noted>>) -> stillpoint_check
             noted.lock().generations = manifest
                 .tables
                 .iter()
-                .map(|table| TableGeneration {
-                    table: table.id,
-                    generation: generation(table.id),
-                })
+                .map(|table| TableGeneration { table: table.id, generation: generation(table.id) })
                 .collect();
             shared.checkpoints.end_passing();
         }
@@ -358,10 +346,7 @@ fn publish(
     } else {
         noted.positions.clone()
     };
-    let positions = vec![LogPositions {
-        incarnation: shared.incarnation,
-        logs,
-    }];
+    let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
     let entry = written.into_entry(
         &shared.config.checkpoint,
         noted.generations.clone(),
@@ -378,10 +363,7 @@ fn publish(
     };
     // A dependency on what is before the point of consistency counts as met: so it must be.
     if !is_planted(Bug::PublishesBeforeLogs) {
-        shared
-            .journal
-            .flush_all()
-            .map_err(|error| shared.note_failure(error))?;
+        shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
     }
     if is_planted(Bug::RemovesBeforePublishing) {
         for old in shared.catalog.now().checkpoints {
@@ -426,13 +408,8 @@ fn supersede(
     }
     manifest.checkpoints.push(entry);
     // The checkpoint holds all that earlier incarnations did.
-    manifest
-        .incarnations
-        .retain(|incarnation| incarnation.number >= shared.incarnation);
-    let surplus = manifest
-        .checkpoints
-        .len()
-        .saturating_sub(shared.config.keep_checkpoints);
+    manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);
+    let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
     manifest.checkpoints.drain(..surplus).collect()
 }
 
@@ -449,11 +426,7 @@ pub(crate) fn remove_strays(
         let Some((epoch, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
             continue;
         };
-        if !manifest
-            .checkpoints
-            .iter()
-            .any(|c| (c.epoch, c.kind) == (epoch, kind))
-        {
+        if !manifest.checkpoints.iter().any(|c| (c.epoch, c.kind) == (epoch, kind)) {
             stillpoint_checkpoint::remove_checkpoint(disk, epoch, kind)?;
         }
     }

@@ -118,27 +118,18 @@ impl Config {
             return refuse("logs", format!("{} is not between 1 and 255", self.logs));
         }
         if self.sessions == 0 || self.sessions > 4096 {
-            return refuse(
-                "sessions",
-                format!("{} is not between 1 and 4096", self.sessions),
-            );
+            return refuse("sessions", format!("{} is not between 1 and 4096", self.sessions));
         }
         if self.keep_checkpoints == 0 {
             return refuse("keep_checkpoints", "at least one must be kept".to_owned());
         }
         if self.max_memory_bytes < 32 << 20 {
-            return refuse(
-                "max_memory",
-                "less than 32 MiB does not hold a store".to_owned(),
-            );
+            return refuse("max_memory", "less than 32 MiB does not hold a store".to_owned());
         }
         if journal.capabilities.records_commits && !journal.durabilities.contains(&self.durability)
         {
             let names: Vec<_> = journal.durabilities.iter().map(|d| d.as_str()).collect();
-            return refuse(
-                "durability",
-                format!("{} offers {}", journal.name, names.join(", ")),
-            );
+            return refuse("durability", format!("{} offers {}", journal.name, names.join(", ")));
         }
         Ok(())
     }

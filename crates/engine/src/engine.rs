@@ -63,10 +63,7 @@ impl Shared {
             return self.health();
         }
         if self.records_commits {
-            return self
-                .journal
-                .admit(log)
-                .map_err(|error| self.note_failure(error));
+            return self.journal.admit(log).map_err(|error| self.note_failure(error));
         }
         Ok(())
     }
@@ -103,11 +100,7 @@ impl Shared {
 
     pub(crate) fn commit_count(&self) -> u64 {
         // Relaxed: a statistic.
-        self.commits
-            .lock()
-            .iter()
-            .map(|counter| counter.load(Relaxed))
-            .sum()
+        self.commits.lock().iter().map(|counter| counter.load(Relaxed)).sum()
     }
 }
 
@@ -124,9 +117,7 @@ pub struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("data", &self.shared.config.data)
-            .finish_non_exhaustive()
+        f.debug_struct("Engine").field("data", &self.shared.config.data).finish_non_exhaustive()
     }
 }
 
@@ -148,9 +139,7 @@ impl Engine {
             return Err(Error::InUse(disk.describe(Path::new(""))));
         };
         let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
-        let scheme = scheme_row.build(&SchemeOptions {
-            workers: Self::workers(&config),
-        });
+        let scheme = scheme_row.build(&SchemeOptions { workers: Self::workers(&config) });
         let environment = &config.environment;
         let (plan, catalog) = Self::plan(&config, &disk, progress)?;
         crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
@@ -192,11 +181,7 @@ impl Engine {
             next_log: AtomicUsize::new(0),
             config,
         });
-        let engine = Self {
-            shared,
-            threads: Mutex::default(),
-            _lock: lock,
-        };
+        let engine = Self { shared, threads: Mutex::default(), _lock: lock };
         engine.start_threads()?;
         Ok(engine)
     }
@@ -317,21 +302,12 @@ impl Engine {
 
     /// The table of that name, made if there is none. Names are 1 to 255 bytes.
     pub fn table(&self, name: &str) -> Result<TableId, Error> {
-        let refuse = |reason| {
-            Err(Error::TableName {
-                name: name.to_owned(),
-                reason,
-            })
-        };
+        let refuse = |reason| Err(Error::TableName { name: name.to_owned(), reason });
         if name.is_empty() || name.len() > 255 {
             return refuse("it must have 1 to 255 bytes");
         }
         let find = |manifest: &Manifest| {
-            manifest
-                .tables
-                .iter()
-                .find(|table| table.name == name)
-                .map(|table| TableId(table.id))
+            manifest.tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
         };
         if let Some(id) = find(&self.shared.catalog.now()) {
             return Ok(id);
@@ -344,11 +320,7 @@ impl Engine {
             let Some(id) = (0..=u16::MAX).find(|id| !used(id)) else {
                 return Err("there are 65,536 tables already");
             };
-            manifest.tables.push(TableEntry {
-                id,
-                name: name.to_owned(),
-                generation: 1,
-            });
+            manifest.tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
             manifest.tables.sort_by_key(|table| table.id);
             Ok(TableId(id))
         })?;
@@ -362,11 +334,7 @@ impl Engine {
     /// Names and numbers of all tables.
     pub fn tables(&self) -> Vec<(String, TableId)> {
         let manifest = self.shared.catalog.now();
-        manifest
-            .tables
-            .into_iter()
-            .map(|table| (table.name, TableId(table.id)))
-            .collect()
+        manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
     }
 
     /// Number of keys of a table.
@@ -380,25 +348,14 @@ impl Engine {
         let shared = &self.shared;
         let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
         let quiesced = shared.store.driver().quiesce();
-        let next = |id: TableId| {
-            shared
-                .store
-                .generation(id)
-                .map_or(1, |generation| generation + 1)
-        };
+        let next = |id: TableId| shared.store.generation(id).map_or(1, |generation| generation + 1);
         if shared.records_commits {
             // What was overwritten must not be less durable than the flush.
             if !is_planted(Bug::EmptiesBeforeLogs) {
-                shared
-                    .journal
-                    .flush_all()
-                    .map_err(|error| shared.note_failure(error))?;
+                shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
             }
             shared.publish(|manifest| {
-                for entry in manifest
-                    .tables
-                    .iter_mut()
-                    .filter(|e| tables.contains(&TableId(e.id)))
+                for entry in manifest.tables.iter_mut().filter(|e| tables.contains(&TableId(e.id)))
                 {
                     entry.generation = next(TableId(entry.id));
                 }
@@ -432,10 +389,7 @@ impl Engine {
                 wants_dependencies: shared.acknowledges_closed,
             })
         } else {
-            Box::new(CountingLog {
-                log: NoLog::above(shared.floor),
-                commits: commits.clone(),
-            })
+            Box::new(CountingLog { log: NoLog::above(shared.floor), commits: commits.clone() })
         };
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
@@ -493,10 +447,7 @@ impl Engine {
         if !shared.records_commits && shared.scheme.is_some() {
             crate::checkpoints::take(shared)?;
         }
-        let last = shared
-            .journal
-            .close()
-            .map_err(|error| shared.note_failure(error))?;
+        let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;
         if shared.records_commits {
             let incarnation = shared.incarnation;
             shared.publish(|manifest| {

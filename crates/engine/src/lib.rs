@@ -61,32 +61,23 @@ pub use stillpoint_store::{
 
 /// Names and descriptions of the checkpoint schemes, for help texts.
 pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    stillpoint_checkpoint::registry::REGISTRY
-        .iter()
-        .map(|row| (row.name, row.about))
+    stillpoint_checkpoint::registry::REGISTRY.iter().map(|row| (row.name, row.about))
 }
 
 /// Names and descriptions of the journals, for help texts.
 pub fn journal_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    stillpoint_journal::registry::SCHEMES
-        .iter()
-        .map(|row| (row.name, row.description))
+    stillpoint_journal::registry::SCHEMES.iter().map(|row| (row.name, row.description))
 }
 
 fn checkpoint_row(name: &str) -> Result<&'static stillpoint_checkpoint::Row, Error> {
-    stillpoint_checkpoint::registry::find(name).map_err(|unknown| Error::Config {
-        setting: "checkpoint",
-        reason: unknown.to_string(),
-    })
+    stillpoint_checkpoint::registry::find(name)
+        .map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
 }
 
 fn journal_row(name: &str) -> Result<&'static stillpoint_journal::registry::Scheme, Error> {
     stillpoint_journal::registry::find(name).ok_or_else(|| {
         let known: Vec<_> = journal_schemes().map(|(name, _)| name).collect();
         let reason = format!("unknown journal {name:?}; known are: {}", known.join(", "));
-        Error::Config {
-            setting: "journal",
-            reason,
-        }
+        Error::Config { setting: "journal", reason }
     })
 }

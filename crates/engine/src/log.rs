@@ -28,14 +28,8 @@ fn patch(
     (table, generation, key): (u16, u32, &[u8]),
     mut patches: Patches<'_>,
 ) -> Result<(), EncodeError> {
-    let range = |(offset, bytes): (usize, _)| PatchRange {
-        offset: offset as u32,
-        bytes,
-    };
-    let mut few = [PatchRange {
-        offset: 0,
-        bytes: &[],
-    }; RANGES];
+    let range = |(offset, bytes): (usize, _)| PatchRange { offset: offset as u32, bytes };
+    let mut few = [PatchRange { offset: 0, bytes: &[] }; RANGES];
     for at in 0..RANGES {
         match patches.next() {
             Some(next) => few[at] = range(next),
@@ -48,12 +42,7 @@ fn patch(
 
 impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
-        let floor = commit
-            .touched
-            .iter()
-            .map(|stamp| stamp.gsn())
-            .max()
-            .unwrap_or(0);
+        let floor = commit.touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
         let input = CommitInput {
             epoch: commit.epoch,
             floor,
@@ -74,10 +63,8 @@ impl CommitLog for SessionLog {
                 Ok(())
             },
         };
-        let appended = self
-            .journal
-            .append(self.log, &input)
-            .map_err(|error| LogRefused(Box::new(error)))?;
+        let appended =
+            self.journal.append(self.log, &input).map_err(|error| LogRefused(Box::new(error)))?;
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
         Ok(appended.stamp)

@@ -28,15 +28,9 @@ fn open(dir: &Path) -> Result<Directory, Error> {
         return Err(Error::NoStore(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
-    let lock = disk
-        .lock(Path::new("LOCK"))?
-        .ok_or_else(|| Error::InUse(dir.to_owned()))?;
+    let lock = disk.lock(Path::new("LOCK"))?.ok_or_else(|| Error::InUse(dir.to_owned()))?;
     let manifest = catalog::read(&*disk)?.ok_or_else(|| Error::NoStore(dir.to_owned()))?;
-    Ok(Directory {
-        disk,
-        manifest,
-        _lock: lock,
-    })
+    Ok(Directory { disk, manifest, _lock: lock })
 }
 
 /// What a data directory holds.
@@ -66,12 +60,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
 
 fn plan(directory: &Directory) -> Result<Plan, Error> {
     let (disk, manifest) = (&directory.disk, directory.manifest.clone());
-    Ok(stillpoint_recovery::plan(
-        disk,
-        manifest,
-        cpu_count(),
-        &|_, _| {},
-    )?)
+    Ok(stillpoint_recovery::plan(disk, manifest, cpu_count(), &|_, _| {})?)
 }
 
 /// What was verified.
@@ -101,9 +90,7 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
         match verified.map_err(stillpoint_recovery::RecoveryError::from) {
             Ok(summary) => {
                 let records = summary.records + summary.stale_records;
-                checked
-                    .checkpoints
-                    .push((entry.epoch, records, summary.file_bytes));
+                checked.checkpoints.push((entry.epoch, records, summary.file_bytes));
             }
             Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
             Err(error) => return Err(error.into()),
@@ -118,11 +105,7 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
 }
 
 fn load_options(manifest: &Manifest) -> LoadOptions {
-    LoadOptions {
-        store: manifest.store,
-        hash_seed: manifest.hash_seed,
-        generations: None,
-    }
+    LoadOptions { store: manifest.store, hash_seed: manifest.hash_seed, generations: None }
 }
 
 /// Takes one key of a dump: its table's name, the key, its value.
@@ -139,19 +122,10 @@ pub fn dump(
     visit: &mut DumpVisit<'_>,
 ) -> Result<RecoverySummary, Error> {
     let directory = open(dir)?;
-    let known = |name: &str| {
-        directory
-            .manifest
-            .tables
-            .iter()
-            .any(|table| table.name == name)
-    };
+    let known = |name: &str| directory.manifest.tables.iter().any(|table| table.name == name);
     if let Some(name) = table.filter(|name| !known(name)) {
         let name = name.to_owned();
-        return Err(Error::TableName {
-            name,
-            reason: "there is no such table",
-        });
+        return Err(Error::TableName { name, reason: "there is no such table" });
     }
     let plan = plan(&directory)?;
     let threads = cpu_count();
@@ -164,14 +138,8 @@ pub fn dump(
     for entry in &plan.manifest.tables {
         store.set_table(TableId(entry.id), entry.generation)?;
     }
-    let summary = stillpoint_recovery::run(
-        &directory.disk,
-        &plan,
-        &store,
-        threads,
-        &RealClock,
-        &mut |_| {},
-    )?;
+    let summary =
+        stillpoint_recovery::run(&directory.disk, &plan, &store, threads, &RealClock, &mut |_| {})?;
     let mut worker = Worker::new(store, Box::new(stillpoint_store::NoLog::default()))
         .ok_or(Error::TooManySessions(threads))?;
     for entry in &plan.manifest.tables {
@@ -212,23 +180,13 @@ fn dump_table(
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
     let manifest = &directory.manifest;
-    let Some(entry) = manifest
-        .checkpoints
-        .iter()
-        .find(|checkpoint| checkpoint.epoch == epoch)
+    let Some(entry) = manifest.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch)
     else {
         let known: Vec<u64> = manifest.checkpoints.iter().map(|c| c.epoch).collect();
-        return Err(Error::NoSuchCheckpoint {
-            dir: dir.to_owned(),
-            epoch,
-            known,
-        });
+        return Err(Error::NoSuchCheckpoint { dir: dir.to_owned(), epoch, known });
     };
     if entry.kind != CheckpointKind::Full {
-        return Err(Error::NotFull {
-            dir: dir.to_owned(),
-            epoch,
-        });
+        return Err(Error::NotFull { dir: dir.to_owned(), epoch });
     }
     let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
     target.create_dir_all(Path::new(""))?;
@@ -245,10 +203,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     }
     restored.checkpoints = vec![entry.clone()];
     restored.clean_shutdown = None;
-    let newest = manifest
-        .incarnations
-        .last()
-        .map_or(1, |incarnation| incarnation.number + 1);
+    let newest = manifest.incarnations.last().map_or(1, |incarnation| incarnation.number + 1);
     // Nothing of the other directory's logs counts here.
     let floor = inspect_gsn(&directory)?;
     restored.incarnations.clear();
@@ -270,16 +225,8 @@ fn inspect_gsn(directory: &Directory) -> Result<u64, Error> {
     match plan(directory) {
         Ok(plan) => Ok(plan.gsn_floor),
         Err(error) if error.is_damage() => {
-            let floors = directory
-                .manifest
-                .incarnations
-                .iter()
-                .map(|entry| entry.gsn_floor);
-            let positions = directory
-                .manifest
-                .checkpoints
-                .iter()
-                .flat_map(|c| &c.positions);
+            let floors = directory.manifest.incarnations.iter().map(|entry| entry.gsn_floor);
+            let positions = directory.manifest.checkpoints.iter().flat_map(|c| &c.positions);
             let positions = positions.flat_map(|of| of.logs.iter().map(|position| position.gsn));
             Ok(floors.chain(positions).max().unwrap_or(0))
         }

@@ -76,11 +76,7 @@ impl<T: Arguments> Arguments for Option<T> {
         }
     }
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        Some(if bool::decode(bytes)? {
-            Some(T::decode(bytes)?)
-        } else {
-            None
-        })
+        Some(if bool::decode(bytes)? { Some(T::decode(bytes)?) } else { None })
     }
 }
 
@@ -153,12 +149,7 @@ impl<P: StoredProcedure> ErasedProcedure for P {
     fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>> {
         let mut rest = input;
         let input = P::Input::decode(&mut rest)?;
-        rest.is_empty().then(|| {
-            Box::new(Call {
-                procedure: self,
-                input,
-            }) as Box<dyn PreparedCall>
-        })
+        rest.is_empty().then(|| Box::new(Call { procedure: self, input }) as Box<dyn PreparedCall>)
     }
 }
 

@@ -21,20 +21,13 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session")
-            .field("worker", &self.worker.number())
-            .finish_non_exhaustive()
+        f.debug_struct("Session").field("worker", &self.worker.number()).finish_non_exhaustive()
     }
 }
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8) -> Self {
-        Self {
-            shared,
-            worker,
-            log,
-            dependencies: Vec::new(),
-        }
+        Self { shared, worker, log, dependencies: Vec::new() }
     }
 
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
@@ -109,14 +102,8 @@ impl Session {
     pub fn call_encoded(&mut self, name: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.admit()?;
         let procedure = self.shared.procedures.find(name)?;
-        let call = procedure
-            .prepare(input)
-            .ok_or_else(|| Error::Arguments(name.to_owned()))?;
-        let mut running = Running {
-            call: &*call,
-            output: Vec::new(),
-            result: Ok(()),
-        };
+        let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
+        let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
         self.worker.execute(std::slice::from_mut(&mut running));
         let Running { output, result, .. } = running;
         result?;

@@ -83,22 +83,12 @@ fn child() {
         return;
     };
     let mut orders = orders.split(' ');
-    let mut number = || {
-        orders
-            .next()
-            .and_then(|text| text.parse::<u64>().ok())
-            .expect("a number")
-    };
+    let mut number = || orders.next().and_then(|text| text.parse::<u64>().ok()).expect("a number");
     let (setting, seed, life) = (number(), number(), number());
     // Ends the line that the test harness has begun.
     say("");
     let directory = orders.next().expect("a directory");
-    work(
-        SETTINGS[setting as usize],
-        Path::new(directory),
-        &SeededRng::new(seed),
-        life,
-    );
+    work(SETTINGS[setting as usize], Path::new(directory), &SeededRng::new(seed), life);
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -158,19 +148,14 @@ fn work(setting: Setting, directory: &Path, rng: &SeededRng, life: u64) {
         engine.checkpoint().expect("a checkpoint");
         say("published");
     }
-    clerks
-        .into_iter()
-        .for_each(|clerk| clerk.join().expect("no panic"));
+    clerks.into_iter().for_each(|clerk| clerk.join().expect("no panic"));
 }
 
 fn transfers(engine: &Engine, tables: (TableId, TableId), first: u64, rng: &SeededRng) {
     let mut session = engine.session().expect("a session");
     for id in first.. {
         let (from, to) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS));
-        let (to, amount) = (
-            (from + 1 + to % (ACCOUNTS - 1)) % ACCOUNTS,
-            rng.below(100) as i64,
-        );
+        let (to, amount) = ((from + 1 + to % (ACCOUNTS - 1)) % ACCOUNTS, rng.below(100) as i64);
         transfer(&mut session, tables, id, (from, to, amount)).expect("a transfer");
         say(&format!("ok {id} {from} {to} {amount}"));
     }
@@ -184,16 +169,9 @@ fn transfer(
 ) -> Result<(), stillpoint::Error> {
     session.transact(|tx| {
         let add = |tx: &mut Tx<'_>, account: u64, amount: i64| {
-            let balance = tx
-                .get(accounts, &key(account))?
-                .and_then(|value| value.u64_at(0));
+            let balance = tx.get(accounts, &key(account))?.and_then(|value| value.u64_at(0));
             let balance = balance.ok_or_else(|| TxError::abandon("no such account"))? as i64;
-            tx.put(
-                accounts,
-                &key(account),
-                0,
-                &(balance + amount).to_le_bytes(),
-            )
+            tx.put(accounts, &key(account), 0, &(balance + amount).to_le_bytes())
         };
         add(tx, from, -amount)?;
         add(tx, to, amount)?;
@@ -254,18 +232,11 @@ fn kill_often(setting: usize) {
         for life in 0..KILLS_PER_STORE.min(kills - done) {
             let heard = live_and_die(setting, directory.path(), &rng, life);
             let strict = SETTINGS[setting].2 == Durability::Strict;
-            let upto = if strict {
-                heard.reported.len()
-            } else {
-                heard.at_published
-            };
+            let upto = if strict { heard.reported.len() } else { heard.at_published };
             promised.extend(heard.reported[..upto].iter().copied());
             if let Err(why) = check(setting, directory.path(), &rng, &promised) {
                 let kept = directory.keep();
-                panic!(
-                    "seed {seed}, kill {done}, store kept in {}: {why}",
-                    kept.display()
-                );
+                panic!("seed {seed}, kill {done}, store kept in {}: {why}", kept.display());
             }
             done += 1;
         }
@@ -274,19 +245,9 @@ fn kill_often(setting: usize) {
 
 /// Starts the child and kills it at a random moment.
 fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) -> Heard {
-    let orders = format!(
-        "{setting} {} {life} {}",
-        rng.next_u64(),
-        directory.display()
-    );
+    let orders = format!("{setting} {} {life} {}", rng.next_u64(), directory.display());
     let mut child = Command::new(std::env::current_exe().expect("this binary"))
-        .args([
-            "child",
-            "--exact",
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ])
+        .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env(CHILD, orders)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -315,10 +276,7 @@ fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) ->
     let output = child.wait_with_output().expect("waits");
     listening.expect("a thread").join().expect("no panic");
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        ended.is_none(),
-        "the child ended by itself, {ended:?}: {complaint}"
-    );
+    assert!(ended.is_none(), "the child ended by itself, {ended:?}: {complaint}");
     let mut heard = heard.lock();
     std::mem::take(&mut *heard)
 }
@@ -342,10 +300,7 @@ fn check(
         .collect();
     for (id, transfer) in promised {
         if found.get(id) != Some(transfer) {
-            return Err(format!(
-                "transfer {id} is {:?}, promised {transfer:?}",
-                found.get(id)
-            ));
+            return Err(format!("transfer {id} is {:?}, promised {transfer:?}", found.get(id)));
         }
     }
     if balances.is_empty() && found.is_empty() {
@@ -356,14 +311,10 @@ fn check(
         *expected.entry(from).or_default() -= amount;
         *expected.entry(to).or_default() += amount;
     }
-    let balances: BTreeMap<u64, i64> = balances
-        .into_iter()
-        .map(|(at, words)| (at, words[0]))
-        .collect();
+    let balances: BTreeMap<u64, i64> =
+        balances.into_iter().map(|(at, words)| (at, words[0])).collect();
     if balances != expected {
-        return Err(format!(
-            "balances {balances:?} do not follow from the receipts: {expected:?}"
-        ));
+        return Err(format!("balances {balances:?} do not follow from the receipts: {expected:?}"));
     }
     Ok(())
 }

@@ -66,11 +66,7 @@ const SCENARIOS: [(&str, fn()); 4] = [
 
 #[test]
 fn every_planted_bug_is_caught() {
-    let setting = |durability| Setting {
-        scheme: "calc",
-        journal: "redo",
-        durability,
-    };
+    let setting = |durability| Setting { scheme: "calc", journal: "redo", durability };
     let settings = [setting(Durability::Strict), setting(Durability::Relaxed)];
     let fails =
         |run: &(dyn Fn() + std::panic::RefUnwindSafe)| std::panic::catch_unwind(run).is_err();
@@ -79,14 +75,9 @@ fn every_planted_bug_is_caught() {
         if let Some((name, _)) = pointed {
             return Some((*name).to_owned());
         }
-        let is_caught = |&seed: &u64| {
-            settings
-                .iter()
-                .any(|at| fails(&|| drop_count(run_seed(seed, at))))
-        };
-        (0..SEEDS)
-            .find(is_caught)
-            .map(|seed| format!("seed {seed}"))
+        let is_caught =
+            |&seed: &u64| settings.iter().any(|at| fails(&|| drop_count(run_seed(seed, at))));
+        (0..SEEDS).find(is_caught).map(|seed| format!("seed {seed}"))
     };
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

@@ -49,10 +49,7 @@ fn hashes(c: &mut Criterion) {
 fn encode_patches(body: &mut Vec<u8>, keys: &[[u8; 8]; 10], value: &[u8; 8]) {
     let mut writes = WritesEncoder::new(body);
     for key in keys {
-        let range = [PatchRange {
-            offset: 16,
-            bytes: value,
-        }];
+        let range = [PatchRange { offset: 16, bytes: value }];
         writes.patch(1, 1, key, &range).expect("legal");
     }
 }
@@ -69,22 +66,11 @@ fn encode_puts(body: &mut Vec<u8>, keys: &[[u8; 8]; 10], value: &[u8]) {
 fn segment_of(records: u64, body: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::default();
     for gsn in 1..=records {
-        let head = RecordHead {
-            gsn,
-            epoch: 1,
-            deps: &[],
-        };
-        builder
-            .append(head, RecordKind::Writes, body)
-            .expect("legal");
+        let head = RecordHead { gsn, epoch: 1, deps: &[] };
+        builder.append(head, RecordKind::Writes, body).expect("legal");
     }
-    let place = BatchPlace {
-        segment: &SEGMENT,
-        offset: 4096,
-        number: 1,
-        flushed_below: 1,
-        align: 8,
-    };
+    let place =
+        BatchPlace { segment: &SEGMENT, offset: 4096, number: 1, flushed_below: 1, align: 8 };
     [&SEGMENT.encode()[..], builder.seal(&place)].concat()
 }
 
@@ -117,14 +103,8 @@ fn records(c: &mut Criterion) {
                 builder.clear();
             }
             gsn += 1;
-            let head = RecordHead {
-                gsn,
-                epoch: 5,
-                deps: black_box(&deps),
-            };
-            builder
-                .append(head, RecordKind::Writes, black_box(&body))
-                .expect("legal");
+            let head = RecordHead { gsn, epoch: 5, deps: black_box(&deps) };
+            builder.append(head, RecordKind::Writes, black_box(&body)).expect("legal");
         });
     });
     let segment = segment_of(1000, &body);
@@ -158,14 +138,8 @@ fn seals(c: &mut Criterion) {
             || {
                 let mut builder = BatchBuilder::with_capacity(68 << 10);
                 for gsn in 1..=256 {
-                    let head = RecordHead {
-                        gsn,
-                        epoch: 5,
-                        deps: &[],
-                    };
-                    builder
-                        .append(head, RecordKind::Command, &body)
-                        .expect("legal");
+                    let head = RecordHead { gsn, epoch: 5, deps: &[] };
+                    builder.append(head, RecordKind::Command, &body).expect("legal");
                 }
                 builder
             },
@@ -188,11 +162,7 @@ fn seals(c: &mut Criterion) {
 fn fill(block: &mut BlockBuilder) -> u32 {
     let value = [9; 100];
     for n in 0u64.. {
-        let key = KeyRef {
-            table: 1,
-            generation: 1,
-            key: &n.to_le_bytes(),
-        };
+        let key = KeyRef { table: 1, generation: 1, key: &n.to_le_bytes() };
         if block.push_value(key, 0, &value).is_err() {
             break;
         }
@@ -207,11 +177,7 @@ fn blocks(c: &mut Criterion) {
     let value = [9; 100];
     group.bench_function("append", |b| {
         b.iter(|| {
-            let key = KeyRef {
-                table: 1,
-                generation: 1,
-                key: black_box(&[1; 8]),
-            };
+            let key = KeyRef { table: 1, generation: 1, key: black_box(&[1; 8]) };
             if block.push_value(key, 0, black_box(&value)).is_err() {
                 block.reset(0);
             }

@@ -40,11 +40,7 @@ pub(crate) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn new(bytes: &'a [u8], offset: u64, what: &'static str) -> Self {
-        Cursor {
-            rest: bytes,
-            offset,
-            what,
-        }
+        Cursor { rest: bytes, offset, what }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -97,11 +93,7 @@ impl<'a> Cursor<'a> {
     /// An error about the byte that comes next.
     #[cold]
     pub(crate) fn error(&self, cause: DecodeCause) -> DecodeError {
-        DecodeError {
-            what: self.what,
-            offset: self.offset,
-            cause,
-        }
+        DecodeError { what: self.what, offset: self.offset, cause }
     }
 
     #[cold]

@@ -112,10 +112,7 @@ pub enum EncodeError {
         bytes: usize,
     },
     /// The value, or the end of a patched range, is too long.
-    #[error(
-        "value of {bytes} bytes: at most {} are allowed",
-        crate::VALUE_BYTES_MAX
-    )]
+    #[error("value of {bytes} bytes: at most {} are allowed", crate::VALUE_BYTES_MAX)]
     ValueTooLong {
         /// Its length in bytes.
         bytes: usize,

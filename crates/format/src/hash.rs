@@ -60,18 +60,11 @@ impl KeyHasher {
                 lane = self.absorb(lane, key);
             }
             // Up to 16 bytes: first and last word, overlapping. Beyond: the last 16 bytes.
-            let a = if len > 16 {
-                word(&key[len - 16..])
-            } else {
-                u64::from_le_bytes(*first)
-            };
+            let a = if len > 16 { word(&key[len - 16..]) } else { u64::from_le_bytes(*first) };
             (a, word(&key[len - 8..]))
         } else if let Some(first) = key.first_chunk::<4>() {
             let last = key.last_chunk::<4>().unwrap_or(first);
-            (
-                u64::from(u32::from_le_bytes(*first)),
-                u64::from(u32::from_le_bytes(*last)),
-            )
+            (u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*last)))
         } else if len > 0 {
             let bytes = [key[0], key[len / 2], key[len - 1], 0];
             (u64::from(u32::from_le_bytes(bytes)), 0)
@@ -111,9 +104,7 @@ fn fold(a: u64, b: u64) -> u64 {
 
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .first_chunk::<8>()
-        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
+    bytes.first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
 }
 
 /// The output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).

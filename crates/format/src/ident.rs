@@ -137,10 +137,7 @@ pub(crate) fn encode_header(
     block[12] = kind as u8;
     put(&mut block, 16, &store.0);
     put(&mut block, 32, &created_ms.to_le_bytes());
-    assert!(
-        params.len() <= CRC_AT - PARAMS_AT,
-        "header parameters overflow the block"
-    );
+    assert!(params.len() <= CRC_AT - PARAMS_AT, "header parameters overflow the block");
     put(&mut block, PARAMS_AT, params);
     let crc = crc32c::crc32c(&block[..CRC_AT]);
     put(&mut block, CRC_AT, &crc.to_le_bytes());
@@ -154,19 +151,13 @@ pub(crate) fn decode_header<'a>(
     kind: FileKind,
     what: &'static str,
 ) -> Result<Header<'a>, DecodeError> {
-    let fail = |cause| DecodeError {
-        what,
-        offset: 0,
-        cause,
-    };
+    let fail = |cause| DecodeError { what, offset: 0, cause };
     let Some(block) = bytes.first_chunk::<HEADER_BYTES>() else {
         let (needed, available) = (HEADER_BYTES as u64, bytes.len() as u64);
         return Err(fail(DecodeCause::Truncated { needed, available }));
     };
     if block[..8] != MAGIC {
-        return Err(fail(DecodeCause::BadMagic {
-            found: u64_at(block, 0),
-        }));
+        return Err(fail(DecodeCause::BadMagic { found: u64_at(block, 0) }));
     }
     let (stored, computed) = (u32_at(block, CRC_AT), crc32c::crc32c(&block[..CRC_AT]));
     if stored != computed {
@@ -178,11 +169,7 @@ pub(crate) fn decode_header<'a>(
     }
     if block[12] != kind as u8 {
         let (found, expected) = (u64::from(block[12]), u64::from(kind as u8));
-        return Err(fail(DecodeCause::WrongFile {
-            field: "file kind",
-            found,
-            expected,
-        }));
+        return Err(fail(DecodeCause::WrongFile { field: "file kind", found, expected }));
     }
     Ok(Header {
         store: StoreId(array(block, 16)),
@@ -202,12 +189,9 @@ mod tests {
         let text = STORE.to_string();
         assert_eq!(text, "30313233343536373839616263646566");
         assert_eq!(text.parse(), Ok(STORE));
-        for bad in [
-            "",
-            "30",
-            "3031323334353637383961626364656g",
-            "3031323334353637383961626364656A",
-        ] {
+        for bad in
+            ["", "30", "3031323334353637383961626364656g", "3031323334353637383961626364656A"]
+        {
             assert_eq!(bad.parse::<StoreId>(), Err(StoreIdError), "{bad}");
         }
     }
@@ -239,25 +223,15 @@ mod tests {
         let cause = |bytes: &[u8], kind| decode_header(bytes, kind, "h").err().map(|e| e.cause);
         assert!(matches!(
             cause(&block[..100], FileKind::LogSegment),
-            Some(DecodeCause::Truncated {
-                needed: 4096,
-                available: 100
-            })
+            Some(DecodeCause::Truncated { needed: 4096, available: 100 })
         ));
         assert!(matches!(
             cause(&block, FileKind::CheckpointPart),
-            Some(DecodeCause::WrongFile {
-                field: "file kind",
-                found: 1,
-                expected: 2
-            })
+            Some(DecodeCause::WrongFile { field: "file kind", found: 1, expected: 2 })
         ));
         let mut newer = block;
         newer[8] = 9;
-        assert!(matches!(
-            cause(&newer, FileKind::LogSegment),
-            Some(DecodeCause::Checksum { .. })
-        ));
+        assert!(matches!(cause(&newer, FileKind::LogSegment), Some(DecodeCause::Checksum { .. })));
         let crc = crc32c::crc32c(&newer[..CRC_AT]);
         put(&mut newer, CRC_AT, &crc.to_le_bytes());
         let error = cause(&newer, FileKind::LogSegment).expect("unknown version");

@@ -225,10 +225,7 @@ impl Manifest {
             return Err(ManifestError::UnknownVersion { found: version });
         }
         if announced != document.len() as u64 {
-            return Err(ManifestError::Length {
-                found: document.len() as u64,
-                announced,
-            });
+            return Err(ManifestError::Length { found: document.len() as u64, announced });
         }
         let computed = checksum(version, document);
         if stored != computed {
@@ -255,10 +252,7 @@ impl Manifest {
     pub fn newest_chain(&self) -> Vec<&CheckpointEntry> {
         let mut chain = Vec::new();
         // Of a full and a partial one of the same epoch the full one is the shorter way.
-        let mut next = self
-            .checkpoints
-            .iter()
-            .max_by_key(|checkpoint| checkpoint.rank());
+        let mut next = self.checkpoints.iter().max_by_key(|checkpoint| checkpoint.rank());
         while let Some(checkpoint) = next {
             chain.push(checkpoint);
             next = checkpoint.base.and_then(|base| self.at_epoch(base));
@@ -269,10 +263,7 @@ impl Manifest {
 
     /// The checkpoint of that epoch, the full one if there are two.
     fn at_epoch(&self, epoch: u64) -> Option<&CheckpointEntry> {
-        let same = self
-            .checkpoints
-            .iter()
-            .filter(|checkpoint| checkpoint.epoch == epoch);
+        let same = self.checkpoints.iter().filter(|checkpoint| checkpoint.epoch == epoch);
         same.max_by_key(|checkpoint| checkpoint.rank())
     }
 }
@@ -286,15 +277,8 @@ impl CheckpointEntry {
     /// The last gsn of a log of an incarnation before the point of consistency; `None` if the
     /// checkpoint lists none.
     pub fn position(&self, incarnation: u32, log: u8) -> Option<u64> {
-        let of_incarnation = self
-            .positions
-            .iter()
-            .find(|p| p.incarnation == incarnation)?;
-        of_incarnation
-            .logs
-            .iter()
-            .find(|position| position.log == log)
-            .map(|p| p.gsn)
+        let of_incarnation = self.positions.iter().find(|p| p.incarnation == incarnation)?;
+        of_incarnation.logs.iter().find(|position| position.log == log).map(|p| p.gsn)
     }
 }
 
@@ -306,10 +290,7 @@ fn checksum(version: u32, document: &[u8]) -> u32 {
 /// Version, checksum, length, and the rest. Only the exact form that is written is read.
 fn first_line(bytes: &[u8]) -> Result<(u32, u32, u64, &[u8]), ManifestError> {
     let head = &bytes[..bytes.len().min(FIRST_LINE_MAX)];
-    let end = head
-        .iter()
-        .position(|&byte| byte == b'\n')
-        .ok_or(ManifestError::FirstLine)?;
+    let end = head.iter().position(|&byte| byte == b'\n').ok_or(ManifestError::FirstLine)?;
     let parse = || {
         let line = std::str::from_utf8(&head[..end]).ok()?;
         let mut words = line.split(' ');
@@ -337,9 +318,7 @@ mod hex_u64 {
         if format!("{value:016x}") == text {
             Ok(value)
         } else {
-            Err(serde::de::Error::custom(
-                "expected 16 lower-case hexadecimal digits",
-            ))
+            Err(serde::de::Error::custom("expected 16 lower-case hexadecimal digits"))
         }
     }
 }
@@ -358,9 +337,7 @@ mod hex_u32 {
         if format!("{value:08x}") == text {
             Ok(value)
         } else {
-            Err(serde::de::Error::custom(
-                "expected 8 lower-case hexadecimal digits",
-            ))
+            Err(serde::de::Error::custom("expected 8 lower-case hexadecimal digits"))
         }
     }
 }

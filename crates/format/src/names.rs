@@ -113,34 +113,16 @@ mod tests {
         assert_eq!(parse_log_name("004"), Some(4));
         for (incarnation, gsn) in [(0, 0), (2, 4711), (u32::MAX, crate::GSN_MAX)] {
             let name = segment_name(incarnation, gsn);
-            assert_eq!(
-                parse_segment_name(&name),
-                Some((incarnation, gsn)),
-                "{name}"
-            );
+            assert_eq!(parse_segment_name(&name), Some((incarnation, gsn)), "{name}");
         }
     }
 
     #[test]
     fn only_the_exact_form_is_read() {
-        for bad in [
-            "7-full",
-            "0000000007-fuller",
-            "+000000007-full",
-            "0000000007",
-            "-full",
-            "",
-        ] {
+        for bad in ["7-full", "0000000007-fuller", "+000000007-full", "0000000007", "-full", ""] {
             assert_eq!(parse_checkpoint_name(bad), None, "{bad}");
         }
-        for bad in [
-            "part-1",
-            "part-0001",
-            "part-+01",
-            "../part-001",
-            "part-001/",
-            "part--01",
-        ] {
+        for bad in ["part-1", "part-0001", "part-+01", "../part-001", "part-001/", "part--01"] {
             assert_eq!(parse_part_name(bad), None, "{bad}");
         }
         for bad in ["4", "0004", "255", "256", "abc"] {

@@ -63,9 +63,7 @@ impl AlignedBuf {
         }
         // Doubling keeps a run of appends linear in total.
         let capacity = wanted.max(self.capacity().saturating_mul(2));
-        let capacity = capacity
-            .checked_next_multiple_of(DIRECT_ALIGN)
-            .unwrap_or(usize::MAX);
+        let capacity = capacity.checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX);
         let mut raw = vec![0u8; capacity.saturating_add(DIRECT_ALIGN)];
         let address = raw.as_ptr().addr();
         let start = address.next_multiple_of(DIRECT_ALIGN) - address;

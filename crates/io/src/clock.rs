@@ -37,10 +37,7 @@ impl Clock for RealClock {
         clock_ns(ClockId::Realtime) / 1_000_000
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the sleep that the lint points to"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the sleep that the lint points to")]
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
     }
@@ -93,10 +90,7 @@ impl ManualClock {
 
     /// A clock that each sleeper moves forward by its own sleep: nobody waits.
     pub fn self_advancing(wall_ms: u64) -> Self {
-        Self {
-            self_advancing: true,
-            ..Self::new(wall_ms)
-        }
+        Self { self_advancing: true, ..Self::new(wall_ms) }
     }
 
     /// Moves both clocks forward and wakes the sleepers whose hour has come.

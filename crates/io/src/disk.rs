@@ -21,18 +21,11 @@ pub struct DiskError {
 impl DiskError {
     /// An error of `op` (a verb phrase) on `path` (absolute).
     pub fn new(op: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self {
-            op: op.into(),
-            path: path.into(),
-            source,
-        }
+        Self { op: op.into(), path: path.into(), source }
     }
     /// True when the device has no space left; the caller may retry after space returns.
     pub fn is_disk_full(&self) -> bool {
-        matches!(
-            self.source.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-        )
+        matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
     /// True when the file or directory does not exist.
     pub fn is_not_found(&self) -> bool {
@@ -183,8 +176,5 @@ pub(crate) fn poisoned() -> io::Error {
 
 /// The refusal of a change through a handle opened with [`OpenMode::Read`].
 pub(crate) fn read_only() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        "the file was opened for reads only",
-    )
+    io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened for reads only")
 }

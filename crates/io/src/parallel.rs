@@ -26,9 +26,7 @@ where
         let mut threads = Vec::with_capacity(jobs.len());
         for (number, job) in jobs.into_iter().enumerate() {
             let name = format!("{name}-{number}");
-            let started = std::thread::Builder::new()
-                .name(name.clone())
-                .spawn_scoped(scope, job);
+            let started = std::thread::Builder::new().name(name.clone()).spawn_scoped(scope, job);
             match started {
                 Ok(thread) => threads.push((name, thread)),
                 Err(source) => return Err(ThreadError::Start { name, source }),
@@ -38,10 +36,12 @@ where
         let mut results = Vec::with_capacity(threads.len() + 1);
         for (name, thread) in threads {
             let result = thread.join();
-            results.push(result.map_err(|payload| ThreadError::Panicked {
-                name,
-                message: message(&*payload),
-            })?);
+            results.push(
+                result.map_err(|payload| ThreadError::Panicked {
+                    name,
+                    message: message(&*payload),
+                })?,
+            );
         }
         results.push(own);
         Ok(results)
@@ -55,10 +55,7 @@ mod tests {
     #[test]
     fn results_come_in_order_and_a_panic_is_an_error() {
         let jobs: Vec<_> = (0..5).map(|n| move || n * n).collect();
-        assert_eq!(
-            in_parallel("square", jobs).expect("no panic"),
-            [0, 1, 4, 9, 16]
-        );
+        assert_eq!(in_parallel("square", jobs).expect("no panic"), [0, 1, 4, 9, 16]);
         let jobs: Vec<_> = (0..2).map(|n| move || assert!(n != 0, "job {n}")).collect();
         let error = in_parallel("doomed", jobs).expect_err("the first job panics");
         assert_eq!(error.to_string(), "thread doomed-0 panicked: job 0");

@@ -25,11 +25,7 @@ pub fn thread_cpu_ns() -> u64 {
 pub fn resident_bytes() -> u64 {
     // Second number of /proc/self/statm: resident pages (proc(5)).
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm
-        .split_whitespace()
-        .nth(1)
-        .and_then(|n| n.parse::<u64>().ok())
-        .unwrap_or(0);
+    let pages = statm.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
     pages.saturating_mul(rustix::param::page_size() as u64)
 }
 
@@ -46,10 +42,7 @@ pub fn total_memory_bytes() -> u64 {
 #[cfg(target_os = "linux")]
 fn machine_memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
-    #[expect(
-        clippy::useless_conversion,
-        reason = "the field is 32 bits wide on 32-bit systems"
-    )]
+    #[expect(clippy::useless_conversion, reason = "the field is 32 bits wide on 32-bit systems")]
     u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit))
 }
 
@@ -140,10 +133,7 @@ mod tests {
 
     #[test]
     fn group_lines_of_both_versions_are_understood() {
-        assert_eq!(
-            limit_file("0::/a:b"),
-            Some(("/sys/fs/cgroup", "memory.max", "/a:b"))
-        );
+        assert_eq!(limit_file("0::/a:b"), Some(("/sys/fs/cgroup", "memory.max", "/a:b")));
         let v1 = Some(("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "/x"));
         assert_eq!(limit_file("5:memory,cpu:/x"), v1);
         assert_eq!(limit_file("4:cpu:/x"), None);

@@ -1,9 +1,6 @@
 //! Files in a directory of this machine.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "this is the disk that the lint points to"
-)]
+#![expect(clippy::disallowed_methods, reason = "this is the disk that the lint points to")]
 
 mod file;
 
@@ -44,11 +41,7 @@ struct FlushState {
 impl FlushState {
     fn check(&self) -> io::Result<()> {
         // Acquire: pairs with the Release below, so that whoever learns of the failure is after it.
-        if self.failed.load(Ordering::Acquire) {
-            Err(poisoned())
-        } else {
-            Ok(())
-        }
+        if self.failed.load(Ordering::Acquire) { Err(poisoned()) } else { Ok(()) }
     }
 
     /// Runs a flush, unless one has failed before, and remembers its failure.
@@ -82,10 +75,7 @@ impl RealDisk {
         let fail = |op, source| DiskError::new(op, given, source);
         let root = std::path::absolute(given).map_err(|e| fail("resolve", e))?;
         std::fs::create_dir_all(&root).map_err(|e| fail("create directory", e))?;
-        Ok(Self {
-            root,
-            flushes: Mutex::default(),
-        })
+        Ok(Self { root, flushes: Mutex::default() })
     }
 
     /// The path below the root, cleaned, and the absolute one.
@@ -116,11 +106,7 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
         let (relative, absolute) = self.resolve("open", path)?;
-        let op = if mode == OpenMode::CreateNew {
-            "create"
-        } else {
-            "open"
-        };
+        let op = if mode == OpenMode::CreateNew { "create" } else { "open" };
         let mut flushes = self.flushes.lock();
         let flush = flushes.get(&relative).cloned().unwrap_or_default();
         let file = RealFile::open(absolute.clone(), mode, caching, flush.clone())
@@ -138,9 +124,7 @@ impl Disk for RealDisk {
     fn list(&self, path: &Path) -> DiskResult<Vec<String>> {
         let (_, absolute) = self.resolve("list", path)?;
         let names: io::Result<Vec<String>> = std::fs::read_dir(&absolute).and_then(|entries| {
-            entries
-                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-                .collect()
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
         });
         let mut names = names.map_err(|source| DiskError::new("list", absolute, source))?;
         names.sort_unstable();
@@ -169,16 +153,11 @@ impl Disk for RealDisk {
         })?;
         if from != to {
             flushes.retain(|path, _| !path.starts_with(&to));
-            for (path, state) in flushes
-                .extract_if(.., |path, _| path.starts_with(&from))
-                .collect::<Vec<_>>()
+            for (path, state) in
+                flushes.extract_if(.., |path, _| path.starts_with(&from)).collect::<Vec<_>>()
             {
                 let below = path.strip_prefix(&from).unwrap_or(Path::new(""));
-                let moved = if below.as_os_str().is_empty() {
-                    to.clone()
-                } else {
-                    to.join(below)
-                };
+                let moved = if below.as_os_str().is_empty() { to.clone() } else { to.join(below) };
                 flushes.insert(moved, state);
             }
         }
@@ -217,12 +196,8 @@ impl Disk for RealDisk {
 
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
         let (_, absolute) = self.resolve("lock", path)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&absolute);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&absolute);
         let file = file.map_err(|source| DiskError::new("lock", absolute.clone(), source))?;
         // flock belongs to the open file, so a second engine in this process is refused as well.
         match file.try_lock() {
@@ -235,8 +210,7 @@ impl Disk for RealDisk {
     }
 
     fn describe(&self, path: &Path) -> PathBuf {
-        self.resolve("", path)
-            .map_or_else(|refused| refused.path, |(_, absolute)| absolute)
+        self.resolve("", path).map_or_else(|refused| refused.path, |(_, absolute)| absolute)
     }
 }
 
@@ -284,10 +258,7 @@ mod tests {
             std::hint::spin_loop();
         }
         let second = state.flush(|| Ok(()));
-        assert!(
-            second.is_err(),
-            "the kernel would have said that all is well"
-        );
+        assert!(second.is_err(), "the kernel would have said that all is well");
         assert!(first.join().expect("no panic").is_err());
     }
 }

@@ -21,10 +21,7 @@ pub trait Rng: Send + Sync + fmt::Debug {
 pub struct RealRng;
 
 impl Rng for RealRng {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the seed that the lint points to"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the seed that the lint points to")]
     fn next_u64(&self) -> u64 {
         system_u64().unwrap_or_else(|| {
             // Kernels without getrandom: the standard library's hash keys come from the system too.
@@ -67,19 +64,15 @@ const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 impl SeededRng {
     /// The stream of this seed, from its beginning.
     pub fn new(seed: u64) -> Self {
-        Self {
-            state: AtomicU64::new(seed),
-        }
+        Self { state: AtomicU64::new(seed) }
     }
 }
 
 impl Rng for SeededRng {
     fn next_u64(&self) -> u64 {
         // Relaxed: the counter alone is shared, nothing is published through it.
-        let mut z = self
-            .state
-            .fetch_add(GOLDEN_GAMMA, Ordering::Relaxed)
-            .wrapping_add(GOLDEN_GAMMA);
+        let mut z =
+            self.state.fetch_add(GOLDEN_GAMMA, Ordering::Relaxed).wrapping_add(GOLDEN_GAMMA);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -96,11 +89,8 @@ mod tests {
     fn splitmix_matches_the_published_stream_of_seed_1234567() {
         let rng = SeededRng::new(1_234_567);
         let got: Vec<u64> = (0..3).map(|_| rng.next_u64()).collect();
-        let published = [
-            6_457_827_717_110_365_317,
-            3_203_168_211_198_807_973,
-            9_817_491_932_198_370_423,
-        ];
+        let published =
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!(got, published);
     }
 
@@ -116,10 +106,8 @@ mod tests {
                 .expect("thread starts")
             })
             .collect();
-        let drawn: HashSet<u64> = threads
-            .into_iter()
-            .flat_map(|t| t.join().expect("no panic"))
-            .collect();
+        let drawn: HashSet<u64> =
+            threads.into_iter().flat_map(|t| t.join().expect("no panic")).collect();
         let alone = SeededRng::new(7);
         let expected: HashSet<u64> = (0..4000).map(|_| alone.next_u64()).collect();
         assert_eq!(drawn, expected);

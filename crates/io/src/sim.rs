@@ -96,11 +96,7 @@ impl SimDisk {
     }
 
     fn of(state: State) -> Self {
-        Self {
-            machine: Arc::new(Machine {
-                state: Mutex::new(state),
-            }),
-        }
+        Self { machine: Arc::new(Machine { state: Mutex::new(state) }) }
     }
 
     /// What a torn sector may look like after later crashes; [`Tearing::Garbage`] unless set.
@@ -148,12 +144,7 @@ impl SimDisk {
     /// from 1). On a fresh disk, `nth` in `1..=call_counts().changes()` of a run without faults
     /// visits every site of that run.
     pub fn fail_at(&self, nth: u64, fault: Fault) {
-        self.inject(FaultPlan {
-            calls: Vec::new(),
-            nth,
-            fault,
-            lasts: Lasts::Once,
-        });
+        self.inject(FaultPlan { calls: Vec::new(), nth, fault, lasts: Lasts::Once });
     }
 
     /// Adds a fault to come.
@@ -184,13 +175,7 @@ impl SimDisk {
 
     /// Sectors of 512 bytes that a power loss now would leave uncertain.
     pub fn unflushed_sectors(&self) -> u64 {
-        self.machine
-            .state
-            .lock()
-            .tree
-            .contents()
-            .map(content::Content::unflushed_sectors)
-            .sum()
+        self.machine.state.lock().tree.contents().map(content::Content::unflushed_sectors).sum()
     }
 
     /// Created, renamed and removed names that are not durable yet.
@@ -260,11 +245,7 @@ impl State {
 
     fn after_power_loss(&self, seed: u64) -> SimDisk {
         let rng = SeededRng::new(seed);
-        let oldest = self
-            .tree
-            .contents()
-            .filter_map(content::Content::oldest_unflushed)
-            .min();
+        let oldest = self.tree.contents().filter_map(content::Content::oldest_unflushed).min();
         let oldest = oldest.unwrap_or(self.order);
         let outcome = Outcome::draw(self.tearing, oldest, self.order, &rng);
         let tree = self.tree.after_power_loss(&outcome, &rng);
@@ -289,11 +270,7 @@ impl State {
 
 impl Disk for SimDisk {
     fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
-        let op = if mode == OpenMode::CreateNew {
-            "create"
-        } else {
-            "open"
-        };
+        let op = if mode == OpenMode::CreateNew { "create" } else { "open" };
         let node = self.call(Call::Open, op, path, |state, parts| {
             let node = match mode {
                 OpenMode::CreateNew => state.tree.create_file(parts)?,
@@ -303,13 +280,7 @@ impl Disk for SimDisk {
             Ok(node)
         })?;
         let path = self.describe(path);
-        Ok(Arc::new(SimFile {
-            machine: self.machine.clone(),
-            node,
-            path,
-            mode,
-            caching,
-        }))
+        Ok(Arc::new(SimFile { machine: self.machine.clone(), node, path, mode, caching }))
     }
 
     fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
@@ -325,28 +296,22 @@ impl Disk for SimDisk {
     }
 
     fn exists(&self, path: &Path) -> DiskResult<bool> {
-        self.call(Call::Exists, "look for", path, |state, parts| {
-            match state.tree.lookup(parts) {
-                Ok(_) => Ok(true),
-                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                    Ok(false)
-                }
-                Err(e) => Err(e),
+        self.call(Call::Exists, "look for", path, |state, parts| match state.tree.lookup(parts) {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Ok(false)
             }
+            Err(e) => Err(e),
         })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
         let op = format!("rename to {} the file", self.describe(to).display());
-        self.call(Call::Rename, &op, from, |state, from| {
-            state.tree.rename(from, &parts(to)?)
-        })
+        self.call(Call::Rename, &op, from, |state, from| state.tree.rename(from, &parts(to)?))
     }
 
     fn remove(&self, path: &Path) -> DiskResult<()> {
-        self.call(Call::Remove, "remove", path, |state, parts| {
-            state.tree.remove(parts)
-        })
+        self.call(Call::Remove, "remove", path, |state, parts| state.tree.remove(parts))
     }
 
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
@@ -376,10 +341,8 @@ impl Disk for SimDisk {
             Ok(state.locks.insert(node).then_some(node))
         })?;
         Ok(locked.map(|node| {
-            let guard: Box<dyn Send + Sync> = Box::new(LockGuard {
-                machine: self.machine.clone(),
-                node,
-            });
+            let guard: Box<dyn Send + Sync> =
+                Box::new(LockGuard { machine: self.machine.clone(), node });
             guard
         }))
     }

@@ -39,10 +39,7 @@ impl<T> JoinHandle<T> {
     /// Waits for the thread and returns what it returned, or its panic as an error.
     pub fn join(self) -> Result<T, ThreadError> {
         let Self { name, inner } = self;
-        inner.join().map_err(|payload| ThreadError::Panicked {
-            name,
-            message: message(&*payload),
-        })
+        inner.join().map_err(|payload| ThreadError::Panicked { name, message: message(&*payload) })
     }
 
     /// True once the thread has ended; [`join`](Self::join) then returns at once.
@@ -63,10 +60,7 @@ impl<T> JoinHandle<T> {
 /// assert_eq!(worker.join()?, 42);
 /// # Ok::<(), stillpoint_io::ThreadError>(())
 /// ```
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the spawn that the lint points to"
-)]
+#[expect(clippy::disallowed_methods, reason = "this is the spawn that the lint points to")]
 pub fn spawn<T, F>(name: &str, f: F) -> Result<JoinHandle<T>, ThreadError>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -106,9 +100,7 @@ pub fn pin_to_core(n: usize) -> io::Result<()> {
     {
         use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
         let usable = sched_getaffinity(None)?;
-        let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
-            .filter(|&core| usable.is_set(core))
-            .collect();
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| usable.is_set(core)).collect();
         let Some(&core) = cores.get(n % cores.len().max(1)) else {
             return Err(io::Error::other("the system names no core for this thread"));
         };
@@ -120,10 +112,7 @@ pub fn pin_to_core(n: usize) -> io::Result<()> {
     #[cfg(not(target_os = "linux"))]
     {
         let _ = n;
-        Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "no thread placement on this system",
-        ))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "no thread placement on this system"))
     }
 }
 
@@ -138,10 +127,7 @@ mod tests {
         assert_eq!(error.to_string(), "thread doomed panicked: number 3");
         let thread = spawn("curt", || std::panic::panic_any(5u8)).expect("thread starts");
         let error = thread.join().expect_err("it panicked");
-        assert_eq!(
-            error.to_string(),
-            "thread curt panicked: (a panic without text)"
-        );
+        assert_eq!(error.to_string(), "thread curt panicked: (a panic without text)");
     }
 
     #[test]

@@ -14,9 +14,7 @@ pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
     let file = disk.open(path, OpenMode::Read, Caching::Buffered)?;
     let len = usize::try_from(file.len()?).map_err(|_| fail(io::ErrorKind::FileTooLarge.into()))?;
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(len)
-        .map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
+    bytes.try_reserve_exact(len).map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
     bytes.resize(len, 0);
     if file.read_at(&mut bytes, 0)? < len {
         return Err(fail(io::ErrorKind::UnexpectedEof.into()));

@@ -13,8 +13,7 @@ const SECTOR: usize = 512;
 const ROOT: &str = "";
 
 fn create(disk: &SimDisk, path: &str) -> Arc<dyn DiskFile> {
-    disk.open(Path::new(path), OpenMode::CreateNew, Caching::Buffered)
-        .expect("a free name")
+    disk.open(Path::new(path), OpenMode::CreateNew, Caching::Buffered).expect("a free name")
 }
 
 /// A file whose name and contents are durable.
@@ -22,8 +21,7 @@ fn create_durably(disk: &SimDisk, path: &str, bytes: &[u8]) -> Arc<dyn DiskFile>
     let file = create(disk, path);
     file.write_at(bytes, 0).expect("write");
     file.sync().expect("flush");
-    disk.sync_dir(Path::new(path).parent().expect("a parent"))
-        .expect("flush names");
+    disk.sync_dir(Path::new(path).parent().expect("a parent")).expect("flush names");
     file
 }
 
@@ -52,21 +50,14 @@ impl History {
     /// Complains about anything in `found` that no power loss may leave.
     fn check(&self, found: &[u8], tearing: Tearing, context: &str) {
         let lens: BTreeSet<usize> = self.versions.iter().map(Vec::len).collect();
-        assert!(
-            lens.contains(&found.len()),
-            "{context}: length {} of {lens:?}",
-            found.len()
-        );
+        assert!(lens.contains(&found.len()), "{context}: length {} of {lens:?}", found.len());
         for number in 0..found.len().div_ceil(SECTOR) {
             let torn_allowed = tearing != Tearing::Never && self.written.contains(&number);
             let allowed = self.versions.iter().any(|version| {
                 let cut = &version[..version.len().min(found.len())];
                 sector(cut, number) == sector(found, number)
             });
-            assert!(
-                allowed || torn_allowed,
-                "{context}: sector {number} was never so"
-            );
+            assert!(allowed || torn_allowed, "{context}: sector {number} was never so");
             if tearing == Tearing::ChangedBytes {
                 self.check_unchanged_bytes(found, number, context);
             }
@@ -80,10 +71,7 @@ impl History {
         for at in 0..end {
             if versions.iter().all(|version| version[at] == first[at]) {
                 let byte = found[number * SECTOR + at];
-                assert_eq!(
-                    byte, first[at],
-                    "{context}: sector {number} byte {at} changed"
-                );
+                assert_eq!(byte, first[at], "{context}: sector {number} byte {at} changed");
             }
         }
     }
@@ -94,19 +82,13 @@ fn random_run(rng: &SeededRng, tearing: Tearing) -> (SimDisk, History) {
     let disk = SimDisk::new(rng.next_u64());
     disk.set_tearing(tearing);
     let file = create_durably(&disk, "f", b"");
-    let mut history = History {
-        versions: vec![Vec::new()],
-        written: BTreeSet::new(),
-    };
+    let mut history = History { versions: vec![Vec::new()], written: BTreeSet::new() };
     for step in 0..rng.below(25) {
         let mut bytes = history.versions.last().expect("never empty").clone();
         match rng.below(8) {
             0 => {
                 file.sync().expect("flush");
-                history = History {
-                    versions: vec![bytes],
-                    written: BTreeSet::new(),
-                };
+                history = History { versions: vec![bytes], written: BTreeSet::new() };
                 continue;
             }
             1 => {
@@ -125,9 +107,7 @@ fn random_run(rng: &SeededRng, tearing: Tearing) -> (SimDisk, History) {
                 file.write_at(&fill, at as u64).expect("write");
                 bytes.resize(bytes.len().max(at + len), 0);
                 bytes[at..at + len].copy_from_slice(&fill);
-                history
-                    .written
-                    .extend(at / SECTOR..(at + len).div_ceil(SECTOR));
+                history.written.extend(at / SECTOR..(at + len).div_ceil(SECTOR));
             }
         }
         history.versions.push(bytes);
@@ -149,17 +129,10 @@ fn a_power_loss_leaves_only_what_was_written_and_all_that_was_flushed() {
                 assert_zeros_beyond(&image, found.len(), &context);
                 // The process dies first, and the power goes before the next one flushes.
                 let image = disk.crash_image(seed).kill();
-                assert_eq!(
-                    bytes_of(&image, "f"),
-                    bytes_of(&disk.crash_image(seed), "f")
-                );
+                assert_eq!(bytes_of(&image, "f"), bytes_of(&disk.crash_image(seed), "f"));
             }
             let killed = disk.kill();
-            assert_eq!(
-                &bytes_of(&killed, "f"),
-                now,
-                "run {seed}: a kill loses nothing"
-            );
+            assert_eq!(&bytes_of(&killed, "f"), now, "run {seed}: a kill loses nothing");
             for crash_seed in 0..4 {
                 let context = format!("{tearing:?}, run {seed}, kill, crash {crash_seed}");
                 history.check(&bytes_of(&killed.crash(crash_seed), "f"), tearing, &context);
@@ -170,15 +143,10 @@ fn a_power_loss_leaves_only_what_was_written_and_all_that_was_flushed() {
 
 /// What a crash cut off does not come back when the file grows again.
 fn assert_zeros_beyond(disk: &SimDisk, len: usize, context: &str) {
-    let file = disk
-        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let file = disk.open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
     file.set_len(30_000).expect("grow");
     let grown = bytes_of(disk, "f");
-    assert!(
-        grown[len..].iter().all(|byte| *byte == 0),
-        "{context}: {len} bytes, then no zeros"
-    );
+    assert!(grown[len..].iter().all(|byte| *byte == 0), "{context}: {len} bytes, then no zeros");
 }
 
 #[test]
@@ -207,11 +175,7 @@ fn unflushed_sectors_are_lost_kept_reordered_overtaken_and_torn() {
         assert_eq!(sector(&bytes, 2), [1; SECTOR], "nobody wrote to this one");
         let value = |number| {
             let sector = sector(&bytes, number);
-            if sector.iter().all(|byte| *byte == sector[0]) {
-                sector[0]
-            } else {
-                u8::MAX
-            }
+            if sector.iter().all(|byte| *byte == sector[0]) { sector[0] } else { u8::MAX }
         };
         *seen.entry((value(0), value(1))).or_insert(0) += 1;
     }
@@ -233,17 +197,13 @@ fn every_sector_that_a_ragged_write_touches_is_in_doubt() {
     disk.set_tearing(Tearing::Never);
     let file = create_durably(&disk, "f", &[1; 4 * SECTOR]);
     // The last byte of one sector, a whole one, and the first byte of a third.
-    file.write_at(&[2; SECTOR + 2], SECTOR as u64 - 1)
-        .expect("write");
+    file.write_at(&[2; SECTOR + 2], SECTOR as u64 - 1).expect("write");
     assert_eq!(disk.unflushed_sectors(), 3);
     let mut found = BTreeSet::new();
     for after in disk.crash_states(0..400) {
         let bytes = bytes_of(&after, "f");
         found.insert((bytes[SECTOR - 1], bytes[SECTOR], bytes[2 * SECTOR]));
-        assert_eq!(
-            (bytes[0], bytes[2 * SECTOR + 1], bytes[3 * SECTOR]),
-            (1, 1, 1)
-        );
+        assert_eq!((bytes[0], bytes[2 * SECTOR + 1], bytes[3 * SECTOR]), (1, 1, 1));
     }
     assert_eq!(found.len(), 8, "each of the three for itself: {found:?}");
 }
@@ -261,10 +221,7 @@ fn a_length_is_either_way_until_flushed() {
         let uncut = bytes == whole;
         *found.entry(bytes.len()).or_insert(false) |= uncut;
     }
-    assert_eq!(
-        found.keys().copied().collect::<Vec<_>>(),
-        [10, 10_000, 20_000]
-    );
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [10, 10_000, 20_000]);
     assert!(found[&10_000], "the cut may be undone whole");
 }
 
@@ -295,8 +252,7 @@ fn of_unflushed_names_a_prefix_is_left() {
                 }
                 1 => disk.remove(Path::new(&one)).expect("remove"),
                 2 if disk.exists(Path::new(&one)).expect("alive") => {
-                    disk.rename(Path::new(&one), Path::new(&other))
-                        .expect("rename");
+                    disk.rename(Path::new(&one), Path::new(&other)).expect("rename");
                 }
                 _ if !disk.exists(Path::new(&one)).expect("alive") => {
                     let file = create(&disk, &one);
@@ -311,10 +267,7 @@ fn of_unflushed_names_a_prefix_is_left() {
         let mut found = BTreeSet::new();
         for crash_seed in 0..300 {
             let after = listing(&disk.crash_image(crash_seed), ROOT);
-            assert!(
-                states.contains(&after),
-                "run {seed}, crash {crash_seed}: {after:?}"
-            );
+            assert!(states.contains(&after), "run {seed}, crash {crash_seed}: {after:?}");
             found.insert(after);
         }
         let possible: BTreeSet<Listing> = states.into_iter().collect();
@@ -332,10 +285,8 @@ fn a_rename_between_directories_is_whole() {
         disk.sync_dir(Path::new(ROOT)).expect("flush names");
         create_durably(&disk, "to/x", b"old");
         create_durably(&disk, "from/x", b"new");
-        disk.rename(Path::new("from/x"), Path::new("to/x"))
-            .expect("rename");
-        disk.remove(Path::new("from/gone"))
-            .expect("missing is no error");
+        disk.rename(Path::new("from/x"), Path::new("to/x")).expect("rename");
+        disk.remove(Path::new("from/gone")).expect("missing is no error");
         if let Some(directory) = flushed {
             disk.sync_dir(Path::new(directory)).expect("flush names");
         }
@@ -347,16 +298,8 @@ fn a_rename_between_directories_is_whole() {
             assert_eq!(from.is_empty(), replaced, "in exactly one of the two");
             outcomes.insert(replaced);
         }
-        let expected = if flushed.is_some() {
-            vec![true]
-        } else {
-            vec![false, true]
-        };
-        assert_eq!(
-            outcomes,
-            expected.into_iter().collect(),
-            "flushed: {flushed:?}"
-        );
+        let expected = if flushed.is_some() { vec![true] } else { vec![false, true] };
+        assert_eq!(outcomes, expected.into_iter().collect(), "flushed: {flushed:?}");
     }
 }
 
@@ -399,9 +342,7 @@ fn possible_listings(start: &[Listing; 2], changes: &[NameChange]) -> BTreeSet<[
                 if kept == concerned.len() {
                     change.apply(&mut listings);
                 }
-                concerned
-                    .iter()
-                    .for_each(|d| left[*d] = left[*d].saturating_sub(1));
+                concerned.iter().for_each(|d| left[*d] = left[*d].saturating_sub(1));
                 kept == 0 || kept == concerned.len()
             });
             if consistent {
@@ -432,31 +373,18 @@ fn of_two_directories_consistent_prefixes_are_left() {
             if disk.exists(Path::new(&from_path)).expect("alive") {
                 if from_path == to_path {
                     disk.remove(Path::new(&from_path)).expect("remove");
-                    changes.push(NameChange {
-                        file,
-                        from: Some((from, from_name)),
-                        to: None,
-                    });
+                    changes.push(NameChange { file, from: Some((from, from_name)), to: None });
                 } else {
                     let moved = bytes_of(&disk, &from_path)[0];
-                    disk.rename(Path::new(&from_path), Path::new(&to_path))
-                        .expect("rename");
+                    disk.rename(Path::new(&from_path), Path::new(&to_path)).expect("rename");
                     let (from, to) = (Some((from, from_name)), Some((to, to_name)));
-                    changes.push(NameChange {
-                        file: moved,
-                        from,
-                        to,
-                    });
+                    changes.push(NameChange { file: moved, from, to });
                 }
             } else {
                 let handle = create(&disk, &from_path);
                 handle.write_at(&[file], 0).expect("write");
                 handle.sync().expect("flush");
-                changes.push(NameChange {
-                    file,
-                    from: None,
-                    to: Some((from, from_name)),
-                });
+                changes.push(NameChange { file, from: None, to: Some((from, from_name)) });
             }
         }
         let possible = possible_listings(&Default::default(), &changes);
@@ -468,15 +396,9 @@ fn of_two_directories_consistent_prefixes_are_left() {
         for crash_seed in 0..40 {
             let image = disk.crash_image(crash_seed);
             let found = DIRECTORIES.map(|directory| listing(&image, directory));
-            assert!(
-                possible.contains(&found),
-                "run {seed}, crash {crash_seed}: {found:?}"
-            );
+            assert!(possible.contains(&found), "run {seed}, crash {crash_seed}: {found:?}");
             if flushed < DIRECTORIES.len() {
-                assert_eq!(
-                    found[flushed], now[flushed],
-                    "run {seed}: flushed names stay"
-                );
+                assert_eq!(found[flushed], now[flushed], "run {seed}: flushed names stay");
                 compared += 1;
             }
         }
@@ -491,14 +413,8 @@ fn a_directory_without_a_flushed_name_takes_its_files_along() {
     create_durably(&disk, "a/b/f", b"kept?");
     disk.sync_dir(Path::new("a")).expect("flush names");
     let there = |disk: &SimDisk| disk.exists(Path::new("a/b/f")).expect("alive");
-    let outcomes: BTreeSet<bool> = (0..100)
-        .map(|seed| there(&disk.crash_image(seed)))
-        .collect();
-    assert_eq!(
-        outcomes,
-        BTreeSet::from([false, true]),
-        "`a` itself was never flushed"
-    );
+    let outcomes: BTreeSet<bool> = (0..100).map(|seed| there(&disk.crash_image(seed))).collect();
+    assert_eq!(outcomes, BTreeSet::from([false, true]), "`a` itself was never flushed");
     disk.sync_dir(Path::new(ROOT)).expect("flush names");
     assert!(disk.crash_states(0..100).all(|after| there(&after)));
 }
@@ -524,10 +440,7 @@ fn handles_of_a_dead_machine_touch_nothing() {
     let lock = disk.lock(Path::new("LOCK")).expect("lock").expect("free");
     let after = disk.crash(1);
     let error = file.write_at(b"after!", 0).expect_err("no power");
-    assert_eq!(
-        error.to_string(),
-        "write 6 bytes at 0 of /sim/f: the machine has lost power"
-    );
+    assert_eq!(error.to_string(), "write 6 bytes at 0 of /sim/f: the machine has lost power");
     assert!(file.sync().is_err() && file.len().is_err() && disk.list(Path::new(ROOT)).is_err());
     assert!(disk.is_dead() && !after.is_dead());
     assert_eq!(bytes_of(&after, "f"), b"before");
@@ -537,15 +450,10 @@ fn handles_of_a_dead_machine_touch_nothing() {
     assert!(after.lock(Path::new("LOCK")).expect("lock").is_none());
     drop(new_lock);
 
-    let file = after
-        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let file = after.open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
     let next = after.kill();
     let error = file.write_at(b"x", 0).expect_err("dead");
-    assert_eq!(
-        error.to_string(),
-        "write 1 bytes at 0 of /sim/f: the process has been killed"
-    );
+    assert_eq!(error.to_string(), "write 1 bytes at 0 of /sim/f: the process has been killed");
     assert!(next.lock(Path::new("LOCK")).expect("lock").is_some());
 }
 
@@ -561,15 +469,10 @@ fn the_death_of_the_process_makes_nothing_durable() {
     let mut found = BTreeSet::new();
     for seed in 0..100 {
         let after = next.crash_image(seed);
-        found.insert((
-            bytes_of(&after, "f")[0] == 1,
-            after.exists(Path::new("g")).expect("alive"),
-        ));
+        found.insert((bytes_of(&after, "f")[0] == 1, after.exists(Path::new("g")).expect("alive")));
     }
     assert_eq!(found.len(), 4, "{found:?}");
-    let file = next
-        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let file = next.open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
     file.sync().expect("the next process can flush it");
     next.sync_dir(Path::new(ROOT)).expect("flush names");
     for after in next.crash_states(0..100) {
@@ -586,26 +489,16 @@ fn a_second_process_cannot_flush_what_a_failed_flush_forgot() {
     disk.fail_at(1, Fault::InputOutput);
     file.sync().expect_err("injected");
     let next = disk.kill();
-    let file = next
-        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
-    assert_eq!(
-        bytes_of(&next, "f"),
-        [2; SECTOR],
-        "the page cache still shows it"
-    );
+    let file = next.open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
+    assert_eq!(bytes_of(&next, "f"), [2; SECTOR], "the page cache still shows it");
     file.sync().expect("the new process knows of no failure");
-    let found: BTreeSet<u8> = (0..300)
-        .map(|seed| bytes_of(&next.crash_image(seed), "f")[0])
-        .collect();
+    let found: BTreeSet<u8> =
+        (0..300).map(|seed| bytes_of(&next.crash_image(seed), "f")[0]).collect();
     assert!(found.contains(&1) && found.contains(&2), "{found:?}");
     // Written again and flushed, it is safe.
     file.write_at(&[3; SECTOR], 0).expect("write");
     file.sync().expect("flush");
-    assert!(
-        next.crash_states(0..300)
-            .all(|after| bytes_of(&after, "f") == [3; SECTOR])
-    );
+    assert!(next.crash_states(0..300).all(|after| bytes_of(&after, "f") == [3; SECTOR]));
 }
 
 #[test]
@@ -616,9 +509,7 @@ fn a_flush_reaches_the_sectors_beside_a_forgotten_one() {
     disk.fail_at(1, Fault::InputOutput);
     file.sync().expect_err("injected");
     let next = disk.kill();
-    let file = next
-        .open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let file = next.open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
     file.write_at(&[3; SECTOR], SECTOR as u64).expect("write");
     file.sync().expect("flush");
     for seed in 0..100 {
@@ -627,15 +518,9 @@ fn a_flush_reaches_the_sectors_beside_a_forgotten_one() {
     }
     next.set_tearing(Tearing::Never);
     file.write_at(&[4; SECTOR], SECTOR as u64).expect("write");
-    let found: BTreeSet<u8> = next
-        .crash_states(0..200)
-        .map(|after| bytes_of(&after, "f")[SECTOR])
-        .collect();
-    assert_eq!(
-        found,
-        BTreeSet::from([3, 4]),
-        "the old value is the flushed one"
-    );
+    let found: BTreeSet<u8> =
+        next.crash_states(0..200).map(|after| bytes_of(&after, "f")[SECTOR]).collect();
+    assert_eq!(found, BTreeSet::from([3, 4]), "the old value is the flushed one");
 }
 
 #[test]
@@ -652,10 +537,7 @@ fn replacing_a_file_survives_a_power_loss_at_every_call() {
     let before = disk.call_counts().changes();
     write_file_durably(&disk, path, &[2; 7_000]).expect("second version");
     let sites = disk.call_counts().changes() - before;
-    assert_eq!(
-        sites, 6,
-        "remove, create, write, flush, rename, flush names"
-    );
+    assert_eq!(sites, 6, "remove, create, write, flush, rename, flush names");
     let mut outcomes = BTreeSet::new();
     for site in 1..=sites + 1 {
         for seed in 0..100 {
@@ -666,10 +548,7 @@ fn replacing_a_file_survives_a_power_loss_at_every_call() {
             let after = disk.crash(seed);
             let found = bytes_of(&after, "d/MANIFEST");
             let new = found == [2; 7_000];
-            assert!(
-                new || found == [1; 5_000],
-                "site {site}, seed {seed}: neither old nor new"
-            );
+            assert!(new || found == [1; 5_000], "site {site}, seed {seed}: neither old nor new");
             assert!(new || !acknowledged, "seed {seed}: acknowledged and lost");
             outcomes.insert((site, new));
             // What is left beside is no obstacle.
@@ -677,8 +556,5 @@ fn replacing_a_file_survives_a_power_loss_at_every_call() {
             assert_eq!(bytes_of(&after.crash(seed), "d/MANIFEST"), b"third");
         }
     }
-    assert!(
-        outcomes.contains(&(6, false)) && outcomes.contains(&(6, true)),
-        "{outcomes:?}"
-    );
+    assert!(outcomes.contains(&(6, false)) && outcomes.contains(&(6, true)), "{outcomes:?}");
 }

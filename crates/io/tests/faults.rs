@@ -11,8 +11,7 @@ use stillpoint_io::{
 const ROOT: &str = "";
 
 fn create(disk: &SimDisk, path: &str) -> Arc<dyn DiskFile> {
-    disk.open(Path::new(path), OpenMode::CreateNew, Caching::Buffered)
-        .expect("a free name")
+    disk.open(Path::new(path), OpenMode::CreateNew, Caching::Buffered).expect("a free name")
 }
 
 /// One call of every kind, in the order of [`Call::ALL`] but for what must come first.
@@ -51,19 +50,10 @@ fn every_kind_of_call_can_fail_once_and_is_counted() {
     for fault in [Fault::DiskFull, Fault::InputOutput] {
         for call in Call::ALL {
             let disk = prepared(1);
-            disk.inject(FaultPlan {
-                calls: vec![call],
-                nth: 1,
-                fault,
-                lasts: Lasts::Once,
-            });
+            disk.inject(FaultPlan { calls: vec![call], nth: 1, fault, lasts: Lasts::Once });
             let before = disk.call_counts();
             for (kind, succeeded) in one_of_each(&disk) {
-                assert_eq!(
-                    succeeded,
-                    kind != call,
-                    "{kind:?} with {fault:?} at {call:?}"
-                );
+                assert_eq!(succeeded, kind != call, "{kind:?} with {fault:?} at {call:?}");
             }
             assert_eq!(disk.call_counts().of(call), before.of(call) + 1);
         }
@@ -76,34 +66,21 @@ fn sites_are_numbered_as_the_counter_says() {
     let before = disk.call_counts();
     assert!(one_of_each(&disk).iter().all(|(_, succeeded)| *succeeded));
     let sites = disk.call_counts().changes() - before.changes();
-    assert_eq!(
-        sites,
-        Call::ALL.iter().filter(|call| call.is_change()).count() as u64
-    );
-    assert_eq!(
-        disk.call_counts().total() - before.total(),
-        Call::ALL.len() as u64
-    );
+    assert_eq!(sites, Call::ALL.iter().filter(|call| call.is_change()).count() as u64);
+    assert_eq!(disk.call_counts().total() - before.total(), Call::ALL.len() as u64);
     let mut struck = Vec::new();
     for site in 1..=sites {
         let disk = prepared(1);
         disk.fail_at(site, Fault::InputOutput);
-        let failed: Vec<Call> = one_of_each(&disk)
-            .into_iter()
-            .filter(|(_, ok)| !ok)
-            .map(|(call, _)| call)
-            .collect();
+        let failed: Vec<Call> =
+            one_of_each(&disk).into_iter().filter(|(_, ok)| !ok).map(|(call, _)| call).collect();
         assert_eq!(failed.len(), 1, "site {site}: {failed:?}");
         assert!(failed[0].is_change());
         struck.extend(failed);
     }
     struck.sort_unstable();
     struck.dedup();
-    assert_eq!(
-        struck.len() as u64,
-        sites,
-        "every kind of change was struck"
-    );
+    assert_eq!(struck.len() as u64, sites, "every kind of change was struck");
     let disk = prepared(1);
     disk.fail_at(sites + 1, Fault::InputOutput);
     assert!(one_of_each(&disk).iter().all(|(_, succeeded)| *succeeded));
@@ -141,18 +118,11 @@ fn a_failed_write_leaves_a_part() {
         let found = read_all(&disk, Path::new("f")).expect("readable");
         let part = found.iter().filter(|byte| **byte == 2).count();
         assert!(part < 10_000);
-        assert!(
-            found[..50].iter().all(|byte| *byte == 1),
-            "bytes before are untouched"
-        );
-        assert!(
-            found[50..50 + part].iter().all(|byte| *byte == 2),
-            "the part is the beginning"
-        );
+        assert!(found[..50].iter().all(|byte| *byte == 1), "bytes before are untouched");
+        assert!(found[50..50 + part].iter().all(|byte| *byte == 2), "the part is the beginning");
         assert_eq!(found.len(), 100.max(50 + part));
         lens.push(part);
-        file.write_at(&[3; 10_000], 50)
-            .expect("a failed write poisons nothing");
+        file.write_at(&[3; 10_000], 50).expect("a failed write poisons nothing");
     }
     lens.sort_unstable();
     lens.dedup();
@@ -169,18 +139,14 @@ fn a_failed_flush_poisons_the_file_under_every_name_and_handle() {
         let error = file.sync().expect_err("injected");
         assert_eq!(error.is_disk_full(), fault == Fault::DiskFull);
         disk.rename(Path::new("f"), Path::new("g")).expect("rename");
-        let again = disk
-            .open(Path::new("g"), OpenMode::ReadWrite, Caching::Buffered)
-            .expect("open");
+        let again =
+            disk.open(Path::new("g"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
         for handle in [&file, &again] {
             assert!(handle.write_at(b"x", 0).is_err());
             assert!(handle.sync().is_err());
             assert!(handle.set_len(1).is_err());
             let error = handle.allocate(1).expect_err("poisoned");
-            assert!(
-                error.to_string().contains("an earlier flush of it failed"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("an earlier flush of it failed"), "{error}");
             assert_eq!(handle.len().expect("reads go on"), 5);
         }
         // Another file of the same name is another file.
@@ -196,10 +162,7 @@ fn a_failed_flush_of_a_directory_is_not_retried() {
     disk.fail_at(1, Fault::InputOutput);
     disk.sync_dir(Path::new(ROOT)).expect_err("injected");
     let error = disk.sync_dir(Path::new(ROOT)).expect_err("poisoned");
-    assert!(
-        error.to_string().contains("an earlier flush of it failed"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("an earlier flush of it failed"), "{error}");
     let there = |after: SimDisk| after.exists(Path::new("f")).expect("alive");
     let outcomes: Vec<bool> = (0..100).map(|seed| there(disk.crash_image(seed))).collect();
     assert!(outcomes.contains(&true) && outcomes.contains(&false));
@@ -217,11 +180,7 @@ fn replacing_a_file_under_every_error_keeps_the_old_or_has_the_new() {
                 write_file_durably(&disk, path, b"new").expect_err("injected");
                 let found = read_all(&disk, path).expect("never missing");
                 let renamed = site == 6;
-                assert_eq!(
-                    found,
-                    if renamed { b"new" } else { b"old" },
-                    "{fault:?} at {site}"
-                );
+                assert_eq!(found, if renamed { b"new" } else { b"old" }, "{fault:?} at {site}");
                 assert!(!disk.exists(Path::new("MANIFEST.tmp")).expect("alive"));
                 let after = read_all(&disk.crash_image(seed), path).expect("never missing");
                 assert!(after == b"old" || (renamed && after == b"new"));
@@ -240,10 +199,8 @@ fn a_full_disk_takes_what_fits_and_resumes() {
     one.write_at(&[1; 4096], 0).expect("fits");
     two.allocate(4096 + 1).expect("fits exactly");
     assert_eq!(disk.used_bytes(), 3 * 4096);
-    two.write_at(&[2; 8192], 0)
-        .expect("reserved space is there");
-    one.write_at(&[3; 4096], 0)
-        .expect("overwriting takes no space");
+    two.write_at(&[2; 8192], 0).expect("reserved space is there");
+    one.write_at(&[3; 4096], 0).expect("overwriting takes no space");
     let error = one.write_at(&[4; 4096], 100).expect_err("full");
     assert!(error.is_disk_full(), "{error}");
     assert_eq!(one.len().expect("alive"), 4096, "what fitted was written");
@@ -277,14 +234,9 @@ fn reserving_counts_only_what_is_not_there() {
     let file = create(&disk, "f");
     file.write_at(&[1], 2 * 4096).expect("write");
     disk.set_capacity(Some(4 * 4096));
-    file.allocate(4 * 4096)
-        .expect("three pages are missing, three are free");
+    file.allocate(4 * 4096).expect("three pages are missing, three are free");
     assert_eq!(disk.used_bytes(), 4 * 4096);
     file.write_at(&[2; 4 * 4096], 0).expect("reserved");
     assert_eq!(disk.used_bytes(), 4 * 4096);
-    assert!(
-        file.allocate(4 * 4096 + 1)
-            .expect_err("full")
-            .is_disk_full()
-    );
+    assert!(file.allocate(4 * 4096 + 1).expect_err("full").is_disk_full());
 }

@@ -10,84 +10,28 @@ use stillpoint_io::{
     SimDisk, read_all,
 };
 
-const PATHS: [&str; 12] = [
-    "a",
-    "b",
-    "d",
-    "d/a",
-    "d/b",
-    "d/f",
-    "d/f/a",
-    "e",
-    "e/a",
-    "a/under-a-file",
-    "",
-    "../outside",
-];
+const PATHS: [&str; 12] =
+    ["a", "b", "d", "d/a", "d/b", "d/f", "d/f/a", "e", "e/a", "a/under-a-file", "", "../outside"];
 const SLOTS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Open {
-        slot: usize,
-        path: &'static str,
-        mode: OpenMode,
-        caching: Caching,
-    },
-    Close {
-        slot: usize,
-    },
-    Write {
-        slot: usize,
-        offset: u64,
-        len: usize,
-        fill: u8,
-    },
-    Read {
-        slot: usize,
-        offset: u64,
-        len: usize,
-    },
-    SetLen {
-        slot: usize,
-        len: u64,
-    },
-    Allocate {
-        slot: usize,
-        len: u64,
-    },
-    Len {
-        slot: usize,
-    },
-    Sync {
-        slot: usize,
-    },
-    CreateDir {
-        path: &'static str,
-    },
-    List {
-        path: &'static str,
-    },
-    Exists {
-        path: &'static str,
-    },
-    Rename {
-        from: &'static str,
-        to: &'static str,
-    },
-    Remove {
-        path: &'static str,
-    },
-    SyncDir {
-        path: &'static str,
-    },
-    Lock {
-        slot: usize,
-        path: &'static str,
-    },
-    Unlock {
-        slot: usize,
-    },
+    Open { slot: usize, path: &'static str, mode: OpenMode, caching: Caching },
+    Close { slot: usize },
+    Write { slot: usize, offset: u64, len: usize, fill: u8 },
+    Read { slot: usize, offset: u64, len: usize },
+    SetLen { slot: usize, len: u64 },
+    Allocate { slot: usize, len: u64 },
+    Len { slot: usize },
+    Sync { slot: usize },
+    CreateDir { path: &'static str },
+    List { path: &'static str },
+    Exists { path: &'static str },
+    Rename { from: &'static str, to: &'static str },
+    Remove { path: &'static str },
+    SyncDir { path: &'static str },
+    Lock { slot: usize, path: &'static str },
+    Unlock { slot: usize },
 }
 
 /// Ragged numbers, and multiples of what direct I/O needs.
@@ -99,11 +43,7 @@ fn bytes(max: u64) -> impl Strategy<Value = u64> {
 fn step() -> impl Strategy<Value = Step> {
     let path = || prop::sample::select(&PATHS[..]);
     let slot = || 0..SLOTS;
-    let mode = prop::sample::select(vec![
-        OpenMode::Read,
-        OpenMode::ReadWrite,
-        OpenMode::CreateNew,
-    ]);
+    let mode = prop::sample::select(vec![OpenMode::Read, OpenMode::ReadWrite, OpenMode::CreateNew]);
     let caching = prop::sample::select(vec![Caching::Buffered, Caching::Buffered, Caching::Direct]);
     let len = || bytes(20_000).prop_map(|len| len as usize);
     prop_oneof![
@@ -145,11 +85,7 @@ struct Refusal {
 
 impl Side {
     fn new(disk: impl Disk + 'static) -> Self {
-        Self {
-            disk: Box::new(disk),
-            files: Default::default(),
-            locks: Default::default(),
-        }
+        Self { disk: Box::new(disk), files: Default::default(), locks: Default::default() }
     }
 
     /// Runs a step; the text is what a caller sees of its result.
@@ -164,12 +100,7 @@ impl Side {
         let file = |slot: usize| self.files[slot].clone();
         let done = |()| "done".to_owned();
         match *step {
-            Step::Open {
-                slot,
-                path,
-                mode,
-                caching,
-            } => {
+            Step::Open { slot, path, mode, caching } => {
                 self.files[slot] = Some(self.disk.open(Path::new(path), mode, caching)?);
                 Ok("opened".to_owned())
             }
@@ -177,12 +108,7 @@ impl Side {
                 self.files[slot] = None;
                 Ok("closed".to_owned())
             }
-            Step::Write {
-                slot,
-                offset,
-                len,
-                fill,
-            } => {
+            Step::Write { slot, offset, len, fill } => {
                 let mut buf = AlignedBuf::new();
                 buf.resize(len, fill);
                 file(slot).map_or(Ok(String::new()), |f| f.write_at(&buf, offset).map(done))
@@ -242,10 +168,7 @@ impl Side {
 
 /// Bytes as (value, how many) for short messages.
 fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
-    bytes
-        .chunk_by(|a, b| a == b)
-        .map(|run| (run[0], run.len()))
-        .collect()
+    bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
 proptest! {

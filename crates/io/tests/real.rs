@@ -18,30 +18,19 @@ fn scratch() -> (tempfile::TempDir, RealDisk) {
 fn the_root_is_created_and_errors_name_absolute_paths() {
     let (scratch, disk) = scratch();
     let missing = Path::new("./log/none");
-    let error = disk
-        .open(missing, OpenMode::Read, Caching::Buffered)
-        .expect_err("missing");
+    let error = disk.open(missing, OpenMode::Read, Caching::Buffered).expect_err("missing");
     let named = scratch.path().join("data/log/none");
     assert!(error.is_not_found());
     assert_eq!(error.path, named);
-    assert!(
-        error
-            .to_string()
-            .starts_with(&format!("open {}: ", named.display())),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with(&format!("open {}: ", named.display())), "{error}");
     assert_eq!(disk.describe(missing), named);
     for outside in ["/etc/hostname", "../x", "a/../../x"] {
         let error = disk
             .open(Path::new(outside), OpenMode::Read, Caching::Buffered)
             .expect_err("outside of the root");
-        assert!(
-            error.to_string().contains("relative to the disk's root"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("relative to the disk's root"), "{error}");
     }
-    disk.open(Path::new("file"), OpenMode::CreateNew, Caching::Buffered)
-        .expect("create");
+    disk.open(Path::new("file"), OpenMode::CreateNew, Caching::Buffered).expect("create");
     RealDisk::new(scratch.path().join("data/file")).expect_err("a file is no root");
 }
 
@@ -49,20 +38,12 @@ fn the_root_is_created_and_errors_name_absolute_paths() {
 fn direct_and_buffered_handles_see_the_same_bytes() {
     let (_scratch, disk) = scratch();
     let path = Path::new("f");
-    let direct = disk
-        .open(path, OpenMode::CreateNew, Caching::Direct)
-        .expect("create");
-    let buffered = disk
-        .open(path, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let direct = disk.open(path, OpenMode::CreateNew, Caching::Direct).expect("create");
+    let buffered = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     let mut block = AlignedBuf::new();
     block.resize(3 * DIRECT_ALIGN, 7);
-    direct
-        .write_at(&block, DIRECT_ALIGN as u64)
-        .expect("direct write");
-    buffered
-        .write_at(b"ragged", 4 * DIRECT_ALIGN as u64)
-        .expect("buffered write");
+    direct.write_at(&block, DIRECT_ALIGN as u64).expect("direct write");
+    buffered.write_at(b"ragged", 4 * DIRECT_ALIGN as u64).expect("buffered write");
     direct.sync().expect("flush");
     let bytes = read_all(&disk, path).expect("readable");
     assert_eq!(bytes.len(), 4 * DIRECT_ALIGN + 6);
@@ -70,13 +51,8 @@ fn direct_and_buffered_handles_see_the_same_bytes() {
     assert_eq!(&bytes[DIRECT_ALIGN..4 * DIRECT_ALIGN], &*block);
     // Reading past the ragged end returns what is there.
     let mut around_end = AlignedBuf::zeroed(4 * DIRECT_ALIGN);
-    let n = direct
-        .read_at(&mut around_end, 3 * DIRECT_ALIGN as u64)
-        .expect("direct read");
-    assert_eq!(
-        (n, &around_end[DIRECT_ALIGN..n]),
-        (DIRECT_ALIGN + 6, &b"ragged"[..])
-    );
+    let n = direct.read_at(&mut around_end, 3 * DIRECT_ALIGN as u64).expect("direct read");
+    assert_eq!((n, &around_end[DIRECT_ALIGN..n]), (DIRECT_ALIGN + 6, &b"ragged"[..]));
     for (buf, offset) in [(&block[1..], 0), (&block[..100], 0), (&block[..], 7)] {
         let error = direct.write_at(buf, offset).expect_err("not aligned");
         assert!(error.to_string().contains("use AlignedBuf"), "{error}");
@@ -90,9 +66,7 @@ fn a_file_system_that_refuses_direct_access_is_read_through_the_cache() {
     let (scratch, disk) = scratch();
     symlink("/proc/version", scratch.path().join("data/version")).expect("link");
     let read = |caching| {
-        let file = disk
-            .open(Path::new("version"), OpenMode::Read, caching)
-            .expect("open");
+        let file = disk.open(Path::new("version"), OpenMode::Read, caching).expect("open");
         let mut buf = AlignedBuf::zeroed(DIRECT_ALIGN);
         let n = file.read_at(&mut buf, 0).expect("read");
         buf[..n].to_vec()
@@ -121,16 +95,11 @@ fn a_second_lock_is_refused_until_the_first_is_dropped() {
 fn a_full_device_is_told_from_other_errors() {
     let (scratch, disk) = scratch();
     symlink("/dev/full", scratch.path().join("data/full")).expect("link");
-    let file = disk
-        .open(Path::new("full"), OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let file = disk.open(Path::new("full"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
     let error = file.write_at(b"x", 0).expect_err("full");
     assert!(error.is_disk_full(), "{error}");
     let error = file.write_at(b"x", u64::MAX).expect_err("beyond any file");
-    assert!(
-        !error.is_disk_full() && error.to_string().contains("largest file size"),
-        "{error}"
-    );
+    assert!(!error.is_disk_full() && error.to_string().contains("largest file size"), "{error}");
 }
 
 #[cfg(target_os = "linux")]
@@ -140,21 +109,14 @@ fn a_failed_flush_poisons_the_path() {
     let link = scratch.path().join("data/f");
     symlink("/dev/full", &link).expect("link");
     let (f, g) = (Path::new("f"), Path::new("g"));
-    let file = disk
-        .open(f, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let file = disk.open(f, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     file.sync().expect_err("the device has no flush");
     let error = file.write_at(b"x", 0).expect_err("poisoned");
-    assert!(
-        error.to_string().contains("an earlier flush of it failed"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("an earlier flush of it failed"), "{error}");
     drop(file);
 
     let refused = |path: &Path| {
-        let file = disk
-            .open(path, OpenMode::ReadWrite, Caching::Buffered)
-            .expect("open");
+        let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("open");
         let error = file.write_at(b"x", 0).expect_err("poisoned or full");
         assert_eq!(file.sync().is_err(), !error.is_disk_full());
         !error.is_disk_full()
@@ -163,25 +125,17 @@ fn a_failed_flush_poisons_the_path() {
     disk.rename(f, g).expect("rename");
     assert!(refused(g), "renamed");
     disk.remove(g).expect("remove");
-    let file = disk
-        .open(g, OpenMode::CreateNew, Caching::Buffered)
-        .expect("create");
-    file.write_at(b"x", 0)
-        .expect("another file of the same name");
+    let file = disk.open(g, OpenMode::CreateNew, Caching::Buffered).expect("create");
+    file.write_at(b"x", 0).expect("another file of the same name");
     file.sync().expect("flush");
     // A poisoned file that is replaced takes its mark along into nothing.
     symlink("/dev/full", &link).expect("link");
-    let bad = disk
-        .open(f, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let bad = disk.open(f, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     bad.sync().expect_err("the device has no flush");
     disk.rename(g, f).expect("rename over it");
-    file.write_at(b"y", 0)
-        .expect("the good file is good under its new name");
+    file.write_at(b"y", 0).expect("the good file is good under its new name");
     assert!(bad.write_at(b"x", 0).is_err());
-    let reopened = disk
-        .open(f, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let reopened = disk.open(f, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     reopened.sync().expect("flush");
 }
 
@@ -193,14 +147,10 @@ fn a_file_that_this_disk_never_opened_may_replace_a_poisoned_one() {
     let other = RealDisk::new(scratch.path().join("data")).expect("the same place");
     write_file_durably(&other, Path::new("new"), b"bytes").expect("write");
     let path = Path::new("f");
-    let bad = disk
-        .open(path, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let bad = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     bad.sync().expect_err("the device has no flush");
     disk.rename(Path::new("new"), path).expect("rename");
-    let good = disk
-        .open(path, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("open");
+    let good = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     good.write_at(b"B", 0).expect("no mark of its own");
     good.sync().expect("flush");
 }
@@ -212,17 +162,10 @@ fn a_handle_for_reading_changes_nothing() {
     for disk in disks {
         let path = Path::new("f");
         write_file_durably(disk, path, b"bytes").expect("write");
-        let file = disk
-            .open(path, OpenMode::Read, Caching::Buffered)
-            .expect("open");
+        let file = disk.open(path, OpenMode::Read, Caching::Buffered).expect("open");
         for refused in [file.write_at(b"x", 0), file.set_len(0), file.allocate(99)] {
             let error = refused.expect_err("reads only");
-            assert!(
-                error
-                    .to_string()
-                    .ends_with("the file was opened for reads only"),
-                "{error}"
-            );
+            assert!(error.to_string().ends_with("the file was opened for reads only"), "{error}");
         }
         assert_eq!(read_all(disk, path).expect("readable"), b"bytes");
         assert_eq!(disk.list(Path::new("")).expect("list"), ["f"]);

@@ -90,35 +90,20 @@ fn open(
     incarnation: u32,
     logs: u8,
 ) -> Arc<dyn Journal> {
-    let env = Environment {
-        disk: Arc::clone(disk),
-        clock: Arc::new(RealClock),
-    };
-    let config = Config {
-        durability,
-        ..Config::new(STORE, incarnation, 0, logs)
-    };
+    let env = Environment { disk: Arc::clone(disk), clock: Arc::new(RealClock) };
+    let config = Config { durability, ..Config::new(STORE, incarnation, 0, logs) };
     let redo = registry::find("redo").expect("listed");
     (redo.open)(&env, &config).expect("opens")
 }
 
 fn best_and_median(mut figures: Vec<f64>, smaller_is_better: bool) -> (f64, f64) {
     figures.sort_by(f64::total_cmp);
-    let best = if smaller_is_better {
-        figures[0]
-    } else {
-        figures[figures.len() - 1]
-    };
+    let best = if smaller_is_better { figures[0] } else { figures[figures.len() - 1] };
     (best, figures[figures.len() / 2])
 }
 
 fn append(journal: &dyn Journal, log: u8, touched: &[Stamp], writes: &EncodeWrites<'_>) -> Stamp {
-    let commit = CommitInput {
-        epoch: 1,
-        floor: 0,
-        touched,
-        writes,
-    };
+    let commit = CommitInput { epoch: 1, floor: 0, touched, writes };
     journal.append(log, &commit).expect("appends").stamp
 }
 
@@ -127,17 +112,7 @@ fn append_cost() {
     let disk: Arc<dyn Disk> = Arc::new(NullDisk);
     let keys: Vec<[u8; 8]> = (0..10u64).map(u64::to_le_bytes).collect();
     let writes = |to: &mut WritesEncoder<'_>| {
-        keys.iter().try_for_each(|key| {
-            to.patch(
-                1,
-                0,
-                key,
-                &[PatchRange {
-                    offset: 8,
-                    bytes: key,
-                }],
-            )
-        })
+        keys.iter().try_for_each(|key| to.patch(1, 0, key, &[PatchRange { offset: 8, bytes: key }]))
     };
     let encode_only = {
         let mut buf = Vec::with_capacity(1 << 20);
@@ -180,9 +155,7 @@ fn append_cost() {
 /// The device's own bandwidth: large direct writes into an allocated file.
 fn raw_bandwidth(disk: &dyn Disk, clock: &dyn Clock, seconds: f64) -> f64 {
     let path = Path::new("raw");
-    let file = disk
-        .open(path, OpenMode::CreateNew, Caching::Direct)
-        .expect("creates");
+    let file = disk.open(path, OpenMode::CreateNew, Caching::Direct).expect("creates");
     let total: u64 = 1 << 30;
     file.allocate(total).expect("allocates");
     let block = AlignedBuf::zeroed(4 << 20);
@@ -253,9 +226,7 @@ fn strict(disk: &Arc<dyn Disk>, clock: &dyn Clock, group: usize, incarnation: u3
     let begin = clock.monotonic_ns();
     while clock.monotonic_ns() - begin < (seconds * 1e9) as u64 {
         for _ in 0..group {
-            append(&*journal, 0, &[], &|to| {
-                to.put(1, 0, b"key-0001", 0, &[1; 100])
-            });
+            append(&*journal, 0, &[], &|to| to.put(1, 0, b"key-0001", 0, &[1; 100]));
         }
         let before = clock.monotonic_ns();
         journal.flush(0).expect("flushes");
@@ -276,16 +247,9 @@ fn strict(disk: &Arc<dyn Disk>, clock: &dyn Clock, group: usize, incarnation: u3
 }
 
 fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .filter(|argument| argument != "--bench");
-    let parent = arguments
-        .next()
-        .map_or_else(std::env::temp_dir, PathBuf::from);
-    let seconds: f64 = arguments
-        .next()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(2.0);
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let parent = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let seconds: f64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(2.0);
     append_cost();
     let dir = tempfile::tempdir_in(&parent).expect("a directory on the device");
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()).expect("a disk"));

@@ -106,10 +106,7 @@ impl Closing {
         loop {
             let mut moved = false;
             for (queue, marks) in waiting.iter_mut().zip(&self.marks) {
-                while queue
-                    .front()
-                    .is_some_and(|named| self.closed(named.on.log) >= named.on.gsn)
-                {
+                while queue.front().is_some_and(|named| self.closed(named.on.log) >= named.on.gsn) {
                     queue.pop_front();
                 }
                 let closed = match queue.front() {
@@ -135,10 +132,7 @@ impl Closing {
             return None;
         }
         let waiting = self.waiting.lock();
-        let mut next = LogGsn {
-            log: stamp.log(),
-            gsn: stamp.gsn(),
-        };
+        let mut next = LogGsn { log: stamp.log(), gsn: stamp.gsn() };
         // Each hop goes to a smaller gsn, so it ends.
         while self.closed(next.log) < next.gsn && next.gsn <= self.flushed(next.log) {
             match waiting[usize::from(next.log)].front() {
@@ -165,10 +159,7 @@ mod tests {
     use super::*;
 
     fn named(gsn: u64, log: u8, on: u64) -> Named {
-        Named {
-            gsn,
-            on: LogGsn { log, gsn: on },
-        }
+        Named { gsn, on: LogGsn { log, gsn: on } }
     }
 
     fn closed(closing: &Closing) -> Vec<u64> {
@@ -182,10 +173,7 @@ mod tests {
         closing.record_flushed(2, 3, [named(3, 1, 2)].into_iter());
         closing.record_flushed(1, 2, [named(2, 0, 1)].into_iter());
         assert_eq!(closed(&closing), [0, 1, 2], "flushed is not closed");
-        assert_eq!(
-            closing.blocker(Stamp::new(3, 2)),
-            Some(LogGsn { log: 0, gsn: 1 })
-        );
+        assert_eq!(closing.blocker(Stamp::new(3, 2)), Some(LogGsn { log: 0, gsn: 1 }));
         closing.record_flushed(0, 1, std::iter::empty());
         assert_eq!(closed(&closing), [1, 2, 3]);
         assert_eq!(closing.blocker(Stamp::new(3, 2)), None);
@@ -196,11 +184,7 @@ mod tests {
     fn own_log_order_holds_back_records_that_name_nothing() {
         let closing = Closing::new(2, 10);
         closing.record_flushed(0, 13, [named(12, 1, 11)].into_iter());
-        assert_eq!(
-            closed(&closing),
-            [11, 10],
-            "13 names nothing but follows 12"
-        );
+        assert_eq!(closed(&closing), [11, 10], "13 names nothing but follows 12");
         assert!(!closing.is_closed(Stamp::new(13, 0)) && closing.is_closed(Stamp::new(11, 0)));
         closing.record_flushed(1, 20, std::iter::empty());
         assert_eq!(closed(&closing), [13, 20]);

@@ -34,8 +34,7 @@ pub(crate) fn close<E>(ends: &mut [u64], records: &mut impl FirstUnmet<E>) -> Re
 /// True if a dependency is met by prefixes that end at `ends`. A log without a prefix
 /// holds nothing.
 pub(crate) fn is_met(dep: LogGsn, ends: &[u64]) -> bool {
-    ends.get(usize::from(dep.log))
-        .is_some_and(|&end| dep.gsn <= end)
+    ends.get(usize::from(dep.log)).is_some_and(|&end| dep.gsn <= end)
 }
 
 #[cfg(test)]
@@ -83,26 +82,18 @@ mod tests {
         for log in 0..records.len() {
             let extend = |tuple: &Vec<u64>| {
                 let tuple = tuple.clone();
-                choices(log)
-                    .into_iter()
-                    .map(move |end| [&tuple[..], &[end]].concat())
+                choices(log).into_iter().map(move |end| [&tuple[..], &[end]].concat())
             };
             tuples = tuples.iter().flat_map(extend).collect();
         }
         tuples.retain(|ends| is_closed(records, ends));
         // Closed sets are closed under union, so the one with the greatest sum is the greatest.
-        tuples
-            .into_iter()
-            .max_by_key(|ends| ends.iter().sum::<u64>())
-            .expect("the empty set")
+        tuples.into_iter().max_by_key(|ends| ends.iter().sum::<u64>()).expect("the empty set")
     }
 
     /// Up to 4 logs of up to 5 records; dependencies go to smaller gsns of other logs.
     fn histories() -> impl Strategy<Value = (Records, Vec<usize>)> {
-        let step = (
-            0usize..4,
-            prop::collection::vec(any::<prop::sample::Index>(), 0..3),
-        );
+        let step = (0usize..4, prop::collection::vec(any::<prop::sample::Index>(), 0..3));
         let steps = prop::collection::vec(step, 0..16);
         (1usize..=4, steps, prop::collection::vec(0usize..6, 4)).prop_map(|(logs, steps, lost)| {
             let mut records: Records = vec![Vec::new(); logs];
@@ -112,17 +103,11 @@ mod tests {
                 if records[log].len() == 5 {
                     continue;
                 }
-                let mut deps: Vec<LogGsn> = wanted
-                    .iter()
-                    .filter(|_| !all.is_empty())
-                    .map(|at| *at.get(&all))
-                    .collect();
+                let mut deps: Vec<LogGsn> =
+                    wanted.iter().filter(|_| !all.is_empty()).map(|at| *at.get(&all)).collect();
                 deps.retain(|dep| usize::from(dep.log) != log);
                 records[log].push((gsn, deps));
-                all.push(LogGsn {
-                    log: log as u8,
-                    gsn,
-                });
+                all.push(LogGsn { log: log as u8, gsn });
             }
             (records, lost)
         })
@@ -145,11 +130,8 @@ mod tests {
     #[test]
     fn two_hops_fall_together() {
         let on = |log, gsn| vec![LogGsn { log, gsn }];
-        let records = vec![
-            vec![(1, vec![])],
-            vec![(2, on(0, 1))],
-            vec![(3, on(1, 2)), (4, vec![])],
-        ];
+        let records =
+            vec![vec![(1, vec![])], vec![(2, on(0, 1))], vec![(3, on(1, 2)), (4, vec![])]];
         let mut ends = vec![0, 2, 4];
         let Ok(()) = close(&mut ends, &mut InMemory(&records));
         assert_eq!(ends, [0, 0, 0]);

@@ -95,10 +95,7 @@ impl JournalError {
 
     /// True if the process must end: what was appended can no longer become durable.
     pub fn is_fatal(&self) -> bool {
-        matches!(
-            self,
-            JournalError::Poisoned { .. } | JournalError::Thread(_)
-        )
+        matches!(self, JournalError::Poisoned { .. } | JournalError::Thread(_))
     }
 }
 

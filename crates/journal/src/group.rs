@@ -28,9 +28,7 @@ pub(crate) struct GroupCommit {
 
 impl GroupCommit {
     pub(crate) fn new() -> Self {
-        GroupCommit {
-            leading: Monitor::new(false),
-        }
+        GroupCommit { leading: Monitor::new(false) }
     }
 
     /// Returns once `done` says so: runs `lead` as the only leader, or waits for the one

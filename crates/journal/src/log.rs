@@ -90,12 +90,9 @@ impl Log {
         let config = &shared.config;
         let dir = PathBuf::from(names::log_dir(id));
         create_dir(&*env.disk, &dir)?;
-        let (spares, odd): (Vec<Spare>, Vec<Spare>) = found
-            .spares
-            .into_iter()
-            .partition(|spare| spare.bytes == config.segment_bytes);
-        odd.iter()
-            .try_for_each(|spare| env.disk.remove(&spare.path))?;
+        let (spares, odd): (Vec<Spare>, Vec<Spare>) =
+            found.spares.into_iter().partition(|spare| spare.bytes == config.segment_bytes);
+        odd.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
         let stock = Stock::new(env, config, id, spares);
         let header = SegmentHeader {
             store: config.store,
@@ -186,10 +183,8 @@ impl Log {
         let needed = bytes.max(self.shared.config.segment_bytes);
         if let Some(spare) = self.stock.take(needed) {
             state.segments_reused += u64::from(spare.reused);
-            let header = SegmentHeader {
-                created_ms: self.shared.clock.wall_ms(),
-                ..state.next_header()
-            };
+            let header =
+                SegmentHeader { created_ms: self.shared.clock.wall_ms(), ..state.next_header() };
             let segment = place_segment(header, spare);
             let kept = keep(&segment);
             let unused = state.roll(segment);
@@ -235,11 +230,7 @@ impl Log {
     #[inline]
     pub(crate) fn admit(&self) -> Result<(), JournalError> {
         // Relaxed: a hint; the append itself looks under the lock.
-        if self.hindered.load(Ordering::Relaxed) {
-            self.admit_hindered()
-        } else {
-            Ok(())
-        }
+        if self.hindered.load(Ordering::Relaxed) { self.admit_hindered() } else { Ok(()) }
     }
 
     #[cold]
@@ -295,9 +286,7 @@ impl Log {
 
     /// The first failure, if there was one.
     pub(crate) fn health(&self) -> Result<(), JournalError> {
-        self.failed
-            .get()
-            .map_or(Ok(()), |failed| Err(failed.clone()))
+        self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
     /// Refuses further appends.
@@ -325,10 +314,7 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                let poisoned = JournalError::Poisoned {
-                    log: self.id,
-                    source: Arc::new(error),
-                };
+                let poisoned = JournalError::Poisoned { log: self.id, source: Arc::new(error) };
                 let poisoned = self.failed.get_or_init(|| poisoned).clone();
                 self.refuse(poisoned.clone());
                 Err(poisoned)
@@ -347,21 +333,15 @@ impl Log {
             let records = batch.builder.bytes();
             let written = writer.write(disk, &mut batch)?;
             self.counts.batches.fetch_add(1, Ordering::Relaxed);
-            self.counts
-                .written_bytes
-                .fetch_add(written, Ordering::Relaxed);
+            self.counts.written_bytes.fetch_add(written, Ordering::Relaxed);
             self.handoff.recycle(batch, records, free_max);
         }
-        self.counts
-            .writer_bytes
-            .store(writer.buffer_bytes(), Ordering::Relaxed);
+        self.counts.writer_bytes.store(writer.buffer_bytes(), Ordering::Relaxed);
         if reach == Reach::Flush && writer.is_dirty() {
             writer.flush(disk)?;
             self.counts.flushes.fetch_add(1, Ordering::Relaxed);
             let named = writer.named.drain(..);
-            self.shared
-                .closing
-                .record_flushed(self.id, writer.written_gsn, named);
+            self.shared.closing.record_flushed(self.id, writer.written_gsn, named);
         }
         Ok(())
     }
@@ -433,12 +413,7 @@ pub(crate) struct Background<'a> {
 fn place_segment(header: SegmentHeader, spare: Spare) -> Segment {
     let name = names::segment_name(header.incarnation, header.first_gsn);
     let path = PathBuf::from(names::log_dir(header.log)).join(name);
-    Segment {
-        header,
-        bytes: spare.bytes,
-        spare: spare.path,
-        path,
-    }
+    Segment { header, bytes: spare.bytes, spare: spare.path, path }
 }
 
 fn keep(segment: &Segment) -> Kept {

@@ -16,10 +16,7 @@ pub(crate) struct Monitor<T> {
 
 impl<T> Monitor<T> {
     pub(crate) fn new(state: T) -> Self {
-        Monitor {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }
+        Monitor { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     #[cfg(not(any(loom, shuttle)))]
@@ -41,9 +38,7 @@ impl<T> Monitor<T> {
 
     #[cfg(any(loom, shuttle))]
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.changed
-            .wait(guard)
-            .expect("a model's thread has panicked")
+        self.changed.wait(guard).expect("a model's thread has panicked")
     }
 
     /// As [`Monitor::wait`], for at most `timeout`.

@@ -58,28 +58,18 @@ impl ReplayStart {
     /// After a checkpoint. `incarnations` are those of the manifest.
     pub fn after(checkpoint: &CheckpointEntry, incarnations: &[IncarnationEntry]) -> Self {
         let taken_in = checkpoint.positions.iter().map(|of| of.incarnation).max();
-        let taken_in = incarnations
-            .iter()
-            .find(|entry| Some(entry.number) == taken_in);
+        let taken_in = incarnations.iter().find(|entry| Some(entry.number) == taken_in);
         ReplayStart {
             epoch: checkpoint.epoch,
-            floor: taken_in
-                .map_or(0, |entry| entry.gsn_floor)
-                .max(checkpoint.gsn_floor),
-            positions: checkpoint
-                .positions
-                .iter()
-                .flat_map(|of| of.logs.iter().copied())
-                .collect(),
+            floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
+            positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
         }
     }
 
     /// Up to here every record of the log is in the checkpoint.
     pub(crate) fn position(&self, log: u8) -> u64 {
         let of_log = self.positions.iter().filter(|position| position.log == log);
-        of_log
-            .map(|position| position.gsn)
-            .fold(self.floor, u64::max)
+        of_log.map(|position| position.gsn).fold(self.floor, u64::max)
     }
 }
 
@@ -146,24 +136,9 @@ pub struct Logs {
 pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanError> {
     let listed = list_segments(&**disk, input)?;
     let walked = walk_all(disk, input, listed)?;
-    let mut gsn_max = input
-        .incarnations
-        .iter()
-        .map(|entry| entry.gsn_floor)
-        .max()
-        .unwrap_or(0);
-    gsn_max = input
-        .start
-        .positions
-        .iter()
-        .map(|p| p.gsn)
-        .fold(gsn_max, u64::max);
-    gsn_max = walked
-        .iter()
-        .flatten()
-        .flatten()
-        .map(Walked::gsn_max)
-        .fold(gsn_max, u64::max);
+    let mut gsn_max = input.incarnations.iter().map(|entry| entry.gsn_floor).max().unwrap_or(0);
+    gsn_max = input.start.positions.iter().map(|p| p.gsn).fold(gsn_max, u64::max);
+    gsn_max = walked.iter().flatten().flatten().map(Walked::gsn_max).fold(gsn_max, u64::max);
     let mut incarnations = Vec::new();
     for (entry, logs) in input.incarnations.iter().zip(walked) {
         let kept = kept_before(entry, input.clean_shutdown);
@@ -171,12 +146,8 @@ pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanErr
         for (log, segments) in (0..LOG_NONE).zip(logs) {
             let base = input.start.position(log).max(entry.gsn_floor);
             // Without a place in the cut a log keeps nothing.
-            let kept = kept.map(|cut| {
-                cut.iter()
-                    .find(|of| of.log == log)
-                    .map_or(0, |of| of.gsn)
-                    .max(base)
-            });
+            let kept = kept
+                .map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn).max(base));
             chains.push(join(&**disk, log, base, kept, segments)?);
         }
         incarnations.push(chains);
@@ -218,10 +189,7 @@ impl Logs {
     /// The cut of the latest incarnation, for the manifest: per log with a record kept, the
     /// last one. It must be durable there before anything is served.
     pub fn cut(&self) -> Vec<LogGsn> {
-        let kept = self.ends.iter().map(|end| LogGsn {
-            log: end.log,
-            gsn: end.kept_gsn,
-        });
+        let kept = self.ends.iter().map(|end| LogGsn { log: end.log, gsn: end.kept_gsn });
         kept.collect()
     }
 
@@ -272,8 +240,7 @@ impl Logs {
             }
             if let Some((path, end)) = chain.end_of_kept()? {
                 let file =
-                    self.disk
-                        .open(path, OpenMode::ReadWrite, stillpoint_io::Caching::Buffered)?;
+                    self.disk.open(path, OpenMode::ReadWrite, stillpoint_io::Caching::Buffered)?;
                 if end < file.len()? {
                     file.set_len(end)?;
                     DiskFile::sync(&*file)?;

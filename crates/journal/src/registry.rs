@@ -39,11 +39,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_found() {
         for scheme in SCHEMES {
-            assert!(
-                std::ptr::eq(find(scheme.name).expect("listed"), scheme),
-                "{}",
-                scheme.name
-            );
+            assert!(std::ptr::eq(find(scheme.name).expect("listed"), scheme), "{}", scheme.name);
             assert!(!scheme.durabilities.is_empty() && !scheme.description.is_empty());
         }
         assert!(find("journal").is_none());

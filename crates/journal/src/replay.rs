@@ -139,9 +139,7 @@ pub struct Merge<'m, 'r> {
 impl<'m, 'r> Merge<'m, 'r> {
     fn new(lists: Vec<std::slice::Iter<'m, ReplayWrite<'r>>>) -> Self {
         let head = |(at, list): (usize, &std::slice::Iter<'m, ReplayWrite<'r>>)| {
-            list.as_slice()
-                .first()
-                .map(|write| Reverse((write.gsn, at)))
+            list.as_slice().first().map(|write| Reverse((write.gsn, at)))
         };
         let heads = lists.iter().enumerate().filter_map(head).collect();
         Merge { lists, heads }
@@ -203,9 +201,7 @@ impl Replay<'_> {
         let share = self.options.round_bytes / self.cursors.len();
         let share = share.max(WINDOW_BYTES_MIN);
         let refills = self.cursors.iter_mut().zip(&mut self.windows).collect();
-        run(threads, refills, |(cursor, window)| {
-            cursor.refill(window, share)
-        })?;
+        run(threads, refills, |(cursor, window)| cursor.refill(window, share))?;
 
         let views = self.cursors.iter().zip(&self.windows).collect();
         let views = run(threads, views, |(cursor, window)| cursor.view(window))?;
@@ -225,9 +221,7 @@ impl Replay<'_> {
             };
             let before = cursor.place.offset;
             let used = cursor.advance(view, empty.gsns.1);
-            let behind = used
-                .last()
-                .map_or(before, |batch| batch.offset() + batch.bytes());
+            let behind = used.last().map_or(before, |batch| batch.offset() + batch.bytes());
             self.done_bytes += behind.saturating_sub(before);
             pieces.extend(empty.split(used));
         }
@@ -239,23 +233,12 @@ impl Replay<'_> {
         let lanes = run(threads, pieces, |piece| decoder.decode(&piece))?;
         let records = lanes.iter().map(|lane| lane.1).sum();
         let lanes = lanes.into_iter().map(|lane| lane.0).collect();
-        let over = self
-            .cursors
-            .iter()
-            .all(|cursor| cursor.stretches.is_empty())
+        let over = self.cursors.iter().all(|cursor| cursor.stretches.is_empty())
             && self.later.iter().all(Vec::is_empty);
         // Batches that straddle rounds are counted twice, those beyond the cut never.
-        let done = if over {
-            self.total_bytes
-        } else {
-            self.done_bytes.min(self.total_bytes)
-        };
+        let done = if over { self.total_bytes } else { self.done_bytes.min(self.total_bytes) };
         let progress = (done, self.total_bytes);
-        Ok(Some(Round {
-            lanes,
-            records,
-            progress,
-        }))
+        Ok(Some(Round { lanes, records, progress }))
     }
 
     /// Sees to it that there are cursors with something left. False if all is done.
@@ -290,18 +273,8 @@ impl Cursor {
     /// `None` if nothing of the log is to be replayed.
     fn new(chain: &Chain) -> Option<Self> {
         let matters = |of: &&Walked| of.end.last_gsn > chain.base && chain.kept_gsn > chain.base;
-        let stretch = |of: &Walked| Stretch {
-            file: of.file.clone(),
-            begin: of.begin,
-            end: of.end,
-        };
-        let stretches: Vec<_> = chain
-            .segments
-            .iter()
-            .rev()
-            .filter(matters)
-            .map(stretch)
-            .collect();
+        let stretch = |of: &Walked| Stretch { file: of.file.clone(), begin: of.begin, end: of.end };
+        let stretches: Vec<_> = chain.segments.iter().rev().filter(matters).map(stretch).collect();
         Some(Cursor {
             log: chain.log,
             kept_gsn: chain.kept_gsn,
@@ -338,11 +311,7 @@ impl Cursor {
     }
 
     fn view<'w>(&self, window: &'w Window) -> Result<View<'w>, ScanError> {
-        let mut view = View {
-            batches: Vec::new(),
-            end: self.place,
-            complete: true,
-        };
+        let mut view = View { batches: Vec::new(), end: self.place, complete: true };
         let Some(stretch) = self.stretches.last() else {
             return Ok(view);
         };
@@ -372,15 +341,8 @@ impl Cursor {
 
     /// Goes on behind what is used up by records to `upto`. Returns the batches with such.
     fn advance<'w>(&mut self, view: View<'w>, upto: u64) -> Vec<Batch<'w>> {
-        let View {
-            batches,
-            end,
-            complete,
-        } = view;
-        let left = batches
-            .iter()
-            .find(|(_, batch)| batch.last_gsn() > upto)
-            .map(|(at, _)| *at);
+        let View { batches, end, complete } = view;
+        let left = batches.iter().find(|(_, batch)| batch.last_gsn() > upto).map(|(at, _)| *at);
         match left {
             // What lies beyond the cut is not left, it is gone.
             Some(place) if upto < self.kept_gsn => self.place = place,
@@ -391,32 +353,20 @@ impl Cursor {
             _ => {
                 self.place = end;
                 self.stale = true;
-                if self
-                    .stretches
-                    .last()
-                    .is_some_and(|of| of.end.offset <= end.offset)
-                {
+                if self.stretches.last().is_some_and(|of| of.end.offset <= end.offset) {
                     self.stretches.pop();
                     self.place = self.stretches.last().map_or(end, |of| of.begin);
                 }
             }
         }
         self.done_gsn = self.done_gsn.max(upto);
-        let used = batches
-            .into_iter()
-            .filter(|(_, batch)| batch.first_gsn() <= upto);
+        let used = batches.into_iter().filter(|(_, batch)| batch.first_gsn() <= upto);
         used.map(|(_, batch)| batch).collect()
     }
 }
 
 fn reader<'w>(stretch: &Stretch, bytes: &'w [u8], at: &Place) -> BatchReader<'w> {
-    BatchReader::window(
-        &stretch.file.header,
-        bytes,
-        at.offset,
-        at.number,
-        at.last_gsn,
-    )
+    BatchReader::window(&stretch.file.header, bytes, at.offset, at.number, at.last_gsn)
 }
 
 fn changed(stretch: &Stretch, log: u8, at: &Place, cause: EndCause) -> ScanError {
@@ -468,10 +418,7 @@ struct Decoder<'a> {
 impl Decoder<'_> {
     /// The writes of a piece by partition, and the number of its records.
     fn decode<'w>(&self, piece: &Piece<'w>) -> Result<(Lane<'w>, u64), ScanError> {
-        let malformed = |source| ScanError::Malformed {
-            path: piece.path.clone(),
-            source,
-        };
+        let malformed = |source| ScanError::Malformed { path: piece.path.clone(), source };
         let mut lane: Lane<'w> = (0..self.partitions).map(|_| Vec::new()).collect();
         let mut records = 0;
         for record in piece.batches.iter().flat_map(Batch::records) {
@@ -487,23 +434,14 @@ impl Decoder<'_> {
                     value: record.kind as u64,
                 };
                 let (what, offset) = ("log record", record.body_offset);
-                return Err(malformed(DecodeError {
-                    what,
-                    offset,
-                    cause,
-                }));
+                return Err(malformed(DecodeError { what, offset, cause }));
             }
             records += 1;
             for write in record.writes() {
                 let write = write.map_err(malformed)?;
                 let partition = (self.partition_of)(write.table, write.key);
                 let (gsn, epoch) = (record.gsn, record.epoch);
-                lane[partition].push(ReplayWrite {
-                    gsn,
-                    log: piece.log,
-                    epoch,
-                    write,
-                });
+                lane[partition].push(ReplayWrite { gsn, log: piece.log, epoch, write });
             }
         }
         Ok((lane, records))

@@ -89,26 +89,13 @@ pub(crate) fn list(disk: &dyn Disk, log: u8, incarnation: u32) -> Result<Found, 
         let bytes = disk.open(&path, OpenMode::Read, Caching::Buffered)?.len()?;
         match segment {
             Some((of, first_gsn)) if of < incarnation => {
-                found.kept.push(Kept {
-                    incarnation: of,
-                    first_gsn,
-                    bytes,
-                    path,
-                });
+                found.kept.push(Kept { incarnation: of, first_gsn, bytes, path });
             }
             Some((of, _)) => {
                 refuse_records(disk, &path, of)?;
-                found.spares.push(Spare {
-                    path,
-                    bytes,
-                    reused: true,
-                });
+                found.spares.push(Spare { path, bytes, reused: true });
             }
-            None => found.spares.push(Spare {
-                path,
-                bytes,
-                reused: true,
-            }),
+            None => found.spares.push(Spare { path, bytes, reused: true }),
         }
     }
     Ok(found)
@@ -168,16 +155,8 @@ impl Stock {
             let name = spare.path.file_name()?.to_str()?;
             name.strip_prefix(SPARE_PREFIX)?.parse::<u64>().ok()
         };
-        let next_name = spares
-            .iter()
-            .filter_map(number)
-            .max()
-            .map_or(0, |last| last + 1);
-        let shelf = Shelf {
-            ready: spares.into(),
-            next_name,
-            ..Shelf::default()
-        };
+        let next_name = spares.iter().filter_map(number).max().map_or(0, |last| last + 1);
+        let shelf = Shelf { ready: spares.into(), next_name, ..Shelf::default() };
         Stock {
             log,
             dir: PathBuf::from(names::log_dir(log)),
@@ -253,10 +232,7 @@ impl Stock {
     }
 
     fn no_space(&self, source: Arc<DiskError>) -> JournalError {
-        JournalError::NoSpace {
-            log: self.log,
-            source,
-        }
+        JournalError::NoSpace { log: self.log, source }
     }
 
     fn put(&self, spare: Spare) {
@@ -269,9 +245,7 @@ impl Stock {
 
     fn next_path(&self) -> PathBuf {
         let mut shelf = self.shelf.lock();
-        let path = self
-            .dir
-            .join(format!("{SPARE_PREFIX}{:06}", shelf.next_name));
+        let path = self.dir.join(format!("{SPARE_PREFIX}{:06}", shelf.next_name));
         shelf.next_name += 1;
         path
     }
@@ -279,13 +253,9 @@ impl Stock {
     /// Makes a file with allocated space. A failure leaves nothing behind.
     fn prepare(&self, bytes: u64) -> Result<Spare, DiskError> {
         let path = self.next_path();
-        let file = self
-            .disk
-            .open(&path, OpenMode::CreateNew, Caching::Direct)?;
+        let file = self.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
         let zeros = if self.write_zeros { bytes } else { 0 };
-        let allocated = file
-            .allocate(bytes)
-            .and_then(|()| write_zeros(&*file, zeros));
+        let allocated = file.allocate(bytes).and_then(|()| write_zeros(&*file, zeros));
         if let Err(error) = allocated.and_then(|()| file.sync()) {
             drop(file);
             // What cannot be removed now is found as a spare at the next opening.
@@ -293,29 +263,21 @@ impl Stock {
             return Err(error);
         }
         self.shelf.lock().made += 1;
-        Ok(Spare {
-            path,
-            bytes,
-            reused: false,
-        })
+        Ok(Spare { path, bytes, reused: false })
     }
 
     /// Takes back a prepared segment that was not used.
     pub(crate) fn put_back(&self, segment: &Segment) {
-        self.put(Spare {
-            path: segment.spare.clone(),
-            bytes: segment.bytes,
-            reused: true,
-        });
+        self.put(Spare { path: segment.spare.clone(), bytes: segment.bytes, reused: true });
     }
 
     /// Prepares one segment in the calling thread, unless one is ready, and takes it.
     pub(crate) fn take_or_prepare(&self) -> Result<Spare, JournalError> {
         match self.take(self.segment_bytes) {
             Some(spare) => Ok(spare),
-            None => self
-                .prepare(self.segment_bytes)
-                .map_err(|source| self.no_space(Arc::new(source))),
+            None => {
+                self.prepare(self.segment_bytes).map_err(|source| self.no_space(Arc::new(source)))
+            }
         }
     }
 
@@ -329,11 +291,7 @@ impl Stock {
         self.disk.rename(&kept.path, &path)?;
         // Durable before it is overwritten, so that no crash shows new bytes under the old name.
         self.disk.sync_dir(&self.dir)?;
-        self.put(Spare {
-            path,
-            bytes: kept.bytes,
-            reused: true,
-        });
+        self.put(Spare { path, bytes: kept.bytes, reused: true });
         Ok(())
     }
 }

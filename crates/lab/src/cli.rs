@@ -90,17 +90,8 @@ fn run_child(child: &Child) -> LabResult<()> {
         Child::Instructions { scheme, dir } => {
             calc::instructions::child(&open, scheme, dir.clone())
         }
-        Child::Crash {
-            scheme,
-            journal,
-            records,
-            dir,
-        } => {
-            let row = if scheme == NAIVE_UNPACED.scheme {
-                NAIVE_UNPACED
-            } else {
-                CALC_UNPACED
-            };
+        Child::Crash { scheme, journal, records, dir } => {
+            let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
             let setup = calc::setup(row, *records, journal, dir.clone());
             calc::crash::child(&open, &setup, &mut std::io::stdout())
         }
@@ -133,13 +124,7 @@ pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
             }
             Ok(true)
         }
-        LabCommand::Run {
-            id,
-            quick,
-            out,
-            runs,
-            seconds,
-        } => {
+        LabCommand::Run { id, quick, out, runs, seconds } => {
             let chosen = experiments::find(id)?;
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
@@ -182,9 +167,7 @@ fn lines(result: &ExperimentResult) -> Vec<String> {
         };
         let measured = claim.measured.map_or("—".to_owned(), |m| format!("{m:.3}"));
         let (text, floor, unit) = (&claim.claim, claim.floor, &claim.unit);
-        lines.push(format!(
-            "  {verdict:<12} {measured:>10} {unit} (floor {floor})  {text}"
-        ));
+        lines.push(format!("  {verdict:<12} {measured:>10} {unit} (floor {floor})  {text}"));
     }
     lines
 }
@@ -221,10 +204,7 @@ mod tests {
     #[test]
     fn an_unknown_experiment_is_refused_with_the_known_ones() {
         let error = say(&["run", "nothing"]).expect_err("unknown").to_string();
-        assert!(
-            error.contains("nothing") && error.contains("peers-redis"),
-            "{error}"
-        );
+        assert!(error.contains("nothing") && error.contains("peers-redis"), "{error}");
     }
 
     #[test]

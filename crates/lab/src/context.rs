@@ -29,10 +29,7 @@ pub struct Context {
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context")
-            .field("out", &self.out)
-            .field("quick", &self.quick)
-            .finish()
+        f.debug_struct("Context").field("out", &self.out).field("quick", &self.quick).finish()
     }
 }
 

@@ -29,10 +29,7 @@ pub fn write_bytes_per_s(dir: &Path, writers: usize, bytes: u64) -> LabResult<f6
                 let file = disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
                 file.allocate(blocks * BLOCK_BYTES as u64)?;
                 let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
-                block
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(i, byte)| *byte = i as u8);
+                block.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
                 // The first pass turns allocated space into written space.
                 let mut span = (0, 0);
                 for _ in 0..2 {
@@ -49,10 +46,7 @@ pub fn write_bytes_per_s(dir: &Path, writers: usize, bytes: u64) -> LabResult<f6
         .collect();
     let spans = stillpoint_io::in_parallel("bandwidth", jobs);
     let spans = spans.map_err(|e| LabError::process("write bandwidth", e))?;
-    let spans: Vec<(u64, u64)> = spans
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .map_err(failed)?;
+    let spans: Vec<(u64, u64)> = spans.into_iter().collect::<Result<_, _>>().map_err(failed)?;
     for writer in 0..writers {
         disk.remove(Path::new(&name(writer))).map_err(failed)?;
     }

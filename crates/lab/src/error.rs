@@ -74,16 +74,10 @@ pub enum LabError {
 
 impl LabError {
     pub(crate) fn server(address: impl ToString, reason: impl ToString) -> Self {
-        LabError::Server {
-            address: address.to_string(),
-            reason: reason.to_string(),
-        }
+        LabError::Server { address: address.to_string(), reason: reason.to_string() }
     }
 
     pub(crate) fn process(command: impl ToString, reason: impl ToString) -> Self {
-        LabError::Process {
-            command: command.to_string(),
-            reason: reason.to_string(),
-        }
+        LabError::Process { command: command.to_string(), reason: reason.to_string() }
     }
 }

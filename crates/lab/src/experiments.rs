@@ -52,11 +52,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
 
 /// Our engine, and the binary that knows `lab child`.
 fn bench(context: &Context) -> Bench<'_> {
-    Bench {
-        context,
-        open: &engines::stillpoint::open,
-        children: true,
-    }
+    Bench { context, open: &engines::stillpoint::open, children: true }
 }
 
 /// The experiment of this name, or all for `all`.
@@ -64,16 +60,10 @@ fn bench(context: &Context) -> Bench<'_> {
 /// # Errors
 /// When there is none; the message lists those that there are.
 pub fn find(id: &str) -> LabResult<Vec<&'static Experiment>> {
-    let found: Vec<_> = EXPERIMENTS
-        .iter()
-        .filter(|e| id == "all" || e.id == id)
-        .collect();
+    let found: Vec<_> = EXPERIMENTS.iter().filter(|e| id == "all" || e.id == id).collect();
     if found.is_empty() {
         let known: Vec<&str> = EXPERIMENTS.iter().map(|e| e.id).collect();
-        return Err(LabError::UnknownExperiment {
-            id: id.to_owned(),
-            known: known.join(", "),
-        });
+        return Err(LabError::UnknownExperiment { id: id.to_owned(), known: known.join(", ") });
     }
     Ok(found)
 }

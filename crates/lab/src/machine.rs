@@ -32,22 +32,11 @@ impl Machine {
         let kernel = sys::read_text(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default();
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            model: field(&cpuinfo, "model name")
-                .unwrap_or("unknown")
-                .to_owned(),
+            model: field(&cpuinfo, "model name").unwrap_or("unknown").to_owned(),
             memory_bytes: field(&meminfo, "MemTotal").and_then(kibibytes).unwrap_or(0),
             last_level_cache_bytes: last_level_cache_bytes(),
-            kernel: if kernel.is_empty() {
-                "unknown".into()
-            } else {
-                kernel.trim().to_owned()
-            },
-            build: if cfg!(debug_assertions) {
-                "debug"
-            } else {
-                "release"
-            }
-            .to_owned(),
+            kernel: if kernel.is_empty() { "unknown".into() } else { kernel.trim().to_owned() },
+            build: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
         }
     }
 }
@@ -62,11 +51,7 @@ pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// `"123 kB"` in bytes.
 pub(crate) fn kibibytes(text: &str) -> Option<u64> {
-    text.strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()
-        .map(|k| k * 1024)
+    text.strip_suffix("kB")?.trim().parse::<u64>().ok().map(|k| k * 1024)
 }
 
 fn last_level_cache_bytes() -> u64 {
@@ -76,11 +61,7 @@ fn last_level_cache_bytes() -> u64 {
         let text = text.trim();
         match text.strip_suffix('K') {
             Some(k) => k.parse::<u64>().ok().map(|k| k * 1024),
-            None => text
-                .strip_suffix('M')?
-                .parse::<u64>()
-                .ok()
-                .map(|m| m * 1024 * 1024),
+            None => text.strip_suffix('M')?.parse::<u64>().ok().map(|m| m * 1024 * 1024),
         }
     };
     (0..=4).filter_map(size).max().unwrap_or(0)
@@ -92,10 +73,7 @@ pub fn commit() -> String {
     if let Some(commit) = commit_from_git() {
         return commit;
     }
-    if let Some(commit) = std::env::current_dir()
-        .ok()
-        .and_then(|dir| commit_from_files(&dir))
-    {
+    if let Some(commit) = std::env::current_dir().ok().and_then(|dir| commit_from_files(&dir)) {
         return commit;
     }
     std::env::var("STILLPOINT_COMMIT").unwrap_or_else(|_| "unknown".to_owned())
@@ -104,26 +82,16 @@ pub fn commit() -> String {
 fn commit_from_git() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).output().ok()?;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "HEAD"])?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    Some(if changes.is_empty() {
-        commit
-    } else {
-        format!("{commit}-dirty")
-    })
+    Some(if changes.is_empty() { commit } else { format!("{commit}-dirty") })
 }
 
 /// Without the git program: `.git/HEAD`, then the loose or the packed reference.
 fn commit_from_files(start: &Path) -> Option<String> {
-    let git: PathBuf = start
-        .ancestors()
-        .map(|dir| dir.join(".git"))
-        .find(|git| git.is_dir())?;
+    let git: PathBuf = start.ancestors().map(|dir| dir.join(".git")).find(|git| git.is_dir())?;
     let head = sys::read_text(&git.join("HEAD")).ok()?;
     let Some(reference) = head.trim().strip_prefix("ref: ") else {
         return Some(head.trim().to_owned());
@@ -162,11 +130,7 @@ mod tests {
         sys::create_dir_all(&below)?;
         assert_eq!(commit_from_files(&below), Some("aaaa".into()));
         sys::write_text(&git.join("refs/heads/main"), "bbbb\n")?;
-        assert_eq!(
-            commit_from_files(&below),
-            Some("bbbb".into()),
-            "loose before packed"
-        );
+        assert_eq!(commit_from_files(&below), Some("bbbb".into()), "loose before packed");
         sys::write_text(&git.join("HEAD"), "cccc\n")?;
         assert_eq!(commit_from_files(&below), Some("cccc".into()), "detached");
         Ok(())

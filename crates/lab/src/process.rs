@@ -51,15 +51,12 @@ impl Peer {
         sys::create_dir_all(dir)?;
         let port = free_port()?;
         let fill = |text: &String| {
-            text.replace("{dir}", &dir.to_string_lossy())
-                .replace("{port}", &port.to_string())
+            text.replace("{dir}", &dir.to_string_lossy()).replace("{port}", &port.to_string())
         };
         let arguments: Vec<String> = self.arguments.iter().map(fill).collect();
         let command = format!("{} {}", self.program.display(), arguments.join(" "));
         let log = sys::create_file(&log_path(dir))?;
-        let log_too = log
-            .try_clone()
-            .map_err(|e| LabError::process(&command, e))?;
+        let log_too = log.try_clone().map_err(|e| LabError::process(&command, e))?;
         let began_ns = sys::now_ns();
         let child = Command::new(&self.program)
             .args(&arguments)
@@ -69,13 +66,7 @@ impl Peer {
             .spawn()
             .map_err(|e| LabError::process(&command, e))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server {
-            command,
-            child,
-            dir: dir.to_owned(),
-            address,
-            start_ns: 0,
-        };
+        let mut server = Server { command, child, dir: dir.to_owned(), address, start_ns: 0 };
         server.wait_until_serving(began_ns, patience)?;
         server.start_ns = sys::now_ns() - began_ns;
         Ok(server)
@@ -92,9 +83,7 @@ fn log_path(dir: &Path) -> PathBuf {
 fn free_port() -> LabResult<u16> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let bind = || TcpListener::bind(address)?.local_addr();
-    bind()
-        .map(|a| a.port())
-        .map_err(|e| LabError::server(address, e))
+    bind().map(|a| a.port()).map_err(|e| LabError::server(address, e))
 }
 
 impl Server {
@@ -164,12 +153,8 @@ impl Server {
     /// # Errors
     /// When it has no process any more.
     pub fn kill(mut self) -> LabResult<()> {
-        self.child
-            .kill()
-            .map_err(|e| LabError::process(&self.command, e))?;
-        self.child
-            .wait()
-            .map_err(|e| LabError::process(&self.command, e))?;
+        self.child.kill().map_err(|e| LabError::process(&self.command, e))?;
+        self.child.wait().map_err(|e| LabError::process(&self.command, e))?;
         Ok(())
     }
 }
@@ -238,20 +223,13 @@ impl Watch {
                     break;
                 };
                 let at_ns = sys::now_ns();
-                samples.push(MemorySample {
-                    at_ns,
-                    anonymous_bytes,
-                    children_bytes,
-                });
+                samples.push(MemorySample { at_ns, anonymous_bytes, children_bytes });
                 round += 1;
                 sys::sleep(Duration::from_millis(100));
             }
             samples
         };
-        Ok(Watch {
-            stop,
-            thread: sys::spawn("watch", body)?,
-        })
+        Ok(Watch { stop, thread: sys::spawn("watch", body)? })
     }
 
     /// Ends and returns the samples.
@@ -260,9 +238,7 @@ impl Watch {
     /// When the sampling thread has panicked.
     pub fn finish(self) -> LabResult<Vec<MemorySample>> {
         self.stop.store(true, Ordering::Release);
-        self.thread
-            .join()
-            .map_err(|e| LabError::process("watch", e))
+        self.thread.join().map_err(|e| LabError::process("watch", e))
     }
 }
 
@@ -289,10 +265,8 @@ mod tests {
 
     #[test]
     fn children_are_found_and_a_false_start_says_why() -> LabResult<()> {
-        let mut child = Command::new("sleep")
-            .arg("5")
-            .spawn()
-            .map_err(|e| LabError::process("sleep 5", e))?;
+        let mut child =
+            Command::new("sleep").arg("5").spawn().map_err(|e| LabError::process("sleep 5", e))?;
         assert!(children(std::process::id()).contains(&child.id()));
         assert!(private_bytes(child.id()).is_some());
         let _ = child.kill();
@@ -305,9 +279,7 @@ mod tests {
             program: "sh".into(),
             arguments: vec!["-c".into(), "echo no room at {port} >&2; exit 3".into()],
         };
-        let error = peer
-            .start(&data, Duration::from_secs(5))
-            .expect_err("it ends at once");
+        let error = peer.start(&data, Duration::from_secs(5)).expect_err("it ends at once");
         assert!(error.to_string().contains("no room at"), "{error}");
         Ok(())
     }

@@ -25,9 +25,7 @@ impl Random {
     /// The stream of this seed.
     pub fn new(seed: u64) -> Random {
         let mut mix = seed;
-        Random {
-            state: std::array::from_fn(|_| splitmix64(&mut mix)),
-        }
+        Random { state: std::array::from_fn(|_| splitmix64(&mut mix)) }
     }
 
     /// An independent stream for the n-th thread of a run.
@@ -152,13 +150,7 @@ impl Zipf {
     pub fn new(n: u64, exponent: f64) -> Zipf {
         assert!(n > 0, "a distribution has at least one rank");
         assert!(exponent >= 0.0, "exponent {exponent} must be at least 0");
-        let mut zipf = Zipf {
-            n,
-            exponent,
-            integral_first: 0.0,
-            integral_last: 0.0,
-            squeeze: 0.0,
-        };
+        let mut zipf = Zipf { n, exponent, integral_first: 0.0, integral_last: 0.0, squeeze: 0.0 };
         zipf.integral_first = zipf.integral(1.5) - 1.0;
         zipf.integral_last = zipf.integral(n as f64 + 0.5);
         zipf.squeeze = 2.0 - zipf.integral_inverse(zipf.integral(2.5) - zipf.density(2.0));
@@ -195,20 +187,12 @@ impl Zipf {
 
 /// (e^x - 1) / x, also near 0.
 fn expm1_over(x: f64) -> f64 {
-    if x.abs() > 1e-8 {
-        x.exp_m1() / x
-    } else {
-        1.0 + x / 2.0
-    }
+    if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x / 2.0 }
 }
 
 /// ln(1 + x) / x, also near 0.
 fn ln1p_over(x: f64) -> f64 {
-    if x.abs() > 1e-8 {
-        x.ln_1p() / x
-    } else {
-        1.0 - x / 2.0
-    }
+    if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x / 2.0 }
 }
 
 #[cfg(test)]
@@ -217,29 +201,15 @@ mod tests {
 
     /// Chi-square of counts against expected counts, divided by the degrees of freedom.
     fn chi_square(observed: &[f64], expected: &[f64]) -> f64 {
-        let sum: f64 = observed
-            .iter()
-            .zip(expected)
-            .map(|(o, e)| (o - e).powi(2) / e)
-            .sum();
+        let sum: f64 = observed.iter().zip(expected).map(|(o, e)| (o - e).powi(2) / e).sum();
         sum / (observed.len() - 1) as f64
     }
 
     #[test]
     fn xoshiro_gives_its_published_first_numbers() {
-        let mut random = Random {
-            state: [1, 2, 3, 4],
-        };
+        let mut random = Random { state: [1, 2, 3, 4] };
         let first: [u64; 4] = std::array::from_fn(|_| random.next_u64());
-        assert_eq!(
-            first,
-            [
-                41_943_041,
-                58_720_359,
-                3_588_806_011_781_223,
-                3_591_011_842_654_386
-            ]
-        );
+        assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
     }
 
     #[test]
@@ -258,10 +228,7 @@ mod tests {
         }
         let expected = vec![draws as f64 / n as f64; n as usize];
         let chi = chi_square(&counts, &expected);
-        assert!(
-            (0.6..1.5).contains(&chi),
-            "chi-square per degree of freedom is {chi}"
-        );
+        assert!((0.6..1.5).contains(&chi), "chi-square per degree of freedom is {chi}");
     }
 
     #[test]
@@ -276,14 +243,10 @@ mod tests {
             }
             let weight = |rank: u64| (rank as f64).powf(-exponent);
             let total: f64 = (1..=n).map(weight).sum();
-            let expected: Vec<f64> = (1..=n)
-                .map(|rank| weight(rank) / total * f64::from(draws))
-                .collect();
+            let expected: Vec<f64> =
+                (1..=n).map(|rank| weight(rank) / total * f64::from(draws)).collect();
             let chi = chi_square(&counts, &expected);
-            assert!(
-                (0.4..1.7).contains(&chi),
-                "exponent {exponent}: chi-square per degree {chi}"
-            );
+            assert!((0.4..1.7).contains(&chi), "exponent {exponent}: chi-square per degree {chi}");
         }
     }
 
@@ -298,11 +261,7 @@ mod tests {
         let zeta =
             ((n as f64).powf(0.01) - 1.0) / 0.01 + 0.5 + 0.5 * (n as f64).powf(-0.99) + 0.99 / 12.0;
         let share = first / f64::from(draws);
-        assert!(
-            (share * zeta - 1.0).abs() < 0.03,
-            "share {share}, theory {}",
-            1.0 / zeta
-        );
+        assert!((share * zeta - 1.0).abs() < 0.03, "share {share}, theory {}", 1.0 / zeta);
     }
 
     #[test]

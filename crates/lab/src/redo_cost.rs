@@ -47,33 +47,17 @@ pub struct Plan {
 impl Plan {
     /// What the floors ask for. Runs are short, since the log of a minute would not fit every disk.
     pub fn full() -> Plan {
-        Plan {
-            records: 20_000_000,
-            runs: 5,
-            seconds: 10.0,
-            whole_s: 5.0,
-            device_bytes: 4 << 30,
-        }
+        Plan { records: 20_000_000, runs: 5, seconds: 10.0, whole_s: 5.0, device_bytes: 4 << 30 }
     }
 
     /// Seconds in all.
     pub fn quick() -> Plan {
-        Plan {
-            records: 100_000,
-            runs: 1,
-            seconds: 0.3,
-            whole_s: 0.3,
-            device_bytes: 16 << 20,
-        }
+        Plan { records: 100_000, runs: 1, seconds: 0.3, whole_s: 0.3, device_bytes: 16 << 20 }
     }
 
     /// The context's mode, with its number and length of runs.
     pub fn of(context: &Context) -> Plan {
-        let mut plan = if context.quick {
-            Plan::quick()
-        } else {
-            Plan::full()
-        };
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
         plan.runs = context.runs.unwrap_or(plan.runs).max(1);
         plan.seconds = context.seconds.unwrap_or(plan.seconds);
         plan
@@ -101,26 +85,13 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
     if let serde_json::Value::Object(fields) = parameters {
         result.parameters.extend(fields);
     }
-    crash::check_rows(
-        bench,
-        &[ROW],
-        "redo",
-        plan.records.min(1_000_000),
-        &mut result,
-    )?;
+    crash::check_rows(bench, &[ROW], "redo", plan.records.min(1_000_000), &mut result)?;
     let device_dir = bench.context.fresh_dir("device")?;
     let device = device::write_bytes_per_s(&device_dir, 2, plan.device_bytes)?;
-    bench
-        .context
-        .note(format!("the device writes {:.0} MB/s", device / 1e6));
-    result
-        .parameters
-        .insert("device_write_bytes_per_s".into(), device.round().into());
+    bench.context.note(format!("the device writes {:.0} MB/s", device / 1e6));
+    result.parameters.insert("device_write_bytes_per_s".into(), device.round().into());
 
-    let beds = [
-        bench.bed(ROW, plan.records, "none")?,
-        bench.bed(ROW, plan.records, "redo")?,
-    ];
+    let beds = [bench.bed(ROW, plan.records, "none")?, bench.bed(ROW, plan.records, "redo")?];
     measure(bench, plan, &beds, device, &mut result)?;
     for bed in beds {
         bed.clear()?;
@@ -136,14 +107,7 @@ fn measure(
     device: f64,
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
-    let columns = [
-        "workers",
-        "changed",
-        "none txn/s",
-        "redo txn/s",
-        "redo ÷ none",
-        "log MB/s",
-    ];
+    let columns = ["workers", "changed", "none txn/s", "redo txn/s", "redo ÷ none", "log MB/s"];
     let mut table = Table {
         title: "Throughput with and without the redo log".into(),
         columns: columns.map(String::from).to_vec(),
@@ -152,11 +116,7 @@ fn measure(
     for workers in [1, 2] {
         let pairs = pairs(bench, plan, beds, workers, Change::Counter, plan.seconds)?;
         table.rows.push(row(workers, "8 of 100 bytes", &pairs));
-        let of = if workers == 1 {
-            "1 worker"
-        } else {
-            "2 workers"
-        };
+        let of = if workers == 1 { "1 worker" } else { "2 workers" };
         let claim = format!("redo, changed ranges, beside no journal, {of}");
         result
             .claims
@@ -164,10 +124,7 @@ fn measure(
     }
     let pairs = pairs(bench, plan, beds, 2, Change::Whole, plan.whole_s)?;
     table.rows.push(row(2, "whole values", &pairs));
-    let shares: Vec<f64> = pairs
-        .iter()
-        .map(|pair| log_bytes_per_s(&pair[1]) / device)
-        .collect();
+    let shares: Vec<f64> = pairs.iter().map(|pair| log_bytes_per_s(&pair[1]) / device).collect();
     result.claims.push(
         Claim::new(
             "redo, whole values: log beside the device's write rate",
@@ -194,17 +151,8 @@ fn pairs(
     let mut pairs = Vec::new();
     for run in 0..plan.runs {
         let warm_up_s = seconds / 20.0;
-        let drive = Drive {
-            workers,
-            change,
-            seconds,
-            warm_up_s,
-            ..Drive::new(plan.records)
-        };
-        let drive = Drive {
-            seed: run as u64 + 1,
-            ..drive
-        };
+        let drive = Drive { workers, change, seconds, warm_up_s, ..Drive::new(plan.records) };
+        let drive = Drive { seed: run as u64 + 1, ..drive };
         let one = |bed: &Bed<'_>| -> LabResult<Outcome> {
             let outcome = drive::run(&*bed.engine, &drive)?;
             take_checkpoint(bed)?;
@@ -228,10 +176,7 @@ fn take_checkpoint(bed: &Bed<'_>) -> LabResult<()> {
     loop {
         let status = bed.engine.status();
         if let Some(reason) = status.failed {
-            return Err(LabError::Engine {
-                engine: bed.row.name.into(),
-                reason,
-            });
+            return Err(LabError::Engine { engine: bed.row.name.into(), reason });
         }
         if status.checkpoints > before {
             return Ok(());
@@ -245,29 +190,19 @@ fn log_bytes_per_s(outcome: &Outcome) -> f64 {
 }
 
 fn ratios(pairs: &[Pair]) -> Vec<f64> {
-    pairs
-        .iter()
-        .map(|[none, redo]| redo.rate() / none.rate())
-        .collect()
+    pairs.iter().map(|[none, redo]| redo.rate() / none.rate()).collect()
 }
 
 fn row(workers: usize, changed: &str, pairs: &[Pair]) -> Vec<String> {
     let rate = |which: usize| median(&pairs.iter().map(|p| p[which].rate()).collect::<Vec<_>>());
-    let log = median(
-        &pairs
-            .iter()
-            .map(|p| log_bytes_per_s(&p[1]))
-            .collect::<Vec<_>>(),
-    );
+    let log = median(&pairs.iter().map(|p| log_bytes_per_s(&p[1])).collect::<Vec<_>>());
     let ratio = Spread::of(&ratios(pairs));
     vec![
         workers.to_string(),
         changed.to_owned(),
         grouped(rate(0) as u64),
         grouped(rate(1) as u64),
-        ratio.map_or("—".into(), |r| {
-            format!("{:.3} ({:.3} – {:.3})", r.median, r.low, r.high)
-        }),
+        ratio.map_or("—".into(), |r| format!("{:.3} ({:.3} – {:.3})", r.median, r.low, r.high)),
         format!("{:.0}", log / 1e6),
     ]
 }
@@ -281,26 +216,13 @@ mod tests {
     fn every_claim_is_measured() -> LabResult<()> {
         let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
-        let bench = Bench {
-            context: &context,
-            open: &Toy::open,
-            children: false,
-        };
-        let plan = Plan {
-            records: 5_000,
-            device_bytes: 4 << 20,
-            ..Plan::quick()
-        };
+        let bench = Bench { context: &context, open: &Toy::open, children: false };
+        let plan = Plan { records: 5_000, device_bytes: 4 << 20, ..Plan::quick() };
         let result = run(&bench, &plan)?;
         assert_eq!(result.claims.len(), 3);
         assert!(result.claims.iter().all(|claim| claim.met.is_some()));
         assert_eq!(result.tables[0].rows.len(), 3);
-        assert!(
-            result.tables[0]
-                .rows
-                .iter()
-                .all(|r| r.len() == result.tables[0].columns.len())
-        );
+        assert!(result.tables[0].rows.iter().all(|r| r.len() == result.tables[0].columns.len()));
         Ok(())
     }
 }

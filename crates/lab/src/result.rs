@@ -188,11 +188,8 @@ impl FromStr for Bound {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let parse = |rest: &str| {
-            rest.trim()
-                .parse::<f64>()
-                .map_err(|e| format!("bound {text:?}: {e}"))
-        };
+        let parse =
+            |rest: &str| rest.trim().parse::<f64>().map_err(|e| format!("bound {text:?}: {e}"));
         if let Some(rest) = text.strip_prefix('≤') {
             Ok(Bound::AtMost(parse(rest)?))
         } else if let Some(rest) = text.strip_prefix('≥') {
@@ -314,10 +311,8 @@ impl ExperimentResult {
     pub fn save(&self, out: &Path) -> LabResult<PathBuf> {
         sys::create_dir_all(out)?;
         let path = Self::path_in(out, &self.id);
-        let text = serde_json::to_string_pretty(self).map_err(|e| LabError::BadResult {
-            path: path.clone(),
-            reason: e.to_string(),
-        })?;
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|e| LabError::BadResult { path: path.clone(), reason: e.to_string() })?;
         sys::write_text(&path, &text)?;
         for (number, figure) in self.figures.iter().enumerate() {
             let svg = crate::figure::render(figure, &self.series, crate::figure::Place::Standalone);
@@ -332,10 +327,8 @@ impl ExperimentResult {
     /// When it cannot be read, or is no result file.
     pub fn load(path: &Path) -> LabResult<ExperimentResult> {
         let text = sys::read_text(path)?;
-        serde_json::from_str(&text).map_err(|e| LabError::BadResult {
-            path: path.to_owned(),
-            reason: e.to_string(),
-        })
+        serde_json::from_str(&text)
+            .map_err(|e| LabError::BadResult { path: path.to_owned(), reason: e.to_string() })
     }
 
     /// Reads all result files of a folder, in order of their names.
@@ -357,10 +350,8 @@ mod tests {
 
     #[test]
     fn bounds_are_written_as_people_write_them() {
-        for (bound, text) in [
-            (Bound::AtMost(1.01), "≤ 1.01"),
-            (Bound::AtLeast(0.98), "≥ 0.98"),
-        ] {
+        for (bound, text) in [(Bound::AtMost(1.01), "≤ 1.01"), (Bound::AtLeast(0.98), "≥ 0.98")]
+        {
             assert_eq!(bound.to_string(), text);
             assert_eq!(text.parse::<Bound>(), Ok(bound));
         }
@@ -374,19 +365,9 @@ mod tests {
         assert_eq!(claim.clone().measured(1.2).met, Some(true));
         assert_eq!(claim.clone().measured(1.21).met, Some(false));
         let claim = Claim::new("c", "s", Bound::AtLeast(8.0));
-        assert_eq!(
-            claim.clone().measured_runs(&[7.0, 9.0, 8.5]).met,
-            Some(true)
-        );
-        assert_eq!(
-            claim.clone().measured_runs(&[7.0, 7.5, 8.5]).met,
-            Some(false)
-        );
-        assert_eq!(
-            claim.clone().measured_runs(&[]).met,
-            None,
-            "nothing measured, nothing judged"
-        );
+        assert_eq!(claim.clone().measured_runs(&[7.0, 9.0, 8.5]).met, Some(true));
+        assert_eq!(claim.clone().measured_runs(&[7.0, 7.5, 8.5]).met, Some(false));
+        assert_eq!(claim.clone().measured_runs(&[]).met, None, "nothing measured, nothing judged");
         assert_eq!(claim.measured(f64::NAN).met, None);
     }
 

@@ -43,12 +43,7 @@ impl Spread {
 
     /// A single value.
     pub fn single(value: f64) -> Spread {
-        Spread {
-            median: value,
-            low: value,
-            high: value,
-            runs: 1,
-        }
+        Spread { median: value, low: value, high: value, runs: 1 }
     }
 }
 
@@ -87,10 +82,7 @@ impl Windows {
     /// When the width is zero.
     pub fn with_width(width_ns: u64) -> Windows {
         assert!(width_ns > 0, "windows need a width");
-        Windows {
-            width_ns,
-            counts: Vec::new(),
-        }
+        Windows { width_ns, counts: Vec::new() }
     }
 
     /// Counts `events` at a time since the start.
@@ -105,8 +97,7 @@ impl Windows {
     /// Makes the windows cover exactly `duration_ns`: silent windows count
     /// zero, and a last one that the run only partly filled is dropped.
     pub fn fit(&mut self, duration_ns: u64) {
-        self.counts
-            .resize((duration_ns / self.width_ns) as usize, 0);
+        self.counts.resize((duration_ns / self.width_ns) as usize, 0);
     }
 
     /// Adds the counts of another thread's windows.
@@ -114,10 +105,7 @@ impl Windows {
     /// # Panics
     /// When the widths differ.
     pub fn merge(&mut self, other: &Windows) {
-        assert_eq!(
-            self.width_ns, other.width_ns,
-            "windows of one run have one width"
-        );
+        assert_eq!(self.width_ns, other.width_ns, "windows of one run have one width");
         if other.counts.len() > self.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
@@ -143,20 +131,13 @@ impl Windows {
 
     /// Events per second, window by window.
     pub fn rates(&self) -> Vec<f64> {
-        self.counts
-            .iter()
-            .map(|&n| n as f64 / self.width_s())
-            .collect()
+        self.counts.iter().map(|&n| n as f64 / self.width_s()).collect()
     }
 
     /// `[middle of the window in s, events per second]`, for a figure.
     pub fn points(&self) -> Vec<[f64; 2]> {
         let middle = |i: usize| (i as f64 + 0.5) * self.width_s();
-        self.rates()
-            .into_iter()
-            .enumerate()
-            .map(|(i, rate)| [middle(i), rate])
-            .collect()
+        self.rates().into_iter().enumerate().map(|(i, rate)| [middle(i), rate]).collect()
     }
 
     /// The rates of the windows that overlap `[from_s, to_s)`.
@@ -180,9 +161,7 @@ impl Windows {
 
     /// The lowest rate of a window that overlaps `[from_s, to_s)`; not-a-number if there are none.
     pub fn worst_rate(&self, from_s: f64, to_s: f64) -> f64 {
-        self.rates_between(from_s, to_s)
-            .into_iter()
-            .fold(f64::NAN, f64::min)
+        self.rates_between(from_s, to_s).into_iter().fold(f64::NAN, f64::min)
     }
 
     /// Standard deviation ÷ mean of the rates in `[from_s, to_s)`.
@@ -216,10 +195,7 @@ mod tests {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
         let spread = Spread::of(&[3.0, 1.0, 2.0, 10.0]).expect("numbers");
-        assert_eq!(
-            (spread.median, spread.low, spread.high, spread.runs),
-            (2.5, 1.0, 10.0, 4)
-        );
+        assert_eq!((spread.median, spread.low, spread.high, spread.runs), (2.5, 1.0, 10.0, 4));
         assert!((quantile(&[0.0, 10.0], 0.25) - 2.5).abs() < 1e-12);
     }
 

@@ -51,37 +51,25 @@ fn file_error(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabErr
 }
 
 /// Reads a whole file as text.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "/proc, /sys and result files are no engine's"
-)]
+#[expect(clippy::disallowed_methods, reason = "/proc, /sys and result files are no engine's")]
 pub(crate) fn read_text(path: &Path) -> LabResult<String> {
     std::fs::read_to_string(path).map_err(file_error("read", path))
 }
 
 /// Writes a whole file, replacing it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "result files and figures are no engine's"
-)]
+#[expect(clippy::disallowed_methods, reason = "result files and figures are no engine's")]
 pub(crate) fn write_text(path: &Path, text: &str) -> LabResult<()> {
     std::fs::write(path, text).map_err(file_error("write", path))
 }
 
 /// Creates a directory and its missing parents.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the result folder is no engine's"
-)]
+#[expect(clippy::disallowed_methods, reason = "the result folder is no engine's")]
 pub(crate) fn create_dir_all(path: &Path) -> LabResult<()> {
     std::fs::create_dir_all(path).map_err(file_error("create directory", path))
 }
 
 /// Removes a directory with everything in it; a missing one is fine.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the data of a server that has ended"
-)]
+#[expect(clippy::disallowed_methods, reason = "the data of a server that has ended")]
 pub(crate) fn remove_dir_all(path: &Path) -> LabResult<()> {
     match std::fs::remove_dir_all(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -92,10 +80,7 @@ pub(crate) fn remove_dir_all(path: &Path) -> LabResult<()> {
 }
 
 /// Creates an empty file for a child's output.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a child's output goes to a plain file"
-)]
+#[expect(clippy::disallowed_methods, reason = "a child's output goes to a plain file")]
 pub(crate) fn create_file(path: &Path) -> LabResult<std::fs::File> {
     std::fs::File::create(path).map_err(file_error("create", path))
 }
@@ -120,8 +105,7 @@ pub(crate) fn time_flushes(dir: &Path, bytes: usize, count: usize) -> LabResult<
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         let start = now_ns();
-        file.write_all(&block)
-            .map_err(file_error("append to", &path))?;
+        file.write_all(&block).map_err(file_error("append to", &path))?;
         file.sync_data().map_err(file_error("flush", &path))?;
         times.push(now_ns() - start);
     }

@@ -1,11 +1,7 @@
 use stillpoint_sync::atomic::AtomicU64;
 
 /// The size of the huge pages that regions ask for (small in the models, whose words are dear).
-pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) {
-    1 << 10
-} else {
-    2 << 20
-};
+pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 10 } else { 2 << 20 };
 
 /// The address space for a region could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -63,14 +59,8 @@ impl Region {
     /// afterwards. `first` and `count` must be multiples of a huge page. The caller sees to it
     /// that nobody uses them.
     pub fn discard(&self, first: usize, count: usize) {
-        assert!(
-            (first * 8).is_multiple_of(HUGE_PAGE_BYTES),
-            "unaligned discard"
-        );
-        assert!(
-            (count * 8).is_multiple_of(HUGE_PAGE_BYTES),
-            "unaligned discard"
-        );
+        assert!((first * 8).is_multiple_of(HUGE_PAGE_BYTES), "unaligned discard");
+        assert!((count * 8).is_multiple_of(HUGE_PAGE_BYTES), "unaligned discard");
         self.0.discard(first, count);
     }
 }
@@ -109,10 +99,7 @@ mod backing {
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
             }
-            .map_err(|errno| RegionError {
-                bytes,
-                reason: errno.into(),
-            })?;
+            .map_err(|errno| RegionError { bytes, reason: errno.into() })?;
             let offset = mapping.align_offset(HUGE_PAGE_BYTES);
             // SAFETY: offset is less than a huge page, which the mapping has in excess of `bytes`.
             let aligned = unsafe { mapping.byte_add(offset) };
@@ -121,12 +108,7 @@ mod backing {
             let _ = unsafe { rustix::mm::madvise(aligned, bytes, Advice::LinuxHugepage) };
             let words = NonNull::new(aligned.cast()).expect("a mapping is never at zero");
             let mapping = NonNull::new(mapping).expect("a mapping is never at zero");
-            Ok(Self {
-                mapping,
-                mapped_bytes,
-                words,
-                len: bytes / 8,
-            })
+            Ok(Self { mapping, mapped_bytes, words, len: bytes / 8 })
         }
 
         #[inline]
@@ -187,11 +169,7 @@ mod backing {
 
     impl Backing {
         pub(super) fn reserve(bytes: usize) -> Result<Self, RegionError> {
-            Ok(Self(
-                (0..MODEL_WORDS.min(bytes / 8))
-                    .map(|_| AtomicU64::new(0))
-                    .collect(),
-            ))
+            Ok(Self((0..MODEL_WORDS.min(bytes / 8)).map(|_| AtomicU64::new(0)).collect()))
         }
         pub(super) fn words(&self) -> &[AtomicU64] {
             &self.0
@@ -215,11 +193,7 @@ mod tests {
         let region = Region::reserve(5 << 20).expect("address space");
         assert_eq!(region.len_bytes(), 6 << 20);
         let words = region.words();
-        assert!(
-            std::ptr::from_ref(&words[0])
-                .addr()
-                .is_multiple_of(HUGE_PAGE_BYTES)
-        );
+        assert!(std::ptr::from_ref(&words[0]).addr().is_multiple_of(HUGE_PAGE_BYTES));
         let page = HUGE_PAGE_BYTES / 8;
         region.populate(0, page);
         for word in words {

@@ -20,19 +20,12 @@ impl Visit for Loading {
         }
         for record in batch {
             let change = match record.value {
-                Some(value) => Replayed::Put {
-                    tag: record.tag,
-                    value,
-                },
+                Some(value) => Replayed::Put { tag: record.tag, value },
                 None => Replayed::Delete,
             };
             self.loader
                 .apply(TableId(record.table), record.hash, record.key, 0, change)
-                .map_err(|source| RecoveryError::Apply {
-                    table: record.table,
-                    gsn: 0,
-                    source,
-                })?;
+                .map_err(|source| RecoveryError::Apply { table: record.table, gsn: 0, source })?;
         }
         Ok(())
     }

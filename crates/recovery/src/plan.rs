@@ -36,12 +36,9 @@ pub fn plan(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Plan, RecoveryError> {
     let mut manifest = manifest;
-    let start = manifest
-        .newest_chain()
-        .last()
-        .map_or_else(ReplayStart::default, |checkpoint| {
-            ReplayStart::after(checkpoint, &manifest.incarnations)
-        });
+    let start = manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
+        ReplayStart::after(checkpoint, &manifest.incarnations)
+    });
     let logs = scan(
         disk,
         &ScanInput {
@@ -59,16 +56,8 @@ pub fn plan(
     {
         latest.cut = Some(logs.cut());
     }
-    let incarnation = manifest
-        .incarnations
-        .last()
-        .map_or(1, |latest| latest.number + 1);
-    let checkpoint_floor = manifest
-        .checkpoints
-        .iter()
-        .map(|c| c.gsn_floor)
-        .max()
-        .unwrap_or(0);
+    let incarnation = manifest.incarnations.last().map_or(1, |latest| latest.number + 1);
+    let checkpoint_floor = manifest.checkpoints.iter().map(|c| c.gsn_floor).max().unwrap_or(0);
     Ok(Plan {
         incarnation,
         gsn_floor: logs.gsn_max().max(checkpoint_floor),

@@ -54,19 +54,12 @@ fn apply(loader: &mut Loader, write: &ReplayWrite<'_>, hash: u64) -> Result<(), 
         WriteOp::Put { tag, value } => Replayed::Put { tag: *tag, value },
         WriteOp::Delete => Replayed::Delete,
         WriteOp::Patch(patches) => {
-            ranges = patches
-                .clone()
-                .map(|range| (range.offset as usize, range.bytes))
-                .collect();
+            ranges = patches.clone().map(|range| (range.offset as usize, range.bytes)).collect();
             Replayed::Patch(&ranges)
         }
     };
     let table = write.write.table;
     loader
         .apply(TableId(table), hash, write.write.key, write.gsn, change)
-        .map_err(|source| RecoveryError::Apply {
-            table,
-            gsn: write.gsn,
-            source,
-        })
+        .map_err(|source| RecoveryError::Apply { table, gsn: write.gsn, source })
 }

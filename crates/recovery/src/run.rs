@@ -65,14 +65,9 @@ pub fn run(
 }
 
 fn loaders(store: &Arc<Store>, wanted: usize) -> Result<Vec<Loader>, RecoveryError> {
-    let loaders: Vec<Loader> = (0..wanted)
-        .map_while(|_| Loader::new(store.clone()))
-        .collect();
+    let loaders: Vec<Loader> = (0..wanted).map_while(|_| Loader::new(store.clone())).collect();
     if loaders.len() < wanted {
-        return Err(RecoveryError::NoSlot {
-            wanted,
-            found: loaders.len(),
-        });
+        return Err(RecoveryError::NoSlot { wanted, found: loaders.len() });
     }
     Ok(loaders)
 }
@@ -93,10 +88,7 @@ fn load(
         hash_seed: manifest.hash_seed,
         generations: Some(
             generations
-                .map(|table| TableGeneration {
-                    table: table.id,
-                    generation: table.generation,
-                })
+                .map(|table| TableGeneration { table: table.id, generation: table.generation })
                 .collect(),
         ),
     };
@@ -153,19 +145,13 @@ fn replay(
     if total == 0 {
         return Ok(());
     }
-    let loaders: Vec<Mutex<Loader>> = loaders(store, threads)?
-        .into_iter()
-        .map(Mutex::new)
-        .collect();
+    let loaders: Vec<Mutex<Loader>> =
+        loaders(store, threads)?.into_iter().map(Mutex::new).collect();
     let partition_of = |table: u16, key: &[u8]| {
         // The low bits: the high ones choose partitions of checkpoints and tags of the index.
         store.hash(TableId(table), key) as usize % threads
     };
-    let options = ReplayOptions {
-        partitions: threads,
-        round_bytes: ROUND_BYTES,
-        threads,
-    };
+    let options = ReplayOptions { partitions: threads, round_bytes: ROUND_BYTES, threads };
     let mut rounds = plan.logs.replay(options, &partition_of);
     while let Some(round) = rounds.next_round()? {
         let jobs: Vec<_> = (0..threads)

@@ -19,8 +19,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Raise this, from a signal handler say, to end the server; so does SHUTDOWN.
     let stopping = Arc::new(AtomicBool::new(false));
     serve(config, Arc::clone(&engine), stopping)?;
-    Arc::into_inner(engine)
-        .ok_or("a session is still open")?
-        .close()?;
+    Arc::into_inner(engine).ok_or("a session is still open")?.close()?;
     Ok(())
 }

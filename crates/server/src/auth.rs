@@ -76,17 +76,11 @@ impl Auth {
         }
         if failures.len() >= ADDRESSES_MAX
             && !failures.contains_key(&address)
-            && let Some(oldest) = failures
-                .iter()
-                .min_by_key(|(_, f)| f.until_ms)
-                .map(|(a, _)| *a)
+            && let Some(oldest) = failures.iter().min_by_key(|(_, f)| f.until_ms).map(|(a, _)| *a)
         {
             failures.remove(&oldest);
         }
-        let entry = failures.entry(address).or_insert(Failures {
-            count: 0,
-            until_ms: 0,
-        });
+        let entry = failures.entry(address).or_insert(Failures { count: 0, until_ms: 0 });
         entry.count = entry.count.saturating_add(1);
         let beyond = entry.count.saturating_sub(FREE_FAILURES);
         if beyond > 0 {
@@ -114,18 +108,9 @@ mod tests {
         }
         assert_eq!(auth.attempt(guesser, b"secret", 1000), Attempt::TooSoon);
         assert_eq!(auth.attempt(other, b"secret", 1000), Attempt::Accepted);
-        assert_eq!(
-            auth.attempt(guesser, b"guess", 1000 + FIRST_WAIT_MS),
-            Attempt::Refused
-        );
-        assert_eq!(
-            auth.attempt(guesser, b"secret", 1050 + 2 * FIRST_WAIT_MS),
-            Attempt::TooSoon
-        );
-        assert_eq!(
-            auth.attempt(guesser, b"secret", 1000 + 3 * FIRST_WAIT_MS),
-            Attempt::Accepted
-        );
+        assert_eq!(auth.attempt(guesser, b"guess", 1000 + FIRST_WAIT_MS), Attempt::Refused);
+        assert_eq!(auth.attempt(guesser, b"secret", 1050 + 2 * FIRST_WAIT_MS), Attempt::TooSoon);
+        assert_eq!(auth.attempt(guesser, b"secret", 1000 + 3 * FIRST_WAIT_MS), Attempt::Accepted);
     }
 
     #[test]

@@ -44,17 +44,9 @@ impl Multi {
         for arg in args.from(0) {
             let start = self.bytes.len() as u32;
             self.bytes.extend_from_slice(arg);
-            self.spans.push(Span {
-                start,
-                len: arg.len() as u32,
-            });
+            self.spans.push(Span { start, len: arg.len() as u32 });
         }
-        self.queued.push(Queued {
-            spec,
-            first_span,
-            spans: args.len() as u32,
-            keys: 0,
-        });
+        self.queued.push(Queued { spec, first_span, spans: args.len() as u32, keys: 0 });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -146,10 +138,6 @@ impl Client {
     /// Bytes of queue and watch list.
     pub(crate) fn memory(&self) -> usize {
         self.multi.as_ref().map_or(0, |multi| multi.memory())
-            + self
-                .watched
-                .iter()
-                .map(|w| w.key.len() + size_of::<Watched>())
-                .sum::<usize>()
+            + self.watched.iter().map(|w| w.key.len() + size_of::<Watched>()).sum::<usize>()
     }
 }

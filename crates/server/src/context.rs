@@ -185,13 +185,9 @@ impl Ctx<'_> {
 
     /// Keeps the count of keys with an expiry.
     fn note_expiry(&mut self, tx: &mut Tx<'_>, slot: Slot, will_have: bool) {
-        let has = tx
-            .value(slot)
-            .is_some_and(|old| old.tag() & HAS_EXPIRY != 0);
+        let has = tx.value(slot).is_some_and(|old| old.tag() & HAS_EXPIRY != 0);
         if has != will_have {
-            self.local
-                .stats
-                .expiring_changed(self.client.db, if will_have { 1 } else { -1 });
+            self.local.stats.expiring_changed(self.client.db, if will_have { 1 } else { -1 });
         }
     }
 

@@ -19,9 +19,7 @@ impl Databases {
     pub(crate) fn open(engine: Arc<Engine>) -> Result<Self, ServerError> {
         let mut tables = [TableId(0); DATABASES as usize];
         for (db, table) in tables.iter_mut().enumerate() {
-            *table = engine
-                .table(&format!("db{db}"))
-                .map_err(ServerError::engine)?;
+            *table = engine.table(&format!("db{db}")).map_err(ServerError::engine)?;
         }
         Ok(Self { engine, tables })
     }

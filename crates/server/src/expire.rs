@@ -38,9 +38,7 @@ impl Batch for Deletions<'_> {
     }
 
     fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        let expired = tx
-            .value(Slot(0))
-            .is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
+        let expired = tx.value(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
         if expired {
             tx.delete_slot(Slot(0))?;
         }
@@ -65,12 +63,7 @@ pub(crate) fn delete_expired(
     stats: &WorkerStats,
 ) {
     if !keys.is_empty() {
-        session.execute(&mut Deletions {
-            keys,
-            now_ms,
-            databases,
-            stats,
-        });
+        session.execute(&mut Deletions { keys, now_ms, databases, stats });
         keys.clear();
     }
 }
@@ -98,12 +91,7 @@ pub(crate) struct Cycle {
 
 impl Cycle {
     pub(crate) fn new(worker: usize) -> Self {
-        Self {
-            worker,
-            walks: Default::default(),
-            next: 0,
-            found: Vec::new(),
-        }
+        Self { worker, walks: Default::default(), next: 0, found: Vec::new() }
     }
 
     /// Walks on until the time is spent; true if anything was deleted.
@@ -125,11 +113,7 @@ impl Cycle {
                 idle += 1;
                 self.next = (table + 1) % usize::from(DATABASES);
             }
-            let budget = if expired * 10 > seen {
-                BUSY_BUDGET_NS
-            } else {
-                BUDGET_NS
-            };
+            let budget = if expired * 10 > seen { BUSY_BUDGET_NS } else { BUDGET_NS };
             if clock.monotonic_ns() - start_ns >= budget {
                 break;
             }
@@ -156,10 +140,7 @@ impl Cycle {
             return None;
         }
         if walk.cursor == 0 {
-            *walk = Walk {
-                set_at_start: set_so_far,
-                ..Walk::default()
-            };
+            *walk = Walk { set_at_start: set_so_far, ..Walk::default() };
         }
         let (mut seen, mut met) = (0, 0);
         let found = &mut self.found;

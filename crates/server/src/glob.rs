@@ -137,10 +137,7 @@ mod tests {
         let pattern = "*a".repeat(50) + "b";
         let text = "a".repeat(100_000);
         let mut budget = 100_000;
-        assert_eq!(
-            matches(pattern.as_bytes(), text.as_bytes(), &mut budget),
-            Err(BudgetSpent)
-        );
+        assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), &mut budget), Err(BudgetSpent));
     }
 
     /// The definition, recursive and slow.

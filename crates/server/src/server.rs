@@ -38,15 +38,10 @@ impl Server {
     ) -> Result<Self, ServerError> {
         check(&config)?;
         let databases = Databases::open(engine)?;
-        let ip: IpAddr = config
-            .bind
-            .parse()
-            .map_err(|_| ServerError::BindAddress(config.bind.clone()))?;
+        let ip: IpAddr =
+            config.bind.parse().map_err(|_| ServerError::BindAddress(config.bind.clone()))?;
         let wanted = SocketAddr::new(ip, config.port);
-        let bind_error = |source| ServerError::Bind {
-            address: wanted,
-            source,
-        };
+        let bind_error = |source| ServerError::Bind { address: wanted, source };
         let mut socket = TcpListener::bind(wanted).map_err(bind_error)?;
         let address = socket.local_addr().map_err(bind_error)?;
         let loop_error = |what| move |source| ServerError::Loop { what, source };
@@ -64,18 +59,8 @@ impl Server {
             .map_err(loop_error("registering the listening socket"))?;
         let mut listener = Some(Listener::new(socket));
         let mailboxes = Mailboxes::new(wakers);
-        let shared = Arc::new(Shared::new(
-            config,
-            databases,
-            address.port(),
-            stopping,
-            mailboxes,
-        ));
-        let mut server = Self {
-            address,
-            shared,
-            threads: Vec::new(),
-        };
+        let shared = Arc::new(Shared::new(config, databases, address.port(), stopping, mailboxes));
+        let mut server = Self { address, shared, threads: Vec::new() };
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
         }
@@ -89,19 +74,14 @@ impl Server {
         listener: Option<Listener>,
     ) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
-        let session = shared
-            .databases
-            .engine
-            .session()
-            .map_err(ServerError::engine)?;
+        let session = shared.databases.engine.session().map_err(ServerError::engine)?;
         let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session);
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
             // However a loop ends, by error or by panic, the others must not go on alone.
             let _end = EndAll(shared);
             worker.run()
         });
-        self.threads
-            .push(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
+        self.threads.push(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
         Ok(())
     }
 

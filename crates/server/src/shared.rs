@@ -39,9 +39,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     fn new(workers: usize) -> Self {
-        Self {
-            places: (0..workers).map(|_| Mutex::new(())).collect(),
-        }
+        Self { places: (0..workers).map(|_| Mutex::new(())).collect() }
     }
 
     /// Lets event loop `worker` execute commands.
@@ -113,14 +111,10 @@ impl Shared {
         stopping: Arc<AtomicBool>,
         mailboxes: Mailboxes,
     ) -> Self {
-        let workers: Vec<_> = (0..config.threads)
-            .map(|_| Arc::new(WorkerStats::new()))
-            .collect();
+        let workers: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerStats::new())).collect();
         let auth = Auth::default();
         auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
-        let run_id = (0..3)
-            .map(|_| format!("{:016x}", config.rng.next_u64()))
-            .collect::<String>();
+        let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
         Self {
             params: Params {
                 maxclients: AtomicUsize::new(config.maxclients),
@@ -172,10 +166,7 @@ impl Shared {
         let changes: i64 = self.workers.iter().map(|w| w.expiring(db)).sum();
         // Relaxed: a count for people.
         let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
-        (base + changes)
-            .max(0)
-            .cast_unsigned()
-            .min(self.databases.len(db))
+        (base + changes).max(0).cast_unsigned().min(self.databases.len(db))
     }
 
     /// Makes `count` the present number of keys with an expiry.

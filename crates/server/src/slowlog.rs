@@ -30,11 +30,7 @@ pub(crate) struct SlowLog {
 
 /// What is kept of the arguments: as Redis cuts them.
 fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
-    let kept = if args.len() > ARGS_MAX {
-        ARGS_MAX - 1
-    } else {
-        args.len()
-    };
+    let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let mut out: Vec<Vec<u8>> = args
         .from(0)
         .take(kept)
@@ -70,14 +66,7 @@ impl SlowLog {
         let (next_id, entries) = &mut *inner;
         let id = *next_id;
         *next_id += 1;
-        entries.push_front(SlowEntry {
-            id,
-            unix_s,
-            duration_us,
-            args,
-            client,
-            client_name,
-        });
+        entries.push_front(SlowEntry { id, unix_s, duration_us, args, client, client_name });
         entries.truncate(max_len);
     }
 
@@ -120,10 +109,7 @@ impl LatencyMonitor {
 
     /// The samples of one event, oldest first.
     pub(crate) fn history(&self, event: &str) -> Vec<(u64, u64)> {
-        self.events
-            .lock()
-            .get(event)
-            .map_or_else(Vec::new, |s| s.iter().copied().collect())
+        self.events.lock().get(event).map_or_else(Vec::new, |s| s.iter().copied().collect())
     }
 
     /// Per event: name, last sample, greatest milliseconds.
@@ -142,10 +128,7 @@ impl LatencyMonitor {
         let mut events = self.events.lock();
         let before = events.len();
         events.retain(|name, _| {
-            !names.is_empty()
-                && !names
-                    .iter()
-                    .any(|n| n.eq_ignore_ascii_case(name.as_bytes()))
+            !names.is_empty() && !names.iter().any(|n| n.eq_ignore_ascii_case(name.as_bytes()))
         });
         before - events.len()
     }

@@ -27,10 +27,7 @@ impl Counter {
     /// Adds; only from the thread that owns the counter.
     pub(crate) fn add(&self, n: u64) {
         // Relaxed: one writer, and readers want no order with anything else.
-        self.0.store(
-            self.0.load(Ordering::Relaxed).wrapping_add(n),
-            Ordering::Relaxed,
-        );
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {
@@ -112,20 +109,13 @@ impl WorkerStats {
     }
 
     pub(crate) fn count_lookup(&self, hit: bool) {
-        if hit {
-            self.hits.add(1)
-        } else {
-            self.misses.add(1)
-        }
+        if hit { self.hits.add(1) } else { self.misses.add(1) }
     }
 
     pub(crate) fn expiring_changed(&self, db: Db, by: i64) {
         let count = &self.expiring[usize::from(db)];
         // Relaxed: one writer, as for `Counter`.
-        count.store(
-            count.load(Ordering::Relaxed).wrapping_add(by),
-            Ordering::Relaxed,
-        );
+        count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
         if by > 0 {
             self.expiring_set[usize::from(db)].add(1);
         }

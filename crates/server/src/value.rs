@@ -41,16 +41,8 @@ impl<'a> Entry<'a> {
     /// Looks at a stored value.
     pub(crate) fn new(value: ValueRef<'a>) -> Self {
         let expire_at_ms = expiry(&value);
-        let skip = if expire_at_ms.is_some() {
-            EXPIRY_BYTES
-        } else {
-            0
-        };
-        Self {
-            value,
-            expire_at_ms,
-            skip,
-        }
+        let skip = if expire_at_ms.is_some() { EXPIRY_BYTES } else { 0 };
+        Self { value, expire_at_ms, skip }
     }
 
     /// The stored tag.
@@ -91,9 +83,5 @@ impl<'a> Entry<'a> {
 
 /// The expiry time of a stored value, if it has one.
 pub(crate) fn expiry(value: &ValueRef<'_>) -> Option<u64> {
-    if value.tag() & HAS_EXPIRY == 0 {
-        None
-    } else {
-        value.u64_at(0)
-    }
+    if value.tag() & HAS_EXPIRY == 0 { None } else { value.u64_at(0) }
 }

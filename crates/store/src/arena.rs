@@ -120,9 +120,7 @@ fn class_for(bytes: usize) -> usize {
 
 impl Arena {
     pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
-        let wanted = limit_bytes
-            .saturating_mul(2)
-            .clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
+        let wanted = limit_bytes.saturating_mul(2).clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
         let region = Region::reserve_up_to(wanted, REGION_BYTES_MIN.min(wanted))?;
         let slabs = region.len_bytes() / SLAB_BYTES;
         Ok(Self {
@@ -151,10 +149,7 @@ impl Arena {
             return &[];
         };
         let first = number as usize * (UNIT_BYTES / 8);
-        self.region
-            .words()
-            .get(first..first + bytes / 8)
-            .unwrap_or(&[])
+        self.region.words().get(first..first + bytes / 8).unwrap_or(&[])
     }
 
     /// Index of a cell's first word in the region.
@@ -250,10 +245,7 @@ impl Arena {
 
     fn take_slab(&self, pools: &mut Pools, key: PoolKey) -> Result<u64, MemoryLimit> {
         let limit = self.limit_bytes();
-        let full = MemoryLimit {
-            held: self.held_bytes(),
-            limit,
-        };
+        let full = MemoryLimit { held: self.held_bytes(), limit };
         if full.held + SLAB_BYTES > limit && key.kind < Kind::Lock as u8 {
             return Err(full);
         }
@@ -352,11 +344,7 @@ impl CellCache {
     ) -> Result<u64, MemoryLimit> {
         let class = class_for(bytes);
         assert!(class < CLASS_BYTES.len(), "no cell holds {bytes} bytes");
-        let key = PoolKey {
-            owner,
-            kind: kind as u8,
-            class: class as u8,
-        };
+        let key = PoolKey { owner, kind: kind as u8, class: class as u8 };
         let pool = self.pool(key);
         if pool.is_empty() {
             arena.refill(key, pool)?;
@@ -401,10 +389,7 @@ mod tests {
     fn classes_waste_at_most_a_third() {
         for bytes in 33..=CELL_BYTES_MAX {
             let class = CLASS_BYTES[class_for(bytes)];
-            assert!(
-                class >= bytes && class <= bytes + bytes / 2 + 16,
-                "{bytes} in {class}"
-            );
+            assert!(class >= bytes && class <= bytes + bytes / 2 + 16, "{bytes} in {class}");
         }
         assert!(CLASS_BYTES.iter().all(|bytes| bytes % UNIT_BYTES == 0));
         assert!(CLASS_BYTES.is_sorted());
@@ -417,9 +402,7 @@ mod tests {
         let mut seen = HashSet::new();
         let per_slab = SLAB_BYTES / 128;
         for _ in 0..3 * per_slab {
-            let number = cache
-                .allocate(&arena, 5, Kind::Record, 120)
-                .expect("memory");
+            let number = cache.allocate(&arena, 5, Kind::Record, 120).expect("memory");
             assert!(seen.insert(number));
             assert_eq!(arena.cell(number).len(), 16);
         }
@@ -428,16 +411,10 @@ mod tests {
             cache.free(&arena, number);
         }
         for _ in 0..3 * per_slab {
-            let number = cache
-                .allocate(&arena, 5, Kind::Record, 128)
-                .expect("memory");
+            let number = cache.allocate(&arena, 5, Kind::Record, 128).expect("memory");
             assert!(seen.contains(&number));
         }
-        assert_eq!(
-            arena.held_bytes(),
-            3 * SLAB_BYTES,
-            "freed cells are used again"
-        );
+        assert_eq!(arena.held_bytes(), 3 * SLAB_BYTES, "freed cells are used again");
         arena.drop_owner(5);
         assert_eq!(arena.held_bytes(), 0);
     }
@@ -449,9 +426,7 @@ mod tests {
         let cells =
             std::iter::from_fn(|| cache.allocate(&arena, 1, Kind::Block, CELL_BYTES_MAX).ok());
         assert_eq!(cells.count(), 2 * (SLAB_BYTES / CELL_BYTES_MAX));
-        let error = cache
-            .allocate(&arena, 1, Kind::Block, 32)
-            .expect_err("full");
+        let error = cache.allocate(&arena, 1, Kind::Block, 32).expect_err("full");
         assert_eq!(error.limit, 2 * SLAB_BYTES);
         for number in [0, 1, u64::MAX, 1 << 35, UNITS_PER_SLAB - 1] {
             let _ = arena.cell(number);

@@ -37,17 +37,11 @@ fn chunk_count(len: usize) -> usize {
 }
 
 fn chunk_of(table: &[AtomicU64], index: usize) -> u64 {
-    table
-        .get(TABLE_HEADER_WORDS + index)
-        .map_or(0, |word| word.load(Relaxed))
+    table.get(TABLE_HEADER_WORDS + index).map_or(0, |word| word.load(Relaxed))
 }
 
 fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
-    memory
-        .arena
-        .cell(number)
-        .get(CHUNK_HEADER_WORDS..)
-        .unwrap_or(&[])
+    memory.arena.cell(number).get(CHUNK_HEADER_WORDS..).unwrap_or(&[])
 }
 
 /// True if table and length belong together; a torn read may bring together what does not.
@@ -81,11 +75,7 @@ pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u
     while !rest.is_empty() {
         let inside = at % CHUNK_BYTES;
         let (part, later) = rest.split_at_mut(rest.len().min(CHUNK_BYTES - inside));
-        words::read_into(
-            chunk_words(memory, chunk_of(table, at / CHUNK_BYTES)),
-            inside,
-            part,
-        );
+        words::read_into(chunk_words(memory, chunk_of(table, at / CHUNK_BYTES)), inside, part);
         at += part.len();
         rest = later;
     }
@@ -251,11 +241,7 @@ mod tests {
             let len = (seed >> 20) as usize % 100_000;
             let patch = vec![seed as u8; len];
             let next = patched(&memory, &mut cache, 1, blob, offset, &patch).expect("memory");
-            assert_eq!(
-                bytes_of(&memory, blob),
-                model,
-                "the old version is untouched"
-            );
+            assert_eq!(bytes_of(&memory, blob), model, "the old version is untouched");
             let end = offset + len;
             if model.len() < end {
                 model.resize(end, 0);

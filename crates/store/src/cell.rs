@@ -70,20 +70,12 @@ impl Meta {
 
 /// Words of the key area.
 fn key_words(key_len: usize) -> usize {
-    if key_len <= INLINE_KEY_BYTES_MAX {
-        words::words_for(key_len)
-    } else {
-        LONG_KEY_WORDS
-    }
+    if key_len <= INLINE_KEY_BYTES_MAX { words::words_for(key_len) } else { LONG_KEY_WORDS }
 }
 
 /// Bytes of a cell for a key and a value of `value_len` bytes in each of `copies` copies.
 pub(crate) fn cell_bytes(key_len: usize, value_len: usize, copies: usize) -> usize {
-    let inline = if value_len <= INLINE_VALUE_BYTES_MAX {
-        value_len
-    } else {
-        0
-    };
+    let inline = if value_len <= INLINE_VALUE_BYTES_MAX { value_len } else { 0 };
     let copy = words::words_for(inline + META_BYTES).max(COPY_WORDS_MIN);
     (HEADER_WORDS + key_words(key_len) + copies * copy) * 8
 }
@@ -107,10 +99,7 @@ pub(crate) enum Glance {
 
 impl<'a> Cell<'a> {
     pub(crate) fn new(memory: &'a Memory, number: u64) -> Self {
-        Self {
-            words: memory.arena.cell(number),
-            memory,
-        }
+        Self { words: memory.arena.cell(number), memory }
     }
 
     #[inline]
@@ -166,10 +155,7 @@ impl<'a> Cell<'a> {
 
     fn with_long_key<R>(self, look: impl FnOnce(&[AtomicU64], usize) -> R) -> R {
         let len = self.words[HEADER_WORDS].load(Relaxed) as usize;
-        let block = self
-            .memory
-            .arena
-            .cell(self.words[HEADER_WORDS + 1].load(Relaxed));
+        let block = self.memory.arena.cell(self.words[HEADER_WORDS + 1].load(Relaxed));
         look(block, len.min(block.len() * 8))
     }
 
@@ -190,11 +176,7 @@ impl<'a> Cell<'a> {
     #[inline]
     pub(crate) fn record(self) -> Record<'a> {
         let copy = &self.words[HEADER_WORDS + self.key_area()..];
-        Record {
-            words: self.words,
-            copy,
-            memory: self.memory,
-        }
+        Record { words: self.words, copy, memory: self.memory }
     }
 
     /// Where the record is, for finding it again while it is locked.
@@ -247,11 +229,7 @@ impl<'a> Cell<'a> {
             if before & DEAD != 0 || !self.has_key(key) {
                 return Glance::Other;
             }
-            let tag = if before & ABSENT == 0 {
-                self.copy_unlocked(out)
-            } else {
-                None
-            };
+            let tag = if before & ABSENT == 0 { self.copy_unlocked(out) } else { None };
             fence(Acquire);
             // Relaxed: the fence orders the copy before this load.
             if self.words[1].load(Relaxed) == before {
@@ -270,10 +248,7 @@ impl<'a> Cell<'a> {
         let copy = self.record().copy;
         let meta = Meta(copy[0].load(Relaxed));
         if meta.is_large() {
-            let blob = Blob {
-                table: copy[1].load(Relaxed),
-                len: meta.large_len(),
-            };
+            let blob = Blob { table: copy[1].load(Relaxed), len: meta.large_len() };
             // Only a valid length may be worth copying hundreds of megabytes.
             if blob::is_plausible(self.memory, blob) {
                 blob::read(self.memory, blob, 0, blob.len, out);
@@ -315,11 +290,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn at(memory: &'a Memory, place: Place) -> Self {
         let words = memory.arena.span(place.start, place.len as usize);
-        Self {
-            words,
-            copy: &words[place.copy as usize..],
-            memory,
-        }
+        Self { words, copy: &words[place.copy as usize..], memory }
     }
 
     #[inline]
@@ -351,14 +322,7 @@ impl<'a> Record<'a> {
         let meta = Meta(self.copy[0].load(Relaxed));
         if meta.is_large() {
             let table = self.copy[1].load(Relaxed);
-            ValueRef::large(
-                self.memory,
-                Blob {
-                    table,
-                    len: meta.large_len(),
-                },
-                meta.tag(),
-            )
+            ValueRef::large(self.memory, Blob { table, len: meta.large_len() }, meta.tag())
         } else {
             ValueRef::inline(self.copy, META_BYTES, meta.inline_len(), meta.tag())
         }
@@ -370,10 +334,7 @@ impl<'a> Record<'a> {
             return None;
         }
         let meta = Meta(self.copy[0].load(Relaxed));
-        meta.is_large().then(|| Blob {
-            table: self.copy[1].load(Relaxed),
-            len: meta.large_len(),
-        })
+        meta.is_large().then(|| Blob { table: self.copy[1].load(Relaxed), len: meta.large_len() })
     }
 
     /// Begins a change that readers without a lock must not half see; a Release fence must follow

@@ -48,11 +48,8 @@ impl Worker {
     /// window. After an error the caller rolls back.
     pub(crate) fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
         let driver = self.store.driver();
-        let phase = if driver.has_planted(Bug::PhaseReadBeforeLocks) {
-            self.begun
-        } else {
-            driver.now()
-        };
+        let phase =
+            if driver.has_planted(Bug::PhaseReadBeforeLocks) { self.begun } else { driver.now() };
         self.touched.clear();
         self.written.clear();
         for (slot, held) in self.held.iter().enumerate() {
@@ -76,26 +73,9 @@ impl Worker {
         if phase.is_capturing() && self.hands_out(phase) {
             self.begin_hand_outs(phase);
         }
-        let Self {
-            keys,
-            written,
-            pending,
-            tables,
-            touched,
-            log,
-            ..
-        } = self;
-        let writes = WriteSet {
-            keys,
-            written,
-            pending,
-            tables,
-        };
-        let stamp = log.append(&Commit {
-            epoch: phase.epoch(),
-            touched,
-            writes,
-        })?;
+        let Self { keys, written, pending, tables, touched, log, .. } = self;
+        let writes = WriteSet { keys, written, pending, tables };
+        let stamp = log.append(&Commit { epoch: phase.epoch(), touched, writes })?;
         self.install_all(stamp, phase);
         self.depend_on(stamp);
         self.release_all();
@@ -164,12 +144,7 @@ impl Worker {
                         let locked_by = Some(self.priority);
                         Prepared::Cell(self.new_cell(key, len, locked_by, phase, Kind::Record)?)
                     } else {
-                        let Self {
-                            store,
-                            cache,
-                            pending,
-                            ..
-                        } = self;
+                        let Self { store, cache, pending, .. } = self;
                         let memory = store.memory();
                         let owner = memory.arena.owner_of(held.cell);
                         let blob = blob::create(memory, cache, owner, pending.bytes(&op))?;
@@ -191,12 +166,7 @@ impl Worker {
 
     /// The large value after a chain of patches; the untouched chunks are shared with the old.
     fn patch_large(&mut self, cell: u64, old: Blob, first: u32) -> Result<Blob, TxError> {
-        let Self {
-            store,
-            cache,
-            pending,
-            ..
-        } = self;
+        let Self { store, cache, pending, .. } = self;
         let memory = store.memory();
         let owner = memory.arena.owner_of(cell);
         let mut now = old;
@@ -337,16 +307,10 @@ impl Worker {
     /// Knows the sink of the present checkpoint, and waits until it has room.
     #[cold]
     fn begin_hand_outs(&mut self, phase: PhaseWord) {
-        if self
-            .sink
-            .as_ref()
-            .is_none_or(|(epoch, _)| *epoch != phase.epoch())
-        {
+        if self.sink.as_ref().is_none_or(|(epoch, _)| *epoch != phase.epoch()) {
             self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
         }
-        self.store
-            .policy()
-            .before_hand_outs(self.number, self.present_sink());
+        self.store.policy().before_hand_outs(self.number, self.present_sink());
     }
 
     fn present_sink(&self) -> &dyn Sink {
@@ -368,10 +332,7 @@ impl Worker {
             && let Some(value) = cell.value()
         {
             let index = self.first_key + slot;
-            let table = self
-                .tables
-                .get(self.keys.keys[index].table)
-                .expect("checked");
+            let table = self.tables.get(self.keys.keys[index].table).expect("checked");
             let image = self.store.image(table, self.keys.key(index), value);
             let policy = self.store.policy();
             policy.before_first_write(self.number, &image, self.present_sink());
@@ -383,11 +344,7 @@ impl Worker {
     fn breaks_first_write(&self, slot: usize, first: u32) -> bool {
         let driver = self.store.driver();
         let was_absent = self.held[slot].stamp_word & ABSENT != 0;
-        let deletes = || {
-            self.pending
-                .op(first)
-                .is_some_and(|op| op.kind == OpKind::Delete)
-        };
+        let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
         driver.has_planted(Bug::InsertWithoutMark) && was_absent
             || driver.has_planted(Bug::DeleteWithoutHandOut) && deletes()
     }

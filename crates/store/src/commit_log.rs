@@ -97,33 +97,17 @@ pub struct WriteSet<'a> {
 impl<'a> WriteSet<'a> {
     /// The writes.
     pub fn iter(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
-        let Self {
-            keys,
-            written,
-            pending,
-            tables,
-        } = *self;
+        let Self { keys, written, pending, tables } = *self;
         written.iter().filter_map(move |&(key, first)| {
             let declared = &keys.keys[key];
             let op = pending.op(first)?;
             let change = match op.kind {
-                OpKind::Put => Change::Put {
-                    tag: op.tag,
-                    value: pending.bytes(op),
-                },
+                OpKind::Put => Change::Put { tag: op.tag, value: pending.bytes(op) },
                 OpKind::Delete => Change::Delete,
-                OpKind::Patch => Change::Patch(Patches {
-                    pending,
-                    next: first,
-                }),
+                OpKind::Patch => Change::Patch(Patches { pending, next: first }),
             };
             let generation = tables.get(declared.table)?.generation;
-            Some(Write {
-                table: declared.table.0,
-                generation,
-                key: keys.key(key),
-                change,
-            })
+            Some(Write { table: declared.table.0, generation, key: keys.key(key), change })
         })
     }
 
@@ -153,12 +137,7 @@ impl NoLog {
 
 impl CommitLog for NoLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
-        let touched = commit
-            .touched
-            .iter()
-            .map(|stamp| stamp.gsn())
-            .max()
-            .unwrap_or(0);
+        let touched = commit.touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
         self.gsn = self.gsn.max(touched) + 1;
         Ok(Stamp::new(self.gsn, LOG_NONE))
     }

@@ -94,11 +94,7 @@ fn bucket_of(state: u64, hash: u64) -> u64 {
     let wide = hash & ((2 << level) - 1);
     let narrow = hash & ((1 << level) - 1);
     // A bucket below 2^level + split exists; `wide` is either `narrow` or `narrow + 2^level`.
-    if wide < (1 << level) + (state & SPLIT_MASK) {
-        wide
-    } else {
-        narrow
-    }
+    if wide < (1 << level) + (state & SPLIT_MASK) { wide } else { narrow }
 }
 
 impl Index {
@@ -126,9 +122,7 @@ impl Index {
             // Whoever is about to insert waits for a bucket and then sees the new state.
             let buckets = || (0..1 << LEVEL_MIN).map(|number| self.bucket(number));
             buckets().for_each(|bucket| self.lock_bucket(bucket));
-            let mut slots = buckets()
-                .flat_map(|bucket| self.chain(bucket))
-                .flat_map(|b| &b[1..]);
+            let mut slots = buckets().flat_map(|bucket| self.chain(bucket)).flat_map(|b| &b[1..]);
             if slots.all(|slot| slot.load(Relaxed) == 0) {
                 self.state.store(self.state_for(entries), Release);
             }
@@ -146,11 +140,7 @@ impl Index {
 
     /// Number of entries.
     pub(crate) fn len(&self) -> u64 {
-        let sum: i64 = self
-            .entries
-            .iter()
-            .map(|counter| counter.load(Relaxed))
-            .sum();
+        let sum: i64 = self.entries.iter().map(|counter| counter.load(Relaxed)).sum();
         sum.max(0).unsigned_abs()
     }
 
@@ -168,10 +158,7 @@ impl Index {
     pub(crate) fn populate_ahead(&self) -> bool {
         let used = self.bucket_count() as usize * BUCKET_WORDS * 8;
         let goal = used + (used / 8).clamp(HUGE_PAGE_BYTES, 16 * HUGE_PAGE_BYTES);
-        let from = self
-            .populated_bytes
-            .load(Relaxed)
-            .max(used / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
+        let from = self.populated_bytes.load(Relaxed).max(used / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
         if from >= goal || from + HUGE_PAGE_BYTES > self.buckets.len_bytes() {
             return false;
         }
@@ -278,13 +265,10 @@ impl Index {
         publish: impl FnOnce(),
     ) -> Inserted {
         let first = self.lock(hash);
-        let existing = self
-            .chain(first)
-            .flat_map(|bucket| &bucket[1..])
-            .find_map(|slot| {
-                let seen = slot.load(Acquire);
-                (has_tag(seen, hash) && is_key(seen & NUMBER_MASK)).then_some(seen & NUMBER_MASK)
-            });
+        let existing = self.chain(first).flat_map(|bucket| &bucket[1..]).find_map(|slot| {
+            let seen = slot.load(Acquire);
+            (has_tag(seen, hash) && is_key(seen & NUMBER_MASK)).then_some(seen & NUMBER_MASK)
+        });
         let stored = existing.is_none() && {
             publish();
             self.store(first, entry(hash, cell))
@@ -354,9 +338,7 @@ impl Index {
     }
 
     fn slot_of<'a>(&'a self, first: &'a [AtomicU64], wanted: u64) -> Option<&'a AtomicU64> {
-        self.chain(first)
-            .flat_map(|bucket| &bucket[1..])
-            .find(|slot| slot.load(Relaxed) == wanted)
+        self.chain(first).flat_map(|bucket| &bucket[1..]).find(|slot| slot.load(Relaxed) == wanted)
     }
 
     fn count_and_grow(&self, worker: usize) {
@@ -390,11 +372,7 @@ impl Index {
         let room = (new as usize + 1) * BUCKET_WORDS <= self.buckets.words().len();
         let done = if level < LEVEL_MAX && room {
             let last = split + 1 == 1 << level;
-            let next = if last {
-                u64::from(level + 1) << 56
-            } else {
-                state + 1
-            };
+            let next = if last { u64::from(level + 1) << 56 } else { state + 1 };
             self.split(self.bucket(split), self.bucket(new), level, next);
             last
         } else {
@@ -441,10 +419,7 @@ impl Index {
         // meanwhile: its entries move upwards only, and the count is looked at anew for each.
         let mut number = cursor & mask;
         while number < self.bucket_count() {
-            for slot in self
-                .chain(self.bucket(number))
-                .flat_map(|bucket| &bucket[1..])
-            {
+            for slot in self.chain(self.bucket(number)).flat_map(|bucket| &bucket[1..]) {
                 let seen = slot.load(Acquire);
                 if seen != 0 {
                     visit(seen & NUMBER_MASK);
@@ -473,10 +448,7 @@ mod tests {
         let index = Index::new().expect("address space");
         let n = 200_000;
         for key in 1..=n {
-            assert_eq!(
-                index.insert(0, hash(key), key, |cell| cell == key, || {}),
-                Inserted::New
-            );
+            assert_eq!(index.insert(0, hash(key), key, |cell| cell == key, || {}), Inserted::New);
             if key % 97 == 0 {
                 let old = key / 2 + 1;
                 assert_eq!(index.find(hash(old), |cell| cell == old), Some(old));
@@ -485,11 +457,7 @@ mod tests {
         assert_eq!(index.len(), n);
         assert!(index.bucket_count() * 5 > n && index.bucket_count() < n);
         for key in 1..=n {
-            assert_eq!(
-                index.find(hash(key), |cell| cell == key),
-                Some(key),
-                "{key}"
-            );
+            assert_eq!(index.find(hash(key), |cell| cell == key), Some(key), "{key}");
             assert_eq!(
                 index.insert(0, hash(key), 9, |cell| cell == key, || {}),
                 Inserted::Existing(key)
@@ -510,10 +478,7 @@ mod tests {
     fn colliding_hashes_go_to_overflow_buckets() {
         let index = Index::new().expect("address space");
         for key in 1..=1000 {
-            assert_eq!(
-                index.insert(0, 42, key, |cell| cell == key, || {}),
-                Inserted::New
-            );
+            assert_eq!(index.insert(0, 42, key, |cell| cell == key, || {}), Inserted::New);
         }
         for key in 1..=1000 {
             assert_eq!(index.find(42, |cell| cell == key), Some(key));

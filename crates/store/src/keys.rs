@@ -40,12 +40,7 @@ pub struct KeySet {
 
 impl KeySet {
     pub(crate) fn new(hasher: KeyHasher) -> Self {
-        Self {
-            hasher,
-            bytes: Vec::new(),
-            keys: Vec::new(),
-            first: 0,
-        }
+        Self { hasher, bytes: Vec::new(), keys: Vec::new(), first: 0 }
     }
 
     /// Declares a key; `value_len` is the length of the value that will be written, if known, so

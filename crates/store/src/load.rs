@@ -108,23 +108,12 @@ impl Loader {
         gsn: u64,
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
-        let table = self
-            .worker
-            .tables
-            .get(id)
-            .ok_or(TxError::NoSuchTable(id))?
-            .clone();
-        let existing = table
-            .index
-            .find(hash, |cell| self.worker.store.cell(cell).has_key(key));
+        let table = self.worker.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
+        let existing = table.index.find(hash, |cell| self.worker.store.cell(cell).has_key(key));
         let number = match existing {
             Some(number) => number,
             None => {
-                let len = if let Replayed::Put { value, .. } = change {
-                    value.len()
-                } else {
-                    0
-                };
+                let len = if let Replayed::Put { value, .. } = change { value.len() } else { 0 };
                 self.insert(&table, hash, key, len)?
             }
         };
@@ -143,10 +132,7 @@ impl Loader {
         value_len: usize,
     ) -> Result<u64, TxError> {
         let number = self.new_cell(table, hash, key, value_len)?;
-        match table
-            .index
-            .insert(self.worker.number, hash, number, |_| false, || {})
-        {
+        match table.index.insert(self.worker.number, hash, number, |_| false, || {}) {
             Inserted::New => Ok(number),
             Inserted::Existing(_) => unreachable!("no key was compared"),
             Inserted::Full => Err(TxError::IndexFull(table.id)),
@@ -172,9 +158,7 @@ impl Loader {
             }
         };
         let lock = lock_word::free(code, mark_of(store.driver().now().epoch()));
-        store
-            .cell(number)
-            .initialise(key, block, lock, table.floor_stamp(hash));
+        store.cell(number).initialise(key, block, lock, table.floor_stamp(hash));
         Ok(number)
     }
 
@@ -238,10 +222,7 @@ impl Loader {
         blob::release(store.memory(), cache, blob);
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one place of the write, spelled out"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "one place of the write, spelled out")]
     fn patch(
         &mut self,
         table: &Table,

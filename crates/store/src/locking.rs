@@ -72,13 +72,8 @@ impl Worker {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let key = self.keys.key(index);
-        let found = self.glance(
-            declared.table,
-            key,
-            declared.hash,
-            declared.candidate,
-            &mut scratch,
-        );
+        let found =
+            self.glance(declared.table, key, declared.hash, declared.candidate, &mut scratch);
         self.scratch = scratch;
         let (tag, stamp) = found?;
         self.held.push(Held {
@@ -137,14 +132,8 @@ impl Worker {
     ) -> Result<(LockState, u64), Refused> {
         let cell = self.store.cell(number);
         let (locked, state) = match mode {
-            Mode::Write => (
-                lock_word::try_exclusive(cell.lock(), priority),
-                LockState::Exclusive,
-            ),
-            Mode::Read => (
-                lock_word::try_shared(cell.lock(), priority),
-                LockState::Shared,
-            ),
+            Mode::Write => (lock_word::try_exclusive(cell.lock(), priority), LockState::Exclusive),
+            Mode::Read => (lock_word::try_shared(cell.lock(), priority), LockState::Shared),
         };
         locked.map_err(|HeldBy(by)| Refused::Held(by))?;
         let stamp_word = cell.stamp_word();
@@ -167,10 +156,7 @@ impl Worker {
             }
             self.held[at].state = LockState::Exclusive;
         }
-        self.held.push(Held {
-            state: LockState::Alias(at as u32),
-            ..Held::unlocked(number)
-        });
+        self.held.push(Held { state: LockState::Alias(at as u32), ..Held::unlocked(number) });
         true
     }
 
@@ -187,8 +173,7 @@ impl Worker {
     /// is looked up again once the window was left.
     #[cold]
     fn lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
-        self.store
-            .begin_transaction(self.number, self.tables.version);
+        self.store.begin_transaction(self.number, self.tables.version);
         self.release_all();
         let mut backoff = Backoff::new();
         let locked = loop {
@@ -215,10 +200,7 @@ impl Worker {
         }
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|&slot| {
-            (
-                self.held[slot].cell,
-                std::cmp::Reverse(self.keys.keys[keys.start + slot].mode),
-            )
+            (self.held[slot].cell, std::cmp::Reverse(self.keys.keys[keys.start + slot].mode))
         });
         let mut previous: Option<usize> = None;
         let mut left = false;
@@ -342,10 +324,8 @@ impl Worker {
     fn resolve(&mut self, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.keys[index];
         let found = {
-            let table = self
-                .tables
-                .get(declared.table)
-                .ok_or(TxError::NoSuchTable(declared.table))?;
+            let table =
+                self.tables.get(declared.table).ok_or(TxError::NoSuchTable(declared.table))?;
             let key = self.keys.key(index);
             table.index.find(declared.hash, |cell| {
                 let cell = self.store.cell(cell);
@@ -383,12 +363,7 @@ impl Worker {
                 cell.has_key(key) && !cell.is_dead()
             },
             // The key may have come and gone since the cell was made.
-            || {
-                store
-                    .cell(number)
-                    .record()
-                    .end_delete(table.floor_stamp(declared.hash))
-            },
+            || store.cell(number).record().end_delete(table.floor_stamp(declared.hash)),
         );
         match inserted {
             Inserted::New => Ok(number),
@@ -426,11 +401,7 @@ impl Worker {
         let block = match block_bytes {
             None => 0,
             Some(bytes) => {
-                let kind = if kind == Kind::Lock {
-                    Kind::LockKey
-                } else {
-                    Kind::Block
-                };
+                let kind = if kind == Kind::Lock { Kind::LockKey } else { Kind::Block };
                 let bytes = bytes.next_multiple_of(8);
                 match self.cache.allocate(arena, table.owner, kind, bytes) {
                     Ok(block) => block,
@@ -465,10 +436,7 @@ impl Worker {
         // window nothing is known of the phase.
         let latchable = self.store.marks()
             && (!self.in_window
-                || !matches!(
-                    self.store.driver().now().phase(),
-                    Phase::Rest | Phase::Prepare
-                ));
+                || !matches!(self.store.driver().now().phase(), Phase::Rest | Phase::Prepare));
         for slot in 0..self.held.len() {
             let held = self.held[slot];
             let cell = match held.state {

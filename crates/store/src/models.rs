@@ -67,11 +67,7 @@ fn the_index_loses_nothing_while_it_grows() {
                     break;
                 }
             }
-            assert_eq!(
-                seen & 0x1fe,
-                0x1fe,
-                "the scan missed what was there all the time"
-            );
+            assert_eq!(seen & 0x1fe, 0x1fe, "the scan missed what was there all the time");
         });
         for writer in writers {
             writer.join().expect("no panic");
@@ -130,9 +126,8 @@ fn a_read_without_lock_is_never_torn() {
         let windows = Arc::new(Windows::new(2));
         let reader_slot = windows.claim().expect("room");
         let mut cache = CellCache::default();
-        let number = cache
-            .allocate(&memory.arena, 1, Kind::Record, cell_bytes(3, 24, 1))
-            .expect("room");
+        let number =
+            cache.allocate(&memory.arena, 1, Kind::Record, cell_bytes(3, 24, 1)).expect("room");
         let stamp = |gsn| Stamp::new(gsn, LOG_NONE);
         Cell::new(&memory, number).initialise(b"key", 0, lock_word::free(3, 0), stamp(1));
         let newest = Arc::new(AtomicU64::new(1));
@@ -159,10 +154,7 @@ fn a_read_without_lock_is_never_torn() {
                     }
                     Glance::Other => panic!("the cell is the key's"),
                 };
-                assert!(
-                    gsn >= last && gsn >= least,
-                    "{gsn} after {last} and {least}"
-                );
+                assert!(gsn >= last && gsn >= least, "{gsn} after {last} and {least}");
                 last = gsn;
             }
         });

@@ -59,14 +59,7 @@ impl Pending {
         let start = self.data.len();
         self.data.extend_from_slice(bytes);
         let offset = offset as u32;
-        self.ops.push(Op {
-            kind,
-            tag,
-            offset,
-            next: NONE,
-            start,
-            len: bytes.len(),
-        });
+        self.ops.push(Op { kind, tag, offset, next: NONE, start, len: bytes.len() });
         self.ops.len() as u32
     }
 

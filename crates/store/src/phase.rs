@@ -134,8 +134,7 @@ impl PhaseDriver {
 
     /// Sets the epoch before any worker exists.
     pub fn start_at(&self, epoch: u64) {
-        self.word
-            .store(PhaseWord::new(Phase::Rest, epoch).0, SeqCst);
+        self.word.store(PhaseWord::new(Phase::Rest, epoch).0, SeqCst);
     }
 
     /// Enters the next phase and waits until no commit that saw the previous one is under way.
@@ -227,14 +226,8 @@ mod tests {
     #[test]
     fn the_epoch_begins_at_the_point_of_consistency() {
         let driver = PhaseDriver::new(2, 7);
-        assert_eq!(
-            driver.advance(Phase::Prepare),
-            PhaseWord::new(Phase::Prepare, 7)
-        );
-        assert_eq!(
-            driver.advance(Phase::Resolve),
-            PhaseWord::new(Phase::Resolve, 8)
-        );
+        assert_eq!(driver.advance(Phase::Prepare), PhaseWord::new(Phase::Prepare, 7));
+        assert_eq!(driver.advance(Phase::Resolve), PhaseWord::new(Phase::Resolve, 8));
         assert_eq!(driver.advance(Phase::Capture).epoch(), 8);
         assert_eq!(driver.advance(Phase::Complete).epoch(), 8);
         assert_eq!(driver.advance(Phase::Rest), PhaseWord::new(Phase::Rest, 8));

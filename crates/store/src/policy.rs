@@ -167,13 +167,7 @@ pub struct KeptValue {
 impl<'a> RecordImage<'a> {
     /// The image of a record whose value is held elsewhere than in a cell.
     pub fn new(table: u16, generation: u32, hash: u64, key: &'a [u8], value: ValueRef<'a>) -> Self {
-        Self {
-            table,
-            generation,
-            hash,
-            key,
-            value,
-        }
+        Self { table, generation, hash, key, value }
     }
 
     /// Keeps a large value alive without copying it, so that it can be read after the record has

@@ -115,10 +115,7 @@ impl Worker {
     /// True if the cell needs no more attention: reclaimed, or not absent any more. False if its
     /// deletion is not closed.
     fn try_reclaim(&mut self, absent: Absent) -> bool {
-        let Some(table) = self
-            .tables
-            .get(absent.table)
-            .filter(|table| table.owner == absent.owner)
+        let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
         else {
             return true;
         };
@@ -204,11 +201,7 @@ impl Worker {
         self.store.orphan(self.reclaim.absent.drain(..));
         let waiting = std::mem::take(&mut self.reclaim.waiting);
         let garbage = std::mem::take(&mut self.reclaim.garbage);
-        for item in waiting
-            .into_iter()
-            .flat_map(|(_, batch)| batch)
-            .chain(garbage)
-        {
+        for item in waiting.into_iter().flat_map(|(_, batch)| batch).chain(garbage) {
             self.free_garbage(item);
         }
         self.exit();

@@ -36,12 +36,7 @@ pub struct StoreConfig {
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self {
-            max_memory_bytes: 1 << 40,
-            workers: 64,
-            hash_seed: 0,
-            epoch: 1,
-        }
+        Self { max_memory_bytes: 1 << 40, workers: 64, hash_seed: 0, epoch: 1 }
     }
 }
 
@@ -55,10 +50,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
-        Ok(Self {
-            arena: Arena::new(limit_bytes)?,
-            kept: AtomicU64::new(0),
-        })
+        Ok(Self { arena: Arena::new(limit_bytes)?, kept: AtomicU64::new(0) })
     }
 }
 
@@ -97,9 +89,7 @@ pub struct Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store")
-            .field("phase", &self.driver.now())
-            .finish_non_exhaustive()
+        f.debug_struct("Store").field("phase", &self.driver.now()).finish_non_exhaustive()
     }
 }
 
@@ -284,11 +274,8 @@ impl Store {
             })
         };
         // A checkpoint that begins meanwhile must not find the slabs any more when they are dropped.
-        let unreachable: Vec<u32> = retired
-            .iter()
-            .filter(|old| !is_open(old))
-            .map(|old| old.table.owner)
-            .collect();
+        let unreachable: Vec<u32> =
+            retired.iter().filter(|old| !is_open(old)).map(|old| old.table.owner).collect();
         let goes = |owner: &u32| unreachable.contains(owner);
         self.owners.lock().retain(|(owner, _)| !goes(owner));
         self.driver.windows().wait_grace();
@@ -410,10 +397,7 @@ impl Store {
 
     fn owner(&self, owner: u32) -> Option<Arc<Table>> {
         let owners = self.owners.lock();
-        owners
-            .iter()
-            .find(|(number, _)| *number == owner)
-            .map(|(_, table)| table.clone())
+        owners.iter().find(|(number, _)| *number == owner).map(|(_, table)| table.clone())
     }
 
     /// Drops a large value kept by [`RecordImage::keep_large`].

@@ -62,11 +62,7 @@ impl Table {
 
     /// Records with a value.
     pub(crate) fn len(&self) -> u64 {
-        let sum: i64 = self
-            .records
-            .iter()
-            .map(|counter| counter.load(Relaxed))
-            .sum();
+        let sum: i64 = self.records.iter().map(|counter| counter.load(Relaxed)).sum();
         sum.max(0).unsigned_abs()
     }
 }

@@ -24,28 +24,16 @@ enum Place<'a> {
 impl<'a> ValueRef<'a> {
     /// A value that is held elsewhere.
     pub fn from_bytes(tag: u8, bytes: &'a [u8]) -> Self {
-        Self {
-            tag,
-            len: bytes.len(),
-            place: Place::Bytes(bytes),
-        }
+        Self { tag, len: bytes.len(), place: Place::Bytes(bytes) }
     }
 
     #[inline]
     pub(crate) fn inline(words: &'a [AtomicU64], at: usize, len: usize, tag: u8) -> Self {
-        Self {
-            tag,
-            len,
-            place: Place::Words { words, at },
-        }
+        Self { tag, len, place: Place::Words { words, at } }
     }
 
     pub(crate) fn large(memory: &'a Memory, blob: Blob, tag: u8) -> Self {
-        Self {
-            tag,
-            len: blob.len,
-            place: Place::Large { memory, blob },
-        }
+        Self { tag, len: blob.len, place: Place::Large { memory, blob } }
     }
 
     /// The tag stored with the value; the store does not interpret it.
@@ -76,10 +64,7 @@ impl<'a> ValueRef<'a> {
     /// # Panics
     /// If the range is not inside the value.
     pub fn copy_range_to(&self, offset: usize, count: usize, out: &mut Vec<u8>) {
-        assert!(
-            offset <= self.len && count <= self.len - offset,
-            "range outside the value"
-        );
+        assert!(offset <= self.len && count <= self.len - offset, "range outside the value");
         match self.place {
             Place::Bytes(bytes) => out.extend_from_slice(&bytes[offset..offset + count]),
             Place::Words { words, at } => words::read(words, at + offset, count, out),
@@ -93,10 +78,7 @@ impl<'a> ValueRef<'a> {
     /// If the range is not inside the value.
     #[inline]
     pub fn read_range(&self, offset: usize, out: &mut [u8]) {
-        assert!(
-            offset <= self.len && out.len() <= self.len - offset,
-            "range outside the value"
-        );
+        assert!(offset <= self.len && out.len() <= self.len - offset, "range outside the value");
         match self.place {
             Place::Bytes(bytes) => out.copy_from_slice(&bytes[offset..offset + out.len()]),
             Place::Words { words, at } => words::read_into(words, at + offset, out),
@@ -146,9 +128,6 @@ impl<'a> ValueRef<'a> {
 
 impl std::fmt::Debug for ValueRef<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ValueRef")
-            .field("tag", &self.tag)
-            .field("len", &self.len)
-            .finish()
+        f.debug_struct("ValueRef").field("tag", &self.tag).field("len", &self.len).finish()
     }
 }

@@ -24,9 +24,7 @@ pub(crate) fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
         words[index].store(new, Relaxed);
         return;
     }
-    let [low, high] = &words[index..index + 2] else {
-        unreachable!("two words")
-    };
+    let [low, high] = &words[index..index + 2] else { unreachable!("two words") };
     let kept = (1 << shift) - 1;
     low.store(low.load(Relaxed) & kept | new << shift, Relaxed);
     high.store(high.load(Relaxed) & !kept | new >> (64 - shift), Relaxed);
@@ -45,10 +43,7 @@ fn write_any(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let tail = whole.remainder();
     let count = whole.len();
     for (word, chunk) in words[index..index + count].iter().zip(whole) {
-        word.store(
-            u64::from_le_bytes(chunk.try_into().expect("eight bytes")),
-            Relaxed,
-        );
+        word.store(u64::from_le_bytes(chunk.try_into().expect("eight bytes")), Relaxed);
     }
     if !tail.is_empty() {
         merge(&words[index + count], 0, tail);
@@ -120,9 +115,7 @@ pub(crate) fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
     }
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
-    words
-        .get(count)
-        .is_some_and(|word| word.load(Relaxed) == u64::from_le_bytes(last))
+    words.get(count).is_some_and(|word| word.load(Relaxed) == u64::from_le_bytes(last))
 }
 
 /// Writes `bytes` from word 0 on, the last word padded with zeros.

@@ -129,9 +129,7 @@ pub struct Worker {
 
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker")
-            .field("number", &self.number)
-            .finish_non_exhaustive()
+        f.debug_struct("Worker").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
@@ -261,12 +259,7 @@ impl Worker {
     }
 
     fn prefetch_batch(&mut self) {
-        let Self {
-            keys,
-            tables,
-            store,
-            ..
-        } = self;
+        let Self { keys, tables, store, .. } = self;
         let table_of = |id| tables.get(id);
         for key in &keys.keys {
             if let Some(table) = table_of(key.table) {
@@ -353,8 +346,7 @@ impl Worker {
             self.first_key = 0;
             self.priority = Priority::undeclared(age);
             self.note_phase();
-            self.store
-                .begin_transaction(self.number, self.tables.version);
+            self.store.begin_transaction(self.number, self.tables.version);
             let ran = body(&mut Tx::new(self));
             let ended = ran.and_then(|result| {
                 self.enter();
@@ -424,11 +416,7 @@ impl Worker {
     #[inline]
     pub(crate) fn depend_on(&mut self, stamp: Stamp) {
         if self.wants_dependencies && !stamp.is_none() {
-            match self
-                .dependencies
-                .iter_mut()
-                .find(|known| known.log() == stamp.log())
-            {
+            match self.dependencies.iter_mut().find(|known| known.log() == stamp.log()) {
                 Some(known) => *known = (*known).max(stamp),
                 None => self.dependencies.push(stamp),
             }

@@ -32,11 +32,7 @@ impl Lists {
             *next += 1;
             (key, random.one_in(2).then_some(*next))
         });
-        Self {
-            steps: steps.collect(),
-            found: Vec::new(),
-            slots: Vec::new(),
-        }
+        Self { steps: steps.collect(), found: Vec::new(), slots: Vec::new() }
     }
 
     fn step(&mut self, tx: &mut Tx<'_>, slot: Slot, at: usize) -> Result<(), TxError> {
@@ -52,11 +48,7 @@ impl Lists {
     }
 
     fn mode(step: (u64, Option<u32>)) -> Mode {
-        if step.1.is_some() {
-            Mode::Write
-        } else {
-            Mode::Read
-        }
+        if step.1.is_some() { Mode::Write } else { Mode::Read }
     }
 
     /// A line of the history.
@@ -136,10 +128,7 @@ fn elle_finds_no_anomaly() {
         for thread in threads {
             thread.join().expect("no panic");
         }
-        let opts = Opts {
-            models: vec!["strict-serializable".into()],
-            ..Opts::default()
-        };
+        let opts = Opts { models: vec!["strict-serializable".into()], ..Opts::default() };
         let mut text = history.lock().clone();
         let judged = |text: &str| {
             let history = History::from_json(text).expect("a well-formed history");

@@ -146,9 +146,7 @@ fn audit(worker: &mut Worker, accounts: u64, declared: bool, total: u64) {
         let keys = (0..accounts).map(|key| (T, account(key), Mode::Read));
         let keys = keys.collect();
         let body = |tx: &mut Tx<'_>| {
-            sum = (0..accounts as u32)
-                .map(|slot| balance(tx, Slot(slot)))
-                .sum();
+            sum = (0..accounts as u32).map(|slot| balance(tx, Slot(slot))).sum();
             Ok(())
         };
         worker.execute(&mut [Declared { keys, body }][..]);
@@ -205,10 +203,7 @@ fn bump_all(worker: &mut Worker, random: &mut Random, order: &[u64]) {
         tx.put_slot(slot, 0, &(now.unwrap_or(0) + 1).to_le_bytes())
     };
     if random.one_in(2) {
-        let mut keys: Vec<_> = order
-            .iter()
-            .map(|key| (T, account(*key), Mode::Write))
-            .collect();
+        let mut keys: Vec<_> = order.iter().map(|key| (T, account(*key), Mode::Write)).collect();
         // The first one is declared again for reading: the same record.
         keys.push((T, account(order[0]), Mode::Read));
         let count = order.len() as u32;
@@ -312,10 +307,7 @@ fn reads_without_locks_see_whole_values_that_never_go_back() {
 fn keys_that_come_and_go_never_go_back_and_leave_nothing() {
     for_seeds(3, |seed| {
         let store = store_of(1 << 30, 8, seed);
-        let (state, closed) = (
-            Arc::<Mutex<LogState>>::default(),
-            Arc::new(AtomicU64::new(0)),
-        );
+        let (state, closed) = (Arc::<Mutex<LogState>>::default(), Arc::new(AtomicU64::new(0)));
         let turns = env_or("STORE_TEST_TRANSACTIONS", 5_000);
         let keys = [3, 40, 1000][seed as usize % 3];
         let works = (0..4u8).map(|number| {
@@ -420,19 +412,14 @@ fn the_index_grows_under_load() {
                 }
             }
             let missed = seen.iter().position(|seen| !seen);
-            assert_eq!(
-                missed, None,
-                "a scan missed a key that was there all the time"
-            );
+            assert_eq!(missed, None, "a scan missed a key that was there all the time");
         }
     }));
     together(works);
     let mut seen = 0;
     let mut cursor = 0;
     loop {
-        cursor = worker
-            .scan(T, cursor, 1_000, &mut |_, _| seen += 1)
-            .expect("a table");
+        cursor = worker.scan(T, cursor, 1_000, &mut |_, _| seen += 1).expect("a table");
         if cursor == 0 {
             break;
         }
@@ -517,9 +504,7 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
         2 => {
             let value = whole(turn, len);
             let keys = [(U, &a), (T, &a), (U, &b)];
-            let keys = keys
-                .map(|(table, key)| (table, key.clone(), Mode::Write))
-                .to_vec();
+            let keys = keys.map(|(table, key)| (table, key.clone(), Mode::Write)).to_vec();
             let body = |tx: &mut Tx<'_>| {
                 let delete = turn.is_multiple_of(5);
                 for slot in 0..3 {
@@ -545,6 +530,36 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
             ended.expect("memory");
         }
     }
+}
+
+/// The gate of a quiesced store opens again, whatever the phases do meanwhile.
+#[test]
+fn phases_move_while_the_store_is_quiesced_and_let_go() {
+    let store = store_with(64 << 20, 4, 3, Arc::<common::Gathered>::default());
+    let left = Arc::new(AtomicU64::new(1));
+    let turns = env_or("STORE_TEST_TRANSACTIONS", 3_000);
+    let (gated, turning) = (store.clone(), left.clone());
+    let mut works: Vec<Box<dyn FnOnce() + Send>> = vec![Box::new(move || {
+        while turning.load(SeqCst) > 0 {
+            drop(gated.driver().quiesce());
+        }
+    })];
+    let (moved, moving) = (store.clone(), left.clone());
+    works.push(Box::new(move || {
+        let gathered = Arc::default();
+        while moving.load(SeqCst) > 0 {
+            common::checkpoint(&moved, &gathered, |_| {});
+        }
+    }));
+    works.push(Box::new(move || {
+        let mut worker = worker_of(&store);
+        for turn in 0..turns {
+            let put = worker.transact(|tx| tx.put(T, &account(turn % 5), 0, &account(turn)));
+            put.expect("memory");
+        }
+        left.fetch_sub(1, SeqCst);
+    }));
+    together(works);
 }
 
 /// Keeps every large value that is about to be replaced, and gives each back a while later.
@@ -597,7 +612,7 @@ fn large_values_are_kept_and_freed() {
     works.push(Box::new(move || {
         let mut given_back = 0;
         while left.load(SeqCst) > 0 {
-            common::checkpoint(&driven, &common::Gathered::default(), |_| {
+            common::checkpoint(&driven, &Arc::default(), |_| {
                 for _ in 0..10 {
                     std::thread::yield_now();
                 }
@@ -616,9 +631,7 @@ fn large_values_are_kept_and_freed() {
     // Everything comes back: the limit's worth of new values fits where the old ones were.
     let mut worker = worker_of(&store);
     for key in 0..6 {
-        worker
-            .transact(|tx| tx.delete(T, &account(key)))
-            .expect("a deletion");
+        worker.transact(|tx| tx.delete(T, &account(key))).expect("a deletion");
     }
     drop(worker);
     let held = store.held_bytes();
@@ -627,9 +640,5 @@ fn large_values_are_kept_and_freed() {
         let put = worker.transact(|tx| tx.put(T, &account(key), 0, &whole(key, 600_000)));
         put.expect("memory");
     }
-    assert!(
-        store.held_bytes() <= held + (4 << 20),
-        "{held} then {}",
-        store.held_bytes()
-    );
+    assert!(store.held_bytes() <= held + (4 << 20), "{held} then {}", store.held_bytes());
 }

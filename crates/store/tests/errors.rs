@@ -27,10 +27,7 @@ struct Declared<F> {
 impl<F: FnMut(&mut Tx<'_>) -> Result<(), TxError>> Declared<F> {
     fn new(keys: &[(&[u8], Mode)], body: F) -> Self {
         Self {
-            keys: keys
-                .iter()
-                .map(|(key, mode)| (key.to_vec(), *mode))
-                .collect(),
+            keys: keys.iter().map(|(key, mode)| (key.to_vec(), *mode)).collect(),
             body,
             ended: None,
         }
@@ -130,11 +127,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
         // Deletions make room for the like.
         let keys: Vec<_> = model.keys().cloned().collect();
         for key in &keys {
-            assert!(
-                worker
-                    .transact(|tx| tx.delete(T, &key.1))
-                    .expect("deletion")
-            );
+            assert!(worker.transact(|tx| tx.delete(T, &key.1)).expect("deletion"));
         }
         assert!(contents_of(&mut worker).is_empty());
         for _ in 0..keys.len() / 64 + 64 {
@@ -156,22 +149,14 @@ fn what_is_too_long_is_refused() {
     let store = store_of(1 << 30, 2, 1);
     let mut worker = worker_of(&store);
     let key = vec![7; 65_537];
-    let error = worker
-        .transact(|tx| tx.put(T, &key, 0, b"v"))
-        .expect_err("too long");
-    assert!(
-        matches!(error, TxError::KeyTooLong { len: 65_537 }),
-        "{error}"
-    );
+    let error = worker.transact(|tx| tx.put(T, &key, 0, b"v")).expect_err("too long");
+    assert!(matches!(error, TxError::KeyTooLong { len: 65_537 }), "{error}");
     let declared = Declared::new(&[(b"fine", Mode::Write), (&key, Mode::Write)], |_| {
         panic!("not all of its keys can be locked")
     });
     let error = declared.run_on(&mut worker).expect_err("too long");
     assert!(matches!(error, TxError::KeyTooLong { .. }), "{error}");
-    assert_eq!(
-        worker.read(T, &key, &mut Vec::new()).expect("a table"),
-        None
-    );
+    assert_eq!(worker.read(T, &key, &mut Vec::new()).expect("a table"), None);
 
     let huge = vec![0; (512 << 20) + 1];
     worker
@@ -191,9 +176,7 @@ fn what_is_too_long_is_refused() {
     worker.read(T, b"k", &mut value).expect("a table");
     assert_eq!(value, b"before");
 
-    let error = worker
-        .transact(|tx| tx.get(TableId(9), b"k").map(|_| ()))
-        .expect_err("no table");
+    let error = worker.transact(|tx| tx.get(TableId(9), b"k").map(|_| ())).expect_err("no table");
     assert!(matches!(error, TxError::NoSuchTable(TableId(9))), "{error}");
 }
 
@@ -212,28 +195,16 @@ fn a_declaration_is_kept() {
         tx.put_slot(Slot(1), 0, b"changed")?;
         tx.put_slot(Slot(0), 0, b"changed")
     };
-    let error = Declared::new(keys, body)
-        .run_on(&mut worker)
-        .expect_err("a");
-    assert!(
-        matches!(error, TxError::DeclaredForReading { slot: 0 }),
-        "{error}"
-    );
+    let error = Declared::new(keys, body).run_on(&mut worker).expect_err("a");
+    assert!(matches!(error, TxError::DeclaredForReading { slot: 0 }), "{error}");
     let body = |tx: &mut Tx<'_>| tx.put(T, b"a", 0, b"changed");
-    let error = Declared::new(keys, body)
-        .run_on(&mut worker)
-        .expect_err("a");
-    assert!(
-        matches!(error, TxError::DeclaredForReading { slot: 0 }),
-        "{error}"
-    );
+    let error = Declared::new(keys, body).run_on(&mut worker).expect_err("a");
+    assert!(matches!(error, TxError::DeclaredForReading { slot: 0 }), "{error}");
     let body = |tx: &mut Tx<'_>| {
         tx.put(T, b"b", 0, b"changed")?;
         tx.get(T, b"c").map(|_| ())
     };
-    let error = Declared::new(keys, body)
-        .run_on(&mut worker)
-        .expect_err("c");
+    let error = Declared::new(keys, body).run_on(&mut worker).expect_err("c");
     assert!(matches!(error, TxError::NotDeclared), "{error}");
     // A single key that is read only is not even locked, but the declaration holds all the same.
     let body = |tx: &mut Tx<'_>| {
@@ -242,10 +213,7 @@ fn a_declaration_is_kept() {
     };
     let error = Declared::new(&[(b"a", Mode::Read)], body).run_on(&mut worker);
     let error = error.expect_err("for reading");
-    assert!(
-        matches!(error, TxError::DeclaredForReading { slot: 0 }),
-        "{error}"
-    );
+    assert!(matches!(error, TxError::DeclaredForReading { slot: 0 }), "{error}");
     let values: Vec<_> = contents_of(&mut worker).into_values().collect();
     assert_eq!(values, [(0, b"1".to_vec()), (0, b"2".to_vec())]);
 }
@@ -279,10 +247,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     // Declared: in a window, in the middle of a batch.
     let turn = |panics: bool| {
         Declared::new(&[(b"n", Mode::Write)], move |tx| {
-            let now = tx
-                .value(Slot(0))
-                .and_then(|value| value.u64_at(0))
-                .expect("there");
+            let now = tx.value(Slot(0)).and_then(|value| value.u64_at(0)).expect("there");
             tx.put_slot(Slot(0), 0, &(now + 10).to_le_bytes())?;
             assert!(!panics, "on purpose");
             Ok(())
@@ -301,11 +266,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     }));
     assert!(ended.is_err());
     drop(store.driver().quiesce());
-    assert_eq!(
-        contents_of(&mut worker).len(),
-        1,
-        "nothing of the rubbish stayed"
-    );
+    assert_eq!(contents_of(&mut worker).len(), 1, "nothing of the rubbish stayed");
     // A worker that is dropped by the panic itself.
     let thread = stillpoint_io::spawn("doomed", move || {
         worker.transact(|tx| -> Result<(), TxError> {

@@ -129,11 +129,8 @@ pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
         if seen & EXCLUSIVE != 0 || seen & SHARED_MASK == SHARED_MASK {
             return Err(Held(Priority::of(seen)));
         }
-        let oldest = if seen & SHARED_MASK == 0 {
-            priority
-        } else {
-            priority.older(Priority::of(seen))
-        };
+        let oldest =
+            if seen & SHARED_MASK == 0 { priority } else { priority.older(Priority::of(seen)) };
         let shared = ((seen & !PRIORITY_MASK) + SHARED_ONE) | (oldest.0 << PRIORITY_SHIFT);
         match word.compare_exchange_weak(seen, shared, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(()),
@@ -173,10 +170,7 @@ pub fn release_exclusive(word: &AtomicU64) {
 pub fn release_exclusive_unlatched(word: &AtomicU64) {
     // Relaxed load: the holder is the only writer of the word.
     let seen = word.load(Ordering::Relaxed);
-    debug_assert!(
-        seen & (EXCLUSIVE | LATCH) == EXCLUSIVE,
-        "not held, or latched: {seen:#x}"
-    );
+    debug_assert!(seen & (EXCLUSIVE | LATCH) == EXCLUSIVE, "not held, or latched: {seen:#x}");
     word.store(seen & !EXCLUSIVE, Ordering::Release);
 }
 
@@ -184,10 +178,7 @@ pub fn release_exclusive_unlatched(word: &AtomicU64) {
 #[inline]
 pub fn release_shared(word: &AtomicU64) {
     let before = word.fetch_sub(SHARED_ONE, Ordering::Release);
-    debug_assert!(
-        before & SHARED_MASK != 0,
-        "released a share that was not held"
-    );
+    debug_assert!(before & SHARED_MASK != 0, "released a share that was not held");
 }
 
 /// Takes the latch, spinning; holders keep it for nanoseconds. Returns the word before it.

@@ -36,15 +36,9 @@ pub struct GraceToken {
 impl Windows {
     /// Room for `capacity` workers at a time.
     pub fn new(capacity: usize) -> Self {
-        let slot = || {
-            CachePadded::new(Slot {
-                turns: AtomicU64::new(0),
-                claimed: AtomicBool::new(false),
-            })
-        };
-        Self {
-            slots: (0..capacity).map(|_| slot()).collect(),
-        }
+        let slot =
+            || CachePadded::new(Slot { turns: AtomicU64::new(0), claimed: AtomicBool::new(false) });
+        Self { slots: (0..capacity).map(|_| slot()).collect() }
     }
 
     /// How many workers there is room for.
@@ -56,9 +50,7 @@ impl Windows {
     /// [`unclaim`](Self::unclaim).
     pub fn claim(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
-            slot.claimed
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            slot.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })
     }
 
@@ -93,20 +85,14 @@ impl Windows {
 
     /// True if the slot's owner is in its window.
     pub fn is_open(&self, slot: usize) -> bool {
-        !self.slots[slot]
-            .turns
-            .load(Ordering::Acquire)
-            .is_multiple_of(2)
+        !self.slots[slot].turns.load(Ordering::Acquire).is_multiple_of(2)
     }
 
     /// Enters, and leaves when the guard is dropped.
     #[inline]
     pub fn window(&self, slot: usize) -> Window<'_> {
         self.enter(slot);
-        Window {
-            windows: self,
-            slot,
-        }
+        Window { windows: self, slot }
     }
 
     /// Begins a grace period: everything published before this call is seen by all windows that
@@ -115,16 +101,12 @@ impl Windows {
         fence(Ordering::SeqCst);
         let turns = |slot: &CachePadded<Slot>| slot.turns.load(Ordering::Acquire);
         let open = self.slots.iter().map(turns).enumerate();
-        GraceToken {
-            open: open.filter(|(_, turns)| !turns.is_multiple_of(2)).collect(),
-        }
+        GraceToken { open: open.filter(|(_, turns)| !turns.is_multiple_of(2)).collect() }
     }
 
     /// True once every window that was open at the token's beginning has been left.
     pub fn has_passed(&self, token: &mut GraceToken) -> bool {
-        token
-            .open
-            .retain(|&(slot, turns)| self.slots[slot].turns.load(Ordering::Acquire) == turns);
+        token.open.retain(|&(slot, turns)| self.slots[slot].turns.load(Ordering::Acquire) == turns);
         token.open.is_empty()
     }
 
@@ -167,15 +149,9 @@ mod tests {
         windows.enter(b);
         assert!(!windows.has_passed(&mut token), "a is still open");
         windows.exit(a);
-        assert!(
-            windows.has_passed(&mut token),
-            "b entered later and is not waited for"
-        );
+        assert!(windows.has_passed(&mut token), "b entered later and is not waited for");
         windows.enter(a);
-        assert!(
-            windows.has_passed(&mut token),
-            "a's new window is a later one"
-        );
+        assert!(windows.has_passed(&mut token), "a's new window is a later one");
         windows.exit(a);
         windows.exit(b);
         windows.unclaim(a);

@@ -18,10 +18,7 @@ struct Guarded {
 
 impl Guarded {
     fn new() -> Arc<Self> {
-        Arc::new(Self {
-            word: AtomicU64::new(lock_word::free(5, 0)),
-            value: UnsafeCell::new(0),
-        })
+        Arc::new(Self { word: AtomicU64::new(lock_word::free(5, 0)), value: UnsafeCell::new(0) })
     }
 
     fn get(&self) -> u32 {
@@ -42,10 +39,7 @@ impl Guarded {
         let before = lock_word::latch(&self.word);
         assert_eq!(before, word, "it was not latched");
         lock_word::unlatch(&self.word, status);
-        assert_eq!(
-            lock_word::try_exclusive(&self.word, Priority::DECLARED),
-            Ok(())
-        );
+        assert_eq!(lock_word::try_exclusive(&self.word, Priority::DECLARED), Ok(()));
     }
 }
 

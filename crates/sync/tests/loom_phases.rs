@@ -34,10 +34,8 @@ struct World {
 
 impl World {
     fn new() -> Arc<Self> {
-        let record = || Record {
-            lock: AtomicU64::new(lock_word::free(0, 0)),
-            value: UnsafeCell::new(0),
-        };
+        let record =
+            || Record { lock: AtomicU64::new(lock_word::free(0, 0)), value: UnsafeCell::new(0) };
         Arc::new(Self {
             windows: Windows::new(3),
             phase: AtomicU64::new(REST),
@@ -87,9 +85,7 @@ impl World {
             assert!(!is_before || !marked, "captured before its last commit");
             let add = if is_before { 1 } else { 100 };
             // SAFETY: as in `value`.
-            self.records[at]
-                .value
-                .with_mut(|value| unsafe { *value += add });
+            self.records[at].value.with_mut(|value| unsafe { *value += add });
         }
         // As the store does: without an exchange while no capture can run.
         let latchable = self.phase.load(Ordering::Acquire) != REST;

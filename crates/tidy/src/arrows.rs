@@ -27,26 +27,13 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-io", &[]),
     (
         "stillpoint-store",
-        &[
-            "stillpoint-sync",
-            "stillpoint-mem",
-            "stillpoint-io",
-            "stillpoint-format",
-        ],
+        &["stillpoint-sync", "stillpoint-mem", "stillpoint-io", "stillpoint-format"],
     ),
     (
         "stillpoint-checkpoint",
-        &[
-            "stillpoint-store",
-            "stillpoint-format",
-            "stillpoint-io",
-            "stillpoint-sync",
-        ],
+        &["stillpoint-store", "stillpoint-format", "stillpoint-io", "stillpoint-sync"],
     ),
-    (
-        "stillpoint-journal",
-        &["stillpoint-format", "stillpoint-io", "stillpoint-sync"],
-    ),
+    ("stillpoint-journal", &["stillpoint-format", "stillpoint-io", "stillpoint-sync"]),
     (
         "stillpoint-recovery",
         &[
@@ -55,6 +42,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint-store",
             "stillpoint-format",
             "stillpoint-io",
+            "stillpoint-sync",
         ],
     ),
     ("stillpoint", PARTS),
@@ -86,10 +74,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint-io",
         ],
     ),
-    (
-        "stillpoint-lab-peers",
-        &["stillpoint", "stillpoint-lab", "stillpoint-io"],
-    ),
+    ("stillpoint-lab-peers", &["stillpoint", "stillpoint-lab", "stillpoint-io"]),
     ("stillpoint-tidy", &[]),
 ];
 
@@ -97,9 +82,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 pub fn complaints(metadata: &Value, arrows: &[(&str, &[&str])]) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = arrows.iter().copied().collect();
     let mut found = Vec::new();
-    let packages = metadata["packages"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
     if packages.is_empty() {
         found.push("cargo metadata lists no package: was it run in the workspace?".to_owned());
     }
@@ -124,9 +107,7 @@ pub fn complaints(metadata: &Value, arrows: &[(&str, &[&str])]) -> Vec<String> {
 
 /// Dependencies on crates of this workspace, those of tests left out.
 fn own_dependencies(package: &Value) -> Vec<&str> {
-    let all = package["dependencies"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let all = package["dependencies"].as_array().map_or(&[][..], Vec::as_slice);
     all.iter()
         .filter(|dependency| dependency["path"].is_string() && dependency["kind"] != "dev")
         .filter_map(|dependency| dependency["name"].as_str())
@@ -175,10 +156,7 @@ mod tests {
     #[test]
     fn build_dependencies_count_and_those_of_tests_do_not() {
         let build = json!([{ "name": "stillpoint-io", "kind": "build", "path": "crates/io" }]);
-        assert_eq!(
-            complaints(&package("stillpoint-format", build), ARROWS).len(),
-            1
-        );
+        assert_eq!(complaints(&package("stillpoint-format", build), ARROWS).len(), 1);
         let dev = json!([{ "name": "stillpoint-io", "kind": "dev", "path": "crates/io" }]);
         assert!(complaints(&package("stillpoint-format", dev), ARROWS).is_empty());
     }

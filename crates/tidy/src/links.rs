@@ -17,10 +17,7 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         if !file.path.contains('/') {
             for (line, name) in named_files(&file.text) {
                 if !known.exists(&name) {
-                    found.push(format!(
-                        "{}:{line}: names {name}, which does not exist",
-                        file.path
-                    ));
+                    found.push(format!("{}:{line}: names {name}, which does not exist", file.path));
                 }
             }
         }
@@ -52,18 +49,10 @@ impl<'a> Known<'a> {
         if target.contains("://") || target.starts_with("mailto:") {
             return None;
         }
-        let (path, anchor) = target
-            .split_once('#')
-            .map_or((target, None), |(p, a)| (p, Some(a)));
-        let path = if path.is_empty() {
-            from.path.clone()
-        } else {
-            join(&from.path, path)?
-        };
+        let (path, anchor) = target.split_once('#').map_or((target, None), |(p, a)| (p, Some(a)));
+        let path = if path.is_empty() { from.path.clone() } else { join(&from.path, path)? };
         if !self.exists(&path) {
-            return Some(format!(
-                "the link {target} leads to {path}, which does not exist"
-            ));
+            return Some(format!("the link {target} leads to {path}, which does not exist"));
         }
         let anchor = anchor?;
         let file = self.files.iter().find(|file| file.path == path)?;
@@ -116,17 +105,12 @@ fn links(text: &str) -> Vec<(usize, String)> {
 /// Files of this repository that the prose names between backticks.
 fn named_files(text: &str) -> Vec<(usize, String)> {
     let is_file = |name: &str| {
-        let plain = name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
         plain && (name.ends_with(".md") || name.starts_with("crates/") || name.starts_with("docs/"))
     };
     prose(text)
         .flat_map(|(number, line)| {
-            line.split('`')
-                .skip(1)
-                .step_by(2)
-                .map(move |name| (number, name.to_owned()))
+            line.split('`').skip(1).step_by(2).map(move |name| (number, name.to_owned()))
         })
         .filter(|(_, name)| is_file(name))
         .collect()
@@ -138,9 +122,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .filter(|(_, line)| line.starts_with('#'))
         .map(|(_, line)| {
             let title = line.trim_start_matches('#').trim().to_lowercase();
-            let kept = title
-                .chars()
-                .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
             kept.map(|c| if c == ' ' { '-' } else { c }).collect()
         })
         .collect()
@@ -174,23 +156,14 @@ mod tests {
     #[test]
     fn a_link_to_no_heading_is_found() {
         assert_eq!(judge("docs/a.md", "[a](../README.md#three)").len(), 1);
-        assert_eq!(
-            judge("docs/a.md", "[a](../README.md#the-two-commands)").len(),
-            0
-        );
+        assert_eq!(judge("docs/a.md", "[a](../README.md#the-two-commands)").len(), 0);
         assert_eq!(judge("docs/a.md", "[a](#nowhere)").len(), 1);
     }
 
     #[test]
     fn a_document_that_names_what_does_not_exist_is_found() {
-        assert_eq!(
-            judge("GUIDE.md", "see `docs/formats.md` and `README.md`").len(),
-            1
-        );
+        assert_eq!(judge("GUIDE.md", "see `docs/formats.md` and `README.md`").len(), 1);
         assert_eq!(judge("GUIDE.md", "see `crates/store`").len(), 1);
-        assert_eq!(
-            judge("GUIDE.md", "see `docs/decisions/` and `cargo test`").len(),
-            0
-        );
+        assert_eq!(judge("GUIDE.md", "see `docs/decisions/` and `cargo test`").len(), 0);
     }
 }

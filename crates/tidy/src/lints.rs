@@ -20,10 +20,7 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
     let workspace = lints(&root.text, "workspace.lints.");
     let mut found = Vec::new();
     if workspace.get(BAN.0).map(String::as_str) != Some(BAN.1) {
-        found.push(format!(
-            "Cargo.toml: [workspace.lints] must hold {} = {}",
-            BAN.0, BAN.1
-        ));
+        found.push(format!("Cargo.toml: [workspace.lints] must hold {} = {}", BAN.0, BAN.1));
     }
     for file in files {
         let Some(dir) = crate_of_manifest(&file.path) else {
@@ -31,10 +28,7 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         };
         if UNSAFE_CRATES.contains(&dir) {
             found.extend(differences(file, &workspace));
-        } else if section(&file.text, "lints")
-            .get("workspace")
-            .map(String::as_str)
-            != Some("true")
+        } else if section(&file.text, "lints").get("workspace").map(String::as_str) != Some("true")
         {
             found.push(format!("{}: needs [lints] workspace = true", file.path));
         }
@@ -60,12 +54,7 @@ fn differences(file: &TextFile, workspace: &Table) -> Vec<String> {
         .filter(|name| wanted.get(*name) != own.get(*name))
         .map(|name| {
             let show = |table: &Table| table.get(name).cloned().unwrap_or_else(|| "absent".into());
-            format!(
-                "{}: lint {name} is {}, must be {}",
-                file.path,
-                show(&own),
-                show(&wanted)
-            )
+            format!("{}: lint {name} is {}, must be {}", file.path, show(&own), show(&wanted))
         })
         .collect()
 }
@@ -137,10 +126,7 @@ mod tests {
     #[test]
     fn a_workspace_without_the_ban_is_found() {
         let weak = ROOT.replace("forbid", "deny");
-        assert_eq!(
-            complaints(&[TextFile::sample("Cargo.toml", &weak)]).len(),
-            1
-        );
+        assert_eq!(complaints(&[TextFile::sample("Cargo.toml", &weak)]).len(), 1);
         assert_eq!(complaints(&[]).len(), 1);
     }
 }

@@ -33,16 +33,12 @@ pub fn complaints(files: &[TextFile], source: &str) -> Vec<String> {
     }
     let registry = format!("{source}/registry.rs");
     let Some(file) = files.iter().find(|file| file.path == registry) else {
-        return vec![format!(
-            "{registry} is missing, but {source}/schemes/ has {schemes:?}"
-        )];
+        return vec![format!("{registry} is missing, but {source}/schemes/ has {schemes:?}")];
     };
     let stream: TokenStream = match file.text.parse() {
         Ok(stream) => stream,
         Err(error) => {
-            return vec![format!(
-                "{registry}: cannot be read as Rust tokens: {error}"
-            )];
+            return vec![format!("{registry}: cannot be read as Rust tokens: {error}")];
         }
     };
     let mut mentions = Mentions::default();
@@ -58,9 +54,7 @@ pub fn complaints(files: &[TextFile], source: &str) -> Vec<String> {
     }
     for name in &mentions.after_schemes {
         if !schemes.contains(name.as_str()) {
-            found.push(format!(
-                "{registry}: a row names `schemes::{name}`, which has no file"
-            ));
+            found.push(format!("{registry}: a row names `schemes::{name}`, which has no file"));
         }
     }
     found
@@ -139,14 +133,8 @@ mod tests {
 
     #[test]
     fn one_row_for_each_file_passes() {
-        assert_eq!(
-            judge(&["mod.rs", "none.rs", "calc.rs"], Some(ROWS)),
-            [""; 0]
-        );
-        assert_eq!(
-            judge(&["none.rs", "calc/mod.rs", "calc/dirty.rs"], Some(ROWS)),
-            [""; 0]
-        );
+        assert_eq!(judge(&["mod.rs", "none.rs", "calc.rs"], Some(ROWS)), [""; 0]);
+        assert_eq!(judge(&["none.rs", "calc/mod.rs", "calc/dirty.rs"], Some(ROWS)), [""; 0]);
         assert_eq!(judge(&[], None), [""; 0]);
     }
 

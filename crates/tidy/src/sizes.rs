@@ -26,12 +26,7 @@ pub fn complaints(
     long_files: &[LongFile],
     long_functions: &[LongFunction],
 ) -> Vec<String> {
-    let mut judge = Judge {
-        long_files,
-        long_functions,
-        needed: Vec::new(),
-        found: Vec::new(),
-    };
+    let mut judge = Judge { long_files, long_functions, needed: Vec::new(), found: Vec::new() };
     for file in files.iter().filter(|file| file.is_rust()) {
         match facts(&file.text) {
             Ok(facts) => {
@@ -98,15 +93,10 @@ impl Judge<'_> {
 
     fn stale_exceptions(&mut self) {
         let files = self.long_files.iter().map(|(path, _)| (*path, ""));
-        let functions = self
-            .long_functions
-            .iter()
-            .map(|(path, name, _)| (*path, *name));
+        let functions = self.long_functions.iter().map(|(path, name, _)| (*path, *name));
         for (path, name) in files.chain(functions) {
             if !self.needed.contains(&(path, name)) {
-                self.found.push(format!(
-                    "exception {path} {name}: short enough now, or gone"
-                ));
+                self.found.push(format!("exception {path} {name}: short enough now, or gone"));
             }
         }
     }
@@ -114,11 +104,7 @@ impl Judge<'_> {
 
 /// Lines outside and inside the test items.
 fn count(text: &str, facts: &Facts) -> (usize, usize) {
-    let tests = facts
-        .test_items
-        .iter()
-        .map(|item| item.clone().count())
-        .sum();
+    let tests = facts.test_items.iter().map(|item| item.clone().count()).sum();
     (text.lines().count().saturating_sub(tests), tests)
 }
 
@@ -148,24 +134,16 @@ mod tests {
         let code = "const A: u8 = 0;\n".repeat(FILE_LINES_MAX);
         let tests = "#[cfg(test)]\nmod tests {\n}\n";
         assert!(judge("crates/a/src/lib.rs", &format!("{code}{tests}")).is_empty());
-        let found = judge(
-            "crates/a/src/lib.rs",
-            &format!("{code}const B: u8 = 0;\n{tests}"),
-        );
-        assert!(
-            found[0].contains("801 lines outside its tests"),
-            "{found:?}"
-        );
+        let found = judge("crates/a/src/lib.rs", &format!("{code}const B: u8 = 0;\n{tests}"));
+        assert!(found[0].contains("801 lines outside its tests"), "{found:?}");
         assert!(judge("crates/a/tests/a.rs", &format!("{code}{code}")).is_empty());
     }
 
     #[test]
     fn long_tests_leave_the_file() {
         let body = "    const A: u8 = 0;\n".repeat(INLINE_TEST_LINES_MAX);
-        let found = judge(
-            "crates/a/src/lib.rs",
-            &format!("#[cfg(test)]\nmod tests {{\n{body}}}\n"),
-        );
+        let found =
+            judge("crates/a/src/lib.rs", &format!("#[cfg(test)]\nmod tests {{\n{body}}}\n"));
         assert!(found[0].contains("203 lines of tests"), "{found:?}");
     }
 

@@ -6,33 +6,13 @@ use crate::tree::TextFile;
 
 /// Crate directory → paths into `std` that its product code must not use, and why.
 pub const STRANGERS: &[(&str, &[&str], &str)] = &[
-    (
-        "format",
-        &["std::fs", "std::net", "std::thread"],
-        "bytes know no I/O and no threads",
-    ),
+    ("format", &["std::fs", "std::net", "std::thread"], "bytes know no I/O and no threads"),
     ("sync", &["std::fs", "std::net"], "latches know no data"),
     ("mem", &["std::fs", "std::net"], "memory knows no files"),
-    (
-        "store",
-        &["std::fs", "std::net"],
-        "files come through stillpoint_io",
-    ),
-    (
-        "checkpoint",
-        &["std::fs", "std::net"],
-        "files come through stillpoint_io",
-    ),
-    (
-        "journal",
-        &["std::fs", "std::net"],
-        "files come through stillpoint_io",
-    ),
-    (
-        "recovery",
-        &["std::fs", "std::net"],
-        "files come through stillpoint_io",
-    ),
+    ("store", &["std::fs", "std::net"], "files come through stillpoint_io"),
+    ("checkpoint", &["std::fs", "std::net"], "files come through stillpoint_io"),
+    ("journal", &["std::fs", "std::net"], "files come through stillpoint_io"),
+    ("recovery", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("engine", &["std::net"], "sockets belong to the server"),
     ("server", &["std::fs"], "the server knows no files"),
 ];
@@ -56,10 +36,7 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         };
         if !UNSAFE_CRATES.contains(&dir) {
             found.extend(facts.unsafe_lines.iter().map(|line| {
-                format!(
-                    "{}:{line}: `unsafe` outside of the crates {UNSAFE_CRATES:?}",
-                    file.path
-                )
+                format!("{}:{line}: `unsafe` outside of the crates {UNSAFE_CRATES:?}", file.path)
             }));
         }
         let is_product = |line: usize| {
@@ -77,16 +54,10 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         for (ident, line) in facts.idents.iter().filter(|(_, line)| is_product(*line)) {
             let name = ident.to_lowercase();
             if dir == "store" && name != ORDINARY && algorithms.contains(name.as_str()) {
-                found.push(format!(
-                    "{}:{line}: the store names the scheme {ident}",
-                    file.path
-                ));
+                found.push(format!("{}:{line}: the store names the scheme {ident}", file.path));
             }
             if dir == "server" && FILE_NAMES.contains(&ident.as_str()) {
-                found.push(format!(
-                    "{}:{line}: {ident}: the server knows no files",
-                    file.path
-                ));
+                found.push(format!("{}:{line}: {ident}: the server knows no files", file.path));
             }
         }
     }
@@ -117,10 +88,7 @@ mod tests {
         assert_eq!(judge("crates/format/src/lib.rs", text).len(), 1);
         assert!(judge("crates/format/tests/a.rs", text).is_empty());
         assert!(judge("crates/lab/src/lib.rs", text).is_empty());
-        assert_eq!(
-            judge("crates/server/src/lib.rs", "use std::fs::File;").len(),
-            1
-        );
+        assert_eq!(judge("crates/server/src/lib.rs", "use std::fs::File;").len(), 1);
     }
 
     #[test]
@@ -133,21 +101,9 @@ mod tests {
 
     #[test]
     fn the_store_names_no_scheme() {
-        let found = judge(
-            "crates/store/src/lib.rs",
-            "// calc in prose\nfn a(p: Calc) {}",
-        );
-        assert_eq!(
-            found,
-            ["crates/store/src/lib.rs:2: the store names the scheme Calc"]
-        );
+        let found = judge("crates/store/src/lib.rs", "// calc in prose\nfn a(p: Calc) {}");
+        assert_eq!(found, ["crates/store/src/lib.rs:2: the store names the scheme Calc"]);
         assert!(judge("crates/store/src/lib.rs", "fn a() { None::<u8> }").is_empty());
-        assert!(
-            judge(
-                "crates/store/src/lib.rs",
-                "#[cfg(test)] mod t { use calc; }"
-            )
-            .is_empty()
-        );
+        assert!(judge("crates/store/src/lib.rs", "#[cfg(test)] mod t { use calc; }").is_empty());
     }
 }

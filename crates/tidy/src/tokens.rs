@@ -38,9 +38,8 @@ pub struct Facts {
 /// # Errors
 /// When the text is not a sequence of Rust tokens.
 pub fn facts(text: &str) -> Result<Facts, String> {
-    let stream: TokenStream = text
-        .parse()
-        .map_err(|error| format!("cannot be read as Rust tokens: {error}"))?;
+    let stream: TokenStream =
+        text.parse().map_err(|error| format!("cannot be read as Rust tokens: {error}"))?;
     let mut facts = Facts::default();
     walk(stream, false, &mut facts);
     Ok(facts)
@@ -92,10 +91,7 @@ fn function_at(trees: &[TokenTree], at: usize) -> Option<Function> {
         return None;
     }
     let first = trees[at].span().start().line;
-    Some(Function {
-        name: name.to_string(),
-        lines: first..=body.span_close().end().line,
-    })
+    Some(Function { name: name.to_string(), lines: first..=body.span_close().end().line })
 }
 
 /// Index behind the item that `from` lies in: behind its braces or its semicolon.
@@ -136,9 +132,7 @@ fn is_test(attribute: &Group) -> bool {
     if text == "test" || text == "cfg(test)" {
         return true;
     }
-    let all = text
-        .strip_prefix("cfg(all(")
-        .and_then(|rest| rest.strip_suffix("))"));
+    let all = text.strip_prefix("cfg(all(").and_then(|rest| rest.strip_suffix("))"));
     all.is_some_and(|arguments| arguments.split(',').any(|argument| argument == "test"))
 }
 
@@ -196,10 +190,7 @@ mod tests {
     fn functions_are_found_whatever_the_text_around_them() {
         let facts = facts(SAMPLE).expect("tokens");
         let names: Vec<&str> = facts.functions.iter().map(|f| f.name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["outer", "inner", "made_by_macro", "product", "inside"]
-        );
+        assert_eq!(names, ["outer", "inner", "made_by_macro", "product", "inside"]);
         assert_eq!(facts.functions[0].lines, 4..=12);
     }
 
@@ -221,14 +212,8 @@ mod tests {
     #[test]
     fn paths_into_std_are_found_in_groups_too() {
         let found = facts(SAMPLE).expect("tokens").std_paths;
-        assert_eq!(
-            found,
-            [("std::fs".to_owned(), 2), ("std::io".to_owned(), 2)]
-        );
-        assert_eq!(
-            facts("std::fs::read(p)").expect("tokens").std_paths[0].0,
-            "std::fs"
-        );
+        assert_eq!(found, [("std::fs".to_owned(), 2), ("std::io".to_owned(), 2)]);
+        assert_eq!(facts("std::fs::read(p)").expect("tokens").std_paths[0].0, "std::fs");
     }
 
     #[test]

@@ -14,10 +14,7 @@ pub struct TextFile {
 impl TextFile {
     /// A file that exists only in a test of a rule.
     pub fn sample(path: &str, text: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
+        Self { path: path.to_owned(), text: text.to_owned() }
     }
 
     /// Whether the whole file is test, benchmark or example code.
@@ -46,9 +43,7 @@ impl TextFile {
 pub fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    here.ancestors()
-        .nth(2)
-        .map_or(here.clone(), Path::to_path_buf)
+    here.ancestors().nth(2).map_or(here.clone(), Path::to_path_buf)
 }
 
 /// Every UTF-8 file below `root`, ordered by path, without what git ignores and without
@@ -79,10 +74,7 @@ pub fn text_files(root: &Path) -> std::io::Result<Vec<TextFile>> {
             } else if kind.is_file()
                 && let Ok(text) = read(&path)
             {
-                found.push(TextFile {
-                    path: relative,
-                    text,
-                });
+                found.push(TextFile { path: relative, text });
             }
         }
     }
@@ -138,9 +130,6 @@ mod tests {
 
     #[test]
     fn only_names_at_the_root_are_ignored() {
-        assert_eq!(
-            ignored_names("/target\n/data/\n*.swp\n"),
-            ["target", "data"]
-        );
+        assert_eq!(ignored_names("/target\n/data/\n*.swp\n"), ["target", "data"]);
     }
 }

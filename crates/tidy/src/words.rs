@@ -4,18 +4,11 @@ use crate::tree::TextFile;
 
 /// Directories that exist on one machine only. Written in two halves, since this file is
 /// tracked text as well.
-const MACHINE_PATHS: &[&str] = &[
-    concat!("/", "work/"),
-    concat!("/", "root/"),
-    concat!("/", "home/"),
-];
+const MACHINE_PATHS: &[&str] =
+    &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 
 /// Marks of work left for later.
-const MARKS: &[&str] = &[
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("XX", "X"),
-];
+const MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 /// Complaints about the words in `files`.
 pub fn complaints(files: &[TextFile]) -> Vec<String> {
@@ -53,10 +46,7 @@ fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let is_letter = |char: char| char.is_alphanumeric() || char == '_';
         !line[..at].chars().next_back().is_some_and(is_letter)
-            && !line[at + word.len()..]
-                .chars()
-                .next()
-                .is_some_and(is_letter)
+            && !line[at + word.len()..].chars().next().is_some_and(is_letter)
     })
 }
 
@@ -73,10 +63,7 @@ mod tests {
         for dir in MACHINE_PATHS {
             assert_eq!(judge(&format!("first\nsee `{dir}a`")).len(), 1, "{dir}");
             assert_eq!(judge(&format!("{dir}a")).len(), 1, "{dir}");
-            assert!(
-                judge(&format!("crates{dir}a and ./src{dir}b")).is_empty(),
-                "{dir}"
-            );
+            assert!(judge(&format!("crates{dir}a and ./src{dir}b")).is_empty(), "{dir}");
         }
     }
 
@@ -85,10 +72,7 @@ mod tests {
         for mark in MARKS {
             let found = judge(&format!("first\n// {mark}: later"));
             assert!(found[0].starts_with("docs/a.md:2:"), "{found:?}");
-            assert!(
-                judge(&format!("MY_{mark} and {mark}X")).is_empty(),
-                "{mark}"
-            );
+            assert!(judge(&format!("MY_{mark} and {mark}X")).is_empty(), "{mark}");
         }
     }
 }

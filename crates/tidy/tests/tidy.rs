@@ -22,21 +22,12 @@ fn expect_none(complaints: &[String]) {
 fn arrows_point_down() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--no-deps",
-            "--offline",
-            "--format-version",
-            "1",
-        ])
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
         .current_dir(root())
         .output()
         .expect("cargo metadata starts");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success(),
-        "cargo metadata failed: {complaint}"
-    );
+    assert!(output.status.success(), "cargo metadata failed: {complaint}");
     let metadata = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     expect_none(&arrows::complaints(&metadata, arrows::ARROWS));
     expect_none(&arrows::circles(arrows::ARROWS));
@@ -44,11 +35,7 @@ fn arrows_point_down() {
 
 #[test]
 fn files_and_functions_keep_their_sizes() {
-    expect_none(&sizes::complaints(
-        &files(),
-        sizes::LONG_FILES,
-        sizes::LONG_FUNCTIONS,
-    ));
+    expect_none(&sizes::complaints(&files(), sizes::LONG_FILES, sizes::LONG_FUNCTIONS));
 }
 
 #[test]

@@ -74,10 +74,7 @@ impl Decoder {
 
     #[inline]
     fn counts(&mut self, key: &KeyRef<'_>) -> bool {
-        let generation = TableGeneration {
-            table: key.table,
-            generation: key.generation,
-        };
+        let generation = TableGeneration { table: key.table, generation: key.generation };
         match self.last {
             Some((last, counts)) if last == generation => counts,
             _ => {
@@ -119,11 +116,7 @@ impl<'a> UnitDecoder<'a> {
     }
 
     fn finish(self, unit: Unit) -> Result<LoadSummary, LoadError> {
-        let start = self
-            .part
-            .blocks(unit)
-            .first()
-            .map_or(0, |block| block.offset);
+        let start = self.part.blocks(unit).first().map_or(0, |block| block.offset);
         let finished = self.joiner.finish();
         finished.map_err(|cause| inconsistent(self.part, start, cause))?;
         Ok(self.summary)
@@ -135,13 +128,7 @@ impl<'a> UnitDecoder<'a> {
         bytes: &[u8],
         take: &mut Take<'_>,
     ) -> Result<(), LoadError> {
-        let Self {
-            decoder,
-            part,
-            reader,
-            joiner,
-            summary,
-        } = self;
+        let Self { decoder, part, reader, joiner, summary } = self;
         let part: &Part = part;
         let block = reader
             .open_indexed(entry, bytes)
@@ -155,9 +142,8 @@ impl<'a> UnitDecoder<'a> {
                 let cause = DecodeCause::Inconsistent("a key in the block of another partition");
                 return Err(inconsistent(part, entry.offset, cause));
             }
-            let joined = joiner
-                .push(&item)
-                .map_err(|cause| inconsistent(part, entry.offset, cause))?;
+            let joined =
+                joiner.push(&item).map_err(|cause| inconsistent(part, entry.offset, cause))?;
             let begins = counts.count(&item);
             if !decoder.counts(&item.key) {
                 summary.stale_records += u64::from(begins);
@@ -221,25 +207,13 @@ impl Counts {
     fn check(&self, part: &Part, entry: &BlockEntry) -> Result<(), LoadError> {
         let numbers = [
             ("number of values in a block", self.values, entry.values),
-            (
-                "number of deletions in a block",
-                self.tombstones,
-                entry.tombstones,
-            ),
-            (
-                "bytes of values in a block",
-                self.value_bytes,
-                entry.value_bytes,
-            ),
+            ("number of deletions in a block", self.tombstones, entry.tombstones),
+            ("bytes of values in a block", self.value_bytes, entry.value_bytes),
         ];
         for (what, found, expected) in numbers {
             let expected = u64::from(expected);
             if found != expected {
-                let cause = DamageCause::Differs {
-                    what,
-                    found,
-                    expected,
-                };
+                let cause = DamageCause::Differs { what, found, expected };
                 return Err(damage(part.path(), entry.offset, cause));
             }
         }
@@ -248,10 +222,6 @@ impl Counts {
 }
 
 fn inconsistent(part: &Part, offset: u64, cause: DecodeCause) -> LoadError {
-    let error = DecodeError {
-        what: "checkpoint block",
-        offset,
-        cause,
-    };
+    let error = DecodeError { what: "checkpoint block", offset, cause };
     damage(part.path(), offset, error.into())
 }

@@ -82,10 +82,7 @@ pub(super) fn run(
     if let Err(error) = started {
         pipe.fail(error);
     }
-    let mut total = LoadSummary {
-        file_bytes,
-        ..LoadSummary::default()
-    };
+    let mut total = LoadSummary { file_bytes, ..LoadSummary::default() };
     for thread in threads {
         match thread.join() {
             Ok(summary) => total.add(&summary),
@@ -178,12 +175,7 @@ impl Pipe {
                     Err(error) => return self.fail(error),
                 }
             };
-            let filled = Filled {
-                part: at_part,
-                unit,
-                at,
-                buf,
-            };
+            let filled = Filled { part: at_part, unit, at, buf };
             self.state.lock().filled.push_back(filled);
             self.filled.notify_one();
         }
@@ -234,13 +226,7 @@ impl Pipe {
     ) -> Result<LoadSummary, LoadError> {
         let mut total = LoadSummary::default();
         let mut take = |batch: &[LoadedRecord<'_>]| visitor.records(batch);
-        while let Some(Filled {
-            part,
-            unit,
-            at,
-            buf,
-        }) = self.take()
-        {
+        while let Some(Filled { part, unit, at, buf }) = self.take() {
             if self.progress.is_cancelled() {
                 return Err(LoadError::Cancelled);
             }

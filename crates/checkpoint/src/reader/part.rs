@@ -56,11 +56,7 @@ impl Part {
             }
             Err(error) => return Err(error.into()),
         };
-        let opening = Opening {
-            file: &*file,
-            path: &path,
-            bytes: file.len()?,
-        };
+        let opening = Opening { file: &*file, path: &path, bytes: file.len()? };
         opening.check_length(part)?;
         let header = opening.header(entry, part, options)?;
         let index = opening.index(&header)?;
@@ -85,11 +81,7 @@ impl Part {
     fn check_blocks(&self) -> Result<(), LoadError> {
         let mut expected = HEADER_BYTES as u64;
         for block in &self.blocks {
-            let differs = |what, found, expected| DamageCause::Differs {
-                what,
-                found,
-                expected,
-            };
+            let differs = |what, found, expected| DamageCause::Differs { what, found, expected };
             let cause = if block.offset != expected {
                 differs("offset of a block in the index", block.offset, expected)
             } else if block.bytes as usize > BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX {
@@ -137,10 +129,7 @@ impl Part {
                     bytes += u64::from(block.bytes);
                 }
                 _ => {
-                    units.push(Unit {
-                        first: at,
-                        end: at + 1,
-                    });
+                    units.push(Unit { first: at, end: at + 1 });
                     bytes = u64::from(block.bytes);
                 }
             }
@@ -185,14 +174,8 @@ impl Opening<'_> {
     }
 
     fn same(&self, what: &'static str, found: u64, expected: u64) -> Result<(), LoadError> {
-        let cause = DamageCause::Differs {
-            what,
-            found,
-            expected,
-        };
-        (found == expected)
-            .then_some(())
-            .ok_or_else(|| damage(self.path, 0, cause))
+        let cause = DamageCause::Differs { what, found, expected };
+        (found == expected).then_some(()).ok_or_else(|| damage(self.path, 0, cause))
     }
 
     fn read(&self, from: u64, to: u64) -> Result<Vec<u8>, LoadError> {

@@ -51,10 +51,7 @@ use crate::registry::{Scheme, SchemeOptions};
 struct Calc;
 
 pub(crate) fn build(_: &SchemeOptions) -> Scheme {
-    Scheme {
-        policy: Arc::new(Calc),
-        checkpointer: Some(Arc::new(Calc)),
-    }
+    Scheme { policy: Arc::new(Calc), checkpointer: Some(Arc::new(Calc)) }
 }
 
 impl CellPolicy for Calc {

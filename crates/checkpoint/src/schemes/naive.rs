@@ -31,10 +31,7 @@ use crate::registry::{Scheme, SchemeOptions};
 struct Naive;
 
 pub(crate) fn build(_: &SchemeOptions) -> Scheme {
-    Scheme {
-        policy: Arc::new(NoPolicy),
-        checkpointer: Some(Arc::new(Naive)),
-    }
+    Scheme { policy: Arc::new(NoPolicy), checkpointer: Some(Arc::new(Naive)) }
 }
 
 impl Checkpointer for Naive {

@@ -9,8 +9,5 @@ use stillpoint_store::NoPolicy;
 use crate::registry::{Scheme, SchemeOptions};
 
 pub(crate) fn build(_: &SchemeOptions) -> Scheme {
-    Scheme {
-        policy: Arc::new(NoPolicy),
-        checkpointer: None,
-    }
+    Scheme { policy: Arc::new(NoPolicy), checkpointer: None }
 }

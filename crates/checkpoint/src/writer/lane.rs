@@ -30,10 +30,7 @@ struct Lane {
 impl LaneSlot {
     pub(super) fn new(partitions_log2: u8) -> Self {
         Self {
-            lane: Mutex::new(Lane {
-                partitions_log2,
-                open: Vec::new(),
-            }),
+            lane: Mutex::new(Lane { partitions_log2, open: Vec::new() }),
             taken_bytes: AtomicU64::new(0),
         }
     }

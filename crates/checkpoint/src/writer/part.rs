@@ -47,9 +47,7 @@ impl PartFile {
     pub(super) fn create(target: &PartTarget) -> Result<Self, CheckpointError> {
         let name = part_name(target.header.part);
         let path = target.dir.join(&name);
-        let file = target
-            .disk
-            .open(&path, OpenMode::CreateNew, Caching::Direct)?;
+        let file = target.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
         let mut buf = AlignedBuf::with_capacity(target.write_bytes + FRAGMENT_BYTES);
         buf.extend_from_slice(&target.header.encode());
         Ok(Self {
@@ -93,18 +91,12 @@ impl PartFile {
 
     /// The blocks of a large value follow each other directly.
     fn add_large(&mut self, large: &Large, queue: &Queue) -> Result<(), CheckpointError> {
-        let key = KeyRef {
-            table: large.table,
-            generation: large.generation,
-            key: &large.key,
-        };
+        let key = KeyRef { table: large.table, generation: large.generation, key: &large.key };
         let len = large.value.len();
         for (fragment, bytes) in fragments(len as u32) {
             self.value.resize(bytes, 0);
             let offset = fragment.offset as usize;
-            large
-                .value
-                .read_range(queue.store(), offset, &mut self.value);
+            large.value.read_range(queue.store(), offset, &mut self.value);
             let mut block = std::mem::replace(&mut self.large, BlockBuilder::with_target(0, 1));
             block.reset(large.partition);
             let pushed = if len <= FRAGMENT_BYTES {

@@ -118,10 +118,7 @@ impl Queue {
             limit_bytes: config.pool_bytes_max,
             walk_bytes: (config.pool_bytes_max / 2)
                 .min(4 * config.write_bytes * config.parts.max(1) as usize),
-            state: Mutex::new(State {
-                empty: empty.collect(),
-                ..State::default()
-            }),
+            state: Mutex::new(State { empty: empty.collect(), ..State::default() }),
             filled: Condvar::new(),
             emptied: Condvar::new(),
             bytes: AtomicUsize::new(0),

@@ -190,10 +190,8 @@ impl Client {
     }
 
     fn undeclared_transfer(&mut self) {
-        let (from, to) = (
-            account(self.pick(self.plan.accounts)),
-            account(self.pick(self.plan.accounts)),
-        );
+        let (from, to) =
+            (account(self.pick(self.plan.accounts)), account(self.pick(self.plan.accounts)));
         let amount = self.pick(50);
         if from == to {
             return;
@@ -211,10 +209,8 @@ impl Client {
 
     /// Opens an account with money of a fixed one, or closes it and gives the money back.
     fn open_or_close(&mut self) {
-        let (opened, fixed) = (
-            account(self.pick(OPENED_KEYS)),
-            account(self.pick(self.plan.accounts)),
-        );
+        let (opened, fixed) =
+            (account(self.pick(OPENED_KEYS)), account(self.pick(self.plan.accounts)));
         let (twice, len) = (self.pick(4) == 0, 8 + self.pick(400) as usize);
         let done = self.worker.transact(|tx| {
             let at_home = read_balance(tx, FIXED, &fixed)?.expect("fixed accounts stay");
@@ -265,9 +261,7 @@ impl Client {
 
     /// Holds locks until the phase has changed, or for some turns.
     fn long_transaction(&mut self) {
-        let keys: Vec<Vec<u8>> = (0..3)
-            .map(|_| account(self.pick(self.plan.accounts)))
-            .collect();
+        let keys: Vec<Vec<u8>> = (0..3).map(|_| account(self.pick(self.plan.accounts))).collect();
         let (store, turns) = (self.store.clone(), self.pick(400));
         let done = self.worker.transact(|tx| {
             let begun = store.driver().now();
@@ -288,11 +282,8 @@ impl Client {
                 }
             }
             for (at, key) in held.iter().enumerate() {
-                let share = if at == 0 {
-                    sum - (sum / 3) * (held.len() as u64 - 1)
-                } else {
-                    sum / 3
-                };
+                let share =
+                    if at == 0 { sum - (sum / 3) * (held.len() as u64 - 1) } else { sum / 3 };
                 write_balance(tx, FIXED, key, share)?;
             }
             Ok(())
@@ -306,10 +297,7 @@ impl Client {
             _ => (FIXED, account(self.pick(self.plan.accounts))),
         };
         let mut value = Vec::new();
-        let seen = self
-            .worker
-            .read(table, &key, &mut value)
-            .expect("the table exists");
+        let seen = self.worker.read(table, &key, &mut value).expect("the table exists");
         if let Some(seen) = seen {
             self.sights.push(Sight {
                 key: (table.0, key),
@@ -379,9 +367,7 @@ pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
     let mut worker = world.worker(200);
     for number in 0..plan.accounts {
         let value = balance_value(BALANCE, 100);
-        worker
-            .transact(|tx| tx.put(FIXED, &account(number), 0, &value))
-            .expect("memory");
+        worker.transact(|tx| tx.put(FIXED, &account(number), 0, &value)).expect("memory");
     }
     drop(worker);
     let start = |number| start_client(world, plan, number, &street);
@@ -392,10 +378,8 @@ pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
         taken.push(world.take());
     }
     street.stop.store(true, Relaxed);
-    let sights = clients
-        .into_iter()
-        .map(|client| client.join().expect("a client does not panic"))
-        .collect();
+    let sights =
+        clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect();
     let load = |taken: Result<(Written, Captured), CheckpointError>| {
         let (written, _) = taken.expect("no fault was injected");
         (written.epoch, world.load(&entry(written)))
@@ -417,16 +401,8 @@ pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
         assert_same(state, &world.history.state_before(*epoch), &context);
         assert_eq!(money(state), total, "{context}: money came or went");
     }
-    assert_same(
-        &world.live(),
-        &world.history.state(),
-        &format!("seed {seed}, live state"),
-    );
-    assert_eq!(
-        world.unmarked(),
-        0,
-        "seed {seed}: unmarked records are left"
-    );
+    assert_same(&world.live(), &world.history.state(), &format!("seed {seed}, live state"));
+    assert_eq!(world.unmarked(), 0, "seed {seed}: unmarked records are left");
     check_sights(&world.history, &outcome.sights, seed);
 }
 
@@ -446,20 +422,10 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
         let mut last: BTreeMap<&Key, u64> = BTreeMap::new();
         for sight in client {
             let at = (sight.key.clone(), sight.stamp.gsn(), sight.stamp.log());
-            let written = versions
-                .get(&at)
-                .expect("a read names the commit that it saw");
-            assert_eq!(
-                *written, sight.value,
-                "seed {seed}: {:?} at {:?}",
-                sight.key, sight.stamp
-            );
+            let written = versions.get(&at).expect("a read names the commit that it saw");
+            assert_eq!(*written, sight.value, "seed {seed}: {:?} at {:?}", sight.key, sight.stamp);
             let before = last.insert(&sight.key, sight.stamp.gsn()).unwrap_or(0);
-            assert!(
-                before <= sight.stamp.gsn(),
-                "seed {seed}: {:?} went back",
-                sight.key
-            );
+            assert!(before <= sight.stamp.gsn(), "seed {seed}: {:?} went back", sight.key);
         }
     }
 }

@@ -42,19 +42,12 @@ impl Busy {
         let world = World::new(row, seed);
         let worker = Arc::new(Mutex::new(world.worker(0)));
         let stops = row.capabilities.point != Some(PointOfConsistency::Virtual);
-        let busy = Self {
-            world,
-            worker,
-            stops,
-        };
+        let busy = Self { world, worker, stops };
         for number in 0..KEYS {
             put(&mut busy.worker.lock(), number, 0);
         }
         let large = vec![7; 300_000];
-        busy.worker
-            .lock()
-            .transact(|tx| tx.put(TABLE, b"large", 1, &large))
-            .expect("memory");
+        busy.worker.lock().transact(|tx| tx.put(TABLE, b"large", 1, &large)).expect("memory");
         busy
     }
 
@@ -77,10 +70,7 @@ impl Busy {
                 })
                 .expect("memory");
         });
-        Cycle {
-            observer: Some(observer),
-            ..self.world.cycle()
-        }
+        Cycle { observer: Some(observer), ..self.world.cycle() }
     }
 
     /// Takes a checkpoint, which must be right.
@@ -102,23 +92,11 @@ impl Busy {
             Ok(_) => panic!("{context}: it did not fail"),
             Err(error) => error,
         };
-        assert_eq!(
-            self.world.store.driver().now().phase(),
-            Phase::Rest,
-            "{context}"
-        );
-        assert_eq!(
-            self.world.unmarked(),
-            0,
-            "{context}: unmarked records are left"
-        );
+        assert_eq!(self.world.store.driver().now().phase(), Phase::Rest, "{context}");
+        assert_eq!(self.world.unmarked(), 0, "{context}: unmarked records are left");
         self.world.sim.clear_faults();
         let dir = checkpoint_dir(epoch, stillpoint_format::names::CheckpointKind::Full);
-        let left = self
-            .world
-            .disk
-            .exists(Path::new(&dir))
-            .expect("a disk without faults");
+        let left = self.world.disk.exists(Path::new(&dir)).expect("a disk without faults");
         assert!(!left, "{context}: files are left");
         error
     }
@@ -215,12 +193,7 @@ fn a_full_disk_is_no_end() {
 pub(crate) fn cancel_everywhere(row: &stillpoint_checkpoint::Row, plant: &dyn Fn(&World)) {
     let busy = Busy::new(row, 6);
     plant(&busy.world);
-    for at in [
-        Phase::Prepare,
-        Phase::Resolve,
-        Phase::Capture,
-        Phase::Complete,
-    ] {
+    for at in [Phase::Prepare, Phase::Resolve, Phase::Capture, Phase::Complete] {
         let context = format!("{}, cancelled in {at:?}", row.name);
         let mut cycle = busy.cycle();
         cycle.progress = Arc::new(Progress::default());
@@ -239,10 +212,7 @@ pub(crate) fn cancel_everywhere(row: &stillpoint_checkpoint::Row, plant: &dyn Fn
             assert!(taken.is_ok(), "{context}");
         } else {
             let error = busy.fail(&cycle, &context);
-            assert!(
-                matches!(error, CheckpointError::Cancelled),
-                "{context}: {error}"
-            );
+            assert!(matches!(error, CheckpointError::Cancelled), "{context}: {error}");
         }
         busy.take(&format!("after {context}"));
         busy.take(&format!("second after {context}"));
@@ -263,19 +233,13 @@ fn what_cannot_begin_changes_nothing() {
         let epoch = busy.world.store.driver().now().epoch();
         let progress = Arc::new(Progress::default());
         progress.cancel();
-        let cycle = Cycle {
-            progress,
-            ..busy.world.cycle()
-        };
+        let cycle = Cycle { progress, ..busy.world.cycle() };
         let error = busy.fail(&cycle, "cancelled before");
         assert!(matches!(error, CheckpointError::Cancelled));
         let windows = busy.world.store.driver().windows();
         let slots: Vec<usize> = std::iter::from_fn(|| windows.claim()).collect();
         let taken = busy.world.take();
-        assert!(
-            matches!(&taken, Err(CheckpointError::NoSlot { slots: 16 })),
-            "{taken:?}"
-        );
+        assert!(matches!(&taken, Err(CheckpointError::NoSlot { slots: 16 })), "{taken:?}");
         for slot in slots {
             windows.unclaim(slot);
         }

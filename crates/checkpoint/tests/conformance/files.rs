@@ -20,35 +20,18 @@ use crate::model::{State, assert_same};
 use crate::world::{World, entry, load_state, options};
 
 /// Values around every border: none, inline, large, copied or not, whole or in fragments.
-const LENS: [usize; 13] = [
-    0,
-    1,
-    7,
-    8,
-    100,
-    2044,
-    2045,
-    16_384,
-    16_385,
-    70_000,
-    1 << 20,
-    (1 << 20) + 1,
-    3_500_000,
-];
+const LENS: [usize; 13] =
+    [0, 1, 7, 8, 100, 2044, 2045, 16_384, 16_385, 70_000, 1 << 20, (1 << 20) + 1, 3_500_000];
 
 fn fill(worker: &mut Worker, small: u32) {
     for (at, &len) in LENS.iter().enumerate() {
         let value: Vec<u8> = (0..len).map(|i| (i * 31 + at) as u8).collect();
         let key = vec![b'a' + at as u8; [0, 1, 9, 3000, 65_536][at % 5]];
-        worker
-            .transact(|tx| tx.put(TableId(2), &key, at as u8, &value))
-            .expect("memory");
+        worker.transact(|tx| tx.put(TableId(2), &key, at as u8, &value)).expect("memory");
     }
     for number in 0..small {
         let key = number.to_be_bytes();
-        worker
-            .transact(|tx| tx.put(TableId(0), &key, 0, &[number as u8; 100]))
-            .expect("memory");
+        worker.transact(|tx| tx.put(TableId(0), &key, 0, &[number as u8; 100])).expect("memory");
     }
 }
 
@@ -64,9 +47,7 @@ fn small_checkpoint(codec: Codec) -> (SimDisk, CheckpointEntry, State) {
     let mut worker = world.worker(0);
     for number in 0..60u32 {
         let value = vec![number as u8; 10 + number as usize];
-        worker
-            .transact(|tx| tx.put(TableId(0), &number.to_be_bytes(), 3, &value))
-            .expect("memory");
+        worker.transact(|tx| tx.put(TableId(0), &number.to_be_bytes(), 3, &value)).expect("memory");
     }
     let (written, _) = world.take().expect("no fault was injected");
     (world.sim.clone(), entry(written), world.history.state())
@@ -138,32 +119,16 @@ fn a_finished_checkpoint_survives_any_power_loss() {
 fn records_of_flushed_tables_are_skipped_and_counted() {
     let (sim, entry, expected) = small_checkpoint(Codec::None);
     let disk: Arc<dyn Disk> = Arc::new(sim);
-    for generations in [
-        vec![],
-        vec![TableGeneration {
-            table: 0,
-            generation: 2,
-        }],
-    ] {
-        let options = LoadOptions {
-            generations: Some(generations),
-            ..options()
-        };
+    for generations in [vec![], vec![TableGeneration { table: 0, generation: 2 }]] {
+        let options = LoadOptions { generations: Some(generations), ..options() };
         let summary = verify(&disk, &entry, &options, 1, &Arc::default()).expect("intact");
-        assert_eq!(
-            (summary.records, summary.stale_records),
-            (0, expected.len() as u64)
-        );
+        assert_eq!((summary.records, summary.stale_records), (0, expected.len() as u64));
     }
 }
 
 fn parts(entry: &CheckpointEntry) -> Vec<PathBuf> {
     let dir = PathBuf::from(checkpoint_dir(entry.epoch, entry.kind));
-    entry
-        .parts
-        .iter()
-        .map(|part| dir.join(&part.file))
-        .collect()
+    entry.parts.iter().map(|part| dir.join(&part.file)).collect()
 }
 
 /// The disk with the file's content replaced.
@@ -171,8 +136,7 @@ fn with_content(sim: &SimDisk, path: &Path, bytes: &[u8]) -> Arc<dyn Disk> {
     let disk = sim.crash_image(1);
     disk.remove(path).expect("a disk without faults");
     let file = disk.open(path, OpenMode::CreateNew, Caching::Buffered);
-    file.and_then(|file| file.write_at(bytes, 0))
-        .expect("a disk without faults");
+    file.and_then(|file| file.write_at(bytes, 0)).expect("a disk without faults");
     Arc::new(disk)
 }
 
@@ -191,21 +155,16 @@ fn every_flipped_bit_is_reported() {
         for path in parts(&entry) {
             let sound = read_all(&sim, &path).expect("it is there");
             let disk = sim.crash_image(1);
-            let file = disk
-                .open(&path, OpenMode::ReadWrite, Caching::Buffered)
-                .expect("it is there");
+            let file =
+                disk.open(&path, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
             let disk: Arc<dyn Disk> = Arc::new(disk);
             for at in 0..sound.len() {
                 let quiet = sound[at] == 0 && at % 97 != 0;
                 let bits = if quiet { 0..0 } else { 0..8 };
                 for bit in bits {
-                    file.write_at(&[sound[at] ^ 1 << bit], at as u64)
-                        .expect("no fault");
+                    file.write_at(&[sound[at] ^ 1 << bit], at as u64).expect("no fault");
                     let error = load_error(&disk, &entry);
-                    assert!(
-                        matches!(error, LoadError::Damaged(_)),
-                        "byte {at} bit {bit}: {error}"
-                    );
+                    assert!(matches!(error, LoadError::Damaged(_)), "byte {at} bit {bit}: {error}");
                     assert!(error.to_string().contains("part-00"), "{error}");
                 }
                 file.write_at(&sound[at..=at], at as u64).expect("no fault");
@@ -226,28 +185,14 @@ fn files_that_are_missing_cut_or_swapped_are_reported() {
         panic!("another error");
     };
     assert_eq!(damage.cause, DamageCause::Missing);
-    assert!(
-        damage.to_string().contains("stillpoint restore"),
-        "{damage}"
-    );
+    assert!(damage.to_string().contains("stillpoint restore"), "{damage}");
 
     let sound = read_all(&sim, &paths[0]).expect("it is there");
-    for len in [
-        0,
-        1,
-        4095,
-        4096,
-        sound.len() - 4096,
-        sound.len() - 1,
-        sound.len() + 4096,
-    ] {
+    for len in [0, 1, 4095, 4096, sound.len() - 4096, sound.len() - 1, sound.len() + 4096] {
         let mut bytes = sound.clone();
         bytes.resize(len, 0);
         let error = load_error(&with_content(&sim, &paths[0], &bytes), &entry);
-        assert!(
-            matches!(error, LoadError::Damaged(_)),
-            "length {len}: {error}"
-        );
+        assert!(matches!(error, LoadError::Damaged(_)), "length {len}: {error}");
     }
     if let Some(second) = paths.get(1) {
         let other = read_all(&sim, second).expect("it is there");
@@ -278,20 +223,11 @@ fn what_the_manifest_says_is_compared() {
         let mut changed = entry.clone();
         change(&mut changed);
         let error = load_error(&disk, &changed);
-        assert!(
-            matches!(error, LoadError::Damaged(_)),
-            "change {at}: {error}"
-        );
+        assert!(matches!(error, LoadError::Damaged(_)), "change {at}: {error}");
     }
     let others = [
-        LoadOptions {
-            store: StoreId([9; 16]),
-            ..options()
-        },
-        LoadOptions {
-            hash_seed: 1,
-            ..options()
-        },
+        LoadOptions { store: StoreId([9; 16]), ..options() },
+        LoadOptions { hash_seed: 1, ..options() },
     ];
     for options in others {
         let error = verify(&disk, &entry, &options, 1, &Arc::default());
@@ -359,14 +295,8 @@ fn an_older_attempt_leaves_nothing_in_the_way() {
     fill(&mut worker, 10);
     let dir = PathBuf::from(checkpoint_dir(2, CheckpointKind::Full));
     world.disk.create_dir_all(&dir).expect("no fault");
-    let stray = world.disk.open(
-        &dir.join("part-000"),
-        OpenMode::CreateNew,
-        Caching::Buffered,
-    );
-    stray
-        .and_then(|file| file.write_at(b"half a part", 0))
-        .expect("no fault");
+    let stray = world.disk.open(&dir.join("part-000"), OpenMode::CreateNew, Caching::Buffered);
+    stray.and_then(|file| file.write_at(b"half a part", 0)).expect("no fault");
     let (epoch, state) = world.take_and_load();
     assert_eq!(epoch, 2);
     assert_same(&state, &world.history.state(), "after a stray");

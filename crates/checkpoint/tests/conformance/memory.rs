@@ -146,14 +146,9 @@ impl<'w> Steps<'w> {
     fn walk(&mut self, until: usize) {
         let windows = self.world.store.driver().windows();
         let slot = windows.claim().expect("a free slot");
-        let mut hand = Hand {
-            slot,
-            sink: &self.sink,
-        };
+        let mut hand = Hand { slot, sink: &self.sink };
         for unit in self.walked..until {
-            self.world
-                .scheme()
-                .capture(&self.world.store, unit, &mut hand);
+            self.world.scheme().capture(&self.world.store, unit, &mut hand);
         }
         self.walked = until;
         windows.unclaim(slot);

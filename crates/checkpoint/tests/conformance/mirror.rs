@@ -61,18 +61,12 @@ fn deed(rng: &SeededRng) -> Deed {
         };
         let what = match rng.below(5) {
             0 => What::Delete,
-            1 => What::Patch(
-                rng.below(100) as usize,
-                vec![rng.below(256) as u8; len.min(300)],
-            ),
+            1 => What::Patch(rng.below(100) as usize, vec![rng.below(256) as u8; len.min(300)]),
             _ => What::Put(rng.below(256) as u8, vec![rng.below(256) as u8; len]),
         };
         (table, key, what)
     };
-    Deed {
-        writes: (0..rng.below(4) + 1).map(write).collect(),
-        commits: rng.below(8) != 0,
-    }
+    Deed { writes: (0..rng.below(4) + 1).map(write).collect(), commits: rng.below(8) != 0 }
 }
 
 fn deeds(rng: &SeededRng, most: u64) -> Vec<Deed> {
@@ -173,10 +167,7 @@ impl Side {
                 meanwhile(&next.unwrap_or_default());
             }
         };
-        let sink = Arc::new(PausingSink {
-            memory: MemorySink::default(),
-            pause,
-        });
+        let sink = Arc::new(PausingSink { memory: MemorySink::default(), pause });
         let observer: Observer = {
             let (round, worker) = (round.clone(), self.worker.clone());
             Arc::new(move |phase, _| match phase {
@@ -193,15 +184,10 @@ impl Side {
                 Phase::Rest => {}
             })
         };
-        let cycle = Cycle {
-            observer: Some(observer),
-            ..self.world.cycle()
-        };
+        let cycle = Cycle { observer: Some(observer), ..self.world.cycle() };
         let as_sink: Arc<dyn Sink> = sink.clone();
         let captured = run_checkpoint(&cycle, &as_sink).expect("nothing fails here");
-        self.world
-            .scheme()
-            .ended(captured.epoch, Outcome::Published);
+        self.world.scheme().ended(captured.epoch, Outcome::Published);
         (sink.memory.state(self.name), self.world.live())
     }
 }
@@ -220,10 +206,8 @@ fn schemes_agree_on_every_schedule() {
                 let round = round(&rng);
                 let ((left_image, left_live), (right_image, right_live)) =
                     (left.round(&round), right.round(&round));
-                let context = format!(
-                    "seed {seed}, round {number}: {} and {}",
-                    row.name, reference.name
-                );
+                let context =
+                    format!("seed {seed}, round {number}: {} and {}", row.name, reference.name);
                 assert!(!left_image.is_empty());
                 assert_same(&right_image, &left_image, &context);
                 assert_same(&right_live, &left_live, &format!("{context}, live"));

@@ -41,12 +41,7 @@ impl History {
     /// A log that remembers.
     pub(crate) fn log(self: &Arc<Self>, number: u8) -> RecordingLog {
         let gsn = self.last.lock().get(&number).copied().unwrap_or(0);
-        RecordingLog {
-            number,
-            gsn,
-            history: self.clone(),
-            before_append: None,
-        }
+        RecordingLog { number, gsn, history: self.clone(), before_append: None }
     }
 
     pub(crate) fn commits(&self) -> Vec<Committed> {
@@ -130,9 +125,7 @@ pub(crate) fn assert_same(found: &State, expected: &State, context: &str) {
         }
     };
     let keys = found.keys().chain(expected.keys());
-    let differing: Vec<&Key> = keys
-        .filter(|key| found.get(*key) != expected.get(*key))
-        .collect();
+    let differing: Vec<&Key> = keys.filter(|key| found.get(*key) != expected.get(*key)).collect();
     if let Some(key) = differing.first() {
         panic!(
             "{context}: {} of {} keys differ, first {:?}: found {}, expected {}",

@@ -36,10 +36,7 @@ fn check(number: usize, bug: Option<Bug>) -> bool {
         3 => {
             for seed in 1..=4 {
                 let mut world = World::new(row, seed);
-                let plan = Plan {
-                    bug,
-                    ..Plan::new(seed)
-                };
+                let plan = Plan { bug, ..Plan::new(seed) };
                 let outcome = bank::run(&mut world, plan);
                 bank::check(&world, plan, &outcome);
             }

@@ -111,18 +111,13 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     const VALUE: usize = 100;
     let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
     let gate = Arc::new(Gate::default());
-    world.disk = Arc::new(GatedDisk {
-        inner: world.sim.clone(),
-        gate: gate.clone(),
-    });
+    world.disk = Arc::new(GatedDisk { inner: world.sim.clone(), gate: gate.clone() });
     world.config.pool_bytes_max = 256 << 10;
     world.config.write_bytes = 64 << 10;
     world.config.parts = 1;
     let mut worker = world.worker(0);
     for number in 0..KEYS {
-        worker
-            .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; VALUE]))
-            .expect("memory");
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; VALUE])).expect("memory");
     }
     let world = Arc::new(world);
     let taking = {
@@ -136,10 +131,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         std::thread::yield_now();
     }
     let walked = world.progress.snapshot().bytes;
-    assert!(
-        walked < 3 * pool_half,
-        "the walk did not wait: {walked} bytes"
-    );
+    assert!(walked < 3 * pool_half, "the walk did not wait: {walked} bytes");
     let mut reader = world.worker(1);
     // Hand-outs take the other half, and then their workers wait.
     let writing = spawn("worker", move || {
@@ -158,18 +150,12 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     // The worker that waits has changed nothing yet: reads go on.
     assert_eq!(world.live_to(&mut reader).len(), KEYS as usize);
     let queued = world.progress.snapshot().bytes;
-    assert!(
-        queued < 3 * pool_half,
-        "the pool has no bound: {queued} bytes"
-    );
+    assert!(queued < 3 * pool_half, "the pool has no bound: {queued} bytes");
     gate.open.store(true, SeqCst);
     writing.join().expect("no panic");
     let (written, _) = taking.join().expect("no panic").expect("no fault");
     let stats = written.stats;
-    assert!(
-        stats.worker_waits > 0 && stats.worker_wait_ns > 0,
-        "{stats:?}"
-    );
+    assert!(stats.worker_waits > 0 && stats.worker_wait_ns > 0, "{stats:?}");
     // One block each may come on top: of the worker and of two capture threads.
     let bound = world.config.pool_bytes_max + 3 * world.config.block_bytes;
     assert!(stats.pool_bytes_peak <= bound as u64, "{stats:?}");
@@ -182,16 +168,11 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
 fn a_failure_frees_those_who_wait_for_room() {
     let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
     let gate = Arc::new(Gate::default());
-    world.disk = Arc::new(GatedDisk {
-        inner: world.sim.clone(),
-        gate: gate.clone(),
-    });
+    world.disk = Arc::new(GatedDisk { inner: world.sim.clone(), gate: gate.clone() });
     world.config.pool_bytes_max = 64 << 10;
     let mut worker = world.worker(0);
     for number in 0..5000u32 {
-        worker
-            .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 100]))
-            .expect("memory");
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 100])).expect("memory");
     }
     let world = Arc::new(world);
     let taking = {
@@ -210,17 +191,10 @@ fn a_failure_frees_those_who_wait_for_room() {
     world.sim.fail_at(1, stillpoint_io::Fault::DiskFull);
     gate.open.store(true, SeqCst);
     writing.join().expect("no panic");
-    let error = taking
-        .join()
-        .expect("no panic")
-        .expect_err("the disk is full");
+    let error = taking.join().expect("no panic").expect_err("the disk is full");
     assert!(error.to_string().contains("no space"), "{error}");
     let (epoch, state) = world.take_and_load();
-    assert_same(
-        &state,
-        &world.history.state_before(epoch),
-        "after the failure",
-    );
+    assert_same(&state, &world.history.state_before(epoch), "after the failure");
 }
 
 #[test]

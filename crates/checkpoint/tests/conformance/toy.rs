@@ -46,10 +46,7 @@ fn another_kind_of_scheme_needs_nothing_but_the_traits() {
     for seed in 1..=2 {
         let scheme = Arc::new(CopyOnUpdate::default());
         let mut world = World::with_scheme(
-            Scheme {
-                policy: scheme.clone(),
-                checkpointer: Some(scheme.clone()),
-            },
+            Scheme { policy: scheme.clone(), checkpointer: Some(scheme.clone()) },
             seed,
         );
         let plan = Plan::new(seed);

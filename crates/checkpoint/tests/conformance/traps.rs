@@ -45,9 +45,7 @@ const DEEDS: [Deed; 10] = [
 
 /// Rows whose checkpoints stop nothing, so that transactions may run at every point of them.
 pub(crate) fn rows_that_stop_nothing() -> impl Iterator<Item = &'static Row> {
-    REGISTRY
-        .iter()
-        .filter(|row| row.capabilities.point == Some(PointOfConsistency::Virtual))
+    REGISTRY.iter().filter(|row| row.capabilities.point == Some(PointOfConsistency::Virtual))
 }
 
 fn prepare(worker: &mut Worker, key: &[u8], deed: Deed) {
@@ -62,9 +60,7 @@ fn prepare(worker: &mut Worker, key: &[u8], deed: Deed) {
         Deed::Replace => vec![7; 40_000],
         _ => b"before..........".to_vec(),
     };
-    worker
-        .transact(|tx| tx.put(TABLE, key, 1, &value))
-        .expect("memory");
+    worker.transact(|tx| tx.put(TABLE, key, 1, &value)).expect("memory");
 }
 
 fn run(tx: &mut Tx<'_>, key: &[u8], deed: Deed) -> Result<(), TxError> {
@@ -170,10 +166,7 @@ fn one_under_way(world: &World, step: Step, deed: Deed) {
     drop(setup);
     let mut steps = Steps::new(world);
     steps.to(step);
-    let (inside, go_on) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let (inside, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut log = world.history.log(0);
     let (entered, released) = (inside.clone(), go_on.clone());
     log.before_append = Some(Box::new(move || {
@@ -244,9 +237,7 @@ fn a_flushed_table_keeps_its_generations_apart() {
             let quiesced = world.store.driver().quiesce();
             world.store.set_table(TABLE, 2).expect("address space");
             drop(quiesced);
-            worker
-                .transact(|tx| tx.put(TABLE, b"new", 0, b"generation"))
-                .expect("memory");
+            worker.transact(|tx| tx.put(TABLE, b"new", 0, b"generation")).expect("memory");
             let later: Vec<_> = match step < Step::Resolve {
                 true => vec![(2, b"new".to_vec())],
                 false => vec![],

@@ -186,11 +186,7 @@ pub(crate) fn entry(written: Written) -> CheckpointEntry {
 }
 
 pub(crate) fn options() -> LoadOptions {
-    LoadOptions {
-        store: STORE,
-        hash_seed: HASH_SEED,
-        generations: None,
-    }
+    LoadOptions { store: STORE, hash_seed: HASH_SEED, generations: None }
 }
 
 /// Collects records; a key that comes twice is an error.

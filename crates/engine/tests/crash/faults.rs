@@ -14,11 +14,7 @@ const SESSIONS: usize = 3;
 const STEPS: u64 = 90;
 
 fn setting(journal: &'static str) -> Setting {
-    Setting {
-        scheme: "calc",
-        journal,
-        durability: Durability::Strict,
-    }
+    Setting { scheme: "calc", journal, durability: Durability::Strict }
 }
 
 /// Opens a store and works on it, the same way every time.
@@ -47,23 +43,12 @@ impl Workload {
     pub(crate) fn confirm_refusal(&mut self, context: &str) {
         for player in self.players.iter_mut().flatten() {
             let key = player.mark.1.clone();
-            let refused = player
-                .session
-                .transact(|tx| tx.put(TableId(MARKS), &key, 0, b"late"));
-            assert!(
-                refused.is_err(),
-                "{context}: a store that has failed takes a commit"
-            );
+            let refused = player.session.transact(|tx| tx.put(TableId(MARKS), &key, 0, b"late"));
+            assert!(refused.is_err(), "{context}: a store that has failed takes a commit");
         }
         let refused = self.engine.checkpoint();
-        assert!(
-            refused.is_err(),
-            "{context}: a store that has failed takes a checkpoint"
-        );
-        assert!(
-            self.engine.health().is_err(),
-            "{context}: a failure is final"
-        );
+        assert!(refused.is_err(), "{context}: a store that has failed takes a checkpoint");
+        assert!(self.engine.health().is_err(), "{context}: a failure is final");
     }
 }
 
@@ -105,10 +90,7 @@ fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
     let mut workload = match begin(setting, &disk) {
         Ok(workload) => workload,
         Err(error) => {
-            assert!(
-                error.to_string().contains("/sim"),
-                "{context}: names no file: {error}"
-            );
+            assert!(error.to_string().contains("/sim"), "{context}: names no file: {error}");
             disk.clear_faults();
             let again = disk.kill();
             drop(
@@ -119,10 +101,7 @@ fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
     };
     workload.run(STEPS);
     if let Some(error) = workload.ended.take() {
-        assert!(
-            error.to_string().contains("/sim"),
-            "{context}: names no file: {error}"
-        );
+        assert!(error.to_string().contains("/sim"), "{context}: names no file: {error}");
         workload.confirm_reads(&context);
         disk.clear_faults();
         if workload.engine.health().is_err() {
@@ -172,23 +151,11 @@ fn a_full_disk_refuses_writes_serves_reads_and_resumes() {
         }
     }
     assert!(refused > 5, "the disk never filled up");
-    assert!(
-        workload.engine.checkpoint().is_err(),
-        "there is no space for a checkpoint"
-    );
+    assert!(workload.engine.checkpoint().is_err(), "there is no space for a checkpoint");
     workload.engine.health().expect("a full disk is no failure");
     disk.set_capacity(None);
     workload.run(100);
-    assert!(
-        workload.ended.is_none(),
-        "does not resume: {:?}",
-        workload.ended
-    );
+    assert!(workload.ended.is_none(), "does not resume: {:?}", workload.ended);
     workload.engine.checkpoint().expect("a checkpoint");
-    judge(
-        &setting,
-        &disk,
-        &workload.history,
-        "after the disk was full",
-    );
+    judge(&setting, &disk, &workload.history, "after the disk was full");
 }

@@ -56,11 +56,7 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new(base: State) -> Self {
-        Self {
-            now: base.clone(),
-            base,
-            ..Self::default()
-        }
+        Self { now: base.clone(), base, ..Self::default() }
     }
 
     pub(crate) fn value(&self, key: &Key) -> Option<&Value> {
@@ -79,8 +75,7 @@ impl History {
         for (key, _) in &event.writes {
             self.writers.insert(key.clone(), number);
         }
-        self.writers
-            .retain(|key, _| !event.emptied.contains(&key.0));
+        self.writers.retain(|key, _| !event.emptied.contains(&key.0));
         self.events.push(event);
         number
     }
@@ -94,16 +89,10 @@ impl History {
     pub(crate) fn judge_redo(&self, found: &State) -> Result<(), String> {
         let mut cut: BTreeMap<u8, u64> = BTreeMap::new();
         for (key, (_, mark)) in found.range((MARKS, Vec::new())..(MARKS + 1, Vec::new())) {
-            if self
-                .base
-                .get(key)
-                .is_some_and(|(_, at_begin)| at_begin == mark)
-            {
+            if self.base.get(key).is_some_and(|(_, at_begin)| at_begin == mark) {
                 continue;
             }
-            let id = mark
-                .get(..8)
-                .map(|id| u64::from_le_bytes(id.try_into().expect("eight")));
+            let id = mark.get(..8).map(|id| u64::from_le_bytes(id.try_into().expect("eight")));
             let event = self.events.iter().find(|event| Some(event.id) == id);
             let stamp = event.and_then(|event| event.stamp);
             let stamp =
@@ -112,9 +101,7 @@ impl History {
             *last = stamp.gsn().max(*last);
         }
         let is_kept = |at: usize| match self.events[at].stamp {
-            Some(stamp) => cut
-                .get(&stamp.log())
-                .is_some_and(|&last| stamp.gsn() <= last),
+            Some(stamp) => cut.get(&stamp.log()).is_some_and(|&last| stamp.gsn() <= last),
             None => self.acknowledged.contains(&at),
         };
         let kept: BTreeSet<usize> = (0..self.events.len()).filter(|&at| is_kept(at)).collect();
@@ -133,10 +120,7 @@ impl History {
     /// loaded the checkpoint of an epoch.
     pub(crate) fn judge_none(&self, found: &State, loaded: Option<u64>) -> Result<(), String> {
         if loaded < self.published {
-            return Err(format!(
-                "loaded checkpoint {loaded:?}, published {:?}",
-                self.published
-            ));
+            return Err(format!("loaded checkpoint {loaded:?}, published {:?}", self.published));
         }
         let of_this_life = loaded.filter(|epoch| self.checkpoints_begun.contains(epoch));
         let is_kept = |at: &usize| of_this_life.is_some_and(|epoch| self.events[*at].epoch < epoch);
@@ -147,21 +131,12 @@ impl History {
 
     fn judge_set(&self, kept: &BTreeSet<usize>) -> Result<(), String> {
         if let Some(lost) = self.acknowledged.iter().find(|&at| !kept.contains(at)) {
-            return Err(format!(
-                "lost, though acknowledged: {:?}",
-                self.outline(*lost)
-            ));
+            return Err(format!("lost, though acknowledged: {:?}", self.outline(*lost)));
         }
         for &at in kept {
-            if let Some(&lost) = self.events[at]
-                .needs
-                .iter()
-                .find(|&need| !kept.contains(need))
-            {
+            if let Some(&lost) = self.events[at].needs.iter().find(|&need| !kept.contains(need)) {
                 let (hanging, lost) = (self.outline(at), self.outline(lost));
-                return Err(format!(
-                    "{hanging} is there, but not {lost}, which it rests on"
-                ));
+                return Err(format!("{hanging} is there, but not {lost}, which it rests on"));
             }
         }
         Ok(())
@@ -182,19 +157,15 @@ impl History {
             return Ok(());
         }
         let keys: BTreeSet<&Key> = expected.keys().chain(found.keys()).collect();
-        let differs = keys
-            .into_iter()
-            .find(|&key| expected.get(key) != found.get(key));
+        let differs = keys.into_iter().find(|&key| expected.get(key) != found.get(key));
         let key = differs.expect("they differ");
         let brief = |state: &State| {
             state
                 .get(key)
                 .map(|(tag, value)| (*tag, value.len(), value[..value.len().min(16)].to_vec()))
         };
-        let last = kept
-            .iter()
-            .rev()
-            .find(|&&at| self.events[at].writes.iter().any(|w| w.0 == *key));
+        let last =
+            kept.iter().rev().find(|&&at| self.events[at].writes.iter().any(|w| w.0 == *key));
         Err(format!(
             "{key:?} is {:?}, expected {:?} of {}",
             brief(found),

@@ -71,11 +71,7 @@ pub(crate) fn configure(
     config.checkpoint_every = None;
     config.checkpoint_threads = 1;
     config.keep_checkpoints = 1 + rng.below(2) as usize;
-    config.codec = if rng.below(2) == 0 {
-        Codec::None
-    } else {
-        Codec::Lz4
-    };
+    config.codec = if rng.below(2) == 0 { Codec::None } else { Codec::Lz4 };
     config.sessions = sessions + 1;
     config.logs = 1 + rng.below(4) as usize;
     config.recovery_threads = 1 + rng.below(3) as usize;
@@ -151,10 +147,7 @@ fn recover(setting: &Setting, disk: SimDisk, rng: &SeededRng, context: &str) -> 
         disk = disk.crash(rng.next_u64());
         let second = open_and_read(setting, &disk, rng);
         let second = second.unwrap_or_else(|error| panic!("{context}, again: {error}"));
-        assert!(
-            first.state == second.state,
-            "{context}: a second crash changed what was served"
-        );
+        assert!(first.state == second.state, "{context}: a second crash changed what was served");
         return (disk, second);
     }
     (disk, first)
@@ -173,8 +166,5 @@ pub(crate) fn open_and_read(
         assert_eq!(engine.len(table), records.len() as u64, "count of records");
         state.extend(records);
     }
-    Ok(Found {
-        state,
-        checkpoint: engine.stats().recovered.checkpoint,
-    })
+    Ok(Found { state, checkpoint: engine.stats().recovered.checkpoint })
 }

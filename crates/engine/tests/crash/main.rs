@@ -22,65 +22,37 @@ use lives::{Setting, run_seed};
 use stillpoint::Durability;
 
 const fn setting(scheme: &'static str, journal: &'static str, durability: Durability) -> Setting {
-    Setting {
-        scheme,
-        journal,
-        durability,
-    }
+    Setting { scheme, journal, durability }
 }
 
 #[test]
 fn calc_redo_strict() {
-    campaign(
-        "calc_redo_strict",
-        &setting("calc", "redo", Durability::Strict),
-        2,
-    );
+    campaign("calc_redo_strict", &setting("calc", "redo", Durability::Strict), 2);
 }
 
 #[test]
 fn calc_redo_relaxed() {
-    campaign(
-        "calc_redo_relaxed",
-        &setting("calc", "redo", Durability::Relaxed),
-        2,
-    );
+    campaign("calc_redo_relaxed", &setting("calc", "redo", Durability::Relaxed), 2);
 }
 
 #[test]
 fn calc_none() {
-    campaign(
-        "calc_none",
-        &setting("calc", "none", Durability::Relaxed),
-        1,
-    );
+    campaign("calc_none", &setting("calc", "none", Durability::Relaxed), 1);
 }
 
 #[test]
 fn naive_redo_strict() {
-    campaign(
-        "naive_redo_strict",
-        &setting("naive", "redo", Durability::Strict),
-        2,
-    );
+    campaign("naive_redo_strict", &setting("naive", "redo", Durability::Strict), 2);
 }
 
 #[test]
 fn naive_redo_relaxed() {
-    campaign(
-        "naive_redo_relaxed",
-        &setting("naive", "redo", Durability::Relaxed),
-        2,
-    );
+    campaign("naive_redo_relaxed", &setting("naive", "redo", Durability::Relaxed), 2);
 }
 
 #[test]
 fn naive_none() {
-    campaign(
-        "naive_none",
-        &setting("naive", "none", Durability::Relaxed),
-        1,
-    );
+    campaign("naive_none", &setting("naive", "none", Durability::Relaxed), 1);
 }
 
 #[test]
@@ -105,18 +77,12 @@ fn second_crash() {
 
 /// Runs seeds until the share of this test, one of `tests` of its scheme and journal, is done.
 fn campaign(test: &str, setting: &Setting, tests: u64) {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("STILLPOINT_CRASH_SEED") {
         run_seed(seed, setting);
         return;
     }
-    let wanted = number("STILLPOINT_CRASH_STATES")
-        .unwrap_or(1000)
-        .div_ceil(tests);
+    let wanted = number("STILLPOINT_CRASH_STATES").unwrap_or(1000).div_ceil(tests);
     let (mut states, mut seed) = (0, 0);
     while states < wanted {
         let ran = std::panic::catch_unwind(|| run_seed(seed, setting));

@@ -10,11 +10,7 @@ use stillpoint_io::{SeededRng, SimDisk};
 use crate::history::State;
 use crate::lives::{Setting, configure, open_and_read};
 
-const REDO: Setting = Setting {
-    scheme: "calc",
-    journal: "redo",
-    durability: Durability::Strict,
-};
+const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
 
 fn open(disk: &SimDisk) -> (Engine, TableId, TableId) {
     let engine = Engine::open(configure(&REDO, disk, &SeededRng::new(1), 3)).expect("opens");
@@ -29,9 +25,7 @@ pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
     let disk = SimDisk::new(1);
     let (engine, first, second) = open(&disk);
     let mut session = engine.session().expect("a session");
-    session
-        .transact(|tx| tx.put(first, b"x", 0, b"old"))
-        .expect("commits");
+    session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
     for writes_to_first in [false, true] {
         let mut runs = 0;
         let seen = session.transact(|tx| {
@@ -47,16 +41,11 @@ pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
             Ok(seen)
         });
         assert_eq!((runs, seen.expect("commits")), (2, None));
-        session
-            .transact(|tx| tx.put(first, b"x", 0, b"old"))
-            .expect("commits");
+        session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
     }
     let mut value = Vec::new();
     let seen = session.read(first, b"y", &mut value).expect("reads");
-    assert!(
-        seen.is_some() && value == b"new",
-        "written to the table that is there"
-    );
+    assert!(seen.is_some() && value == b"new", "written to the table that is there");
     drop((session, engine));
     let found = open_and_read(&REDO, &disk.crash(7), &SeededRng::new(2)).expect("recovers");
     let keys: Vec<_> = found.state.keys().map(|key| key.1.as_slice()).collect();
@@ -69,9 +58,7 @@ pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
     let engine = Arc::new(engine);
     let mut session = engine.session().expect("a session");
     let mut other = engine.session().expect("a session");
-    session
-        .transact(|tx| tx.put(first, b"x", 0, b"old"))
-        .expect("commits");
+    session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
     let mut runs = 0;
     let seen = session.transact(|tx| {
         runs += 1;
@@ -118,9 +105,7 @@ fn flushed_but_not_closed(disk: &SimDisk) -> (Engine, TableId, Vec<Session>) {
     config.logs = 3;
     let engine = Engine::open(config).expect("opens");
     let table = engine.table("copies").expect("a table");
-    let mut sessions: Vec<Session> = (0..6)
-        .map(|_| engine.session().expect("a session"))
-        .collect();
+    let mut sessions: Vec<Session> = (0..6).map(|_| engine.session().expect("a session")).collect();
     copy(&mut sessions[4], table, b"nothing", b"c");
     copy(&mut sessions[0], table, b"nothing", b"a");
     copy(&mut sessions[1], table, b"a", b"b");
@@ -150,10 +135,7 @@ pub(crate) fn two_hops() {
             let found = keys(&found.state);
             let closed = !found.contains(&b'd') || found.starts_with(b"ab");
             assert!(closed, "crash {seed}: {found:?}");
-            assert!(
-                !acknowledged || found.contains(&b'd'),
-                "crash {seed}: {found:?}"
-            );
+            assert!(!acknowledged || found.contains(&b'd'), "crash {seed}: {found:?}");
         }
     }
 }
@@ -173,9 +155,7 @@ pub(crate) fn second_crash() {
             let seen = session.read(table, key, &mut Vec::new()).expect("reads");
             served.extend(seen.map(|_| key[0]));
         }
-        session
-            .transact(|tx| tx.put(table, b"x", 0, b"later"))
-            .expect("commits");
+        session.transact(|tx| tx.put(table, b"x", 0, b"later")).expect("commits");
         drop((session, engine));
         let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(3)).expect("recovers");
         served.push(b'x');

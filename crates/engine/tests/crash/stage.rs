@@ -45,25 +45,15 @@ pub(crate) fn while_visiting<R>(
     guest: Box<dyn Guest>,
     run: impl FnOnce() -> R,
 ) -> (R, Box<dyn Guest>) {
-    let before = VISIT.replace(Visit {
-        guest: Some(guest),
-        in_phases: false,
-    });
+    let before = VISIT.replace(Visit { guest: Some(guest), in_phases: false });
     let result = run();
     let visit = VISIT.replace(before);
-    (
-        result,
-        visit.guest.expect("a guest comes back from every act"),
-    )
+    (result, visit.guest.expect("a guest comes back from every act"))
 }
 
 fn ask(moment: Moment) {
     let guest = VISIT.with_borrow_mut(|visit| {
-        if moment == Moment::Phases && !visit.in_phases {
-            None
-        } else {
-            visit.guest.take()
-        }
+        if moment == Moment::Phases && !visit.in_phases { None } else { visit.guest.take() }
     });
     if let Some(mut guest) = guest {
         guest.act(moment);

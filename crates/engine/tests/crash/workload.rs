@@ -85,11 +85,7 @@ impl Workload {
         let lazy = rng.below(3) == 0;
         let players = (0..sessions).map(|at| {
             let (session, mark) = (engine.session()?, (MARKS, vec![at as u8]));
-            Ok(Some(Player {
-                session,
-                mark,
-                unanswered: BTreeSet::new(),
-            }))
+            Ok(Some(Player { session, mark, unanswered: BTreeSet::new() }))
         });
         let players = players.collect::<Result<Vec<_>, Error>>()?;
         Ok(Self {
@@ -126,9 +122,8 @@ impl Workload {
         if self.ended.is_some() {
             return;
         }
-        let free: Vec<usize> = (0..self.players.len())
-            .filter(|&at| self.players[at].is_some())
-            .collect();
+        let free: Vec<usize> =
+            (0..self.players.len()).filter(|&at| self.players[at].is_some()).collect();
         let Some(&at) = free.get(self.below(free.len().max(1) as u64) as usize) else {
             return;
         };
@@ -165,17 +160,12 @@ impl Workload {
         } else {
             for _ in 0..1 + self.below(4) {
                 let table = 1 + self.below(3) as u16;
-                let key = (
-                    table,
-                    vec![b'k', self.below(KEYS[usize::from(table)]) as u8],
-                );
+                let key = (table, vec![b'k', self.below(KEYS[usize::from(table)]) as u8]);
                 let action = match (table, self.below(6)) {
                     (_, 0) => Do::Read,
-                    (LISTS, _) => Do::Append(
-                        self.next_id
-                            .to_le_bytes()
-                            .repeat(1 + self.below(30) as usize),
-                    ),
+                    (LISTS, _) => {
+                        Do::Append(self.next_id.to_le_bytes().repeat(1 + self.below(30) as usize))
+                    }
                     (THINGS, 1) => Do::Delete,
                     (THINGS, 2) => Do::Patch(self.below(300) as usize, self.bytes(40)),
                     _ => Do::Put((self.below(256) as u8, self.bytes(0))),
@@ -199,9 +189,7 @@ impl Workload {
             _ => 20_000 + self.below(60_000) as usize,
         };
         let seed = self.next_id.wrapping_mul(0x9e37_79b9) as u8;
-        (0..len)
-            .map(|at| seed ^ (at as u8).wrapping_mul(31))
-            .collect()
+        (0..len).map(|at| seed ^ (at as u8).wrapping_mul(31)).collect()
     }
 
     /// A transaction that finds its keys on the way; others may act while it is open.
@@ -231,20 +219,15 @@ impl Workload {
                 put_mark(tx, &player.mark, id, &mut done)?;
             }
             // With all locks held what was read cannot change; only a flush of tables asks nobody.
-            done.stale = done
-                .reads
-                .iter()
-                .any(|(key, value)| self.history.value(key) != value.as_ref());
+            done.stale =
+                done.reads.iter().any(|(key, value)| self.history.value(key) != value.as_ref());
             Ok(())
         });
         let (stale, wrote) = (done.stale, !done.writes.is_empty());
         let committed = self.note(&mut player, id, done);
         let result = match result {
             Ok(()) => {
-                assert!(
-                    !stale,
-                    "committed, though a flush of tables took away what it had read"
-                );
+                assert!(!stale, "committed, though a flush of tables took away what it had read");
                 assert!(committed, "transact returned Ok, but its mark is not there");
                 self.answer(&mut player);
                 Ok(())
@@ -270,43 +253,22 @@ impl Workload {
             return true;
         }
         let mut mark = Vec::new();
-        let seen = player
-            .session
-            .read(TableId(MARKS), &player.mark.1, &mut mark);
+        let seen = player.session.read(TableId(MARKS), &player.mark.1, &mut mark);
         let seen = seen.expect("reads are served whatever happens");
         let Some(seen) = seen.filter(|_| mark == id.to_le_bytes()) else {
             player.unanswered.extend(needs);
             return false;
         };
-        self.record(
-            player,
-            id,
-            seen.stamp,
-            Done {
-                needs,
-                writes,
-                ..Done::default()
-            },
-        );
+        self.record(player, id, seen.stamp, Done { needs, writes, ..Done::default() });
         true
     }
 
     fn record(&mut self, player: &mut Player, id: u64, stamp: Stamp, done: Done) {
         let log = usize::from(player.mark.1[0]) % self.logs;
-        assert!(
-            !self.journal || usize::from(stamp.log()) == log,
-            "a session keeps to its log"
-        );
+        assert!(!self.journal || usize::from(stamp.log()) == log, "a session keeps to its log");
         let epoch = self.engine.stats().epoch;
         let Done { needs, writes, .. } = done;
-        let event = Event {
-            id,
-            stamp: Some(stamp),
-            epoch,
-            needs,
-            writes,
-            emptied: Vec::new(),
-        };
+        let event = Event { id, stamp: Some(stamp), epoch, needs, writes, emptied: Vec::new() };
         let event = self.history.happened(event);
         player.unanswered.insert(event);
     }
@@ -374,9 +336,7 @@ impl Workload {
         let table = self.below(4) as u16;
         let found = scan_table(&mut player.session, table);
         assert!(
-            found
-                .iter()
-                .eq(self.history.now.iter().filter(|(key, _)| key.0 == table)),
+            found.iter().eq(self.history.now.iter().filter(|(key, _)| key.0 == table)),
             "a scan of table {table} differs"
         );
         for key in found.keys() {
@@ -417,28 +377,14 @@ impl Workload {
     }
 
     fn flush_tables(&mut self) -> Result<(), Ended> {
-        let emptied = if self.below(2) == 0 {
-            vec![THINGS]
-        } else {
-            vec![LISTS, THINGS]
-        };
+        let emptied = if self.below(2) == 0 { vec![THINGS] } else { vec![LISTS, THINGS] };
         let tables: Vec<TableId> = emptied.iter().map(|&table| TableId(table)).collect();
         let result = self.engine.flush_tables(&tables);
         let epoch = self.engine.stats().epoch;
-        let needs = if self.journal {
-            (0..self.history.events.len()).collect()
-        } else {
-            BTreeSet::new()
-        };
+        let needs =
+            if self.journal { (0..self.history.events.len()).collect() } else { BTreeSet::new() };
         let id = self.take_id();
-        let event = Event {
-            id,
-            stamp: None,
-            epoch,
-            needs,
-            writes: Vec::new(),
-            emptied,
-        };
+        let event = Event { id, stamp: None, epoch, needs, writes: Vec::new(), emptied };
         match result {
             Ok(()) => {
                 self.history.happened(event);
@@ -537,21 +483,13 @@ fn act(
     action: &Do,
     done: &mut Done,
 ) -> Result<(), TxError> {
-    let mode = if matches!(action, Do::Read) {
-        Mode::Read
-    } else {
-        Mode::Write
-    };
+    let mode = if matches!(action, Do::Read) { Mode::Read } else { Mode::Write };
     let slot = match slot {
         Some(slot) => slot,
         None => tx.key(TableId(key.0), &key.1, mode)?,
     };
     let found: Option<Value> = tx.value(slot).map(|value| (value.tag(), value.to_vec()));
-    assert_eq!(
-        found.as_ref(),
-        history.value(key),
-        "read of {key:?} in a transaction"
-    );
+    assert_eq!(found.as_ref(), history.value(key), "read of {key:?} in a transaction");
     done.needs.extend(history.writer(key));
     done.reads.push((key.clone(), found.clone()));
     let written = match action {
@@ -599,8 +537,7 @@ fn act(
 
 fn put_mark(tx: &mut Tx<'_>, mark: &Key, id: u64, done: &mut Done) -> Result<(), TxError> {
     tx.put(TableId(mark.0), &mark.1, 0, &id.to_le_bytes())?;
-    done.writes
-        .push((mark.clone(), Some((0, id.to_le_bytes().to_vec()))));
+    done.writes.push((mark.clone(), Some((0, id.to_le_bytes().to_vec()))));
     Ok(())
 }
 
@@ -617,11 +554,7 @@ struct Declared<'a> {
 impl Procedure for Declared<'_> {
     fn declare(&mut self, keys: &mut KeySet) {
         for (key, action) in &self.steps {
-            let mode = if matches!(action, Do::Read) {
-                Mode::Read
-            } else {
-                Mode::Write
-            };
+            let mode = if matches!(action, Do::Read) { Mode::Read } else { Mode::Write };
             keys.push(TableId(key.0), &key.1, mode, 0);
         }
         if self.steps.iter().any(|step| !matches!(step.1, Do::Read)) {
@@ -631,14 +564,7 @@ impl Procedure for Declared<'_> {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         self.done = Done::default();
         for (slot, (key, action)) in (0..).zip(&self.steps) {
-            act(
-                self.history,
-                tx,
-                Some(stillpoint::Slot(slot)),
-                key,
-                action,
-                &mut self.done,
-            )?;
+            act(self.history, tx, Some(stillpoint::Slot(slot)), key, action, &mut self.done)?;
         }
         if !self.done.writes.is_empty() {
             put_mark(tx, self.mark, self.id, &mut self.done)?;

@@ -50,10 +50,7 @@ fn golden_vectors() {
     let bytes: Vec<u8> = (0..=255).collect();
     for &(seed, table, len, expected) in GOLDEN_VECTORS {
         let hash = KeyHasher::new(seed).hash(table, &bytes[..len]);
-        assert_eq!(
-            hash, expected,
-            "seed {seed:#x}, table {table}, {len} bytes: {hash:#018x}"
-        );
+        assert_eq!(hash, expected, "seed {seed:#x}, table {table}, {len} bytes: {hash:#018x}");
     }
 }
 
@@ -115,10 +112,7 @@ fn avalanche() {
 fn chi_squared_deviation(counts: &[u32]) -> f64 {
     let total: f64 = counts.iter().map(|&count| f64::from(count)).sum();
     let mean = total / counts.len() as f64;
-    let sum: f64 = counts
-        .iter()
-        .map(|&count| (f64::from(count) - mean).powi(2) / mean)
-        .sum();
+    let sum: f64 = counts.iter().map(|&count| (f64::from(count) - mean).powi(2) / mean).sum();
     let freedom = (counts.len() - 1) as f64;
     (sum - freedom) / (2.0 * freedom).sqrt()
 }
@@ -133,10 +127,7 @@ fn check_distribution(name: &str, keys: impl Fn(u64) -> Vec<u8>) {
             counts[(hash >> shift & 1023) as usize] += 1;
         }
         let deviation = chi_squared_deviation(&counts);
-        assert!(
-            deviation < 6.0,
-            "{name}, bits {shift}..: {deviation:.1} deviations too uneven"
-        );
+        assert!(deviation < 6.0, "{name}, bits {shift}..: {deviation:.1} deviations too uneven");
     }
     hashes.sort_unstable();
     let distinct = hashes.windows(2).filter(|pair| pair[0] != pair[1]).count() as u64 + 1;
@@ -150,22 +141,16 @@ fn distribution() {
     check_distribution("u32", |n| (n as u32).to_le_bytes().to_vec());
     check_distribution("stride 4096", |n| (n << 12).to_le_bytes().to_vec());
     check_distribution("stride 2^40", |n| (n << 40).to_le_bytes().to_vec());
-    check_distribution("two words", |n| {
-        [n % 447, n / 447].map(u64::to_le_bytes).concat()
-    });
+    check_distribution("two words", |n| [n % 447, n / 447].map(u64::to_le_bytes).concat());
     check_distribution("text", |n| format!("user:{n}").into_bytes());
-    check_distribution("padded text", |n| {
-        format!("session:{n:032}:data").into_bytes()
-    });
+    check_distribution("padded text", |n| format!("session:{n:032}:data").into_bytes());
 }
 
 #[test]
 fn zeros_of_every_length_differ() {
     let hasher = KeyHasher::new(5);
     let zeros = vec![0; 4096];
-    let mut hashes: Vec<u64> = (0..=4096)
-        .map(|len| hasher.hash(0, &zeros[..len]))
-        .collect();
+    let mut hashes: Vec<u64> = (0..=4096).map(|len| hasher.hash(0, &zeros[..len])).collect();
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), 4097);

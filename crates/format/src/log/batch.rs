@@ -163,10 +163,7 @@ impl BatchBuilder {
 
     /// The greatest gsn named per log, by all records together.
     pub fn deps(&self) -> impl Iterator<Item = LogGsn> {
-        self.named.iter().map(|&log| LogGsn {
-            log,
-            gsn: self.summary[usize::from(log)],
-        })
+        self.named.iter().map(|&log| LogGsn { log, gsn: self.summary[usize::from(log)] })
     }
 
     /// Appends a record whose body was encoded before.
@@ -203,10 +200,7 @@ impl BatchBuilder {
         self.push_head(&head, kind, epoch_delta, 0);
         let body = encode(&mut self.buf);
         let head_len = RECORD_HEAD_BYTES + head.deps.len() * DEP_BYTES;
-        assert!(
-            self.buf.len() >= start + head_len,
-            "`encode` removed bytes that are not its own"
-        );
+        assert!(self.buf.len() >= start + head_len, "`encode` removed bytes that are not its own");
         let len = self.buf.len() - start;
         if let Err(error) = body.and_then(|()| self.fits(start - self.lead, len)) {
             self.buf.truncate(start);
@@ -228,29 +222,14 @@ impl BatchBuilder {
         assert!(self.count > 0, "sealing a batch without records");
         assert!(!self.sealed, "sealing a batch twice");
         self.sealed = true;
-        assert!(
-            place.offset.is_multiple_of(BATCH_ALIGN as u64),
-            "batch at odd offset"
-        );
-        assert!(
-            place.offset >= crate::ident::HEADER_BYTES as u64,
-            "batch over segment header"
-        );
+        assert!(place.offset.is_multiple_of(BATCH_ALIGN as u64), "batch at odd offset");
+        assert!(place.offset >= crate::ident::HEADER_BYTES as u64, "batch over segment header");
         assert!(place.align.is_power_of_two() && (BATCH_ALIGN..=ALIGN_MAX).contains(&place.align));
-        assert!(
-            self.first_gsn >= place.segment.first_gsn,
-            "gsn below the segment's first"
-        );
-        assert!(
-            place.number >= place.segment.first_batch,
-            "batch below the segment's first"
-        );
+        assert!(self.first_gsn >= place.segment.first_gsn, "gsn below the segment's first");
+        assert!(place.number >= place.segment.first_batch, "batch below the segment's first");
         let records_len = self.bytes() - BATCH_HEADER_BYTES;
         for &log in &self.named {
-            let dep = LogGsn {
-                log,
-                gsn: self.summary[usize::from(log)],
-            };
+            let dep = LogGsn { log, gsn: self.summary[usize::from(log)] };
             self.buf.extend_from_slice(&pack_dep(dep).to_le_bytes());
         }
         let total = self.bytes().next_multiple_of(place.align);
@@ -261,11 +240,7 @@ impl BatchBuilder {
         let identity = place.segment.identity();
         let (header, payload) = self.buf[self.lead..].split_at_mut(BATCH_HEADER_BYTES);
         put(header, at::MAGIC, &BATCH_MAGIC.to_le_bytes());
-        put(
-            header,
-            at::PAYLOAD_CRC,
-            &identity.checksum(place.offset, payload).to_le_bytes(),
-        );
+        put(header, at::PAYLOAD_CRC, &identity.checksum(place.offset, payload).to_le_bytes());
         put(header, at::TOTAL_LEN, &(total as u32).to_le_bytes());
         put(header, at::RECORDS_LEN, &(records_len as u32).to_le_bytes());
         put(header, at::RECORD_COUNT, &self.count.to_le_bytes());
@@ -288,16 +263,11 @@ impl BatchBuilder {
         assert!(!self.sealed, "appending to a sealed batch");
         let last = if self.count == 0 { 0 } else { self.last_gsn };
         if head.gsn <= last || head.gsn > GSN_MAX {
-            return Err(EncodeError::GsnOrder {
-                gsn: head.gsn,
-                last,
-            });
+            return Err(EncodeError::GsnOrder { gsn: head.gsn, last });
         }
         let deps_fit = head.deps.len() <= usize::from(u8::MAX);
-        if let Some(&LogGsn { log, gsn }) = head
-            .deps
-            .iter()
-            .find(|dep| !deps_fit || !dep_is_legal(**dep))
+        if let Some(&LogGsn { log, gsn }) =
+            head.deps.iter().find(|dep| !deps_fit || !dep_is_legal(**dep))
         {
             return Err(EncodeError::Dependency { log, gsn });
         }
@@ -306,20 +276,15 @@ impl BatchBuilder {
             return Ok(0);
         }
         let delta = head.epoch.wrapping_sub(self.base_epoch) as i64;
-        i16::try_from(delta).map_err(|_| EncodeError::EpochSpan {
-            epoch: head.epoch,
-            base: self.base_epoch,
-        })
+        i16::try_from(delta)
+            .map_err(|_| EncodeError::EpochSpan { epoch: head.epoch, base: self.base_epoch })
     }
 
     /// Whether a record of `len` bytes fits behind `start` bytes.
     #[inline]
     fn fits(&self, start: usize, len: usize) -> Result<(), EncodeError> {
         if len > RECORD_BYTES_MAX {
-            return Err(EncodeError::RecordTooLong {
-                bytes: len,
-                max: RECORD_BYTES_MAX,
-            });
+            return Err(EncodeError::RecordTooLong { bytes: len, max: RECORD_BYTES_MAX });
         }
         if start + len > BATCH_BODY_MAX || self.count == u32::MAX {
             return Err(EncodeError::BatchFull);

@@ -41,11 +41,7 @@ impl BatchHeader {
         let magic = u32_at(header, at::MAGIC);
         if magic != BATCH_MAGIC {
             let zero = *header == [0; BATCH_HEADER_BYTES];
-            return Err(if zero {
-                EndCause::Zero
-            } else {
-                EndCause::NoBatch { found: magic }
-            });
+            return Err(if zero { EndCause::Zero } else { EndCause::NoBatch { found: magic } });
         }
         let stored = u32_at(header, at::HEADER_CRC);
         let computed = identity.checksum(offset, &header[HEADER_CRC_FROM..]);
@@ -77,11 +73,7 @@ impl BatchHeader {
         };
         match batch.check() {
             Ok(()) => Ok(batch),
-            Err(cause) => Err(EndCause::Malformed(DecodeError {
-                what: WHAT,
-                offset,
-                cause,
-            })),
+            Err(cause) => Err(EndCause::Malformed(DecodeError { what: WHAT, offset, cause })),
         }
     }
 
@@ -89,9 +81,7 @@ impl BatchHeader {
     fn check(&self) -> Result<(), DecodeCause> {
         let used = BATCH_HEADER_BYTES + self.records_len + usize::from(self.dep_count) * DEP_BYTES;
         if self.total_len < used || !self.total_len.is_multiple_of(BATCH_ALIGN) {
-            return Err(DecodeCause::Inconsistent(
-                "batch length does not hold its records",
-            ));
+            return Err(DecodeCause::Inconsistent("batch length does not hold its records"));
         }
         let smallest = self.record_count as usize * RECORD_HEAD_BYTES;
         if self.record_count == 0 || smallest > self.records_len {
@@ -199,13 +189,7 @@ impl<'a> BatchReader<'a> {
         let rest = segment.get(HEADER_BYTES..).unwrap_or_default();
         // A gsn below the segment's first is as wrong as one that does not grow.
         let last_gsn = header.first_gsn.saturating_sub(1);
-        Self::window(
-            header,
-            rest,
-            HEADER_BYTES as u64,
-            header.first_batch,
-            last_gsn,
-        )
+        Self::window(header, rest, HEADER_BYTES as u64, header.first_batch, last_gsn)
     }
 
     /// Reads a piece of a segment that begins at `offset`, where a batch with
@@ -266,11 +250,7 @@ impl<'a> BatchReader<'a> {
         if batch.header.first_gsn <= self.last_gsn {
             let cause = DecodeCause::Inconsistent("gsn not above that of the batch before");
             let offset = self.offset();
-            return Err(EndCause::Malformed(DecodeError {
-                what: WHAT,
-                offset,
-                cause,
-            }));
+            return Err(EndCause::Malformed(DecodeError { what: WHAT, offset, cause }));
         }
         Ok(batch)
     }
@@ -310,12 +290,7 @@ impl<'a> Batch<'a> {
             offset,
             cause: DecodeCause::Inconsistent("impossible dependency in the summary"),
         }))?;
-        Ok(Batch {
-            header,
-            offset,
-            records,
-            deps,
-        })
+        Ok(Batch { header, offset, records, deps })
     }
 
     /// File offset of the batch.
@@ -431,10 +406,7 @@ impl<'a> RecordIter<'a> {
             return inconsistent("record gsn outside its place in the batch");
         }
         let epoch_delta = i16::from_le_bytes(array(&head, 6));
-        let epoch = self
-            .header
-            .base_epoch
-            .wrapping_add_signed(epoch_delta.into());
+        let epoch = self.header.base_epoch.wrapping_add_signed(epoch_delta.into());
         if !(self.header.epoch_min..=self.header.epoch_max).contains(&epoch) {
             return inconsistent("record epoch outside the batch's range");
         }
@@ -444,14 +416,7 @@ impl<'a> RecordIter<'a> {
         let body_offset = rest.offset();
         let body = rest.take(body_len)?;
         self.last_gsn = gsn;
-        Ok(Record {
-            gsn,
-            epoch,
-            kind,
-            body_offset,
-            body,
-            deps,
-        })
+        Ok(Record { gsn, epoch, kind, body_offset, body, deps })
     }
 
     /// After the last record nothing may be left.

@@ -32,10 +32,7 @@ impl RecordKind {
         match code {
             1 => Ok(RecordKind::Writes),
             2 => Ok(RecordKind::Command),
-            _ => Err(DecodeCause::Unknown {
-                field: "record kind",
-                value: u64::from(code),
-            }),
+            _ => Err(DecodeCause::Unknown { field: "record kind", value: u64::from(code) }),
         }
     }
 }
@@ -46,10 +43,7 @@ pub(crate) fn pack_dep(dep: LogGsn) -> u64 {
 }
 
 fn unpack_dep(word: u64) -> LogGsn {
-    LogGsn {
-        log: (word >> 56) as u8,
-        gsn: word & ((1 << 56) - 1),
-    }
+    LogGsn { log: (word >> 56) as u8, gsn: word & ((1 << 56) - 1) }
 }
 
 /// True if it names a log and a gsn that can exist.
@@ -66,9 +60,7 @@ pub struct DepIter<'a> {
 impl<'a> DepIter<'a> {
     /// `None` if one of them is impossible.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
-        let iter = DepIter {
-            packed: bytes.chunks_exact(DEP_BYTES),
-        };
+        let iter = DepIter { packed: bytes.chunks_exact(DEP_BYTES) };
         iter.clone().all(dep_is_legal).then_some(iter)
     }
 }
@@ -77,9 +69,7 @@ impl Iterator for DepIter<'_> {
     type Item = LogGsn;
 
     fn next(&mut self) -> Option<LogGsn> {
-        self.packed
-            .next()
-            .map(|bytes| unpack_dep(crate::bytes::u64_at(bytes, 0)))
+        self.packed.next().map(|bytes| unpack_dep(crate::bytes::u64_at(bytes, 0)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

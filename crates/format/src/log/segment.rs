@@ -51,17 +51,8 @@ impl SegmentHeader {
             first_batch: u64_at(header.params, 16),
         };
         let range = |field, value, max| {
-            let cause = DecodeCause::OutOfRange {
-                field,
-                value,
-                min: 0,
-                max,
-            };
-            Err(DecodeError {
-                what: WHAT,
-                offset: 0,
-                cause,
-            })
+            let cause = DecodeCause::OutOfRange { field, value, min: 0, max };
+            Err(DecodeError { what: WHAT, offset: 0, cause })
         };
         if segment.log == LOG_NONE {
             return range("log", u64::from(segment.log), u64::from(LOG_NONE - 1));
@@ -83,35 +74,18 @@ impl SegmentHeader {
         log: u8,
         first_gsn: u64,
     ) -> Result<(), DecodeError> {
-        let fail = |cause| {
-            Err(DecodeError {
-                what: WHAT,
-                offset: 0,
-                cause,
-            })
-        };
+        let fail = |cause| Err(DecodeError { what: WHAT, offset: 0, cause });
         if self.store != store {
-            return fail(DecodeCause::WrongStore {
-                found: self.store,
-                expected: store,
-            });
+            return fail(DecodeCause::WrongStore { found: self.store, expected: store });
         }
         let numbers = [
-            (
-                "incarnation",
-                u64::from(self.incarnation),
-                u64::from(incarnation),
-            ),
+            ("incarnation", u64::from(self.incarnation), u64::from(incarnation)),
             ("log", u64::from(self.log), u64::from(log)),
             ("first gsn", self.first_gsn, first_gsn),
         ];
         for (field, found, expected) in numbers {
             if found != expected {
-                return fail(DecodeCause::WrongFile {
-                    field,
-                    found,
-                    expected,
-                });
+                return fail(DecodeCause::WrongFile { field, found, expected });
             }
         }
         Ok(())
@@ -119,12 +93,8 @@ impl SegmentHeader {
 
     /// The seed of the checksums of its batches.
     pub fn identity(&self) -> Identity {
-        let numbers = [
-            u64::from(self.incarnation),
-            u64::from(self.log),
-            self.first_gsn,
-            self.first_batch,
-        ];
+        let numbers =
+            [u64::from(self.incarnation), u64::from(self.log), self.first_gsn, self.first_batch];
         Identity::new(FileKind::LogSegment, self.store, &numbers)
     }
 }

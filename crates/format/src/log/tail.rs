@@ -47,23 +47,15 @@ pub enum Tail {
 /// hold the proof as well: call it again with their header, their bytes from
 /// [`HEADER_BYTES`] on, and the same end.
 pub fn classify_tail(header: &SegmentHeader, bytes: &[u8], offset: u64, end: &SegmentEnd) -> Tail {
-    if matches!(
-        end.cause,
-        EndCause::Sequence { .. } | EndCause::Malformed(_)
-    ) {
+    if matches!(end.cause, EndCause::Sequence { .. } | EndCause::Malformed(_)) {
         return Tail::Damaged(None);
     }
     let identity = header.identity();
     let mut out_of_order = None;
     // Batches begin at multiples of their alignment in the file.
-    let first = offset
-        .next_multiple_of(BATCH_ALIGN as u64)
-        .max(HEADER_BYTES as u64);
+    let first = offset.next_multiple_of(BATCH_ALIGN as u64).max(HEADER_BYTES as u64);
     let mut skip = usize::try_from(first - offset).unwrap_or(usize::MAX);
-    while let Some(rest) = bytes
-        .get(skip..)
-        .filter(|rest| rest.len() >= BATCH_HEADER_BYTES)
-    {
+    while let Some(rest) = bytes.get(skip..).filter(|rest| rest.len() >= BATCH_HEADER_BYTES) {
         let at = offset + skip as u64;
         let mut step = BATCH_ALIGN;
         if u32_at(rest, 0) == BATCH_MAGIC

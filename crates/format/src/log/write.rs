@@ -68,10 +68,7 @@ impl<'a> WritesEncoder<'a> {
     /// Appends to `out`; what is there already is left alone.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>) -> Self {
-        WritesEncoder {
-            out,
-            table: NO_TABLE,
-        }
+        WritesEncoder { out, table: NO_TABLE }
     }
 
     /// The key has this value and tag from now on.
@@ -95,8 +92,7 @@ impl<'a> WritesEncoder<'a> {
             check_value(value.len())?;
             self.head(OP_PUT | WIDE_VALUE, table, generation, key)?;
             self.out.push(tag);
-            self.out
-                .extend_from_slice(&(value.len() as u32).to_le_bytes());
+            self.out.extend_from_slice(&(value.len() as u32).to_le_bytes());
         }
         self.out.extend_from_slice(value);
         Ok(())
@@ -124,14 +120,11 @@ impl<'a> WritesEncoder<'a> {
         key: &[u8],
         ranges: &[PatchRange<'_>],
     ) -> Result<(), EncodeError> {
-        if let ([range], Ok(key), true) = (
-            ranges,
-            key.try_into(),
-            self.table == place(table, generation),
-        ) && let Ok(bytes) = range.bytes.try_into()
-            && let Ok(offset) = u16::try_from(range.offset)
+        if self.table == place(table, generation)
+            && let (Ok(key), [range]) = (key.try_into(), ranges)
+            && let (Ok(bytes), Ok(offset)) = (range.bytes.try_into(), u16::try_from(range.offset))
         {
-            self.out.extend_from_slice(&word_patch(key, offset, bytes));
+            self.word_patch(u64::from_le_bytes(key), offset, u64::from_le_bytes(bytes));
             return Ok(());
         }
         let narrow = ranges.len() <= usize::from(u8::MAX)
@@ -151,6 +144,23 @@ impl<'a> WritesEncoder<'a> {
         Ok(())
     }
 
+    /// A patch of eight bytes under an eight-byte key of the same table, the commonest of all:
+    /// its 23 bytes are put together in registers.
+    #[inline]
+    fn word_patch(&mut self, key: u64, offset: u16, bytes: u64) {
+        const HEAD: u64 = (OP_PATCH | SAME_TABLE) as u64 | 8 << 8;
+        const RANGES: u64 = 1;
+        const RANGE_LEN: u64 = 8;
+        let start = self.out.len();
+        self.out.resize(start + 23, 0);
+        if let Some(patch) = self.out[start..].first_chunk_mut::<23>() {
+            let middle = key >> 48 | RANGES << 16 | u64::from(offset) << 24 | RANGE_LEN << 40;
+            patch[..8].copy_from_slice(&(HEAD | key << 16).to_le_bytes());
+            patch[7..15].copy_from_slice(&(key >> 40 & 0xff | middle << 8).to_le_bytes());
+            patch[15..].copy_from_slice(&bytes.to_le_bytes());
+        }
+    }
+
     #[cold]
     fn patch_wide(
         &mut self,
@@ -162,15 +172,13 @@ impl<'a> WritesEncoder<'a> {
         for range in ranges {
             check_value((range.offset as usize).saturating_add(range.bytes.len()))?;
         }
-        let count = u32::try_from(ranges.len()).map_err(|_| EncodeError::ValueTooLong {
-            bytes: ranges.len(),
-        })?;
+        let count = u32::try_from(ranges.len())
+            .map_err(|_| EncodeError::ValueTooLong { bytes: ranges.len() })?;
         self.head(OP_PATCH | WIDE_VALUE, table, generation, key)?;
         self.out.extend_from_slice(&count.to_le_bytes());
         for range in ranges {
             self.out.extend_from_slice(&range.offset.to_le_bytes());
-            self.out
-                .extend_from_slice(&(range.bytes.len() as u32).to_le_bytes());
+            self.out.extend_from_slice(&(range.bytes.len() as u32).to_le_bytes());
             self.out.extend_from_slice(range.bytes);
         }
         Ok(())
@@ -206,26 +214,10 @@ impl<'a> WritesEncoder<'a> {
             self.out.push(op | WIDE_KEY);
             self.out.extend_from_slice(&place.to_le_bytes()[..6]);
         }
-        self.out
-            .extend_from_slice(&(key.len() as u32).to_le_bytes());
+        self.out.extend_from_slice(&(key.len() as u32).to_le_bytes());
         self.out.extend_from_slice(key);
         Ok(())
     }
-}
-
-/// A patch of eight bytes under an eight-byte key of the same table, the commonest of all:
-/// put together in registers and appended at once, it takes a third of the instructions.
-#[inline]
-fn word_patch(key: &[u8; 8], offset: u16, bytes: &[u8; 8]) -> [u8; 23] {
-    let mut patch = [0; 23];
-    patch[0] = OP_PATCH | SAME_TABLE;
-    patch[1] = key.len() as u8;
-    patch[2..10].copy_from_slice(key);
-    patch[10] = 1; // range
-    let range = u32::from(offset) | (bytes.len() as u32) << 16;
-    patch[11..15].copy_from_slice(&range.to_le_bytes());
-    patch[15..].copy_from_slice(bytes);
-    patch
 }
 
 /// Table and generation in one word.
@@ -244,11 +236,7 @@ fn append(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 fn check_value(bytes: usize) -> Result<(), EncodeError> {
-    if bytes > VALUE_BYTES_MAX {
-        Err(EncodeError::ValueTooLong { bytes })
-    } else {
-        Ok(())
-    }
+    if bytes > VALUE_BYTES_MAX { Err(EncodeError::ValueTooLong { bytes }) } else { Ok(()) }
 }
 
 /// One write of a transaction. Borrows from the batch.
@@ -301,10 +289,7 @@ impl<'a> RangeIter<'a> {
         if end > VALUE_BYTES_MAX as u64 {
             return Err(out_of_range(cursor, "range end", end, VALUE_BYTES_MAX));
         }
-        Ok(PatchRange {
-            offset,
-            bytes: cursor.take(len as usize)?,
-        })
+        Ok(PatchRange { offset, bytes: cursor.take(len as usize)? })
     }
 }
 
@@ -334,11 +319,7 @@ pub struct WriteIter<'a> {
 impl<'a> WriteIter<'a> {
     /// Decodes a body that begins at `offset` of its file.
     pub fn new(body: &'a [u8], offset: u64) -> Self {
-        WriteIter {
-            rest: Cursor::new(body, offset, WHAT),
-            table: None,
-            failed: false,
-        }
+        WriteIter { rest: Cursor::new(body, offset, WHAT), table: None, failed: false }
     }
 
     #[inline]
@@ -347,32 +328,18 @@ impl<'a> WriteIter<'a> {
         let rest = &mut self.rest;
         let op = rest.u8()?;
         if op & !KNOWN_BITS != 0 || op & OP_MASK > OP_PATCH {
-            return Err(start.error(DecodeCause::Unknown {
-                field: "op",
-                value: u64::from(op),
-            }));
+            return Err(start.error(DecodeCause::Unknown { field: "op", value: u64::from(op) }));
         }
-        let place = if op & SAME_TABLE == 0 {
-            Some((rest.u16()?, rest.u32()?))
-        } else {
-            self.table
-        };
+        let place =
+            if op & SAME_TABLE == 0 { Some((rest.u16()?, rest.u32()?)) } else { self.table };
         let Some((table, generation)) = place else {
             return Err(start.error(DecodeCause::Inconsistent("the first write names no table")));
         };
         self.table = place;
-        let key_len = if op & WIDE_KEY == 0 {
-            usize::from(rest.u8()?)
-        } else {
-            rest.u32()? as usize
-        };
+        let key_len =
+            if op & WIDE_KEY == 0 { usize::from(rest.u8()?) } else { rest.u32()? as usize };
         if key_len > KEY_BYTES_MAX {
-            return Err(out_of_range(
-                &start,
-                "key length",
-                key_len as u64,
-                KEY_BYTES_MAX,
-            ));
+            return Err(out_of_range(&start, "key length", key_len as u64, KEY_BYTES_MAX));
         }
         let key = rest.take(key_len)?;
         let wide = op & WIDE_VALUE != 0;
@@ -381,48 +348,23 @@ impl<'a> WriteIter<'a> {
             OP_DELETE => WriteOp::Delete,
             _ => Self::patch(rest, wide)?,
         };
-        Ok(Write {
-            table,
-            generation,
-            key,
-            op,
-        })
+        Ok(Write { table, generation, key, op })
     }
 
     #[inline]
     fn put(rest: &mut Cursor<'a>, wide: bool) -> Result<WriteOp<'a>, DecodeError> {
         let tag = rest.u8()?;
-        let len = if wide {
-            rest.u32()? as usize
-        } else {
-            usize::from(rest.u16()?)
-        };
+        let len = if wide { rest.u32()? as usize } else { usize::from(rest.u16()?) };
         if len > VALUE_BYTES_MAX {
-            return Err(out_of_range(
-                rest,
-                "value length",
-                len as u64,
-                VALUE_BYTES_MAX,
-            ));
+            return Err(out_of_range(rest, "value length", len as u64, VALUE_BYTES_MAX));
         }
-        Ok(WriteOp::Put {
-            tag,
-            value: rest.take(len)?,
-        })
+        Ok(WriteOp::Put { tag, value: rest.take(len)? })
     }
 
     #[inline]
     fn patch(rest: &mut Cursor<'a>, wide: bool) -> Result<WriteOp<'a>, DecodeError> {
-        let count = if wide {
-            rest.u32()?
-        } else {
-            u32::from(rest.u8()?)
-        };
-        let ranges = RangeIter {
-            rest: rest.clone(),
-            left: count,
-            wide,
-        };
+        let count = if wide { rest.u32()? } else { u32::from(rest.u8()?) };
+        let ranges = RangeIter { rest: rest.clone(), left: count, wide };
         for _ in 0..count {
             RangeIter::range(rest, wide)?;
         }
@@ -446,10 +388,5 @@ impl<'a> Iterator for WriteIter<'a> {
 
 #[cold]
 fn out_of_range(at: &Cursor<'_>, field: &'static str, value: u64, max: usize) -> DecodeError {
-    at.error(DecodeCause::OutOfRange {
-        field,
-        value,
-        min: 0,
-        max: max as u64,
-    })
+    at.error(DecodeCause::OutOfRange { field, value, min: 0, max: max as u64 })
 }

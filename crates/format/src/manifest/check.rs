@@ -31,10 +31,7 @@ impl Manifest {
                 ));
             }
         }
-        if !self
-            .checkpoints
-            .is_sorted_by_key(|checkpoint| checkpoint.epoch)
-        {
+        if !self.checkpoints.is_sorted_by_key(|checkpoint| checkpoint.epoch) {
             return inconsistent("the checkpoints are not sorted by epoch".into());
         }
         for checkpoint in &self.checkpoints {
@@ -133,31 +130,19 @@ impl CheckpointEntry {
         }
         if records != self.records {
             let stated = self.records;
-            return Err(format!(
-                "its parts have {records} records, it states {stated}"
-            ));
+            return Err(format!("its parts have {records} records, it states {stated}"));
         }
         let mut tables = HashSet::new();
-        if let Some(twice) = self
-            .generations
-            .iter()
-            .find(|entry| !tables.insert(entry.table))
-        {
+        if let Some(twice) = self.generations.iter().find(|entry| !tables.insert(entry.table)) {
             return Err(format!("two generations of table {}", twice.table));
         }
         let mut incarnations = HashSet::new();
         for positions in &self.positions {
             if !incarnations.insert(positions.incarnation) {
-                return Err(format!(
-                    "two positions in incarnation {}",
-                    positions.incarnation
-                ));
+                return Err(format!("two positions in incarnation {}", positions.incarnation));
             }
             if let Some(why) = bad_positions(&positions.logs) {
-                return Err(format!(
-                    "positions in incarnation {}: {why}",
-                    positions.incarnation
-                ));
+                return Err(format!("positions in incarnation {}: {why}", positions.incarnation));
             }
         }
         Ok(())

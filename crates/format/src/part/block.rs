@@ -91,13 +91,7 @@ impl BlockBuilder {
     /// An empty block that is full at `target` bytes, at most 1 MiB.
     pub fn with_target(partition: u32, target: usize) -> Self {
         let target = target.min(FRAGMENT_BYTES);
-        BlockBuilder {
-            partition,
-            target,
-            buf: vec![0; target],
-            len: 0,
-            counts: Counts::default(),
-        }
+        BlockBuilder { partition, target, buf: vec![0; target], len: 0, counts: Counts::default() }
     }
 
     /// Empties the block and gives it to a partition.
@@ -164,12 +158,7 @@ impl BlockBuilder {
         tag: u8,
         value_len: usize,
     ) -> Result<(&mut [u8], &mut [u8]), EncodeError> {
-        let head = Head {
-            table,
-            generation,
-            flags: FLAG_VALUE,
-            tag,
-        };
+        let head = Head { table, generation, flags: FLAG_VALUE, tag };
         let body = self.reserve(head, 0, key_len, value_len)?;
         Ok(body.split_at_mut(key_len))
     }
@@ -180,17 +169,8 @@ impl BlockBuilder {
     /// As [`push_value`](Self::push_value).
     #[inline]
     pub fn push_tombstone(&mut self, key: KeyRef<'_>) -> Result<(), EncodeError> {
-        let KeyRef {
-            table,
-            generation,
-            key,
-        } = key;
-        let head = Head {
-            table,
-            generation,
-            flags: FLAG_TOMBSTONE,
-            tag: 0,
-        };
+        let KeyRef { table, generation, key } = key;
+        let head = Head { table, generation, flags: FLAG_TOMBSTONE, tag: 0 };
         self.reserve(head, 0, key.len(), 0)?.copy_from_slice(key);
         self.counts.tombstones += 1;
         Ok(())
@@ -212,17 +192,8 @@ impl BlockBuilder {
         if end > fragment.total as usize || end > VALUE_BYTES_MAX {
             return Err(EncodeError::ValueTooLong { bytes: end });
         }
-        let KeyRef {
-            table,
-            generation,
-            key,
-        } = key;
-        let head = Head {
-            table,
-            generation,
-            flags: FLAG_FRAGMENT,
-            tag,
-        };
+        let KeyRef { table, generation, key } = key;
+        let head = Head { table, generation, flags: FLAG_FRAGMENT, tag };
         let body = self.reserve(head, FRAGMENT_HEAD_BYTES, key.len(), bytes.len())?;
         put(body, 0, &fragment.offset.to_le_bytes());
         put(body, 4, &fragment.total.to_le_bytes());
@@ -235,10 +206,7 @@ impl BlockBuilder {
     /// The present state.
     #[inline]
     pub fn mark(&self) -> BlockMark {
-        BlockMark {
-            len: self.len,
-            counts: self.counts,
-        }
+        BlockMark { len: self.len, counts: self.counts }
     }
 
     /// Forgets the entries appended since the mark was taken (and no reset since).
@@ -257,39 +225,15 @@ impl BlockBuilder {
         let (codec, payload) = compressor.compress(&self.buf[..self.len])?;
         let mut header = [0; BLOCK_HEADER_BYTES];
         put(&mut header, at::MAGIC, &BLOCK_MAGIC.to_le_bytes());
-        put(
-            &mut header,
-            at::PAYLOAD_CRC,
-            &crc32c::crc32c(payload).to_le_bytes(),
-        );
-        put(
-            &mut header,
-            at::PAYLOAD_LEN,
-            &(payload.len() as u32).to_le_bytes(),
-        );
-        put(
-            &mut header,
-            at::UNCOMPRESSED_LEN,
-            &(self.len as u32).to_le_bytes(),
-        );
+        put(&mut header, at::PAYLOAD_CRC, &crc32c::crc32c(payload).to_le_bytes());
+        put(&mut header, at::PAYLOAD_LEN, &(payload.len() as u32).to_le_bytes());
+        put(&mut header, at::UNCOMPRESSED_LEN, &(self.len as u32).to_le_bytes());
         put(&mut header, at::ENTRIES, &self.counts.entries.to_le_bytes());
-        put(
-            &mut header,
-            at::TOMBSTONES,
-            &self.counts.tombstones.to_le_bytes(),
-        );
-        put(
-            &mut header,
-            at::VALUE_BYTES,
-            &self.counts.value_bytes.to_le_bytes(),
-        );
+        put(&mut header, at::TOMBSTONES, &self.counts.tombstones.to_le_bytes());
+        put(&mut header, at::VALUE_BYTES, &self.counts.value_bytes.to_le_bytes());
         put(&mut header, at::PARTITION, &self.partition.to_le_bytes());
         header[at::CODEC] = codec as u8;
-        put(
-            &mut header,
-            at::CONTINUATIONS,
-            &self.counts.continuations.to_le_bytes(),
-        );
+        put(&mut header, at::CONTINUATIONS, &self.counts.continuations.to_le_bytes());
         out.extend_from_slice(&header);
         out.extend_from_slice(payload);
         Ok(())
@@ -363,10 +307,7 @@ pub fn stamp_block(block: &mut [u8], identity: Identity, offset: u64) -> BlockEn
     assert!(block.len() >= BLOCK_HEADER_BYTES, "not a block");
     assert!(u32_at(block, at::MAGIC) == BLOCK_MAGIC, "not a block");
     let payload_len = u32_at(block, at::PAYLOAD_LEN) as usize;
-    assert!(
-        block.len() == BLOCK_HEADER_BYTES + payload_len,
-        "not one whole block"
-    );
+    assert!(block.len() == BLOCK_HEADER_BYTES + payload_len, "not one whole block");
     let crc = identity.checksum(offset, &block[HEADER_CRC_FROM..BLOCK_HEADER_BYTES]);
     put(block, at::HEADER_CRC, &crc.to_le_bytes());
     BlockHeader::fields(block).index_entry(crc, offset)

@@ -28,10 +28,7 @@ impl Codec {
             0 => Ok(Codec::None),
             1 => Ok(Codec::Lz4),
             2 => Ok(Codec::Zstd),
-            _ => Err(DecodeCause::Unknown {
-                field: "codec",
-                value: u64::from(code),
-            }),
+            _ => Err(DecodeCause::Unknown { field: "codec", value: u64::from(code) }),
         }
     }
 
@@ -54,9 +51,7 @@ pub struct Compressor {
 
 impl std::fmt::Debug for Compressor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compressor")
-            .field("codec", &self.codec)
-            .finish_non_exhaustive()
+        f.debug_struct("Compressor").field("codec", &self.codec).finish_non_exhaustive()
     }
 }
 
@@ -70,11 +65,7 @@ impl Compressor {
             Codec::Zstd => Some(zstd::bulk::Compressor::new(level).map_err(zstd_error)?),
             Codec::None | Codec::Lz4 => None,
         };
-        Ok(Compressor {
-            codec,
-            zstd,
-            scratch: Vec::new(),
-        })
+        Ok(Compressor { codec, zstd, scratch: Vec::new() })
     }
 
     /// The codec that was asked for.
@@ -89,21 +80,13 @@ impl Compressor {
     ) -> Result<(Codec, &'a [u8]), EncodeError> {
         let len = match (&mut self.zstd, self.codec) {
             (Some(zstd), _) => {
-                self.scratch
-                    .resize(zstd::zstd_safe::compress_bound(payload.len()), 0);
-                zstd.compress_to_buffer(payload, &mut self.scratch[..])
-                    .map_err(zstd_error)?
+                self.scratch.resize(zstd::zstd_safe::compress_bound(payload.len()), 0);
+                zstd.compress_to_buffer(payload, &mut self.scratch[..]).map_err(zstd_error)?
             }
             (None, Codec::Lz4) => {
-                grow(
-                    &mut self.scratch,
-                    lz4_flex::block::get_maximum_output_size(payload.len()),
-                );
+                grow(&mut self.scratch, lz4_flex::block::get_maximum_output_size(payload.len()));
                 lz4_flex::block::compress_into(payload, &mut self.scratch).map_err(|error| {
-                    EncodeError::Compress {
-                        codec: "lz4",
-                        reason: error.to_string(),
-                    }
+                    EncodeError::Compress { codec: "lz4", reason: error.to_string() }
                 })?
             }
             (None, _) => payload.len(),
@@ -125,10 +108,7 @@ fn grow(scratch: &mut Vec<u8>, len: usize) {
 }
 
 fn zstd_error(error: std::io::Error) -> EncodeError {
-    EncodeError::Compress {
-        codec: "zstd",
-        reason: error.to_string(),
-    }
+    EncodeError::Compress { codec: "zstd", reason: error.to_string() }
 }
 
 /// Decompresses payloads, reusing its working memory.
@@ -149,21 +129,14 @@ impl Decompressor {
         if codec == Codec::None {
             return Ok(payload);
         }
-        let failed = DecodeCause::Decompress {
-            codec: codec.as_str(),
-            expected: len as u64,
-        };
+        let failed = DecodeCause::Decompress { codec: codec.as_str(), expected: len as u64 };
         grow(&mut self.scratch, len);
         let plain = &mut self.scratch[..len];
         let done = match codec {
             Codec::Lz4 => lz4_flex::block::decompress_into(payload, plain).ok(),
             _ => unzstd(&mut self.zstd, payload, plain),
         };
-        if done == Some(len) {
-            Ok(plain)
-        } else {
-            Err(failed)
-        }
+        if done == Some(len) { Ok(plain) } else { Err(failed) }
     }
 }
 

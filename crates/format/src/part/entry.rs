@@ -32,12 +32,9 @@ pub struct Fragment {
 /// The fragments that a value of `len` bytes is cut into, as (fragment, its length).
 pub fn fragments(len: u32) -> impl Iterator<Item = (Fragment, usize)> {
     let step = FRAGMENT_BYTES as u32;
-    (0..len).step_by(FRAGMENT_BYTES).map(move |offset| {
-        (
-            Fragment { offset, total: len },
-            step.min(len - offset) as usize,
-        )
-    })
+    (0..len)
+        .step_by(FRAGMENT_BYTES)
+        .map(move |offset| (Fragment { offset, total: len }, step.min(len - offset) as usize))
 }
 
 /// One entry of a block. Borrows from it.
@@ -72,11 +69,7 @@ pub struct EntryIter<'a> {
 
 impl<'a> EntryIter<'a> {
     pub(super) fn new(payload: &'a [u8], count: u32) -> Self {
-        EntryIter {
-            rest: Cursor::new(payload, 0, WHAT),
-            left: count,
-            done: false,
-        }
+        EntryIter { rest: Cursor::new(payload, 0, WHAT), left: count, done: false }
     }
 
     #[inline]
@@ -88,12 +81,7 @@ impl<'a> EntryIter<'a> {
         let (key_len, value_len) = (u32_at(&head, 8) as usize, u32_at(&head, 12) as usize);
         let range = |field, value: usize, max: usize| {
             let (value, max) = (value as u64, max as u64);
-            start.error(DecodeCause::OutOfRange {
-                field,
-                value,
-                min: 0,
-                max,
-            })
+            start.error(DecodeCause::OutOfRange { field, value, min: 0, max })
         };
         if key_len > KEY_BYTES_MAX {
             return Err(range("key length", key_len, KEY_BYTES_MAX));
@@ -102,10 +90,7 @@ impl<'a> EntryIter<'a> {
             return Err(range("value length", value_len, FRAGMENT_BYTES));
         }
         let fragment = if flags == FLAG_FRAGMENT {
-            let fragment = Fragment {
-                offset: rest.u32()?,
-                total: rest.u32()?,
-            };
+            let fragment = Fragment { offset: rest.u32()?, total: rest.u32()? };
             let end = u64::from(fragment.offset) + value_len as u64;
             if fragment.total as usize > VALUE_BYTES_MAX || end > u64::from(fragment.total) {
                 let cause = DecodeCause::Inconsistent("fragment outside its value");
@@ -127,10 +112,7 @@ impl<'a> EntryIter<'a> {
             (FLAG_FRAGMENT, Some(fragment)) => Content::Fragment(fragment, value),
             _ => {
                 let value = u64::from(flags);
-                return Err(start.error(DecodeCause::Unknown {
-                    field: "entry flags",
-                    value,
-                }));
+                return Err(start.error(DecodeCause::Unknown { field: "entry flags", value }));
             }
         };
         Ok(Entry { key, tag, content })
@@ -189,11 +171,7 @@ impl FragmentJoiner {
             self.finish()?;
             return Ok(None);
         };
-        let KeyRef {
-            table,
-            generation,
-            key,
-        } = entry.key;
+        let KeyRef { table, generation, key } = entry.key;
         let value = (table, generation, entry.tag, fragment.total);
         match self.open {
             None => {
@@ -205,25 +183,15 @@ impl FragmentJoiner {
             Some(_) => return Err(DecodeCause::Inconsistent("a large value lacks fragments")),
         }
         if fragment.offset as usize != self.value.len() || bytes.is_empty() {
-            return Err(DecodeCause::Inconsistent(
-                "fragments of a large value out of order",
-            ));
+            return Err(DecodeCause::Inconsistent("fragments of a large value out of order"));
         }
         self.value.extend_from_slice(bytes);
         self.open = (self.value.len() < fragment.total as usize).then_some(value);
         if self.open.is_some() {
             return Ok(None);
         }
-        let key = KeyRef {
-            table,
-            generation,
-            key: &self.key,
-        };
-        Ok(Some(Joined {
-            key,
-            tag: entry.tag,
-            value: &self.value,
-        }))
+        let key = KeyRef { table, generation, key: &self.key };
+        Ok(Some(Joined { key, tag: entry.tag, value: &self.value }))
     }
 
     /// Checks that no value is incomplete.
@@ -233,9 +201,7 @@ impl FragmentJoiner {
     pub fn finish(&self) -> Result<(), DecodeCause> {
         match self.open {
             None => Ok(()),
-            Some(_) => Err(DecodeCause::Inconsistent(
-                "a large value lacks its last fragments",
-            )),
+            Some(_) => Err(DecodeCause::Inconsistent("a large value lacks its last fragments")),
         }
     }
 }

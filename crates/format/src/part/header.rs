@@ -41,12 +41,7 @@ impl PartHeader {
         params[20] = self.kind as u8;
         params[21] = self.partitions_log2;
         params[22] = self.codec as u8;
-        encode_header(
-            FileKind::CheckpointPart,
-            self.store,
-            self.created_ms,
-            &params,
-        )
+        encode_header(FileKind::CheckpointPart, self.store, self.created_ms, &params)
     }
 
     /// Decodes a header block: the first [`HEADER_BYTES`] of a part.
@@ -56,20 +51,13 @@ impl PartHeader {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let header = decode_header(bytes, FileKind::CheckpointPart, WHAT)?;
         let params = header.params;
-        let fail = |cause| DecodeError {
-            what: WHAT,
-            offset: 0,
-            cause,
-        };
+        let fail = |cause| DecodeError { what: WHAT, offset: 0, cause };
         let kind = match params[20] {
             1 => CheckpointKind::Full,
             2 => CheckpointKind::Partial,
             other => {
                 let value = u64::from(other);
-                return Err(fail(DecodeCause::Unknown {
-                    field: "checkpoint kind",
-                    value,
-                }));
+                return Err(fail(DecodeCause::Unknown { field: "checkpoint kind", value }));
             }
         };
         let partitions_log2 = params[21];
@@ -104,18 +92,9 @@ impl PartHeader {
         kind: CheckpointKind,
         part: u32,
     ) -> Result<(), DecodeError> {
-        let fail = |cause| {
-            Err(DecodeError {
-                what: WHAT,
-                offset: 0,
-                cause,
-            })
-        };
+        let fail = |cause| Err(DecodeError { what: WHAT, offset: 0, cause });
         if self.store != store {
-            return fail(DecodeCause::WrongStore {
-                found: self.store,
-                expected: store,
-            });
+            return fail(DecodeCause::WrongStore { found: self.store, expected: store });
         }
         let numbers = [
             ("epoch", self.epoch, epoch),
@@ -124,11 +103,7 @@ impl PartHeader {
         ];
         for (field, found, expected) in numbers {
             if found != expected {
-                return fail(DecodeCause::WrongFile {
-                    field,
-                    found,
-                    expected,
-                });
+                return fail(DecodeCause::WrongFile { field, found, expected });
             }
         }
         Ok(())
@@ -137,12 +112,7 @@ impl PartHeader {
     /// The seed of the checksums of its blocks. The time of creation is part of it, so
     /// that an abandoned attempt at the same checkpoint does not match.
     pub fn identity(&self) -> Identity {
-        let numbers = [
-            self.epoch,
-            self.kind as u64,
-            u64::from(self.part),
-            self.created_ms,
-        ];
+        let numbers = [self.epoch, self.kind as u64, u64::from(self.part), self.created_ms];
         Identity::new(FileKind::CheckpointPart, self.store, &numbers)
     }
 }

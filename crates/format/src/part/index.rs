@@ -94,17 +94,9 @@ impl IndexBuilder {
     /// # Panics
     /// If the blocks do not fill the file from its header to `offset`.
     pub fn finish(mut self, identity: Identity, offset: u64) -> (Vec<u8>, u32) {
-        self.entries
-            .sort_unstable_by_key(|entry| (entry.partition, entry.offset));
-        let covered: u64 = self
-            .entries
-            .iter()
-            .map(|entry| u64::from(entry.bytes))
-            .sum();
-        assert!(
-            HEADER_BYTES as u64 + covered == offset,
-            "blocks do not fill the part"
-        );
+        self.entries.sort_unstable_by_key(|entry| (entry.partition, entry.offset));
+        let covered: u64 = self.entries.iter().map(|entry| u64::from(entry.bytes)).sum();
+        assert!(HEADER_BYTES as u64 + covered == offset, "blocks do not fill the part");
         let used = FOOTER_HEAD_BYTES + self.entries.len() * ENTRY_BYTES + TRAILER_BYTES;
         let file_len = (offset + used as u64).next_multiple_of(FILE_ALIGN);
         let mut out = vec![0; (file_len - offset) as usize];
@@ -176,13 +168,7 @@ impl Trailer {
     /// No intact trailer, or one that does not fit the file's length.
     pub fn decode(identity: Identity, bytes: &[u8], file_bytes: u64) -> Result<Self, DecodeError> {
         let offset = file_bytes.saturating_sub(TRAILER_BYTES as u64);
-        let fail = |cause| {
-            Err(DecodeError {
-                what: WHAT_TRAILER,
-                offset,
-                cause,
-            })
-        };
+        let fail = |cause| Err(DecodeError { what: WHAT_TRAILER, offset, cause });
         let Some(trailer) = bytes.first_chunk::<TRAILER_BYTES>() else {
             let (needed, available) = (TRAILER_BYTES as u64, bytes.len() as u64);
             return fail(DecodeCause::Truncated { needed, available });
@@ -196,10 +182,7 @@ impl Trailer {
         if footer_offset < HEADER_BYTES as u64 || !fits {
             return fail(DecodeCause::Inconsistent("place of the footer"));
         }
-        Ok(Trailer {
-            footer_offset,
-            footer_bytes,
-        })
+        Ok(Trailer { footer_offset, footer_bytes })
     }
 }
 
@@ -223,11 +206,7 @@ impl PartIndex {
         partitions_log2: u8,
     ) -> Result<Self, DecodeError> {
         let offset = trailer.footer_offset;
-        let fail = |cause| DecodeError {
-            what: WHAT_FOOTER,
-            offset,
-            cause,
-        };
+        let fail = |cause| DecodeError { what: WHAT_FOOTER, offset, cause };
         let (needed, available) = (trailer.footer_bytes, bytes.len() as u64);
         if needed != available || bytes.len() < FOOTER_HEAD_BYTES {
             let needed = needed.max(FOOTER_HEAD_BYTES as u64);
@@ -236,27 +215,18 @@ impl PartIndex {
         let crc = check_crc(identity, bytes, offset, FOOTER_MAGIC, WHAT_FOOTER)?;
         let (count, room) = (u64_at(bytes, 8), &bytes[FOOTER_HEAD_BYTES..]);
         if count > (room.len() / ENTRY_BYTES) as u64 {
-            return Err(fail(DecodeCause::Inconsistent(
-                "footer does not hold its entries",
-            )));
+            return Err(fail(DecodeCause::Inconsistent("footer does not hold its entries")));
         }
         // At most what is there: `count` was just checked against it.
-        let entries: Vec<_> = room
-            .chunks_exact(ENTRY_BYTES)
-            .take(count as usize)
-            .map(BlockEntry::decode)
-            .collect();
+        let entries: Vec<_> =
+            room.chunks_exact(ENTRY_BYTES).take(count as usize).map(BlockEntry::decode).collect();
         let totals = PartTotals {
             values: u64_at(bytes, 16),
             tombstones: u64_at(bytes, 24),
             value_bytes: u64_at(bytes, 32),
             uncompressed_bytes: u64_at(bytes, 40),
         };
-        let index = PartIndex {
-            entries,
-            totals,
-            crc,
-        };
+        let index = PartIndex { entries, totals, crc };
         index.check(offset, partitions_log2).map_err(fail)?;
         Ok(index)
     }
@@ -273,16 +243,8 @@ impl PartIndex {
         let tail = &file[file.len().saturating_sub(TRAILER_BYTES)..];
         let trailer = Trailer::decode(identity, tail, file.len() as u64)?;
         // The trailer was checked against the file's length.
-        let (start, len) = (
-            trailer.footer_offset as usize,
-            trailer.footer_bytes as usize,
-        );
-        Self::decode(
-            identity,
-            &file[start..start + len],
-            &trailer,
-            partitions_log2,
-        )
+        let (start, len) = (trailer.footer_offset as usize, trailer.footer_bytes as usize);
+        Self::decode(identity, &file[start..start + len], &trailer, partitions_log2)
     }
 
     fn check(&self, end: u64, partitions_log2: u8) -> Result<(), DecodeCause> {
@@ -292,10 +254,7 @@ impl PartIndex {
         for entry in &self.entries {
             totals.add(entry);
             covered += u64::from(entry.bytes);
-            let inside = entry
-                .offset
-                .checked_add(entry.bytes.into())
-                .is_some_and(|e| e <= end);
+            let inside = entry.offset.checked_add(entry.bytes.into()).is_some_and(|e| e <= end);
             if entry.offset < HEADER_BYTES as u64
                 || (entry.bytes as usize) < BLOCK_HEADER_BYTES
                 || entry.partition >= partitions
@@ -309,9 +268,7 @@ impl PartIndex {
             .windows(2)
             .all(|pair| (pair[0].partition, pair[0].offset) < (pair[1].partition, pair[1].offset));
         if !sorted || covered != end || totals != self.totals {
-            return Err(DecodeCause::Inconsistent(
-                "index entries do not add up to the part",
-            ));
+            return Err(DecodeCause::Inconsistent("index entries do not add up to the part"));
         }
         Ok(())
     }
@@ -327,9 +284,7 @@ impl PartIndex {
     }
 
     fn range(&self, partition: u32) -> Range<usize> {
-        let start = self
-            .entries
-            .partition_point(|entry| entry.partition < partition);
+        let start = self.entries.partition_point(|entry| entry.partition < partition);
         let rest = &self.entries[start..];
         start..start + rest.partition_point(|entry| entry.partition == partition)
     }
@@ -355,19 +310,10 @@ fn check_crc(
 ) -> Result<u32, DecodeError> {
     let found = u32_at(bytes, 0);
     if found != magic {
-        let cause = DecodeCause::BadMagic {
-            found: u64::from(found),
-        };
-        return Err(DecodeError {
-            what,
-            offset,
-            cause,
-        });
+        let cause = DecodeCause::BadMagic { found: u64::from(found) };
+        return Err(DecodeError { what, offset, cause });
     }
-    let (stored, computed) = (
-        u32_at(bytes, 4),
-        identity.checksum(offset, &bytes[CRC_FROM..]),
-    );
+    let (stored, computed) = (u32_at(bytes, 4), identity.checksum(offset, &bytes[CRC_FROM..]));
     if stored != computed {
         return Err(DecodeError {
             what,

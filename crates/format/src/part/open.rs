@@ -66,12 +66,7 @@ impl BlockHeader {
         ] {
             let value = u64::from(value);
             if value > max {
-                return Err(DecodeCause::OutOfRange {
-                    field,
-                    value,
-                    min: 0,
-                    max,
-                });
+                return Err(DecodeCause::OutOfRange { field, value, min: 0, max });
             }
         }
         let special = u64::from(self.tombstones) + u64::from(self.continuations);
@@ -95,19 +90,14 @@ pub struct BlockReader {
 
 impl std::fmt::Debug for BlockReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BlockReader")
-            .field("identity", &self.identity)
-            .finish_non_exhaustive()
+        f.debug_struct("BlockReader").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
 impl BlockReader {
     /// A reader of the part with that identity ([`PartHeader::identity`](super::PartHeader::identity)).
     pub fn new(identity: Identity) -> Self {
-        BlockReader {
-            identity,
-            decompressor: Decompressor::default(),
-        }
+        BlockReader { identity, decompressor: Decompressor::default() }
     }
 
     /// Turns to another part.
@@ -131,11 +121,7 @@ impl BlockReader {
     /// Anything but an intact block of this part at this place.
     pub fn open<'a>(&'a mut self, bytes: &'a [u8], offset: u64) -> Result<Block<'a>, DecodeError> {
         let header = self.header(bytes, offset)?;
-        let fail = |cause| DecodeError {
-            what: WHAT,
-            offset,
-            cause,
-        };
+        let fail = |cause| DecodeError { what: WHAT, offset, cause };
         let end = BLOCK_HEADER_BYTES + header.payload_len as usize;
         let Some(stored) = bytes.get(BLOCK_HEADER_BYTES..end) else {
             let (needed, available) = (end as u64, bytes.len() as u64);
@@ -143,10 +129,7 @@ impl BlockReader {
         };
         let (expected, computed) = (header.payload_crc, crc32c::crc32c(stored));
         if expected != computed {
-            return Err(fail(DecodeCause::Checksum {
-                stored: expected,
-                computed,
-            }));
+            return Err(fail(DecodeCause::Checksum { stored: expected, computed }));
         }
         let codec = Codec::from_code(header.codec).map_err(fail)?;
         let payload = self
@@ -168,35 +151,22 @@ impl BlockReader {
         if bytes.len() >= BLOCK_HEADER_BYTES {
             let computed = u32_at(bytes, at::HEADER_CRC);
             if u32_at(bytes, at::MAGIC) == BLOCK_MAGIC && computed != entry.header_crc {
-                let cause = DecodeCause::Checksum {
-                    stored: entry.header_crc,
-                    computed,
-                };
-                return Err(DecodeError {
-                    what: WHAT,
-                    offset: entry.offset,
-                    cause,
-                });
+                let cause = DecodeCause::Checksum { stored: entry.header_crc, computed };
+                return Err(DecodeError { what: WHAT, offset: entry.offset, cause });
             }
         }
         self.open(bytes, entry.offset)
     }
 
     fn header(&self, bytes: &[u8], offset: u64) -> Result<BlockHeader, DecodeError> {
-        let fail = |cause| DecodeError {
-            what: WHAT,
-            offset,
-            cause,
-        };
+        let fail = |cause| DecodeError { what: WHAT, offset, cause };
         let Some(header) = bytes.first_chunk::<BLOCK_HEADER_BYTES>() else {
             let (needed, available) = (BLOCK_HEADER_BYTES as u64, bytes.len() as u64);
             return Err(fail(DecodeCause::Truncated { needed, available }));
         };
         let magic = u32_at(header, at::MAGIC);
         if magic != BLOCK_MAGIC {
-            return Err(fail(DecodeCause::BadMagic {
-                found: u64::from(magic),
-            }));
+            return Err(fail(DecodeCause::BadMagic { found: u64::from(magic) }));
         }
         let stored = u32_at(header, at::HEADER_CRC);
         let computed = self.identity.checksum(offset, &header[HEADER_CRC_FROM..]);

@@ -54,18 +54,8 @@ fn transactions() -> [Vec<Transaction>; 3] {
         key: vec![b'k'; 300],
         ranges: vec![(70_000, b"wide".into())],
     };
-    let delete = Op::Delete {
-        table: 0,
-        generation: 4,
-        key: b"".into(),
-    };
-    let deps = vec![
-        LogGsn { log: 0, gsn: 4998 },
-        LogGsn {
-            log: 254,
-            gsn: (1 << 52) - 1,
-        },
-    ];
+    let delete = Op::Delete { table: 0, generation: 4, key: b"".into() };
+    let deps = vec![LogGsn { log: 0, gsn: 4998 }, LogGsn { log: 254, gsn: (1 << 52) - 1 }];
     [
         vec![
             (5000, 9, vec![], vec![put(b"a", b"1"), put(b"b", b"2")]),
@@ -84,24 +74,12 @@ fn segment() -> Vec<u8> {
         for (gsn, epoch, deps, ops) in &records {
             let mut body = Vec::new();
             encode_ops(&mut body, ops);
-            let head = RecordHead {
-                gsn: *gsn,
-                epoch: *epoch,
-                deps,
-            };
-            builder
-                .append(head, RecordKind::Writes, &body)
-                .expect("legal");
+            let head = RecordHead { gsn: *gsn, epoch: *epoch, deps };
+            builder.append(head, RecordKind::Writes, &body).expect("legal");
         }
         if n == 1 {
-            let head = RecordHead {
-                gsn: 5005,
-                epoch: 9,
-                deps: &[],
-            };
-            builder
-                .append(head, RecordKind::Command, b"call me")
-                .expect("legal");
+            let head = RecordHead { gsn: 5005, epoch: 9, deps: &[] };
+            builder.append(head, RecordKind::Command, b"call me").expect("legal");
         }
         let place = BatchPlace {
             segment: &header,
@@ -151,14 +129,9 @@ fn segment_decodes() {
     assert_eq!(header, segment_header());
     let mut reader = BatchReader::new(&header, SEGMENT.1);
     for (n, expected) in (0..).zip(transactions()) {
-        let Step::Batch(batch) = reader.next_batch() else {
-            panic!("batch {n}")
-        };
+        let Step::Batch(batch) = reader.next_batch() else { panic!("batch {n}") };
         assert_eq!((batch.number(), batch.flushed_below()), (100 + n, 100 + n));
-        let records: Vec<_> = batch
-            .records()
-            .map(|record| record.expect("valid"))
-            .collect();
+        let records: Vec<_> = batch.records().map(|record| record.expect("valid")).collect();
         for (record, (gsn, epoch, deps, ops)) in records.iter().zip(&expected) {
             assert_eq!((record.gsn, record.epoch), (*gsn, *epoch));
             assert_eq!(&record.deps().collect::<Vec<_>>(), deps);
@@ -166,10 +139,7 @@ fn segment_decodes() {
         }
         if n == 1 {
             let command = records.last().expect("two records");
-            assert_eq!(
-                (command.kind, command.body),
-                (RecordKind::Command, &b"call me"[..])
-            );
+            assert_eq!((command.kind, command.body), (RecordKind::Command, &b"call me"[..]));
         }
     }
     assert!(matches!(reader.next_batch(), Step::End(_)));
@@ -182,16 +152,10 @@ fn broken_segments_are_told_apart() {
         let (gsns, end) = read(&header, bytes);
         (gsns, classify_tail(&header, bytes, 0, &end))
     };
-    assert_eq!(
-        tail(SEGMENT_TORN.1),
-        (vec![5000, 5003, 5004, 5005], Tail::End)
-    );
+    assert_eq!(tail(SEGMENT_TORN.1), (vec![5000, 5003, 5004, 5005], Tail::End));
     let (gsns, damaged) = tail(SEGMENT_DAMAGED.1);
     assert_eq!(gsns, [5000, 5003]);
-    assert!(
-        matches!(damaged, Tail::Damaged(Some(later)) if later.number == 102),
-        "{damaged:?}"
-    );
+    assert!(matches!(damaged, Tail::Damaged(Some(later)) if later.number == 102), "{damaged:?}");
 
     let recycled = SegmentHeader::decode(SEGMENT_RECYCLED.1).expect("header");
     assert_eq!(recycled.incarnation, 3);
@@ -202,11 +166,9 @@ fn broken_segments_are_told_apart() {
 
 #[test]
 fn parts_decode() {
-    for (codec, fixture) in [
-        (Codec::None, PART_NONE),
-        (Codec::Lz4, PART_LZ4),
-        (Codec::Zstd, PART_ZSTD),
-    ] {
+    for (codec, fixture) in
+        [(Codec::None, PART_NONE), (Codec::Lz4, PART_LZ4), (Codec::Zstd, PART_ZSTD)]
+    {
         assert_eq!(PartHeader::decode(fixture.1), Ok(part_header(codec)));
         assert_eq!(read_part(fixture.1), Ok(rows()), "{}", fixture.0);
     }
@@ -215,14 +177,8 @@ fn parts_decode() {
 #[test]
 fn broken_parts_are_refused() {
     for (fixture, message) in [
-        (
-            PART_FLIPPED,
-            "checkpoint block at byte 4096: checksum mismatch",
-        ),
-        (
-            PART_SWAPPED,
-            "checkpoint block at byte 4096: checksum mismatch",
-        ),
+        (PART_FLIPPED, "checkpoint block at byte 4096: checksum mismatch"),
+        (PART_SWAPPED, "checkpoint block at byte 4096: checksum mismatch"),
         (PART_CUT, "checkpoint part trailer at byte 4064: bad magic"),
     ] {
         let error = read_part(fixture.1).expect_err(fixture.0).to_string();
@@ -234,10 +190,7 @@ fn broken_parts_are_refused() {
 fn manifests_decode_or_say_why_not() {
     assert_eq!(Manifest::decode(MANIFEST.1), Ok(manifest::manifest()));
     let error = Manifest::decode(MANIFEST_EDITED.1);
-    assert!(
-        matches!(error, Err(ManifestError::Checksum { .. })),
-        "{error:?}"
-    );
+    assert!(matches!(error, Err(ManifestError::Checksum { .. })), "{error:?}");
     let error = Manifest::decode(MANIFEST_NEWER.1);
     assert_eq!(error, Err(ManifestError::UnknownVersion { found: 2 }));
 }
@@ -250,11 +203,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
     let mut damaged = segment.clone();
     damaged[4096 + 300] ^= 4;
     let mut recycled = segment.clone();
-    let header = SegmentHeader {
-        incarnation: 3,
-        first_gsn: 9000,
-        ..segment_header()
-    };
+    let header = SegmentHeader { incarnation: 3, first_gsn: 9000, ..segment_header() };
     recycled[..4096].copy_from_slice(&header.encode());
     let mut newer = segment.clone();
     newer[8] = 2;
@@ -283,10 +232,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         (PART_CUT.0, plain[..4096].to_vec()),
         (MANIFEST.0, document),
         (MANIFEST_EDITED.0, text.replacen("calc", "cola", 1).into()),
-        (
-            MANIFEST_NEWER.0,
-            text.replacen("manifest 1 ", "manifest 2 ", 1).into(),
-        ),
+        (MANIFEST_NEWER.0, text.replacen("manifest 1 ", "manifest 2 ", 1).into()),
     ]
 }
 
@@ -294,33 +240,13 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
 /// may change their output from release to release: those parts need only decode.)
 #[test]
 fn encoders_still_write_the_same_bytes() {
-    let kept = [
-        SEGMENT,
-        SEGMENT_TORN,
-        SEGMENT_DAMAGED,
-        SEGMENT_RECYCLED,
-        SEGMENT_NEWER,
-        PART_NONE,
-    ]
-    .into_iter()
-    .chain([
-        PART_FLIPPED,
-        PART_SWAPPED,
-        PART_CUT,
-        MANIFEST,
-        MANIFEST_EDITED,
-        MANIFEST_NEWER,
-    ]);
+    let kept = [SEGMENT, SEGMENT_TORN, SEGMENT_DAMAGED, SEGMENT_RECYCLED, SEGMENT_NEWER, PART_NONE]
+        .into_iter()
+        .chain([PART_FLIPPED, PART_SWAPPED, PART_CUT, MANIFEST, MANIFEST_EDITED, MANIFEST_NEWER]);
     let written = all();
     for (name, bytes) in kept {
-        let (_, today) = written
-            .iter()
-            .find(|(n, _)| *n == name)
-            .expect("in the list");
-        assert!(
-            today == bytes,
-            "{name} differs: the format changed without a new version"
-        );
+        let (_, today) = written.iter().find(|(n, _)| *n == name).expect("in the list");
+        assert!(today == bytes, "{name} differs: the format changed without a new version");
     }
 }
 

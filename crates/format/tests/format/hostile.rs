@@ -19,11 +19,7 @@ use crate::common::{Op, batch, segment_header};
 
 /// Runs `round` with one seed after the other.
 fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
     let deadline = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now() + seconds);
     let mut seed = first;
@@ -37,10 +33,7 @@ fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
 }
 
 /// Seconds of a clock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this crate knows no clock; only this loop does"
-)]
+#[expect(clippy::disallowed_methods, reason = "this crate knows no clock; only this loop does")]
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |duration| duration.as_secs())
@@ -94,10 +87,7 @@ fn sample_segment(stream: &mut Stream) -> (SegmentHeader, Vec<u8>) {
         let records: Vec<_> = (0..1 + stream.below(3))
             .map(|_| {
                 gsn += 1 + stream.next() % 9;
-                let deps = vec![stillpoint_format::LogGsn {
-                    log: stream.next() as u8 % 9,
-                    gsn: 7,
-                }];
+                let deps = vec![stillpoint_format::LogGsn { log: stream.next() as u8 % 9, gsn: 7 }];
                 (gsn, 5 + stream.next() % 2, deps, sample_ops(stream))
             })
             .collect();
@@ -114,27 +104,12 @@ fn sample_ops(stream: &mut Stream) -> Vec<Op> {
         .map(|_| {
             let key = vec![stream.next() as u8; [3, 8, 300][stream.below(3)]];
             match stream.below(3) {
-                0 => Op::Put {
-                    table,
-                    generation,
-                    key,
-                    tag: 1,
-                    value: vec![7; stream.below(40)],
-                },
-                1 => Op::Delete {
-                    table,
-                    generation,
-                    key,
-                },
+                0 => Op::Put { table, generation, key, tag: 1, value: vec![7; stream.below(40)] },
+                1 => Op::Delete { table, generation, key },
                 _ => {
                     let offset = [4, 100_000][stream.below(2)];
                     let ranges = vec![(offset, vec![9; 8]), (0, vec![])];
-                    Op::Patch {
-                        table,
-                        generation,
-                        key,
-                        ranges,
-                    }
+                    Op::Patch { table, generation, key, ranges }
                 }
             }
         })
@@ -184,10 +159,7 @@ fn forged_batches_never_panic() {
         segment.extend_from_slice(&forged);
         reached += read_segment(&header, &segment);
     });
-    assert!(
-        reached > 10_000,
-        "only {reached} writes were decoded: the forgery is clumsy"
-    );
+    assert!(reached > 10_000, "only {reached} writes were decoded: the forgery is clumsy");
 }
 
 fn sample_part(stream: &mut Stream) -> Vec<u8> {
@@ -208,16 +180,11 @@ fn mutated_parts_are_refused() {
         let mut mutated = file.clone();
         mutate(stream, &mut mutated);
         let read = read_part(&mutated);
-        assert!(
-            mutated == file || read.is_err(),
-            "a changed part was accepted"
-        );
+        assert!(mutated == file || read.is_err(), "a changed part was accepted");
         // Every piece by itself, too.
         let identity = part_header(Codec::None).identity();
         let at = stream.below(mutated.len() + 1);
-        let _ = BlockReader::new(identity)
-            .open(&mutated[at..], at as u64)
-            .map(|_| ());
+        let _ = BlockReader::new(identity).open(&mutated[at..], at as u64).map(|_| ());
         let _ = PartIndex::of_file(identity, &mutated[at..], 4);
     });
 }
@@ -256,25 +223,17 @@ fn forged_blocks_never_panic() {
             reached += block.entries().filter(Result::is_ok).count();
         }
     });
-    assert!(
-        reached > 10_000,
-        "only {reached} entries were decoded: the forgery is clumsy"
-    );
+    assert!(reached > 10_000, "only {reached} entries were decoded: the forgery is clumsy");
 }
 
 #[test]
 fn mutated_manifests_are_refused() {
-    let original = crate::common::manifest::manifest()
-        .encode()
-        .expect("consistent");
+    let original = crate::common::manifest::manifest().encode().expect("consistent");
     run(20_000, |stream| {
         let mut bytes = original.clone();
         mutate(stream, &mut bytes);
         let decoded = Manifest::decode(&bytes);
-        assert!(
-            bytes == original || decoded.is_err(),
-            "a changed manifest was accepted"
-        );
+        assert!(bytes == original || decoded.is_err(), "a changed manifest was accepted");
     });
 }
 
@@ -282,14 +241,8 @@ fn mutated_manifests_are_refused() {
 /// it is written and read again.
 #[test]
 fn forged_manifests_never_panic() {
-    let original = crate::common::manifest::manifest()
-        .encode()
-        .expect("consistent");
-    let start = original
-        .iter()
-        .position(|&byte| byte == b'\n')
-        .expect("first line")
-        + 1;
+    let original = crate::common::manifest::manifest().encode().expect("consistent");
+    let start = original.iter().position(|&byte| byte == b'\n').expect("first line") + 1;
     let mut accepted = 0;
     run(20_000, |stream| {
         let mut document = original[start..].to_vec();
@@ -301,10 +254,7 @@ fn forged_manifests_never_panic() {
         let again = manifest.encode().expect("was validated");
         assert_eq!(Manifest::decode(&again), Ok(manifest));
     });
-    assert!(
-        accepted > 100,
-        "only {accepted} documents were accepted: the forgery is clumsy"
-    );
+    assert!(accepted > 100, "only {accepted} documents were accepted: the forgery is clumsy");
 }
 
 proptest! {

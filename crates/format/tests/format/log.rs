@@ -38,14 +38,7 @@ fn segment_of(header: &SegmentHeader, count: u64, unflushed: u64, align: usize) 
         let records = [(header.first_gsn + n, 7, vec![], vec![body])];
         let number = header.first_batch + n;
         let flushed_below = number.saturating_sub(unflushed);
-        let bytes = batch(
-            header,
-            segment.len() as u64,
-            number,
-            flushed_below,
-            align,
-            &records,
-        );
+        let bytes = batch(header, segment.len() as u64, number, flushed_below, align, &records);
         segment.extend_from_slice(&bytes);
     }
     segment
@@ -57,37 +50,15 @@ fn segment_header_round_trip_and_expectations() {
     let block = header.encode();
     assert_eq!(SegmentHeader::decode(&block), Ok(header));
     assert_eq!(
-        header.expect(
-            header.store,
-            header.incarnation,
-            header.log,
-            header.first_gsn
-        ),
+        header.expect(header.store, header.incarnation, header.log, header.first_gsn),
         Ok(())
     );
-    let error = header.expect(
-        header.store,
-        header.incarnation + 1,
-        header.log,
-        header.first_gsn,
-    );
+    let error = header.expect(header.store, header.incarnation + 1, header.log, header.first_gsn);
     let error = error.expect_err("another incarnation");
-    assert!(
-        matches!(
-            error.cause,
-            DecodeCause::WrongFile {
-                field: "incarnation",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error.cause, DecodeCause::WrongFile { field: "incarnation", .. }), "{error}");
     let other = stillpoint_format::ident::StoreId([1; 16]);
     let error = header.expect(other, header.incarnation, header.log, header.first_gsn);
-    assert!(matches!(
-        error.expect_err("another store").cause,
-        DecodeCause::WrongStore { .. }
-    ));
+    assert!(matches!(error.expect_err("another store").cause, DecodeCause::WrongStore { .. }));
 }
 
 #[test]
@@ -170,35 +141,11 @@ fn wide_keys_values_and_ranges_round_trip() {
             tag: 1,
             value: long_value.clone(),
         },
-        Op::Delete {
-            table: 9,
-            generation: 1,
-            key: long_key[..256].into(),
-        },
-        Op::Patch {
-            table: 9,
-            generation: 2,
-            key: b"".into(),
-            ranges: vec![(70_000, b"x".into())],
-        },
-        Op::Patch {
-            table: 9,
-            generation: 2,
-            key: b"k".into(),
-            ranges: vec![(0, long_value)],
-        },
-        Op::Patch {
-            table: 0,
-            generation: 0,
-            key: b"k".into(),
-            ranges: vec![(5, vec![]); 300],
-        },
-        Op::Patch {
-            table: 0,
-            generation: 0,
-            key: b"k".into(),
-            ranges: vec![],
-        },
+        Op::Delete { table: 9, generation: 1, key: long_key[..256].into() },
+        Op::Patch { table: 9, generation: 2, key: b"".into(), ranges: vec![(70_000, b"x".into())] },
+        Op::Patch { table: 9, generation: 2, key: b"k".into(), ranges: vec![(0, long_value)] },
+        Op::Patch { table: 0, generation: 0, key: b"k".into(), ranges: vec![(5, vec![]); 300] },
+        Op::Patch { table: 0, generation: 0, key: b"k".into(), ranges: vec![] },
         Op::Put {
             table: u16::MAX,
             generation: u32::MAX,
@@ -208,21 +155,10 @@ fn wide_keys_values_and_ranges_round_trip() {
         },
     ];
     let header = segment_header();
-    let bytes = batch(
-        &header,
-        4096,
-        100,
-        0,
-        8,
-        &[(header.first_gsn, 1, vec![], ops.clone())],
-    );
+    let bytes = batch(&header, 4096, 100, 0, 8, &[(header.first_gsn, 1, vec![], ops.clone())]);
     let segment = [header.encode().to_vec(), bytes].concat();
     let (batches, _) = read_all(&header, &segment);
-    let record = batches[0]
-        .records()
-        .next()
-        .expect("one record")
-        .expect("valid");
+    let record = batches[0].records().next().expect("one record").expect("valid");
     assert_eq!(writes_of(&record), ops);
 }
 
@@ -230,14 +166,9 @@ fn wide_keys_values_and_ranges_round_trip() {
 fn a_small_patch_takes_23_bytes() {
     let mut body = Vec::new();
     let mut writes = WritesEncoder::new(&mut body);
-    let range = [PatchRange {
-        offset: 8,
-        bytes: &[0; 8],
-    }];
+    let range = [PatchRange { offset: 8, bytes: &[0; 8] }];
     for key in 0u64..10 {
-        writes
-            .patch(1, 1, &key.to_le_bytes(), &range)
-            .expect("legal");
+        writes.patch(1, 1, &key.to_le_bytes(), &range).expect("legal");
     }
     assert_eq!(body.len(), 10 * 23 + 6);
 }
@@ -248,59 +179,27 @@ fn encoder_refuses_what_the_format_cannot_hold() {
     let mut writes = WritesEncoder::new(&mut body);
     let long_key = vec![0; KEY_BYTES_MAX + 1];
     let bytes = KEY_BYTES_MAX + 1;
-    assert_eq!(
-        writes.delete(0, 0, &long_key),
-        Err(EncodeError::KeyTooLong { bytes })
-    );
-    assert_eq!(
-        writes.put(0, 0, &long_key, 0, b""),
-        Err(EncodeError::KeyTooLong { bytes })
-    );
-    let range = PatchRange {
-        offset: VALUE_BYTES_MAX as u32,
-        bytes: b"x",
-    };
+    assert_eq!(writes.delete(0, 0, &long_key), Err(EncodeError::KeyTooLong { bytes }));
+    assert_eq!(writes.put(0, 0, &long_key, 0, b""), Err(EncodeError::KeyTooLong { bytes }));
+    let range = PatchRange { offset: VALUE_BYTES_MAX as u32, bytes: b"x" };
     let bytes = VALUE_BYTES_MAX + 1;
-    assert_eq!(
-        writes.patch(0, 0, b"k", &[range]),
-        Err(EncodeError::ValueTooLong { bytes })
-    );
+    assert_eq!(writes.patch(0, 0, b"k", &[range]), Err(EncodeError::ValueTooLong { bytes }));
     assert_eq!(body, b"before");
 
     let mut batch = BatchBuilder::default();
-    let head = |gsn, epoch| RecordHead {
-        gsn,
-        epoch,
-        deps: &[],
-    };
+    let head = |gsn, epoch| RecordHead { gsn, epoch, deps: &[] };
     let mut append = |head| batch.append(head, RecordKind::Command, b"call");
-    assert_eq!(
-        append(head(0, 5)),
-        Err(EncodeError::GsnOrder { gsn: 0, last: 0 })
-    );
+    assert_eq!(append(head(0, 5)), Err(EncodeError::GsnOrder { gsn: 0, last: 0 }));
     assert_eq!(append(head(9, 50_000)), Ok(()));
-    assert_eq!(
-        append(head(9, 50_000)),
-        Err(EncodeError::GsnOrder { gsn: 9, last: 9 })
-    );
+    assert_eq!(append(head(9, 50_000)), Err(EncodeError::GsnOrder { gsn: 9, last: 9 }));
     let gsn = GSN_MAX + 1;
-    assert_eq!(
-        append(head(gsn, 50_000)),
-        Err(EncodeError::GsnOrder { gsn, last: 9 })
-    );
+    assert_eq!(append(head(gsn, 50_000)), Err(EncodeError::GsnOrder { gsn, last: 9 }));
     let (epoch, base) = (50_000 - 32_769, 50_000);
-    assert_eq!(
-        append(head(10, epoch)),
-        Err(EncodeError::EpochSpan { epoch, base })
-    );
+    assert_eq!(append(head(10, epoch)), Err(EncodeError::EpochSpan { epoch, base }));
     assert_eq!(append(head(10, epoch + 1)), Ok(()));
     assert_eq!(append(head(11, 50_000 + 32_767)), Ok(()));
     let deps = [LogGsn { log: 255, gsn: 1 }];
-    let error = append(RecordHead {
-        gsn: 12,
-        epoch: base,
-        deps: &deps,
-    });
+    let error = append(RecordHead { gsn: 12, epoch: base, deps: &deps });
     assert_eq!(error, Err(EncodeError::Dependency { log: 255, gsn: 1 }));
     assert_eq!((batch.record_count(), batch.last_gsn()), (3, Some(11)));
 }
@@ -309,45 +208,26 @@ fn encoder_refuses_what_the_format_cannot_hold() {
 fn a_failed_append_leaves_no_trace() {
     let header = segment_header();
     let mut builder = BatchBuilder::with_capacity(0);
-    let head = |gsn| RecordHead {
-        gsn,
-        epoch: 1,
-        deps: &[LogGsn { log: 3, gsn: 8 }],
-    };
+    let head = |gsn| RecordHead { gsn, epoch: 1, deps: &[LogGsn { log: 3, gsn: 8 }] };
     let gsn = header.first_gsn;
-    builder
-        .append(head(gsn), RecordKind::Command, b"one")
-        .expect("legal");
+    builder.append(head(gsn), RecordKind::Command, b"one").expect("legal");
     let failed = builder.append_with(head(gsn + 1), RecordKind::Writes, |body| {
         let mut writes = WritesEncoder::new(body);
         writes.put(1, 1, b"key", 0, b"value")?;
         writes.delete(1, 1, &[0; KEY_BYTES_MAX + 1])
     });
-    assert_eq!(
-        failed,
-        Err(EncodeError::KeyTooLong {
-            bytes: KEY_BYTES_MAX + 1
-        })
-    );
+    assert_eq!(failed, Err(EncodeError::KeyTooLong { bytes: KEY_BYTES_MAX + 1 }));
     builder
         .append_with(head(gsn + 1), RecordKind::Command, |body| {
             body.extend_from_slice(b"two");
             Ok(())
         })
         .expect("legal");
-    let place = BatchPlace {
-        segment: &header,
-        offset: 4096,
-        number: 100,
-        flushed_below: 0,
-        align: 8,
-    };
+    let place =
+        BatchPlace { segment: &header, offset: 4096, number: 100, flushed_below: 0, align: 8 };
     let segment = [&header.encode()[..], builder.seal(&place)].concat();
     let (batches, _) = read_all(&header, &segment);
-    let bodies: Vec<_> = batches[0]
-        .records()
-        .map(|record| record.expect("valid").body)
-        .collect();
+    let bodies: Vec<_> = batches[0].records().map(|record| record.expect("valid").body).collect();
     assert_eq!(bodies, [b"one", b"two"]);
     builder.clear();
     assert!(builder.is_empty() && builder.deps().next().is_none());
@@ -359,14 +239,8 @@ fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
     let mut builder = BatchBuilder::with_capacity(8192);
     for round in 0..20 {
         let body = vec![round as u8; round * 30_000];
-        let head = RecordHead {
-            gsn: header.first_gsn,
-            epoch: 1,
-            deps: &[],
-        };
-        builder
-            .append(head, RecordKind::Command, &body)
-            .expect("legal");
+        let head = RecordHead { gsn: header.first_gsn, epoch: 1, deps: &[] };
+        builder.append(head, RecordKind::Command, &body).expect("legal");
         let before = builder.bytes();
         let place = BatchPlace {
             segment: &header,
@@ -383,9 +257,7 @@ fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
         let segment = [&header.encode()[..], sealed].concat();
         assert_eq!(read_all(&header, &segment).0.len(), 1);
         builder.clear();
-        builder
-            .append(head, RecordKind::Command, b"small")
-            .expect("legal");
+        builder.append(head, RecordKind::Command, b"small").expect("legal");
         let sealed = builder.seal(&place);
         assert!(sealed.as_ptr().addr().is_multiple_of(4096), "round {round}");
         builder.clear();
@@ -399,37 +271,22 @@ fn preallocated_zeros_end_a_segment() {
     let len = segment.len() as u64;
     segment.resize(1 << 16, 0);
     let (batches, end) = read_all(&header, &segment);
-    assert_eq!(
-        (batches.len(), end.offset, &end.cause),
-        (3, len, &EndCause::Zero)
-    );
+    assert_eq!((batches.len(), end.offset, &end.cause), (3, len, &EndCause::Zero));
     assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::End);
 }
 
 #[test]
 fn a_recycled_segment_never_shows_its_older_batches() {
     let old = segment_header();
-    for (incarnation, log, first_gsn, first_batch) in [
-        (3, 4, 5000, 100),
-        (2, 5, 5000, 100),
-        (2, 4, 5001, 100),
-        (2, 4, 5000, 99),
-    ] {
-        let new = SegmentHeader {
-            incarnation,
-            log,
-            first_gsn,
-            first_batch,
-            ..old
-        };
+    for (incarnation, log, first_gsn, first_batch) in
+        [(3, 4, 5000, 100), (2, 5, 5000, 100), (2, 4, 5001, 100), (2, 4, 5000, 99)]
+    {
+        let new = SegmentHeader { incarnation, log, first_gsn, first_batch, ..old };
         let mut segment = segment_of(&old, 9, 0, 8);
         segment[..HEADER_BYTES].copy_from_slice(&new.encode());
         let (batches, end) = read_all(&new, &segment);
         assert!(batches.is_empty(), "{new:?}");
-        assert!(
-            matches!(end.cause, EndCause::HeaderChecksum { .. }),
-            "{end}"
-        );
+        assert!(matches!(end.cause, EndCause::HeaderChecksum { .. }), "{end}");
         assert_eq!(classify_tail(&new, &segment, 0, &end), Tail::End);
     }
 }
@@ -467,10 +324,7 @@ fn every_bit_flip_is_detected() {
         // The batch after the hit one proves that the hit one was flushed.
         let damaged =
             matches!(tail, Tail::Damaged(Some(later)) if later.number == 101 + hit as u64);
-        assert!(
-            if hit < 3 { damaged } else { tail == Tail::End },
-            "bit {bit}: {tail:?}"
-        );
+        assert!(if hit < 3 { damaged } else { tail == Tail::End }, "bit {bit}: {tail:?}");
     }
 }
 
@@ -484,19 +338,13 @@ fn writes_that_overtook_each_other_are_not_damage() {
     assert_eq!((batches.len(), &end.cause), (1, &EndCause::Zero));
     // Batch 102 was written while 100 and 101 were in flight; 103 while 101 and 102 were.
     let tail = classify_tail(&header, &segment, 0, &end);
-    assert!(
-        matches!(tail, Tail::OutOfOrder(later) if later.number == 102),
-        "{tail:?}"
-    );
+    assert!(matches!(tail, Tail::OutOfOrder(later) if later.number == 102), "{tail:?}");
 
     let mut segment = segment_of(&header, 5, 2, 8);
     segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
     let (_, end) = read_all(&header, &segment);
     let tail = classify_tail(&header, &segment, 0, &end);
-    assert!(
-        matches!(tail, Tail::Damaged(Some(later)) if later.number == 104),
-        "{tail:?}"
-    );
+    assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 104), "{tail:?}");
 }
 
 /// The proof may come from the batch directly behind one that proves nothing.
@@ -515,24 +363,15 @@ fn the_scan_looks_at_every_later_batch() {
     let (batches, end) = read_all(&header, &segment);
     assert!(batches.is_empty());
     let tail = classify_tail(&header, &segment, 0, &end);
-    assert!(
-        matches!(tail, Tail::Damaged(Some(later)) if later.number == 103),
-        "{tail:?}"
-    );
+    assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
     // With 100 intact, 101 is missing: 103 covers it. Without 103 nothing does.
     segment[HEADER_BYTES + 70] ^= 1;
     let (batches, end) = read_all(&header, &segment);
     assert_eq!((batches.len(), end.next_number), (1, 101));
     let tail = classify_tail(&header, &segment, 0, &end);
-    assert!(
-        matches!(tail, Tail::Damaged(Some(later)) if later.number == 103),
-        "{tail:?}"
-    );
+    assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
     let tail = classify_tail(&header, &segment[..segment.len() - 8], 0, &end);
-    assert!(
-        matches!(tail, Tail::OutOfOrder(later) if later.number == 102),
-        "{tail:?}"
-    );
+    assert!(matches!(tail, Tail::OutOfOrder(later) if later.number == 102), "{tail:?}");
 }
 
 /// A batch of two command records with some bytes changed and its checksums made right
@@ -542,48 +381,27 @@ fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
     let mut builder = BatchBuilder::with_capacity(0);
     for gsn in [header.first_gsn, header.first_gsn + 5] {
         let deps = &[LogGsn { log: 3, gsn: 8 }];
-        let head = RecordHead {
-            gsn,
-            epoch: 40,
-            deps,
-        };
-        builder
-            .append(head, RecordKind::Command, b"call")
-            .expect("legal");
+        let head = RecordHead { gsn, epoch: 40, deps };
+        builder.append(head, RecordKind::Command, b"call").expect("legal");
     }
-    let place = BatchPlace {
-        segment: &header,
-        offset: 4096,
-        number: 100,
-        flushed_below: 0,
-        align: 8,
-    };
+    let place =
+        BatchPlace { segment: &header, offset: 4096, number: 100, flushed_below: 0, align: 8 };
     let mut batch = builder.seal(&place).to_vec();
     change(&mut batch);
     let crc = header.identity().checksum(4096, &batch[64..]).to_le_bytes();
     batch[8..12].copy_from_slice(&crc);
-    let crc = header
-        .identity()
-        .checksum(4096, &batch[8..64])
-        .to_le_bytes();
+    let crc = header.identity().checksum(4096, &batch[8..64]).to_le_bytes();
     batch[4..8].copy_from_slice(&crc);
     let segment = [&header.encode()[..], &batch].concat();
     match BatchReader::new(&header, &segment).next_batch() {
         Step::Batch(batch) => {
             let mut records = batch.records();
             let read = records.by_ref().collect::<Result<Vec<_>, _>>();
-            assert!(
-                records.next().is_none(),
-                "the iterator goes on after its end"
-            );
-            read.map(|records| records.len())
-                .map_err(|error| error.to_string())
+            assert!(records.next().is_none(), "the iterator goes on after its end");
+            read.map(|records| records.len()).map_err(|error| error.to_string())
         }
         Step::End(end) => {
-            assert_eq!(
-                classify_tail(&header, &segment, 0, &end),
-                Tail::Damaged(None)
-            );
+            assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::Damaged(None));
             Err(end.to_string())
         }
     }
@@ -645,29 +463,10 @@ fn forged_writes_are_refused() {
         (vec![&[3][..], &table, b"\x01k"], "unknown op 3"),
         (vec![&[0x20][..], &table, b"\x01k"], "unknown op 32"),
         (vec![&[0x05][..], b"\x01k"], "names no table"),
-        (
-            vec![&[0x01][..], &table, b"\x02k"],
-            "truncated: 2 bytes needed, 1 there",
-        ),
-        (
-            vec![&[0x09][..], &table, &long],
-            "key length is 65537, allowed is 0..=65536",
-        ),
-        (
-            vec![&[0x10][..], &table, b"\x01k", &[0], &too_long],
-            "value length is 536870913",
-        ),
-        (
-            vec![
-                &[0x12][..],
-                &table,
-                b"\x01k",
-                &[1, 0, 0, 0],
-                &end,
-                &[1, 0, 0, 0, 9],
-            ],
-            "range end",
-        ),
+        (vec![&[0x01][..], &table, b"\x02k"], "truncated: 2 bytes needed, 1 there"),
+        (vec![&[0x09][..], &table, &long], "key length is 65537, allowed is 0..=65536"),
+        (vec![&[0x10][..], &table, b"\x01k", &[0], &too_long], "value length is 536870913"),
+        (vec![&[0x12][..], &table, b"\x01k", &[1, 0, 0, 0], &end, &[1, 0, 0, 0, 9]], "range end"),
         (vec![&[0x12][..], &table, b"\x01k", &[0xFF; 4]], "truncated"),
     ] {
         let body = body.concat();
@@ -675,10 +474,7 @@ fn forged_writes_are_refused() {
         let error = writes.next().expect("one write").expect_err(message);
         assert!(error.to_string().contains(message), "{error}");
         assert!((5000..5030).contains(&error.offset), "{error:?}");
-        assert!(
-            writes.next().is_none(),
-            "{message}: the iterator goes on after an error"
-        );
+        assert!(writes.next().is_none(), "{message}: the iterator goes on after an error");
     }
 }
 
@@ -690,17 +486,10 @@ fn the_next_segment_can_prove_damage() {
     assert_eq!(end.next_number, 102);
     let torn = &segment[..segment.len() - 8];
     assert_eq!(classify_tail(&header, torn, 0, &end), Tail::End);
-    let next = SegmentHeader {
-        first_gsn: 6000,
-        first_batch: 103,
-        ..header
-    };
+    let next = SegmentHeader { first_gsn: 6000, first_batch: 103, ..header };
     let later = segment_of(&next, 1, 0, 8);
     let tail = classify_tail(&next, &later[HEADER_BYTES..], HEADER_BYTES as u64, &end);
-    assert!(
-        matches!(tail, Tail::Damaged(Some(later)) if later.number == 103),
-        "{tail:?}"
-    );
+    assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
 }
 
 #[test]
@@ -710,17 +499,8 @@ fn an_intact_batch_out_of_sequence_is_damage() {
     let bytes = batch(&header, 4096, 105, 0, 8, &records);
     let segment = [&header.encode()[..], &bytes].concat();
     let (_, end) = read_all(&header, &segment);
-    assert_eq!(
-        end.cause,
-        EndCause::Sequence {
-            found: 105,
-            expected: 100
-        }
-    );
-    assert_eq!(
-        classify_tail(&header, &segment, 0, &end),
-        Tail::Damaged(None)
-    );
+    assert_eq!(end.cause, EndCause::Sequence { found: 105, expected: 100 });
+    assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::Damaged(None));
 }
 
 #[test]
@@ -741,9 +521,7 @@ fn windows_continue_where_the_last_ended() {
     let rest = &segment[end.offset as usize..];
     let mut reader = BatchReader::window(&header, rest, end.offset, end.next_number, last_gsn);
     for number in 103..106 {
-        let Step::Batch(batch) = reader.next_batch() else {
-            panic!("batch {number}")
-        };
+        let Step::Batch(batch) = reader.next_batch() else { panic!("batch {number}") };
         assert_eq!(batch.number(), number);
         assert_eq!(batch.bytes(), reader.offset() - batch.offset());
     }

@@ -13,10 +13,8 @@ fn round_trip() {
     let mut manifest = manifest();
     let bytes = manifest.encode().expect("consistent");
     assert_eq!(Manifest::decode(&bytes), Ok(manifest.clone()));
-    manifest.clean_shutdown = Some(CleanShutdown {
-        incarnation: 3,
-        last: positions(&[(0, 7000), (254, 6999)]),
-    });
+    manifest.clean_shutdown =
+        Some(CleanShutdown { incarnation: 3, last: positions(&[(0, 7000), (254, 6999)]) });
     let bytes = manifest.encode().expect("consistent");
     assert_eq!(Manifest::decode(&bytes), Ok(manifest));
 }
@@ -26,22 +24,10 @@ fn a_person_can_read_it() {
     let bytes = manifest().encode().expect("consistent");
     let text = String::from_utf8(bytes).expect("text");
     let (first, document) = text.split_once('\n').expect("two parts");
-    assert!(
-        first.starts_with("stillpoint-manifest 1 crc32c="),
-        "{first}"
-    );
-    assert!(
-        first.ends_with(&format!(" len={}", document.len())),
-        "{first}"
-    );
-    assert!(
-        document.contains("\"hash_seed\": \"0123456789abcdef\""),
-        "{document}"
-    );
-    assert!(
-        document.contains("\"kind\": \"partial\",\n      \"base\": 5"),
-        "{document}"
-    );
+    assert!(first.starts_with("stillpoint-manifest 1 crc32c="), "{first}");
+    assert!(first.ends_with(&format!(" len={}", document.len())), "{first}");
+    assert!(document.contains("\"hash_seed\": \"0123456789abcdef\""), "{document}");
+    assert!(document.contains("\"kind\": \"partial\",\n      \"base\": 5"), "{document}");
     assert!(document.ends_with("}\n"));
 }
 
@@ -58,10 +44,7 @@ fn every_bit_flip_and_every_truncation_is_detected() {
         assert!(Manifest::decode(&bytes[..len]).is_err(), "{len} bytes");
     }
     let longer = [&bytes[..], b"\n"].concat();
-    assert!(matches!(
-        Manifest::decode(&longer),
-        Err(ManifestError::Length { .. })
-    ));
+    assert!(matches!(Manifest::decode(&longer), Err(ManifestError::Length { .. })));
 }
 
 #[test]
@@ -72,10 +55,7 @@ fn errors_name_the_cure() {
     let error = Manifest::decode(newer.as_bytes()).expect_err("newer");
     assert_eq!(error, ManifestError::UnknownVersion { found: 2 });
     assert!(error.to_string().contains("this build reads 1"), "{error}");
-    assert!(
-        error.to_string().contains("release that wrote it"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("release that wrote it"), "{error}");
     let edited = text.replacen("calc", "cola", 1);
     let error = Manifest::decode(edited.as_bytes()).expect_err("edited");
     assert!(matches!(error, ManifestError::Checksum { .. }), "{error}");
@@ -88,20 +68,14 @@ fn errors_name_the_cure() {
         String::new(),
         "\n".into(),
     ] {
-        assert_eq!(
-            Manifest::decode(bad.as_bytes()),
-            Err(ManifestError::FirstLine)
-        );
+        assert_eq!(Manifest::decode(bad.as_bytes()), Err(ManifestError::FirstLine));
     }
 }
 
 /// A document with a right checksum around the given text.
 pub(crate) fn sealed(document: &[u8]) -> Vec<u8> {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&1u32.to_le_bytes()), document);
-    let first = format!(
-        "stillpoint-manifest 1 crc32c={crc:08x} len={}\n",
-        document.len()
-    );
+    let first = format!("stillpoint-manifest 1 crc32c={crc:08x} len={}\n", document.len());
     [first.as_bytes(), document].concat()
 }
 
@@ -110,10 +84,7 @@ fn documents_of_other_shapes_are_refused() {
     let bytes = manifest().encode().expect("consistent");
     let text = String::from_utf8(bytes).expect("text");
     let document = text.split_once('\n').expect("two parts").1;
-    assert_eq!(
-        Manifest::decode(&sealed(document.as_bytes())),
-        Ok(manifest())
-    );
+    assert_eq!(Manifest::decode(&sealed(document.as_bytes())), Ok(manifest()));
     for bad in [
         document.replacen("\"next_epoch\"", "\"nxt_epoch\"", 1),
         document.replacen("\"next_epoch\": 10", "\"next_epoch\": -1", 1),
@@ -139,35 +110,23 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("listed twice", |m| m.tables[1].name = "default".into()),
     ("later than the next epoch", |m| m.next_epoch = 8),
     ("not sorted", |m| m.checkpoints.swap(1, 2)),
-    ("is listed twice", |m| {
-        m.checkpoints.push(checkpoint(9, Some(7)))
-    }),
+    ("is listed twice", |m| m.checkpoints.push(checkpoint(9, Some(7)))),
     ("chain has a gap", |m| drop(m.checkpoints.remove(1))),
     ("chain has a gap", |m| drop(m.checkpoints.remove(0))),
     ("needs a base", |m| m.checkpoints[1].base = None),
     ("has no base", |m| m.checkpoints[0].base = Some(1)),
     ("is not earlier", |m| m.checkpoints[1].base = Some(7)),
     ("partitions", |m| m.checkpoints[0].partitions_log2 = 17),
-    ("part name", |m| {
-        m.checkpoints[0].parts[0].file = "../part-000".into()
-    }),
-    ("part name", |m| {
-        m.checkpoints[0].parts[0].file = "part-001".into()
-    }),
+    ("part name", |m| m.checkpoints[0].parts[0].file = "../part-000".into()),
+    ("part name", |m| m.checkpoints[0].parts[0].file = "part-001".into()),
     ("records", |m| m.checkpoints[0].records = 99),
     ("records", |m| m.checkpoints[0].parts[0].records = u64::MAX),
     ("gsn floor", |m| m.checkpoints[0].gsn_floor = 1 << 52),
     ("two generations", |m| {
-        m.checkpoints[0].generations.push(TableGeneration {
-            table: 0,
-            generation: 1,
-        });
+        m.checkpoints[0].generations.push(TableGeneration { table: 0, generation: 1 });
     }),
     ("two positions", |m| {
-        m.checkpoints[0].positions.push(LogPositions {
-            incarnation: 3,
-            logs: vec![],
-        });
+        m.checkpoints[0].positions.push(LogPositions { incarnation: 3, logs: vec![] });
     }),
     ("log 0 is listed twice", |m| {
         m.checkpoints[0].positions[0].logs = positions(&[(0, 1), (0, 2)]);
@@ -178,22 +137,14 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("out of order", |m| m.incarnations[1].number = 1),
     ("out of order", |m| m.incarnations[1].gsn_floor = 5001),
     ("has no cut", |m| m.incarnations[1].cut = None),
-    ("above the floor", |m| {
-        m.incarnations[0].cut = Some(positions(&[(0, 1001)]))
-    }),
+    ("above the floor", |m| m.incarnations[0].cut = Some(positions(&[(0, 1001)]))),
     ("gsn floor above", |m| m.incarnations[2].gsn_floor = 1 << 52),
     ("not the latest", |m| {
-        m.clean_shutdown = Some(CleanShutdown {
-            incarnation: 2,
-            last: vec![],
-        });
+        m.clean_shutdown = Some(CleanShutdown { incarnation: 2, last: vec![] });
     }),
     ("impossible position", |m| {
         let last = positions(&[(0, 1 << 52)]);
-        m.clean_shutdown = Some(CleanShutdown {
-            incarnation: 3,
-            last,
-        });
+        m.clean_shutdown = Some(CleanShutdown { incarnation: 3, last });
     }),
 ];
 
@@ -206,9 +157,7 @@ fn contradictions_are_refused() {
         assert!(error.contains(message), "case {n}: {error}");
         // Decoding refuses it as well.
         let document = serde_json::to_string(&manifest).expect("json");
-        let error = Manifest::decode(&sealed(document.as_bytes()))
-            .expect_err(message)
-            .to_string();
+        let error = Manifest::decode(&sealed(document.as_bytes())).expect_err(message).to_string();
         assert!(error.contains(message), "case {n}: {error}");
     }
 }
@@ -217,10 +166,7 @@ fn contradictions_are_refused() {
 fn the_newest_chain_is_base_first() {
     let mut manifest = manifest();
     let epochs = |m: &Manifest| -> Vec<_> {
-        m.newest_chain()
-            .iter()
-            .map(|c| (c.epoch, c.kind == CheckpointKind::Full))
-            .collect()
+        m.newest_chain().iter().map(|c| (c.epoch, c.kind == CheckpointKind::Full)).collect()
     };
     assert_eq!(epochs(&manifest), [(5, true), (7, false), (9, false)]);
     // A merge made 7 full beside the partial one: the chain begins there.

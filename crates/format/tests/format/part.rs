@@ -13,11 +13,7 @@ use stillpoint_format::part::{
 use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 const CODECS: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::Zstd];
-const KEY: KeyRef<'static> = KeyRef {
-    table: 3,
-    generation: 9,
-    key: b"key",
-};
+const KEY: KeyRef<'static> = KeyRef { table: 3, generation: 9, key: b"key" };
 
 fn rows() -> impl Strategy<Value = Vec<(u32, Row)>> {
     let value = prop_oneof![
@@ -77,42 +73,18 @@ fn headers_round_trip_and_expect() {
     }
     // A log segment is not a part.
     let error = PartHeader::decode(&segment_header().encode()).expect_err("another kind");
-    assert!(matches!(
-        error.cause,
-        DecodeCause::WrongFile {
-            field: "file kind",
-            ..
-        }
-    ));
+    assert!(matches!(error.cause, DecodeCause::WrongFile { field: "file kind", .. }));
 }
 
 #[test]
 fn the_longest_keys_and_values_round_trip() {
     let long_key = vec![5; KEY_BYTES_MAX];
-    let text: Vec<u8> = (0..3 * FRAGMENT_BYTES + 17)
-        .map(|n| (n % 251) as u8)
-        .collect();
+    let text: Vec<u8> = (0..3 * FRAGMENT_BYTES + 17).map(|n| (n % 251) as u8).collect();
     let rows = vec![
-        (
-            0,
-            (
-                1,
-                1,
-                long_key.clone(),
-                Some((1, text[..FRAGMENT_BYTES].to_vec())),
-            ),
-        ),
+        (0, (1, 1, long_key.clone(), Some((1, text[..FRAGMENT_BYTES].to_vec())))),
         (1, (1, 1, b"small".to_vec(), Some((0, b"v".to_vec())))),
         (1, (1, 1, long_key, Some((2, text.clone())))),
-        (
-            1,
-            (
-                1,
-                1,
-                b"exact".to_vec(),
-                Some((3, text[..2 * FRAGMENT_BYTES].to_vec())),
-            ),
-        ),
+        (1, (1, 1, b"exact".to_vec(), Some((3, text[..2 * FRAGMENT_BYTES].to_vec())))),
         (1, (1, 1, b"after".to_vec(), None)),
     ];
     for codec in CODECS {
@@ -120,12 +92,7 @@ fn the_longest_keys_and_values_round_trip() {
         assert_eq!(read_part(&file).expect("own file"), rows, "{codec:?}");
         let index = PartIndex::of_file(part_header(codec).identity(), &file, 4).expect("index");
         assert_eq!(index.totals().values, 4);
-        assert!(
-            index
-                .blocks()
-                .iter()
-                .all(|b| b.uncompressed_bytes as usize <= BLOCK_BYTES_MAX)
-        );
+        assert!(index.blocks().iter().all(|b| b.uncompressed_bytes as usize <= BLOCK_BYTES_MAX));
         if codec != Codec::None {
             assert!(file.len() < 1 << 20, "{codec:?}: {} bytes", file.len());
         }
@@ -138,10 +105,7 @@ fn fragments_cover_a_value() {
     for len in [1, FRAGMENT_BYTES, FRAGMENT_BYTES + 1, VALUE_BYTES_MAX] {
         let mut at = 0;
         for (fragment, bytes) in fragments(len as u32) {
-            assert_eq!(
-                (fragment.offset as usize, fragment.total as usize),
-                (at, len)
-            );
+            assert_eq!((fragment.offset as usize, fragment.total as usize), (at, len));
             assert!((1..=FRAGMENT_BYTES).contains(&bytes));
             at += bytes;
         }
@@ -157,14 +121,8 @@ fn joiner_refuses_gaps_repeats_and_strangers() {
         content: Content::Fragment(Fragment { offset, total: 4 }, bytes),
     };
     let (a, b) = (piece(KEY, 0, b"ab"), piece(KEY, 2, b"cd"));
-    let other = KeyRef {
-        key: b"other",
-        ..KEY
-    };
-    let value = Entry {
-        content: Content::Value(b""),
-        ..a
-    };
+    let other = KeyRef { key: b"other", ..KEY };
+    let value = Entry { content: Content::Value(b""), ..a };
     for bad in [
         vec![b],
         vec![a, a],
@@ -183,10 +141,7 @@ fn joiner_refuses_gaps_repeats_and_strangers() {
     assert_eq!(joiner.push(&a), Ok(None));
     assert!(joiner.finish().is_err());
     let joined = joiner.push(&b).expect("fits").expect("complete");
-    assert_eq!(
-        (joined.key, joined.tag, joined.value),
-        (KEY, 1, &b"abcd"[..])
-    );
+    assert_eq!((joined.key, joined.tag, joined.value), (KEY, 1, &b"abcd"[..]));
     assert_eq!(joiner.finish(), Ok(()));
 }
 
@@ -196,20 +151,11 @@ fn builder_fills_rolls_back_and_refuses() {
     let long = vec![0; KEY_BYTES_MAX + 1];
     let bytes = KEY_BYTES_MAX + 1;
     let too_long = KeyRef { key: &long, ..KEY };
-    assert_eq!(
-        block.push_value(too_long, 0, b""),
-        Err(EncodeError::KeyTooLong { bytes })
-    );
+    assert_eq!(block.push_value(too_long, 0, b""), Err(EncodeError::KeyTooLong { bytes }));
     let big = vec![0; FRAGMENT_BYTES + 1];
     let bytes = FRAGMENT_BYTES + 1;
-    assert_eq!(
-        block.push_value(KEY, 0, &big),
-        Err(EncodeError::ValueTooLong { bytes })
-    );
-    let outside = Fragment {
-        offset: 3,
-        total: 4,
-    };
+    assert_eq!(block.push_value(KEY, 0, &big), Err(EncodeError::ValueTooLong { bytes }));
+    let outside = Fragment { offset: 3, total: 4 };
     let error = block.push_fragment(KEY, 0, outside, b"xy");
     assert_eq!(error, Err(EncodeError::ValueTooLong { bytes: 5 }));
     assert!(block.is_empty());
@@ -228,35 +174,19 @@ fn builder_fills_rolls_back_and_refuses() {
     key.copy_from_slice(b"key");
     value.copy_from_slice(b"second");
     assert_eq!((block.entry_count(), block.partition()), (2, 6));
-    assert_eq!(
-        block.push_value(KEY, 0, &[0; 60]),
-        Err(EncodeError::BlockFull)
-    );
+    assert_eq!(block.push_value(KEY, 0, &[0; 60]), Err(EncodeError::BlockFull));
 
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     block.seal(&mut compressor, &mut bytes).expect("no codec");
     let identity = part_header(Codec::None).identity();
     let entry = stamp_block(&mut bytes, identity, 4096);
-    assert_eq!(
-        (entry.values, entry.tombstones, entry.value_bytes),
-        (2, 0, 11)
-    );
+    assert_eq!((entry.values, entry.tombstones, entry.value_bytes), (2, 0, 11));
     let mut reader = BlockReader::new(identity);
     let read = reader.open_indexed(&entry, &bytes).expect("own block");
-    let read: Vec<_> = read
-        .entries()
-        .map(|entry| entry.expect("own entry"))
-        .collect();
-    let expected = [
-        (1, Content::Value(b"first")),
-        (8, Content::Value(b"second")),
-    ]
-    .map(|(tag, content)| Entry {
-        key: KEY,
-        tag,
-        content,
-    });
+    let read: Vec<_> = read.entries().map(|entry| entry.expect("own entry")).collect();
+    let expected = [(1, Content::Value(b"first")), (8, Content::Value(b"second"))]
+        .map(|(tag, content)| Entry { key: KEY, tag, content });
     assert_eq!(read, expected);
 }
 
@@ -265,10 +195,7 @@ fn sample(codec: Codec) -> Vec<u8> {
     let rows: Vec<(u32, Row)> = (0..40u32)
         .map(|n| {
             let value = (n % 5 != 4).then(|| (n as u8, vec![n as u8; 60]));
-            (
-                n / 13,
-                (n as u16 % 3, 1, format!("key:{n}").into_bytes(), value),
-            )
+            (n / 13, (n as u16 % 3, 1, format!("key:{n}").into_bytes(), value))
         })
         .collect();
     part_file(&part_header(codec), 600, &rows).0
@@ -308,40 +235,20 @@ fn swapped_stale_and_misplaced_blocks_are_detected() {
     block.seal(&mut compressor, &mut bytes).expect("no codec");
     stamp_block(&mut bytes, header.identity(), 4096);
     let cause = |identity, offset| {
-        BlockReader::new(identity)
-            .open(&bytes, offset)
-            .map(|_| ())
-            .map_err(|error| error.cause)
+        BlockReader::new(identity).open(&bytes, offset).map(|_| ()).map_err(|error| error.cause)
     };
     assert_eq!(cause(header.identity(), 4096), Ok(()));
     let others = [
         (header.identity(), 8192),
         (PartHeader { epoch: 6, ..header }.identity(), 4096),
         (PartHeader { part: 4, ..header }.identity(), 4096),
-        (
-            PartHeader {
-                kind: CheckpointKind::Full,
-                ..header
-            }
-            .identity(),
-            4096,
-        ),
-        (
-            PartHeader {
-                created_ms: 5,
-                ..header
-            }
-            .identity(),
-            4096,
-        ),
+        (PartHeader { kind: CheckpointKind::Full, ..header }.identity(), 4096),
+        (PartHeader { created_ms: 5, ..header }.identity(), 4096),
         (segment_header().identity(), 4096),
     ];
     for (identity, offset) in others {
         let cause = cause(identity, offset);
-        assert!(
-            matches!(cause, Err(DecodeCause::Checksum { .. })),
-            "{cause:?}"
-        );
+        assert!(matches!(cause, Err(DecodeCause::Checksum { .. })), "{cause:?}");
     }
 }
 
@@ -358,10 +265,7 @@ fn a_block_of_another_attempt_does_not_match_the_index() {
     let mut reader = BlockReader::new(header.identity());
     assert!(reader.open(&file[HEADER_BYTES..], 4096).is_ok());
     let error = read_part(&file).expect_err("stale block");
-    assert!(
-        matches!(error.cause, DecodeCause::Checksum { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.cause, DecodeCause::Checksum { .. }), "{error}");
 }
 
 #[test]
@@ -375,10 +279,7 @@ fn blocks_can_be_walked_without_the_index() {
     while (at as u64) < trailer.footer_offset {
         let len = reader.block_len(&file[at..], at as u64).expect("block");
         let block = reader.open(&file[at..at + len], at as u64).expect("block");
-        entries += block
-            .entries()
-            .inspect(|entry| assert!(entry.is_ok()))
-            .count();
+        entries += block.entries().inspect(|entry| assert!(entry.is_ok())).count();
         at += len;
     }
     assert_eq!((at as u64, entries), (trailer.footer_offset, 40));
@@ -404,11 +305,7 @@ fn forged_lengths_are_refused() {
         forged[16..20].copy_from_slice(&len.to_le_bytes());
         stamp_block(&mut forged, identity, 4096);
         let mut reader = BlockReader::new(identity);
-        let error = reader
-            .open(&forged, 4096)
-            .map(|_| ())
-            .expect_err("forged")
-            .to_string();
+        let error = reader.open(&forged, 4096).map(|_| ()).expect_err("forged").to_string();
         assert!(error.contains(matches), "{len}: {error}");
     }
 }
@@ -418,13 +315,8 @@ fn forged_lengths_are_refused() {
 fn forged_entries_are_refused() {
     let identity = part_header(Codec::None).identity();
     let mut block = BlockBuilder::new(0);
-    let fragment = Fragment {
-        offset: 4,
-        total: 8,
-    };
-    block
-        .push_fragment(KEY, 7, fragment, b"tail")
-        .expect("room");
+    let fragment = Fragment { offset: 4, total: 8 };
+    block.push_fragment(KEY, 7, fragment, b"tail").expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     block.seal(&mut compressor, &mut bytes).expect("no codec");
@@ -451,16 +343,9 @@ fn forged_entries_are_refused() {
         let mut reader = BlockReader::new(identity);
         let opened = reader.open(&forged, 4096).expect("checksums are right");
         let mut entries = opened.entries();
-        let error = entries
-            .by_ref()
-            .find_map(Result::err)
-            .expect(message)
-            .to_string();
+        let error = entries.by_ref().find_map(Result::err).expect(message).to_string();
         assert!(error.contains(message), "{at}: {error}");
-        assert!(
-            entries.next().is_none(),
-            "the iterator goes on after an error"
-        );
+        assert!(entries.next().is_none(), "the iterator goes on after an error");
     }
 }
 
@@ -476,9 +361,7 @@ fn forged_footers_are_refused() {
     let footer = |change: &dyn Fn(&mut [u8])| {
         let mut footer = file[start..end].to_vec();
         change(&mut footer);
-        let crc = header
-            .identity()
-            .checksum(trailer.footer_offset, &footer[8..]);
+        let crc = header.identity().checksum(trailer.footer_offset, &footer[8..]);
         footer[4..8].copy_from_slice(&crc.to_le_bytes());
         PartIndex::decode(header.identity(), &footer, &trailer, 4).map_err(|e| e.to_string())
     };
@@ -521,15 +404,10 @@ fn forged_trailers_are_refused() {
     for (at, value) in [(8, 0), (8, u64::MAX), (16, 0), (16, u64::MAX), (24, 4096)] {
         let mut trailer = file[len - TRAILER_BYTES..].to_vec();
         trailer[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
-        let crc = header
-            .identity()
-            .checksum((len - TRAILER_BYTES) as u64, &trailer[8..]);
+        let crc = header.identity().checksum((len - TRAILER_BYTES) as u64, &trailer[8..]);
         trailer[4..8].copy_from_slice(&crc.to_le_bytes());
         let error = Trailer::decode(header.identity(), &trailer, len as u64).expect_err("forged");
-        assert!(
-            matches!(error.cause, DecodeCause::Inconsistent(_)),
-            "{error}"
-        );
+        assert!(matches!(error.cause, DecodeCause::Inconsistent(_)), "{error}");
     }
 }
 

@@ -1,9 +1,6 @@
 //! One open file of this machine.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "this is the disk that the lint points to"
-)]
+#![expect(clippy::disallowed_methods, reason = "this is the disk that the lint points to")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -38,24 +35,14 @@ impl RealFile {
         flush: Arc<FlushState>,
     ) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(mode != OpenMode::Read)
-            .create_new(mode == OpenMode::CreateNew);
+        options.read(true).write(mode != OpenMode::Read).create_new(mode == OpenMode::CreateNew);
         let file = options.open(&path)?;
         if file.metadata()?.is_dir() {
             return Err(io::Error::from(ErrorKind::IsADirectory));
         }
         // The flag is set after opening: a refused O_CREAT | O_DIRECT would leave the file behind.
         let direct = AtomicBool::new(caching == Caching::Direct && set_direct(&file, true));
-        Ok(Self {
-            file,
-            path,
-            mode,
-            caching,
-            direct,
-            flush,
-        })
+        Ok(Self { file, path, mode, caching, direct, flush })
     }
 
     fn fail(&self, op: impl Into<String>, source: io::Error) -> DiskError {
@@ -91,10 +78,7 @@ impl RealFile {
     fn read_fully(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
-            match self
-                .file
-                .read_at(&mut buf[filled..], offset + filled as u64)
-            {
+            match self.file.read_at(&mut buf[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(n) => {
                     filled += n;
@@ -147,16 +131,11 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&self) -> DiskResult<()> {
-        self.flush
-            .flush(|| self.file.sync_data())
-            .map_err(|e| self.fail("flush", e))
+        self.flush.flush(|| self.file.sync_data()).map_err(|e| self.fail("flush", e))
     }
 
     fn len(&self) -> DiskResult<u64> {
-        self.file
-            .metadata()
-            .map(|found| found.len())
-            .map_err(|e| self.fail("measure", e))
+        self.file.metadata().map(|found| found.len()).map_err(|e| self.fail("measure", e))
     }
 
     fn set_len(&self, len: u64) -> DiskResult<()> {

@@ -101,10 +101,7 @@ impl Content {
 
     /// Sectors in doubt.
     pub(super) fn unflushed_sectors(&self) -> u64 {
-        self.doubts
-            .values()
-            .map(|doubt| u64::from(doubt.sectors().count_ones()))
-            .sum()
+        self.doubts.values().map(|doubt| u64::from(doubt.sectors().count_ones())).sum()
     }
 
     /// When the oldest page in doubt was last written.
@@ -145,13 +142,7 @@ impl Content {
                 free_pages -= 1;
             }
             let end = inside + range.len();
-            self.doubt(
-                number,
-                inside / SECTOR..end.div_ceil(SECTOR),
-                true,
-                order,
-                rng,
-            );
+            self.doubt(number, inside / SECTOR..end.div_ceil(SECTOR), true, order, rng);
             written = range.end;
             if range.len() == PAGE {
                 // A whole page needs no copy of what was there.
@@ -216,9 +207,7 @@ impl Content {
             let lost = doubt.lost;
             doubt.dirty = 0;
             doubt.written &= lost;
-            doubt
-                .between
-                .retain(|(sector, _)| lost & (1 << sector) != 0);
+            doubt.between.retain(|(sector, _)| lost & (1 << sector) != 0);
             true
         });
         self.durable_len = self.len;
@@ -273,8 +262,7 @@ impl Content {
         }
         if self.len != self.durable_len {
             if self.lens_between.len() == LENGTHS_MAX {
-                self.lens_between
-                    .swap_remove(rng.below(LENGTHS_MAX as u64) as usize);
+                self.lens_between.swap_remove(rng.below(LENGTHS_MAX as u64) as usize);
             }
             self.lens_between.push(self.len);
         }
@@ -303,11 +291,7 @@ impl Content {
             let bit = 1u8 << sector;
             if doubt.sectors() & bit != 0 {
                 let value = sector_or_zeros(now.map(|page| &**page), sector);
-                match doubt
-                    .between
-                    .iter_mut()
-                    .find(|(number, _)| *number == sector)
-                {
+                match doubt.between.iter_mut().find(|(number, _)| *number == sector) {
                     Some((_, kept)) if rng.below(2) == 0 => **kept = value,
                     Some(_) => {}
                     None => doubt.between.push((sector, Box::new(value))),
@@ -362,9 +346,7 @@ fn cut(pages: &mut Pages, len: u64) {
     }
     let inside = (len % PAGE as u64) as usize;
     let last = len / PAGE as u64;
-    let ragged = pages
-        .get(last)
-        .is_some_and(|page| page[inside..].iter().any(|&byte| byte != 0));
+    let ragged = pages.get(last).is_some_and(|page| page[inside..].iter().any(|&byte| byte != 0));
     if inside > 0 && ragged {
         pages.page_mut(last)[inside..].fill(0);
     }

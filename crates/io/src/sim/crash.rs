@@ -62,9 +62,9 @@ impl Outcome {
         let shape = match rng.below(10) {
             0 => Shape::Nothing,
             1 => Shape::Everything,
-            2..=4 => Shape::Prefix {
-                until: oldest + rng.below((latest + 2).saturating_sub(oldest)),
-            },
+            2..=4 => {
+                Shape::Prefix { until: oldest + rng.below((latest + 2).saturating_sub(oldest)) }
+            }
             _ => Shape::Scatter,
         };
         Self { tearing, shape }
@@ -139,11 +139,8 @@ impl Outcome {
         let at = rng.below(SECTOR as u64) as usize;
         match rng.below(4) {
             0 => {
-                for (place, noise) in torn
-                    .as_chunks_mut()
-                    .0
-                    .iter_mut()
-                    .zip(std::iter::repeat_with(|| rng.next_u64()))
+                for (place, noise) in
+                    torn.as_chunks_mut().0.iter_mut().zip(std::iter::repeat_with(|| rng.next_u64()))
                 {
                     *place = noise.to_le_bytes();
                 }

@@ -79,11 +79,7 @@ impl CallCounts {
     ///
     /// [`SimDisk::fail_at`]: crate::SimDisk::fail_at
     pub fn changes(&self) -> u64 {
-        Call::ALL
-            .into_iter()
-            .filter(|call| call.is_change())
-            .map(|call| self.of(call))
-            .sum()
+        Call::ALL.into_iter().filter(|call| call.is_change()).map(|call| self.of(call)).sum()
     }
 
     pub(super) fn count(&mut self, call: Call) {
@@ -107,10 +103,9 @@ pub enum Fault {
 impl Fault {
     pub(super) fn error(self) -> io::Error {
         match self {
-            Fault::DiskFull => io::Error::new(
-                io::ErrorKind::StorageFull,
-                "no space left on the simulated device",
-            ),
+            Fault::DiskFull => {
+                io::Error::new(io::ErrorKind::StorageFull, "no space left on the simulated device")
+            }
             Fault::InputOutput => io::Error::other("injected input/output error"),
             Fault::PowerLoss => io::Error::other(NO_POWER),
         }
@@ -161,11 +156,8 @@ impl Faults {
     pub(super) fn strike(&mut self, call: Call) -> Option<Fault> {
         let mut struck = None;
         self.plans.retain_mut(|(plan, seen)| {
-            let matches = if plan.calls.is_empty() {
-                call.is_change()
-            } else {
-                plan.calls.contains(&call)
-            };
+            let matches =
+                if plan.calls.is_empty() { call.is_change() } else { plan.calls.contains(&call) };
             if !matches {
                 return true;
             }

@@ -32,9 +32,7 @@ impl SimFile {
         effect: impl FnOnce(&mut State, Option<Fault>) -> io::Result<T>,
     ) -> DiskResult<T> {
         let mut state = self.machine.state.lock();
-        let result = state
-            .begin(call)
-            .and_then(|fault| effect(&mut state, fault));
+        let result = state.begin(call).and_then(|fault| effect(&mut state, fault));
         result.map_err(|source| DiskError::new(op(), &self.path, source))
     }
 
@@ -43,11 +41,7 @@ impl SimFile {
         if self.mode == OpenMode::Read {
             return Err(read_only());
         }
-        if state.tree.file(self.node)?.flush_failed {
-            Err(poisoned())
-        } else {
-            Ok(())
-        }
+        if state.tree.file(self.node)?.flush_failed { Err(poisoned()) } else { Ok(()) }
     }
 
     fn write(
@@ -68,13 +62,9 @@ impl SimFile {
                 &bytes[..state.rng.below(bytes.len() as u64) as usize]
             }
         };
-        let State {
-            tree, order, rng, ..
-        } = state;
-        let written = tree
-            .file_mut(self.node)?
-            .content
-            .write(whole, offset, free_pages, *order, rng);
+        let State { tree, order, rng, .. } = state;
+        let written =
+            tree.file_mut(self.node)?.content.write(whole, offset, free_pages, *order, rng);
         match fault {
             Some(fault) => Err(state.suffer(fault)),
             None if written < bytes.len() => Err(Fault::DiskFull.error()),
@@ -92,9 +82,8 @@ impl DiskFile for SimFile {
             |state, fault| {
                 check_range(len as u64, offset)?;
                 check_aligned(self.caching, buf, offset)?;
-                state.apply(fault, |state| {
-                    Ok(state.tree.file(self.node)?.content.read(buf, offset))
-                })
+                state
+                    .apply(fault, |state| Ok(state.tree.file(self.node)?.content.read(buf, offset)))
             },
         )
     }
@@ -147,16 +136,11 @@ impl DiskFile for SimFile {
             |state, fault| {
                 self.check_writable(state)?;
                 check_range(len, 0)?;
-                state.apply(
-                    fault,
-                    |State {
-                         tree, order, rng, ..
-                     }| {
-                        *order += 1;
-                        tree.file_mut(self.node)?.content.set_len(len, *order, rng);
-                        Ok(())
-                    },
-                )
+                state.apply(fault, |State { tree, order, rng, .. }| {
+                    *order += 1;
+                    tree.file_mut(self.node)?.content.set_len(len, *order, rng);
+                    Ok(())
+                })
             },
         )
     }

@@ -30,10 +30,7 @@ struct Leaf {
 
 impl Default for Leaf {
     fn default() -> Self {
-        Self {
-            pages: [const { None }; LEAF as usize],
-            present: 0,
-        }
+        Self { pages: [const { None }; LEAF as usize], present: 0 }
     }
 }
 
@@ -68,11 +65,7 @@ impl Pages {
     pub(super) fn numbers_from(&self, first: u64) -> Vec<u64> {
         let mut numbers = Vec::new();
         for (&leaf_number, leaf) in self.leaves.range(first / LEAF..) {
-            let present = leaf
-                .pages
-                .iter()
-                .enumerate()
-                .filter(|(_, page)| page.is_some());
+            let present = leaf.pages.iter().enumerate().filter(|(_, page)| page.is_some());
             numbers.extend(
                 present
                     .map(|(i, _)| leaf_number * LEAF + i as u64)
@@ -89,16 +82,9 @@ impl Pages {
 
     /// Pages that are there with a number below `end`.
     pub(super) fn present_below(&self, end: u64) -> u64 {
-        let whole: u64 = self
-            .leaves
-            .range(..end / LEAF)
-            .map(|(_, leaf)| leaf.present)
-            .sum();
+        let whole: u64 = self.leaves.range(..end / LEAF).map(|(_, leaf)| leaf.present).sum();
         let ragged = self.leaves.get(&(end / LEAF)).map_or(0, |leaf| {
-            leaf.pages[..(end % LEAF) as usize]
-                .iter()
-                .filter(|page| page.is_some())
-                .count()
+            leaf.pages[..(end % LEAF) as usize].iter().filter(|page| page.is_some()).count()
         });
         whole + ragged as u64
     }
@@ -122,20 +108,11 @@ mod tests {
         pages.set(1, None);
         pages.set(1, None);
         assert_eq!(pages.present(), 5);
-        assert_eq!(
-            [0, 1, 63, 64, 65, 201].map(|end| pages.present_below(end)),
-            [0, 1, 1, 2, 3, 4]
-        );
+        assert_eq!([0, 1, 63, 64, 65, 201].map(|end| pages.present_below(end)), [0, 1, 1, 2, 3, 4]);
         assert_eq!(pages.numbers_from(63), [63, 64, 200, 1 << 40]);
         let copy = pages.clone();
         pages.page_mut(64)[0] = 2;
-        assert_eq!(
-            (
-                copy.get(64).expect("there")[0],
-                pages.get(64).expect("there")[0]
-            ),
-            (1, 2)
-        );
+        assert_eq!((copy.get(64).expect("there")[0], pages.get(64).expect("there")[0]), (1, 2));
         for number in pages.numbers_from(0) {
             pages.set(number, None);
         }

@@ -42,20 +42,9 @@ enum Node {
 /// A change of names that is not durable yet.
 #[derive(Clone, Debug)]
 enum Change {
-    Link {
-        directory: NodeId,
-        name: String,
-        node: NodeId,
-    },
-    Unlink {
-        directory: NodeId,
-        name: String,
-    },
-    Rename {
-        from: (NodeId, String),
-        to: (NodeId, String),
-        node: NodeId,
-    },
+    Link { directory: NodeId, name: String, node: NodeId },
+    Unlink { directory: NodeId, name: String },
+    Rename { from: (NodeId, String), to: (NodeId, String), node: NodeId },
 }
 
 impl Change {
@@ -85,20 +74,13 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) fn new() -> Self {
         let root = Node::Directory(Directory::default());
-        Self {
-            nodes: BTreeMap::from([(ROOT, root)]),
-            pending: Vec::new(),
-            next_id: ROOT + 1,
-        }
+        Self { nodes: BTreeMap::from([(ROOT, root)]), pending: Vec::new(), next_id: ROOT + 1 }
     }
 
     pub(super) fn lookup(&self, parts: &[&str]) -> io::Result<NodeId> {
         parts.iter().try_fold(ROOT, |node, part| {
             let names = &self.directory(node)?.now;
-            names
-                .get(*part)
-                .copied()
-                .ok_or_else(|| ErrorKind::NotFound.into())
+            names.get(*part).copied().ok_or_else(|| ErrorKind::NotFound.into())
         })
     }
 
@@ -176,10 +158,7 @@ impl Tree {
             }
         }
         Arc::make_mut(&mut self.directory_mut(directory)?.now).remove(name);
-        self.pending.push(Change::Unlink {
-            directory,
-            name: name.to_owned(),
-        });
+        self.pending.push(Change::Unlink { directory, name: name.to_owned() });
         Ok(())
     }
 
@@ -222,10 +201,7 @@ impl Tree {
         let mut kept = vec![false; self.pending.len()];
         for (change, kept) in self.pending.iter().zip(&mut kept).rev() {
             let directories = change.directories();
-            if directories
-                .iter()
-                .any(|directory| concerned.contains(directory))
-            {
+            if directories.iter().any(|directory| concerned.contains(directory)) {
                 concerned.extend(directories);
                 *kept = true;
             }
@@ -325,11 +301,7 @@ impl Tree {
             };
             (*id, node)
         });
-        Tree {
-            nodes: nodes.collect(),
-            pending: self.pending.clone(),
-            next_id: self.next_id,
-        }
+        Tree { nodes: nodes.collect(), pending: self.pending.clone(), next_id: self.next_id }
     }
 
     /// The directory of a path's last part, and that part.
@@ -348,28 +320,18 @@ impl Tree {
         Arc::make_mut(names).insert(name.to_owned(), id);
         self.next_id += 1;
         self.nodes.insert(id, node);
-        self.pending.push(Change::Link {
-            directory,
-            name: name.to_owned(),
-            node: id,
-        });
+        self.pending.push(Change::Link { directory, name: name.to_owned(), node: id });
         Ok(id)
     }
 
     /// Applies the chosen pending changes to the durable names.
     fn make_durable(&mut self, kept: &[bool]) {
         let mut chosen = kept.iter();
-        let changes: Vec<Change> = self
-            .pending
-            .extract_if(.., |_| chosen.next().copied().unwrap_or(false))
-            .collect();
+        let changes: Vec<Change> =
+            self.pending.extract_if(.., |_| chosen.next().copied().unwrap_or(false)).collect();
         for change in changes {
             match change {
-                Change::Link {
-                    directory,
-                    name,
-                    node,
-                } => {
+                Change::Link { directory, name, node } => {
                     self.durable_names(directory, |names| names.insert(name, node));
                 }
                 Change::Unlink { directory, name } => {
@@ -402,12 +364,8 @@ impl Tree {
         let pending = self.pending.iter().filter_map(Change::node);
         // A directory with pending changes may be found again, even if nothing names it now.
         let changed = self.pending.iter().flat_map(Change::directories);
-        let starts: Vec<NodeId> = [ROOT]
-            .into_iter()
-            .chain(open)
-            .chain(pending)
-            .chain(changed)
-            .collect();
+        let starts: Vec<NodeId> =
+            [ROOT].into_iter().chain(open).chain(pending).chain(changed).collect();
         let reachable =
             self.reachable(starts, |directory| vec![&directory.now, &directory.durable]);
         self.nodes.retain(|id, _| reachable.contains(id));
@@ -424,11 +382,7 @@ impl Tree {
             if found.insert(node)
                 && let Ok(directory) = self.directory(node)
             {
-                todo.extend(
-                    names(directory)
-                        .into_iter()
-                        .flat_map(|names| names.values()),
-                );
+                todo.extend(names(directory).into_iter().flat_map(|names| names.values()));
             }
         }
         found

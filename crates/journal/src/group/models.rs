@@ -47,10 +47,7 @@ impl Toy {
             leaders: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
-        Arc::new(Toy {
-            logs: (0..logs).map(log).collect(),
-            closing: Closing::new(logs, 0),
-        })
+        Arc::new(Toy { logs: (0..logs).map(log).collect(), closing: Closing::new(logs, 0) })
     }
 
     fn append(&self, log: u8, on: Option<Stamp>) -> Stamp {
@@ -58,10 +55,7 @@ impl Toy {
         let gsn = state.0.max(on.map_or(0, Stamp::gsn)) + 1;
         state.0 = gsn;
         if let Some(on) = on.filter(|on| on.log() != log && !self.closing.is_closed(*on)) {
-            let on = LogGsn {
-                log: on.log(),
-                gsn: on.gsn(),
-            };
+            let on = LogGsn { log: on.log(), gsn: on.gsn() };
             state.1.push_back(Named { gsn, on });
         }
         Stamp::new(gsn, log)
@@ -69,11 +63,7 @@ impl Toy {
 
     fn lead(&self, log: u8, fail: bool) -> Result<(), ()> {
         let of = &self.logs[usize::from(log)];
-        assert_eq!(
-            of.leaders.fetch_add(1, Ordering::SeqCst),
-            0,
-            "two leaders at once"
-        );
+        assert_eq!(of.leaders.fetch_add(1, Ordering::SeqCst), 0, "two leaders at once");
         let (gsn, named) = {
             let mut state = of.append.lock();
             (state.0, std::mem::take(&mut state.1))

@@ -121,11 +121,7 @@ impl Appender {
         let mut covered = Box::new([floor; 256]);
         covered[usize::from(log)] = u64::MAX;
         covered[usize::from(LOG_NONE)] = u64::MAX;
-        let first = EpochStart {
-            epoch: 0,
-            gsn: floor + 1,
-            bytes: 0,
-        };
+        let first = EpochStart { epoch: 0, gsn: floor + 1, bytes: 0 };
         Appender {
             log,
             logs,
@@ -162,11 +158,7 @@ impl Appender {
     ) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(commit, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
-        let head = RecordHead {
-            gsn,
-            epoch: commit.epoch,
-            deps: &[],
-        };
+        let head = RecordHead { gsn, epoch: commit.epoch, deps: &[] };
         loop {
             let before = self.open_batch().builder.bytes();
             match self.encode(head, commit) {
@@ -178,20 +170,14 @@ impl Appender {
                 Err(Full::Batch) if before > EMPTY_BATCH_BYTES => self.seal(),
                 Err(Full::Batch) => {
                     let source = EncodeError::BatchFull;
-                    return Err(Obstacle::Error(JournalError::Encode {
-                        log: self.log,
-                        source,
-                    }));
+                    return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
                 }
                 Err(Full::Segment(bytes)) => {
                     self.seal();
                     return Err(Obstacle::Segment(bytes));
                 }
                 Err(Full::Never(source)) => {
-                    return Err(Obstacle::Error(JournalError::Encode {
-                        log: self.log,
-                        source,
-                    }));
+                    return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
                 }
             }
         }
@@ -225,10 +211,7 @@ impl Appender {
             for dep in self.deps.drain(..) {
                 self.touched[usize::from(dep.log)] = 0;
             }
-            let unknown = JournalError::UnknownStamp {
-                stamp,
-                logs: self.logs,
-            };
+            let unknown = JournalError::UnknownStamp { stamp, logs: self.logs };
             return Err(Obstacle::Error(unknown));
         }
         let closed = if is_planted(Bug::NamesOnlyUnflushed) {
@@ -255,10 +238,7 @@ impl Appender {
         let Some(batch) = self.open.as_mut() else {
             return Err(Full::Batch);
         };
-        let head = RecordHead {
-            deps: &self.deps,
-            ..head
-        };
+        let head = RecordHead { deps: &self.deps, ..head };
         let named = batch.builder.deps().count() + self.deps.len();
         let around = RECORD_HEAD_BYTES
             + self.deps.len() * SUMMARY_ENTRY_BYTES
@@ -278,17 +258,13 @@ impl Appender {
         });
         match done {
             Ok(()) => {
-                batch
-                    .named
-                    .extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
+                batch.named.extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
                 batch.oversized |= batch.builder.bytes() > 2 * self.batch_bytes;
                 Ok(())
             }
             Err(EncodeError::BatchFull) if needed > 0 => {
                 batch.oversized |= needed > 2 * self.batch_bytes;
-                Err(Full::Segment(
-                    (needed + HEADER_BYTES).next_multiple_of(DIRECT_ALIGN) as u64,
-                ))
+                Err(Full::Segment((needed + HEADER_BYTES).next_multiple_of(DIRECT_ALIGN) as u64))
             }
             Err(EncodeError::BatchFull | EncodeError::EpochSpan { .. }) => Err(Full::Batch),
             Err(source) => Err(Full::Never(source)),
@@ -348,10 +324,7 @@ impl Appender {
         batch.segment = Arc::clone(&self.segment);
         (batch.offset, batch.number) = (self.offset, self.next_number);
         self.offset += bytes;
-        debug_assert!(
-            self.offset <= self.segment.bytes,
-            "a batch must lie in allocated space"
-        );
+        debug_assert!(self.offset <= self.segment.bytes, "a batch must lie in allocated space");
         self.placed_bytes += bytes;
         self.next_number += 1;
         self.handoff.push(batch);
@@ -369,20 +342,12 @@ impl Appender {
     /// Goes on in another segment. The open batch must be empty. Returns the old one if
     /// nothing was placed in it.
     pub(crate) fn roll(&mut self, segment: Segment) -> Option<Unused> {
-        debug_assert!(
-            self.open
-                .as_ref()
-                .is_none_or(|batch| batch.builder.is_empty())
-        );
+        debug_assert!(self.open.as_ref().is_none_or(|batch| batch.builder.is_empty()));
         let unused = self.offset == HEADER_BYTES as u64;
         let named = std::mem::replace(&mut self.segment_is_named, false);
         let old = std::mem::replace(&mut self.segment, Arc::new(segment));
         self.offset = HEADER_BYTES as u64;
-        unused.then_some(if named {
-            Unused::Named
-        } else {
-            Unused::Spare(old)
-        })
+        unused.then_some(if named { Unused::Named } else { Unused::Spare(old) })
     }
 
     /// The greatest gsn up to which all records are of epochs before `epoch`.
@@ -390,19 +355,13 @@ impl Appender {
         match self.epochs.partition_point(|start| start.epoch < epoch) {
             // Older than what is remembered: a smaller position is always safe.
             0 => self.floor,
-            at => self
-                .epochs
-                .get(at)
-                .map_or(self.last_gsn, |start| start.gsn - 1),
+            at => self.epochs.get(at).map_or(self.last_gsn, |start| start.gsn - 1),
         }
     }
 
     /// Bytes of this incarnation that lie above a gsn, rounded up to where an epoch begins.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
-        let open = self
-            .open
-            .as_ref()
-            .map_or(0, |batch| batch.builder.bytes() as u64);
+        let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
         let at = self.epochs.partition_point(|start| start.gsn <= gsn + 1);
         let before = at.checked_sub(1).map_or(0, |at| self.epochs[at].bytes);
         self.placed_bytes + open - before

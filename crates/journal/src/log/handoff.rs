@@ -47,10 +47,7 @@ impl Handoff {
 
     /// Takes all queued batches; `into` is empty.
     pub(crate) fn take_sealed(&self, into: &mut VecDeque<Batch>) {
-        debug_assert!(
-            into.is_empty(),
-            "the batches of the turn before are written"
-        );
+        debug_assert!(into.is_empty(), "the batches of the turn before are written");
         std::mem::swap(&mut self.queue.lock().sealed, into);
     }
 

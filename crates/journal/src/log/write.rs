@@ -66,10 +66,7 @@ impl Writer {
         if !Arc::ptr_eq(&batch.segment, &self.segment) {
             self.begin_segment(disk, &batch.segment)?;
         }
-        assert!(
-            batch.number == self.next_number,
-            "batches are written in order"
-        );
+        assert!(batch.number == self.next_number, "batches are written in order");
         let last_gsn = batch.builder.last_gsn().unwrap_or(self.written_gsn);
         let bytes = batch.builder.seal(&BatchPlace {
             segment: &self.segment.header,
@@ -78,10 +75,7 @@ impl Writer {
             flushed_below: self.flushed_below,
             align: DIRECT_ALIGN,
         });
-        assert!(
-            batch.offset + bytes.len() as u64 <= self.segment.bytes,
-            "only allocated space"
-        );
+        assert!(batch.offset + bytes.len() as u64 <= self.segment.bytes, "only allocated space");
         if bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN) {
             self.file.write_at(bytes, batch.offset)?;
         } else {
@@ -145,7 +139,5 @@ pub(crate) fn name_segment(disk: &dyn Disk, segment: &Segment) -> DiskResult<Arc
 /// Makes a directory and the names of its parents durable.
 pub(crate) fn create_dir(disk: &dyn Disk, dir: &Path) -> DiskResult<()> {
     disk.create_dir_all(dir)?;
-    dir.ancestors()
-        .skip(1)
-        .try_for_each(|parent| disk.sync_dir(parent))
+    dir.ancestors().skip(1).try_for_each(|parent| disk.sync_dir(parent))
 }

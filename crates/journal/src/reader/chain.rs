@@ -36,14 +36,7 @@ pub(crate) fn join(
     kept: Option<u64>,
     segments: Vec<Walked>,
 ) -> Result<Chain, ScanError> {
-    let chain = Chain {
-        log,
-        base,
-        segments,
-        valid_gsn: base,
-        kept_gsn: base,
-        dropped: Vec::new(),
-    };
+    let chain = Chain { log, base, segments, valid_gsn: base, kept_gsn: base, dropped: Vec::new() };
     chain.joined(disk, kept)
 }
 
@@ -73,10 +66,7 @@ impl Chain {
                 continue;
             }
             if next.is_some_and(|next| next.file.begin().number < end.number) {
-                return Err(contradiction(
-                    &self.segments[last + 1].file,
-                    "its first batch number",
-                ));
+                return Err(contradiction(&self.segments[last + 1].file, "its first batch number"));
             }
             self.judge_end(last)?;
             break;
@@ -119,11 +109,7 @@ impl Chain {
         };
         let mut window = Window::default();
         for (later, segment) in self.segments.iter().enumerate().skip(at) {
-            let from = if later == at {
-                end.offset
-            } else {
-                HEADER_BYTES as u64
-            };
+            let from = if later == at { end.offset } else { HEADER_BYTES as u64 };
             segment.file.read(&mut window, from, usize::MAX)?;
             match classify_tail(&segment.file.header, &window.bytes, from, &end) {
                 Tail::End | Tail::OutOfOrder(_) => {}
@@ -139,21 +125,12 @@ impl Chain {
     /// A log that was opened has a segment, unless a checkpoint has covered all of it.
     pub(crate) fn expect_segment(&self, disk: &dyn Disk, floor: u64) -> Result<(), ScanError> {
         let absent = self.segments.is_empty() && self.dropped.is_empty() && self.base == floor;
-        if absent {
-            Err(self.missing(disk, floor, None))
-        } else {
-            Ok(())
-        }
+        if absent { Err(self.missing(disk, floor, None)) } else { Ok(()) }
     }
 
     fn missing(&self, disk: &dyn Disk, after_gsn: u64, found_gsn: Option<u64>) -> ScanError {
         let dir = disk.describe(Path::new(&names::log_dir(self.log)));
-        ScanError::Missing {
-            dir,
-            log: self.log,
-            after_gsn,
-            found_gsn,
-        }
+        ScanError::Missing { dir, log: self.log, after_gsn, found_gsn }
     }
 
     fn short(&self, last: usize, kept_gsn: u64) -> ScanError {
@@ -170,8 +147,7 @@ impl Chain {
     fn drop_segments(&mut self, from: usize) {
         let from = from.min(self.segments.len());
         for segment in self.segments.drain(from..) {
-            self.dropped
-                .push((segment.file.header.incarnation, segment.file.path));
+            self.dropped.push((segment.file.header.incarnation, segment.file.path));
         }
     }
 
@@ -205,11 +181,7 @@ impl Chain {
         }
         let (end, _) = last.file.walk(last.begin, WINDOW_BYTES, |batch, _| {
             let beyond = batch.first_gsn() > self.kept_gsn;
-            Ok(if beyond {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            })
+            Ok(if beyond { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         Ok(Some((&last.file.path, end.offset)))
     }
@@ -217,13 +189,6 @@ impl Chain {
 
 fn contradiction(file: &SegmentFile, what: &'static str) -> ScanError {
     let cause = DecodeCause::Inconsistent(what);
-    let source = DecodeError {
-        what: "log segment header",
-        offset: 0,
-        cause,
-    };
-    ScanError::Malformed {
-        path: file.shown.clone(),
-        source,
-    }
+    let source = DecodeError { what: "log segment header", offset: 0, cause };
+    ScanError::Malformed { path: file.shown.clone(), source }
 }

@@ -16,10 +16,7 @@ use crate::cut::{FirstUnmet, close, is_met};
 pub(super) fn cut(chains: &mut [Chain], start_epoch: u64) -> Result<Vec<LogEnd>, ScanError> {
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.kept_gsn).collect();
     if !is_planted(Bug::CutNotClosed) {
-        let mut walks = Walks {
-            chains,
-            start_epoch,
-        };
+        let mut walks = Walks { chains, start_epoch };
         close(&mut ends, &mut walks)?;
     }
     let mut report = Vec::new();

@@ -54,30 +54,14 @@ impl SegmentFile {
         let mut block = vec![0; HEADER_BYTES];
         let read = file.read_at(&mut block, 0)?;
         let header = SegmentHeader::decode(&block[..read])
-            .and_then(|header| {
-                header
-                    .expect(store, incarnation, log, first_gsn)
-                    .map(|()| header)
-            })
-            .map_err(|source| ScanError::Malformed {
-                path: shown.clone(),
-                source,
-            })?;
-        Ok(SegmentFile {
-            shown,
-            path: path.to_owned(),
-            header,
-            bytes: file.len()?,
-            file,
-        })
+            .and_then(|header| header.expect(store, incarnation, log, first_gsn).map(|()| header))
+            .map_err(|source| ScanError::Malformed { path: shown.clone(), source })?;
+        Ok(SegmentFile { shown, path: path.to_owned(), header, bytes: file.len()?, file })
     }
 
     /// An error about a record in it.
     pub(crate) fn malformed(&self, source: DecodeError) -> ScanError {
-        ScanError::Malformed {
-            path: self.shown.clone(),
-            source,
-        }
+        ScanError::Malformed { path: self.shown.clone(), source }
     }
 
     /// Makes what was read of it durable, if it was not.

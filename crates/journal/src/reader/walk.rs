@@ -81,12 +81,7 @@ pub(crate) fn list_segments(
         let mut segments: Vec<Named> = Vec::new();
         for name in all {
             if let Some((incarnation, first_gsn)) = names::parse_segment_name(&name) {
-                segments.push(Named {
-                    log,
-                    incarnation,
-                    first_gsn,
-                    path: dir.join(name),
-                });
+                segments.push(Named { log, incarnation, first_gsn, path: dir.join(name) });
             }
         }
         segments.sort_by_key(|segment| (segment.incarnation, segment.first_gsn));
@@ -98,10 +93,7 @@ pub(crate) fn list_segments(
                 .get(at + 1)
                 .is_some_and(|next| next.first_gsn <= position.saturating_add(1));
             // Unknown incarnations: freed long ago, or begun by an opening that never served.
-            let known = input
-                .incarnations
-                .iter()
-                .position(|e| e.number == segment.incarnation);
+            let known = input.incarnations.iter().position(|e| e.number == segment.incarnation);
             if let Some(known) = known.filter(|_| !superseded) {
                 let kept = kept_before(&input.incarnations[known], input.clean_shutdown);
                 let last =
@@ -136,18 +128,12 @@ pub(crate) fn walk_all(
     let mut walked: PerLog<Walked> = Vec::new();
     for (incarnation, logs) in listed.into_iter().enumerate() {
         walked.push(logs.iter().map(|_| Vec::new()).collect());
-        todo.extend(
-            logs.into_iter()
-                .flatten()
-                .map(|segment| (incarnation, segment)),
-        );
+        todo.extend(logs.into_iter().flatten().map(|segment| (incarnation, segment)));
     }
     let mut total_bytes = 0;
     for (_, segment) in &todo {
         let mode = stillpoint_io::OpenMode::Read;
-        total_bytes += disk
-            .open(&segment.path, mode, stillpoint_io::Caching::Buffered)?
-            .len()?;
+        total_bytes += disk.open(&segment.path, mode, stillpoint_io::Caching::Buffered)?.len()?;
     }
     let threads = input.threads.clamp(1, todo.len().max(1));
     let job = Job {
@@ -195,16 +181,9 @@ impl Job<'_> {
             if batch.last_gsn() <= position {
                 begin = after(batch);
             } else {
-                needs.add(
-                    batch.deps().filter(|&dep| !settled(dep)),
-                    at,
-                    batch.last_gsn(),
-                );
+                needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
             }
-            needs.named_max = batch
-                .deps()
-                .map(|dep| dep.gsn)
-                .fold(needs.named_max, u64::max);
+            needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);
             if at.offset - told >= WINDOW_BYTES as u64 {
                 self.tell(at.offset - told);
                 told = at.offset;
@@ -213,14 +192,7 @@ impl Job<'_> {
         })?;
         self.tell(file.bytes.saturating_sub(told));
         let Needs { runs, named_max } = needs;
-        Ok(Walked {
-            file,
-            begin,
-            end,
-            cause,
-            needs: runs,
-            named_max,
-        })
+        Ok(Walked { file, begin, end, cause, needs: runs, named_max })
     }
 
     fn tell(&self, bytes: u64) {
@@ -242,11 +214,7 @@ impl Needs {
         if deps.is_empty() {
             return;
         }
-        self.runs.push(Need {
-            from: *at,
-            last_gsn,
-            deps,
-        });
+        self.runs.push(Need { from: *at, last_gsn, deps });
         if self.runs.len() > NEEDS_MAX {
             self.merge_pairs();
         }

@@ -36,9 +36,7 @@ impl Journal for NoJournal {
     fn append(&self, _log: u8, commit: &CommitInput<'_>) -> Result<Appended, JournalError> {
         let touched = commit.touched.iter().map(|stamp| stamp.gsn());
         let gsn = touched.fold(commit.floor, u64::max) + 1;
-        Ok(Appended {
-            stamp: Stamp::new(gsn, LOG_NONE),
-        })
+        Ok(Appended { stamp: Stamp::new(gsn, LOG_NONE) })
     }
 
     fn admit(&self, _log: u8) -> Result<(), JournalError> {
@@ -50,10 +48,7 @@ impl Journal for NoJournal {
         _log: u8,
         _operation: &Operation<'_>,
     ) -> Result<Appended, JournalError> {
-        Err(JournalError::Unsupported {
-            scheme: NAME,
-            what: "record operations",
-        })
+        Err(JournalError::Unsupported { scheme: NAME, what: "record operations" })
     }
 
     fn read_operation(
@@ -61,10 +56,7 @@ impl Journal for NoJournal {
         _position: Stamp,
         _visit: &mut dyn FnMut(&Record<'_>),
     ) -> Result<(), JournalError> {
-        Err(JournalError::Unsupported {
-            scheme: NAME,
-            what: "read records back",
-        })
+        Err(JournalError::Unsupported { scheme: NAME, what: "read records back" })
     }
 
     fn flush(&self, _log: u8) -> Result<u64, JournalError> {
@@ -119,18 +111,11 @@ mod tests {
     #[test]
     fn everything_is_closed_and_operations_are_refused() {
         let journal = NoJournal;
-        let commit = CommitInput {
-            epoch: 1,
-            floor: 77,
-            touched: &[],
-            writes: &|_| Ok(()),
-        };
+        let commit = CommitInput { epoch: 1, floor: 77, touched: &[], writes: &|_| Ok(()) };
         let stamp = journal.append(3, &commit).expect("nothing can fail").stamp;
         assert_eq!((stamp.gsn(), stamp.log()), (78, LOG_NONE));
         assert!(journal.is_closed(stamp));
-        let refused = journal
-            .read_operation(stamp, &mut |_| ())
-            .expect_err("no records");
+        let refused = journal.read_operation(stamp, &mut |_| ()).expect_err("no records");
         assert_eq!(
             refused.to_string(),
             "journal none does not read records back; choose one that does"

@@ -95,30 +95,16 @@ impl Redo {
             let found = list(&*env.disk, log, config.incarnation)?;
             Log::open(log, env, &shared, found)
         };
-        let logs = (0..config.logs)
-            .map(open)
-            .collect::<Result<Box<[Log]>, JournalError>>()?;
+        let logs = (0..config.logs).map(open).collect::<Result<Box<[Log]>, JournalError>>()?;
         let mut retired = Vec::new();
         for log in config.logs..LOG_NONE {
             let found = list(&*env.disk, log, config.incarnation)?;
-            found
-                .spares
-                .iter()
-                .try_for_each(|spare| env.disk.remove(&spare.path))?;
+            found.spares.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
             retired.extend(found.kept);
         }
         let (flusher, preparer) = (Signal::default(), Signal::default());
-        let core = Arc::new(Core {
-            shared,
-            logs,
-            flusher,
-            preparer,
-        });
-        let redo = Redo {
-            core,
-            threads: Mutex::default(),
-            retired: Mutex::new(retired),
-        };
+        let core = Arc::new(Core { shared, logs, flusher, preparer });
+        let redo = Redo { core, threads: Mutex::default(), retired: Mutex::new(retired) };
         if config.background {
             redo.start()?;
         }
@@ -139,9 +125,7 @@ impl Redo {
         self.core.flusher.stop();
         self.core.preparer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
-        threads
-            .into_iter()
-            .try_for_each(|thread| Ok(thread.join()?))
+        threads.into_iter().try_for_each(|thread| Ok(thread.join()?))
     }
 }
 
@@ -155,9 +139,7 @@ impl Drop for Redo {
 impl Core {
     fn log(&self, log: u8) -> Result<&Log, JournalError> {
         let logs = self.closing().logs();
-        self.logs
-            .get(usize::from(log))
-            .ok_or(JournalError::UnknownLog { log, logs })
+        self.logs.get(usize::from(log)).ok_or(JournalError::UnknownLog { log, logs })
     }
 
     fn closing(&self) -> &Closing {
@@ -248,10 +230,7 @@ impl Journal for Redo {
         _log: u8,
         _operation: &Operation<'_>,
     ) -> Result<Appended, JournalError> {
-        Err(JournalError::Unsupported {
-            scheme: NAME,
-            what: "record operations",
-        })
+        Err(JournalError::Unsupported { scheme: NAME, what: "record operations" })
     }
 
     fn read_operation(
@@ -259,10 +238,7 @@ impl Journal for Redo {
         _position: Stamp,
         _visit: &mut dyn FnMut(&Record<'_>),
     ) -> Result<(), JournalError> {
-        Err(JournalError::Unsupported {
-            scheme: NAME,
-            what: "read records back",
-        })
+        Err(JournalError::Unsupported { scheme: NAME, what: "read records back" })
     }
 
     fn flush(&self, log: u8) -> Result<u64, JournalError> {
@@ -270,10 +246,7 @@ impl Journal for Redo {
     }
 
     fn flush_all(&self) -> Result<(), JournalError> {
-        self.core
-            .logs
-            .iter()
-            .try_for_each(|log| self.core.flush(log).map(drop))
+        self.core.logs.iter().try_for_each(|log| self.core.flush(log).map(drop))
     }
 
     fn health(&self) -> Result<(), JournalError> {
@@ -283,11 +256,7 @@ impl Journal for Redo {
     #[inline]
     fn closed(&self, log: u8) -> u64 {
         let known = log < self.core.closing().logs();
-        if known {
-            self.core.closing().closed(log)
-        } else {
-            self.core.shared.config.floor
-        }
+        if known { self.core.closing().closed(log) } else { self.core.shared.config.floor }
     }
 
     #[inline]
@@ -300,10 +269,7 @@ impl Journal for Redo {
         for &stamp in stamps {
             let given_out = |log: &Log| stamp.gsn() <= log.last_gsn();
             if !closing.is_closed(stamp) && !core.log(stamp.log()).is_ok_and(given_out) {
-                return Err(JournalError::UnknownStamp {
-                    stamp,
-                    logs: closing.logs(),
-                });
+                return Err(JournalError::UnknownStamp { stamp, logs: closing.logs() });
             }
             while let Some(next) = closing.blocker(stamp) {
                 core.log(next.log)?.flush_to(next.gsn)?;
@@ -313,10 +279,7 @@ impl Journal for Redo {
     }
 
     fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn> {
-        let position = |(log, of): (u8, &Log)| LogGsn {
-            log,
-            gsn: of.last_gsn_before(epoch),
-        };
+        let position = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn_before(epoch) };
         (0..).zip(&self.core.logs).map(position).collect()
     }
 
@@ -352,35 +315,21 @@ impl Journal for Redo {
     }
 
     fn close(&self) -> Result<Vec<LogGsn>, JournalError> {
-        self.core
-            .logs
-            .iter()
-            .for_each(|log| log.refuse(JournalError::Closed));
+        self.core.logs.iter().for_each(|log| log.refuse(JournalError::Closed));
         self.flush_all()?;
         self.stop()?;
-        let last = |(log, of): (u8, &Log)| LogGsn {
-            log,
-            gsn: of.last_gsn(),
-        };
+        let last = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn() };
         Ok((0..).zip(&self.core.logs).map(last).collect())
     }
 }
 
 fn position_of(positions: &[LogGsn], log: u8) -> Option<u64> {
-    positions
-        .iter()
-        .find(|position| position.log == log)
-        .map(|position| position.gsn)
+    positions.iter().find(|position| position.log == log).map(|position| position.gsn)
 }
 
 fn check(config: &Config) -> Result<(), JournalError> {
-    let refuse = |field, value, requirement| {
-        Err(JournalError::Configuration {
-            field,
-            value,
-            requirement,
-        })
-    };
+    let refuse =
+        |field, value, requirement| Err(JournalError::Configuration { field, value, requirement });
     if config.logs == 0 {
         return refuse("logs", 0, "a journal has 1 to 255 logs");
     }
@@ -391,11 +340,7 @@ fn check(config: &Config) -> Result<(), JournalError> {
         return refuse("segment bytes", config.segment_bytes, requirement);
     }
     if config.floor >= GSN_MAX {
-        return refuse(
-            "gsn floor",
-            config.floor,
-            "the store has used up its 2^52 gsns",
-        );
+        return refuse("gsn floor", config.floor, "the store has used up its 2^52 gsns");
     }
     if config.batch_bytes == 0 || config.buffer_bytes < config.batch_bytes {
         let requirement = "it holds at least one batch, and a batch at least one byte";

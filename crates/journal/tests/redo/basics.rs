@@ -17,33 +17,17 @@ fn what_is_flushed_comes_back() {
     let a = put(&*journal, 0, 1, &[], b"a", b"one").expect("appends");
     let b = put(&*journal, 1, 1, &[a], b"b", b"two").expect("appends");
     let c = put(&*journal, 0, 1, &[a, b], b"a", b"three").expect("appends");
-    assert_eq!(
-        [a, b, c],
-        [Stamp::new(1, 0), Stamp::new(2, 1), Stamp::new(3, 0)]
-    );
+    assert_eq!([a, b, c], [Stamp::new(1, 0), Stamp::new(2, 1), Stamp::new(3, 0)]);
     assert!(!journal.is_closed(a));
     journal.make_closed(&[c]).expect("flushes both logs");
     assert!([a, b, c].into_iter().all(|stamp| journal.is_closed(stamp)));
 
     let logs = scan_first(&disk.crash(7)).expect("no damage");
-    assert_eq!(
-        logs.cut(),
-        [LogGsn { log: 0, gsn: 3 }, LogGsn { log: 1, gsn: 2 }]
-    );
-    let values: Vec<_> = replay(&logs, 1 << 20)
-        .into_iter()
-        .map(|r| (r.gsn, r.value))
-        .collect();
+    assert_eq!(logs.cut(), [LogGsn { log: 0, gsn: 3 }, LogGsn { log: 1, gsn: 2 }]);
+    let values: Vec<_> = replay(&logs, 1 << 20).into_iter().map(|r| (r.gsn, r.value)).collect();
     let mut values = values;
     values.sort();
-    assert_eq!(
-        values,
-        [
-            (1, b"one".to_vec()),
-            (2, b"two".to_vec()),
-            (3, b"three".to_vec())
-        ]
-    );
+    assert_eq!(values, [(1, b"one".to_vec()), (2, b"two".to_vec()), (3, b"three".to_vec())]);
     assert_eq!(logs.gsn_max(), 3);
 }
 
@@ -56,21 +40,12 @@ fn a_flushed_record_over_a_lost_one_is_lost_and_was_never_closed() {
     let c = put(&*journal, 2, 1, &[b], b"c", b"").expect("appends");
     journal.flush(2).expect("flushes");
     journal.flush(1).expect("flushes");
-    assert!(
-        !journal.is_closed(b) && !journal.is_closed(c),
-        "both rest on log 0"
-    );
+    assert!(!journal.is_closed(b) && !journal.is_closed(c), "both rest on log 0");
     let end = |log| LogGsn { log, gsn: 0 };
     assert_eq!(kept(&disk.crash_image(3)), [end(0), end(1), end(2)]);
     journal.make_closed(&[c]).expect("flushes log 0");
     assert!(journal.is_closed(a) && journal.is_closed(b) && journal.is_closed(c));
-    assert_eq!(
-        kept(&disk.crash(3))
-            .iter()
-            .map(|end| end.gsn)
-            .collect::<Vec<_>>(),
-        [1, 2, 3]
-    );
+    assert_eq!(kept(&disk.crash(3)).iter().map(|end| end.gsn).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
 #[test]
@@ -83,10 +58,7 @@ fn a_record_that_names_nothing_falls_with_the_one_before_it() {
     let silent = put(&*journal, 0, 1, &[over], b"c", b"").expect("appends");
     journal.flush(0).expect("flushes");
     assert!(!journal.is_closed(silent));
-    assert_eq!(
-        kept(&disk.crash(1)),
-        [LogGsn { log: 0, gsn: 0 }, LogGsn { log: 1, gsn: 0 }]
-    );
+    assert_eq!(kept(&disk.crash(1)), [LogGsn { log: 0, gsn: 0 }, LogGsn { log: 1, gsn: 0 }]);
 }
 
 #[test]
@@ -99,11 +71,7 @@ fn a_dependency_named_before_is_not_named_again() {
     put(&*journal, 1, 1, &[a], b"b", b"").expect("appends");
     let named = bytes(&*journal) - before;
     let second = put(&*journal, 1, 1, &[a], b"b", b"").expect("appends");
-    assert_eq!(
-        bytes(&*journal) - before,
-        2 * named - 8,
-        "the first one answers for it"
-    );
+    assert_eq!(bytes(&*journal) - before, 2 * named - 8, "the first one answers for it");
     journal.flush(1).expect("flushes");
     assert!(!journal.is_closed(second));
     assert_eq!(kept(&disk.crash_image(1))[1].gsn, 0);
@@ -121,10 +89,7 @@ fn an_idle_log_neither_waits_nor_holds_back() {
     }
     journal.flush(1).expect("flushes");
     assert!(journal.is_closed(last));
-    assert_eq!(
-        (journal.closed(0), journal.closed(1), journal.closed(9)),
-        (0, 100, 0)
-    );
+    assert_eq!((journal.closed(0), journal.closed(1), journal.closed(9)), (0, 100, 0));
     let gsns: Vec<u64> = kept(&disk.crash(1)).iter().map(|end| end.gsn).collect();
     assert_eq!(gsns, [0, 100, 0]);
 }
@@ -135,26 +100,14 @@ fn a_stamp_that_was_never_given_out_is_an_error() {
     let journal = open(&disk, &small(1, 10, 1));
     for stamp in [Stamp::new(11, 0), Stamp::new(11, 7)] {
         let error = journal.make_closed(&[stamp]).expect_err("unknown");
-        assert!(
-            matches!(error, JournalError::UnknownStamp { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, JournalError::UnknownStamp { .. }), "{error}");
     }
     let error = put(&*journal, 0, 1, &[Stamp::new(99, 7)], b"k", b"v").expect_err("no log 7");
-    assert_eq!(
-        error.to_string(),
-        "stamp 7@99 was never given out: the journal has 1 logs"
-    );
+    assert_eq!(error.to_string(), "stamp 7@99 was never given out: the journal has 1 logs");
     let error = put(&*journal, 4, 1, &[], b"k", b"v").expect_err("no log 4");
-    assert!(
-        matches!(error, JournalError::UnknownLog { log: 4, logs: 1 }),
-        "{error}"
-    );
+    assert!(matches!(error, JournalError::UnknownLog { log: 4, logs: 1 }), "{error}");
     // The refused record has left nothing behind.
-    assert_eq!(
-        put(&*journal, 0, 1, &[], b"k", b"v").expect("appends"),
-        Stamp::new(11, 0)
-    );
+    assert_eq!(put(&*journal, 0, 1, &[], b"k", b"v").expect("appends"), Stamp::new(11, 0));
 }
 
 #[test]
@@ -163,26 +116,16 @@ fn records_and_batches_of_any_size_roll_over_segments() {
     let journal = open(&disk, &small(1, 0, 1));
     let mut world = World::default();
     // Tiny, larger than a batch, larger than a segment, and the last one first of all.
-    let sizes = [
-        200_000, 10, 5_000, 60_000, 61_000, 70_000, 1, 1, 300_000, 30_000, 30_000, 30_000,
-    ];
+    let sizes = [200_000, 10, 5_000, 60_000, 61_000, 70_000, 1, 1, 300_000, 30_000, 30_000, 30_000];
     for (key, size) in (0..).zip(sizes) {
         let value = vec![key; size];
-        world
-            .transact(&*journal, 0, 1, &[], &[key], &value)
-            .expect("appends");
+        world.transact(&*journal, 0, 1, &[], &[key], &value).expect("appends");
     }
     journal.flush(0).expect("flushes");
     let acknowledged = world.history.iter().map(|of| of.stamp).collect();
     let logs = scan_first(&disk.crash(1)).expect("no damage");
     let finals = [entry(1, 0, None)];
-    world.check(
-        "sizes",
-        &logs,
-        &acknowledged,
-        &ReplayStart::default(),
-        &finals,
-    );
+    world.check("sizes", &logs, &acknowledged, &ReplayStart::default(), &finals);
 }
 
 #[test]
@@ -194,34 +137,18 @@ fn checkpoints_free_segments_and_freed_ones_are_reused() {
     for epoch in 1..=20 {
         for n in 0..40 {
             let (log, key) = (n % 2, n % 5);
-            world
-                .transact(&*journal, log, epoch, &[key + 1], &[key], &value)
-                .expect("appends");
+            world.transact(&*journal, log, epoch, &[key + 1], &[key], &value).expect("appends");
         }
-        let start = ReplayStart {
-            epoch,
-            floor: 0,
-            positions: journal.positions_before_epoch(epoch),
-        };
+        let start =
+            ReplayStart { epoch, floor: 0, positions: journal.positions_before_epoch(epoch) };
         journal.flush_all().expect("flushes");
         let since = journal.bytes_since(&start.positions);
-        assert!(
-            (120_000..300_000).contains(&since),
-            "one epoch of both logs: {since} bytes"
-        );
-        journal
-            .release_below(0, &start.positions)
-            .expect("releases");
+        assert!((120_000..300_000).contains(&since), "one epoch of both logs: {since} bytes");
+        journal.release_below(0, &start.positions).expect("releases");
         let acknowledged = world.history.iter().map(|of| of.stamp).collect();
         let finals = [entry(1, 0, None)];
         let logs = scan_with(&disk.crash_image(epoch), &finals, &start, Some(2)).expect("sound");
-        world.check(
-            &format!("epoch {epoch}"),
-            &logs,
-            &acknowledged,
-            &start,
-            &finals,
-        );
+        world.check(&format!("epoch {epoch}"), &logs, &acknowledged, &start, &finals);
     }
     let stats = journal.stats();
     assert!(stats.segments_reused > 20, "{stats:?}");
@@ -237,17 +164,10 @@ fn positions_follow_epochs_also_out_of_order() {
     for epoch in [3, 3, 4, 3, 4, 6] {
         put(&*journal, 0, epoch, &[], b"k", b"v").expect("appends");
     }
-    assert_eq!(
-        [1, 3, 4, 5, 6, 7].map(position),
-        [100, 100, 102, 105, 105, 106]
-    );
+    assert_eq!([1, 3, 4, 5, 6, 7].map(position), [100, 100, 102, 105, 105, 106]);
     journal.flush_all().expect("flushes");
     // A checkpoint of epoch 4 holds gsns 101 and 102 by position, and 104 by its epoch.
-    let start = ReplayStart {
-        epoch: 4,
-        floor: 0,
-        positions: vec![LogGsn { log: 0, gsn: 102 }],
-    };
+    let start = ReplayStart { epoch: 4, floor: 0, positions: vec![LogGsn { log: 0, gsn: 102 }] };
     let logs = scan_with(&disk.crash(1), &[entry(1, 100, None)], &start, None).expect("sound");
     let gsns: Vec<u64> = replay(&logs, 1 << 20).iter().map(|of| of.gsn).collect();
     assert_eq!(gsns, [103, 105, 106]);
@@ -278,10 +198,5 @@ fn an_incarnation_is_opened_once() {
     drop(journal);
     let redo = stillpoint_journal::registry::find("redo").expect("listed");
     let error = (redo.open)(&crate::support::environment(&disk), &config).expect_err("has records");
-    assert!(
-        error
-            .to_string()
-            .starts_with("incarnation is 1: it has records already"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("incarnation is 1: it has records already"), "{error}");
 }

@@ -34,10 +34,7 @@ impl Run<'_> {
     fn go(&mut self, steps: u64) -> Result<(), JournalError> {
         for _ in 0..steps {
             match self.rng.below(20) {
-                0 => self
-                    .journal
-                    .flush(self.rng.below(self.logs) as u8)
-                    .map(drop)?,
+                0 => self.journal.flush(self.rng.below(self.logs) as u8).map(drop)?,
                 1 => self.journal.flush_all()?,
                 2 => {
                     if let Some(stamps) = self.waiting.pop() {
@@ -51,8 +48,7 @@ impl Run<'_> {
                 5 => {
                     // A read: its answer rests on what it read.
                     let key = self.rng.below(12) as u8;
-                    self.waiting
-                        .extend(self.world.cells.get(&key).map(|cell| vec![cell.1]));
+                    self.waiting.extend(self.world.cells.get(&key).map(|cell| vec![cell.1]));
                 }
                 _ => self.commit()?,
             }
@@ -72,9 +68,7 @@ impl Run<'_> {
         let value = vec![self.rng.below(256) as u8; size as usize];
         let log = self.rng.below(self.logs) as u8;
         let epoch = self.manifest.epoch;
-        let stamp = self
-            .world
-            .transact(self.journal, log, epoch, &reads, &writes, &value)?;
+        let stamp = self.world.transact(self.journal, log, epoch, &reads, &writes, &value)?;
         self.waiting.push(vec![stamp]);
         Ok(())
     }
@@ -97,13 +91,8 @@ impl Run<'_> {
         let positions = self.journal.positions_before_epoch(epoch);
         self.journal.flush_all()?;
         let floor = self.manifest.incarnations.last().expect("open").gsn_floor;
-        self.manifest.start = ReplayStart {
-            epoch,
-            floor,
-            positions,
-        };
-        self.journal
-            .release_below(floor, &self.manifest.start.positions)
+        self.manifest.start = ReplayStart { epoch, floor, positions };
+        self.journal.release_below(floor, &self.manifest.start.positions)
     }
 }
 
@@ -113,11 +102,8 @@ fn live(seed: u64, incarnations: u32) {
     let mut disk = SimDisk::new(rng.next_u64());
     let mut world = World::default();
     let mut acknowledged = BTreeSet::new();
-    let mut manifest = Manifest {
-        incarnations: Vec::new(),
-        start: ReplayStart::default(),
-        epoch: 1,
-    };
+    let mut manifest =
+        Manifest { incarnations: Vec::new(), start: ReplayStart::default(), epoch: 1 };
     let mut floor = 0;
     for number in 1..=incarnations {
         // The number of logs may differ from the last run.
@@ -172,9 +158,7 @@ fn live(seed: u64, incarnations: u32) {
 #[test]
 fn crashes_lose_nothing_acknowledged_and_leave_no_holes() {
     // STILLPOINT_CRASH_SEEDS=10000 for a campaign.
-    let seeds = std::env::var("STILLPOINT_CRASH_SEEDS")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let seeds = std::env::var("STILLPOINT_CRASH_SEEDS").ok().and_then(|text| text.parse().ok());
     for seed in 0..seeds.unwrap_or(100) {
         live(seed, 3);
     }
@@ -188,24 +172,13 @@ fn a_dropped_record_stays_dropped_when_its_dependency_could_return() {
     crate::support::put(&*journal, 1, 1, &[a], b"b", b"").expect("appends");
     journal.flush(1).expect("flushes");
     let disk = disk.crash(1);
-    let first = scan_with(
-        &disk,
-        &[entry(1, 0, None)],
-        &ReplayStart::default(),
-        Some(2),
-    );
+    let first = scan_with(&disk, &[entry(1, 0, None)], &ReplayStart::default(), Some(2));
     let first = first.expect("sound");
-    assert_eq!(
-        first.cut(),
-        [LogGsn { log: 0, gsn: 0 }, LogGsn { log: 1, gsn: 0 }]
-    );
+    assert_eq!(first.cut(), [LogGsn { log: 0, gsn: 0 }, LogGsn { log: 1, gsn: 0 }]);
     assert_eq!(first.gsn_max(), 2, "what is dropped counts for the floor");
 
     // The next incarnation must not fill the hole: its gsns lie above the floor.
-    let mut known = vec![
-        entry(1, 0, Some(first.cut())),
-        entry(2, first.gsn_max(), None),
-    ];
+    let mut known = vec![entry(1, 0, Some(first.cut())), entry(2, first.gsn_max(), None)];
     let journal = open(&disk, &small(2, first.gsn_max(), 2));
     let again = crate::support::put(&*journal, 0, 1, &[], b"a", b"").expect("appends");
     assert_eq!(again.gsn(), 3);
@@ -213,16 +186,10 @@ fn a_dropped_record_stays_dropped_when_its_dependency_could_return() {
     let disk = disk.crash(2);
     // Not trimmed: the recorded cut alone keeps it out.
     let second = scan_with(&disk, &known, &ReplayStart::default(), Some(2)).expect("sound");
-    let gsns: Vec<u64> = crate::support::replay(&second, 1 << 16)
-        .iter()
-        .map(|of| of.gsn)
-        .collect();
+    let gsns: Vec<u64> = crate::support::replay(&second, 1 << 16).iter().map(|of| of.gsn).collect();
     assert_eq!(gsns, [3]);
     known[1].cut = Some(second.cut());
     second.trim().expect("trims");
     let left = disk.list("log/001".as_ref()).expect("lists");
-    assert!(
-        !left.iter().any(|name| name.starts_with("0000000002-")),
-        "{left:?}"
-    );
+    assert!(!left.iter().any(|name| name.starts_with("0000000002-")), "{left:?}");
 }

@@ -12,16 +12,12 @@ use crate::support::{entry, open, put, scan_first, scan_with, small};
 fn segments(disk: &SimDisk, log: u8) -> Vec<PathBuf> {
     let dir = PathBuf::from(names::log_dir(log));
     let names = disk.list(&dir).expect("lists");
-    let names = names
-        .into_iter()
-        .filter(|name| names::parse_segment_name(name).is_some());
+    let names = names.into_iter().filter(|name| names::parse_segment_name(name).is_some());
     names.map(|name| dir.join(name)).collect()
 }
 
 fn overwrite(disk: &SimDisk, path: &Path, offset: u64, bytes: &[u8]) {
-    let file = disk
-        .open(path, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("opens");
+    let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("opens");
     file.write_at(bytes, offset).expect("writes");
 }
 
@@ -52,17 +48,8 @@ fn a_tail_cut_at_every_byte_is_an_end() {
         let zeros = vec![0; 4096 - cut];
         overwrite(&disk, path, (last + cut) as u64, &zeros);
         let whole = bytes[last + cut..last + 4096].iter().all(|byte| *byte == 0);
-        assert_eq!(
-            end_gsn(&disk).expect("a torn tail"),
-            if whole { 3 } else { 2 },
-            "cut {cut}"
-        );
-        overwrite(
-            &disk,
-            path,
-            (last + cut) as u64,
-            &bytes[last + cut..last + 4096],
-        );
+        assert_eq!(end_gsn(&disk).expect("a torn tail"), if whole { 3 } else { 2 }, "cut {cut}");
+        overwrite(&disk, path, (last + cut) as u64, &bytes[last + cut..last + 4096]);
     }
     assert_eq!(end_gsn(&disk).expect("sound"), 3);
 }
@@ -83,10 +70,7 @@ fn every_flipped_bit_is_detected() {
                 Ok(2) => assert!(at >= 12_288, "byte {at} bit {bit}: only the last is torn"),
                 Ok(gsn) => panic!("byte {at} bit {bit} is not detected: {gsn} records"),
                 Err(error) => {
-                    assert!(
-                        error.is_damage() && at < 12_288,
-                        "byte {at} bit {bit}: {error}"
-                    );
+                    assert!(error.is_damage() && at < 12_288, "byte {at} bit {bit}: {error}");
                     assert!(error.to_string().contains("/sim/log/000/"), "{error}");
                     assert!(error.to_string().contains("stillpoint restore"), "{error}");
                 }
@@ -104,27 +88,15 @@ fn damage_is_proved_by_later_batches_and_later_segments() {
     // The last batch of a segment: only the next segment can tell.
     let bytes = read_all(&disk, &paths[0]).expect("reads");
     let last = (bytes.len() / 4096 - 1) * 4096;
-    let last = (4096..=last)
-        .rev()
-        .find(|at| bytes[*at..].starts_with(b"SPLB"))
-        .expect("a batch");
+    let last = (4096..=last).rev().find(|at| bytes[*at..].starts_with(b"SPLB")).expect("a batch");
     overwrite(&disk, &paths[0], last as u64 + 100, &[0xee]);
     let error = scan_first(&disk).expect_err("damaged");
-    let ScanError::Damaged {
-        path,
-        offset,
-        proof: Some(proof),
-        ..
-    } = &error
-    else {
+    let ScanError::Damaged { path, offset, proof: Some(proof), .. } = &error else {
         panic!("{error}");
     };
     assert_eq!((path, *offset), (&disk.describe(&paths[0]), last as u64));
     assert_eq!(proof.path, disk.describe(&paths[1]));
-    assert!(
-        error.to_string().contains("proves that it was durable"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("proves that it was durable"), "{error}");
 }
 
 #[test]
@@ -138,21 +110,10 @@ fn a_missing_segment_is_missed() {
         scan_with(&disk, &[entry(1, 0, None)], &none, Some(1))
     };
     let error = scan_without(0).expect_err("the first one is missing");
-    assert!(
-        matches!(error, ScanError::Missing { after_gsn: 0, .. }),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("/sim/log/000: log 0 has no segment"),
-        "{error}"
-    );
+    assert!(matches!(error, ScanError::Missing { after_gsn: 0, .. }), "{error}");
+    assert!(error.to_string().contains("/sim/log/000: log 0 has no segment"), "{error}");
     let error = scan_without(1).expect_err("a middle one is missing");
-    assert!(
-        matches!(error, ScanError::Damaged { proof: Some(_), .. }),
-        "{error}"
-    );
+    assert!(matches!(error, ScanError::Damaged { proof: Some(_), .. }), "{error}");
 
     // Nothing local tells of the last one, but a recorded cut does.
     let disk = fresh();
@@ -160,10 +121,7 @@ fn a_missing_segment_is_missed() {
     let cut = vec![LogGsn { log: 0, gsn: 40 }];
     let known = [entry(1, 0, Some(cut)), entry(2, 40, None)];
     let error = scan_with(&disk, &known, &none, None).expect_err("shorter than its cut");
-    assert!(
-        matches!(error, ScanError::Short { kept_gsn: 40, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, ScanError::Short { kept_gsn: 40, .. }), "{error}");
 
     // All of a log's segments gone: the number of logs tells, or the cut.
     let disk = fresh();
@@ -172,11 +130,7 @@ fn a_missing_segment_is_missed() {
     assert!(scan_with(&disk, &known, &none, None).is_err());
 
     // What a checkpoint holds may be missing.
-    let start = ReplayStart {
-        epoch: 2,
-        floor: 0,
-        positions: vec![LogGsn { log: 0, gsn: 40 }],
-    };
+    let start = ReplayStart { epoch: 2, floor: 0, positions: vec![LogGsn { log: 0, gsn: 40 }] };
     assert!(scan_with(&disk, &[entry(1, 0, None)], &start, Some(1)).is_ok());
 }
 
@@ -189,9 +143,7 @@ fn files_of_another_store_or_place_are_refused() {
     let error = scan_first(&disk).expect_err("renamed");
     assert!(error.to_string().contains("renamed or swapped"), "{error}");
     disk.rename(&renamed, path).expect("renames back");
-    let file = disk
-        .open(path, OpenMode::ReadWrite, Caching::Buffered)
-        .expect("opens");
+    let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("opens");
     file.set_len(4096 + 100).expect("cuts");
     let error = scan_first(&disk).expect_err("shorter than allocated");
     assert!(matches!(error, ScanError::Damaged { .. }), "{error}");

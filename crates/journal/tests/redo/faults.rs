@@ -25,31 +25,16 @@ fn a_failed_write_or_flush_ends_the_log_for_good() {
         let over = put(&*journal, 1, 1, &[lost], b"c", b"").expect("appends");
         fail(&disk, call, 1);
         let error = journal.flush(0).expect_err("the disk fails");
-        assert!(
-            matches!(error, JournalError::Poisoned { log: 0, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, JournalError::Poisoned { log: 0, .. }), "{error}");
         assert!(error.is_fatal() && !error.is_refusal());
-        assert!(
-            error.to_string().contains("nothing more is acknowledged"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("nothing more is acknowledged"), "{error}");
 
         // Not retried, and nothing that rests on it closes.
         let written = journal.stats().written_bytes;
         assert!(journal.flush(0).is_err() && journal.make_closed(&[lost]).is_err());
-        assert_eq!(
-            journal.stats().written_bytes,
-            written,
-            "{call:?} is not repeated"
-        );
-        let error = journal
-            .make_closed(&[over])
-            .expect_err("rests on the failed log");
-        assert!(
-            matches!(error, JournalError::Poisoned { log: 0, .. }),
-            "{error}"
-        );
+        assert_eq!(journal.stats().written_bytes, written, "{call:?} is not repeated");
+        let error = journal.make_closed(&[over]).expect_err("rests on the failed log");
+        assert!(matches!(error, JournalError::Poisoned { log: 0, .. }), "{error}");
         assert!(!journal.is_closed(lost) && !journal.is_closed(over));
         assert!(put(&*journal, 0, 1, &[], b"d", b"").is_err());
         assert!(journal.admit(0).is_err() && journal.health().is_err());
@@ -81,13 +66,7 @@ fn a_failed_name_of_a_new_segment_ends_the_log() {
         for seed in 0..20 {
             let logs = scan_first(&disk.crash(seed)).expect("sound");
             let context = format!("{call:?} crash {seed}");
-            world.check(
-                &context,
-                &logs,
-                &acknowledged,
-                &ReplayStart::default(),
-                &finals,
-            );
+            world.check(&context, &logs, &acknowledged, &ReplayStart::default(), &finals);
         }
     }
 }
@@ -99,17 +78,10 @@ fn a_full_disk_refuses_records_and_service_resumes() {
     let mut world = World::default();
     disk.set_capacity(Some(disk.used_bytes()));
     let refused = (0..200)
-        .find_map(|key| {
-            world
-                .transact(&*journal, 0, 1, &[], &[key % 50], &[key; 3000])
-                .err()
-        })
+        .find_map(|key| world.transact(&*journal, 0, 1, &[], &[key % 50], &[key; 3000]).err())
         .expect("the segment fills up");
     assert!(refused.is_refusal() && !refused.is_fatal(), "{refused}");
-    assert!(
-        refused.to_string().contains("free space on the device"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("free space on the device"), "{refused}");
     assert!(journal.stats().refusals > 0);
     // Everything taken so far has its space: it flushes and closes.
     journal.flush_all().expect("flushes into allocated space");
@@ -118,19 +90,11 @@ fn a_full_disk_refuses_records_and_service_resumes() {
 
     disk.set_capacity(None);
     for key in 0..50 {
-        world
-            .transact(&*journal, 0, 1, &[], &[key], &[key; 3000])
-            .expect("space is back");
+        world.transact(&*journal, 0, 1, &[], &[key], &[key; 3000]).expect("space is back");
     }
     journal.flush_all().expect("flushes");
     let logs = scan_first(&disk.crash(1)).expect("sound");
-    world.check(
-        "full",
-        &logs,
-        &acknowledged,
-        &ReplayStart::default(),
-        &[entry(1, 0, None)],
-    );
+    world.check("full", &logs, &acknowledged, &ReplayStart::default(), &[entry(1, 0, None)]);
     assert_eq!(logs.cut()[0].gsn, world.history.len() as u64);
 }
 
@@ -167,13 +131,7 @@ fn every_call_of_a_run_may_fail_or_find_the_disk_full() {
             let context = format!("{fault:?} at call {nth}");
             let logs = scan_first(&disk.crash(nth)).unwrap_or_else(|e| panic!("{context}: {e}"));
             let finals = [entry(1, 0, None)];
-            world.check(
-                &context,
-                &logs,
-                &acknowledged,
-                &ReplayStart::default(),
-                &finals,
-            );
+            world.check(&context, &logs, &acknowledged, &ReplayStart::default(), &finals);
         }
     }
 }

@@ -16,10 +16,7 @@ use stillpoint_journal::{
 pub(crate) const STORE: StoreId = StoreId(*b"journal-test-sto");
 
 pub(crate) fn environment(disk: &SimDisk) -> Environment {
-    Environment {
-        disk: Arc::new(disk.clone()),
-        clock: Arc::new(ManualClock::new(0)),
-    }
+    Environment { disk: Arc::new(disk.clone()), clock: Arc::new(ManualClock::new(0)) }
 }
 
 /// Small segments and batches, and no background threads.
@@ -52,12 +49,7 @@ pub(crate) fn put(
 ) -> Result<Stamp, JournalError> {
     let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
     let writes = |to: &mut stillpoint_format::log::WritesEncoder<'_>| to.put(1, 0, key, 0, value);
-    let commit = CommitInput {
-        epoch,
-        floor,
-        touched,
-        writes: &writes,
-    };
+    let commit = CommitInput { epoch, floor, touched, writes: &writes };
     journal.append(log, &commit).map(|appended| appended.stamp)
 }
 
@@ -91,11 +83,7 @@ pub(crate) fn scan_with(
 }
 
 pub(crate) fn entry(number: u32, gsn_floor: u64, cut: Option<Vec<LogGsn>>) -> IncarnationEntry {
-    IncarnationEntry {
-        number,
-        gsn_floor,
-        cut,
-    }
+    IncarnationEntry { number, gsn_floor, cut }
 }
 
 /// Scans a store of one incarnation without a checkpoint.
@@ -106,11 +94,7 @@ pub(crate) fn scan_first(disk: &SimDisk) -> Result<Logs, ScanError> {
 /// Everything that replay hands out, partition by partition within a round; checks that each
 /// partition is in gsn order over all rounds, and that progress ends at the total.
 pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
-    let options = ReplayOptions {
-        partitions: 3,
-        round_bytes,
-        threads: 2,
-    };
+    let options = ReplayOptions { partitions: 3, round_bytes, threads: 2 };
     let partition_of = |_: u16, key: &[u8]| key.iter().map(|b| usize::from(*b)).sum::<usize>() % 3;
     let mut replay = logs.replay(options, &partition_of);
     let mut last = [0; 3];
@@ -119,11 +103,7 @@ pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
         let mut records = BTreeSet::new();
         for (partition, last) in last.iter_mut().enumerate() {
             for write in round.partition(partition) {
-                assert!(
-                    write.gsn >= *last,
-                    "{} after {last} in {partition}",
-                    write.gsn
-                );
+                assert!(write.gsn >= *last, "{} after {last} in {partition}", write.gsn);
                 *last = write.gsn;
                 records.insert((write.log, write.gsn));
                 assert_eq!(partition_of(1, write.write.key), partition);
@@ -133,13 +113,7 @@ pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
                 };
                 let key = write.write.key.to_vec();
                 let (gsn, log, epoch) = (write.gsn, write.log, write.epoch);
-                all.push(Replayed {
-                    gsn,
-                    log,
-                    epoch,
-                    key,
-                    value,
-                });
+                all.push(Replayed { gsn, log, epoch, key, value });
             }
         }
         assert_eq!(records.len() as u64, round.records());
@@ -186,29 +160,17 @@ impl World {
             .map(|cell| cell.1)
             .collect();
         let writes = |to: &mut stillpoint_format::log::WritesEncoder<'_>| {
-            keys.iter()
-                .try_for_each(|key| to.put(1, 0, &[*key], 0, value))
+            keys.iter().try_for_each(|key| to.put(1, 0, &[*key], 0, value))
         };
         let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
-        let commit = CommitInput {
-            epoch,
-            floor,
-            touched: &touched,
-            writes: &writes,
-        };
+        let commit = CommitInput { epoch, floor, touched: &touched, writes: &writes };
         let stamp = journal.append(log, &commit)?.stamp;
         assert!(stamp.gsn() > floor);
         for key in keys {
             self.cells.insert(*key, (value.to_vec(), stamp));
         }
         let (keys, value) = (keys.to_vec(), value.to_vec());
-        self.history.push(Transaction {
-            stamp,
-            epoch,
-            touched,
-            keys,
-            value,
-        });
+        self.history.push(Transaction { stamp, epoch, touched, keys, value });
         Ok(stamp)
     }
 
@@ -230,19 +192,12 @@ impl World {
             .map(|of| of.stamp)
             .collect();
         for stamp in acknowledged {
-            assert!(
-                kept.contains(stamp),
-                "{context}: {stamp:?} was acknowledged and is lost"
-            );
+            assert!(kept.contains(stamp), "{context}: {stamp:?} was acknowledged and is lost");
         }
         let mut after = World::default();
         for of in self.history.iter().filter(|of| kept.contains(&of.stamp)) {
             for dep in &of.touched {
-                assert!(
-                    kept.contains(dep),
-                    "{context}: {:?} is kept without {dep:?}",
-                    of.stamp
-                );
+                assert!(kept.contains(dep), "{context}: {:?} is kept without {dep:?}", of.stamp);
             }
             for key in &of.keys {
                 after.cells.insert(*key, (of.value.clone(), of.stamp));
@@ -272,12 +227,8 @@ impl World {
 
 /// True if the cut of the incarnation that gave out the stamp holds it.
 fn is_kept(stamp: Stamp, logs: &Logs, finals: &[IncarnationEntry]) -> bool {
-    let of = finals
-        .iter()
-        .rposition(|entry| stamp.gsn() > entry.gsn_floor)
-        .expect("some floor");
+    let of = finals.iter().rposition(|entry| stamp.gsn() > entry.gsn_floor).expect("some floor");
     let latest = logs.cut();
     let cut = finals[of].cut.as_ref().unwrap_or(&latest);
-    cut.iter()
-        .any(|end| end.log == stamp.log() && stamp.gsn() <= end.gsn)
+    cut.iter().any(|end| end.log == stamp.log() && stamp.gsn() <= end.gsn)
 }

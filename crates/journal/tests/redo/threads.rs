@@ -20,15 +20,8 @@ struct Real {
 fn real() -> Real {
     let dir = tempfile::tempdir().expect("a directory");
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()).expect("a disk"));
-    let env = Environment {
-        disk: Arc::clone(&disk),
-        clock: Arc::new(RealClock),
-    };
-    Real {
-        disk,
-        env,
-        _dir: dir,
-    }
+    let env = Environment { disk: Arc::clone(&disk), clock: Arc::new(RealClock) };
+    Real { disk, env, _dir: dir }
 }
 
 fn config(logs: u8, durability: Durability) -> Config {
@@ -58,11 +51,7 @@ fn replayed(real: &Real) -> u64 {
         progress: &|_, _| (),
     };
     let logs = scan(&real.disk, &input).expect("sound");
-    let options = ReplayOptions {
-        partitions: 4,
-        round_bytes: 256 << 10,
-        threads: 2,
-    };
+    let options = ReplayOptions { partitions: 4, round_bytes: 256 << 10, threads: 2 };
     let mut replay = logs.replay(options, &|_, key| usize::from(key[0]) % 4);
     let mut records = 0;
     while let Some(round) = replay.next_round().expect("sound") {
@@ -91,10 +80,7 @@ fn concurrent_strict_commits_share_flushes() {
     in_parallel("client", (0..8).map(worker).collect()).expect("no panic");
     let stats = journal.stats();
     assert_eq!(stats.records, 8 * u64::from(commits));
-    assert!(
-        stats.flushes < stats.records,
-        "flushes are shared: {stats:?}"
-    );
+    assert!(stats.flushes < stats.records, "flushes are shared: {stats:?}");
     assert_eq!(stats.open_dependencies, 0);
     drop(journal);
     assert_eq!(replayed(&real), 8 * u64::from(commits));
@@ -103,19 +89,13 @@ fn concurrent_strict_commits_share_flushes() {
 #[test]
 fn relaxed_commits_become_durable_by_themselves() {
     let real = real();
-    let config = Config {
-        interval: Duration::from_millis(40),
-        ..config(3, Durability::Relaxed)
-    };
+    let config = Config { interval: Duration::from_millis(40), ..config(3, Durability::Relaxed) };
     let journal = open(&real, &config);
     let a = put(&*journal, 0, 1, &[], b"a", b"").expect("appends");
     let b = put(&*journal, 1, 1, &[a], b"b", b"").expect("appends");
     let begin = RealClock.monotonic_ns();
     while !(journal.is_closed(a) && journal.is_closed(b)) {
-        assert!(
-            RealClock.monotonic_ns() - begin < 10_000_000_000,
-            "never flushed"
-        );
+        assert!(RealClock.monotonic_ns() - begin < 10_000_000_000, "never flushed");
         RealClock.sleep(Duration::from_millis(1));
     }
     journal.close().expect("closes");
@@ -142,10 +122,7 @@ fn appends_wait_for_the_disk_and_memory_stays_bounded() {
     };
     in_parallel("writer", (0..2).map(worker).collect()).expect("no panic");
     let last = journal.close().expect("closes");
-    assert_eq!(
-        last.iter().map(|end| end.gsn).collect::<Vec<_>>(),
-        [2000, 2000]
-    );
+    assert_eq!(last.iter().map(|end| end.gsn).collect::<Vec<_>>(), [2000, 2000]);
     assert!(journal.stats().waits > 0, "{:?}", journal.stats());
     drop(journal);
     assert_eq!(replayed(&real), 4000);

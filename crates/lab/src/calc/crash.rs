@@ -39,9 +39,7 @@ pub fn check_rows(
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
     if !bench.children {
-        result
-            .notes
-            .push("Recovery was not checked in this run.".into());
+        result.notes.push("Recovery was not checked in this run.".into());
         return Ok(());
     }
     for &row in rows {
@@ -90,33 +88,16 @@ impl Heard {
     /// Updates that must be there after a crash now.
     fn promised(&self, journal: &str) -> u64 {
         let old = sys::now_ns().saturating_sub(RELAXED_NS);
-        let relaxed = self
-            .committed
-            .iter()
-            .filter(|c| journal != "none" && c.0 <= old);
-        relaxed
-            .map(|c| c.1)
-            .max()
-            .unwrap_or(0)
-            .max(self.in_checkpoint)
+        let relaxed = self.committed.iter().filter(|c| journal != "none" && c.0 <= old);
+        relaxed.map(|c| c.1).max().unwrap_or(0).max(self.in_checkpoint)
     }
 }
 
 fn check(bench: &Bench<'_>, row: Row, journal: &str, records: u64) -> LabResult<u64> {
-    let dir = bench
-        .context
-        .fresh_dir(&format!("crash-{}-{journal}", row.scheme))?;
+    let dir = bench.context.fresh_dir(&format!("crash-{}-{journal}", row.scheme))?;
     let mut command = Command::new(&bench.context.binary);
     command
-        .args([
-            "lab",
-            "child",
-            "crash",
-            "--scheme",
-            row.scheme,
-            "--journal",
-            journal,
-        ])
+        .args(["lab", "child", "crash", "--scheme", row.scheme, "--journal", journal])
         .args(["--records", &records.to_string(), "--dir"])
         .arg(&dir)
         .stdin(Stdio::null())
@@ -124,15 +105,10 @@ fn check(bench: &Bench<'_>, row: Row, journal: &str, records: u64) -> LabResult<
     let line = format!("{command:?}");
     let failed = |reason: String| LabError::process(&line, reason);
     let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
-    let said = child
-        .stdout
-        .take()
-        .ok_or_else(|| failed("no output".into()))?;
+    let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
     let mut heard = Heard::default();
     for text in BufReader::new(said).lines().map_while(Result::ok) {
-        heard
-            .line(&text)
-            .ok_or_else(|| failed(format!("said {text:?}")))?;
+        heard.line(&text).ok_or_else(|| failed(format!("said {text:?}")))?;
         if text == "begun" && heard.enough(journal) {
             break;
         }
@@ -143,17 +119,11 @@ fn check(bench: &Bench<'_>, row: Row, journal: &str, records: u64) -> LabResult<
     let _ = child.kill();
     let _ = child.wait();
     if !running {
-        return Err(failed(format!(
-            "ended by itself after {} checkpoints",
-            heard.published
-        )));
+        return Err(failed(format!("ended by itself after {} checkpoints", heard.published)));
     }
     let engine = (bench.open)(&setup(row, records, journal, dir.clone()))?;
     let check = engine.check(Change::Counter)?;
-    let wrong = |reason| LabError::Engine {
-        engine: row.scheme.into(),
-        reason,
-    };
+    let wrong = |reason| LabError::Engine { engine: row.scheme.into(), reason };
     check.finish(records, promised, u64::MAX).map_err(wrong)?;
     drop(engine);
     sys::remove_dir_all(&dir)?;
@@ -185,9 +155,7 @@ pub fn child(open: &OpenEngine, setup: &Setup, output: &mut (dyn Write + Send)) 
         ended
     }));
     let done = stillpoint_io::in_parallel("crash", jobs);
-    done.map_err(|e| LabError::process("crash child", e))?
-        .into_iter()
-        .collect()
+    done.map_err(|e| LabError::process("crash child", e))?.into_iter().collect()
 }
 
 fn work(
@@ -205,10 +173,7 @@ fn work(
         session.run(&batch, Change::Counter)?;
         // AcqRel pairs with the Acquire of the thread that begins checkpoints: what
         // it counts has committed.
-        committed.fetch_add(
-            (batch.len() * KEYS_PER_TRANSACTION) as u64,
-            Ordering::AcqRel,
-        );
+        committed.fetch_add((batch.len() * KEYS_PER_TRANSACTION) as u64, Ordering::AcqRel);
     }
     Ok(())
 }
@@ -232,10 +197,7 @@ fn checkpoints(
             say(format!("committed {}", committed.load(Ordering::Acquire)))?;
             let status = engine.status();
             if let Some(reason) = status.failed {
-                return Err(LabError::Engine {
-                    engine: "checkpoint".into(),
-                    reason,
-                });
+                return Err(LabError::Engine { engine: "checkpoint".into(), reason });
             }
             if status.checkpoints > before {
                 break;
@@ -273,25 +235,15 @@ mod tests {
     fn the_child_says_what_must_be_there() {
         let mut said = FewLines(Vec::new());
         let setup = setup(CALC_UNPACED, 1_000, "none", "unused".into());
-        assert!(
-            child(&Toy::open, &setup, &mut said).is_err(),
-            "a closed pipe ends it"
-        );
+        assert!(child(&Toy::open, &setup, &mut said).is_err(), "a closed pipe ends it");
         let text = String::from_utf8(said.0).expect("text");
         let (mut heard, mut begun) = (Heard::default(), 0);
         for line in text.lines() {
             heard.line(line).expect("understood");
             begun += usize::from(line == "begun");
         }
-        assert!(
-            begun >= 2 && heard.published >= 1 && !heard.committed.is_empty(),
-            "{text}"
-        );
-        assert!(
-            heard
-                .in_checkpoint
-                .is_multiple_of(KEYS_PER_TRANSACTION as u64)
-        );
+        assert!(begun >= 2 && heard.published >= 1 && !heard.committed.is_empty(), "{text}");
+        assert!(heard.in_checkpoint.is_multiple_of(KEYS_PER_TRANSACTION as u64));
         assert!(heard.line("committed many").is_none());
     }
 
@@ -303,23 +255,9 @@ mod tests {
             in_checkpoint: 10,
             committed: vec![(now_ns - 2 * RELAXED_NS, 50), (now_ns, 90)],
         };
-        assert_eq!(
-            heard.promised("none"),
-            10,
-            "without a log only the checkpoint"
-        );
-        assert_eq!(
-            heard.promised("redo"),
-            50,
-            "and with one all but the last second"
-        );
+        assert_eq!(heard.promised("none"), 10, "without a log only the checkpoint");
+        assert_eq!(heard.promised("redo"), 50, "and with one all but the last second");
         assert!(heard.enough("none"));
-        assert!(
-            !Heard {
-                published: 1,
-                ..heard
-            }
-            .enough("none")
-        );
+        assert!(!Heard { published: 1, ..heard }.enough("none"));
     }
 }

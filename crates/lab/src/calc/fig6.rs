@@ -43,34 +43,18 @@ impl Plan {
     /// 20 of the paper's 50 million records.
     pub fn full() -> Plan {
         let r = vec![0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
-        Plan {
-            records: 20_000_000,
-            workers: 2,
-            r,
-            seconds: 60.0,
-            checkpoint_at_s: 20.0,
-        }
+        Plan { records: 20_000_000, workers: 2, r, seconds: 60.0, checkpoint_at_s: 20.0 }
     }
 
     /// Seconds in all.
     pub fn quick() -> Plan {
         let r = vec![0.25, 1.0];
-        Plan {
-            records: 100_000,
-            r,
-            seconds: 1.0,
-            checkpoint_at_s: 0.3,
-            ..Plan::full()
-        }
+        Plan { records: 100_000, r, seconds: 1.0, checkpoint_at_s: 0.3, ..Plan::full() }
     }
 
     /// The context's mode, with its length of a run.
     pub fn of(context: &Context) -> Plan {
-        let mut plan = if context.quick {
-            Plan::quick()
-        } else {
-            Plan::full()
-        };
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
         if let Some(seconds) = context.seconds {
             plan.checkpoint_at_s *= seconds / plan.seconds;
             plan.seconds = seconds;
@@ -98,11 +82,7 @@ impl Point {
         let before = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
         let at_rest = self.outcome.held.iter().filter(|h| h.at_s < before);
         let rest = median(&at_rest.map(|h| bytes(h) as f64).collect::<Vec<_>>());
-        self.outcome
-            .held
-            .iter()
-            .map(|h| [h.at_s, bytes(h) as f64 / rest])
-            .collect()
+        self.outcome.held.iter().map(|h| [h.at_s, bytes(h) as f64 / rest]).collect()
     }
 
     /// Greatest share from the checkpoint's beginning on.
@@ -166,11 +146,7 @@ fn point(bench: &Bench<'_>, plan: &Plan, bed: &Bed<'_>, r: f64) -> LabResult<Poi
         let rate = outcome.windows.mean_rate(capture.from_s, capture.to_s);
         rate * KEYS_PER_TRANSACTION as f64 * capture.seconds() / plan.records as f64
     });
-    let point = Point {
-        r,
-        r_reached,
-        outcome,
-    };
+    let point = Point { r, r_reached, outcome };
     bench.context.note(format!(
         "memory: r = {r}: reached {r_reached:.2}, peak {:.3} of the memory at rest",
         point.peak(process_bytes)
@@ -226,22 +202,13 @@ fn figures(points: &[Point], result: &mut ExperimentResult) {
         figure.series.push(name.clone());
         let points = point.share(process_bytes);
         let (x_unit, y_unit) = ("s".into(), "×".into());
-        result.series.push(Series {
-            name: name.clone(),
-            x_unit,
-            y_unit,
-            points,
-        });
+        result.series.push(Series { name: name.clone(), x_unit, y_unit, points });
         let Some(capture) = point.outcome.captures.first() else {
             continue;
         };
         let label = format!("checkpoint at {name}");
-        figure.spans = vec![Span {
-            label,
-            from: capture.from_s,
-            to: capture.to_s,
-            series: Some(name),
-        }];
+        figure.spans =
+            vec![Span { label, from: capture.from_s, to: capture.to_s, series: Some(name) }];
         table.rows.push(vec![
             point.r.to_string(),
             format!("{:.2}", point.r_reached),
@@ -265,31 +232,11 @@ mod tests {
     fn every_rate_has_its_claim_and_its_curve() -> LabResult<()> {
         let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
-        let bench = Bench {
-            context: &context,
-            open: &Toy::open,
-            children: false,
-        };
-        let plan = Plan {
-            records: 5_000,
-            r: vec![0.01, 0.02],
-            seconds: 0.5,
-            ..Plan::quick()
-        };
-        let result = run(
-            &bench,
-            &Plan {
-                checkpoint_at_s: 0.2,
-                ..plan
-            },
-        )?;
+        let bench = Bench { context: &context, open: &Toy::open, children: false };
+        let plan = Plan { records: 5_000, r: vec![0.01, 0.02], seconds: 0.5, ..Plan::quick() };
+        let result = run(&bench, &Plan { checkpoint_at_s: 0.2, ..plan })?;
         assert_eq!(result.claims.len(), 2);
-        assert!(
-            result
-                .claims
-                .iter()
-                .all(|c| c.measured.is_some_and(|m| m > 0.5))
-        );
+        assert!(result.claims.iter().all(|c| c.measured.is_some_and(|m| m > 0.5)));
         assert_eq!(result.figures[0].series.len(), 2);
         assert!(result.series.iter().all(|s| s.points.len() == 5));
         Ok(())

@@ -37,15 +37,10 @@ pub fn calc_beside_none(
 ) -> LabResult<Option<Ratio>> {
     let installed = Command::new("valgrind").arg("--version").output().is_ok();
     if !bench.children || !installed {
-        result
-            .notes
-            .push("Instructions were not counted: valgrind is not installed.".into());
+        result.notes.push("Instructions were not counted: valgrind is not installed.".into());
         return Ok(None);
     }
-    let ratio = Ratio {
-        none: count(bench, BASELINE)?,
-        calc: count(bench, CALC_UNPACED)?,
-    };
+    let ratio = Ratio { none: count(bench, BASELINE)?, calc: count(bench, CALC_UNPACED)? };
     bench.context.note(format!(
         "instructions per transaction at rest: none {:.0}, calc {:.0}",
         ratio.none, ratio.calc
@@ -54,36 +49,22 @@ pub fn calc_beside_none(
 }
 
 fn count(bench: &Bench<'_>, row: Row) -> LabResult<f64> {
-    let dir = bench
-        .context
-        .fresh_dir(&format!("instructions-{}", row.scheme))?;
+    let dir = bench.context.fresh_dir(&format!("instructions-{}", row.scheme))?;
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .args([
-            "--collect-atstart=no",
-            "--toggle-collect=*counted_transactions*",
-        ])
+        .args(["--collect-atstart=no", "--toggle-collect=*counted_transactions*"])
         .arg(&bench.context.binary)
-        .args([
-            "lab",
-            "child",
-            "instructions",
-            "--scheme",
-            row.scheme,
-            "--dir",
-        ])
+        .args(["lab", "child", "instructions", "--scheme", row.scheme, "--dir"])
         .arg(&dir);
     let line = format!("{command:?}");
     let output = command.output().map_err(|e| LabError::process(&line, e))?;
     let text = String::from_utf8_lossy(&output.stderr);
     let collected = collected(&text).filter(|&n| n > 0 && output.status.success());
-    collected
-        .map(|n| n as f64 / TRANSACTIONS as f64)
-        .ok_or_else(|| {
-            let tail: Vec<&str> = text.lines().rev().take(8).collect();
-            LabError::process(line, format!("{}: {}", output.status, tail.join(" | ")))
-        })
+    collected.map(|n| n as f64 / TRANSACTIONS as f64).ok_or_else(|| {
+        let tail: Vec<&str> = text.lines().rev().take(8).collect();
+        LabError::process(line, format!("{}: {}", output.status, tail.join(" | ")))
+    })
 }
 
 /// The number in `==7== Collected : 123`.
@@ -97,11 +78,7 @@ fn collected(text: &str) -> Option<u64> {
 /// # Errors
 /// When the engine refuses.
 pub fn child(open: &OpenEngine, scheme: &str, dir: PathBuf) -> LabResult<()> {
-    let scheme = if scheme == BASELINE.scheme {
-        BASELINE
-    } else {
-        CALC_UNPACED
-    };
+    let scheme = if scheme == BASELINE.scheme { BASELINE } else { CALC_UNPACED };
     let engine = open(&super::setup(scheme, RECORDS, "none", dir))?;
     engine.load(RECORDS)?;
     let mut session = engine.session()?;

@@ -23,10 +23,7 @@ pub fn lost_transactions(baseline: &Outcome, run: &Outcome) -> f64 {
 /// The run's worst window while it captured ÷ the baseline's worst in the same time.
 pub fn worst_window_ratio(baseline: &Outcome, run: &Outcome) -> f64 {
     let worst = |outcome: &Outcome| {
-        let spans = run
-            .captures
-            .iter()
-            .map(|c| outcome.windows.worst_rate(c.from_s, c.to_s));
+        let spans = run.captures.iter().map(|c| outcome.windows.worst_rate(c.from_s, c.to_s));
         spans.fold(f64::NAN, f64::min)
     };
     worst(run) / worst(baseline)
@@ -48,9 +45,7 @@ pub fn checkpoint_cpu_s(baseline: &Outcome, run: &Outcome) -> f64 {
 /// rate of capture. No long transactions, no hand-out.
 pub fn expected_copies(r: f64) -> f64 {
     let share = |x: f64| (1.0 - x) * (1.0 - (-r * x).exp());
-    (0..=10_000)
-        .map(|i| share(f64::from(i) / 10_000.0))
-        .fold(0.0, f64::max)
+    (0..=10_000).map(|i| share(f64::from(i) / 10_000.0)).fold(0.0, f64::max)
 }
 
 /// Share of the records that `r` updates per captured record touch at least once.
@@ -65,18 +60,11 @@ mod tests {
     use crate::stats::WINDOW_NS;
 
     fn outcome(rates: &[u64], capture: Option<(f64, f64)>) -> Outcome {
-        let mut outcome = Outcome {
-            seconds: rates.len() as f64 / 10.0,
-            ..Outcome::default()
-        };
+        let mut outcome = Outcome { seconds: rates.len() as f64 / 10.0, ..Outcome::default() };
         for (window, &rate) in rates.iter().enumerate() {
             outcome.windows.add(window as u64 * WINDOW_NS, rate);
         }
-        let capture = capture.map(|(from_s, to_s)| Capture {
-            from_s,
-            to_s,
-            bytes: 1,
-        });
+        let capture = capture.map(|(from_s, to_s)| Capture { from_s, to_s, bytes: 1 });
         outcome.captures.extend(capture);
         outcome
     }
@@ -90,19 +78,12 @@ mod tests {
         assert!((lost_transactions(&baseline, &run) - 59.0).abs() < 1e-9);
         assert!((worst_window_ratio(&baseline, &run) - 60.0 / 90.0).abs() < 1e-9);
         assert!((capture_seconds(&run) - 0.2).abs() < 1e-9);
-        assert!(
-            worst_window_ratio(&baseline, &baseline).is_nan(),
-            "no capture, no figure"
-        );
+        assert!(worst_window_ratio(&baseline, &baseline).is_nan(), "no capture, no figure");
     }
 
     #[test]
     fn the_formula_gives_the_known_peak() {
-        assert!(
-            (expected_copies(1.0) - 0.199).abs() < 0.001,
-            "{}",
-            expected_copies(1.0)
-        );
+        assert!((expected_copies(1.0) - 0.199).abs() < 0.001, "{}", expected_copies(1.0));
         assert!(expected_copies(0.0).abs() < 1e-12);
         assert!(expected_copies(4.0) > expected_copies(1.0));
         assert!((dirty_share(1.0) - 0.632).abs() < 0.001);

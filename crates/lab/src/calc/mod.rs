@@ -32,35 +32,18 @@ pub struct Row {
 }
 
 /// The engine without checkpoints.
-pub const BASELINE: Row = Row {
-    name: "none",
-    scheme: "none",
-    pace_bytes_per_s: None,
-};
+pub const BASELINE: Row = Row { name: "none", scheme: "none", pace_bytes_per_s: None };
 /// CALC at the speed of the paper's disk.
-pub const CALC_PACED: Row = Row {
-    name: "calc, paced",
-    scheme: "calc",
-    pace_bytes_per_s: Some(PAPER_PACE_BYTES_PER_S),
-};
+pub const CALC_PACED: Row =
+    Row { name: "calc, paced", scheme: "calc", pace_bytes_per_s: Some(PAPER_PACE_BYTES_PER_S) };
 /// CALC as fast as it can.
-pub const CALC_UNPACED: Row = Row {
-    name: "calc, unpaced",
-    scheme: "calc",
-    pace_bytes_per_s: None,
-};
+pub const CALC_UNPACED: Row = Row { name: "calc, unpaced", scheme: "calc", pace_bytes_per_s: None };
 /// The naive snapshot at the speed of the paper's disk.
-pub const NAIVE_PACED: Row = Row {
-    name: "naive, paced",
-    scheme: "naive",
-    pace_bytes_per_s: Some(PAPER_PACE_BYTES_PER_S),
-};
+pub const NAIVE_PACED: Row =
+    Row { name: "naive, paced", scheme: "naive", pace_bytes_per_s: Some(PAPER_PACE_BYTES_PER_S) };
 /// The naive snapshot as fast as it can.
-pub const NAIVE_UNPACED: Row = Row {
-    name: "naive, unpaced",
-    scheme: "naive",
-    pace_bytes_per_s: None,
-};
+pub const NAIVE_UNPACED: Row =
+    Row { name: "naive, unpaced", scheme: "naive", pace_bytes_per_s: None };
 
 /// Where the experiments run: the context, and how an engine is opened.
 pub struct Bench<'a> {
@@ -75,9 +58,7 @@ pub struct Bench<'a> {
 
 impl std::fmt::Debug for Bench<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bench")
-            .field("context", self.context)
-            .finish_non_exhaustive()
+        f.debug_struct("Bench").field("context", self.context).finish_non_exhaustive()
     }
 }
 
@@ -92,9 +73,7 @@ pub struct Bed<'a> {
 
 impl std::fmt::Debug for Bed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bed")
-            .field("row", &self.row)
-            .finish_non_exhaustive()
+        f.debug_struct("Bed").field("row", &self.row).finish_non_exhaustive()
     }
 }
 
@@ -104,16 +83,11 @@ impl Bench<'_> {
     /// # Errors
     /// When the engine refuses.
     pub fn bed(&self, row: Row, records: u64, journal: &str) -> LabResult<Bed<'_>> {
-        let name: String = row
-            .name
-            .chars()
-            .map(|c| if c.is_alphanumeric() { c } else { '-' })
-            .collect();
+        let name: String =
+            row.name.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
         let dir = self.context.fresh_dir(&format!("{name}-{journal}"))?;
-        self.context.note(format!(
-            "loading {records} records into {}, journal {journal}",
-            row.name
-        ));
+        self.context
+            .note(format!("loading {records} records into {}, journal {journal}", row.name));
         let engine = (self.open)(&setup(row, records, journal, dir.clone()))?;
         engine.load(records)?;
         Ok(Bed { row, engine, dir })

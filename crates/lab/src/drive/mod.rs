@@ -211,19 +211,14 @@ pub fn run(engine: &dyn LabEngine, drive: &Drive) -> LabResult<Outcome> {
             guard(run, || worker::long(engine, run, number)).map(Done::Part)
         }));
     }
-    jobs.push(Box::new(move || {
-        guard(run, || control(engine, run)).map(Done::Control)
-    }));
+    jobs.push(Box::new(move || guard(run, || control(engine, run)).map(Done::Control)));
 
     let cpu_before_ns = stillpoint_io::process_cpu_ns();
     let done = stillpoint_io::in_parallel("drive", jobs)
         .map_err(|e| LabError::process("threads of a run", e))?;
     let cpu_s = (stillpoint_io::process_cpu_ns() - cpu_before_ns) as f64 / 1e9;
-    let mut outcome = Outcome {
-        seconds: drive.seconds,
-        background_cpu_s: cpu_s,
-        ..Outcome::default()
-    };
+    let mut outcome =
+        Outcome { seconds: drive.seconds, background_cpu_s: cpu_s, ..Outcome::default() };
     for done in done {
         match done? {
             Done::Part(part) => outcome.merge(part),
@@ -276,25 +271,15 @@ fn control(engine: &dyn LabEngine, run: &Run<'_>) -> LabResult<Control> {
         if let Some((from_ns, finished_before)) = begun {
             let status = engine.status();
             if let Some(reason) = status.failed {
-                return Err(LabError::Engine {
-                    engine: "checkpoint".into(),
-                    reason,
-                });
+                return Err(LabError::Engine { engine: "checkpoint".into(), reason });
             }
             if status.checkpoints > finished_before {
                 let (from_s, to_s) = (run.since_start(from_ns), run.since_start(sys::now_ns()));
-                control.captures.push(Capture {
-                    from_s,
-                    to_s,
-                    bytes: status.last_bytes,
-                });
+                control.captures.push(Capture { from_s, to_s, bytes: status.last_bytes });
                 begun = None;
             } else if now_ns > run.end_ns + CHECKPOINT_PATIENCE_NS {
                 let reason = "a checkpoint does not end".into();
-                return Err(LabError::Engine {
-                    engine: "checkpoint".into(),
-                    reason,
-                });
+                return Err(LabError::Engine { engine: "checkpoint".into(), reason });
             }
         }
         if now_ns >= next_sample_ns && !ended {

@@ -21,11 +21,8 @@ pub(crate) struct Toy {
 
 impl Toy {
     pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
-        let checkpoint = Duration::from_millis(if setup.pace_bytes_per_s.is_some() {
-            60
-        } else {
-            30
-        });
+        let checkpoint =
+            Duration::from_millis(if setup.pace_bytes_per_s.is_some() { 60 } else { 30 });
         Ok(Box::new(Toy {
             scheme: setup.scheme.clone(),
             checkpoint,
@@ -61,10 +58,7 @@ impl LabEngine for Toy {
     fn start_checkpoint(&self) -> LabResult<()> {
         if self.scheme == "none" {
             let reason = "takes no checkpoints".into();
-            return Err(LabError::Engine {
-                engine: self.scheme.clone(),
-                reason,
-            });
+            return Err(LabError::Engine { engine: self.scheme.clone(), reason });
         }
         self.asked.store(true, Ordering::Release);
         Ok(())
@@ -73,19 +67,13 @@ impl LabEngine for Toy {
     fn status(&self) -> Status {
         self.work();
         let held_bytes = 1_000_000;
-        Status {
-            held_bytes,
-            ..self.status.lock().clone()
-        }
+        Status { held_bytes, ..self.status.lock().clone() }
     }
 
     fn check(&self, change: Change) -> LabResult<Check> {
         let mut check = Check::default();
         for (record, value) in self.values.lock().iter().enumerate() {
-            let wrong = |reason| LabError::Engine {
-                engine: self.scheme.clone(),
-                reason,
-            };
+            let wrong = |reason| LabError::Engine { engine: self.scheme.clone(), reason };
             check.record(record as u64, value, change).map_err(wrong)?;
         }
         Ok(check)
@@ -136,52 +124,24 @@ fn toy(scheme: &str) -> Box<dyn LabEngine> {
 }
 
 fn drive() -> Drive {
-    Drive {
-        seconds: 0.5,
-        warm_up_s: 0.1,
-        ..Drive::new(5_000)
-    }
+    Drive { seconds: 0.5, warm_up_s: 0.1, ..Drive::new(5_000) }
 }
 
 #[test]
 fn every_transaction_is_counted() -> LabResult<()> {
     let engine = toy("calc");
-    let long = LongTransactions {
-        seconds: 0.1,
-        writes: 20,
-        share: 1e-4,
-        open_max: 2,
-    };
-    let drive = Drive {
-        long: Some(long),
-        checkpoints_at_s: vec![0.1, 0.3],
-        ..drive()
-    };
+    let long = LongTransactions { seconds: 0.1, writes: 20, share: 1e-4, open_max: 2 };
+    let drive = Drive { long: Some(long), checkpoints_at_s: vec![0.1, 0.3], ..drive() };
     let outcome = run(&*engine, &drive)?;
-    assert!(
-        outcome.transactions > outcome.windows.total(),
-        "the warm-up is not in the windows"
-    );
-    assert!(
-        (2..=14).contains(&outcome.long_transactions),
-        "{}",
-        outcome.long_transactions
-    );
-    assert_eq!(
-        outcome.updates,
-        outcome.transactions * 10 + outcome.long_transactions * 20
-    );
+    assert!(outcome.transactions > outcome.windows.total(), "the warm-up is not in the windows");
+    assert!((2..=14).contains(&outcome.long_transactions), "{}", outcome.long_transactions);
+    assert_eq!(outcome.updates, outcome.transactions * 10 + outcome.long_transactions * 20);
     let check = engine.check(drive.change)?;
-    assert_eq!(
-        check.finish(5_000, outcome.updates, outcome.updates),
-        Ok(())
-    );
+    assert_eq!(check.finish(5_000, outcome.updates, outcome.updates), Ok(()));
     assert_eq!(outcome.windows.rates().len(), 5);
     assert_eq!(outcome.held.len(), 5);
 
-    let [first, second] = &outcome.captures[..] else {
-        panic!("{:?}", outcome.captures)
-    };
+    let [first, second] = &outcome.captures[..] else { panic!("{:?}", outcome.captures) };
     assert!((first.from_s - 0.1).abs() < 0.03 && (second.from_s - 0.3).abs() < 0.03);
     assert!((0.03..0.08).contains(&first.seconds()), "{first:?}");
     Ok(())
@@ -190,49 +150,24 @@ fn every_transaction_is_counted() -> LabResult<()> {
 #[test]
 fn a_rate_is_kept_and_a_stall_is_charged() -> LabResult<()> {
     let rate = Some(2_000.0);
-    let calm = run(
-        &*toy("calc"),
-        &Drive {
-            rate_per_s: rate,
-            ..drive()
-        },
-    )?;
+    let calm = run(&*toy("calc"), &Drive { rate_per_s: rate, ..drive() })?;
     assert!((1_700.0..2_300.0).contains(&calm.rate()), "{}", calm.rate());
     assert!(calm.latencies.all().p50_ms() < 5.0);
 
-    let stalled = Drive {
-        rate_per_s: rate,
-        checkpoints_at_s: vec![0.2],
-        ..drive()
-    };
+    let stalled = Drive { rate_per_s: rate, checkpoints_at_s: vec![0.2], ..drive() };
     let outcome = run(&*toy("naive"), &stalled)?;
     // 60 of 1,000 were due meanwhile; charging only those under way would show 8 at most.
     let waited = outcome.latencies.all().ms(0.97);
-    assert!(
-        waited > 8.0,
-        "those that were due in the stall waited too: {waited}"
-    );
+    assert!(waited > 8.0, "those that were due in the stall waited too: {waited}");
     let tail = outcome.latencies.all().max_ms();
-    assert!(
-        (25.0..80.0).contains(&tail),
-        "the checkpoint stops all for 30 ms: {tail}"
-    );
+    assert!((25.0..80.0).contains(&tail), "the checkpoint stops all for 30 ms: {tail}");
     Ok(())
 }
 
 #[test]
 fn a_failing_checkpoint_ends_the_run() {
-    let asked = Drive {
-        checkpoints_at_s: vec![0.1],
-        seconds: 30.0,
-        ..drive()
-    };
+    let asked = Drive { checkpoints_at_s: vec![0.1], seconds: 30.0, ..drive() };
     let began_ns = sys::now_ns();
-    let error = run(&*toy("none"), &asked)
-        .expect_err("none takes no checkpoints")
-        .to_string();
-    assert!(
-        error.contains("none") && sys::now_ns() - began_ns < 5_000_000_000,
-        "{error}"
-    );
+    let error = run(&*toy("none"), &asked).expect_err("none takes no checkpoints").to_string();
+    assert!(error.contains("none") && sys::now_ns() - began_ns < 5_000_000_000, "{error}");
 }

@@ -107,9 +107,7 @@ impl Worker<'_> {
         let committed = self.batch.len() as u64;
         self.part.transactions += committed;
         // Relaxed: a statistic with one writer, read by the long transactions' threads.
-        self.run.done[self.number]
-            .0
-            .store(self.part.transactions, Ordering::Relaxed);
+        self.run.done[self.number].0.store(self.part.transactions, Ordering::Relaxed);
         if (self.run.start_ns..self.run.end_ns).contains(&now_ns) {
             self.part.windows.add(now_ns - self.run.start_ns, committed);
         }

@@ -31,10 +31,7 @@ struct StillpointSession {
 }
 
 fn failed(name: &str, reason: impl ToString) -> LabError {
-    LabError::Engine {
-        engine: name.to_owned(),
-        reason: reason.to_string(),
-    }
+    LabError::Engine { engine: name.to_owned(), reason: reason.to_string() }
 }
 
 /// Opens the engine; data in the directory are recovered.
@@ -54,36 +51,22 @@ pub fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     let name = format!("stillpoint, {}", setup.scheme);
     let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
     let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
-    Ok(Box::new(Stillpoint {
-        name,
-        engine,
-        table,
-        records: setup.records,
-    }))
+    Ok(Box::new(Stillpoint { name, engine, table, records: setup.records }))
 }
 
 impl LabEngine for Stillpoint {
     fn load(&self, records: u64) -> LabResult<()> {
         let threads = stillpoint_io::cpu_count() as u64;
         let part = |n: u64| records * n / threads;
-        let jobs = (0..threads)
-            .map(|n| move || self.load_part(part(n)..part(n + 1)))
-            .collect();
+        let jobs = (0..threads).map(|n| move || self.load_part(part(n)..part(n + 1))).collect();
         let done = stillpoint_io::in_parallel("load", jobs);
-        done.map_err(|e| failed(&self.name, e))?
-            .into_iter()
-            .collect()
+        done.map_err(|e| failed(&self.name, e))?.into_iter().collect()
     }
 
     fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
         let session = self.engine.session().map_err(|e| failed(&self.name, e))?;
         let name = self.name.clone();
-        Ok(Box::new(StillpointSession {
-            name,
-            session,
-            table: self.table,
-            computed: 0,
-        }))
+        Ok(Box::new(StillpointSession { name, session, table: self.table, computed: 0 }))
     }
 
     fn start_checkpoint(&self) -> LabResult<()> {
@@ -111,9 +94,8 @@ impl LabEngine for Stillpoint {
     fn check(&self, change: Change) -> LabResult<Check> {
         let threads = stillpoint_io::cpu_count() as u64;
         let part = |n: u64| self.records * n / threads;
-        let jobs = (0..threads)
-            .map(|n| move || self.check_part(part(n)..part(n + 1), change))
-            .collect();
+        let jobs =
+            (0..threads).map(|n| move || self.check_part(part(n)..part(n + 1), change)).collect();
         let parts = stillpoint_io::in_parallel("check", jobs).map_err(|e| failed(&self.name, e))?;
         let mut sum = Check::default();
         for part in parts {
@@ -133,12 +115,7 @@ impl Stillpoint {
         let mut first = records.start;
         while first < records.end {
             let end = (first + LOAD_RECORDS * LOAD_BATCH).min(records.end);
-            let mut batch = LoadBatch {
-                table: self.table,
-                first,
-                end,
-                failed: None,
-            };
+            let mut batch = LoadBatch { table: self.table, first, end, failed: None };
             session.execute(&mut batch);
             if let Some(reason) = batch.failed {
                 return Err(failed(&self.name, reason));
@@ -159,9 +136,7 @@ impl Stillpoint {
             if seen.is_none() {
                 return Err(failed(&self.name, format!("record {record} is gone")));
             }
-            check
-                .record(record, &value, change)
-                .map_err(|e| failed(&self.name, e))?;
+            check.record(record, &value, change).map_err(|e| failed(&self.name, e))?;
         }
         Ok(check)
     }
@@ -229,9 +204,7 @@ fn update(
     match tx.value(slot) {
         Some(value) if value.len() == VALUE_BYTES => value.read_range(0, &mut bytes),
         _ => {
-            return Err(TxError::abandon(format!(
-                "record {record} is not as it was loaded"
-            )));
+            return Err(TxError::abandon(format!("record {record} is not as it was loaded")));
         }
     }
     *computed = computed.wrapping_add(calc::compute(&bytes));
@@ -257,13 +230,7 @@ impl Batch for CalcBatch<'_> {
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         for slot in 0..KEYS_PER_TRANSACTION {
             let record = self.transactions[index].keys[slot];
-            update(
-                tx,
-                Slot(slot as u32),
-                record,
-                self.change,
-                &mut self.computed,
-            )?;
+            update(tx, Slot(slot as u32), record, self.change, &mut self.computed)?;
         }
         Ok(())
     }
@@ -279,13 +246,7 @@ impl Batch for CalcBatch<'_> {
 impl LabSession for StillpointSession {
     fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
         let (table, computed) = (self.table, self.computed);
-        let mut batch = CalcBatch {
-            table,
-            transactions,
-            change,
-            computed,
-            failed: None,
-        };
+        let mut batch = CalcBatch { table, transactions, change, computed, failed: None };
         self.session.execute(&mut batch);
         self.computed = batch.computed;
         match batch.failed {
@@ -341,12 +302,7 @@ mod tests {
             let setup = setup(dir.path(), scheme, journal);
             let engine = open(&setup)?;
             engine.load(setup.records)?;
-            let long = LongTransactions {
-                seconds: 0.05,
-                writes: 10,
-                open_max: 1,
-                share: 1.0,
-            };
+            let long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, share: 1.0 };
             let drive = Drive {
                 seconds: 0.4,
                 warm_up_s: 0.0,
@@ -356,16 +312,9 @@ mod tests {
             };
             let outcome = drive::run(&*engine, &drive)?;
             assert!(outcome.transactions > 0 && outcome.long_transactions > 0);
-            assert!(
-                outcome.captures[0].bytes > setup.records * 108,
-                "{:?}",
-                outcome.captures
-            );
+            assert!(outcome.captures[0].bytes > setup.records * 108, "{:?}", outcome.captures);
             let check = engine.check(drive.change)?;
-            assert_eq!(
-                check.finish(setup.records, outcome.updates, outcome.updates),
-                Ok(())
-            );
+            assert_eq!(check.finish(setup.records, outcome.updates, outcome.updates), Ok(()));
             if journal == "none" {
                 // Without a log the promise is the last checkpoint: take one of the final state.
                 let before = engine.status().checkpoints;
@@ -389,27 +338,18 @@ mod tests {
         let setup = setup(dir.path(), "calc", "none");
         let engine = open(&setup)?;
         engine.load(setup.records)?;
-        let drive = Drive {
-            seconds: 0.2,
-            change: Change::Whole,
-            ..Drive::new(setup.records)
-        };
+        let drive = Drive { seconds: 0.2, change: Change::Whole, ..Drive::new(setup.records) };
         let outcome = drive::run(&*engine, &drive)?;
         let check = engine.check(Change::Whole)?;
         assert_eq!(check.updates, outcome.updates);
-        assert!(
-            engine.check(Change::Counter).is_err(),
-            "another mode's values are not these"
-        );
+        assert!(engine.check(Change::Counter).is_err(), "another mode's values are not these");
         Ok(())
     }
 
     #[test]
     fn an_unknown_scheme_is_refused_by_name() -> LabResult<()> {
         let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
-        let refused = open(&setup(dir.path(), "magic", "none"))
-            .err()
-            .map(|e| e.to_string());
+        let refused = open(&setup(dir.path(), "magic", "none")).err().map(|e| e.to_string());
         assert!(refused.is_some_and(|text| text.contains("magic")));
         Ok(())
     }

@@ -21,10 +21,7 @@ impl Axis {
         let high = usable.fold(f64::NEG_INFINITY, f64::max);
         let (low, high) = match scale {
             _ if low > high => (if scale == Scale::Log { 1.0 } else { 0.0 }, 10.0),
-            Scale::Log => (
-                10_f64.powf(low.log10().floor()),
-                10_f64.powf(high.log10().ceil()),
-            ),
+            Scale::Log => (10_f64.powf(low.log10().floor()), 10_f64.powf(high.log10().ceil())),
             // Noise just below zero is no reason to show a negative half.
             Scale::Linear if round && low > -0.02 * high => (0.0, high.max(0.0)),
             Scale::Linear if round => (low, high.max(0.0)),
@@ -35,13 +32,7 @@ impl Axis {
             Scale::Linear if high <= low => low + 1.0,
             _ => high,
         };
-        let mut axis = Axis {
-            scale,
-            low,
-            high,
-            from,
-            to,
-        };
+        let mut axis = Axis { scale, low, high, from, to };
         if round && scale == Scale::Linear {
             let step = axis.step();
             axis.low = (axis.low / step).floor() * step;
@@ -67,9 +58,7 @@ impl Axis {
     fn step(&self) -> f64 {
         let rough = (self.high - self.low) / 5.0;
         let power = 10_f64.powf(rough.log10().floor());
-        let lead = [1.0, 2.0, 2.5, 5.0, 10.0]
-            .into_iter()
-            .find(|m| m * power >= rough * 0.999);
+        let lead = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|m| m * power >= rough * 0.999);
         lead.unwrap_or(10.0) * power
     }
 
@@ -86,10 +75,7 @@ impl Axis {
                 let first = self.low.log10().round() as i32;
                 let last = self.high.log10().round() as i32;
                 let every = ((last - first) / 7 + 1).max(1) as usize;
-                (first..=last)
-                    .step_by(every)
-                    .map(|e| 10_f64.powi(e))
-                    .collect()
+                (first..=last).step_by(every).map(|e| 10_f64.powi(e)).collect()
             }
         }
     }

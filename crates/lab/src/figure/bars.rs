@@ -50,13 +50,7 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) {
                  class=\"whisker\"/>"
             );
         }
-        text(
-            svg,
-            centre,
-            high - 4.0,
-            "value middle",
-            &short(bar.value.median),
-        );
+        text(svg, centre, high - 4.0, "value middle", &short(bar.value.median));
     }
     for (index, group) in groups.iter().enumerate() {
         let x = LEFT + (index as f64 + 0.5) * group_width;

@@ -13,10 +13,7 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) {
         .filter_map(|name| all.iter().find(|series| &series.name == name))
         .collect();
     let values = |axis: usize| -> Vec<f64> {
-        chosen
-            .iter()
-            .flat_map(|s| s.points.iter().map(move |point| point[axis]))
-            .collect()
+        chosen.iter().flat_map(|s| s.points.iter().map(move |point| point[axis])).collect()
     };
     let x = Axis::new(figure.x_scale, &values(0), LEFT, WIDTH - RIGHT, false);
     let y = Axis::new(figure.y_scale, &values(1), HEIGHT - BOTTOM, TOP, true);
@@ -32,13 +29,7 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) {
     for tick in x.ticks() {
         text(svg, x.place(tick), base + 16.0, "tick middle", &short(tick));
     }
-    text(
-        svg,
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 10.0,
-        "label middle",
-        &figure.x_label,
-    );
+    text(svg, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 10.0, "label middle", &figure.x_label);
     for (index, series) in chosen.iter().enumerate() {
         path(svg, series, &x, &y, index % COLOURS + 1);
     }
@@ -49,23 +40,14 @@ fn shade(svg: &mut String, figure: &Figure, chosen: &[&Series], x: &Axis) {
     // Where each row of labels is taken up to.
     let mut rows: Vec<f64> = Vec::new();
     for span in &figure.spans {
-        let owner = span
-            .series
-            .as_ref()
-            .and_then(|n| chosen.iter().position(|s| &s.name == n));
+        let owner = span.series.as_ref().and_then(|n| chosen.iter().position(|s| &s.name == n));
         let colour = owner.map_or(COLOURS, |index| index % COLOURS + 1);
-        let (from, to) = (
-            x.place(span.from).max(LEFT),
-            x.place(span.to).min(WIDTH - RIGHT),
-        );
+        let (from, to) = (x.place(span.from).max(LEFT), x.place(span.to).min(WIDTH - RIGHT));
         if !(from.is_finite() && to.is_finite() && to > from) {
             continue;
         }
         let label_width = 5.6 * span.label.chars().count() as f64;
-        let row = rows
-            .iter()
-            .position(|&taken| taken < from)
-            .unwrap_or(rows.len());
+        let row = rows.iter().position(|&taken| taken < from).unwrap_or(rows.len());
         rows.resize(rows.len().max(row + 1), 0.0);
         rows[row] = to.max(from + label_width) + 6.0;
         let row_y = TOP + 19.0 * row as f64;
@@ -114,9 +96,7 @@ pub(super) fn thin(places: &[[f64; 2]]) -> Vec<[f64; 2]> {
         }
         let by_y = |a: &&[f64; 2], b: &&[f64; 2]| a[1].total_cmp(&b[1]);
         let index = |place: Option<&[f64; 2]>| {
-            place
-                .and_then(|p| column.iter().position(|q| q == p))
-                .unwrap_or(0)
+            place.and_then(|p| column.iter().position(|q| q == p)).unwrap_or(0)
         };
         let mut four = [
             0,

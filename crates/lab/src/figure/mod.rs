@@ -43,10 +43,7 @@ pub fn render(figure: &Figure, series: &[Series], place: Place) -> String {
         escape(&figure.title)
     );
     if place == Place::Standalone {
-        let _ = write!(
-            svg,
-            "<style>{STYLE} svg {{ background: var(--paper); }}</style>"
-        );
+        let _ = write!(svg, "<style>{STYLE} svg {{ background: var(--paper); }}</style>");
     }
     if figure.bars.is_empty() {
         curves::draw(&mut svg, figure, series);
@@ -74,11 +71,8 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 fn text(svg: &mut String, x: f64, y: f64, class: &str, body: &str) {
-    let _ = write!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>",
-        escape(body)
-    );
+    let _ =
+        write!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(body));
 }
 
 /// Names with their colours along the top.

@@ -5,12 +5,7 @@ use crate::result::{Bar, Scale, Span};
 use crate::stats::Spread;
 
 fn series(name: &str, points: Vec<[f64; 2]>) -> Series {
-    Series {
-        name: name.into(),
-        x_unit: "s".into(),
-        y_unit: "1/s".into(),
-        points,
-    }
+    Series { name: name.into(), x_unit: "s".into(), y_unit: "1/s".into(), points }
 }
 
 #[test]
@@ -31,12 +26,7 @@ fn numbers_are_short() {
 
 #[test]
 fn counts_have_their_thousands_apart() {
-    let cases = [
-        (0, "0"),
-        (999, "999"),
-        (1_000, "1,000"),
-        (12_345_678, "12,345,678"),
-    ];
+    let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345_678, "12,345,678")];
     for (count, expected) in cases {
         assert_eq!(grouped(count), expected);
     }
@@ -59,16 +49,11 @@ fn axes_are_round_and_hold_their_values() {
 
 #[test]
 fn thinning_keeps_the_dip() {
-    let mut points: Vec<[f64; 2]> = (0..100_000)
-        .map(|i| [f64::from(i) / 1_000.0, 5.0])
-        .collect();
+    let mut points: Vec<[f64; 2]> = (0..100_000).map(|i| [f64::from(i) / 1_000.0, 5.0]).collect();
     points[54_321][1] = 0.25;
     let kept = thin(&points);
     assert!(kept.len() < 1_000, "{}", kept.len());
-    assert!(
-        kept.iter().any(|p| p[1] == 0.25),
-        "the one low point must be drawn"
-    );
+    assert!(kept.iter().any(|p| p[1] == 0.25), "the one low point must be drawn");
     assert!(kept.is_sorted_by(|a, b| a[0] <= b[0]));
 }
 
@@ -77,45 +62,24 @@ fn curves_name_their_series_and_escape_text() {
     let figure = Figure {
         title: "a < b & \"c\"".into(),
         series: vec!["one".into(), "absent".into()],
-        spans: vec![Span {
-            label: "<capture>".into(),
-            from: 1.0,
-            to: 2.0,
-            series: None,
-        }],
+        spans: vec![Span { label: "<capture>".into(), from: 1.0, to: 2.0, series: None }],
         ..Figure::default()
     };
-    let all = [
-        series("one", vec![[0.0, 1.0], [1.0, f64::NAN], [3.0, 2.0]]),
-        series("two", vec![]),
-    ];
+    let all = [series("one", vec![[0.0, 1.0], [1.0, f64::NAN], [3.0, 2.0]]), series("two", vec![])];
     let svg = render(&figure, &all, Place::Standalone);
     assert!(svg.starts_with("<svg") && svg.ends_with("</svg>") && svg.contains("<style>"));
     assert!(svg.contains("a &lt; b &amp; &quot;c&quot;") && svg.contains("&lt;capture&gt;"));
-    assert_eq!(
-        svg.matches("<path").count(),
-        1,
-        "only the series that is named and there"
-    );
+    assert_eq!(svg.matches("<path").count(), 1, "only the series that is named and there");
     assert!(!svg.contains("NaN"));
     assert!(!render(&figure, &all, Place::Page).contains("<style>"));
 }
 
 #[test]
 fn spans_apart_share_a_row_and_those_that_meet_do_not() {
-    let span = |from: f64, to: f64| Span {
-        label: "s".into(),
-        from,
-        to,
-        series: None,
-    };
+    let span = |from: f64, to: f64| Span { label: "s".into(), from, to, series: None };
     let all = [series("one", vec![[0.0, 1.0], [100.0, 2.0]])];
     let rows = |spans: Vec<Span>| {
-        let figure = Figure {
-            series: vec!["one".into()],
-            spans,
-            ..Figure::default()
-        };
+        let figure = Figure { series: vec!["one".into()], spans, ..Figure::default() };
         let svg = render(&figure, &all, Place::Page);
         svg.matches("y=\"59\" width").count()
     };
@@ -128,26 +92,10 @@ fn bars_stand_in_groups_with_whiskers() {
     let bar = |group: &str, name: &str, value: f64| Bar {
         group: group.into(),
         name: name.into(),
-        value: Spread {
-            median: value,
-            low: value * 0.9,
-            high: value * 1.1,
-            runs: 5,
-        },
+        value: Spread { median: value, low: value * 0.9, high: value * 1.1, runs: 5 },
     };
-    let bars = vec![
-        bar("GET", "ours", 3e5),
-        bar("GET", "redis", 1e5),
-        bar("SET", "ours", 2e5),
-    ];
-    let svg = render(
-        &Figure {
-            bars,
-            ..Figure::default()
-        },
-        &[],
-        Place::Page,
-    );
+    let bars = vec![bar("GET", "ours", 3e5), bar("GET", "redis", 1e5), bar("SET", "ours", 2e5)];
+    let svg = render(&Figure { bars, ..Figure::default() }, &[], Place::Page);
     assert_eq!(svg.matches("class=\"whisker\"").count(), 3);
     assert!(svg.contains("300 k") && svg.contains(">redis<") && svg.contains(">SET<"));
 }

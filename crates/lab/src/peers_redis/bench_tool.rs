@@ -27,19 +27,9 @@ pub fn run(
     let mut command = Command::new(tool);
     command
         .args(["-p", &server.address.port().to_string()])
-        .args([
-            "-c",
-            &plan.connections.to_string(),
-            "--threads",
-            &plan.threads.to_string(),
-        ])
+        .args(["-c", &plan.connections.to_string(), "--threads", &plan.threads.to_string()])
         .args(["-n", &requests.to_string(), "-r", &plan.keys.to_string()])
-        .args([
-            "-d",
-            &plan.value_bytes.to_string(),
-            "-P",
-            &pipeline.to_string(),
-        ])
+        .args(["-d", &plan.value_bytes.to_string(), "-P", &pipeline.to_string()])
         .args(["-t", &operation.to_lowercase(), "--csv"]);
     let line = format!("{command:?}");
     let output = command.output().map_err(|e| LabError::process(&line, e))?;
@@ -53,9 +43,7 @@ pub fn run(
 /// The column `rps` of the row of this operation.
 fn rate_in_csv(text: &str, operation: &str) -> Option<f64> {
     let cells = |line: &str| -> Vec<String> {
-        line.split(',')
-            .map(|cell| cell.trim().trim_matches('"').to_owned())
-            .collect()
+        line.split(',').map(|cell| cell.trim().trim_matches('"').to_owned()).collect()
     };
     let mut lines = text.lines().map(cells);
     let column = lines.find(|l| l.first().is_some_and(|c| c == "test"))?;

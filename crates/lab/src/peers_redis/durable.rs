@@ -35,15 +35,9 @@ pub fn run(
         .collect();
     flushes.sort_by(f64::total_cmp);
     let (flush_ms, flush_p99_ms) = (quantile(&flushes, 0.5), quantile(&flushes, 0.99));
-    context.note(format!(
-        "durable: a device flush takes {flush_ms:.3} ms, p99 {flush_p99_ms:.3}"
-    ));
-    result
-        .parameters
-        .insert("flush_p50_ms".into(), flush_ms.into());
-    result
-        .parameters
-        .insert("flush_p99_ms".into(), flush_p99_ms.into());
+    context.note(format!("durable: a device flush takes {flush_ms:.3} ms, p99 {flush_p99_ms:.3}"));
+    result.parameters.insert("flush_p50_ms".into(), flush_ms.into());
+    result.parameters.insert("flush_p99_ms".into(), flush_p99_ms.into());
 
     let mut servers = Vec::new();
     for (index, peer) in peers.iter().enumerate() {
@@ -53,9 +47,7 @@ pub fn run(
     }
     let mut table = Table {
         title: "Durable writes".into(),
-        columns: ["pipeline", "server", "SET/s", "spread", "p99 ms"]
-            .map(String::from)
-            .to_vec(),
+        columns: ["pipeline", "server", "SET/s", "spread", "p99 ms"].map(String::from).to_vec(),
         rows: Vec::new(),
     };
     for pipeline in plan.pipelines {
@@ -68,11 +60,7 @@ pub fn run(
                 pipeline.to_string(),
                 peer.name.clone(),
                 grouped(rate.median as u64),
-                format!(
-                    "{} – {}",
-                    grouped(rate.low as u64),
-                    grouped(rate.high as u64)
-                ),
+                format!("{} – {}", grouped(rate.low as u64), grouped(rate.high as u64)),
                 format!("{:.2}", median(&runs.p99_ms[index])),
             ]);
         }
@@ -97,12 +85,7 @@ fn measure(
     for run in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
             let seed = run as u64 + 1;
-            let load = LoadPlan {
-                pipeline,
-                set_share: 1.0,
-                seed,
-                ..plan.load(server.address)
-            };
+            let load = LoadPlan { pipeline, set_share: 1.0, seed, ..plan.load(server.address) };
             let report = resp_client::run(&load)?;
             report.expect_no_errors(server.address)?;
             let p99_ms = report.latencies.all().p99_ms();
@@ -125,10 +108,8 @@ fn claims(runs: &Runs, pipeline: usize, flush_ms: f64) -> [Claim; 2] {
     let [strict, always, _] = &runs.rates;
     let ratios = pairs(strict, always, |a, b| a / b);
     let [strict, _, without] = &runs.p99_ms;
-    let extra: Vec<f64> = pairs(strict, without, |a, b| a - b)
-        .iter()
-        .map(|ms| ms / flush_ms)
-        .collect();
+    let extra: Vec<f64> =
+        pairs(strict, without, |a, b| a - b).iter().map(|ms| ms / flush_ms).collect();
     let floor = if pipeline > 1 { 2.0 } else { 1.2 };
     [
         Claim::new(
@@ -173,14 +154,9 @@ fn crash(
             peers[index].start(&context.work.join(format!("durable-{index}")), PATIENCE)?;
         server.admin()?.check_strings(&expected, plan.value_bytes)?;
         let name = &peers[index].name;
-        context.note(format!(
-            "durable: {name}: {} acknowledged keys are all there",
-            expected.len()
-        ));
-        said.push(format!(
-            "{name} had all {} acknowledged keys",
-            expected.len()
-        ));
+        context
+            .note(format!("durable: {name}: {} acknowledged keys are all there", expected.len()));
+        said.push(format!("{name} had all {} acknowledged keys", expected.len()));
     }
     Ok(said.join(", "))
 }

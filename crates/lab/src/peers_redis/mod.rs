@@ -107,11 +107,7 @@ impl Plan {
     }
 
     fn of(context: &Context) -> Plan {
-        let mut plan = if context.quick {
-            Plan::quick()
-        } else {
-            Plan::full()
-        };
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
         plan.runs = context.runs.unwrap_or(plan.runs).max(1);
         plan.seconds = context.seconds.unwrap_or(plan.seconds).max(0.1);
         plan
@@ -168,56 +164,25 @@ impl Peers {
                 "serve --data {dir} --port {port} --checkpoint-every 86400s --log-limit 64GiB";
             let words = base.split(' ').chain(more.iter().copied());
             let arguments = words.map(str::to_owned).collect();
-            Peer {
-                name: name.into(),
-                program: binary.clone(),
-                arguments,
-            }
+            Peer { name: name.into(), program: binary.clone(), arguments }
         };
         let theirs = |name: &str, more: &[&str]| {
-            let base = [
-                "--dir",
-                "{dir}",
-                "--port",
-                "{port}",
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-            ];
-            let quiet = [
-                "--loglevel",
-                "warning",
-                "--auto-aof-rewrite-percentage",
-                "0",
-            ];
+            let base = ["--dir", "{dir}", "--port", "{port}", "--bind", "127.0.0.1", "--save", ""];
+            let quiet = ["--loglevel", "warning", "--auto-aof-rewrite-percentage", "0"];
             let words = base.iter().chain(&quiet).chain(more).copied();
             let arguments = words.map(str::to_owned).collect();
-            Peer {
-                name: name.into(),
-                program: redis.clone(),
-                arguments,
-            }
+            Peer { name: name.into(), program: redis.clone(), arguments }
         };
         let without_log = ours("stillpoint", &["--journal", "none"]);
         Peers {
             plain: vec![
                 without_log.clone(),
                 theirs("redis", &[]),
-                ours(
-                    "stillpoint, relaxed log",
-                    &["--journal", "redo", "--durability", "relaxed"],
-                ),
+                ours("stillpoint, relaxed log", &["--journal", "redo", "--durability", "relaxed"]),
             ],
             durable: [
-                ours(
-                    "stillpoint, strict",
-                    &["--journal", "redo", "--durability", "strict"],
-                ),
-                theirs(
-                    "redis, fsync always",
-                    &["--appendonly", "yes", "--appendfsync", "always"],
-                ),
+                ours("stillpoint, strict", &["--journal", "redo", "--durability", "strict"]),
+                theirs("redis, fsync always", &["--appendonly", "yes", "--appendfsync", "always"]),
                 without_log,
             ],
         }
@@ -257,9 +222,7 @@ pub fn run_with(
     plan.record(result);
     for peer in peers.plain.iter().chain(&peers.durable) {
         let line = format!("{} {}", peer.program.display(), peer.arguments.join(" "));
-        result
-            .parameters
-            .insert(format!("command of {}", peer.name), line.into());
+        result.parameters.insert(format!("command of {}", peer.name), line.into());
     }
     throughput::run(context, plan, &peers.plain, result)?;
     saving::run(context, plan, &peers.plain, result)?;
@@ -270,16 +233,11 @@ pub fn run_with(
 /// A program of the search path.
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 fn version_of(redis: &PathBuf) -> Option<String> {
-    let output = std::process::Command::new(redis)
-        .arg("--version")
-        .output()
-        .ok()?;
+    let output = std::process::Command::new(redis).arg("--version").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

@@ -52,10 +52,7 @@ pub fn run(
 ) -> LabResult<()> {
     let (mut servers, mut found) = (Vec::new(), Vec::new());
     for (index, peer) in peers.iter().enumerate() {
-        context.note(format!(
-            "saving: starting {}, writing {} keys",
-            peer.name, plan.saved_keys
-        ));
+        context.note(format!("saving: starting {}, writing {} keys", peer.name, plan.saved_keys));
         let server = peer.start(&context.fresh_dir(&format!("saving-{index}"))?, PATIENCE)?;
         fill(plan, &server, plan.saved_keys)?;
         let idle_save_s = save_now(&mut server.admin()?)?.as_secs_f64();
@@ -65,11 +62,7 @@ pub fn run(
             peer.name
         ));
         servers.push(server);
-        found.push(Findings {
-            capacity_per_s,
-            idle_save_s,
-            ..Findings::default()
-        });
+        found.push(Findings { capacity_per_s, idle_save_s, ..Findings::default() });
     }
     for run in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
@@ -86,10 +79,7 @@ pub fn run(
     for _ in 0..plan.runs {
         for (index, peer) in peers.iter().enumerate() {
             let seconds = restart(context, plan, peer, index)?;
-            context.note(format!(
-                "restart: {} serves after {seconds:.2} s",
-                peer.name
-            ));
+            context.note(format!("restart: {} serves after {seconds:.2} s", peer.name));
             found[index].restarts_s.push(seconds);
         }
     }
@@ -105,9 +95,7 @@ pub fn run(
 fn save_now(admin: &mut Admin) -> LabResult<Duration> {
     let saves = |admin: &mut Admin| -> LabResult<(bool, Option<String>)> {
         let fields = admin.info("persistence")?;
-        let running = fields
-            .get("rdb_bgsave_in_progress")
-            .is_some_and(|v| v != "0");
+        let running = fields.get("rdb_bgsave_in_progress").is_some_and(|v| v != "0");
         Ok((running, fields.get("rdb_saves").cloned()))
     };
     let (_, before) = saves(admin)?;
@@ -124,20 +112,13 @@ fn save_now(admin: &mut Admin) -> LabResult<Duration> {
 }
 
 fn mixed(plan: &Plan, server: &Server) -> LoadPlan {
-    LoadPlan {
-        keys: plan.saved_keys,
-        set_share: plan.set_share,
-        ..plan.load(server.address)
-    }
+    LoadPlan { keys: plan.saved_keys, set_share: plan.set_share, ..plan.load(server.address) }
 }
 
 /// Requests per second of the mixed load in a closed loop.
 fn capacity(plan: &Plan, server: &Server) -> LabResult<f64> {
     let seconds = Duration::from_secs_f64(plan.seconds.min(10.0));
-    let load = LoadPlan {
-        until: Until::Elapsed(seconds),
-        ..mixed(plan, server)
-    };
+    let load = LoadPlan { until: Until::Elapsed(seconds), ..mixed(plan, server) };
     let report = resp_client::run(&load)?;
     report.expect_no_errors(server.address)?;
     Ok(report.rate())
@@ -148,10 +129,7 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
     let rate_per_s = capacity * plan.load_share;
     let watch = Watch::start(server.pid())?;
     let load = Load::start(&LoadPlan {
-        pacing: Pacing::Open {
-            rate_per_s,
-            arrivals: Arrivals::Poisson,
-        },
+        pacing: Pacing::Open { rate_per_s, arrivals: Arrivals::Poisson },
         until: Until::Told,
         seed: run as u64 + 1,
         ..mixed(plan, server)
@@ -166,10 +144,7 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
     saved?;
     report.expect_no_errors(server.address)?;
     let since = |ns: u64| (ns - report.started_ns) as f64 / 1e9;
-    let fork_us = admin
-        .info("stats")?
-        .get("latest_fork_usec")
-        .and_then(|v| v.parse().ok());
+    let fork_us = admin.info("stats")?.get("latest_fork_usec").and_then(|v| v.parse().ok());
     Ok(Save {
         from_s: since(began_ns),
         to_s: since(ended_ns),
@@ -204,13 +179,9 @@ impl Save {
 
     /// Most bytes held during the save, beyond those at rest, as a share of them.
     fn extra_share(&self) -> f64 {
-        let during = self
-            .memory
-            .iter()
-            .filter(|s| (self.from_s..self.to_s + 0.2).contains(&self.since(s)));
-        let peak = during
-            .map(|s| s.total_bytes() as f64)
-            .fold(f64::NAN, f64::max);
+        let during =
+            self.memory.iter().filter(|s| (self.from_s..self.to_s + 0.2).contains(&self.since(s)));
+        let peak = during.map(|s| s.total_bytes() as f64).fold(f64::NAN, f64::max);
         (peak / self.rest_bytes() - 1.0).max(0.0)
     }
 
@@ -237,9 +208,7 @@ fn restart(context: &Context, plan: &Plan, peer: &Peer, index: usize) -> LabResu
         return Err(server.failure(format!("{keys} of {} keys came back", plan.saved_keys)));
     }
     let mut random = Random::new(7);
-    let sample: Vec<(u64, u64)> = (0..10_000)
-        .map(|_| (random.below(plan.saved_keys), 0))
-        .collect();
+    let sample: Vec<(u64, u64)> = (0..10_000).map(|_| (random.below(plan.saved_keys), 0)).collect();
     admin.check_strings(&sample, plan.value_bytes)?;
     let seconds = server.start_ns as f64 / 1e9;
     server.kill()?;
@@ -255,33 +224,18 @@ fn claims(ours: &Findings, reference: &Findings) -> Vec<Claim> {
         |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a / b).collect() };
     let slower = of_saves(ours, |s| s.while_saving().p999_ms() / s.at_rest().p999_ms());
     let memory = of_saves(ours, |s| s.extra_share() * 100.0);
-    let (save, their_save) = (
-        of_saves(ours, Save::seconds),
-        of_saves(reference, Save::seconds),
-    );
+    let (save, their_save) = (of_saves(ours, Save::seconds), of_saves(reference, Save::seconds));
     vec![
-        Claim::new(
-            "p99.9 while saving beside our own at rest",
-            SOURCE,
-            Bound::AtMost(1.2),
-        )
-        .paper("fork's spike gone (ICDE 2018, §5)")
-        .measured_runs(&slower),
+        Claim::new("p99.9 while saving beside our own at rest", SOURCE, Bound::AtMost(1.2))
+            .paper("fork's spike gone (ICDE 2018, §5)")
+            .measured_runs(&slower),
         Claim::new("memory that a save adds", SOURCE, Bound::AtMost(5.0))
             .unit("%")
             .measured_runs(&memory),
-        Claim::new(
-            "a save under load finishes sooner than Redis's",
-            SOURCE,
-            Bound::AtLeast(8.0),
-        )
-        .measured_runs(&ratio(&their_save, &save)),
-        Claim::new(
-            "restart after kill -9 sooner than Redis's",
-            SOURCE,
-            Bound::AtLeast(5.0),
-        )
-        .measured_runs(&ratio(&reference.restarts_s, &ours.restarts_s)),
+        Claim::new("a save under load finishes sooner than Redis's", SOURCE, Bound::AtLeast(8.0))
+            .measured_runs(&ratio(&their_save, &save)),
+        Claim::new("restart after kill -9 sooner than Redis's", SOURCE, Bound::AtLeast(5.0))
+            .measured_runs(&ratio(&reference.restarts_s, &ours.restarts_s)),
     ]
 }
 

@@ -15,17 +15,9 @@ fn a_server_beside_itself_is_measured_end_to_end() -> LabResult<()> {
     let both = Peers::stillpoint_and_redis(redis.clone(), redis);
     let peers = Peers {
         plain: vec![both.plain[1].clone(), both.plain[1].clone()],
-        durable: [
-            both.durable[1].clone(),
-            both.durable[1].clone(),
-            both.plain[1].clone(),
-        ],
+        durable: [both.durable[1].clone(), both.durable[1].clone(), both.plain[1].clone()],
     };
-    let plan = Plan {
-        seconds: 0.3,
-        rest_s: 0.3,
-        ..Plan::quick()
-    };
+    let plan = Plan { seconds: 0.3, rest_s: 0.3, ..Plan::quick() };
     let mut result = context.result(ID, TITLE, PAPER);
     run_with(&context, &plan, &peers, &mut result)?;
     assert!(result.claims.len() >= 12, "{:#?}", result.claims);
@@ -34,23 +26,14 @@ fn a_server_beside_itself_is_measured_end_to_end() -> LabResult<()> {
     }
     for table in &result.tables {
         assert!(!table.rows.is_empty());
-        assert!(
-            table
-                .rows
-                .iter()
-                .all(|row| row.len() == table.columns.len()),
-            "{}",
-            table.title
-        );
+        assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.title);
     }
     for figure in &result.figures {
         let drawn = !figure.bars.is_empty()
-            || figure.series.iter().all(|name| {
-                result
-                    .series
-                    .iter()
-                    .any(|s| &s.name == name && !s.points.is_empty())
-            });
+            || figure
+                .series
+                .iter()
+                .all(|name| result.series.iter().any(|s| &s.name == name && !s.points.is_empty()));
         assert!(drawn, "{}", figure.title);
     }
     assert!(!context.work.exists(), "the data of the servers is removed");
@@ -69,13 +52,6 @@ fn command_lines_are_filled_in() {
         let line = peer.arguments.join(" ");
         assert!(line.contains("{dir}") && line.contains("{port}"), "{line}");
     }
-    assert!(
-        peers.durable[0]
-            .arguments
-            .ends_with(&["--durability".into(), "strict".into()])
-    );
-    assert_eq!(
-        peers.plain[0], peers.durable[2],
-        "without a log it is the same server"
-    );
+    assert!(peers.durable[0].arguments.ends_with(&["--durability".into(), "strict".into()]));
+    assert_eq!(peers.plain[0], peers.durable[2], "without a log it is the same server");
 }

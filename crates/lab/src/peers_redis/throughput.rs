@@ -39,22 +39,14 @@ pub fn run(
 ) -> LabResult<()> {
     let mut servers = Vec::new();
     for (index, peer) in peers.iter().enumerate() {
-        context.note(format!(
-            "throughput: starting {} and writing {} keys",
-            peer.name, plan.keys
-        ));
-        let server = peer.start(
-            &context.fresh_dir(&format!("throughput-{index}"))?,
-            PATIENCE,
-        )?;
+        context.note(format!("throughput: starting {} and writing {} keys", peer.name, plan.keys));
+        let server = peer.start(&context.fresh_dir(&format!("throughput-{index}"))?, PATIENCE)?;
         fill(plan, &server, plan.keys)?;
         servers.push(server);
     }
     let tool = bench_tool::find();
     if tool.is_none() {
-        result
-            .notes
-            .push("redis-benchmark is not installed; the lab's own client was used".into());
+        result.notes.push("redis-benchmark is not installed; the lab's own client was used".into());
     }
     let mut cells = Vec::new();
     for pipeline in plan.pipelines {
@@ -83,12 +75,7 @@ fn measure_own(
         for (index, server) in servers.iter().enumerate() {
             let set_share = if operation == "SET" { 1.0 } else { 0.0 };
             let seed = run as u64 + 1;
-            let load = LoadPlan {
-                pipeline,
-                set_share,
-                seed,
-                ..plan.load(server.address)
-            };
+            let load = LoadPlan { pipeline, set_share, seed, ..plan.load(server.address) };
             let cpu_before = server.cpu_seconds()?;
             let report = resp_client::run(&load)?;
             let cpu_s = server.cpu_seconds()? - cpu_before;
@@ -96,11 +83,7 @@ fn measure_own(
             if report.misses > 0 {
                 return Err(server.failure(format!("{} keys were not found", report.misses)));
             }
-            cell.add(
-                index,
-                report.rate(),
-                cpu_s / (report.commands_all as f64 / 1e6),
-            );
+            cell.add(index, report.rate(), cpu_s / (report.commands_all as f64 / 1e6));
             cell.note(context, &peers[index].name, index);
         }
     }
@@ -138,13 +121,7 @@ impl Cell {
         peers: usize,
     ) -> Cell {
         let none = vec![Vec::new(); peers];
-        Cell {
-            generator,
-            operation,
-            pipeline,
-            rates: none.clone(),
-            cpu: none,
-        }
+        Cell { generator, operation, pipeline, rates: none.clone(), cpu: none }
     }
 
     fn add(&mut self, peer: usize, rate: f64, cpu_per_million: f64) {
@@ -210,14 +187,7 @@ impl Cell {
 }
 
 fn report(plan: &Plan, peers: &[Peer], cells: &[Cell], result: &mut ExperimentResult) {
-    let columns = [
-        "load",
-        "generator",
-        "server",
-        "requests/s",
-        "spread",
-        "CPU s per million",
-    ];
+    let columns = ["load", "generator", "server", "requests/s", "spread", "CPU s per million"];
     result.tables.push(Table {
         title: "Throughput and CPU".into(),
         columns: columns.map(String::from).to_vec(),
@@ -249,11 +219,7 @@ fn bars(peers: &[Peer], cells: &[Cell], generator: &str) -> Vec<Bar> {
     for cell in cells.iter().filter(|c| c.generator == generator) {
         for (index, peer) in peers.iter().enumerate() {
             if let Some(value) = Spread::of(&cell.rates[index]) {
-                bars.push(Bar {
-                    group: cell.title(),
-                    name: peer.name.clone(),
-                    value,
-                });
+                bars.push(Bar { group: cell.title(), name: peer.name.clone(), value });
             }
         }
     }

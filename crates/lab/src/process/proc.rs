@@ -22,11 +22,7 @@ pub(super) fn cpu_seconds(pid: u32) -> LabResult<f64> {
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let fields: Vec<&str> = after_name.split_whitespace().collect();
-    fields
-        .get(11..15)?
-        .iter()
-        .map(|f| f.parse::<u64>().ok())
-        .sum()
+    fields.get(11..15)?.iter().map(|f| f.parse::<u64>().ok()).sum()
 }
 
 /// Processes that this one has started and that still run.
@@ -34,9 +30,7 @@ pub(super) fn children(pid: u32) -> Vec<u32> {
     let tasks = sys::list_dir(&PathBuf::from(format!("/proc/{pid}/task"))).unwrap_or_default();
     let of_task = |task: &PathBuf| sys::read_text(&task.join("children")).unwrap_or_default();
     let pids = tasks.iter().map(of_task).collect::<Vec<_>>().join(" ");
-    pids.split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Anonymous resident bytes of a process.

@@ -13,11 +13,7 @@ pub(super) fn utc(epoch_ms: u64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (hour, minute) = (minutes / 60 % 24, minutes % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")

@@ -98,11 +98,7 @@ fn summary(html: &mut String, results: &[ExperimentResult]) {
          <th>paper</th><th>floor</th><th>aim</th><th>measured</th><th>worse | better</th><th></th></tr></thead>",
     );
     for result in results.iter().filter(|r| !r.claims.is_empty()) {
-        let quick = if result.quick {
-            " <span class=\"badge none\">quick run</span>"
-        } else {
-            ""
-        };
+        let quick = if result.quick { " <span class=\"badge none\">quick run</span>" } else { "" };
         let _ = write!(
             html,
             "<tbody><tr class=\"group\"><th colspan=\"7\"><a href=\"#{0}\">{0}</a>{quick}</th></tr>",
@@ -117,22 +113,13 @@ fn summary(html: &mut String, results: &[ExperimentResult]) {
 }
 
 fn claim_row(html: &mut String, claim: &Claim, quick: bool) {
-    let unit = if claim.unit == "×" {
-        " ×".to_owned()
-    } else {
-        format!(" {}", claim.unit)
-    };
+    let unit = if claim.unit == "×" { " ×".to_owned() } else { format!(" {}", claim.unit) };
     let bound = |b: Bound| format!("{b}{unit}");
-    let measured = claim
-        .measured
-        .map_or("—".into(), |m| format!("{}{unit}", figure_text(m)));
-    let spread = claim
-        .spread
-        .filter(|s| s.runs > 1)
-        .map_or(String::new(), |s| {
-            let (low, high) = (figure_text(s.low), figure_text(s.high));
-            format!("<small>{low} – {high}, {} runs</small>", s.runs)
-        });
+    let measured = claim.measured.map_or("—".into(), |m| format!("{}{unit}", figure_text(m)));
+    let spread = claim.spread.filter(|s| s.runs > 1).map_or(String::new(), |s| {
+        let (low, high) = (figure_text(s.low), figure_text(s.high));
+        format!("<small>{low} – {high}, {} runs</small>", s.runs)
+    });
     let aimed = matches!((claim.aim, claim.measured), (Some(aim), Some(m)) if aim.is_met_by(m));
     let (class, word) = match claim.met {
         Some(_) if quick => ("none", "quick"),
@@ -181,11 +168,7 @@ fn gauge(claim: &Claim) -> String {
     }
     let share = (better.log2() / 2.0).clamp(-1.0, 1.0);
     let x = 55.0 + 50.0 * share;
-    let class = if claim.met == Some(true) {
-        "good"
-    } else {
-        "bad"
-    };
+    let class = if claim.met == Some(true) { "good" } else { "bad" };
     format!(
         "<svg class=\"gauge\" viewBox=\"0 0 110 16\" aria-hidden=\"true\">\
          <line x1=\"3\" x2=\"107\" y1=\"8\" y2=\"8\"/><line x1=\"55\" x2=\"55\" y1=\"2\" y2=\"14\"/>\
@@ -203,11 +186,7 @@ fn experiment(html: &mut String, result: &ExperimentResult) {
         escape(&result.paper),
     );
     if let Some(reason) = &result.skipped {
-        let _ = write!(
-            html,
-            "<p class=\"warning\">Skipped: {}.</p>",
-            escape(reason)
-        );
+        let _ = write!(html, "<p class=\"warning\">Skipped: {}.</p>", escape(reason));
     }
     for figure in &result.figures {
         let _ = write!(

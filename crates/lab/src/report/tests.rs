@@ -41,14 +41,9 @@ pub(crate) fn sample() -> ExperimentResult {
             rows: vec![vec!["a & b".into(), "17".into()]],
         }],
         claims: vec![
-            claim("reaches its aim", Bound::AtMost(1.2))
-                .aim(Bound::AtMost(1.1))
-                .measured(1.0),
+            claim("reaches its aim", Bound::AtMost(1.2)).aim(Bound::AtMost(1.1)).measured(1.0),
             claim("meets its floor", Bound::AtLeast(2.0)).measured_runs(&[2.0, 2.5, 3.0]),
-            claim("misses", Bound::AtMost(5.0))
-                .unit("%")
-                .paper("10 %")
-                .measured(20.0),
+            claim("misses", Bound::AtMost(5.0)).unit("%").paper("10 %").measured(20.0),
             claim("was not measured", Bound::AtMost(5.0)),
         ],
         notes: vec!["Mind the \"gap\".".into()],
@@ -80,10 +75,7 @@ fn the_page_shows_every_claim_with_its_verdict() {
 
 #[test]
 fn quick_runs_are_shown_and_not_judged() {
-    let html = page(&[ExperimentResult {
-        quick: true,
-        ..sample()
-    }]);
+    let html = page(&[ExperimentResult { quick: true, ..sample() }]);
     assert!(html.contains("quick run") && html.contains("Nothing was judged"));
     assert!(!html.contains("badge met") && !html.contains("badge missed"));
 }
@@ -115,20 +107,11 @@ fn gauges_point_to_the_better_side() {
     let x = |claim: &Claim| -> f64 {
         let svg = gauge(claim);
         let at = svg.find("cx=\"").expect("a dot") + 4;
-        svg[at..]
-            .split('"')
-            .next()
-            .expect("a number")
-            .parse()
-            .expect("a number")
+        svg[at..].split('"').next().expect("a number").parse().expect("a number")
     };
     let most = Claim::new("c", "s", Bound::AtMost(2.0));
     assert!(x(&most.clone().measured(1.0)) > 55.0 && x(&most.clone().measured(4.0)) < 55.0);
-    assert_eq!(
-        x(&most.measured(0.0)),
-        105.0,
-        "no cost at all is as good as can be"
-    );
+    assert_eq!(x(&most.measured(0.0)), 105.0, "no cost at all is as good as can be");
     let least = Claim::new("c", "s", Bound::AtLeast(2.0));
     assert!(x(&least.clone().measured(3.0)) > 55.0 && x(&least.measured(1.0)) < 55.0);
 }

@@ -68,11 +68,7 @@ impl Admin {
             Ok(stream)
         };
         let stream = open().map_err(|e: std::io::Error| LabError::server(address, e))?;
-        Ok(Admin {
-            address,
-            stream,
-            input: Vec::new(),
-        })
+        Ok(Admin { address, stream, input: Vec::new() })
     }
 
     /// Sends one command and waits for its reply.
@@ -96,12 +92,8 @@ impl Admin {
 
     fn send(&mut self, requests: &[&[&[u8]]]) -> LabResult<()> {
         let mut out = Vec::new();
-        requests
-            .iter()
-            .for_each(|request| codec::request(&mut out, request));
-        self.stream
-            .write_all(&out)
-            .map_err(|e| LabError::server(self.address, e))
+        requests.iter().for_each(|request| codec::request(&mut out, request));
+        self.stream.write_all(&out).map_err(|e| LabError::server(self.address, e))
     }
 
     fn reply(&mut self, request: &[&[u8]]) -> LabResult<Value> {
@@ -142,10 +134,7 @@ impl Admin {
     pub fn dbsize(&mut self) -> LabResult<u64> {
         match self.call(&[b"DBSIZE"])? {
             Value::Integer(keys) => Ok(keys.max(0) as u64),
-            other => Err(LabError::server(
-                self.address,
-                format!("DBSIZE answered {other:?}"),
-            )),
+            other => Err(LabError::server(self.address, format!("DBSIZE answered {other:?}"))),
         }
     }
 
@@ -157,18 +146,11 @@ impl Admin {
         let text = match self.call(&[b"INFO", section.as_bytes()])? {
             Value::Bulk(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             other => {
-                return Err(LabError::server(
-                    self.address,
-                    format!("INFO answered {other:?}"),
-                ));
+                return Err(LabError::server(self.address, format!("INFO answered {other:?}")));
             }
         };
-        let fields = text
-            .lines()
-            .filter_map(|line| line.trim_end().split_once(':'));
-        Ok(fields
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect())
+        let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+        Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     /// Reads back keys of [`strings`] and checks each value against its key and

@@ -22,8 +22,7 @@ impl Alarm {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let mut source = mio::unix::SourceFd(&timer.as_raw_fd());
-        poll.registry()
-            .register(&mut source, token, mio::Interest::READABLE)?;
+        poll.registry().register(&mut source, token, mio::Interest::READABLE)?;
         Ok(Alarm { timer })
     }
 
@@ -34,13 +33,7 @@ impl Alarm {
             tv_sec: (at_ns / 1_000_000_000) as i64,
             tv_nsec: (at_ns % 1_000_000_000) as _,
         };
-        let once = Itimerspec {
-            it_interval: Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            },
-            it_value: at,
-        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())
     }

@@ -60,13 +60,7 @@ pub fn read(buffer: &[u8]) -> Result<Option<(Reply<'_>, usize)>, String> {
                 let Some(end) = skip(buffer, body_at, count)? else {
                     return Ok(None);
                 };
-                Ok(Some((
-                    Reply::Array {
-                        count,
-                        items: &buffer[body_at..end],
-                    },
-                    end,
-                )))
+                Ok(Some((Reply::Array { count, items: &buffer[body_at..end] }, end)))
             }
         },
         other => Err(format!("a reply begins with {:?}", char::from(other))),
@@ -130,13 +124,7 @@ mod tests {
             (b"$-1\r\n", Reply::Nil),
             (b"*-1\r\n", Reply::Nil),
             (b"_\r\n", Reply::Nil),
-            (
-                b"*2\r\n*1\r\n:1\r\n+a\r\n",
-                Reply::Array {
-                    count: 2,
-                    items: b"*1\r\n:1\r\n+a\r\n",
-                },
-            ),
+            (b"*2\r\n*1\r\n:1\r\n+a\r\n", Reply::Array { count: 2, items: b"*1\r\n:1\r\n+a\r\n" }),
         ];
         for (bytes, reply) in cases {
             assert_eq!(read(bytes), Ok(Some((reply, bytes.len()))));

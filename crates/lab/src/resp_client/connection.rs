@@ -134,10 +134,7 @@ fn answer(flight: Flight, reply: Reply<'_>, value_bytes: usize) -> Answer {
         (_, Reply::Error(text)) => Answer::Failed(String::from_utf8_lossy(text).into_owned()),
         (stamp, other) => {
             let request = if stamp.is_some() { "SET" } else { "GET" };
-            Answer::Failed(format!(
-                "{request} of key {} was answered {other:?}",
-                flight.key
-            ))
+            Answer::Failed(format!("{request} of key {} was answered {other:?}", flight.key))
         }
     }
 }

@@ -226,12 +226,7 @@ impl Load {
         let started_ns = sys::now_ns() + 1_000_000 + plan.warm_up.as_nanos() as u64;
         // Release pairs with the workers' Acquire: they begin at one moment.
         shared.start_ns.store(started_ns, Ordering::Release);
-        Ok(Load {
-            address: plan.address,
-            shared,
-            threads,
-            started_ns,
-        })
+        Ok(Load { address: plan.address, shared, threads, started_ns })
     }
 
     /// The monotonic time at which the windows begin: the end of the warm-up.

@@ -83,23 +83,13 @@ fn plan(behaviour: Behaviour) -> LoadPlan {
 fn a_closed_loop_counts_each_reply_once() -> LabResult<()> {
     for pipeline in [1, 16] {
         let warm_up = Duration::from_millis(100);
-        let report = run(&LoadPlan {
-            pipeline,
-            warm_up,
-            ..plan(Behaviour::default())
-        })?;
+        let report = run(&LoadPlan { pipeline, warm_up, ..plan(Behaviour::default()) })?;
         assert!(report.commands > 100, "{}", report.commands);
         assert_eq!(report.windows.total(), report.commands);
-        assert!(
-            report.commands_all > report.commands,
-            "the warm-up is not counted"
-        );
+        assert!(report.commands_all > report.commands, "the warm-up is not counted");
         assert!((report.seconds - 0.3).abs() < 0.05, "{}", report.seconds);
         let late = report.latencies.all().count() - report.commands;
-        assert!(
-            late <= 4 * pipeline as u64,
-            "{late} replies came after the end"
-        );
+        assert!(late <= 4 * pipeline as u64, "{late} replies came after the end");
         assert_eq!((report.errors, report.misses, report.unanswered), (0, 0, 0));
     }
     Ok(())
@@ -108,16 +98,9 @@ fn a_closed_loop_counts_each_reply_once() -> LabResult<()> {
 #[test]
 fn an_open_loop_keeps_its_rate() -> LabResult<()> {
     for arrivals in [Arrivals::Poisson, Arrivals::Even] {
-        let pacing = Pacing::Open {
-            rate_per_s: 5_000.0,
-            arrivals,
-        };
+        let pacing = Pacing::Open { rate_per_s: 5_000.0, arrivals };
         let until = Until::Elapsed(Duration::from_millis(600));
-        let report = run(&LoadPlan {
-            pacing,
-            until,
-            ..plan(Behaviour::default())
-        })?;
+        let report = run(&LoadPlan { pacing, until, ..plan(Behaviour::default()) })?;
         let rate = report.rate();
         assert!((4_500.0..5_500.0).contains(&rate), "{arrivals:?}: {rate}");
     }
@@ -127,20 +110,10 @@ fn an_open_loop_keeps_its_rate() -> LabResult<()> {
 #[test]
 fn a_stall_is_charged_to_everything_that_was_due() -> LabResult<()> {
     let stall = Duration::from_millis(300);
-    let behaviour = Behaviour {
-        stall,
-        ..Behaviour::default()
-    };
-    let pacing = Pacing::Open {
-        rate_per_s: 2_000.0,
-        arrivals: Arrivals::Even,
-    };
+    let behaviour = Behaviour { stall, ..Behaviour::default() };
+    let pacing = Pacing::Open { rate_per_s: 2_000.0, arrivals: Arrivals::Even };
     let until = Until::Elapsed(Duration::from_millis(1_200));
-    let report = run(&LoadPlan {
-        pacing,
-        until,
-        ..plan(behaviour)
-    })?;
+    let report = run(&LoadPlan { pacing, until, ..plan(behaviour) })?;
     let all = report.latencies.all();
     // A quarter of the time nothing was answered: the requests of that quarter
     // waited 150 ms in the median, so more than a tenth of all waited over 100 ms.
@@ -154,74 +127,33 @@ fn a_stall_is_charged_to_everything_that_was_due() -> LabResult<()> {
 fn every_key_is_written_once_and_acknowledgements_are_kept() -> LabResult<()> {
     let plan = plan(Behaviour::default());
     let until = Until::EveryKeyWritten;
-    let report = run(&LoadPlan {
-        until,
-        keys: 1_234,
-        pipeline: 100,
-        ..plan.clone()
-    })?;
+    let report = run(&LoadPlan { until, keys: 1_234, pipeline: 100, ..plan.clone() })?;
     assert_eq!(report.commands_all, 1_234);
 
-    let report = run(&LoadPlan {
-        remember: true,
-        set_share: 1.0,
-        seed: 7,
-        ..plan
-    })?;
+    let report = run(&LoadPlan { remember: true, set_share: 1.0, seed: 7, ..plan })?;
     let mut keys: Vec<u64> = report.acknowledged.iter().map(|&(key, _)| key).collect();
     keys.sort_unstable();
     keys.dedup();
-    assert_eq!(
-        keys.len(),
-        report.acknowledged.len(),
-        "each key belongs to one connection"
-    );
+    assert_eq!(keys.len(), report.acknowledged.len(), "each key belongs to one connection");
     assert!(keys.iter().all(|&key| key < 1_000));
-    assert!(
-        report
-            .acknowledged
-            .iter()
-            .all(|&(_, stamp)| stamp > 7 << 32)
-    );
+    assert!(report.acknowledged.iter().all(|&(_, stamp)| stamp > 7 << 32));
     Ok(())
 }
 
 #[test]
 fn errors_and_broken_connections_are_told() -> LabResult<()> {
-    let plan_of = |behaviour| LoadPlan {
-        connections: 2,
-        ..plan(behaviour)
-    };
-    let report = run(&plan_of(Behaviour {
-        error_at: 10,
-        ..Behaviour::default()
-    }))?;
+    let plan_of = |behaviour| LoadPlan { connections: 2, ..plan(behaviour) };
+    let report = run(&plan_of(Behaviour { error_at: 10, ..Behaviour::default() }))?;
     assert_eq!(report.errors, 2, "one on each connection");
     let error = report.expect_no_errors(plan_of(Behaviour::default()).address);
-    assert!(
-        error
-            .expect_err("errors")
-            .to_string()
-            .contains("ERR as told")
-    );
+    assert!(error.expect_err("errors").to_string().contains("ERR as told"));
 
-    let behaviour = Behaviour {
-        close_at: 10,
-        ..Behaviour::default()
-    };
+    let behaviour = Behaviour { close_at: 10, ..Behaviour::default() };
     assert!(run(&plan_of(behaviour)).is_err());
-    let load = LoadPlan {
-        remember: true,
-        set_share: 1.0,
-        ..plan_of(behaviour)
-    };
+    let load = LoadPlan { remember: true, set_share: 1.0, ..plan_of(behaviour) };
     let report = Load::start(&load)?.join_after_crash()?;
     assert!(report.broken.is_some());
-    assert!(
-        (1..=18).contains(&report.acknowledged.len()),
-        "{}",
-        report.acknowledged.len()
-    );
+    assert!((1..=18).contains(&report.acknowledged.len()), "{}", report.acknowledged.len());
     Ok(())
 }
 
@@ -238,30 +170,11 @@ fn nobody_listening_is_an_error_at_once() {
 fn a_plan_that_makes_no_sense_is_refused() {
     let sound = plan(Behaviour::default());
     let nonsense = [
-        LoadPlan {
-            threads: 0,
-            ..sound.clone()
-        },
-        LoadPlan {
-            connections: 1,
-            threads: 2,
-            ..sound.clone()
-        },
-        LoadPlan {
-            keys: 3,
-            ..sound.clone()
-        },
-        LoadPlan {
-            pipeline: 0,
-            ..sound.clone()
-        },
-        LoadPlan {
-            pacing: Pacing::Open {
-                rate_per_s: 0.0,
-                arrivals: Arrivals::Even,
-            },
-            ..sound
-        },
+        LoadPlan { threads: 0, ..sound.clone() },
+        LoadPlan { connections: 1, threads: 2, ..sound.clone() },
+        LoadPlan { keys: 3, ..sound.clone() },
+        LoadPlan { pipeline: 0, ..sound.clone() },
+        LoadPlan { pacing: Pacing::Open { rate_per_s: 0.0, arrivals: Arrivals::Even }, ..sound },
     ];
     for plan in nonsense {
         assert!(run(&plan).is_err(), "{plan:?}");
@@ -270,22 +183,10 @@ fn a_plan_that_makes_no_sense_is_refused() {
 
 #[test]
 fn admin_calls_wait_for_their_replies() -> LabResult<()> {
-    let mut admin = Admin::connect(serve(Behaviour {
-        error_at: 3,
-        ..Behaviour::default()
-    }))?;
+    let mut admin = Admin::connect(serve(Behaviour { error_at: 3, ..Behaviour::default() }))?;
     assert_eq!(admin.dbsize()?, 17);
-    assert_eq!(
-        admin.call(&[b"SET", b"k", b"v"])?,
-        Value::Status("OK".into())
-    );
-    let error = admin
-        .call(&[b"SET"])
-        .expect_err("the third is refused")
-        .to_string();
-    assert!(
-        error.contains("ERR as told") && error.contains("SET"),
-        "{error}"
-    );
+    assert_eq!(admin.call(&[b"SET", b"k", b"v"])?, Value::Status("OK".into()));
+    let error = admin.call(&[b"SET"]).expect_err("the third is refused").to_string();
+    assert!(error.contains("ERR as told") && error.contains("SET"), "{error}");
     Ok(())
 }

@@ -80,11 +80,8 @@ impl Source {
     fn new(plan: &LoadPlan, thread: usize) -> Source {
         let (threads, own) = (plan.threads as u64, thread as u64);
         let connections = plan.connections as u64;
-        let (stride, space) = if plan.remember {
-            (connections, plan.keys / connections)
-        } else {
-            (0, plan.keys)
-        };
+        let (stride, space) =
+            if plan.remember { (connections, plan.keys / connections) } else { (0, plan.keys) };
         let part = |n: u64| plan.keys * n / threads;
         Source {
             requests: Requests::new(plan.value_bytes),
@@ -111,10 +108,7 @@ impl Source {
                     0 => choice,
                     stride => choice * stride + self.first_connection + index as u64,
                 };
-                (
-                    key,
-                    self.set_share > 0.0 && self.random.chance(self.set_share),
-                )
+                (key, self.set_share > 0.0 && self.random.chance(self.set_share))
             }
         };
         let stamp = set.then(|| {
@@ -125,11 +119,7 @@ impl Source {
             Some(stamp) => self.requests.set(&mut connection.out, key, stamp),
             None => self.requests.get(&mut connection.out, key),
         }
-        connection.flights.push_back(Flight {
-            scheduled_ns,
-            key,
-            stamp,
-        });
+        connection.flights.push_back(Flight { scheduled_ns, key, stamp });
         true
     }
 }
@@ -160,16 +150,12 @@ impl<'a> Worker<'a> {
         for index in 0..share(thread + 1) - share(thread) {
             let mut connection = Connection::open(plan.address)?;
             let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry()
-                .register(connection.stream(), Token(index), interest)?;
+            poll.registry().register(connection.stream(), Token(index), interest)?;
             connections.push(connection);
         }
         let schedule = match plan.pacing {
             Pacing::Closed => None,
-            Pacing::Open {
-                rate_per_s,
-                arrivals,
-            } => Some(Schedule {
+            Pacing::Open { rate_per_s, arrivals } => Some(Schedule {
                 next_ns: 0.0,
                 gap_ns: 1e9 * plan.threads as f64 / rate_per_s,
                 arrivals,
@@ -278,11 +264,7 @@ impl<'a> Worker<'a> {
 
     /// One round of the event loop; `more` allows new requests in a closed loop.
     fn pass(&mut self, events: &mut Events, more: bool) -> io::Result<()> {
-        let timeout = if cfg!(target_os = "linux") || self.schedule.is_none() {
-            20
-        } else {
-            1
-        };
+        let timeout = if cfg!(target_os = "linux") || self.schedule.is_none() { 20 } else { 1 };
         match self.poll.poll(events, Some(Duration::from_millis(timeout))) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
             other => other?,
@@ -342,15 +324,10 @@ impl<'a> Worker<'a> {
         let last = measured_ns.saturating_sub(1);
         let mut late = |scheduled_ns: u64| {
             self.report.unanswered += 1;
-            self.report
-                .latencies
-                .record(last, now.saturating_sub(scheduled_ns));
+            self.report.latencies.record(last, now.saturating_sub(scheduled_ns));
         };
         for connection in &self.connections {
-            connection
-                .flights
-                .iter()
-                .for_each(|flight| late(flight.scheduled_ns));
+            connection.flights.iter().for_each(|flight| late(flight.scheduled_ns));
         }
         if let Some(schedule) = &mut self.schedule {
             while schedule.next_ns < self.end_ns as f64 {

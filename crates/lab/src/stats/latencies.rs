@@ -23,10 +23,7 @@ fn empty_histogram() -> Histogram<u32> {
 impl Latencies {
     /// No latencies yet, in windows of [`WINDOW_NS`].
     pub fn new() -> Latencies {
-        Latencies {
-            width_ns: WINDOW_NS,
-            windows: Vec::new(),
-        }
+        Latencies { width_ns: WINDOW_NS, windows: Vec::new() }
     }
 
     /// Counts one latency whose answer came `since_start_ns` after the start.
@@ -49,10 +46,7 @@ impl Latencies {
     /// # Panics
     /// When the widths differ.
     pub fn merge(&mut self, other: &Latencies) {
-        assert_eq!(
-            self.width_ns, other.width_ns,
-            "latencies of one run have one width"
-        );
+        assert_eq!(self.width_ns, other.width_ns, "latencies of one run have one width");
         if other.windows.len() > self.windows.len() {
             self.windows.resize(other.windows.len(), None);
         }
@@ -90,10 +84,7 @@ impl Latencies {
         let width_s = self.width_ns as f64 / 1e9;
         let point = |(i, h): (usize, &Option<Histogram<u32>>)| {
             let h = h.as_ref()?;
-            Some([
-                (i as f64 + 0.5) * width_s,
-                h.value_at_quantile(q) as f64 / 1e6,
-            ])
+            Some([(i as f64 + 0.5) * width_s, h.value_at_quantile(q) as f64 / 1e6])
         };
         self.windows.iter().enumerate().filter_map(point).collect()
     }
@@ -146,11 +137,7 @@ impl Percentiles {
 
     /// The slowest request.
     pub fn max_ms(&self) -> f64 {
-        if self.histogram.is_empty() {
-            f64::NAN
-        } else {
-            self.histogram.max() as f64 / 1e6
-        }
+        if self.histogram.is_empty() { f64::NAN } else { self.histogram.max() as f64 / 1e6 }
     }
 
     /// `[latency in ms, share of requests that took longer]`: the tail, for a figure with log axes.

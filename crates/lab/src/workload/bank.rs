@@ -52,21 +52,14 @@ impl Transfers {
     /// When there are fewer than two accounts.
     pub fn new(accounts: u64, seed: u64, worker: usize) -> Transfers {
         assert!(accounts >= 2, "a transfer needs two accounts");
-        Transfers {
-            accounts,
-            random: Random::for_thread(seed, worker),
-        }
+        Transfers { accounts, random: Random::for_thread(seed, worker) }
     }
 
     /// The next transfer.
     pub fn draw(&mut self) -> Transfer {
         let from = self.random.below(self.accounts);
         let to = (from + 1 + self.random.below(self.accounts - 1)) % self.accounts;
-        Transfer {
-            from,
-            to,
-            amount: 1 + self.random.below(100) as i64,
-        }
+        Transfer { from, to, amount: 1 + self.random.below(100) as i64 }
     }
 }
 
@@ -76,22 +69,13 @@ impl Transfers {
 /// What is wrong: an account missing or overdrawn, money made or lost.
 pub fn check(balances: &[i64]) -> Result<(), String> {
     if let Some(account) = balances.iter().position(|&b| b < 0) {
-        return Err(format!(
-            "account {account} is overdrawn: {}",
-            balances[account]
-        ));
+        return Err(format!("account {account} is overdrawn: {}", balances[account]));
     }
-    let (sum, expected) = (
-        balances.iter().sum::<i64>(),
-        OPENING_BALANCE * balances.len() as i64,
-    );
+    let (sum, expected) = (balances.iter().sum::<i64>(), OPENING_BALANCE * balances.len() as i64);
     if sum == expected {
         Ok(())
     } else {
-        Err(format!(
-            "{} accounts hold {sum}, must hold {expected}",
-            balances.len()
-        ))
+        Err(format!("{} accounts hold {sum}, must hold {expected}", balances.len()))
     }
 }
 
@@ -115,10 +99,7 @@ mod tests {
                 None => refused += 1,
             }
         }
-        assert!(
-            refused > 0,
-            "some transfer must overdraw, or rollback is never tried"
-        );
+        assert!(refused > 0, "some transfer must overdraw, or rollback is never tried");
         assert_eq!(check(&balances), Ok(()));
         balances[0] += 1;
         assert!(check(&balances).is_err());

@@ -66,12 +66,7 @@ pub struct LongTransactions {
 impl LongTransactions {
     /// The paper's: 0.001 %, two seconds.
     pub fn of_the_paper() -> LongTransactions {
-        LongTransactions {
-            seconds: 2.0,
-            writes: 1_000,
-            share: 1e-5,
-            open_max: 2,
-        }
+        LongTransactions { seconds: 2.0, writes: 1_000, share: 1e-5, open_max: 2 }
     }
 }
 
@@ -143,14 +138,8 @@ impl Transactions {
     /// # Panics
     /// When there are fewer records than a transaction touches.
     pub fn new(records: u64, choice: Choice, seed: u64, worker: usize) -> Transactions {
-        assert!(
-            records >= KEYS_PER_TRANSACTION as u64,
-            "{records} records are too few"
-        );
-        Transactions {
-            keys: Keys::new(records, choice),
-            random: Random::for_thread(seed, worker),
-        }
+        assert!(records >= KEYS_PER_TRANSACTION as u64, "{records} records are too few");
+        Transactions { keys: Keys::new(records, choice), random: Random::for_thread(seed, worker) }
     }
 
     /// The next transaction.
@@ -180,14 +169,7 @@ pub struct Partition {
 impl Partition {
     /// All records for short transactions, or the last hundredth for long ones.
     pub fn new(records: u64, with_long: bool) -> Partition {
-        Partition {
-            short: if with_long {
-                records - records / 100
-            } else {
-                records
-            },
-            records,
-        }
+        Partition { short: if with_long { records - records / 100 } else { records }, records }
     }
 
     /// The keys of the `n`-th batch write of session `session` out of `sessions`:
@@ -199,14 +181,10 @@ impl Partition {
         let part = (self.records - self.short) / long.open_max.max(1) as u64;
         let most = part - part % KEYS_PER_TRANSACTION as u64;
         assert!(most > 0, "too few records for long transactions");
-        let writes = (long.writes as u64)
-            .next_multiple_of(KEYS_PER_TRANSACTION as u64)
-            .min(most);
+        let writes = (long.writes as u64).next_multiple_of(KEYS_PER_TRANSACTION as u64).min(most);
         let first = self.short + session as u64 * part;
         let offset = n.wrapping_mul(writes) % (part - writes + 1);
-        LongTransaction {
-            keys: (first + offset..first + offset + writes).collect(),
-        }
+        LongTransaction { keys: (first + offset..first + offset + writes).collect() }
     }
 }
 
@@ -235,10 +213,7 @@ impl Check {
         let mut body = [0; VALUE_BYTES - COUNTER_BYTES];
         fill(&mut body, record, version);
         if value[COUNTER_BYTES..] != body {
-            return Err(format!(
-                "record {record} does not match its counter {}",
-                counter(value)
-            ));
+            return Err(format!("record {record} does not match its counter {}", counter(value)));
         }
         self.records += 1;
         self.updates += counter(value);
@@ -256,14 +231,10 @@ impl Check {
             return Err(format!("{} of {records} records", self.records));
         }
         if !updates.is_multiple_of(KEYS_PER_TRANSACTION as u64) {
-            return Err(format!(
-                "{updates} updates: some transaction is there in part"
-            ));
+            return Err(format!("{updates} updates: some transaction is there in part"));
         }
         if !(updates_min..=updates_max).contains(&updates) {
-            return Err(format!(
-                "{updates} updates, expected {updates_min} to {updates_max}"
-            ));
+            return Err(format!("{updates} updates, expected {updates_min} to {updates_max}"));
         }
         Ok(())
     }
@@ -310,10 +281,7 @@ mod tests {
             let sound = check(&values, change).expect("sound");
             assert_eq!(sound.finish(100, 500, 500), Ok(()));
             assert!(sound.finish(101, 500, 500).is_err(), "a record is missing");
-            assert!(
-                sound.finish(100, 510, 600).is_err(),
-                "an acknowledged transaction is lost"
-            );
+            assert!(sound.finish(100, 510, 600).is_err(), "an acknowledged transaction is lost");
 
             update(7, &mut values[7], change);
             let torn = check(&values, change).expect("each record alone is sound");
@@ -338,10 +306,7 @@ mod tests {
 
     #[test]
     fn long_transactions_keep_to_themselves() {
-        let long = LongTransactions {
-            writes: 95,
-            ..LongTransactions::of_the_paper()
-        };
+        let long = LongTransactions { writes: 95, ..LongTransactions::of_the_paper() };
         let partition = Partition::new(100_000, true);
         assert_eq!(partition.short, 99_000);
         for n in 0..50 {

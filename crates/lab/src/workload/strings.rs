@@ -110,10 +110,7 @@ pub fn check(key: u64, found: &[u8], bytes: usize) -> Result<u64, String> {
     if found == value(key, stamp, bytes) {
         Ok(stamp)
     } else {
-        Err(format!(
-            "key {key} holds {} bytes that no write of this run gave it",
-            found.len()
-        ))
+        Err(format!("key {key} holds {} bytes that no write of this run gave it", found.len()))
     }
 }
 
@@ -144,10 +141,7 @@ mod tests {
         assert_eq!(body, value(123_456, 0xabcd, 100));
         assert_eq!(check(123_456, body, 100), Ok(0xabcd));
         assert!(check(123_457, body, 100).is_err(), "another key's value");
-        assert!(
-            check(123_456, &body[1..], 100).is_err(),
-            "a byte is missing"
-        );
+        assert!(check(123_456, &body[1..], 100).is_err(), "a byte is missing");
         let mut flipped = body.to_vec();
         flipped[80] ^= 1;
         assert!(check(123_456, &flipped, 100).is_err());

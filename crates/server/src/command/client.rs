@@ -55,11 +55,7 @@ pub(crate) fn setinfo(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     }
     check_name(value, if lib_name { "lib-name" } else { "lib-ver" })?;
     let mut names = ctx.client.info.names.lock();
-    *(if lib_name {
-        &mut names.lib_name
-    } else {
-        &mut names.lib_ver
-    }) = text(value);
+    *(if lib_name { &mut names.lib_name } else { &mut names.lib_ver }) = text(value);
     ctx.reply.ok();
     Ok(())
 }
@@ -70,20 +66,14 @@ fn publish(ctx: &Ctx<'_>) {
     info.db.store(u32::from(client.db), RELAXED);
     info.last_ms.store(ctx.now_ms(), RELAXED);
     info.resp3.store(ctx.reply.is_resp3(), RELAXED);
-    info.multi.store(
-        client.multi.as_ref().map_or(0, |m| m.len() as u32 + 1),
-        RELAXED,
-    );
+    info.multi.store(client.multi.as_ref().map_or(0, |m| m.len() as u32 + 1), RELAXED);
     info.watched.store(client.watched.len() as u32, RELAXED);
 }
 
 fn line(ctx: &Ctx<'_>, info: &ClientInfo) -> String {
     let last = info.last_command.load(RELAXED);
     let command = last.checked_sub(1).and_then(|id| COMMANDS.by_id(id as u16));
-    info.line(
-        ctx.now_ms(),
-        &command.map_or_else(|| "NULL".to_owned(), |spec| spec.full_name()),
-    )
+    info.line(ctx.now_ms(), &command.map_or_else(|| "NULL".to_owned(), |spec| spec.full_name()))
 }
 
 pub(crate) fn info(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
@@ -100,10 +90,7 @@ pub(crate) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         None => {}
         Some(option) if is(option, "TYPE") && args.len() == 4 => {
             let kind = args.at(3);
-            if !["normal", "master", "replica", "slave", "pubsub"]
-                .iter()
-                .any(|k| is(kind, k))
-            {
+            if !["normal", "master", "replica", "slave", "pubsub"].iter().any(|k| is(kind, k)) {
                 let shown = quoted(kind, 64);
                 return Err(CmdError::text(format!("ERR Unknown client type '{shown}'")));
             }
@@ -114,8 +101,7 @@ pub(crate) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         Some(option) if is(option, "ID") && args.len() > 3 => {
             let ids = args.from(3).map(|arg| {
                 let id = parse_i64(arg).filter(|&id| id > 0);
-                id.map(i64::cast_unsigned)
-                    .ok_or(CmdError::fixed("ERR Invalid client ID"))
+                id.map(i64::cast_unsigned).ok_or(CmdError::fixed("ERR Invalid client ID"))
             });
             wanted = Some(ids.collect::<Result<_, _>>()?);
         }
@@ -144,10 +130,7 @@ struct Filter {
 
 impl Filter {
     fn parse(args: Args<'_>) -> Result<Self, CmdError> {
-        let mut filter = Self {
-            skip_me: true,
-            ..Self::default()
-        };
+        let mut filter = Self { skip_me: true, ..Self::default() };
         let mut i = 2;
         while i < args.len() {
             let (option, value) = (args.at(i), args.get(i + 1).ok_or(CmdError::SYNTAX)?);
@@ -161,9 +144,7 @@ impl Filter {
             } else if is(option, "LADDR") {
                 filter.local_address = Some(text(value));
             } else if is(option, "TYPE") {
-                if !["normal", "master", "replica", "slave", "pubsub"]
-                    .iter()
-                    .any(|k| is(value, k))
+                if !["normal", "master", "replica", "slave", "pubsub"].iter().any(|k| is(value, k))
                 {
                     let shown = quoted(value, 64);
                     return Err(CmdError::text(format!("ERR Unknown client type '{shown}'")));
@@ -190,9 +171,7 @@ impl Filter {
 
     fn fits(&self, info: &ClientInfo, me: u64) -> bool {
         let same = |wanted: &Option<String>, actual: SocketAddr| {
-            wanted
-                .as_ref()
-                .is_none_or(|wanted| *wanted == actual.to_string())
+            wanted.as_ref().is_none_or(|wanted| *wanted == actual.to_string())
         };
         !self.nobody
             && self.id.is_none_or(|id| id == info.id)
@@ -205,21 +184,13 @@ impl Filter {
 pub(crate) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let old_form = args.len() == 3;
     let filter = if old_form {
-        Filter {
-            address: Some(text(args.at(2))),
-            ..Filter::default()
-        }
+        Filter { address: Some(text(args.at(2))), ..Filter::default() }
     } else {
         Filter::parse(args)?
     };
     let me = ctx.client.info.id;
-    let victims: Vec<Arc<ClientInfo>> = ctx
-        .shared
-        .registry
-        .all()
-        .into_iter()
-        .filter(|info| filter.fits(info, me))
-        .collect();
+    let victims: Vec<Arc<ClientInfo>> =
+        ctx.shared.registry.all().into_iter().filter(|info| filter.fits(info, me)).collect();
     for victim in &victims {
         if victim.id == me {
             ctx.client.closing = true;
@@ -248,19 +219,13 @@ fn on_or_off(arg: &[u8]) -> Result<bool, CmdError> {
 }
 
 pub(crate) fn no_evict(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
-    ctx.client
-        .info
-        .no_evict
-        .store(on_or_off(args.at(2))?, RELAXED);
+    ctx.client.info.no_evict.store(on_or_off(args.at(2))?, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
 
 pub(crate) fn no_touch(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
-    ctx.client
-        .info
-        .no_touch
-        .store(on_or_off(args.at(2))?, RELAXED);
+    ctx.client.info.no_touch.store(on_or_off(args.at(2))?, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
@@ -268,9 +233,7 @@ pub(crate) fn no_touch(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 /// Client-side caching is not offered: only switching it off succeeds.
 pub(crate) fn tracking(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     if on_or_off(args.at(2))? {
-        return Err(CmdError::fixed(
-            "ERR CLIENT TRACKING is not supported yet by this server",
-        ));
+        return Err(CmdError::fixed("ERR CLIENT TRACKING is not supported yet by this server"));
     }
     ctx.reply.ok();
     Ok(())
@@ -317,21 +280,16 @@ pub(crate) fn pause(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         Some(mode) if args.len() == 4 && is(mode, "ALL") => true,
         Some(mode) if args.len() == 4 && is(mode, "WRITE") => false,
         Some(_) => {
-            return Err(CmdError::fixed(
-                "ERR CLIENT PAUSE mode must be WRITE or ALL",
-            ));
+            return Err(CmdError::fixed("ERR CLIENT PAUSE mode must be WRITE or ALL"));
         }
     };
-    let timeout = parse_i64(args.at(2)).ok_or(CmdError::fixed(
-        "ERR timeout is not an integer or out of range",
-    ))?;
+    let timeout = parse_i64(args.at(2))
+        .ok_or(CmdError::fixed("ERR timeout is not an integer or out of range"))?;
     let timeout = u64::try_from(timeout).map_err(|_| CmdError::fixed("ERR timeout is negative"))?;
     let now_ms = ctx.shared.config.clock.monotonic_ns() / 1_000_000;
     ctx.shared.paused_all.store(all, Ordering::Relaxed);
     // Release: partner of the Acquire in the planner, so that the mode is seen too.
-    ctx.shared
-        .paused_until_ms
-        .store(now_ms.saturating_add(timeout), Ordering::Release);
+    ctx.shared.paused_until_ms.store(now_ms.saturating_add(timeout), Ordering::Release);
     ctx.reply.ok();
     Ok(())
 }

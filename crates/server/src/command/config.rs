@@ -76,53 +76,33 @@ macro_rules! fixed {
 /// A value given at the start.
 macro_rules! at_start {
     ($name:literal, $get:expr) => {
-        Param {
-            name: $name,
-            get: $get,
-            set: None,
-        }
+        Param { name: $name, get: $get, set: None }
     };
 }
 
 static PARAMS: &[Param] = &[
     fixed!("activerehashing", "yes"),
     fixed!("appendfilename", "appendonly.aof"),
-    at_start!("appendfsync", |s| if s.is_strict() {
-        "always"
-    } else {
-        "everysec"
-    }
-    .to_owned()),
+    at_start!("appendfsync", |s| if s.is_strict() { "always" } else { "everysec" }.to_owned()),
     at_start!("appendonly", |s| yes_no(s.has_journal())),
     at_start!("bind", |s| s.config.bind.clone()),
     at_start!("client-output-buffer-limit", |s| format!(
         "normal {} 0 0 slave 0 0 0 pubsub 0 0 0",
         s.config.output_buffer_bytes
     )),
-    at_start!("client-query-buffer-limit", |s| s
-        .config
-        .query_buffer_bytes
-        .to_string()),
+    at_start!("client-query-buffer-limit", |s| s.config.query_buffer_bytes.to_string()),
     fixed!("cluster-enabled", "no"),
     fixed!("daemonize", "no"),
     at_start!("databases", |_| crate::config::DATABASES.to_string()),
     fixed!("dbfilename", "MANIFEST"),
-    at_start!("dir", |s| s
-        .databases
-        .engine
-        .config()
-        .data
-        .display()
-        .to_string()),
+    at_start!("dir", |s| s.databases.engine.config().data.display().to_string()),
     fixed!("hz", "10"),
     at_start!("io-threads", |s| s.config.threads.to_string()),
     Param {
         name: "latency-monitor-threshold",
         get: |s| s.params.latency_threshold_ms.load(RELAXED).to_string(),
         set: Some(|s, v| {
-            s.params
-                .latency_threshold_ms
-                .store(number(v, 0, i64::MAX as u64)?, RELAXED);
+            s.params.latency_threshold_ms.store(number(v, 0, i64::MAX as u64)?, RELAXED);
             Ok(())
         }),
     },
@@ -132,9 +112,7 @@ static PARAMS: &[Param] = &[
         name: "maxclients",
         get: |s| s.params.maxclients.load(RELAXED).to_string(),
         set: Some(|s, v| {
-            s.params
-                .maxclients
-                .store(number(v, 1, 1 << 20)? as usize, RELAXED);
+            s.params.maxclients.store(number(v, 1, 1 << 20)? as usize, RELAXED);
             Ok(())
         }),
     },
@@ -182,13 +160,10 @@ static PARAMS: &[Param] = &[
             Ok(())
         }),
     },
-    at_start!(
-        "save",
-        |s| match s.databases.engine.config().checkpoint_every {
-            None => String::new(),
-            Some(every) => format!("{} 1", every.as_secs()),
-        }
-    ),
+    at_start!("save", |s| match s.databases.engine.config().checkpoint_every {
+        None => String::new(),
+        Some(every) => format!("{} 1", every.as_secs()),
+    }),
     Param {
         name: "slowlog-log-slower-than",
         get: |s| s.params.slowlog_slower_us.load(RELAXED).to_string(),
@@ -203,9 +178,7 @@ static PARAMS: &[Param] = &[
         name: "slowlog-max-len",
         get: |s| s.params.slowlog_max_len.load(RELAXED).to_string(),
         set: Some(|s, v| {
-            s.params
-                .slowlog_max_len
-                .store(number(v, 0, 1 << 20)? as usize, RELAXED);
+            s.params.slowlog_max_len.store(number(v, 0, 1 << 20)? as usize, RELAXED);
             Ok(())
         }),
     },
@@ -214,9 +187,7 @@ static PARAMS: &[Param] = &[
         name: "timeout",
         get: |s| s.params.timeout_s.load(RELAXED).to_string(),
         set: Some(|s, v| {
-            s.params
-                .timeout_s
-                .store(number(v, 0, i32::MAX as u64)?, RELAXED);
+            s.params.timeout_s.store(number(v, 0, i32::MAX as u64)?, RELAXED);
             Ok(())
         }),
     },
@@ -247,9 +218,7 @@ pub(crate) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 
 pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     if !args.len().is_multiple_of(2) {
-        return Err(CmdError::fixed(
-            "ERR wrong number of arguments for 'config|set' command",
-        ));
+        return Err(CmdError::fixed("ERR wrong number of arguments for 'config|set' command"));
     }
     let mut changes: Vec<(&Param, Setter, &[u8])> = Vec::new();
     for i in (2..args.len()).step_by(2) {
@@ -263,9 +232,7 @@ pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         if changes.iter().any(|(other, ..)| other.name == param.name) {
             return Err(refused(param, "duplicate parameter"));
         }
-        let setter = param
-            .set
-            .ok_or_else(|| refused(param, "can't set immutable config"))?;
+        let setter = param.set.ok_or_else(|| refused(param, "can't set immutable config"))?;
         changes.push((param, setter, value));
     }
     for (param, setter, value) in changes {
@@ -277,9 +244,7 @@ pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 
 fn refused(param: &Param, why: &str) -> CmdError {
     let name = param.name;
-    CmdError::text(format!(
-        "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
-    ))
+    CmdError::text(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
 pub(crate) fn resetstat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
@@ -296,9 +261,7 @@ pub(crate) fn resetstat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 
 /// The server knows no files, so there is nothing to write the changes to.
 pub(crate) fn rewrite(_: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    Err(CmdError::fixed(
-        "ERR The server is running without a config file",
-    ))
+    Err(CmdError::fixed("ERR The server is running without a config file"))
 }
 
 #[cfg(test)]

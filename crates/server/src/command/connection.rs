@@ -16,9 +16,7 @@ pub(crate) fn ping(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         1 => ctx.reply.simple("PONG"),
         2 => ctx.reply.bulk(args.at(1)),
         _ => {
-            return Err(CmdError::fixed(
-                "ERR wrong number of arguments for 'ping' command",
-            ));
+            return Err(CmdError::fixed("ERR wrong number of arguments for 'ping' command"));
         }
     }
     Ok(())
@@ -96,9 +94,8 @@ pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let mut version = None;
     let mut name = None;
     if let Some(arg) = args.get(1) {
-        let number = parse_i64(arg).ok_or(CmdError::fixed(
-            "ERR Protocol version is not an integer or out of range",
-        ))?;
+        let number = parse_i64(arg)
+            .ok_or(CmdError::fixed("ERR Protocol version is not an integer or out of range"))?;
         if !(2..=3).contains(&number) {
             return Err(CmdError::fixed("NOPROTO unsupported protocol version"));
         }
@@ -115,9 +112,7 @@ pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
                 i += 2;
             } else {
                 let shown = quoted(option, 64);
-                return Err(CmdError::text(format!(
-                    "ERR Syntax error in HELLO option '{shown}'"
-                )));
+                return Err(CmdError::text(format!("ERR Syntax error in HELLO option '{shown}'")));
             }
         }
     }
@@ -174,7 +169,5 @@ pub(crate) fn client_reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 /// What is not built yet, said so that nobody waits for it.
 pub(crate) fn unsupported(_: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
-    Err(CmdError::text(format!(
-        "ERR {name} is not supported yet by this server"
-    )))
+    Err(CmdError::text(format!("ERR {name} is not supported yet by this server")))
 }

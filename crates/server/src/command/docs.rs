@@ -46,11 +46,7 @@ const FLAG_NAMES: &[(Flags, &str)] = &[
 ];
 
 fn flag_names(flags: Flags) -> Vec<&'static str> {
-    FLAG_NAMES
-        .iter()
-        .filter(|(flag, _)| flags.has(*flag))
-        .map(|(_, name)| *name)
-        .collect()
+    FLAG_NAMES.iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| *name).collect()
 }
 
 fn categories(spec: &Spec) -> Vec<&'static str> {
@@ -87,14 +83,7 @@ fn key_spec(reply: &mut Reply, spec: &Spec) {
     reply.array(1);
     reply.map(3);
     reply.bulk(b"flags");
-    simple_set(
-        reply,
-        if write {
-            &["RW", "update"]
-        } else {
-            &["RO", "access"]
-        },
-    );
+    simple_set(reply, if write { &["RW", "update"] } else { &["RO", "access"] });
     reply.bulk(b"begin_search");
     reply.map(2);
     reply.bulk(b"type");
@@ -111,11 +100,7 @@ fn key_spec(reply: &mut Reply, spec: &Spec) {
     reply.map(3);
     reply.bulk(b"lastkey");
     let last = i64::from(spec.keys.last);
-    reply.int(if last < 0 {
-        last
-    } else {
-        last - i64::from(spec.keys.first)
-    });
+    reply.int(if last < 0 { last } else { last - i64::from(spec.keys.first) });
     reply.bulk(b"keystep");
     reply.int(i64::from(spec.keys.step));
     reply.bulk(b"limit");
@@ -128,11 +113,8 @@ fn describe(reply: &mut Reply, spec: &Spec) {
     reply.bulk(spec.full_name().as_bytes());
     reply.int(i64::from(spec.arity));
     simple_set(reply, &flag_names(spec.flags));
-    for number in [
-        i64::from(spec.keys.first),
-        i64::from(spec.keys.last),
-        i64::from(spec.keys.step),
-    ] {
+    for number in [i64::from(spec.keys.first), i64::from(spec.keys.last), i64::from(spec.keys.step)]
+    {
         reply.int(number);
     }
     simple_set(reply, &categories(spec));
@@ -185,11 +167,9 @@ fn document(reply: &mut Reply, spec: &Spec) {
     let subs = spec.subcommands();
     reply.bulk(spec.full_name().as_bytes());
     reply.map(if subs.is_empty() { 3 } else { 4 });
-    for (field, value) in [
-        ("summary", spec.summary),
-        ("since", spec.since),
-        ("group", spec.group.name()),
-    ] {
+    for (field, value) in
+        [("summary", spec.summary), ("since", spec.since), ("group", spec.group.name())]
+    {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }
@@ -251,10 +231,7 @@ pub(crate) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 fn inner(args: Args<'_>) -> (Vec<u8>, Vec<Span>) {
     let (mut bytes, mut spans) = (Vec::new(), Vec::new());
     for arg in args.from(2) {
-        spans.push(Span {
-            start: bytes.len() as u32,
-            len: arg.len() as u32,
-        });
+        spans.push(Span { start: bytes.len() as u32, len: arg.len() as u32 });
         bytes.extend_from_slice(arg);
     }
     (bytes, spans)
@@ -296,14 +273,7 @@ pub(crate) fn getkeysandflags(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     for i in positions {
         ctx.reply.array(2);
         ctx.reply.bulk(inner.at(i));
-        simple_set(
-            ctx.reply,
-            if write {
-                &["RW", "update"]
-            } else {
-                &["RO", "access"]
-            },
-        );
+        simple_set(ctx.reply, if write { &["RW", "update"] } else { &["RO", "access"] });
     }
     Ok(())
 }

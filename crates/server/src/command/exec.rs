@@ -20,10 +20,7 @@ use crate::resp::{Args, Mark, parse_i64};
 /// True if the queue of `EXEC` must run alone.
 pub(crate) fn exec_needs_gate(client: &Client) -> bool {
     client.multi.as_ref().is_some_and(|multi| {
-        !multi.dirty
-            && multi
-                .specs()
-                .any(|spec| matches!(spec.handler, Handler::Store(_)))
+        !multi.dirty && multi.specs().any(|spec| matches!(spec.handler, Handler::Store(_)))
     })
 }
 
@@ -32,10 +29,7 @@ fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
     if spec.name != "select" {
         return db;
     }
-    let chosen = args
-        .get(1)
-        .and_then(parse_i64)
-        .and_then(|n| Db::try_from(n).ok());
+    let chosen = args.get(1).and_then(parse_i64).and_then(|n| Db::try_from(n).ok());
     chosen.filter(|&n| n < DATABASES).unwrap_or(db)
 }
 
@@ -78,15 +72,10 @@ pub(crate) fn declare_exec(client: &mut Client, databases: &Databases, keys: &mu
 
 /// Ends the transaction of the client; gives its queue if it may be run.
 fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
-    let multi = client
-        .multi
-        .take()
-        .ok_or(CmdError::fixed("ERR EXEC without MULTI"))?;
+    let multi = client.multi.take().ok_or(CmdError::fixed("ERR EXEC without MULTI"))?;
     if multi.dirty {
         client.watched.clear();
-        return Err(CmdError::fixed(
-            "EXECABORT Transaction discarded because of previous errors.",
-        ));
+        return Err(CmdError::fixed("EXECABORT Transaction discarded because of previous errors."));
     }
     Ok(multi)
 }
@@ -123,9 +112,7 @@ fn run_range(
         let result = match spec.handler {
             Handler::Keyed(run) => run(ctx, args, tx),
             Handler::Pure(run) => run(ctx, args),
-            _ => Err(CmdError::fixed(
-                "ERR Command not allowed inside a transaction",
-            )),
+            _ => Err(CmdError::fixed("ERR Command not allowed inside a transaction")),
         };
         ctx.first_slot = 0;
         match result {
@@ -142,20 +129,10 @@ fn run_range(
 pub(crate) fn run_exec_alone(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
     let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
     let is_store = |client: &Client, i: usize| {
-        client
-            .multi
-            .as_ref()
-            .is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(_)))
+        client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(_)))
     };
     let start = ctx.reply.mark();
-    let mut piece = Piece {
-        ctx,
-        from: 0,
-        to: 0,
-        start,
-        stop: false,
-        error: None,
-    };
+    let mut piece = Piece { ctx, from: 0, to: 0, start, stop: false, error: None };
     let mut i = 0;
     while i < queued {
         let mut to = i;

@@ -65,9 +65,7 @@ pub(crate) fn deadline(
     if value <= 0 {
         return Err(invalid(command));
     }
-    let at = value
-        .checked_mul(unit.factor())
-        .and_then(|v| v.checked_add(unit.base(ctx.now_ms())));
+    let at = value.checked_mul(unit.factor()).and_then(|v| v.checked_add(unit.base(ctx.now_ms())));
     at.map(i64::cast_unsigned).ok_or_else(|| invalid(command))
 }
 
@@ -199,9 +197,8 @@ pub(crate) fn pexpiretime(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) ->
 }
 
 pub(crate) fn persist(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let has_expiry = ctx
-        .lookup(tx, 0, args.at(1))
-        .is_some_and(|entry| entry.expire_at_ms.is_some());
+    let has_expiry =
+        ctx.lookup(tx, 0, args.at(1)).is_some_and(|entry| entry.expire_at_ms.is_some());
     if has_expiry {
         ctx.set_expiry(tx, 0, None)?;
     }

@@ -23,71 +23,19 @@ pub(crate) struct Section {
 }
 
 static SECTIONS: &[Section] = &[
-    Section {
-        name: "Server",
-        by_default: true,
-        write: server,
-    },
-    Section {
-        name: "Clients",
-        by_default: true,
-        write: clients,
-    },
-    Section {
-        name: "Memory",
-        by_default: true,
-        write: memory,
-    },
-    Section {
-        name: "Persistence",
-        by_default: true,
-        write: persistence,
-    },
-    Section {
-        name: "Stats",
-        by_default: true,
-        write: stats,
-    },
-    Section {
-        name: "Replication",
-        by_default: true,
-        write: replication,
-    },
-    Section {
-        name: "CPU",
-        by_default: true,
-        write: cpu,
-    },
-    Section {
-        name: "Modules",
-        by_default: true,
-        write: |_, _| {},
-    },
-    Section {
-        name: "Commandstats",
-        by_default: false,
-        write: commandstats,
-    },
-    Section {
-        name: "Errorstats",
-        by_default: true,
-        write: errorstats,
-    },
-    Section {
-        name: "Latencystats",
-        by_default: false,
-        write: latencystats,
-    },
-    Section {
-        name: "Cluster",
-        by_default: true,
-        write: cluster,
-    },
-    Section {
-        name: "Keyspace",
-        by_default: true,
-        write: keyspace,
-    },
+    Section { name: "Server", by_default: true, write: server },
+    Section { name: "Clients", by_default: true, write: clients },
+    Section { name: "Memory", by_default: true, write: memory },
+    Section { name: "Persistence", by_default: true, write: persistence },
+    Section { name: "Stats", by_default: true, write: stats },
+    Section { name: "Replication", by_default: true, write: replication },
+    Section { name: "CPU", by_default: true, write: cpu },
+    Section { name: "Modules", by_default: true, write: |_, _| {} },
+    Section { name: "Commandstats", by_default: false, write: commandstats },
+    Section { name: "Errorstats", by_default: true, write: errorstats },
+    Section { name: "Latencystats", by_default: false, write: latencystats },
+    Section { name: "Cluster", by_default: true, write: cluster },
+    Section { name: "Keyspace", by_default: true, write: keyspace },
 ];
 
 impl Section {
@@ -125,12 +73,8 @@ fn field(out: &mut String, name: &str, value: impl std::fmt::Display) {
 
 /// A number of bytes for people, as Redis prints it.
 fn human(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [
-        ("T", 1 << 40),
-        ("G", 1 << 30),
-        ("M", 1 << 20),
-        ("K", 1 << 10),
-    ];
+    const UNITS: [(&str, u64); 4] =
+        [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
     for (unit, size) in UNITS {
         if bytes >= size {
             return format!("{:.2}{unit}", bytes as f64 / size as f64);
@@ -140,12 +84,7 @@ fn human(bytes: u64) -> String {
 }
 
 fn uptime_s(shared: &Shared) -> u64 {
-    shared
-        .config
-        .clock
-        .wall_ms()
-        .saturating_sub(shared.started_ms)
-        / 1000
+    shared.config.clock.wall_ms().saturating_sub(shared.started_ms) / 1000
 }
 
 fn server(out: &mut String, shared: &Shared) {
@@ -163,22 +102,14 @@ fn server(out: &mut String, shared: &Shared) {
     field(out, "process_supervised", "no");
     field(out, "run_id", &shared.run_id);
     field(out, "tcp_port", shared.port);
-    field(
-        out,
-        "server_time_usec",
-        shared.config.clock.wall_ms() * 1000,
-    );
+    field(out, "server_time_usec", shared.config.clock.wall_ms() * 1000);
     field(out, "uptime_in_seconds", uptime_s(shared));
     field(out, "uptime_in_days", uptime_s(shared) / 86_400);
     field(out, "hz", 10);
     field(out, "configured_hz", 10);
     field(out, "executable", "stillpoint");
     field(out, "config_file", "");
-    field(
-        out,
-        "io_threads_active",
-        u8::from(shared.config.threads > 1),
-    );
+    field(out, "io_threads_active", u8::from(shared.config.threads > 1));
     field(out, "event_loops", shared.config.threads);
 }
 
@@ -221,16 +152,8 @@ fn memory(out: &mut String, shared: &Shared) {
     field(out, "used_memory_lua", 0);
     field(out, "used_memory_scripts", 0);
     field(out, "maxmemory_policy", "noeviction");
-    field(
-        out,
-        "mem_fragmentation_ratio",
-        format!("{:.2}", resident as f64 / used.max(1) as f64),
-    );
-    field(
-        out,
-        "mem_clients_normal",
-        shared.client_memory.load(RELAXED),
-    );
+    field(out, "mem_fragmentation_ratio", format!("{:.2}", resident as f64 / used.max(1) as f64));
+    field(out, "mem_clients_normal", shared.client_memory.load(RELAXED));
     field(out, "mem_allocator", "slabs");
     field(out, "active_defrag_running", 0);
     field(out, "lazyfree_pending_objects", 0);
@@ -243,50 +166,27 @@ fn persistence(out: &mut String, shared: &Shared) {
     field(out, "async_loading", 0);
     let running = state.running.as_ref();
     field(out, "current_cow_size", 0);
-    field(
-        out,
-        "current_save_keys_processed",
-        running.map_or(0, |p| p.records),
-    );
+    field(out, "current_save_keys_processed", running.map_or(0, |p| p.records));
     field(out, "rdb_changes_since_last_save", state.commits_since);
     field(out, "rdb_bgsave_in_progress", u8::from(running.is_some()));
     let last_ms = state.last_finished_ms.unwrap_or(shared.started_ms);
     field(out, "rdb_last_save_time", last_ms / 1000);
     let failed = state.last_error.is_some();
-    field(
-        out,
-        "rdb_last_bgsave_status",
-        if failed { "err" } else { "ok" },
-    );
-    let last_s = state
-        .last
-        .as_ref()
-        .map(|done| done.duration.as_secs_f64().ceil() as i64);
+    field(out, "rdb_last_bgsave_status", if failed { "err" } else { "ok" });
+    let last_s = state.last.as_ref().map(|done| done.duration.as_secs_f64().ceil() as i64);
     field(out, "rdb_last_bgsave_time_sec", last_s.unwrap_or(-1));
     field(out, "rdb_saves", state.published);
-    field(
-        out,
-        "rdb_last_cow_size",
-        state.last.as_ref().map_or(0, |done| done.pool_bytes_max),
-    );
+    field(out, "rdb_last_cow_size", state.last.as_ref().map_or(0, |done| done.pool_bytes_max));
     field(out, "aof_enabled", u8::from(shared.has_journal()));
     field(out, "aof_rewrite_in_progress", 0);
     field(out, "aof_rewrite_scheduled", 0);
     field(out, "aof_last_bgrewrite_status", "ok");
     let healthy = shared.databases.engine.health().is_ok();
-    field(
-        out,
-        "aof_last_write_status",
-        if healthy { "ok" } else { "err" },
-    );
+    field(out, "aof_last_write_status", if healthy { "ok" } else { "err" });
     field(out, "aof_current_size", stats.journal.written_bytes);
     field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
     field(out, "checkpoint_failures", state.failures);
-    field(
-        out,
-        "checkpoint_last_error",
-        state.last_error.as_deref().unwrap_or(""),
-    );
+    field(out, "checkpoint_last_error", state.last_error.as_deref().unwrap_or(""));
     field(out, "journal", &stats.journal_scheme);
     field(out, "log_waits", stats.journal.waits);
     field(out, "log_refusals", stats.journal.refusals);
@@ -297,49 +197,21 @@ fn persistence(out: &mut String, shared: &Shared) {
 /// Commands and bytes that came and went.
 fn traffic(out: &mut String, shared: &Shared) {
     let totals = &shared.totals;
-    field(
-        out,
-        "total_connections_received",
-        totals.connections.load(RELAXED),
-    );
-    field(
-        out,
-        "total_commands_processed",
-        shared.sum(|w| w.commands.get()),
-    );
+    field(out, "total_connections_received", totals.connections.load(RELAXED));
+    field(out, "total_commands_processed", shared.sum(|w| w.commands.get()));
     let rates = shared.rates.lock();
-    field(
-        out,
-        "instantaneous_ops_per_sec",
-        rates.commands.per_second() as u64,
-    );
+    field(out, "instantaneous_ops_per_sec", rates.commands.per_second() as u64);
     field(out, "total_net_input_bytes", shared.sum(|w| w.net_in.get()));
-    field(
-        out,
-        "total_net_output_bytes",
-        shared.sum(|w| w.net_out.get()),
-    );
+    field(out, "total_net_output_bytes", shared.sum(|w| w.net_out.get()));
     let kbps = |rate: f64| format!("{:.2}", rate / 1024.0);
-    field(
-        out,
-        "instantaneous_input_kbps",
-        kbps(rates.net_in.per_second()),
-    );
-    field(
-        out,
-        "instantaneous_output_kbps",
-        kbps(rates.net_out.per_second()),
-    );
+    field(out, "instantaneous_input_kbps", kbps(rates.net_in.per_second()));
+    field(out, "instantaneous_output_kbps", kbps(rates.net_out.per_second()));
 }
 
 fn stats(out: &mut String, shared: &Shared) {
     traffic(out, shared);
     let totals = &shared.totals;
-    field(
-        out,
-        "rejected_connections",
-        totals.rejected_connections.load(RELAXED),
-    );
+    field(out, "rejected_connections", totals.rejected_connections.load(RELAXED));
     field(out, "sync_full", 0);
     field(out, "sync_partial_ok", 0);
     field(out, "sync_partial_err", 0);
@@ -355,19 +227,11 @@ fn stats(out: &mut String, shared: &Shared) {
     field(out, "total_error_replies", shared.sum(|w| w.errors.get()));
     field(out, "accept_errors", totals.accept_errors.load(RELAXED));
     field(out, "total_reads_processed", shared.sum(|w| w.reads.get()));
-    field(
-        out,
-        "total_writes_processed",
-        shared.sum(|w| w.writes.get()),
-    );
+    field(out, "total_writes_processed", shared.sum(|w| w.writes.get()));
     let flushes = shared.sum(|w| w.flushes.get());
     field(out, "log_flushes", flushes);
     let flush_us = shared.sum(|w| w.flush_nanoseconds.get()) / 1000;
-    field(
-        out,
-        "log_flush_usec_mean",
-        flush_us.checked_div(flushes).unwrap_or(0),
-    );
+    field(out, "log_flush_usec_mean", flush_us.checked_div(flushes).unwrap_or(0));
     field(
         out,
         "client_query_buffer_limit_disconnections",
@@ -453,11 +317,7 @@ fn latencystats(out: &mut String, shared: &Shared) {
             percentile(0.99),
             percentile(0.999)
         );
-        field(
-            out,
-            &format!("latency_percentiles_usec_{}", spec.full_name()),
-            value,
-        );
+        field(out, &format!("latency_percentiles_usec_{}", spec.full_name()), value);
     }
 }
 
@@ -470,11 +330,7 @@ fn keyspace(out: &mut String, shared: &Shared) {
         let keys = shared.databases.len(db);
         if keys > 0 {
             let expires = shared.expiring(db);
-            field(
-                out,
-                &format!("db{db}"),
-                format!("keys={keys},expires={expires},avg_ttl=0"),
-            );
+            field(out, &format!("db{db}"), format!("keys={keys},expires={expires},avg_ttl=0"));
         }
     }
 }

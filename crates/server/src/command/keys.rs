@@ -30,9 +30,7 @@ pub(crate) fn exists(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
 }
 
 pub(crate) fn type_of(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let name = ctx
-        .lookup(tx, 0, args.at(1))
-        .map_or("none", |entry| type_name(entry.tag()));
+    let name = ctx.lookup(tx, 0, args.at(1)).map_or("none", |entry| type_name(entry.tag()));
     ctx.reply.simple(name);
     Ok(())
 }
@@ -98,12 +96,7 @@ fn copy_target(args: Args<'_>, db: Db) -> Option<Db> {
 
 pub(crate) fn declare_copy(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut KeySet) {
     keys.push(dbs.table(db), args.at(1), Mode::Read, 0);
-    keys.push(
-        dbs.table(copy_target(args, db).unwrap_or(db)),
-        args.at(2),
-        Mode::Write,
-        0,
-    );
+    keys.push(dbs.table(copy_target(args, db).unwrap_or(db)), args.at(2), Mode::Write, 0);
 }
 
 pub(crate) fn copy(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -140,12 +133,7 @@ const SAME_OBJECT: CmdError = CmdError::fixed("ERR source and destination object
 
 pub(crate) fn declare_move(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut KeySet) {
     keys.push(dbs.table(db), args.at(1), Mode::Write, 0);
-    keys.push(
-        dbs.table(database(args.at(2)).unwrap_or(db)),
-        args.at(1),
-        Mode::Write,
-        0,
-    );
+    keys.push(dbs.table(database(args.at(2)).unwrap_or(db)), args.at(1), Mode::Write, 0);
 }
 
 pub(crate) fn move_key(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

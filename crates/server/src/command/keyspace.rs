@@ -24,11 +24,7 @@ struct ScanOptions<'a> {
 
 impl<'a> ScanOptions<'a> {
     fn parse(args: Args<'a>) -> Result<Self, CmdError> {
-        let mut options = Self {
-            pattern: None,
-            kind: None,
-            count: 10,
-        };
+        let mut options = Self { pattern: None, kind: None, count: 10 };
         let mut i = 2;
         while let Some(arg) = args.get(i) {
             let value = args.get(i + 1).ok_or(CmdError::SYNTAX)?;
@@ -75,9 +71,7 @@ pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
         next = session.scan(table, next, chunk, &mut |key, value| {
             looked_at += 1;
             let entry = Entry::new(value);
-            let kind_fits = options
-                .kind
-                .is_none_or(|kind| is(kind, type_name(entry.tag())));
+            let kind_fits = options.kind.is_none_or(|kind| is(kind, type_name(entry.tag())));
             let name_fits = options.pattern.is_none_or(|pattern| {
                 matches(pattern, key, &mut budget).unwrap_or_else(|_| {
                     spent = true;
@@ -216,8 +210,6 @@ pub(crate) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> Cmd
 
 pub(crate) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
-    let used: Vec<Db> = (0..DATABASES)
-        .filter(|&db| ctx.shared.databases.len(db) > 0)
-        .collect();
+    let used: Vec<Db> = (0..DATABASES).filter(|&db| ctx.shared.databases.len(db) > 0).collect();
     flush(ctx, &used)
 }

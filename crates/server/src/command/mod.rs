@@ -87,44 +87,17 @@ pub(crate) struct KeySpec {
 }
 
 impl KeySpec {
-    pub(crate) const NONE: Self = Self {
-        first: 0,
-        last: 0,
-        step: 0,
-    };
-    pub(crate) const ONE: Self = Self {
-        first: 1,
-        last: 1,
-        step: 1,
-    };
-    pub(crate) const TWO: Self = Self {
-        first: 1,
-        last: 2,
-        step: 1,
-    };
-    pub(crate) const ALL: Self = Self {
-        first: 1,
-        last: -1,
-        step: 1,
-    };
-    pub(crate) const PAIRS: Self = Self {
-        first: 1,
-        last: -1,
-        step: 2,
-    };
+    pub(crate) const NONE: Self = Self { first: 0, last: 0, step: 0 };
+    pub(crate) const ONE: Self = Self { first: 1, last: 1, step: 1 };
+    pub(crate) const TWO: Self = Self { first: 1, last: 2, step: 1 };
+    pub(crate) const ALL: Self = Self { first: 1, last: -1, step: 1 };
+    pub(crate) const PAIRS: Self = Self { first: 1, last: -1, step: 2 };
 
     /// The argument numbers of the keys among `argc` arguments.
     pub(crate) fn positions(self, argc: usize) -> impl Iterator<Item = usize> {
-        let last = if self.last < 0 {
-            argc as i64 + i64::from(self.last)
-        } else {
-            i64::from(self.last)
-        };
-        let end = if self.first == 0 {
-            0
-        } else {
-            (last + 1).clamp(0, argc as i64) as usize
-        };
+        let last =
+            if self.last < 0 { argc as i64 + i64::from(self.last) } else { i64::from(self.last) };
+        let end = if self.first == 0 { 0 } else { (last + 1).clamp(0, argc as i64) as usize };
         (usize::from(self.first)..end).step_by(usize::from(self.step.max(1)))
     }
 }
@@ -223,11 +196,7 @@ impl Spec {
     pub(crate) fn takes(&self, argc: usize) -> bool {
         let argc = argc as i64;
         let arity = i64::from(self.arity);
-        if arity < 0 {
-            argc >= -arity
-        } else {
-            argc == arity
-        }
+        if arity < 0 { argc >= -arity } else { argc == arity }
     }
 
     /// Declares the keys of a call in database `db`; returns how many.
@@ -249,11 +218,7 @@ impl Spec {
         let mut count = 0;
         for i in self.keys.positions(args.len()) {
             // The argument after a key is its value for most writers; a wrong guess costs nothing.
-            let hint = if write {
-                args.get(i + 1).map_or(0, <[u8]>::len)
-            } else {
-                0
-            };
+            let hint = if write { args.get(i + 1).map_or(0, <[u8]>::len) } else { 0 };
             keys.push(table, args.at(i), mode, hint);
             count += 1;
         }
@@ -261,10 +226,7 @@ impl Spec {
     }
 
     fn wrong_arity(&self) -> CmdError {
-        CmdError::text(format!(
-            "ERR wrong number of arguments for '{}' command",
-            self.full_name()
-        ))
+        CmdError::text(format!("ERR wrong number of arguments for '{}' command", self.full_name()))
     }
 }
 
@@ -274,34 +236,19 @@ pub(crate) fn resolve(lookup: &Lookup, args: Args<'_>) -> Result<&'static Spec, 
         return Err(unknown_command(args));
     };
     let Handler::Container(rows) = spec.handler else {
-        return if spec.takes(args.len()) {
-            Ok(spec)
-        } else {
-            Err(spec.wrong_arity())
-        };
+        return if spec.takes(args.len()) { Ok(spec) } else { Err(spec.wrong_arity()) };
     };
     let Some(name) = args.get(1) else {
-        return if spec.takes(1) {
-            Ok(spec)
-        } else {
-            Err(spec.wrong_arity())
-        };
+        return if spec.takes(1) { Ok(spec) } else { Err(spec.wrong_arity()) };
     };
-    let Some(sub) = rows
-        .iter()
-        .find(|row| row.name.as_bytes().eq_ignore_ascii_case(name))
-    else {
+    let Some(sub) = rows.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(name)) else {
         let shown = quoted(name, 128);
         let parent = spec.name.to_ascii_uppercase();
         return Err(CmdError::text(format!(
             "ERR unknown subcommand '{shown}'. Try {parent} HELP."
         )));
     };
-    if sub.takes(args.len()) {
-        Ok(sub)
-    } else {
-        Err(sub.wrong_arity())
-    }
+    if sub.takes(args.len()) { Ok(sub) } else { Err(sub.wrong_arity()) }
 }
 
 fn unknown_command(args: Args<'_>) -> CmdError {
@@ -313,9 +260,7 @@ fn unknown_command(args: Args<'_>) -> CmdError {
         shown.push_str(&format!("'{}' ", quoted(arg, 128 - shown.len())));
     }
     let name = quoted(args.at(0), 128);
-    CmdError::text(format!(
-        "ERR unknown command '{name}', with args beginning with: {shown}"
-    ))
+    CmdError::text(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
 /// True if `arg` is `word`, whatever the case.
@@ -330,16 +275,10 @@ pub(crate) fn integer(arg: &[u8]) -> Result<i64, CmdError> {
 
 /// Answers `HELP` of a container from its rows.
 pub(crate) fn help(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
-    let rows = ctx
-        .shared
-        .lookup
-        .find(args.at(0))
-        .map_or(&[][..], Spec::subcommands);
+    let rows = ctx.shared.lookup.find(args.at(0)).map_or(&[][..], Spec::subcommands);
     let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
     ctx.reply.array(1 + 2 * rows.len());
-    ctx.reply.simple(&format!(
-        "{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
-    ));
+    ctx.reply.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
     for row in rows {
         ctx.reply.simple(&row.name.to_ascii_uppercase());
         ctx.reply.simple(&format!("    {}", row.summary));

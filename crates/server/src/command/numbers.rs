@@ -22,9 +22,7 @@ pub(crate) fn incrby(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
 
 pub(crate) fn decrby(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let by = integer(args.at(2))?;
-    let by = by
-        .checked_neg()
-        .ok_or(CmdError::fixed("ERR decrement would overflow"))?;
+    let by = by.checked_neg().ok_or(CmdError::fixed("ERR decrement would overflow"))?;
     add(ctx, args.at(1), by, tx)
 }
 
@@ -71,9 +69,7 @@ fn add_decimal(a: &[u8], b: &[u8]) -> Result<String, CmdError> {
     }
     let sum = float_a + float_b;
     if !sum.is_finite() {
-        return Err(CmdError::fixed(
-            "ERR increment would produce NaN or Infinity",
-        ));
+        return Err(CmdError::fixed("ERR increment would produce NaN or Infinity"));
     }
     Ok(format_f64(sum))
 }
@@ -118,11 +114,7 @@ fn format_fixed(value: i128) -> String {
     let sign = if value < 0 { "-" } else { "" };
     let part = format!("{part:017}");
     let part = part.trim_end_matches('0');
-    if part.is_empty() {
-        format!("{sign}{whole}")
-    } else {
-        format!("{sign}{whole}.{part}")
-    }
+    if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") }
 }
 
 #[cfg(test)]

@@ -44,10 +44,8 @@ pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     if !engine.checkpoint_in_background() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
-    ctx.client.awaited_save = Some(AwaitedSave {
-        published: now.published,
-        failures: now.failures,
-    });
+    ctx.client.awaited_save =
+        Some(AwaitedSave { published: now.published, failures: now.failures });
     Ok(())
 }
 
@@ -57,6 +55,7 @@ pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         Some(option) if args.len() == 2 && is(option, "SCHEDULE") => {}
         Some(_) => return Err(CmdError::SYNTAX),
     }
+    check_scheme(ctx)?;
     if !ctx.shared.databases.engine.checkpoint_in_background() {
         return Err(CmdError::fixed("ERR Background save already in progress"));
     }
@@ -68,19 +67,12 @@ pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 pub(crate) fn bgrewriteaof(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     // One under way will do.
     ctx.shared.databases.engine.checkpoint_in_background();
-    ctx.reply
-        .simple("Background append only file rewriting started");
+    ctx.reply.simple("Background append only file rewriting started");
     Ok(())
 }
 
 pub(crate) fn lastsave(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    let last_ms = ctx
-        .shared
-        .databases
-        .engine
-        .stats()
-        .checkpoints
-        .last_finished_ms;
+    let last_ms = ctx.shared.databases.engine.stats().checkpoints.last_finished_ms;
     let last_ms = last_ms.unwrap_or(ctx.shared.started_ms);
     ctx.reply.int((last_ms / 1000) as i64);
     Ok(())
@@ -91,10 +83,7 @@ pub(crate) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         if is(arg, "ABORT") {
             return Err(CmdError::fixed("ERR No shutdown in progress."));
         }
-        if !["NOSAVE", "SAVE", "NOW", "FORCE"]
-            .iter()
-            .any(|word| is(arg, word))
-        {
+        if !["NOSAVE", "SAVE", "NOW", "FORCE"].iter().any(|word| is(arg, word)) {
             return Err(CmdError::SYNTAX);
         }
     }
@@ -118,9 +107,7 @@ pub(crate) fn replicaof(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         ctx.reply.ok();
         return Ok(());
     }
-    Err(CmdError::fixed(
-        "ERR replication is not supported yet by this server",
-    ))
+    Err(CmdError::fixed("ERR replication is not supported yet by this server"))
 }
 
 pub(crate) fn wait(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
@@ -159,14 +146,9 @@ pub(crate) fn acl_users(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 pub(crate) fn acl_list(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
-    let secret = if ctx.shared.auth.is_required() {
-        "#(hidden)"
-    } else {
-        "nopass"
-    };
+    let secret = if ctx.shared.auth.is_required() { "#(hidden)" } else { "nopass" };
     ctx.reply.array(1);
-    ctx.reply
-        .bulk(format!("user default on {secret} ~* &* +@all").as_bytes());
+    ctx.reply.bulk(format!("user default on {secret} ~* &* +@all").as_bytes());
     Ok(())
 }
 
@@ -187,19 +169,14 @@ fn check_local(ctx: &Ctx<'_>) -> CmdResult {
     if ctx.client.info.address.ip().to_canonical().is_loopback() {
         return Ok(());
     }
-    Err(CmdError::fixed(
-        "ERR DEBUG command not allowed from another machine",
-    ))
+    Err(CmdError::fixed("ERR DEBUG command not allowed from another machine"))
 }
 
 pub(crate) fn debug_sleep(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     check_local(ctx)?;
     let seconds = crate::resp::parse_f64(args.at(2)).ok_or(CmdError::NOT_FLOAT)?;
     let seconds = seconds.clamp(0.0, SLEEP_MAX_S);
-    ctx.shared
-        .config
-        .clock
-        .sleep(Duration::from_secs_f64(seconds));
+    ctx.shared.config.clock.sleep(Duration::from_secs_f64(seconds));
     ctx.reply.ok();
     Ok(())
 }
@@ -211,10 +188,7 @@ pub(crate) fn debug_ok(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 
 pub(crate) fn debug_active_expire(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     check_local(ctx)?;
-    ctx.shared
-        .params
-        .active_expiry
-        .store(integer(args.at(2))? != 0, RELAXED);
+    ctx.shared.params.active_expiry.store(integer(args.at(2))? != 0, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
@@ -223,9 +197,7 @@ pub(crate) fn slowlog_get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     let count = match args.get(2) {
         None => 10,
         Some(_) if args.len() > 3 => {
-            return Err(CmdError::fixed(
-                "ERR wrong number of arguments for 'slowlog|get' command",
-            ));
+            return Err(CmdError::fixed("ERR wrong number of arguments for 'slowlog|get' command"));
         }
         Some(count) => match integer(count)? {
             -1 => usize::MAX,
@@ -307,9 +279,7 @@ pub(crate) fn latency_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
         text.push_str("No latency event was seen.\n");
     }
     for (event, (unix_s, ms), max_ms) in latest {
-        text.push_str(&format!(
-            "{event}: last {ms} ms at {unix_s}, greatest {max_ms} ms.\n"
-        ));
+        text.push_str(&format!("{event}: last {ms} ms at {unix_s}, greatest {max_ms} ms.\n"));
     }
     ctx.reply.verbatim(&text);
     Ok(())
@@ -377,14 +347,9 @@ pub(crate) fn memory_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     let shared = ctx.shared;
     let used = shared.used_memory();
-    let keys: u64 = (0..crate::config::DATABASES)
-        .map(|db| shared.databases.len(db))
-        .sum();
+    let keys: u64 = (0..crate::config::DATABASES).map(|db| shared.databases.len(db)).sum();
     let fields = [
-        (
-            "peak.allocated",
-            shared.totals.peak_memory.load(RELAXED).max(used),
-        ),
+        ("peak.allocated", shared.totals.peak_memory.load(RELAXED).max(used)),
         ("total.allocated", used),
         ("startup.allocated", 0),
         ("replication.backlog", 0),
@@ -392,10 +357,7 @@ pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
         ("clients.normal", shared.client_memory.load(RELAXED)),
         ("aof.buffer", 0),
         ("keys.count", keys),
-        (
-            "keys.bytes-per-key",
-            shared.data_bytes().checked_div(keys).unwrap_or(0),
-        ),
+        ("keys.bytes-per-key", shared.data_bytes().checked_div(keys).unwrap_or(0)),
         ("dataset.bytes", shared.data_bytes()),
     ];
     ctx.reply.map(fields.len());

@@ -61,9 +61,7 @@ impl<'a> Options<'a> {
     }
 
     fn deadline(&self, ctx: &Ctx<'_>, command: &str) -> Result<Option<u64>, CmdError> {
-        self.expire
-            .map(|(unit, value)| deadline(ctx, unit, value, command))
-            .transpose()
+        self.expire.map(|(unit, value)| deadline(ctx, unit, value, command)).transpose()
     }
 }
 
@@ -93,11 +91,7 @@ pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
         }
         return Ok(());
     }
-    let expire = if options.keep_ttl {
-        kept_expiry
-    } else {
-        deadline
-    };
+    let expire = if options.keep_ttl { kept_expiry } else { deadline };
     ctx.put(tx, 0, TYPE_STRING, expire, args.at(2))?;
     if !options.get {
         ctx.reply.ok();
@@ -142,9 +136,11 @@ pub(crate) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
 
 pub(crate) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let options = Options::parse(args, 2, false)?;
-    let there = ctx.lookup(tx, 0, args.at(1)).is_some();
+    let old = ctx.lookup(tx, 0, args.at(1)).map(|entry| entry.expire_at_ms);
     get(ctx, args, tx)?;
-    if there && (options.persist || options.expire.is_some()) {
+    let Some(old_expiry) = old else { return Ok(()) };
+    // Taking off what is not there would be a change for those who watch the key.
+    if options.expire.is_some() || (options.persist && old_expiry.is_some()) {
         let expire = options.deadline(ctx, "getex")?;
         ctx.set_expiry(tx, 0, expire)?;
     }
@@ -225,11 +221,7 @@ pub(crate) fn append(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
 }
 
 fn check_len(ctx: &Ctx<'_>, len: usize) -> CmdResult {
-    if len as u64 > ctx.shared.max_bulk_bytes() {
-        Err(CmdError::TOO_LONG)
-    } else {
-        Ok(())
-    }
+    if len as u64 > ctx.shared.max_bulk_bytes() { Err(CmdError::TOO_LONG) } else { Ok(()) }
 }
 
 pub(crate) fn setrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -269,8 +261,7 @@ pub(crate) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
         Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
         Some(entry) => {
             let (from, to) = clip(start, end, entry.len());
-            ctx.reply
-                .bulk_with(to - from, |out| entry.copy_range_to(from, to, out));
+            ctx.reply.bulk_with(to - from, |out| entry.copy_range_to(from, to, out));
         }
     }
     Ok(())
@@ -283,18 +274,10 @@ fn clip(start: i64, end: i64, len: usize) -> (usize, usize) {
     }
     let len = len as i64;
     let place = |i: i64| {
-        if i < 0 {
-            i.saturating_add(len).max(0)
-        } else {
-            i
-        }
+        if i < 0 { i.saturating_add(len).max(0) } else { i }
     };
     let (from, to) = (place(start), place(end).min(len - 1));
-    if from > to || len == 0 {
-        (0, 0)
-    } else {
-        (from as usize, to as usize + 1)
-    }
+    if from > to || len == 0 { (0, 0) } else { (from as usize, to as usize + 1) }
 }
 
 /// Options of `LCS`.
@@ -336,9 +319,7 @@ pub(crate) fn lcs(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
     for (i, value) in [&mut a, &mut b].into_iter().enumerate() {
         if let Some(entry) = ctx.read(tx, i as u32, args.at(1 + i)) {
             if !entry.is_string() {
-                return Err(CmdError::fixed(
-                    "ERR The specified keys must contain string values",
-                ));
+                return Err(CmdError::fixed("ERR The specified keys must contain string values"));
             }
             entry.copy_to(value);
         }

@@ -27,11 +27,7 @@ const TWO: KeySpec = KeySpec::TWO;
 const ALL: KeySpec = KeySpec::ALL;
 const PAIRS: KeySpec = KeySpec::PAIRS;
 /// The key after a subcommand's name.
-const SUB: KeySpec = KeySpec {
-    first: 2,
-    last: 2,
-    step: 1,
-};
+const SUB: KeySpec = KeySpec { first: 2, last: 2, step: 1 };
 
 #[expect(clippy::too_many_arguments, reason = "a row has that many columns")]
 const fn row(
@@ -68,16 +64,7 @@ const fn sub(
     handler: Handler,
     summary: &'static str,
 ) -> Spec {
-    row(
-        name,
-        arity,
-        flags,
-        NONE,
-        Group::Server,
-        since,
-        handler,
-        summary,
-    )
+    row(name, arity, flags, NONE, Group::Server, since, handler, summary)
 }
 
 /// Ids of subcommands begin here, with [`SUBS`] for each container.
@@ -87,10 +74,7 @@ const SUBS: u16 = 32;
 const CONTAINERS: u16 = 10;
 
 const fn number<const N: usize>(mut rows: [Spec; N]) -> [Spec; N] {
-    assert!(
-        N <= FIRST_SUB as usize,
-        "too many commands for their range of ids"
-    );
+    assert!(N <= FIRST_SUB as usize, "too many commands for their range of ids");
     let mut i = 0;
     while i < N {
         rows[i].id = i as u16;
@@ -105,10 +89,7 @@ const fn children<const N: usize>(
     group: Group,
     mut rows: [Spec; N],
 ) -> [Spec; N] {
-    assert!(
-        N <= SUBS as usize && container < CONTAINERS,
-        "too many subcommands for their ids"
-    );
+    assert!(N <= SUBS as usize && container < CONTAINERS, "too many subcommands for their ids");
     let mut i = 0;
     while i < N {
         rows[i].parent = parent;
@@ -129,14 +110,7 @@ const fn declared_by(mut spec: Spec, declare: super::DeclareFn) -> Spec {
     spec
 }
 
-const HELP: Spec = sub(
-    "help",
-    2,
-    ANY,
-    "5.0.0",
-    Pure(help),
-    "Lists the subcommands.",
-);
+const HELP: Spec = sub("help", 2, ANY, "5.0.0", Pure(help), "Lists the subcommands.");
 
 #[rustfmt::skip] // a row is a line
 static CLIENT: [Spec; 18] = children("client", 0, Group::Connection, [
@@ -348,8 +322,7 @@ impl Commands {
 
     /// Every command, then its subcommands.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'static Spec> {
-        TOP.iter()
-            .flat_map(|spec| std::iter::once(spec).chain(spec.subcommands()))
+        TOP.iter().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands()))
     }
 
     /// Ids are below this.

@@ -10,26 +10,15 @@ fn rows_have_unique_names_and_ids_and_are_found_in_any_case() {
     let mut names = HashSet::new();
     for spec in COMMANDS.all() {
         assert!(ids.insert(spec.id), "{} shares its id", spec.full_name());
-        assert!(
-            names.insert(spec.full_name()),
-            "{} is there twice",
-            spec.full_name()
-        );
+        assert!(names.insert(spec.full_name()), "{} is there twice", spec.full_name());
         assert!(usize::from(spec.id) < COMMANDS.rows());
-        assert!(
-            !spec.summary.is_empty() && spec.summary.ends_with('.'),
-            "{}",
-            spec.full_name()
-        );
+        assert!(!spec.summary.is_empty() && spec.summary.ends_with('.'), "{}", spec.full_name());
         assert!(spec.arity != 0);
     }
     for spec in COMMANDS.top() {
         let upper = spec.name.to_ascii_uppercase();
         assert_eq!(lookup.find(upper.as_bytes()).map(|s| s.id), Some(spec.id));
-        assert_eq!(
-            lookup.find(spec.name.as_bytes()).map(|s| s.id),
-            Some(spec.id)
-        );
+        assert_eq!(lookup.find(spec.name.as_bytes()).map(|s| s.id), Some(spec.id));
     }
     for name in ["", "ge", "gett", "nosuch", "get\0", "client|list"] {
         assert!(lookup.find(name.as_bytes()).is_none(), "{name}");
@@ -42,11 +31,7 @@ fn commands_that_write_declare_keys_or_concern_whole_tables() {
         let keyed = matches!(spec.handler, Handler::Keyed(_));
         assert_eq!(keyed, spec.keys.first > 0, "{}", spec.full_name());
         if spec.flags.has(Flags::WRITE) {
-            assert!(
-                keyed || matches!(spec.handler, Handler::Store(_)),
-                "{}",
-                spec.full_name()
-            );
+            assert!(keyed || matches!(spec.handler, Handler::Store(_)), "{}", spec.full_name());
         }
     }
 }
@@ -68,10 +53,7 @@ fn resolved(words: &[&str]) -> Result<String, String> {
     let mut bytes = Vec::new();
     let mut spans = Vec::new();
     for word in words {
-        spans.push(Span {
-            start: bytes.len() as u32,
-            len: word.len() as u32,
-        });
+        spans.push(Span { start: bytes.len() as u32, len: word.len() as u32 });
         bytes.extend_from_slice(word.as_bytes());
     }
     match resolve(COMMANDS.lookup(), Args::new(&bytes, &spans)) {
@@ -85,22 +67,13 @@ fn requests_are_resolved_to_rows_or_refused_in_redis_words() {
     assert_eq!(resolved(&["GeT", "k"]), Ok("get".to_owned()));
     assert_eq!(resolved(&["client", "LIST"]), Ok("client|list".to_owned()));
     let error = |words: &[&str]| resolved(words).expect_err("refused");
-    assert_eq!(
-        error(&["get"]),
-        "ERR wrong number of arguments for 'get' command"
-    );
-    assert_eq!(
-        error(&["client"]),
-        "ERR wrong number of arguments for 'client' command"
-    );
+    assert_eq!(error(&["get"]), "ERR wrong number of arguments for 'get' command");
+    assert_eq!(error(&["client"]), "ERR wrong number of arguments for 'client' command");
     assert_eq!(
         error(&["client", "id", "x"]),
         "ERR wrong number of arguments for 'client|id' command"
     );
-    assert_eq!(
-        error(&["client", "x"]),
-        "ERR unknown subcommand 'x'. Try CLIENT HELP."
-    );
+    assert_eq!(error(&["client", "x"]), "ERR unknown subcommand 'x'. Try CLIENT HELP.");
     assert_eq!(
         error(&["foo", "a", "b"]),
         "ERR unknown command 'foo', with args beginning with: 'a' 'b' "
@@ -112,8 +85,5 @@ fn errors_echo_little_and_only_printable_bytes() {
     let long = "x".repeat(10_000);
     assert!(resolved(&[&long, &long]).expect_err("unknown").len() < 400);
     let hostile = resolved(&["f\r\n+OK\r\n", "\0\u{1b}[2J"]).expect_err("unknown");
-    assert!(
-        hostile.bytes().all(|b| (b' '..=b'~').contains(&b)),
-        "{hostile:?}"
-    );
+    assert!(hostile.bytes().all(|b| (b' '..=b'~').contains(&b)), "{hostile:?}");
 }

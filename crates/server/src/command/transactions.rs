@@ -31,29 +31,19 @@ pub(crate) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 pub(crate) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (db, now_ms) = (ctx.db(), ctx.now_ms());
     for (i, key) in args.from(1).enumerate() {
-        if ctx
-            .client
-            .watched
-            .iter()
-            .any(|w| w.db == db && *w.key == *key)
-        {
+        if ctx.client.watched.iter().any(|w| w.db == db && *w.key == *key) {
             continue;
         }
         let slot = ctx.slot(i as u32);
         let seen = present(tx, slot, now_ms).then(|| tx.stamp(slot));
-        ctx.client.watched.push(Watched {
-            db,
-            key: key.into(),
-            seen,
-        });
+        ctx.client.watched.push(Watched { db, key: key.into(), seen });
     }
     ctx.reply.ok();
     Ok(())
 }
 
 fn present(tx: &mut Tx<'_>, slot: Slot, now_ms: u64) -> bool {
-    tx.value(slot)
-        .is_some_and(|value| !Entry::new(value).is_expired(now_ms))
+    tx.value(slot).is_some_and(|value| !Entry::new(value).is_expired(now_ms))
 }
 
 /// True if the watched keys, declared as the first slots, are as they were seen.
@@ -78,9 +68,7 @@ pub(crate) fn queue(ctx: &mut Ctx<'_>, spec: &'static Spec, args: Args<'_>) -> C
     let multi: &mut Multi = ctx.client.multi.get_or_insert_default();
     if spec.flags.has(Flags::NO_MULTI) {
         multi.dirty = true;
-        return Err(CmdError::fixed(
-            "ERR Command not allowed inside a transaction",
-        ));
+        return Err(CmdError::fixed("ERR Command not allowed inside a transaction"));
     }
     if multi.memory() + args.total_len() > limit {
         multi.dirty = true;

@@ -29,10 +29,7 @@ const BURST: usize = 256;
 
 impl Listener {
     pub(crate) fn new(socket: TcpListener) -> Self {
-        Self {
-            socket,
-            retry: false,
-        }
+        Self { socket, retry: false }
     }
 
     pub(crate) fn socket(&mut self) -> &mut TcpListener {
@@ -62,10 +59,7 @@ impl Listener {
 fn admit(mut stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>) {
     shared.totals.connections.fetch_add(1, Ordering::Relaxed);
     let refuse = |stream: &mut TcpStream, reason: &[u8]| {
-        shared
-            .totals
-            .rejected_connections
-            .fetch_add(1, Ordering::Relaxed);
+        shared.totals.rejected_connections.fetch_add(1, Ordering::Relaxed);
         // The socket's buffer is empty, so this does not wait; a client that is gone already
         // does not need the reason.
         let _ = stream.write(reason);

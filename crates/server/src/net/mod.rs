@@ -36,11 +36,8 @@ pub(crate) struct Mailboxes(Vec<Mailbox>);
 
 impl Mailboxes {
     pub(crate) fn new(wakers: Vec<Waker>) -> Self {
-        let mailbox = |waker| Mailbox {
-            waker,
-            incoming: Mutex::default(),
-            clients: AtomicUsize::new(0),
-        };
+        let mailbox =
+            |waker| Mailbox { waker, incoming: Mutex::default(), clients: AtomicUsize::new(0) };
         Self(wakers.into_iter().map(mailbox).collect())
     }
 

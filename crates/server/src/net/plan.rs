@@ -70,11 +70,7 @@ impl Conns {
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
-        self.places
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| c.is_some())
-            .map(|(id, _)| id)
+        self.places.iter().enumerate().filter(|(_, c)| c.is_some()).map(|(id, _)| id)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -133,6 +129,8 @@ impl Plan {
                 return Planned::More;
             }
             if conn.is_blocked() || conn.client.awaited_save.is_some() {
+                // With nothing left to execute, what comes next must still be read.
+                conn.wants_input = conn.start == conn.input.len();
                 return Planned::Blocked;
             }
             let used = match conn.held {
@@ -185,13 +183,7 @@ impl Plan {
             self.spans.extend_from_slice(conn.parser.spans());
             let spans = args.len() as u32;
             let (conn_id, base) = (id as u32, conn.start as u32);
-            self.calls.push(Call {
-                conn: conn_id,
-                base,
-                first_span,
-                spans,
-                spec,
-            });
+            self.calls.push(Call { conn: conn_id, base, first_span, spans, spec });
             conn.pending += 1;
             return true;
         }
@@ -199,13 +191,7 @@ impl Plan {
             return false;
         }
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Ctx {
-            client,
-            reply,
-            shared,
-            local,
-            first_slot: 0,
-        };
+        let mut ctx = Ctx { client, reply, shared, local, first_slot: 0 };
         run_now(&mut ctx, verdict, args, session);
         true
     }
@@ -231,10 +217,9 @@ fn judge(shared: &Shared, client: &Client, args: Args<'_>) -> Verdict {
         return Verdict::Queue(spec);
     }
     match spec.handler {
-        Handler::Keyed(_) if spec.name == "watch" && client.multi.is_some() => Verdict::Refuse(
-            Some(spec),
-            CmdError::fixed("ERR WATCH inside MULTI is not allowed"),
-        ),
+        Handler::Keyed(_) if spec.name == "watch" && client.multi.is_some() => {
+            Verdict::Refuse(Some(spec), CmdError::fixed("ERR WATCH inside MULTI is not allowed"))
+        }
         Handler::Keyed(_) => Verdict::Batch(spec),
         Handler::Exec if !exec_needs_gate(client) => Verdict::Batch(spec),
         _ => Verdict::Now(spec),
@@ -317,10 +302,7 @@ fn dispatch(
     session: &mut Session,
 ) -> CmdResult {
     ctx.count_call(spec);
-    ctx.client
-        .info
-        .last_command
-        .store(u32::from(spec.id) + 1, RELAXED);
+    ctx.client.info.last_command.store(u32::from(spec.id) + 1, RELAXED);
     let shared = Arc::clone(ctx.shared);
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
@@ -368,9 +350,7 @@ fn note_time(
         let max_len = shared.params.slowlog_max_len.load(RELAXED);
         let name = client.info.names.lock().name.clone();
         let address = client.info.address.to_string();
-        shared
-            .slowlog
-            .push(max_len, unix_s, took_us, args, address, name);
+        shared.slowlog.push(max_len, unix_s, took_us, args, address, name);
     }
     note_latency(shared, spec, unix_s, took_us / 1000);
 }
@@ -378,11 +358,7 @@ fn note_time(
 fn note_latency(shared: &Shared, spec: &Spec, unix_s: u64, took_ms: u64) {
     let threshold_ms = shared.params.latency_threshold_ms.load(RELAXED);
     if threshold_ms > 0 && took_ms >= threshold_ms {
-        let event = if spec.flags.has(Flags::FAST) {
-            "fast-command"
-        } else {
-            "command"
-        };
+        let event = if spec.flags.has(Flags::FAST) { "fast-command" } else { "command" };
         shared.latency.note(event, unix_s, took_ms);
     }
 }
@@ -409,15 +385,7 @@ impl<'a> Round<'a> {
         local: &'a mut Local,
         time_each: bool,
     ) -> Self {
-        Self {
-            plan,
-            conns,
-            shared,
-            local,
-            time_each,
-            mark: None,
-            has_error: false,
-        }
+        Self { plan, conns, shared, local, time_each, mark: None, has_error: false }
     }
 
     /// Executes the round and counts its time.
@@ -432,22 +400,14 @@ impl<'a> Round<'a> {
         for call in &self.plan.calls {
             if let Some(conn) = self.conns.get_mut(call.conn as usize) {
                 conn.pending = 0;
-                conn.client
-                    .info
-                    .last_command
-                    .store(u32::from(call.spec.id) + 1, RELAXED);
+                conn.client.info.last_command.store(u32::from(call.spec.id) + 1, RELAXED);
             }
             if !self.time_each {
                 self.local.stats.count_time(call.spec.id, mean_ns);
             }
         }
         if let [only] = self.plan.calls[..] {
-            note_latency(
-                self.shared,
-                only.spec,
-                self.local.now_ms / 1000,
-                took_ns / 1_000_000,
-            );
+            note_latency(self.shared, only.spec, self.local.now_ms / 1000, took_ns / 1_000_000);
         }
     }
 }
@@ -473,8 +433,7 @@ impl Batch for Round<'_> {
             declare_exec(&mut conn.client, &self.shared.databases, keys);
         } else {
             let args = self.plan.args(call, &conn.input);
-            call.spec
-                .declare_keys(args, conn.client.db, &self.shared.databases, keys);
+            call.spec.declare_keys(args, conn.client.db, &self.shared.databases, keys);
         }
     }
 
@@ -486,11 +445,7 @@ impl Batch for Round<'_> {
         let args = self.plan.args(call, &conn.input);
         let mark = conn.reply.mark();
         self.mark = Some(mark);
-        let start_ns = if self.time_each {
-            self.shared.config.clock.monotonic_ns()
-        } else {
-            0
-        };
+        let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
         let mut ctx = Ctx {
             client: &mut conn.client,
             reply: &mut conn.reply,
@@ -511,14 +466,7 @@ impl Batch for Round<'_> {
         });
         if self.time_each {
             let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
-            note_time(
-                self.shared,
-                self.local,
-                &conn.client,
-                call.spec,
-                args,
-                took_ns,
-            );
+            note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
         }
         self.has_error = done.is_err();
         done

@@ -116,15 +116,9 @@ impl Worker {
         } else {
             0
         };
-        match self
-            .poll
-            .poll(events, Some(Duration::from_millis(timeout_ms)))
-        {
+        match self.poll.poll(events, Some(Duration::from_millis(timeout_ms))) {
             Err(source) if source.kind() != ErrorKind::Interrupted => {
-                return Err(ServerError::Loop {
-                    what: "waiting for sockets",
-                    source,
-                });
+                return Err(ServerError::Loop { what: "waiting for sockets", source });
             }
             Err(_) => events.clear(),
             Ok(()) => {}
@@ -156,24 +150,11 @@ impl Worker {
     }
 
     fn adopt_one(&mut self, incoming: Incoming) -> Option<usize> {
-        let Self {
-            conns,
-            poll,
-            shared,
-            local,
-            now_ms,
-            number,
-            ..
-        } = self;
-        let Incoming {
-            mut stream,
-            address,
-        } = incoming;
+        let Self { conns, poll, shared, local, now_ms, number, .. } = self;
+        let Incoming { mut stream, address } = incoming;
         conns.insert(|id| {
             let both = Interest::READABLE | Interest::WRITABLE;
-            poll.registry()
-                .register(&mut stream, Token(id), both)
-                .ok()?;
+            poll.registry().register(&mut stream, Token(id), both).ok()?;
             let local_address = stream.local_addr().unwrap_or(address);
             let info = Arc::new(ClientInfo {
                 id: shared.registry.next_id(),
@@ -186,12 +167,7 @@ impl Worker {
             });
             shared.registry.insert(Arc::clone(&info));
             let client = Client::new(info, !shared.auth.is_required());
-            Some(Conn::new(
-                stream,
-                client,
-                shared.config.output_buffer_bytes,
-                *now_ms,
-            ))
+            Some(Conn::new(stream, client, shared.config.output_buffer_bytes, *now_ms))
         })
     }
 
@@ -208,12 +184,7 @@ impl Worker {
         active.retain(|&id| self.read(id));
         let executed = self.rounds(active);
         if !self.local.expired.is_empty() {
-            let Self {
-                session,
-                local,
-                shared,
-                ..
-            } = self;
+            let Self { session, local, shared, .. } = self;
             let dbs = &shared.databases;
             delete_expired(session, &mut local.expired, local.now_ms, dbs, &local.stats);
         }
@@ -231,15 +202,7 @@ impl Worker {
 
     /// Reads from a client if it has room for requests; true if it may have some to execute.
     fn read(&mut self, id: usize) -> bool {
-        let Self {
-            conns,
-            scratch,
-            local,
-            shared,
-            touched,
-            now_ms,
-            ..
-        } = self;
+        let Self { conns, scratch, local, shared, touched, now_ms, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
             return false;
         };
@@ -257,10 +220,7 @@ impl Worker {
             local.stats.reads.add(1);
             conn.active_ms = *now_ms;
             if exceeds_limits(conn, shared) {
-                shared
-                    .totals
-                    .query_limit_disconnects
-                    .fetch_add(1, Ordering::Relaxed);
+                shared.totals.query_limit_disconnects.fetch_add(1, Ordering::Relaxed);
                 conn.broken = true;
             }
         }
@@ -275,14 +235,7 @@ impl Worker {
         while !active.is_empty() {
             self.plan.clear();
             for &id in &active {
-                let Self {
-                    plan,
-                    conns,
-                    shared,
-                    local,
-                    session,
-                    ..
-                } = self;
+                let Self { plan, conns, shared, local, session, .. } = self;
                 let Some(conn) = conns.get_mut(id) else {
                     continue;
                 };
@@ -294,14 +247,7 @@ impl Worker {
             }
             let calls = self.plan.calls.len();
             if calls > 0 {
-                let Self {
-                    plan,
-                    conns,
-                    shared,
-                    local,
-                    session,
-                    ..
-                } = self;
+                let Self { plan, conns, shared, local, session, .. } = self;
                 let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
                 let time_each = (0..1000).contains(&limit_us);
                 Round::new(plan, conns, shared, local, time_each).execute(session);
@@ -332,24 +278,14 @@ impl Worker {
 
     /// Sends a client's replies and settles its accounts.
     fn finish(&mut self, id: usize) {
-        let Self {
-            conns,
-            local,
-            shared,
-            now_ms,
-            ready,
-            ..
-        } = self;
+        let Self { conns, local, shared, now_ms, ready, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
             return;
         };
         conn.touched = false;
         let was_blocked = conn.is_blocked();
         if conn.reply.overflowed() {
-            shared
-                .totals
-                .output_limit_disconnects
-                .fetch_add(1, Ordering::Relaxed);
+            shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
             conn.broken = true;
         }
         if conn.unsent() > 0 {
@@ -389,18 +325,12 @@ impl Worker {
     fn tick(&mut self) -> Result<(), ServerError> {
         self.next_tick_ms = self.now_ms + TICK_MS;
         self.adopt();
-        if self
-            .listener
-            .as_ref()
-            .is_some_and(|listener| listener.retry)
-        {
+        if self.listener.as_ref().is_some_and(|listener| listener.retry) {
             self.accept();
         }
         self.look_after_clients();
         let deleted = self.shared.params.active_expiry.load(RELAXED)
-            && self
-                .cycle
-                .run(&mut self.session, &self.shared, self.local.now_ms);
+            && self.cycle.run(&mut self.session, &self.shared, self.local.now_ms);
         if deleted && self.strict {
             self.flush()?;
         }
@@ -410,15 +340,9 @@ impl Worker {
         if self.number == 0 {
             let now_ns = self.shared.config.clock.monotonic_ns();
             let mut rates = self.shared.rates.lock();
-            rates
-                .commands
-                .sample(now_ns, self.shared.sum(|w| w.commands.get()));
-            rates
-                .net_in
-                .sample(now_ns, self.shared.sum(|w| w.net_in.get()));
-            rates
-                .net_out
-                .sample(now_ns, self.shared.sum(|w| w.net_out.get()));
+            rates.commands.sample(now_ns, self.shared.sum(|w| w.commands.get()));
+            rates.net_in.sample(now_ns, self.shared.sum(|w| w.net_in.get()));
+            rates.net_out.sample(now_ns, self.shared.sum(|w| w.net_out.get()));
             drop(rates);
             self.shared.used_memory();
         }
@@ -438,8 +362,7 @@ impl Worker {
             conn.reply.ok();
         } else if now.failures > awaited.failures {
             let why = now.last_error.unwrap_or_default();
-            conn.reply
-                .error(&format!("ERR {}", quoted(why.as_bytes(), 512)));
+            conn.reply.error(&format!("ERR {}", quoted(why.as_bytes(), 512)));
         } else {
             return;
         }
@@ -449,12 +372,7 @@ impl Worker {
 
     /// Disconnects the idle, the slow and the killed; lets the paused go on.
     fn look_after_clients(&mut self) {
-        let timeout_ms = self
-            .shared
-            .params
-            .timeout_s
-            .load(RELAXED)
-            .saturating_mul(1000);
+        let timeout_ms = self.shared.params.timeout_s.load(RELAXED).saturating_mul(1000);
         let slow_ms = self.shared.config.slow_reader_s.saturating_mul(1000);
         let ids: Vec<usize> = self.conns.ids().collect();
         for id in ids {
@@ -472,9 +390,7 @@ impl Worker {
             let slow = slow_ms > 0 && conn.unsent() > 0 && stuck_ms > slow_ms;
             if slow {
                 let totals = &self.shared.totals;
-                totals
-                    .output_limit_disconnects
-                    .fetch_add(1, Ordering::Relaxed);
+                totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
             }
             if idle || slow || conn.client.info.killed.load(Ordering::Acquire) {
                 self.close(id);
@@ -522,16 +438,8 @@ fn account(shared: &Shared, before: usize, after: usize) {
     // Relaxed: a sum; nothing is read in its order.
     match after.checked_sub(before) {
         Some(0) => {}
-        Some(more) => drop(
-            shared
-                .client_memory
-                .fetch_add(more as u64, Ordering::Relaxed),
-        ),
-        None => drop(
-            shared
-                .client_memory
-                .fetch_sub((before - after) as u64, Ordering::Relaxed),
-        ),
+        Some(more) => drop(shared.client_memory.fetch_add(more as u64, Ordering::Relaxed)),
+        None => drop(shared.client_memory.fetch_sub((before - after) as u64, Ordering::Relaxed)),
     }
 }
 
@@ -540,10 +448,7 @@ fn publish(conn: &Conn, now_ms: u64, bytes: usize) {
     let (client, info) = (&conn.client, &conn.client.info);
     info.last_ms.store(now_ms, RELAXED);
     info.db.store(u32::from(client.db), RELAXED);
-    info.multi.store(
-        client.multi.as_ref().map_or(0, |m| m.len() as u32 + 1),
-        RELAXED,
-    );
+    info.multi.store(client.multi.as_ref().map_or(0, |m| m.len() as u32 + 1), RELAXED);
     info.watched.store(client.watched.len() as u32, RELAXED);
     info.input_bytes.store(conn.input.len(), RELAXED);
     info.output_bytes.store(conn.unsent(), RELAXED);

@@ -20,11 +20,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         // 19 digits stay below 10^19, which fits 64 bits unsigned.
         magnitude = magnitude * 10 + u64::from(byte - b'0');
     }
-    if negative {
-        0i64.checked_sub_unsigned(magnitude)
-    } else {
-        i64::try_from(magnitude).ok()
-    }
+    if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
 /// Reads an unsigned decimal integer, digits only.
@@ -71,11 +67,7 @@ pub fn push_i64(out: &mut Vec<u8>, value: i64) {
 /// (Redis prints the same for the magnitudes that people store).
 pub fn format_f64(value: f64) -> String {
     if value.is_infinite() {
-        return if value > 0.0 {
-            "inf".to_owned()
-        } else {
-            "-inf".to_owned()
-        };
+        return if value > 0.0 { "inf".to_owned() } else { "-inf".to_owned() };
     }
     if value.is_nan() {
         return "nan".to_owned();
@@ -115,19 +107,7 @@ mod tests {
 
     #[test]
     fn integers_round_trip() {
-        for value in [
-            0,
-            1,
-            -1,
-            9,
-            10,
-            99,
-            100,
-            -100,
-            i64::MAX,
-            i64::MIN,
-            1_234_567_890,
-        ] {
+        for value in [0, 1, -1, 9, 10, 99, 100, -100, i64::MAX, i64::MIN, 1_234_567_890] {
             let mut out = Vec::new();
             push_i64(&mut out, value);
             assert_eq!(out, value.to_string().as_bytes());

@@ -20,21 +20,12 @@ pub struct Limits {
 
 impl Limits {
     /// Limits before authentication: 10 arguments of 16 KiB.
-    pub const UNAUTHENTICATED: Self = Self {
-        max_args: 10,
-        max_bulk: 16 << 10,
-        max_inline: 64 << 10,
-        unauthenticated: true,
-    };
+    pub const UNAUTHENTICATED: Self =
+        Self { max_args: 10, max_bulk: 16 << 10, max_inline: 64 << 10, unauthenticated: true };
 
     /// Limits of an authenticated client: 1 Mi arguments of `max_bulk` bytes.
     pub fn authenticated(max_bulk: i64) -> Self {
-        Self {
-            max_args: 1 << 20,
-            max_bulk,
-            max_inline: 64 << 10,
-            unauthenticated: false,
-        }
+        Self { max_args: 1 << 20, max_bulk, max_inline: 64 << 10, unauthenticated: false }
     }
 }
 
@@ -191,10 +182,7 @@ impl Parser {
         if terminator != b"\r\n" {
             return Err(ProtocolError::ExpectedCrlf);
         }
-        let span = Span {
-            start: self.at as u32,
-            len,
-        };
+        let span = Span { start: self.at as u32, len };
         self.at = end + 2;
         self.bulk = None;
         Ok(Piece::Here(span))
@@ -203,10 +191,7 @@ impl Parser {
     fn inline(&mut self, buf: &mut [u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let window = &buf[..buf.len().min(limits.max_inline)];
         let from = self.at.min(window.len());
-        let Some(newline) = window[from..]
-            .iter()
-            .position(|&b| b == b'\n')
-            .map(|i| from + i)
+        let Some(newline) = window[from..].iter().position(|&b| b == b'\n').map(|i| from + i)
         else {
             if buf.len() >= limits.max_inline {
                 return Err(ProtocolError::InlineTooLong);
@@ -214,11 +199,7 @@ impl Parser {
             self.at = window.len();
             return Ok(None);
         };
-        let end = if newline > 0 && buf[newline - 1] == b'\r' {
-            newline - 1
-        } else {
-            newline
-        };
+        let end = if newline > 0 && buf[newline - 1] == b'\r' { newline - 1 } else { newline };
         self.at = 0;
         self.spans.clear();
         split_inline(&mut buf[..end], &mut self.spans)?;
@@ -257,9 +238,7 @@ fn count(digits: &[u8], limits: &Limits) -> Result<u32, ProtocolError> {
 }
 
 fn bulk_len(digits: &[u8], limits: &Limits) -> Result<u32, ProtocolError> {
-    let len = parse_i64(digits)
-        .filter(|&n| n >= 0)
-        .ok_or(ProtocolError::BulkLength)?;
+    let len = parse_i64(digits).filter(|&n| n >= 0).ok_or(ProtocolError::BulkLength)?;
     if len > limits.max_bulk {
         return Err(if limits.unauthenticated {
             ProtocolError::UnauthenticatedBulkLength
@@ -271,11 +250,7 @@ fn bulk_len(digits: &[u8], limits: &Limits) -> Result<u32, ProtocolError> {
 }
 
 fn printable(byte: u8) -> char {
-    if byte.is_ascii_graphic() || byte == b' ' {
-        byte as char
-    } else {
-        '?'
-    }
+    if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '?' }
 }
 
 /// Splits a line at white space; quoted parts are unescaped in place (the result
@@ -291,10 +266,7 @@ fn split_inline(line: &mut [u8], spans: &mut Vec<Span>) -> Result<(), ProtocolEr
         }
         let start = write;
         (read, write) = inline_word(line, read, write)?;
-        spans.push(Span {
-            start: start as u32,
-            len: (write - start) as u32,
-        });
+        spans.push(Span { start: start as u32, len: (write - start) as u32 });
     }
 }
 

@@ -22,13 +22,7 @@ pub struct Reply {
 impl Reply {
     /// An empty RESP2 output that holds at most about `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self {
-            bytes: Vec::new(),
-            resp3: false,
-            limit,
-            overflowed: false,
-            errors: 0,
-        }
+        Self { bytes: Vec::new(), resp3: false, limit, overflowed: false, errors: 0 }
     }
 
     /// The bytes written and not yet taken.
@@ -155,11 +149,7 @@ impl Reply {
         self.header(b'$', len as i64);
         let start = self.bytes.len();
         write(&mut self.bytes);
-        debug_assert_eq!(
-            self.bytes.len() - start,
-            len,
-            "a bulk of another length than announced"
-        );
+        debug_assert_eq!(self.bytes.len() - start, len, "a bulk of another length than announced");
         self.bytes.extend_from_slice(b"\r\n");
     }
 
@@ -187,11 +177,7 @@ impl Reply {
 
     /// Announces `n` pairs (an array of 2 `n` in RESP2).
     pub fn map(&mut self, n: usize) {
-        if self.resp3 {
-            self.header(b'%', n as i64)
-        } else {
-            self.header(b'*', 2 * n as i64)
-        }
+        if self.resp3 { self.header(b'%', n as i64) } else { self.header(b'*', 2 * n as i64) }
     }
 
     /// Announces a set of `n` elements (an array in RESP2).
@@ -207,11 +193,7 @@ impl Reply {
     /// A floating-point number (a string in RESP2).
     pub fn double(&mut self, value: f64) {
         let text = format_f64(value);
-        if self.resp3 {
-            self.line(b',', text.as_bytes())
-        } else {
-            self.bulk(text.as_bytes())
-        }
+        if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
     }
 
     /// A truth value (0 or 1 in RESP2).

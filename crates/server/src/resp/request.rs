@@ -37,8 +37,7 @@ impl<'a> Args<'a> {
     /// Argument `i`, if there are that many.
     pub fn get(&self, i: usize) -> Option<&'a [u8]> {
         let span = self.spans.get(i)?;
-        self.bytes
-            .get(span.start as usize..(span.start + span.len) as usize)
+        self.bytes.get(span.start as usize..(span.start + span.len) as usize)
     }
 
     /// Argument `i`.
@@ -53,9 +52,7 @@ impl<'a> Args<'a> {
     /// Arguments from `first` on.
     pub fn from(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let (bytes, spans) = (self.bytes, self.spans.get(first..).unwrap_or(&[]));
-        spans
-            .iter()
-            .map(move |s| &bytes[s.start as usize..(s.start + s.len) as usize])
+        spans.iter().map(move |s| &bytes[s.start as usize..(s.start + s.len) as usize])
     }
 
     /// Bytes of all arguments together.

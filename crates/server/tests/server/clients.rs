@@ -41,17 +41,9 @@ fn redis_cli_works() {
     assert_eq!(pong.trim(), "PONG");
     assert_eq!(run(&["-3", "SET", "k", "v"]).expect("cli").trim(), "OK");
     assert_eq!(run(&["-n", "2", "GET", "k"]).expect("cli").trim(), "");
-    assert!(
-        run(&["INFO", "server"])
-            .expect("cli")
-            .contains("redis_version")
-    );
+    assert!(run(&["INFO", "server"]).expect("cli").contains("redis_version"));
     assert!(run(&["--scan"]).expect("cli").contains('k'));
-    assert!(
-        run(&["--bigkeys"])
-            .expect("cli")
-            .contains("Biggest string found")
-    );
+    assert!(run(&["--bigkeys"]).expect("cli").contains("Biggest string found"));
     assert!(run(&["HELP", "GET"]).is_some());
 }
 
@@ -59,25 +51,11 @@ fn redis_cli_works() {
 fn redis_benchmark_works() {
     let server = TestServer::start();
     let port = server.port.to_string();
-    let args = [
-        "-p",
-        &port,
-        "-n",
-        "20000",
-        "-c",
-        "20",
-        "-P",
-        "16",
-        "-t",
-        "set,get,incr,mset,ping",
-        "-q",
-    ];
+    let args =
+        ["-p", &port, "-n", "20000", "-c", "20", "-P", "16", "-t", "set,get,incr,mset,ping", "-q"];
     let Some(output) = tool("redis-benchmark", &args) else {
         return;
     };
-    assert!(
-        output.matches("requests per second").count() >= 5,
-        "{output}"
-    );
+    assert!(output.matches("requests per second").count() >= 5, "{output}");
     assert!(!output.contains("Error"), "{output}");
 }

@@ -78,9 +78,7 @@ fn expired_keys_vanish_by_themselves() {
     let info = c.call(&["INFO", "stats"]).text();
     assert!(info.contains("expired_keys:500"), "{info}");
     eventually("the count settles", || {
-        c.call(&["INFO", "keyspace"])
-            .text()
-            .contains("db0:keys=501,expires=1,")
+        c.call(&["INFO", "keyspace"]).text().contains("db0:keys=501,expires=1,")
     });
     c.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
     c.call(&["SET", "lazy", "v", "PX", "1"]);
@@ -93,29 +91,16 @@ fn hello_switches_the_protocol() {
     let server = TestServer::start();
     let mut c = server.client();
     assert_eq!(c.call(&["GET", "missing"]), Value::Null);
-    let Value::Map(fields) = c.call(&["HELLO", "3"]) else {
-        panic!("no map")
-    };
+    let Value::Map(fields) = c.call(&["HELLO", "3"]) else { panic!("no map") };
     let names: Vec<String> = fields.iter().map(|(name, _)| name.text()).collect();
-    assert_eq!(
-        names,
-        [
-            "server", "version", "proto", "id", "mode", "role", "modules"
-        ]
-    );
+    assert_eq!(names, ["server", "version", "proto", "id", "mode", "role", "modules"]);
     c.send(&[b"GET", b"missing"]);
     assert_eq!(c.read(), Value::Null);
     assert!(matches!(c.call(&["CONFIG", "GET", "save"]), Value::Map(_)));
     assert!(matches!(c.call(&["INFO"]), Value::Verbatim(_)));
-    assert_eq!(
-        c.call(&["HELLO", "4"]).text(),
-        "NOPROTO unsupported protocol version"
-    );
+    assert_eq!(c.call(&["HELLO", "4"]).text(), "NOPROTO unsupported protocol version");
     assert_eq!(c.call(&["RESET"]).text(), "RESET");
-    assert!(matches!(
-        c.call(&["CONFIG", "GET", "save"]),
-        Value::Array(_)
-    ));
+    assert!(matches!(c.call(&["CONFIG", "GET", "save"]), Value::Array(_)));
 }
 
 #[test]
@@ -147,10 +132,7 @@ fn administration_answers_what_dashboards_read() {
     ] {
         assert!(info.contains(name), "{name} is missing in {info}");
     }
-    assert_eq!(
-        c.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]),
-        Value::ok()
-    );
+    assert_eq!(c.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]), Value::ok());
     c.call(&["GET", "k"]);
     let slow = c.call(&["SLOWLOG", "GET", "1"]);
     assert_eq!(
@@ -191,18 +173,12 @@ fn memory_beyond_the_limit_refuses_writes_only() {
         }
     }
     let refused = refused.expect("memory is limited");
-    assert_eq!(
-        refused.text(),
-        "OOM command not allowed when used memory > 'maxmemory'."
-    );
+    assert_eq!(refused.text(), "OOM command not allowed when used memory > 'maxmemory'.");
     assert_eq!(c.call(&["GET", "k"]), Value::bulk("v"));
     c.call(&["MULTI"]);
     c.call(&["DEL", "k"]);
     c.call(&["SET", "more", &big]);
-    assert!(
-        c.call(&["EXEC"]).text().starts_with("OOM "),
-        "nothing of the transaction is kept"
-    );
+    assert!(c.call(&["EXEC"]).text().starts_with("OOM "), "nothing of the transaction is kept");
     assert_eq!(c.call(&["GET", "k"]), Value::bulk("v"));
     assert_eq!(c.call(&["DEL", "k"]), Value::Int(1));
 }
@@ -221,10 +197,5 @@ fn save_makes_only_its_own_client_wait() {
     }
     assert_eq!(saver.read(), Value::ok());
     assert_eq!(saver.read().text(), "PONG");
-    assert!(
-        other
-            .call(&["INFO", "persistence"])
-            .text()
-            .contains("rdb_last_bgsave_status:ok")
-    );
+    assert!(other.call(&["INFO", "persistence"]).text().contains("rdb_last_bgsave_status:ok"));
 }

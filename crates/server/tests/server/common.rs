@@ -51,12 +51,7 @@ impl TestServer {
         let stopping = Arc::new(AtomicBool::new(false));
         let engine = Arc::new(engine);
         let server = Server::start(config, engine, Arc::clone(&stopping)).expect("server starts");
-        Self {
-            port: server.port(),
-            server: Some(server),
-            stopping,
-            directory,
-        }
+        Self { port: server.port(), server: Some(server), stopping, directory }
     }
 
     /// Ends the server as a crash would, without closing the engine, and starts it again.
@@ -151,14 +146,8 @@ impl Client {
     pub(crate) fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
         stream.set_nodelay(true).expect("no delay");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .expect("timeout");
-        Self {
-            stream,
-            buffer: Vec::new(),
-            at: 0,
-        }
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        Self { stream, buffer: Vec::new(), at: 0 }
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
@@ -230,10 +219,7 @@ impl Client {
             return Value::Closed;
         };
         let (kind, rest) = line.split_at(1);
-        let number = || {
-            rest.parse::<i64>()
-                .unwrap_or_else(|_| panic!("bad reply {line:?}"))
-        };
+        let number = || rest.parse::<i64>().unwrap_or_else(|_| panic!("bad reply {line:?}"));
         match kind {
             "+" => Value::Simple(rest.to_owned()),
             "-" => Value::Error(rest.to_owned()),
@@ -303,20 +289,8 @@ impl RealRedis {
         let port = listener.local_addr().expect("bound").port();
         drop(listener);
         let child = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .args([
-                "--bind",
-                "127.0.0.1",
-                "--dir",
-                &std::env::temp_dir().to_string_lossy(),
-            ])
+            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+            .args(["--bind", "127.0.0.1", "--dir", &std::env::temp_dir().to_string_lossy()])
             .args(args)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -325,9 +299,7 @@ impl RealRedis {
             skipped("redis-server");
             return None;
         };
-        eventually("redis-server starts", || {
-            TcpStream::connect(("127.0.0.1", port)).is_ok()
-        });
+        eventually("redis-server starts", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Some(Self { child, port })
     }
 }

@@ -63,23 +63,16 @@ fn strict_acknowledgements_survive_a_power_loss_under_load() {
             })
             .collect();
         let mut admin = server.client();
-        eventually("commits are acknowledged", || {
-            total.load(Ordering::Relaxed) > 100 * seed
-        });
+        eventually("commits are acknowledged", || total.load(Ordering::Relaxed) > 100 * seed);
         if seed % 2 == 0 {
             admin.call(&["BGSAVE"]);
             RealClock.sleep(Duration::from_millis(seed * 3));
         }
         let after = disk.crash(seed);
-        let acknowledged: Vec<u64> = clients
-            .into_iter()
-            .map(|client| client.join().expect("client"))
-            .collect();
+        let acknowledged: Vec<u64> =
+            clients.into_iter().map(|client| client.join().expect("client")).collect();
         let ended = server.end();
-        assert!(
-            matches!(ended, Err(ServerError::Flush(_))),
-            "seed {seed}: {ended:?}"
-        );
+        assert!(matches!(ended, Err(ServerError::Flush(_))), "seed {seed}: {ended:?}");
         let server = server_on(&after, Durability::Strict);
         let mut client = server.client();
         for (number, &acknowledged) in acknowledged.iter().enumerate() {
@@ -92,13 +85,7 @@ fn strict_acknowledgements_survive_a_power_loss_under_load() {
         }
         let sum: i64 = ["left", "right"]
             .iter()
-            .map(|key| {
-                client
-                    .call(&["GET", key])
-                    .text()
-                    .parse::<i64>()
-                    .expect("number")
-            })
+            .map(|key| client.call(&["GET", key]).text().parse::<i64>().expect("number"))
             .sum();
         assert_eq!(sum, 0, "seed {seed}: a transaction came back in part");
     }
@@ -111,12 +98,7 @@ fn a_failed_flush_ends_the_server_and_acknowledges_nothing() {
     let mut client = server.client();
     assert_eq!(client.call(&["SET", "before", "1"]), Value::ok());
     let fault = Fault::InputOutput;
-    disk.inject(FaultPlan {
-        calls: vec![Call::Sync],
-        nth: 1,
-        fault,
-        lasts: Lasts::Once,
-    });
+    disk.inject(FaultPlan { calls: vec![Call::Sync], nth: 1, fault, lasts: Lasts::Once });
     assert_eq!(client.call(&["SET", "after", "1"]), Value::Closed);
     let ended = server.end();
     assert!(matches!(ended, Err(ServerError::Flush(_))), "{ended:?}");
@@ -148,9 +130,7 @@ fn a_full_disk_refuses_writes_while_reads_go_on() {
     assert_eq!(client.call(&["GET", "k"]), Value::bulk("v"));
     assert_eq!(client.call(&["MGET", "k", "k"]).items().len(), 2);
     disk.set_capacity(None);
-    eventually("writes resume", || {
-        client.call(&["SET", "k", "w"]) == Value::ok()
-    });
+    eventually("writes resume", || client.call(&["SET", "k", "w"]) == Value::ok());
 }
 
 #[test]

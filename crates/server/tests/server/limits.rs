@@ -12,30 +12,18 @@ fn before_authentication_little_is_taken() {
     config.requirepass = Some("secret".to_owned());
     let server = TestServer::with(config);
     let mut c = server.client();
-    assert_eq!(
-        c.call(&["GET", "k"]).text(),
-        "NOAUTH Authentication required."
-    );
-    assert_eq!(
-        c.call(&["NOSUCH"]).text(),
-        "NOAUTH Authentication required."
-    );
+    assert_eq!(c.call(&["GET", "k"]).text(), "NOAUTH Authentication required.");
+    assert_eq!(c.call(&["NOSUCH"]).text(), "NOAUTH Authentication required.");
     assert_eq!(
         c.call(&["AUTH", "wrong"]).text(),
         "WRONGPASS invalid username-password pair or user is disabled."
     );
     c.send_raw(b"*11\r\n");
-    assert_eq!(
-        c.read().text(),
-        "ERR Protocol error: unauthenticated multibulk length"
-    );
+    assert_eq!(c.read().text(), "ERR Protocol error: unauthenticated multibulk length");
     assert!(c.is_closed());
     let mut c = server.client();
     c.send_raw(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n");
-    assert_eq!(
-        c.read().text(),
-        "ERR Protocol error: unauthenticated bulk length"
-    );
+    assert_eq!(c.read().text(), "ERR Protocol error: unauthenticated bulk length");
     let mut c = server.client();
     assert_eq!(c.call(&["AUTH", "secret"]), Value::ok());
     assert_eq!(c.call(&["SET", "k", &"x".repeat(20_000)]), Value::ok());
@@ -54,14 +42,8 @@ fn guessing_passwords_gets_slower() {
     let answers: Vec<String> = (0..10).map(|_| c.call(&["AUTH", "guess"]).text()).collect();
     assert!(answers[0].starts_with("WRONGPASS"));
     assert!(answers[9].starts_with("ERR too many failed"), "{answers:?}");
-    assert!(
-        c.call(&["AUTH", "secret"])
-            .text()
-            .starts_with("ERR too many failed")
-    );
-    eventually("the wait ends", || {
-        server.client().call(&["AUTH", "secret"]) == Value::ok()
-    });
+    assert!(c.call(&["AUTH", "secret"]).text().starts_with("ERR too many failed"));
+    eventually("the wait ends", || server.client().call(&["AUTH", "secret"]) == Value::ok());
 }
 
 #[test]
@@ -122,20 +104,15 @@ fn a_client_that_does_not_read_is_held_back_and_then_dropped() {
     let clients: u64 = field(&info, "mem_clients_normal");
     assert!(clients < 16 << 20, "{clients} bytes for clients");
     eventually("the slow reader is dropped", || {
-        field(
-            &other.call(&["INFO", "stats"]).text(),
-            "client_output_buffer_limit_disconnections",
-        ) > 0
+        field(&other.call(&["INFO", "stats"]).text(), "client_output_buffer_limit_disconnections")
+            > 0
     });
     assert_eq!(other.call(&["PING"]).text(), "PONG");
 }
 
 fn field(info: &str, name: &str) -> u64 {
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("{name}:")));
-    line.and_then(|v| v.trim().parse().ok())
-        .unwrap_or_else(|| panic!("no {name} in {info}"))
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.and_then(|v| v.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {info}"))
 }
 
 #[test]
@@ -168,9 +145,7 @@ fn too_many_clients_and_idle_clients_are_turned_away() {
     assert_eq!(refused.read().text(), "ERR max number of clients reached");
     assert!(refused.is_closed());
     assert!(clients[0].is_closed(), "an idle client is disconnected");
-    eventually("room is made", || {
-        server.client().call(&["PING"]).text() == "PONG"
-    });
+    eventually("room is made", || server.client().call(&["PING"]).text() == "PONG");
 }
 
 #[test]
@@ -180,10 +155,7 @@ fn clients_can_be_paused_killed_and_made_silent() {
     let id = b.call(&["CLIENT", "ID"]).int().to_string();
     b.call(&["CLIENT", "SETNAME", "victim"]);
     let list = a.call(&["CLIENT", "LIST"]).text();
-    assert!(
-        list.contains("name=victim") && list.lines().count() == 2,
-        "{list}"
-    );
+    assert!(list.contains("name=victim") && list.lines().count() == 2, "{list}");
     assert_eq!(a.call(&["CLIENT", "KILL", "ID", &id]), Value::Int(1));
     assert!(b.is_closed());
     let mut b = server.client();
@@ -231,11 +203,7 @@ fn large_values_and_keys_travel_whole() {
     assert_eq!(c.call(&["SET", &key, "v"]), Value::ok());
     assert_eq!(c.call(&["GET", &key]), Value::bulk("v"));
     let long = "k".repeat(65_537);
-    assert!(
-        c.call(&["SET", &long, "v"])
-            .text()
-            .starts_with("ERR a key of 65537 bytes")
-    );
+    assert!(c.call(&["SET", &long, "v"]).text().starts_with("ERR a key of 65537 bytes"));
     assert_eq!(c.call(&["PING"]).text(), "PONG");
 }
 
@@ -255,11 +223,7 @@ fn all_clients_together_have_a_limit() {
     config.client_memory_bytes = 4 << 20;
     let server = TestServer::with(config);
     let mut witness = server.client();
-    let unfinished = [
-        b"*2\r\n$3\r\nGET\r\n$9999999\r\n".to_vec(),
-        vec![b'x'; 600 << 10],
-    ]
-    .concat();
+    let unfinished = [b"*2\r\n$3\r\nGET\r\n$9999999\r\n".to_vec(), vec![b'x'; 600 << 10]].concat();
     let clients: Vec<Client> = (0..40)
         .map(|_| {
             let mut c = server.client();
@@ -275,9 +239,24 @@ fn all_clients_together_have_a_limit() {
     assert!(field(&info, "mem_clients_normal") < 12 << 20, "{info}");
     drop(clients);
     eventually("their memory is given back", || {
-        field(
-            &witness.call(&["INFO", "memory"]).text(),
-            "mem_clients_normal",
-        ) < 1 << 20
+        field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal") < 1 << 20
     });
+}
+
+#[test]
+fn a_client_that_reads_late_is_served_on() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let value = "x".repeat(3 << 20);
+    c.call(&["SET", "big", &value]);
+    for _ in 0..4 {
+        // Each request alone fills more than the socket takes, so that the next one finds
+        // the client held back with nothing left to execute.
+        c.send(&[b"GET", b"big"]);
+        RealClock.sleep(Duration::from_millis(30));
+    }
+    for _ in 0..4 {
+        assert!(matches!(c.read(), Value::Bulk(bytes) if bytes.len() == value.len()));
+    }
+    assert_eq!(c.call(&["PING"]).text(), "PONG");
 }

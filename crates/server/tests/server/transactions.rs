@@ -24,11 +24,7 @@ fn a_watched_key_that_changed_makes_exec_do_nothing() {
         a.call(&["MULTI"]);
         assert_eq!(a.call(&["SET", "result", "x"]).text(), "QUEUED");
         let reply = a.call(&["EXEC"]);
-        let expected = if fails {
-            Value::Null
-        } else {
-            Value::Array(vec![Value::ok()])
-        };
+        let expected = if fails { Value::Null } else { Value::Array(vec![Value::ok()]) };
         assert_eq!(reply, expected, "after {change:?}");
     }
     // A missing key that stays missing has not changed, whatever happened around it.
@@ -39,10 +35,7 @@ fn a_watched_key_that_changed_makes_exec_do_nothing() {
     }
     a.call(&["MULTI"]);
     a.call(&["PING"]);
-    assert_eq!(
-        a.call(&["EXEC"]),
-        Value::Array(vec![Value::Simple("PONG".to_owned())])
-    );
+    assert_eq!(a.call(&["EXEC"]), Value::Array(vec![Value::Simple("PONG".to_owned())]));
     a.call(&["WATCH", "absent"]);
     b.call(&["SET", "absent", "x"]);
     a.call(&["MULTI"]);
@@ -55,9 +48,7 @@ fn a_watched_key_that_expires_makes_exec_do_nothing() {
     let mut a = server.client();
     a.call(&["SET", "w", "1", "PX", "30"]);
     a.call(&["WATCH", "w"]);
-    crate::common::eventually("expiry", || {
-        server.client().call(&["GET", "w"]) == Value::Null
-    });
+    crate::common::eventually("expiry", || server.client().call(&["GET", "w"]) == Value::Null);
     a.call(&["MULTI"]);
     a.call(&["SET", "x", "1"]);
     assert_eq!(a.call(&["EXEC"]), Value::Null);
@@ -75,10 +66,7 @@ fn one_commands_error_leaves_the_others() {
     c.call(&["INCR", "a"]);
     let replies = c.call(&["EXEC"]);
     assert_eq!(replies.items()[0], Value::ok());
-    assert_eq!(
-        replies.items()[1].text(),
-        "ERR value is not an integer or out of range"
-    );
+    assert_eq!(replies.items()[1].text(), "ERR value is not an integer or out of range");
     assert_eq!(replies.items()[2], Value::Int(2));
 }
 
@@ -96,10 +84,7 @@ fn a_pipelined_transaction_sees_its_own_writes_across_databases() {
         &[b"GET", b"k"],
         &[b"EXEC"],
     ];
-    let bytes: Vec<u8> = commands
-        .iter()
-        .flat_map(|command| encode(command))
-        .collect();
+    let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
     c.send_raw(&bytes);
     let replies: Vec<Value> = (0..8).map(|_| c.read()).collect();
     let last = replies[7].items();
@@ -115,13 +100,9 @@ fn whole_keyspace_commands_inside_exec_see_what_came_before_them() {
     let mut c = server.client();
     c.call(&["SET", "old", "1"]);
     c.call(&["MULTI"]);
-    for words in [
-        &["FLUSHDB"][..],
-        &["SET", "new", "1"],
-        &["DBSIZE"],
-        &["KEYS", "*"],
-        &["INCR", "new"],
-    ] {
+    for words in
+        [&["FLUSHDB"][..], &["SET", "new", "1"], &["DBSIZE"], &["KEYS", "*"], &["INCR", "new"]]
+    {
         assert_eq!(c.call(words).text(), "QUEUED");
     }
     let replies = c.call(&["EXEC"]);

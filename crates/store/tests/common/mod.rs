@@ -87,12 +87,7 @@ pub(crate) fn store_with(
     seed: u64,
     policy: Arc<dyn CellPolicy>,
 ) -> Arc<Store> {
-    let config = StoreConfig {
-        max_memory_bytes,
-        workers,
-        hash_seed: seed,
-        epoch: 1 + seed % 2,
-    };
+    let config = StoreConfig { max_memory_bytes, workers, hash_seed: seed, epoch: 1 + seed % 2 };
     let store = Arc::new(Store::new(&config, policy).expect("address space"));
     for table in 0..2 {
         store.set_table(TableId(table), 1).expect("address space");
@@ -176,12 +171,7 @@ impl CheckingLog {
         state: &Arc<Mutex<LogState>>,
         closed: &Arc<AtomicU64>,
     ) -> Box<Self> {
-        Box::new(Self {
-            number,
-            gsn: 0,
-            state: state.clone(),
-            closed: closed.clone(),
-        })
+        Box::new(Self { number, gsn: 0, state: state.clone(), closed: closed.clone() })
     }
 }
 
@@ -217,10 +207,7 @@ pub(crate) fn replay(contents: &mut Contents, key: Key, change: Change<'_>) {
         Change::Put { tag, value } => {
             contents.insert(key, (tag, value.to_vec()));
         }
-        Change::Delete => assert!(
-            contents.remove(&key).is_some(),
-            "deleted what was not there"
-        ),
+        Change::Delete => assert!(contents.remove(&key).is_some(), "deleted what was not there"),
         Change::Patch(patches) => {
             let (_, value) = contents.get_mut(&key).expect("patched what is not there");
             for (offset, bytes) in patches {
@@ -267,8 +254,14 @@ impl CellPolicy for Gathered {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, _: usize, record: &RecordImage<'_>, _: &dyn Sink) {
+    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
         self.handed_out.fetch_add(1, Ordering::Relaxed);
+        sink.emit(worker, record);
+    }
+}
+
+impl Sink for Gathered {
+    fn emit(&self, _: usize, record: &RecordImage<'_>) {
         self.take(record);
     }
 }
@@ -304,10 +297,11 @@ pub(crate) fn walk(store: &Store, gathered: &Gathered) {
 /// A checkpoint from rest to rest; `at` is called right after each phase was entered.
 pub(crate) fn checkpoint(
     store: &Store,
-    gathered: &Gathered,
+    gathered: &Arc<Gathered>,
     mut at: impl FnMut(Phase),
 ) -> Contents {
     gathered.contents(store);
+    store.set_sink(Some(gathered.clone()));
     for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
         store.driver().advance(phase);
         at(phase);
@@ -317,6 +311,7 @@ pub(crate) fn checkpoint(
         store.driver().advance(phase);
         at(phase);
     }
+    store.set_sink(None);
     gathered.contents(store)
 }
 

@@ -58,11 +58,7 @@ impl Attempt {
     }
 
     fn mode(step: Step) -> Mode {
-        if step == Step::Read {
-            Mode::Read
-        } else {
-            Mode::Write
-        }
+        if step == Step::Read { Mode::Read } else { Mode::Write }
     }
 
     fn step(&mut self, tx: &mut Tx<'_>, slot: Slot, at: usize) -> Result<(), TxError> {
@@ -70,12 +66,7 @@ impl Attempt {
         let value = tx.value(slot).map(|value| (value.tag(), value.to_vec()));
         let len = value.as_ref().map(|value| value.1.len());
         let locked = self.steps.len() > 1 || step != Step::Read;
-        self.reads.push(Read {
-            key,
-            stamp: tx.stamp(slot),
-            value,
-            locked,
-        });
+        self.reads.push(Read { key, stamp: tx.stamp(slot), value, locked });
         let number = self.id.to_le_bytes();
         match (step, len) {
             (Step::Append, Some(len)) if len < 4_000 => tx.patch_slot(slot, len, &number)?,
@@ -114,12 +105,7 @@ impl Attempt {
 
     /// What its caller saw. One that gave up has read a consistent state all the same.
     pub(crate) fn observed(self, began: u64, ended: u64) -> Observed {
-        Observed {
-            began,
-            ended,
-            stamp: self.ended.flatten(),
-            reads: self.reads,
-        }
+        Observed { began, ended, stamp: self.ended.flatten(), reads: self.reads }
     }
 
     fn end(&self) -> Result<(), TxError> {

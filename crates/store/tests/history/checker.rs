@@ -140,18 +140,10 @@ impl History {
                     "two versions of one key at one gsn"
                 );
                 let value = applied(last.and_then(|last| last.value.clone()), change);
-                list.push(Version {
-                    stamp: commit.stamp,
-                    epoch: commit.epoch,
-                    value,
-                });
+                list.push(Version { stamp: commit.stamp, epoch: commit.epoch, value });
             }
         }
-        Self {
-            versions,
-            observed,
-            commits: count,
-        }
+        Self { versions, observed, commits: count }
     }
 
     /// What the commits of the epochs before `epoch` leave.
@@ -162,8 +154,7 @@ impl History {
             last.value.clone()
         };
         let keys = self.versions.iter();
-        keys.filter_map(|(key, list)| Some((key.clone(), last(list)?)))
-            .collect()
+        keys.filter_map(|(key, list)| Some((key.clone(), last(list)?))).collect()
     }
 
     /// Number of commits and of observed transactions.
@@ -204,12 +195,8 @@ impl History {
         for turn in 1..turns {
             edges[turn - 1].push(turn as u32);
         }
-        let by_stamp: HashMap<Stamp, usize> = self
-            .observed
-            .iter()
-            .enumerate()
-            .filter_map(|(at, t)| Some((t.stamp?, at)))
-            .collect();
+        let by_stamp: HashMap<Stamp, usize> =
+            self.observed.iter().enumerate().filter_map(|(at, t)| Some((t.stamp?, at))).collect();
         assert_eq!(by_stamp.len(), self.commits, "a commit that nobody made");
         let node = |transaction: usize| (turns + transaction) as u32;
         for (at, transaction) in self.observed.iter().enumerate() {
@@ -352,10 +339,7 @@ fn the_checker_sees_a_write_skew_a_stale_read_and_a_lost_update() {
     ];
     assert!(!fails(two.clone(), serial));
     // The first ended before the second began, and the second does not see it.
-    let stale = vec![
-        ran(0, 1, Some(a), vec![]),
-        ran(2, 3, Some(b), vec![read("x", start, None)]),
-    ];
+    let stale = vec![ran(0, 1, Some(a), vec![]), ran(2, 3, Some(b), vec![read("x", start, None)])];
     assert!(fails(two, stale));
     let lost = vec![write(1, 0, "x", 1), write(2, 1, "x", 2)];
     let both = vec![

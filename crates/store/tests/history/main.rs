@@ -68,11 +68,7 @@ impl Run {
     fn observe(&self, began: u64, attempts: impl IntoIterator<Item = Attempt>) {
         let ended = self.clock.fetch_add(1, SeqCst) + 1;
         let mut observed = self.observed.lock();
-        observed.extend(
-            attempts
-                .into_iter()
-                .map(|attempt| attempt.observed(began, ended)),
-        );
+        observed.extend(attempts.into_iter().map(|attempt| attempt.observed(began, ended)));
     }
 
     fn work(&self, number: usize, seed: u64, transactions: u64) {
@@ -123,12 +119,7 @@ impl Run {
                 value: Some((seen.tag, value)),
                 locked: false,
             };
-            self.observed.lock().push(Observed {
-                began,
-                ended,
-                stamp: None,
-                reads: vec![read],
-            });
+            self.observed.lock().push(Observed { began, ended, stamp: None, reads: vec![read] });
         }
     }
 }
@@ -179,9 +170,6 @@ fn histories_are_strictly_serializable_and_checkpoints_are_exact() {
         let end = history.before_epoch(u64::MAX);
         assert_same(&common::contents_of(&mut worker), &end, "the end");
         let (commits, seen) = history.len();
-        assert!(
-            commits > 200 && seen > commits,
-            "{commits} commits, {seen} seen"
-        );
+        assert!(commits > 200 && seen > commits, "{commits} commits, {seen} seen");
     });
 }

@@ -16,38 +16,18 @@ pub(crate) fn manifest() -> Manifest {
         created_ms: 1_790_000_000_000,
         next_epoch: 10,
         tables: vec![
-            TableEntry {
-                id: 0,
-                name: "default".into(),
-                generation: 4,
-            },
-            TableEntry {
-                id: 7,
-                name: "accounts \"é\"".into(),
-                generation: 0,
-            },
+            TableEntry { id: 0, name: "default".into(), generation: 4 },
+            TableEntry { id: 7, name: "accounts \"é\"".into(), generation: 0 },
         ],
-        checkpoints: vec![
-            checkpoint(5, None),
-            checkpoint(7, Some(5)),
-            checkpoint(9, Some(7)),
-        ],
+        checkpoints: vec![checkpoint(5, None), checkpoint(7, Some(5)), checkpoint(9, Some(7))],
         incarnations: vec![
             IncarnationEntry {
                 number: 1,
                 gsn_floor: 0,
                 cut: Some(positions(&[(0, 900), (1, 880)])),
             },
-            IncarnationEntry {
-                number: 2,
-                gsn_floor: 1000,
-                cut: Some(vec![]),
-            },
-            IncarnationEntry {
-                number: 3,
-                gsn_floor: 5000,
-                cut: None,
-            },
+            IncarnationEntry { number: 2, gsn_floor: 1000, cut: Some(vec![]) },
+            IncarnationEntry { number: 3, gsn_floor: 5000, cut: None },
         ],
         clean_shutdown: None,
     }
@@ -66,11 +46,7 @@ pub(crate) fn checkpoint(epoch: u64, base: Option<u64>) -> CheckpointEntry {
     };
     CheckpointEntry {
         epoch,
-        kind: if base.is_some() {
-            CheckpointKind::Partial
-        } else {
-            CheckpointKind::Full
-        },
+        kind: if base.is_some() { CheckpointKind::Partial } else { CheckpointKind::Full },
         base,
         scheme: "calc".into(),
         codec: Codec::Lz4,
@@ -78,14 +54,8 @@ pub(crate) fn checkpoint(epoch: u64, base: Option<u64>) -> CheckpointEntry {
         records: 100,
         value_bytes: 12_345,
         parts: vec![part(0), part(1)],
-        generations: vec![TableGeneration {
-            table: 0,
-            generation: 4,
-        }],
-        positions: vec![LogPositions {
-            incarnation: 3,
-            logs: positions(&[(0, 6000), (1, 5990)]),
-        }],
+        generations: vec![TableGeneration { table: 0, generation: 4 }],
+        positions: vec![LogPositions { incarnation: 3, logs: positions(&[(0, 6000), (1, 5990)]) }],
         gsn_floor: 6000,
         started_ms: 1_790_000_100_000,
         finished_ms: 1_790_000_101_000,

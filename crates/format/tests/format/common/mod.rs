@@ -18,24 +18,9 @@ pub(crate) const STORE: StoreId = StoreId(*b"\x00\x11stillpoint\xfe\xff!\n");
 /// A write that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Put {
-        table: u16,
-        generation: u32,
-        key: Vec<u8>,
-        tag: u8,
-        value: Vec<u8>,
-    },
-    Delete {
-        table: u16,
-        generation: u32,
-        key: Vec<u8>,
-    },
-    Patch {
-        table: u16,
-        generation: u32,
-        key: Vec<u8>,
-        ranges: Vec<(u32, Vec<u8>)>,
-    },
+    Put { table: u16, generation: u32, key: Vec<u8>, tag: u8, value: Vec<u8> },
+    Delete { table: u16, generation: u32, key: Vec<u8> },
+    Patch { table: u16, generation: u32, key: Vec<u8>, ranges: Vec<(u32, Vec<u8>)> },
 }
 
 /// The header of the sample segment.
@@ -58,30 +43,14 @@ pub(crate) fn encode_ops(body: &mut Vec<u8>, ops: &[Op]) {
     let mut writes = WritesEncoder::new(body);
     for op in ops {
         match op {
-            Op::Put {
-                table,
-                generation,
-                key,
-                tag,
-                value,
-            } => writes.put(*table, *generation, key, *tag, value),
-            Op::Delete {
-                table,
-                generation,
-                key,
-            } => writes.delete(*table, *generation, key),
-            Op::Patch {
-                table,
-                generation,
-                key,
-                ranges,
-            } => {
+            Op::Put { table, generation, key, tag, value } => {
+                writes.put(*table, *generation, key, *tag, value)
+            }
+            Op::Delete { table, generation, key } => writes.delete(*table, *generation, key),
+            Op::Patch { table, generation, key, ranges } => {
                 let ranges: Vec<_> = ranges
                     .iter()
-                    .map(|(offset, bytes)| PatchRange {
-                        offset: *offset,
-                        bytes,
-                    })
+                    .map(|(offset, bytes)| PatchRange { offset: *offset, bytes })
                     .collect();
                 writes.patch(*table, *generation, key, &ranges)
             }
@@ -101,18 +70,12 @@ pub(crate) fn batch(
 ) -> Vec<u8> {
     let mut builder = BatchBuilder::with_capacity(4096);
     for (n, (gsn, epoch, deps, ops)) in records.iter().enumerate() {
-        let head = RecordHead {
-            gsn: *gsn,
-            epoch: *epoch,
-            deps,
-        };
+        let head = RecordHead { gsn: *gsn, epoch: *epoch, deps };
         // Both ways to append must give the same bytes.
         if n % 2 == 0 {
             let mut body = Vec::new();
             encode_ops(&mut body, ops);
-            builder
-                .append(head, RecordKind::Writes, &body)
-                .expect("legal record");
+            builder.append(head, RecordKind::Writes, &body).expect("legal record");
         } else {
             builder
                 .append_with(head, RecordKind::Writes, |body| {
@@ -122,15 +85,7 @@ pub(crate) fn batch(
                 .expect("legal record");
         }
     }
-    builder
-        .seal(&BatchPlace {
-            segment,
-            offset,
-            number,
-            flushed_below,
-            align,
-        })
-        .to_vec()
+    builder.seal(&BatchPlace { segment, offset, number, flushed_below, align }).to_vec()
 }
 
 /// The writes of a record, owned.
@@ -141,25 +96,15 @@ pub(crate) fn writes_of(record: &Record<'_>) -> Vec<Op> {
             let write = write.expect("valid write");
             let (table, generation, key) = (write.table, write.generation, write.key.to_vec());
             match write.op {
-                WriteOp::Put { tag, value } => Op::Put {
-                    table,
-                    generation,
-                    key,
-                    tag,
-                    value: value.to_vec(),
-                },
-                WriteOp::Delete => Op::Delete {
-                    table,
-                    generation,
-                    key,
-                },
+                WriteOp::Put { tag, value } => {
+                    Op::Put { table, generation, key, tag, value: value.to_vec() }
+                }
+                WriteOp::Delete => Op::Delete { table, generation, key },
                 WriteOp::Patch(ranges) => Op::Patch {
                     table,
                     generation,
                     key,
-                    ranges: ranges
-                        .map(|range| (range.offset, range.bytes.to_vec()))
-                        .collect(),
+                    ranges: ranges.map(|range| (range.offset, range.bytes.to_vec())).collect(),
                 },
             }
         })
@@ -174,36 +119,11 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
     ];
     let value = prop::collection::vec(any::<u8>(), 0..200);
     let range = (0u32..100_000, prop::collection::vec(any::<u8>(), 0..20));
-    let op = (
-        0u16..3,
-        0u32..2,
-        key,
-        any::<u8>(),
-        value,
-        prop::collection::vec(range, 0..4),
-        0..3,
-    )
-        .prop_map(
-            |(table, generation, key, tag, value, ranges, op)| match op {
-                0 => Op::Put {
-                    table,
-                    generation,
-                    key,
-                    tag,
-                    value,
-                },
-                1 => Op::Delete {
-                    table,
-                    generation,
-                    key,
-                },
-                _ => Op::Patch {
-                    table,
-                    generation,
-                    key,
-                    ranges,
-                },
-            },
-        );
+    let op = (0u16..3, 0u32..2, key, any::<u8>(), value, prop::collection::vec(range, 0..4), 0..3)
+        .prop_map(|(table, generation, key, tag, value, ranges, op)| match op {
+            0 => Op::Put { table, generation, key, tag, value },
+            1 => Op::Delete { table, generation, key },
+            _ => Op::Patch { table, generation, key, ranges },
+        });
     prop::collection::vec(op, 0..12)
 }

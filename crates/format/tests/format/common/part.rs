@@ -39,11 +39,7 @@ pub(crate) fn part_file(header: &PartHeader, target: usize, rows: &[(u32, Row)])
         if block.partition() != *partition {
             writer.flush(&mut block, *partition);
         }
-        let key = KeyRef {
-            table: *table,
-            generation: *generation,
-            key,
-        };
+        let key = KeyRef { table: *table, generation: *generation, key };
         let push = |block: &mut BlockBuilder| match value {
             Some((tag, value)) => block.push_value(key, *tag, value),
             None => block.push_tombstone(key),
@@ -54,9 +50,7 @@ pub(crate) fn part_file(header: &PartHeader, target: usize, rows: &[(u32, Row)])
                 for (fragment, len) in fragments(value.len() as u32) {
                     writer.flush(&mut block, *partition);
                     let bytes = &value[at..at + len];
-                    block
-                        .push_fragment(key, *tag, fragment, bytes)
-                        .expect("empty block");
+                    block.push_fragment(key, *tag, fragment, bytes).expect("empty block");
                     at += len;
                 }
                 assert_eq!(at, value.len());
@@ -88,12 +82,9 @@ impl PartWriter {
     fn flush(&mut self, block: &mut BlockBuilder, next_partition: u32) {
         if !block.is_empty() {
             let at = self.file.len();
-            block
-                .seal(&mut self.compressor, &mut self.file)
-                .expect("compressible");
+            block.seal(&mut self.compressor, &mut self.file).expect("compressible");
             let identity = self.header.identity();
-            self.index
-                .push(stamp_block(&mut self.file[at..], identity, at as u64));
+            self.index.push(stamp_block(&mut self.file[at..], identity, at as u64));
         }
         block.reset(next_partition);
     }
@@ -106,37 +97,19 @@ pub(crate) fn read_part(file: &[u8]) -> Result<Vec<(u32, Row)>, stillpoint_forma
     let mut reader = stillpoint_format::part::BlockReader::new(header.identity());
     let mut rows = Vec::new();
     let mut joiner = FragmentJoiner::default();
-    let fail = |offset, cause| stillpoint_format::DecodeError {
-        what: "value",
-        offset,
-        cause,
-    };
+    let fail = |offset, cause| stillpoint_format::DecodeError { what: "value", offset, cause };
     for entry in index.blocks() {
         let block = reader.open_indexed(entry, &file[entry.offset as usize..])?;
         assert_eq!(block.partition(), entry.partition);
         assert_eq!(block.stored_bytes(), entry.bytes as usize);
         for record in block.entries() {
             let record = record?;
-            let joined = joiner
-                .push(&record)
-                .map_err(|cause| fail(entry.offset, cause))?;
+            let joined = joiner.push(&record).map_err(|cause| fail(entry.offset, cause))?;
             if let Some(joined) = joined {
                 let value = Some((joined.tag, joined.value.to_vec()));
-                rows.push((
-                    entry.partition,
-                    row(
-                        &Entry {
-                            key: joined.key,
-                            ..record
-                        },
-                        value,
-                    ),
-                ));
+                rows.push((entry.partition, row(&Entry { key: joined.key, ..record }, value)));
             } else if let Content::Value(value) = record.content {
-                rows.push((
-                    entry.partition,
-                    row(&record, Some((record.tag, value.to_vec()))),
-                ));
+                rows.push((entry.partition, row(&record, Some((record.tag, value.to_vec())))));
             } else if record.content == Content::Tombstone {
                 rows.push((entry.partition, row(&record, None)));
             }
@@ -147,10 +120,5 @@ pub(crate) fn read_part(file: &[u8]) -> Result<Vec<(u32, Row)>, stillpoint_forma
 }
 
 fn row(entry: &Entry<'_>, value: Option<(u8, Vec<u8>)>) -> Row {
-    (
-        entry.key.table,
-        entry.key.generation,
-        entry.key.key.to_vec(),
-        value,
-    )
+    (entry.key.table, entry.key.generation, entry.key.key.to_vec(), value)
 }

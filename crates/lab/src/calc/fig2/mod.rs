@@ -34,13 +34,7 @@ pub const TITLE: &str = "Full checkpoints: throughput over time and transactions
 pub const PAPER: &str = "Ren et al., SIGMOD 2016 (CALC), §5.1.1, Figure 2";
 
 /// The rows, the baseline first.
-pub const ROWS: [Row; 5] = [
-    BASELINE,
-    CALC_PACED,
-    CALC_UNPACED,
-    NAIVE_PACED,
-    NAIVE_UNPACED,
-];
+pub const ROWS: [Row; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
 
 /// How much is done.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,18 +107,12 @@ impl Plan {
 
     /// The context's mode, with its number of runs and the length of its time line.
     pub fn of(context: &Context) -> Plan {
-        let mut plan = if context.quick {
-            Plan::quick()
-        } else {
-            Plan::full()
-        };
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
         plan.runs = context.runs.unwrap_or(plan.runs).max(1);
         if let Some(seconds) = context.seconds {
             let share = seconds / plan.timeline_s;
             plan.timeline_s = seconds;
-            plan.timeline_checkpoints_s
-                .iter_mut()
-                .for_each(|at| *at *= share);
+            plan.timeline_checkpoints_s.iter_mut().for_each(|at| *at *= share);
         }
         plan
     }
@@ -204,45 +192,23 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
     }
     let rest = rest_pairs(bench, plan, &beds[0], &beds[2])?;
     let base = plan.drive(plan.round_s);
-    let base = Drive {
-        checkpoints_at_s: vec![plan.checkpoint_at_s],
-        ..base
-    };
+    let base = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..base };
     let saturated = rounds(bench, plan, &beds, "saturated", &base)?;
-    let long = Drive {
-        long: Some(plan.long),
-        ..base.clone()
-    };
+    let long = Drive { long: Some(plan.long), ..base.clone() };
     let with_long = rounds(bench, plan, &beds, "with long transactions", &long)?;
     let capacity = median(&saturated[0].iter().map(Outcome::rate).collect::<Vec<_>>());
-    let half = Drive {
-        rate_per_s: Some(capacity * plan.load_share),
-        ..base
-    };
+    let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
     let half = rounds(bench, plan, &beds[..3], "at part of the load", &half)?;
     let line = plan.drive(plan.timeline_s);
-    let line = Drive {
-        checkpoints_at_s: plan.timeline_checkpoints_s.clone(),
-        ..line
-    };
+    let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
     let timeline = once(bench, &beds, "time line", &line)?;
-    let line = Drive {
-        long: Some(plan.long),
-        ..line
-    };
+    let line = Drive { long: Some(plan.long), ..line };
     let timeline_long = once(bench, &beds, "time line with long transactions", &line)?;
     for bed in beds {
         bed.clear()?;
     }
-    let found = Findings {
-        instructions,
-        rest,
-        saturated,
-        with_long,
-        half,
-        timeline,
-        timeline_long,
-    };
+    let found =
+        Findings { instructions, rest, saturated, with_long, half, timeline, timeline_long };
     report::add(plan, &found, &mut result);
     sys::remove_dir_all(&bench.context.work)?;
     Ok(result)
@@ -257,42 +223,22 @@ fn rest_pairs(
 ) -> LabResult<Vec<f64>> {
     let mut ratios = Vec::new();
     for pair in 0..plan.rest_pairs {
-        let drive = Drive {
-            warm_up_s: plan.rest_s / 10.0,
-            seed: pair as u64,
-            ..plan.drive(plan.rest_s)
-        };
-        let (first, second) = if pair % 2 == 0 {
-            (baseline, calc)
-        } else {
-            (calc, baseline)
-        };
+        let drive =
+            Drive { warm_up_s: plan.rest_s / 10.0, seed: pair as u64, ..plan.drive(plan.rest_s) };
+        let (first, second) = if pair % 2 == 0 { (baseline, calc) } else { (calc, baseline) };
         let first = drive::run(&*first.engine, &drive)?.rate();
         let second = drive::run(&*second.engine, &drive)?.rate();
-        ratios.push(if pair % 2 == 0 {
-            second / first
-        } else {
-            first / second
-        });
+        ratios.push(if pair % 2 == 0 { second / first } else { first / second });
     }
     let ratio = median(&ratios);
-    bench.context.note(format!(
-        "at rest: calc does {ratio:.4} of none, {} pairs",
-        ratios.len()
-    ));
+    bench.context.note(format!("at rest: calc does {ratio:.4} of none, {} pairs", ratios.len()));
     Ok(ratios)
 }
 
 fn without_checkpoints(row: Row, drive: &Drive) -> Drive {
-    let checkpoints_at_s = if row == BASELINE {
-        Vec::new()
-    } else {
-        drive.checkpoints_at_s.clone()
-    };
-    Drive {
-        checkpoints_at_s,
-        ..drive.clone()
-    }
+    let checkpoints_at_s =
+        if row == BASELINE { Vec::new() } else { drive.checkpoints_at_s.clone() };
+    Drive { checkpoints_at_s, ..drive.clone() }
 }
 
 fn rounds(
@@ -305,10 +251,7 @@ fn rounds(
     let mut rounds: Rounds = beds.iter().map(|_| Vec::new()).collect();
     for run in 0..plan.runs {
         for (bed, outcomes) in beds.iter().zip(&mut rounds) {
-            let drive = Drive {
-                seed: run as u64 + 1,
-                ..without_checkpoints(bed.row, drive)
-            };
+            let drive = Drive { seed: run as u64 + 1, ..without_checkpoints(bed.row, drive) };
             outcomes.push(one(bench, bed, what, &drive)?);
         }
     }
@@ -316,18 +259,13 @@ fn rounds(
 }
 
 fn once(bench: &Bench<'_>, beds: &[Bed<'_>], what: &str, drive: &Drive) -> LabResult<Vec<Outcome>> {
-    beds.iter()
-        .map(|bed| one(bench, bed, what, &without_checkpoints(bed.row, drive)))
-        .collect()
+    beds.iter().map(|bed| one(bench, bed, what, &without_checkpoints(bed.row, drive))).collect()
 }
 
 fn one(bench: &Bench<'_>, bed: &Bed<'_>, what: &str, drive: &Drive) -> LabResult<Outcome> {
     let outcome = drive::run(&*bed.engine, drive)?;
-    let captures: Vec<String> = outcome
-        .captures
-        .iter()
-        .map(|c| format!("{:.2} s", c.seconds()))
-        .collect();
+    let captures: Vec<String> =
+        outcome.captures.iter().map(|c| format!("{:.2} s", c.seconds())).collect();
     bench.context.note(format!(
         "{what}: {} {:.0} txn/s, {} long ones, checkpoints [{}]",
         bed.row.name,

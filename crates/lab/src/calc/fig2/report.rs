@@ -15,11 +15,7 @@ const SOURCE: &str = "CALC paper, §5.1.1";
 
 /// A measure of each run beside the baseline's run of the same round.
 fn beside(rounds: &Rounds, row: usize, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
-    rounds[0]
-        .iter()
-        .zip(&rounds[row])
-        .map(|(baseline, run)| measure(baseline, run))
-        .collect()
+    rounds[0].iter().zip(&rounds[row]).map(|(baseline, run)| measure(baseline, run)).collect()
 }
 
 pub(super) fn add(plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
@@ -29,16 +25,9 @@ pub(super) fn add(plan: &Plan, found: &Findings, result: &mut ExperimentResult) 
     beside_naive(found, result);
     timeline(found, result);
     lost_bars(plan, found, result);
-    result
-        .tables
-        .push(table("Saturated", plan, &found.saturated));
-    result
-        .tables
-        .push(table("With long transactions", plan, &found.with_long));
-    let half = format!(
-        "At {:.0} % of the baseline's throughput",
-        plan.load_share * 100.0
-    );
+    result.tables.push(table("Saturated", plan, &found.saturated));
+    result.tables.push(table("With long transactions", plan, &found.with_long));
+    let half = format!("At {:.0} % of the baseline's throughput", plan.load_share * 100.0);
     result.tables.push(table(&half, plan, &found.half));
 }
 
@@ -58,13 +47,9 @@ fn at_rest(found: &Findings, result: &mut ExperimentResult) {
     }
     result.claims.push(claim);
     result.claims.push(
-        Claim::new(
-            "calc at rest: throughput beside none",
-            SOURCE,
-            Bound::AtLeast(0.98),
-        )
-        .paper("no degradation of the baseline")
-        .measured_runs(&found.rest),
+        Claim::new("calc at rest: throughput beside none", SOURCE, Bound::AtLeast(0.98))
+            .paper("no degradation of the baseline")
+            .measured_runs(&found.rest),
     );
 }
 
@@ -106,9 +91,7 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
         let with = beside(&found.with_long, row, measure);
         // Worse by so many points; better is no harm.
         let median_without = median(&without);
-        with.iter()
-            .map(|w| (w - median_without) * to_points)
-            .collect()
+        with.iter().map(|w| (w - median_without) * to_points).collect()
     };
     for (row, name) in [(1, "calc, paced"), (2, "calc, unpaced")] {
         result.claims.extend([
@@ -135,11 +118,7 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
 fn beside_naive(found: &Findings, result: &mut ExperimentResult) {
     let lost = |row| beside(&found.saturated, row, lost_transactions);
     for (calc, naive, mode) in [(1, 3, "paced"), (2, 4, "unpaced")] {
-        let ratios: Vec<f64> = lost(calc)
-            .iter()
-            .zip(lost(naive))
-            .map(|(c, n)| c / n)
-            .collect();
+        let ratios: Vec<f64> = lost(calc).iter().zip(lost(naive)).map(|(c, n)| c / n).collect();
         result.claims.push(
             Claim::new(
                 format!("transactions that calc loses beside naive, {mode}"),
@@ -156,11 +135,7 @@ fn beside_naive(found: &Findings, result: &mut ExperimentResult) {
 fn timeline(found: &Findings, result: &mut ExperimentResult) {
     let parts = [
         ("Throughput over time", "", &found.timeline),
-        (
-            "Throughput over time with long transactions",
-            ", long",
-            &found.timeline_long,
-        ),
+        ("Throughput over time with long transactions", ", long", &found.timeline_long),
     ];
     for (title, suffix, outcomes) in parts {
         let mut figure = Figure {
@@ -173,24 +148,17 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
         for (row, outcome) in ROWS.iter().zip(outcomes) {
             let name = format!("{}{suffix}", row.name);
             if *row == ROWS[1] {
-                figure
-                    .spans
-                    .extend(outcome.captures.iter().enumerate().map(|(n, c)| Span {
-                        label: format!("checkpoint {}", n + 1),
-                        from: c.from_s,
-                        to: c.to_s,
-                        series: Some(name.clone()),
-                    }));
+                figure.spans.extend(outcome.captures.iter().enumerate().map(|(n, c)| Span {
+                    label: format!("checkpoint {}", n + 1),
+                    from: c.from_s,
+                    to: c.to_s,
+                    series: Some(name.clone()),
+                }));
             }
             figure.series.push(name.clone());
             let points = outcome.windows.points();
             let (x_unit, y_unit) = ("s".into(), "transactions/s".into());
-            result.series.push(Series {
-                name,
-                x_unit,
-                y_unit,
-                points,
-            });
+            result.series.push(Series { name, x_unit, y_unit, points });
         }
         result.figures.push(figure);
     }
@@ -199,18 +167,11 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
 /// Figure 2(c) of the paper.
 fn lost_bars(plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
     let mut bars = Vec::new();
-    for (group, rounds) in [
-        ("short only", &found.saturated),
-        ("with long", &found.with_long),
-    ] {
+    for (group, rounds) in [("short only", &found.saturated), ("with long", &found.with_long)] {
         // The baseline loses nothing by definition; it keeps the colours of the rows.
         for (index, row) in ROWS.iter().enumerate() {
             if let Some(value) = Spread::of(&beside(rounds, index, lost_transactions)) {
-                bars.push(Bar {
-                    group: group.into(),
-                    name: row.name.into(),
-                    value,
-                });
+                bars.push(Bar { group: group.into(), name: row.name.into(), value });
             }
         }
     }
@@ -266,9 +227,5 @@ fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
         cells.push(long.to_string());
         cells
     });
-    Table {
-        title: title.into(),
-        columns: columns.map(String::from).to_vec(),
-        rows: rows.collect(),
-    }
+    Table { title: title.into(), columns: columns.map(String::from).to_vec(), rows: rows.collect() }
 }

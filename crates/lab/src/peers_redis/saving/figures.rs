@@ -47,24 +47,9 @@ pub(super) fn add(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut 
         ..Figure::default()
     };
     result.figures.extend([
-        over_time(
-            "Slow requests while saving",
-            "p99.9 per 100 ms, ms",
-            Scale::Log,
-            groups.slow,
-        ),
-        over_time(
-            "Throughput while saving",
-            "requests/s",
-            Scale::Linear,
-            groups.rate,
-        ),
-        over_time(
-            "Memory beyond rest",
-            "% of the memory at rest",
-            Scale::Linear,
-            groups.memory,
-        ),
+        over_time("Slow requests while saving", "p99.9 per 100 ms, ms", Scale::Log, groups.slow),
+        over_time("Throughput while saving", "requests/s", Scale::Linear, groups.rate),
+        over_time("Memory beyond rest", "% of the memory at rest", Scale::Linear, groups.memory),
         Figure {
             title: "How many requests took longer".into(),
             caption: caption.clone(),
@@ -83,25 +68,12 @@ fn collect(peer: &str, save: &Save, groups: &mut Groups, series: &mut Vec<Series
         let name = format!("{peer}: {what}");
         group.series.push(name.clone());
         let [x_unit, y_unit] = units.map(String::from);
-        series.push(Series {
-            name: name.clone(),
-            x_unit,
-            y_unit,
-            points,
-        });
+        series.push(Series { name: name.clone(), x_unit, y_unit, points });
         let label = format!("{peer} saves");
-        group.spans.push(Span {
-            label,
-            from: 0.0,
-            to: save.seconds(),
-            series: Some(name),
-        });
+        group.spans.push(Span { label, from: 0.0, to: save.seconds(), series: Some(name) });
     };
     let shifted = |points: Vec<[f64; 2]>| -> Vec<[f64; 2]> {
-        points
-            .into_iter()
-            .map(|[x, y]| [x - save.from_s, y])
-            .collect()
+        points.into_iter().map(|[x, y]| [x - save.from_s, y]).collect()
     };
     let slow = shifted(save.report.latencies.points_ms(0.999));
     add(&mut groups.slow, "p99.9", ["s", "ms"], slow);
@@ -110,20 +82,10 @@ fn collect(peer: &str, save: &Save, groups: &mut Groups, series: &mut Vec<Series
     let rest = save.rest_bytes();
     let beyond = |total: u64| (total as f64 / rest - 1.0) * 100.0;
     let samples = save.memory.iter().filter(|s| save.since(s) >= 0.0);
-    let held = samples
-        .map(|s| [save.since(s) - save.from_s, beyond(s.total_bytes())])
-        .collect();
+    let held = samples.map(|s| [save.since(s) - save.from_s, beyond(s.total_bytes())]).collect();
     add(&mut groups.memory, "memory", ["s", "%"], held);
-    let tail = [
-        ("at rest", save.at_rest()),
-        ("while saving", save.while_saving()),
-    ];
+    let tail = [("at rest", save.at_rest()), ("while saving", save.while_saving())];
     for (what, latencies) in tail {
-        add(
-            &mut groups.tail,
-            what,
-            ["ms", "share"],
-            latencies.tail_points(),
-        );
+        add(&mut groups.tail, what, ["ms", "share"], latencies.tail_points());
     }
 }

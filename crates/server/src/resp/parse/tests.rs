@@ -41,11 +41,7 @@ fn error_of(stream: &[u8]) -> String {
 fn words(requests: &[Vec<Vec<u8>>]) -> Vec<Vec<String>> {
     requests
         .iter()
-        .map(|r| {
-            r.iter()
-                .map(|a| String::from_utf8_lossy(a).into_owned())
-                .collect()
-        })
+        .map(|r| r.iter().map(|a| String::from_utf8_lossy(a).into_owned()).collect())
         .collect()
 }
 
@@ -69,59 +65,26 @@ fn multibulk_and_inline_requests_mix() {
 
 #[test]
 fn errors_are_worded_as_redis_words_them() {
-    assert_eq!(
-        error_of(b"*x\r\n"),
-        "Protocol error: invalid multibulk length"
-    );
-    assert_eq!(
-        error_of(b"*1048577\r\n"),
-        "Protocol error: invalid multibulk length"
-    );
-    assert_eq!(
-        error_of(b"*1\r\nGET\r\n"),
-        "Protocol error: expected '$', got 'G'"
-    );
-    assert_eq!(
-        error_of(b"*1\r\n$-1\r\n"),
-        "Protocol error: invalid bulk length"
-    );
-    assert_eq!(
-        error_of(b"*1\r\n$536870913\r\n"),
-        "Protocol error: invalid bulk length"
-    );
-    assert_eq!(
-        error_of(b"a \"b\r\n"),
-        "Protocol error: unbalanced quotes in request"
-    );
-    assert_eq!(
-        error_of(b"a \"b\"c\r\n"),
-        "Protocol error: unbalanced quotes in request"
-    );
-    assert_eq!(
-        error_of(&[b'a'; 64 << 10]),
-        "Protocol error: too big inline request"
-    );
+    assert_eq!(error_of(b"*x\r\n"), "Protocol error: invalid multibulk length");
+    assert_eq!(error_of(b"*1048577\r\n"), "Protocol error: invalid multibulk length");
+    assert_eq!(error_of(b"*1\r\nGET\r\n"), "Protocol error: expected '$', got 'G'");
+    assert_eq!(error_of(b"*1\r\n$-1\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(error_of(b"*1\r\n$536870913\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(error_of(b"a \"b\r\n"), "Protocol error: unbalanced quotes in request");
+    assert_eq!(error_of(b"a \"b\"c\r\n"), "Protocol error: unbalanced quotes in request");
+    assert_eq!(error_of(&[b'a'; 64 << 10]), "Protocol error: too big inline request");
     assert_eq!(
         error_of(format!("*{}\r\n", "1".repeat(60)).as_bytes()),
         "Protocol error: too big mbulk count string"
     );
-    assert_eq!(
-        error_of(b"*1\r\n$1\r\nxyz"),
-        "Protocol error: expected CRLF after bulk"
-    );
+    assert_eq!(error_of(b"*1\r\n$1\r\nxyz"), "Protocol error: expected CRLF after bulk");
 }
 
 #[test]
 fn before_authentication_ten_arguments_of_16_kib() {
     let parse = |s: &[u8]| parse_in_pieces(s, &[], &Limits::UNAUTHENTICATED).1;
-    assert_eq!(
-        parse(b"*11\r\n"),
-        Some(ProtocolError::UnauthenticatedMultibulkLength)
-    );
-    assert_eq!(
-        parse(b"*1\r\n$16385\r\n"),
-        Some(ProtocolError::UnauthenticatedBulkLength)
-    );
+    assert_eq!(parse(b"*11\r\n"), Some(ProtocolError::UnauthenticatedMultibulkLength));
+    assert_eq!(parse(b"*1\r\n$16385\r\n"), Some(ProtocolError::UnauthenticatedBulkLength));
     assert_eq!(
         parse(b"1 2 3 4 5 6 7 8 9 10 11\r\n"),
         Some(ProtocolError::UnauthenticatedMultibulkLength)
@@ -135,11 +98,7 @@ fn announced_lengths_take_no_memory() {
     let limits = Limits::authenticated(512 << 20);
     let mut stream = b"*1048576\r\n$536870912\r\nabc".to_vec();
     assert_eq!(parser.next(&mut stream, &limits), Ok(None));
-    assert!(
-        parser.memory() < 1024,
-        "{} bytes for three received",
-        parser.memory()
-    );
+    assert!(parser.memory() < 1024, "{} bytes for three received", parser.memory());
 }
 
 fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
@@ -168,10 +127,7 @@ fn protocol_like() -> impl Strategy<Value = Vec<u8>> {
         Just(b"'\\".to_vec()),
         Just(b"$-1\r\n".to_vec()),
         prop::collection::vec(any::<u8>(), 0..5),
-        prop::collection::vec(
-            prop::sample::select(b"*$0123456789 \r\n\"'\\xab".to_vec()),
-            0..50
-        ),
+        prop::collection::vec(prop::sample::select(b"*$0123456789 \r\n\"'\\xab".to_vec()), 0..50),
     ];
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }
