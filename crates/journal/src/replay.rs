@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use stillpoint_format::log::{Batch, BatchReader, EndCause, RecordKind, Step, Write};
 use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::in_parallel;
-use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::reader::{Chain, Logs, Place, ScanError, SegmentFile, Walked, Window, after};
 
@@ -424,8 +423,7 @@ impl Decoder<'_> {
         for record in piece.batches.iter().flat_map(Batch::records) {
             let record = record.map_err(malformed)?;
             let wanted = record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1;
-            let is_old = record.epoch < self.start_epoch;
-            if !wanted || (is_old && !is_planted(Bug::ReplaysFromTheBeginning)) {
+            if !wanted || record.epoch < self.start_epoch {
                 continue;
             }
             if record.kind != RecordKind::Writes {

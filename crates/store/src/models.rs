@@ -117,6 +117,40 @@ fn a_key_is_inserted_once() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
+/// Reads without a lock see whole values, and never an older one after a newer.
+fn look_three_times(
+    memory: &Memory,
+    windows: &Windows,
+    slot: usize,
+    number: u64,
+    newest: &AtomicU64,
+) {
+    let mut last = 0;
+    for _ in 0..3 {
+        let least = newest.load(SeqCst);
+        windows.enter(slot);
+        let mut out = vec![77];
+        let glance = Cell::new(memory, number).glance(b"key", &mut out);
+        windows.exit(slot);
+        let gsn = match glance {
+            Glance::Value(tag, stamp) => {
+                let expected = vec![tag; 24];
+                assert_eq!(out[1..], expected[..], "torn");
+                assert_eq!(u64::from(tag), stamp.gsn());
+                stamp.gsn()
+            }
+            Glance::Absent(stamp) => {
+                assert_eq!(out, [77]);
+                assert!(stamp.gsn() % 4 == 1);
+                stamp.gsn()
+            }
+            Glance::Other => panic!("the cell is the key's"),
+        };
+        assert!(gsn >= last && gsn >= least, "{gsn} after {last} and {least}");
+        last = gsn;
+    }
+}
+
 /// A cell of three words of value, all the same, rewritten while it is read: inline, then large,
 /// then gone, then there again; the old blocks are used again after a grace period.
 #[test]
@@ -133,30 +167,7 @@ fn a_read_without_lock_is_never_torn() {
         let newest = Arc::new(AtomicU64::new(1));
         let (looked, watched, latest) = (memory.clone(), windows.clone(), newest.clone());
         let reader = thread::spawn(move || {
-            let mut last = 0;
-            for _ in 0..3 {
-                let least = latest.load(SeqCst);
-                watched.enter(reader_slot);
-                let mut out = vec![77];
-                let glance = Cell::new(&looked, number).glance(b"key", &mut out);
-                watched.exit(reader_slot);
-                let gsn = match glance {
-                    Glance::Value(tag, stamp) => {
-                        let expected = vec![tag; 24];
-                        assert_eq!(out[1..], expected[..], "torn");
-                        assert_eq!(u64::from(tag), stamp.gsn());
-                        stamp.gsn()
-                    }
-                    Glance::Absent(stamp) => {
-                        assert_eq!(out, [77]);
-                        assert!(stamp.gsn() % 4 == 1);
-                        stamp.gsn()
-                    }
-                    Glance::Other => panic!("the cell is the key's"),
-                };
-                assert!(gsn >= last && gsn >= least, "{gsn} after {last} and {least}");
-                last = gsn;
-            }
+            look_three_times(&looked, &watched, reader_slot, number, &latest);
         });
         let mut garbage = None;
         for gsn in 2..=6u64 {

@@ -354,6 +354,26 @@ fn keys_that_come_and_go_never_go_back_and_leave_nothing() {
     });
 }
 
+/// One scan of the table meets every key below `lasting`.
+fn scan_misses_nothing(worker: &mut Worker, lasting: u64) {
+    let mut seen = vec![false; lasting as usize];
+    let mut cursor = 0;
+    loop {
+        let visit = &mut |key: &[u8], _: stillpoint_store::ValueRef<'_>| {
+            let key = u64::from_le_bytes(key.try_into().expect("eight bytes"));
+            if key < lasting {
+                seen[key as usize] = true;
+            }
+        };
+        cursor = worker.scan(T, cursor, 200, visit).expect("a table");
+        if cursor == 0 {
+            break;
+        }
+    }
+    let missed = seen.iter().position(|seen| !seen);
+    assert_eq!(missed, None, "a scan missed a key that was there all the time");
+}
+
 #[test]
 fn the_index_grows_under_load() {
     let store = store_of(2 << 30, 8, 5);
@@ -397,22 +417,7 @@ fn the_index_grows_under_load() {
     works.push(Box::new(move || {
         let mut worker = worker_of(&scanning);
         while left.load(SeqCst) > 0 {
-            let mut seen = vec![false; lasting as usize];
-            let mut cursor = 0;
-            loop {
-                let visit = &mut |key: &[u8], _: stillpoint_store::ValueRef<'_>| {
-                    let key = u64::from_le_bytes(key.try_into().expect("eight bytes"));
-                    if key < lasting {
-                        seen[key as usize] = true;
-                    }
-                };
-                cursor = worker.scan(T, cursor, 200, visit).expect("a table");
-                if cursor == 0 {
-                    break;
-                }
-            }
-            let missed = seen.iter().position(|seen| !seen);
-            assert_eq!(missed, None, "a scan missed a key that was there all the time");
+            scan_misses_nothing(&mut worker, lasting);
         }
     }));
     together(works);

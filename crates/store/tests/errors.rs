@@ -53,6 +53,41 @@ impl<F: FnMut(&mut Tx<'_>) -> Result<(), TxError>> Procedure for Declared<F> {
     }
 }
 
+/// Reads of what is there and of what is not, by every way.
+fn reads_go_on(worker: &mut Worker) {
+    for step in 0..2_000u64 {
+        let key = format!("missing {step}").into_bytes();
+        let got = worker.transact(|tx| Ok(tx.get(T, &key)?.is_some()));
+        assert!(!got.expect("a read"));
+        let deleted = worker.transact(|tx| tx.delete(T, &key));
+        assert!(!deleted.expect("a deletion of nothing"));
+    }
+    let long = vec![1; 5_000];
+    assert!(!worker.transact(|tx| tx.delete(T, &long)).expect("long"));
+    let none = Declared::new(&[(b"none", Mode::Read), (b"no", Mode::Write)], |tx| {
+        assert!(tx.value(Slot(0)).is_none() && !tx.delete_slot(Slot(1))?);
+        Ok(())
+    });
+    assert!(none.run_on(worker).expect("reads").is_none());
+}
+
+/// Deletions make room for the like.
+fn deletions_make_room(worker: &mut Worker, model: &Contents) {
+    let keys: Vec<_> = model.keys().cloned().collect();
+    for key in &keys {
+        assert!(worker.transact(|tx| tx.delete(T, &key.1)).expect("deletion"));
+    }
+    assert!(contents_of(worker).is_empty());
+    for _ in 0..keys.len() / 64 + 64 {
+        worker.idle();
+    }
+    for key in keys.iter().take(keys.len() / 2) {
+        let (tag, value) = &model[key];
+        let put = worker.transact(|tx| tx.put(T, &key.1, *tag, value));
+        put.expect("room for what was there before");
+    }
+}
+
 #[test]
 fn beyond_the_limit_writes_fail_and_nothing_else_does() {
     for_seeds(6, |seed| {
@@ -92,21 +127,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
         assert!(store.held_bytes() <= 24 << 20);
         assert_same(&contents_of(&mut worker), &model, "after the refusals");
         assert_same(&state.lock().replica, &model, "the log");
-        // Reads of what is there and of what is not, by every way.
-        for step in 0..2_000u64 {
-            let key = format!("missing {step}").into_bytes();
-            let got = worker.transact(|tx| Ok(tx.get(T, &key)?.is_some()));
-            assert!(!got.expect("a read"));
-            let deleted = worker.transact(|tx| tx.delete(T, &key));
-            assert!(!deleted.expect("a deletion of nothing"));
-        }
-        let long = vec![1; 5_000];
-        assert!(!worker.transact(|tx| tx.delete(T, &long)).expect("long"));
-        let none = Declared::new(&[(b"none", Mode::Read), (b"no", Mode::Write)], |tx| {
-            assert!(tx.value(Slot(0)).is_none() && !tx.delete_slot(Slot(1))?);
-            Ok(())
-        });
-        assert!(none.run_on(&mut worker).expect("reads").is_none());
+        reads_go_on(&mut worker);
         // A small value for a key that was only read beyond the limit is a write like any other.
         let tiny = (0..200_000u64)
             .filter(|step| {
@@ -124,20 +145,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
         assert!(tiny < 200_000, "writes go on beyond the limit");
         assert!(store.held_bytes() <= 28 << 20, "{}", store.held_bytes());
         assert_same(&contents_of(&mut worker), &model, "after the reads");
-        // Deletions make room for the like.
-        let keys: Vec<_> = model.keys().cloned().collect();
-        for key in &keys {
-            assert!(worker.transact(|tx| tx.delete(T, &key.1)).expect("deletion"));
-        }
-        assert!(contents_of(&mut worker).is_empty());
-        for _ in 0..keys.len() / 64 + 64 {
-            worker.idle();
-        }
-        for key in keys.iter().take(keys.len() / 2) {
-            let (tag, value) = &model[key];
-            let put = worker.transact(|tx| tx.put(T, &key.1, *tag, value));
-            put.expect("room for what was there before");
-        }
+        deletions_make_room(&mut worker, &model);
         store.set_max_memory_bytes(64 << 20);
         let put = worker.transact(|tx| tx.put(T, b"more", 0, &vec![0; 4 << 20]));
         put.expect("the limit was raised");

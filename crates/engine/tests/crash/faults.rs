@@ -75,7 +75,7 @@ fn fail_every_call(setting: &Setting) {
     assert!(whole.ended.is_none(), "{:?}", whole.ended);
     drop(whole);
     let calls = disk.call_counts().changes();
-    let each = std::env::var("STILLPOINT_FAULTS_ALL").map_or(calls.div_ceil(120) as usize, |_| 1);
+    let each = std::env::var("STILLPOINT_FAULTS_ALL").map_or(calls.div_ceil(60) as usize, |_| 1);
     for nth in (1..=calls).step_by(each) {
         for fault in [Fault::InputOutput, Fault::DiskFull] {
             fail_one_call(setting, nth, fault);

@@ -75,6 +75,16 @@ fn second_crash() {
     pointed::second_crash();
 }
 
+#[test]
+fn an_answered_read() {
+    pointed::an_answered_read();
+}
+
+#[test]
+fn a_checkpoint_cut_off_at_any_call() {
+    pointed::a_checkpoint_cut_off_at_any_call();
+}
+
 /// Runs seeds until the share of this test, one of `tests` of its scheme and journal, is done.
 fn campaign(test: &str, setting: &Setting, tests: u64) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stillpoint::{
     Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
-use stillpoint_io::{SeededRng, SimDisk};
+use stillpoint_io::{Fault, SeededRng, SimDisk};
 
 use crate::history::State;
 use crate::lives::{Setting, configure, open_and_read};
@@ -160,5 +160,50 @@ pub(crate) fn second_crash() {
         let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(3)).expect("recovers");
         served.push(b'x');
         assert_eq!(keys(&found.state), served, "crash {seed}");
+    }
+}
+
+/// A read whose answer has left is a promise like any other.
+pub(crate) fn an_answered_read() {
+    let disk = SimDisk::new(1);
+    let (_engine, table, mut sessions) = flushed_but_not_closed(&disk);
+    let seen = sessions[2].transact(|tx| Ok(tx.get(table, b"b")?.is_some()));
+    assert!(seen.expect("answers"));
+    for seed in 0..30 {
+        let after = disk.crash(seed);
+        let found = open_and_read(&REDO, &after, &SeededRng::new(seed)).expect("recovers");
+        assert!(keys(&found.state).starts_with(b"ab"), "crash {seed}");
+    }
+}
+
+/// Wherever a checkpoint is cut off, everything is there: from the one before and the log, or from
+/// the new one.
+pub(crate) fn a_checkpoint_cut_off_at_any_call() {
+    let prepare = || {
+        let disk = SimDisk::new(1);
+        let (engine, table, _) = open(&disk);
+        let mut session = engine.session().expect("a session");
+        let mut write = |bytes: &[u8]| {
+            let written = session.transact(|tx| tx.put(table, &bytes[..1], 0, bytes));
+            written.expect("commits");
+        };
+        write(b"a in the first checkpoint");
+        engine.checkpoint().expect("a checkpoint");
+        write(b"b in the second");
+        (disk, engine)
+    };
+    let (disk, engine) = prepare();
+    let before = disk.call_counts().changes();
+    engine.checkpoint().expect("a checkpoint");
+    let calls = disk.call_counts().changes() - before;
+    for nth in 1..=calls {
+        let (disk, engine) = prepare();
+        disk.fail_at(nth, Fault::PowerLoss);
+        let _ = engine.checkpoint();
+        for seed in 0..3 {
+            let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(seed));
+            let found = found.unwrap_or_else(|error| panic!("call {nth}, crash {seed}: {error}"));
+            assert_eq!(keys(&found.state), b"ab", "call {nth}, crash {seed}");
+        }
     }
 }
