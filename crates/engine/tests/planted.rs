@@ -43,10 +43,7 @@ const SCENARIOS: [(&str, fn()); 6] = [
     ("two hops", pointed::two_hops),
     ("second crash", pointed::second_crash),
     ("an answered read", pointed::an_answered_read),
-    (
-        "a checkpoint cut off at any call",
-        pointed::a_checkpoint_cut_off_at_any_call,
-    ),
+    ("a checkpoint cut off at any call", pointed::a_checkpoint_cut_off_at_any_call),
     (
         "a transaction across a flush of tables",
         pointed::a_transaction_open_across_a_flush_of_tables_begins_again,

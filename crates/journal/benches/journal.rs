@@ -12,12 +12,14 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{PatchRange, WritesEncoder};
+use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_io::{
     AlignedBuf, Caching, Clock, Disk, DiskFile, DiskResult, OpenMode, RealClock, RealDisk,
     in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
-    CommitInput, Config, Durability, EncodeWrites, Environment, Journal, registry,
+    CommitInput, Config, Durability, EncodeWrites, Environment, Journal, ReplayOptions,
+    ReplayStart, ScanInput, registry, scan,
 };
 
 const STORE: StoreId = StoreId(*b"journal-benchmar");
@@ -246,6 +248,58 @@ fn strict(disk: &Arc<dyn Disk>, clock: &dyn Clock, group: usize, incarnation: u3
     disk.remove("log".as_ref()).expect("removes");
 }
 
+/// Recovery's part: scanning and replaying 512 MB of patches, two logs, two threads.
+fn read_back(disk: &Arc<dyn Disk>, clock: &dyn Clock) {
+    let journal = open(disk, Durability::Relaxed, 1, 2);
+    let keys: Vec<[u8; 8]> = (0..10u64).map(u64::to_le_bytes).collect();
+    let commits = 1_700_000u32;
+    for n in 0..commits {
+        let writes = |to: &mut WritesEncoder<'_>| {
+            keys.iter()
+                .try_for_each(|key| to.patch(1, 0, key, &[PatchRange { offset: 8, bytes: key }]))
+        };
+        append(&*journal, (n % 2) as u8, &[], &writes);
+    }
+    journal.close().expect("closes");
+    drop(journal);
+    let entry = IncarnationEntry { number: 1, gsn_floor: 0, cut: None };
+    let start = ReplayStart::default();
+    let input = ScanInput {
+        store: STORE,
+        incarnations: &[entry],
+        clean_shutdown: None,
+        logs: None,
+        start: &start,
+        threads: 2,
+        progress: &|_, _| (),
+    };
+    let begin = clock.monotonic_ns();
+    let logs = scan(disk, &input).expect("sound");
+    let scanned = clock.monotonic_ns();
+    let options = ReplayOptions { partitions: 2, round_bytes: 32 << 20, threads: 2 };
+    let partition_of = |_: u16, key: &[u8]| usize::from(key[0]) % 2;
+    let mut replay = logs.replay(options, &partition_of);
+    let mut records = 0;
+    while let Some(round) = replay.next_round().expect("sound") {
+        records += round.records();
+        let merge = |partition| {
+            let round = &round;
+            move || round.partition(partition).map(|write| write.gsn & 1).sum::<u64>()
+        };
+        in_parallel("merge", (0..2).map(merge).collect()).expect("no panic");
+    }
+    assert_eq!(records, u64::from(commits));
+    let replayed = clock.monotonic_ns();
+    let megabytes = logs.replay_bytes() as f64 / 1e6;
+    let rate = |from: u64, to: u64| megabytes / ((to - from) as f64 / 1e9);
+    println!(
+        "read back {megabytes:.0} MB of patches: scan {:.0} MB/s, decode and merge {:.0} MB/s",
+        rate(begin, scanned),
+        rate(scanned, replayed)
+    );
+    disk.remove("log".as_ref()).expect("removes");
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let parent = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
@@ -257,6 +311,7 @@ fn main() {
     for group in [1, 16] {
         strict(&disk, &clock, group, 1, seconds);
     }
+    read_back(&disk, &clock);
     for writers in [1, 2] {
         let mut ratios = Vec::new();
         for _ in 0..RUNS {

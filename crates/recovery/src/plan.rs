@@ -39,11 +39,8 @@ pub fn plan(
     let start = manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
         ReplayStart::after(checkpoint, &manifest.incarnations)
     });
-    let start = if is_planted(Bug::ReplaysFromTheBeginning) {
-        ReplayStart::default()
-    } else {
-        start
-    };
+    let start =
+        if is_planted(Bug::ReplaysFromTheBeginning) { ReplayStart::default() } else { start };
     let logs = scan(
         disk,
         &ScanInput {
