@@ -238,8 +238,12 @@ impl Worker {
                     return Ok(true);
                 }
                 Err(Refused::Gone) => return Ok(false),
-                Err(Refused::Held(_)) if backoff.is_spinning() => backoff.wait(),
+                Err(Refused::Held(_)) if backoff.is_spinning() => {
+                    self.announce(cell, mode, Priority::DECLARED);
+                    backoff.wait();
+                }
                 Err(Refused::Held(_)) => {
+                    self.announce(cell, mode, Priority::DECLARED);
                     self.wait_outside(&mut backoff);
                     *left = true;
                     // Outside the window the cell may have been reclaimed.
@@ -248,6 +252,13 @@ impl Worker {
                     }
                 }
             }
+        }
+    }
+
+    /// Keeps new sharers from a lock that a writer waits for. In the window that found the cell.
+    fn announce(&self, cell: u64, mode: Mode, priority: Priority) {
+        if mode == Mode::Write {
+            lock_word::await_sharers(self.store.cell(cell).lock(), priority);
         }
     }
 
@@ -296,6 +307,7 @@ impl Worker {
                 if self.alias(cell, mode) {
                     Ok(Some(()))
                 } else if self.priority.may_wait_for(by) {
+                    self.announce(cell, mode, self.priority);
                     Ok(None)
                 } else {
                     Err(TxError::Conflict)
@@ -314,7 +326,10 @@ impl Worker {
                     self.held[slot].state = LockState::Exclusive;
                     return Ok(());
                 }
-                Err(HeldBy(by)) if self.priority.may_wait_for(by) => backoff.wait(),
+                Err(HeldBy(by)) if self.priority.may_wait_for(by) => {
+                    lock_word::await_sharers(lock, self.priority);
+                    backoff.wait();
+                }
                 Err(_) => return Err(TxError::Conflict),
             }
         }

@@ -1,10 +1,10 @@
 //! The transaction lock of a cell, in one 64-bit word.
 //!
 //! ```text
-//!  63      53 52             18 17     10 9       2   1       0
-//! ┌──────────┬─────────────────┬─────────┬─────────┬───────┬───────┐
-//! │ user 11  │ priority 35     │ status 8│ shared 8│ latch │ excl. │
-//! └──────────┴─────────────────┴─────────┴─────────┴───────┴───────┘
+//!  63     53 52          18    17    16     10 9       2   1       0
+//! ┌─────────┬──────────────┬───────┬─────────┬─────────┬───────┬───────┐
+//! │ user 11 │ priority 35  │ await │ status 7│ shared 8│ latch │ excl. │
+//! └─────────┴──────────────┴───────┴─────────┴─────────┴───────┴───────┘
 //! ```
 //!
 //! - *exclusive* and *shared*: strict two-phase locks of transactions.
@@ -12,14 +12,18 @@
 //!   after a point of consistency; independent of the lock, so a capture never waits for a
 //!   transaction.
 //! - *status*: owned by the checkpoint scheme, changed under the latch.
-//! - *priority*: the oldest priority that held the lock since it was last free (see
+//! - *await*: somebody waits for the sharers to leave, and nobody younger may join them, so that
+//!   they do leave. A flag whose owner gave up costs the next sharer one refusal.
+//! - *priority*: the oldest priority that held the lock since it was last free, or awaits it (see
 //!   [`Priority`]); meaningless while the lock is free.
 //! - *user*: never changed here.
 //!
 //! Wait-die with two classes (Rosenkrantz, Stearns, Lewis 1978, extended): a transaction with
 //! declared keys locks in a global order and may wait for anyone; an undeclared one never waits
 //! for a declared holder and waits only for holders younger than itself. Waits then run from
-//! declared to anyone in order, or from older to younger, and no cycle can close.
+//! declared to anyone in order, or from older to younger, and no cycle can close. Only a declared
+//! transaction ever waits for one that awaits: at the same place of the order, or for an
+//! undeclared one, from which no wait leads back to a declared one.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +34,8 @@ const SHARED_ONE: u64 = 1 << SHARED_SHIFT;
 const SHARED_MAX: u64 = 0xff;
 const SHARED_MASK: u64 = SHARED_MAX << SHARED_SHIFT;
 const STATUS_SHIFT: u32 = 10;
-const STATUS_MASK: u64 = 0xff << STATUS_SHIFT;
+const STATUS_MASK: u64 = 0x7f << STATUS_SHIFT;
+const AWAITED: u64 = 1 << 17;
 const PRIORITY_SHIFT: u32 = 18;
 const PRIORITY_BITS: u32 = 35;
 const PRIORITY_MAX: u64 = (1 << PRIORITY_BITS) - 1;
@@ -82,7 +87,7 @@ pub struct Held(pub Priority);
 
 /// The word of a free cell with this user field and scheme status.
 pub fn free(user: u64, status: u8) -> u64 {
-    debug_assert!(user <= USER_MAX);
+    debug_assert!(user <= USER_MAX && status < 0x80);
     (user << USER_SHIFT) | (u64::from(status) << STATUS_SHIFT)
 }
 
@@ -112,7 +117,8 @@ pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
         if seen & (EXCLUSIVE | SHARED_MASK) != 0 {
             return Err(Held(Priority::of(seen)));
         }
-        let locked = (seen & !PRIORITY_MASK) | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
+        let kept = seen & !(PRIORITY_MASK | AWAITED);
+        let locked = kept | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
         match word.compare_exchange_weak(seen, locked, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(()),
             Err(now) => seen = now,
@@ -120,7 +126,8 @@ pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
     }
 }
 
-/// Takes a share of the lock if no one holds it exclusively and fewer than 255 share it.
+/// Takes a share of the lock if no one holds it exclusively, fewer than 255 share it, and nobody
+/// but younger transactions awaits it.
 #[inline]
 pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
     // Relaxed: as in try_exclusive.
@@ -129,11 +136,46 @@ pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
         if seen & EXCLUSIVE != 0 || seen & SHARED_MASK == SHARED_MASK {
             return Err(Held(Priority::of(seen)));
         }
+        if seen & AWAITED != 0 && give_way(word, seen, priority) {
+            return Err(Held(Priority::of(seen)));
+        }
         let oldest =
             if seen & SHARED_MASK == 0 { priority } else { priority.older(Priority::of(seen)) };
         let shared = ((seen & !PRIORITY_MASK) + SHARED_ONE) | (oldest.0 << PRIORITY_SHIFT);
         match word.compare_exchange_weak(seen, shared, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// True if a sharer must let the one go first who awaits the lock. If the lock is free already,
+/// this refusal is the advance that the other gets.
+#[cold]
+fn give_way(word: &AtomicU64, seen: u64, priority: Priority) -> bool {
+    if priority != Priority::DECLARED && priority.may_wait_for(Priority::of(seen)) {
+        return false;
+    }
+    if seen & SHARED_MASK == 0 {
+        // Relaxed: a hint; if the word has changed meanwhile, the flag is another's.
+        let _ = word.compare_exchange(seen, seen & !AWAITED, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Says that a transaction of this priority waits for the sharers to leave. Does nothing if the
+/// lock is not shared. Say it again while waiting: the flag may get lost.
+pub fn await_sharers(word: &AtomicU64, priority: Priority) {
+    // Relaxed: a hint, which protects nothing.
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen & SHARED_MASK != 0 {
+        let oldest = priority.older(Priority::of(seen));
+        let awaited = (seen & !PRIORITY_MASK) | AWAITED | (oldest.0 << PRIORITY_SHIFT);
+        if awaited == seen {
+            return;
+        }
+        match word.compare_exchange_weak(seen, awaited, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
             Err(now) => seen = now,
         }
     }
@@ -148,8 +190,8 @@ pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
         if seen & SHARED_MASK != SHARED_ONE {
             return Err(Held(Priority::of(seen)));
         }
-        let locked =
-            (seen & !(PRIORITY_MASK | SHARED_MASK)) | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
+        let kept = seen & !(PRIORITY_MASK | SHARED_MASK | AWAITED);
+        let locked = kept | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
         match word.compare_exchange_weak(seen, locked, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(()),
             Err(now) => seen = now,
@@ -241,6 +283,38 @@ mod tests {
             release_shared(&word);
         }
         assert!(try_exclusive(&word, Priority::undeclared(1)).is_ok());
+    }
+
+    #[test]
+    fn who_awaits_the_sharers_goes_before_younger_ones() {
+        let word = AtomicU64::new(free(3, 1));
+        let [old, middle, young] = [1, 2, 3].map(Priority::undeclared);
+        assert_eq!(try_shared(&word, young), Ok(()));
+        assert_eq!(try_exclusive(&word, middle), Err(Held(young)));
+        await_sharers(&word, middle);
+        assert_eq!(try_shared(&word, young), Err(Held(middle)));
+        assert_eq!(try_shared(&word, Priority::DECLARED), Err(Held(middle)));
+        assert_eq!(try_shared(&word, old), Ok(()), "older ones may join");
+        release_shared(&word);
+        release_shared(&word);
+        assert!(try_shared(&word, young).is_err(), "the advance");
+        assert_eq!(try_exclusive(&word, middle), Ok(()));
+        release_exclusive(&word);
+        assert_eq!(word.load(Ordering::Relaxed) & AWAITED, 0);
+        // One who gave up costs one refusal.
+        assert_eq!(try_shared(&word, young), Ok(()));
+        await_sharers(&word, Priority::DECLARED);
+        release_shared(&word);
+        assert!(try_shared(&word, old).is_err());
+        assert_eq!(try_shared(&word, young), Ok(()));
+        release_shared(&word);
+        // The flag of a free or exclusively held lock is never set.
+        await_sharers(&word, old);
+        assert_eq!(try_exclusive(&word, old), Ok(()));
+        await_sharers(&word, Priority::DECLARED);
+        release_exclusive_unlatched(&word);
+        let end = word.load(Ordering::Relaxed);
+        assert_eq!((user(end), status(end), end & AWAITED), (3, 1, 0));
     }
 
     #[test]

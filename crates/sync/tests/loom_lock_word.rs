@@ -100,6 +100,43 @@ fn sharers_exclude_the_writer_and_not_each_other() {
     });
 }
 
+/// Sharers that come and go, one of them declared, and a writer that says that it waits: the flag
+/// lets it in sooner, but nobody else in whom the lock excludes, and it keeps nobody out for good.
+#[test]
+fn who_awaits_the_sharers_changes_nothing_else() {
+    loom::model(|| {
+        let guarded = Guarded::new();
+        let reader = |priority: Priority| {
+            let guarded = guarded.clone();
+            thread::spawn(move || {
+                if lock_word::try_shared(&guarded.word, priority).is_ok() {
+                    guarded.get();
+                    lock_word::release_shared(&guarded.word);
+                }
+            })
+        };
+        let readers = [reader(Priority::undeclared(1)), reader(Priority::DECLARED)];
+        let mine = Priority::undeclared(3);
+        for _ in 0..2 {
+            if lock_word::try_exclusive(&guarded.word, mine).is_ok() {
+                guarded.add(1);
+                lock_word::release_exclusive_unlatched(&guarded.word);
+                break;
+            }
+            lock_word::await_sharers(&guarded.word, mine);
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        let late = Priority::undeclared(9);
+        let first = lock_word::try_shared(&guarded.word, late);
+        let second = first.or_else(|_| lock_word::try_shared(&guarded.word, late));
+        assert_eq!(second, Ok(()), "a stale flag costs one refusal");
+        lock_word::release_shared(&guarded.word);
+        guarded.assert_free(0);
+    });
+}
+
 /// Two who share and both want the lock for themselves: one of them at most gets it, and under
 /// wait-die one of them gives way, so they cannot wait for each other for ever.
 #[test]
