@@ -98,6 +98,9 @@ pub enum FileKind {
 pub struct Identity(u32);
 
 impl Identity {
+    /// Stands for no file.
+    pub(crate) const NONE: Identity = Identity(0);
+
     /// The identity of a file: its kind, its store, and the numbers that tell it
     /// from other files of that kind in that store.
     pub fn new(kind: FileKind, store: StoreId, numbers: &[u64]) -> Self {

@@ -413,7 +413,7 @@ pub(crate) struct Background<'a> {
 fn place_segment(header: SegmentHeader, spare: Spare) -> Segment {
     let name = names::segment_name(header.incarnation, header.first_gsn);
     let path = PathBuf::from(names::log_dir(header.log)).join(name);
-    Segment { header, bytes: spare.bytes, spare: spare.path, path }
+    Segment { identity: header.identity(), header, bytes: spare.bytes, spare: spare.path, path }
 }
 
 fn keep(segment: &Segment) -> Kept {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::ident::{HEADER_BYTES, Identity};
 use stillpoint_format::log::{BatchReader, EndCause, SegmentHeader, Step};
 use stillpoint_format::names;
 use stillpoint_io::{
@@ -46,6 +46,7 @@ pub(crate) struct Spare {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,
+    pub(crate) identity: Identity,
     pub(crate) bytes: u64,
     /// The name under which it was prepared, and the one that it gets.
     pub(crate) spare: PathBuf,

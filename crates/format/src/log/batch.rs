@@ -6,6 +6,7 @@ use super::record::{
 use super::segment::SegmentHeader;
 use crate::bytes::put;
 use crate::error::EncodeError;
+use crate::ident::Identity;
 use crate::{GSN_MAX, LogGsn};
 
 /// Bytes of a batch header.
@@ -105,6 +106,17 @@ pub struct BatchBuilder {
     summary: Box<[u64; 256]>,
     /// The logs named, in order of first mention.
     named: Vec<u8>,
+    ahead: Ahead,
+}
+
+/// The part of the payload's checksum that is computed already.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    /// Bytes of the batch that it covers, the header counted; 0 if there is none.
+    bytes: usize,
+    crc: u32,
+    /// Where the batch is going to be.
+    place: (Identity, u64),
 }
 
 impl BatchBuilder {
@@ -125,6 +137,7 @@ impl BatchBuilder {
             epoch_max: 0,
             summary: Box::new([0; 256]),
             named: Vec::with_capacity(8),
+            ahead: Ahead { bytes: 0, crc: 0, place: (Identity::NONE, 0) },
         }
     }
 
@@ -135,6 +148,7 @@ impl BatchBuilder {
         self.buf.resize(self.lead + BATCH_HEADER_BYTES, 0);
         self.count = 0;
         self.sealed = false;
+        self.ahead.bytes = 0;
         (self.epoch_min, self.epoch_max) = (0, 0);
         for log in self.named.drain(..) {
             self.summary[usize::from(log)] = 0;
@@ -211,13 +225,34 @@ impl BatchBuilder {
         Ok(())
     }
 
+    /// Bytes appended since [`checksum_ahead`](Self::checksum_ahead).
+    #[inline]
+    pub fn unsummed_bytes(&self) -> usize {
+        self.bytes() - self.ahead.bytes.max(BATCH_HEADER_BYTES)
+    }
+
+    /// Computes the checksum of what has been appended so far, while it lies in the cache of the
+    /// thread that appends; [`seal`](Self::seal), by another thread as a rule, goes on from
+    /// there. `identity` and `offset` are those that it will be sealed with.
+    pub fn checksum_ahead(&mut self, identity: Identity, offset: u64) {
+        assert!(!self.sealed, "summing a sealed batch");
+        let from = self.ahead.bytes.max(BATCH_HEADER_BYTES);
+        let before =
+            if self.ahead.bytes == 0 { identity.checksum(offset, &[]) } else { self.ahead.crc };
+        self.ahead = Ahead {
+            bytes: self.bytes(),
+            crc: crc32c::crc32c_append(before, &self.buf[self.lead + from..]),
+            place: (identity, offset),
+        };
+    }
+
     /// Writes header, dependency summary and padding, and returns the batch's bytes. They begin
     /// at a multiple of 4096 in memory unless the buffer has grown since it was cleared.
     /// The builder must be [cleared](Self::clear) before it is appended to again.
     ///
     /// # Panics
-    /// If the batch is empty or already sealed, or its place is impossible: these are
-    /// errors of the journal, not of its input.
+    /// If the batch is empty or already sealed, or its place is impossible or not the one that it
+    /// was summed for: these are errors of the journal, not of its input.
     pub fn seal(&mut self, place: &BatchPlace<'_>) -> &[u8] {
         assert!(self.count > 0, "sealing a batch without records");
         assert!(!self.sealed, "sealing a batch twice");
@@ -239,8 +274,15 @@ impl BatchBuilder {
 
         let identity = place.segment.identity();
         let (header, payload) = self.buf[self.lead..].split_at_mut(BATCH_HEADER_BYTES);
+        let payload_crc = match self.ahead {
+            Ahead { bytes: 0, .. } => identity.checksum(place.offset, payload),
+            Ahead { bytes, crc, place: summed_for } => {
+                assert!(summed_for == (identity, place.offset), "batch summed for another place");
+                crc32c::crc32c_append(crc, &payload[bytes - BATCH_HEADER_BYTES..])
+            }
+        };
         put(header, at::MAGIC, &BATCH_MAGIC.to_le_bytes());
-        put(header, at::PAYLOAD_CRC, &identity.checksum(place.offset, payload).to_le_bytes());
+        put(header, at::PAYLOAD_CRC, &payload_crc.to_le_bytes());
         put(header, at::TOTAL_LEN, &(total as u32).to_le_bytes());
         put(header, at::RECORDS_LEN, &(records_len as u32).to_le_bytes());
         put(header, at::RECORD_COUNT, &self.count.to_le_bytes());

@@ -265,6 +265,37 @@ fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
 }
 
 #[test]
+fn a_checksum_computed_ahead_is_the_same() {
+    let header = segment_header();
+    let place =
+        BatchPlace { segment: &header, offset: 8192, number: 101, flushed_below: 0, align: 4096 };
+    let build = |ahead: &[usize]| {
+        let mut builder = BatchBuilder::with_capacity(1 << 16);
+        for n in 0..20 {
+            let head = RecordHead {
+                gsn: header.first_gsn + n as u64,
+                epoch: 1,
+                deps: &[LogGsn { log: 3, gsn: 8 }],
+            };
+            let body = vec![n as u8; n * 100];
+            builder.append(head, RecordKind::Command, &body).expect("legal");
+            if ahead.contains(&n) {
+                builder.checksum_ahead(header.identity(), place.offset);
+                assert_eq!(builder.unsummed_bytes(), 0);
+            }
+        }
+        let first = builder.seal(&place).to_vec();
+        // A cleared builder has forgotten what was summed.
+        builder.clear();
+        first
+    };
+    let plain = build(&[]);
+    for ahead in [&[0][..], &[19], &[3, 4, 17], &[0, 1, 2, 3, 4, 5, 18, 19]] {
+        assert!(build(ahead) == plain, "{ahead:?}");
+    }
+}
+
+#[test]
 fn preallocated_zeros_end_a_segment() {
     let header = segment_header();
     let mut segment = segment_of(&header, 3, 0, 8);

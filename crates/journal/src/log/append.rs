@@ -20,6 +20,9 @@ use crate::segments::Segment;
 
 /// Bytes that one named log takes in a batch's dependency summary.
 const SUMMARY_ENTRY_BYTES: usize = 8;
+/// Records are summed when so many bytes of them have gathered; huge ones are left to the
+/// leader, since the appending thread holds locks.
+const SUM_AHEAD_BYTES: std::ops::Range<usize> = 4 << 10..256 << 10;
 /// Epochs whose beginnings are remembered.
 const EPOCHS_KEPT: usize = 1024;
 
@@ -281,9 +284,15 @@ impl Appender {
         if self.epochs.back().is_none_or(|last| epoch > last.epoch) {
             self.epoch_begins(gsn, epoch, before);
         }
-        let bytes = self.open.as_ref().map_or(0, |batch| batch.builder.bytes());
+        let Some(batch) = &mut self.open else { return };
+        let bytes = batch.builder.bytes();
         self.records += 1;
         self.record_bytes += (bytes - before) as u64;
+        // Bytes that this thread has just written are summed from its cache. A leader on
+        // another core would pull every line over, and the next record push it back.
+        if SUM_AHEAD_BYTES.contains(&batch.builder.unsummed_bytes()) {
+            batch.builder.checksum_ahead(self.segment.identity, self.offset);
+        }
         if bytes >= self.batch_bytes {
             self.seal();
         }
