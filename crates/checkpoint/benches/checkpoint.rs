@@ -17,8 +17,8 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, RealClock, RealDisk, thread_cpu_ns};
 use stillpoint_store::{
-    Checkpointer, KeySet, Loader, Mode, NoLog, Phase, Procedure, RecordImage, Sink, Slot, Stamp,
-    Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Checkpointer, KeyImage, KeySet, Loader, Mode, NoLog, Phase, Procedure, RecordImage, Sink, Slot,
+    Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -158,14 +158,13 @@ struct Load(Loader);
 
 impl Visit for Load {
     fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
-        for record in batch {
-            self.0.prefetch(TABLE, record.hash);
-        }
-        for record in batch {
-            let value = record.value.ok_or("a deletion in a full checkpoint")?;
-            self.0.put(TABLE, record.hash, record.key, record.tag, value)?;
-        }
-        Ok(())
+        let images = batch.iter().map(|record| KeyImage {
+            hash: record.hash,
+            key: record.key,
+            tag: record.tag,
+            value: record.value,
+        });
+        Ok(self.0.load(TABLE, images)?)
     }
 }
 

@@ -23,12 +23,15 @@ mod lane;
 mod part;
 mod queue;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::manifest::{CheckpointEntry, LogPositions, PartEntry, TableGeneration};
+use stillpoint_format::manifest::{
+    CheckpointEntry, LogPositions, PartEntry, TableGeneration, TableRecords,
+};
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::{BLOCK_TARGET_BYTES, Codec, PartHeader};
 use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, spawn};
@@ -96,6 +99,8 @@ pub struct Written {
     pub parts: Vec<PartEntry>,
     /// Records in it.
     pub records: u64,
+    /// How many of them each table has, by table.
+    pub table_records: Vec<TableRecords>,
     /// Bytes of their values.
     pub value_bytes: u64,
     /// Wall clock at its begin, in milliseconds since the Unix epoch.
@@ -124,6 +129,7 @@ impl Written {
             codec: self.codec,
             partitions_log2: self.partitions_log2,
             records: self.records,
+            table_records: self.table_records,
             value_bytes: self.value_bytes,
             parts: self.parts,
             generations,
@@ -265,6 +271,7 @@ impl PartSink {
             codec: self.config.codec,
             partitions_log2: self.config.partitions_log2,
             records: parts.iter().map(|(part, _)| part.records).sum(),
+            table_records: self.table_records(),
             value_bytes: parts.iter().map(|(_, bytes)| bytes).sum(),
             parts: parts.into_iter().map(|(part, _)| part).collect(),
             started_ms: self.started_ms,
@@ -281,6 +288,16 @@ impl PartSink {
         let ended = self.end_threads();
         self.remove_files();
         self.queue.take_failure().or(ended.err())
+    }
+
+    fn table_records(&self) -> Vec<TableRecords> {
+        let mut sums = BTreeMap::new();
+        for lane in &self.lanes {
+            for TableRecords { table, records } in lane.table_records() {
+                *sums.entry(table).or_insert(0) += records;
+            }
+        }
+        sums.into_iter().map(|(table, records)| TableRecords { table, records }).collect()
     }
 
     fn flush_dirs(&self) -> DiskResult<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_format::manifest::{CleanShutdown, IncarnationEntry, Manifest, TableEntry};
-use stillpoint_io::{Disk, JoinHandle};
+use stillpoint_io::{Disk, DiskError, JoinHandle};
 use stillpoint_journal::{Durability, Journal, JournalError};
 use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
 use stillpoint_store::{
@@ -72,8 +72,16 @@ impl Shared {
     /// store has failed.
     pub(crate) fn publish<R>(&self, change: impl FnOnce(&mut Manifest) -> R) -> Result<R, Error> {
         self.catalog.publish(change).inspect_err(|error| {
-            if let Error::ManifestUncertain { .. } = error {
+            if let Error::ManifestUncertain { source } = error {
                 self.fail(error.to_string());
+                if is_planted(Bug::CommitsInDoubt) {
+                    return;
+                }
+                // Nor may a transaction that is open already commit: half of what it writes may be
+                // in tables that the MANIFEST has emptied.
+                let reason = std::io::Error::new(source.source.kind(), source.source.to_string());
+                let source = DiskError::new(source.op.clone(), source.path.clone(), reason);
+                self.journal.refuse(Arc::new(source));
             }
         })
     }
@@ -302,33 +310,37 @@ impl Engine {
 
     /// The table of that name, made if there is none. Names are 1 to 255 bytes.
     pub fn table(&self, name: &str) -> Result<TableId, Error> {
-        let refuse = |reason| Err(Error::TableName { name: name.to_owned(), reason });
-        if name.is_empty() || name.len() > 255 {
-            return refuse("it must have 1 to 255 bytes");
+        Ok(self.tables_named(&[name])?[0])
+    }
+
+    /// The tables of those names, in their order. Those that are missing are made, all at once:
+    /// after a crash all of them are there or none.
+    pub fn tables_named(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
+        for name in names {
+            check_table_name(name)?;
         }
-        let find = |manifest: &Manifest| {
-            manifest.tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
-        };
-        if let Some(id) = find(&self.shared.catalog.now()) {
-            return Ok(id);
+        let known = self.shared.catalog.now();
+        let ids: Option<Vec<TableId>> = names.iter().map(|name| table_of(&known, name)).collect();
+        if let Some(ids) = ids {
+            return Ok(ids);
         }
-        let made = self.shared.publish(|manifest| {
-            if let Some(id) = find(manifest) {
-                return Ok(id);
+        let made = self.shared.publish(|manifest| -> Result<Vec<TableId>, Error> {
+            let before = manifest.tables.clone();
+            let ids: Result<Vec<TableId>, Error> =
+                names.iter().map(|name| find_or_add(manifest, name)).collect();
+            match &ids {
+                Ok(_) => manifest.tables.sort_by_key(|table| table.id),
+                Err(_) => manifest.tables = before,
             }
-            let used = |id: &u16| manifest.tables.iter().any(|table| table.id == *id);
-            let Some(id) = (0..=u16::MAX).find(|id| !used(id)) else {
-                return Err("there are 65,536 tables already");
-            };
-            manifest.tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
-            manifest.tables.sort_by_key(|table| table.id);
-            Ok(TableId(id))
+            ids
         })?;
-        let id = made.or_else(refuse)?;
-        if self.shared.store.generation(id).is_none() {
-            self.shared.store.set_table(id, 1)?;
+        let ids = made?;
+        for &id in &ids {
+            if self.shared.store.generation(id).is_none() {
+                self.shared.store.set_table(id, 1)?;
+            }
         }
-        Ok(id)
+        Ok(ids)
     }
 
     /// Names and numbers of all tables.
@@ -475,6 +487,33 @@ impl Drop for Engine {
             self.shared.fail("a background thread panicked".to_owned());
         }
     }
+}
+
+fn refused_name(name: &str, reason: &'static str) -> Error {
+    Error::TableName { name: name.to_owned(), reason }
+}
+
+fn check_table_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() || name.len() > 255 {
+        return Err(refused_name(name, "it must have 1 to 255 bytes"));
+    }
+    Ok(())
+}
+
+fn table_of(manifest: &Manifest, name: &str) -> Option<TableId> {
+    manifest.tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
+}
+
+fn find_or_add(manifest: &mut Manifest, name: &str) -> Result<TableId, Error> {
+    if let Some(id) = table_of(manifest, name) {
+        return Ok(id);
+    }
+    let used = |id: &u16| manifest.tables.iter().any(|table| table.id == *id);
+    let Some(id) = (0..=u16::MAX).find(|id| !used(id)) else {
+        return Err(refused_name(name, "there are 65,536 tables already"));
+    };
+    manifest.tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
+    Ok(TableId(id))
 }
 
 /// A log that keeps nothing, and counts.

@@ -6,9 +6,12 @@
 //! transfer leaves a receipt in the same transaction, so the balances must follow exactly from the
 //! receipts that are there.
 //!
-//! 200 kills over all settings:  `cargo test -p stillpoint --test kill`
+//! 200 kills over all schemes and journals:  `cargo test -p stillpoint --test kill`
 //! More:  `STILLPOINT_KILLS=10000 cargo test -p stillpoint --test kill`
 //! The moments from a seed:  `STILLPOINT_KILL_SEED=<seed> cargo test -p stillpoint --test kill`
+
+#[path = "crash/settings.rs"]
+mod settings;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -18,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use settings::{Setting, matrix};
 use stillpoint::{Config, Durability, Engine, Session, TableId, Tx, TxError};
 use stillpoint_io::{Clock, RealClock, RealRng, Rng, SeededRng, spawn};
 
@@ -30,49 +34,22 @@ const KILLS_PER_STORE: u64 = 10;
 /// How the child learns what to do.
 const CHILD: &str = "STILLPOINT_KILL_CHILD";
 
-/// Scheme, journal, durability.
-type Setting = (&'static str, &'static str, Durability);
-
-const SETTINGS: [Setting; 6] = [
-    ("calc", "redo", Durability::Strict),
-    ("naive", "redo", Durability::Strict),
-    ("calc", "redo", Durability::Relaxed),
-    ("naive", "redo", Durability::Relaxed),
-    ("calc", "none", Durability::Relaxed),
-    ("naive", "none", Durability::Relaxed),
-];
-
 /// A transfer: from, to, amount.
 type Transfer = (u64, u64, i64);
 
 #[test]
-fn calc_redo_strict() {
-    kill_often(0);
+fn strict() {
+    kill_often(Durability::Strict);
 }
 
 #[test]
-fn naive_redo_strict() {
-    kill_often(1);
+fn relaxed() {
+    kill_often(Durability::Relaxed);
 }
 
 #[test]
-fn calc_redo_relaxed() {
-    kill_often(2);
-}
-
-#[test]
-fn naive_redo_relaxed() {
-    kill_often(3);
-}
-
-#[test]
-fn calc_none() {
-    kill_often(4);
-}
-
-#[test]
-fn naive_none() {
-    kill_often(5);
+fn checkpoint() {
+    kill_often(Durability::Checkpoint);
 }
 
 /// Not a test: the process that is killed.
@@ -88,7 +65,7 @@ fn child() {
     // Ends the line that the test harness has begun.
     say("");
     let directory = orders.next().expect("a directory");
-    work(SETTINGS[setting as usize], Path::new(directory), &SeededRng::new(seed), life);
+    work(matrix()[setting as usize], Path::new(directory), &SeededRng::new(seed), life);
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -97,8 +74,9 @@ fn number(name: &str) -> Option<u64> {
 
 fn configure(setting: Setting, directory: &Path, rng: &dyn Rng) -> Config {
     let mut config = Config::new(directory);
-    (config.checkpoint, config.journal) = (setting.0.to_owned(), setting.1.to_owned());
-    config.durability = setting.2;
+    config.checkpoint = setting.scheme.to_owned();
+    config.journal = setting.journal.to_owned();
+    config.durability = setting.durability;
     config.checkpoint_every = None;
     config.sessions = 8;
     config.logs = 1 + rng.below(3) as usize;
@@ -144,9 +122,11 @@ fn work(setting: Setting, directory: &Path, rng: &SeededRng, life: u64) {
         .collect();
     for _ in 0.. {
         RealClock.sleep(Duration::from_millis(rng.below(40)));
-        say("begin");
-        engine.checkpoint().expect("a checkpoint");
-        say("published");
+        if setting.row().capabilities.takes_checkpoints() {
+            say("begin");
+            engine.checkpoint().expect("a checkpoint");
+            say("published");
+        }
     }
     clerks.into_iter().for_each(|clerk| clerk.join().expect("no panic"));
 }
@@ -220,23 +200,33 @@ impl Heard {
     }
 }
 
-fn kill_often(setting: usize) {
-    let tests = SETTINGS.len() as u64;
-    let kills = number("STILLPOINT_KILLS").unwrap_or(200).div_ceil(tests);
+/// Kills processes of every scheme and journal of this durability.
+fn kill_often(durability: Durability) {
+    let settings = matrix();
+    let kills = number("STILLPOINT_KILLS").unwrap_or(200).div_ceil(settings.len() as u64);
     let seed = number("STILLPOINT_KILL_SEED").unwrap_or_else(|| RealRng.next_u64());
-    let rng = SeededRng::new(seed.wrapping_add(setting as u64));
+    for (at, setting) in settings.iter().enumerate() {
+        if setting.durability == durability {
+            kill_one_setting(at, *setting, kills, seed);
+        }
+    }
+}
+
+fn kill_one_setting(at: usize, setting: Setting, kills: u64, seed: u64) {
+    let rng = SeededRng::new(seed.wrapping_add(at as u64));
     let mut done = 0;
     while done < kills {
         let directory = tempfile::tempdir().expect("a directory");
         let mut promised = BTreeMap::new();
         for life in 0..KILLS_PER_STORE.min(kills - done) {
-            let heard = live_and_die(setting, directory.path(), &rng, life);
-            let strict = SETTINGS[setting].2 == Durability::Strict;
+            let heard = live_and_die(at, directory.path(), &rng, life);
+            let strict = setting.durability == Durability::Strict;
             let upto = if strict { heard.reported.len() } else { heard.at_published };
             promised.extend(heard.reported[..upto].iter().copied());
             if let Err(why) = check(setting, directory.path(), &rng, &promised) {
                 let kept = directory.keep();
-                panic!("seed {seed}, kill {done}, store kept in {}: {why}", kept.display());
+                let kept = kept.display();
+                panic!("{setting:?}, seed {seed}, kill {done}, store kept in {kept}: {why}");
             }
             done += 1;
         }
@@ -283,12 +273,12 @@ fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) ->
 
 /// Opens what the child has left and checks it.
 fn check(
-    setting: usize,
+    setting: Setting,
     directory: &Path,
     rng: &SeededRng,
     promised: &BTreeMap<u64, Transfer>,
 ) -> Result<(), String> {
-    let config = configure(SETTINGS[setting], directory, rng);
+    let config = configure(setting, directory, rng);
     let engine = Engine::open(config).map_err(|error| format!("does not open: {error}"))?;
     let (accounts, receipts) = tables(&engine);
     let mut session = engine.session().map_err(|error| error.to_string())?;

@@ -81,6 +81,9 @@ pub struct CheckpointEntry {
     pub partitions_log2: u8,
     /// Values and tombstones in it.
     pub records: u64,
+    /// How many of them each table has, so that a loader can make room; tables without are left
+    /// out.
+    pub table_records: Vec<TableRecords>,
     /// Bytes of its values.
     pub value_bytes: u64,
     /// Its files.
@@ -121,6 +124,16 @@ pub struct TableGeneration {
     pub table: u16,
     /// Its generation.
     pub generation: u32,
+}
+
+/// How many records of a checkpoint are a table's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableRecords {
+    /// The table.
+    pub table: u16,
+    /// Values and tombstones.
+    pub records: u64,
 }
 
 /// A position in each log of an incarnation. A log that is not listed is at its beginning.

@@ -1,12 +1,13 @@
 //! A growable byte buffer at a 4096-byte boundary, for direct I/O.
 //!
-//! Safe code over a `Vec<u8>` one alignment unit too large: the bytes begin at the first boundary
-//! inside it. Growing finds the boundary anew and copies.
+//! Small ones lie in a `Vec<u8>` one alignment unit too large: the bytes begin at the first boundary
+//! inside it. Growing finds the boundary anew and copies. Large ones lie on huge pages.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::disk::DIRECT_ALIGN;
+use crate::huge::{HUGE_PAGE_BYTES, HugeBytes};
 
 /// Bytes that begin at a multiple of [`DIRECT_ALIGN`] in memory, whatever their number.
 ///
@@ -21,10 +22,55 @@ use crate::disk::DIRECT_ALIGN;
 #[derive(Default)]
 pub struct AlignedBuf {
     /// Initialised throughout; empty until the first byte comes.
-    raw: Vec<u8>,
+    raw: Raw,
     /// Where in `raw` the first boundary is.
     start: usize,
     len: usize,
+}
+
+/// From this capacity on, which fills more than half of the first, huge pages are used.
+const HUGE_FROM_BYTES: usize = HUGE_PAGE_BYTES / 2 + 1;
+
+enum Raw {
+    Heap(Vec<u8>),
+    Huge(HugeBytes),
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self::Heap(Vec::new())
+    }
+}
+
+impl Raw {
+    /// Zeros with room for `capacity` bytes behind the first boundary, and where that is.
+    fn zeroed(capacity: usize) -> (Self, usize) {
+        if capacity >= HUGE_FROM_BYTES
+            && let Ok(huge) = HugeBytes::zeroed(capacity)
+        {
+            return (Self::Huge(huge), 0);
+        }
+        let raw = vec![0u8; capacity.saturating_add(DIRECT_ALIGN)];
+        let address = raw.as_ptr().addr();
+        let start = address.next_multiple_of(DIRECT_ALIGN) - address;
+        (Self::Heap(raw), start)
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Huge(bytes) => bytes.as_slice(),
+        }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Huge(bytes) => bytes.as_mut_slice(),
+        }
+    }
 }
 
 impl AlignedBuf {
@@ -52,7 +98,10 @@ impl AlignedBuf {
 
     /// Bytes that fit without growing.
     pub fn capacity(&self) -> usize {
-        self.raw.len().saturating_sub(DIRECT_ALIGN)
+        match &self.raw {
+            Raw::Heap(bytes) => bytes.len().saturating_sub(DIRECT_ALIGN),
+            Raw::Huge(bytes) => bytes.as_slice().len(),
+        }
     }
 
     /// Makes room for `additional` more bytes.
@@ -64,10 +113,8 @@ impl AlignedBuf {
         // Doubling keeps a run of appends linear in total.
         let capacity = wanted.max(self.capacity().saturating_mul(2));
         let capacity = capacity.checked_next_multiple_of(DIRECT_ALIGN).unwrap_or(usize::MAX);
-        let mut raw = vec![0u8; capacity.saturating_add(DIRECT_ALIGN)];
-        let address = raw.as_ptr().addr();
-        let start = address.next_multiple_of(DIRECT_ALIGN) - address;
-        raw[start..start + self.len].copy_from_slice(self);
+        let (mut raw, start) = Raw::zeroed(capacity);
+        raw.bytes_mut()[start..start + self.len].copy_from_slice(self);
         self.raw = raw;
         self.start = start;
     }
@@ -76,7 +123,7 @@ impl AlignedBuf {
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
         let end = self.start + self.len;
-        self.raw[end..end + bytes.len()].copy_from_slice(bytes);
+        self.raw.bytes_mut()[end..end + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
@@ -84,7 +131,7 @@ impl AlignedBuf {
     pub fn resize(&mut self, len: usize, byte: u8) {
         if len > self.len {
             self.reserve(len - self.len);
-            self.raw[self.start + self.len..self.start + len].fill(byte);
+            self.raw.bytes_mut()[self.start + self.len..self.start + len].fill(byte);
         }
         self.len = len;
     }
@@ -111,13 +158,14 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.raw[self.start..self.start + self.len]
+        &self.raw.bytes()[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.raw[self.start..self.start + self.len]
+        let range = self.start..self.start + self.len;
+        &mut self.raw.bytes_mut()[range]
     }
 }
 
@@ -194,6 +242,22 @@ mod tests {
             assert_eq!(&*buf.clone(), &mirror[..]);
             assert_aligned(&buf.clone());
         }
+    }
+
+    #[test]
+    fn growing_onto_huge_pages_keeps_the_bytes() {
+        let mut buf = AlignedBuf::new();
+        let bytes: Vec<u8> = (0..3 * HUGE_FROM_BYTES).map(|at| (at % 251) as u8).collect();
+        for part in bytes.chunks(100_003) {
+            buf.extend_from_slice(part);
+            assert_aligned(&buf);
+        }
+        assert_eq!(&*buf, &bytes[..]);
+        assert!(buf.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
+        buf.truncate(5);
+        buf.resize(2 * HUGE_PAGE_BYTES, 9);
+        assert_eq!(buf[..5], bytes[..5]);
+        assert!(buf[5..].iter().all(|&byte| byte == 9));
     }
 
     #[test]

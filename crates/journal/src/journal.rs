@@ -7,7 +7,7 @@ use std::time::Duration;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{Record, WritesEncoder};
 use stillpoint_format::{EncodeError, LogGsn, Stamp};
-use stillpoint_io::{Clock, Disk};
+use stillpoint_io::{Clock, Disk, DiskError};
 
 use crate::error::JournalError;
 
@@ -261,6 +261,11 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`flush`](Journal::flush).
     fn flush_all(&self) -> Result<(), JournalError>;
+
+    /// Takes no further append, for a failure outside the log after which nothing new may be
+    /// acknowledged: they are refused as [`JournalError::Poisoned`]. What was appended before
+    /// can still be flushed.
+    fn refuse(&self, source: Arc<DiskError>);
 
     /// The first failure, if a write or a flush has failed: the process must end.
     ///

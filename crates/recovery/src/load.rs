@@ -1,7 +1,7 @@
 //! Records of checkpoints into the store.
 
 use stillpoint_checkpoint::{LoadedRecord, Visit};
-use stillpoint_store::{Loader, Replayed, TableId};
+use stillpoint_store::{KeyImage, Loader, TableId};
 
 use crate::error::RecoveryError;
 
@@ -15,17 +15,19 @@ impl Visit for Loading {
         &mut self,
         batch: &[LoadedRecord<'_>],
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        for record in batch {
-            self.loader.prefetch(TableId(record.table), record.hash);
-        }
-        for record in batch {
-            let change = match record.value {
-                Some(value) => Replayed::Put { tag: record.tag, value },
-                None => Replayed::Delete,
-            };
-            self.loader
-                .apply(TableId(record.table), record.hash, record.key, 0, change)
-                .map_err(|source| RecoveryError::Apply { table: record.table, gsn: 0, source })?;
+        for run in batch.chunk_by(|one, next| one.table == next.table) {
+            let table = run[0].table;
+            let images = run.iter().map(|record| KeyImage {
+                hash: record.hash,
+                key: record.key,
+                tag: record.tag,
+                value: record.value,
+            });
+            self.loader.load(TableId(table), images).map_err(|source| RecoveryError::Apply {
+                table,
+                gsn: 0,
+                source,
+            })?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::Disk;
 use stillpoint_journal::{Logs, ReplayStart, ScanInput, scan};
@@ -53,10 +54,10 @@ pub fn plan(
             progress,
         },
     )?;
-    if let Some(latest) = manifest.incarnations.last_mut()
-        && !is_planted(Bug::CutNotRecorded)
-    {
-        latest.cut = Some(logs.cut());
+    if let Some(latest) = manifest.incarnations.last_mut() {
+        let all = || logs.ends().iter().map(|end| LogGsn { log: end.log, gsn: end.valid_gsn });
+        let planted = is_planted(Bug::CutNotRecorded);
+        latest.cut = Some(if planted { all().collect() } else { logs.cut() });
     }
     let incarnation = manifest.incarnations.last().map_or(1, |latest| latest.number + 1);
     let checkpoint_floor = manifest.checkpoints.iter().map(|c| c.gsn_floor).max().unwrap_or(0);

@@ -94,8 +94,13 @@ fn load(
     };
     let start_ns = clock.monotonic_ns();
     for entry in manifest.newest_chain() {
-        if let [only] = &manifest.tables[..] {
-            store.reserve(TableId(only.id), entry.records);
+        for room in &entry.table_records {
+            // Of an emptied table the checkpoint has nothing but what will be skipped.
+            let at_poc = entry.generations.iter().find(|then| then.table == room.table);
+            let now = manifest.table(room.table).map(|table| table.generation);
+            if at_poc.is_some_and(|then| Some(then.generation) == now) {
+                store.reserve(TableId(room.table), room.records);
+            }
         }
         let visitors: Vec<Box<dyn Visit>> = loaders(store, threads)?
             .into_iter()

@@ -17,10 +17,10 @@ pub(crate) struct Databases {
 impl Databases {
     /// Finds the tables, and makes those that are missing. Database `n` is table `dbn`.
     pub(crate) fn open(engine: Arc<Engine>) -> Result<Self, ServerError> {
-        let mut tables = [TableId(0); DATABASES as usize];
-        for (db, table) in tables.iter_mut().enumerate() {
-            *table = engine.table(&format!("db{db}")).map_err(ServerError::engine)?;
-        }
+        let names: Vec<String> = (0..DATABASES).map(|db| format!("db{db}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let ids = engine.tables_named(&names).map_err(ServerError::engine)?;
+        let tables = std::array::from_fn(|db| ids[db]);
         Ok(Self { engine, tables })
     }
 

@@ -114,8 +114,29 @@ struct Pools {
     free_slabs: Vec<usize>,
 }
 
+/// Sizes up to this one find their class in a table.
+const SMALL_BYTES_MAX: usize = 2048;
+
+/// Class of a size, in units.
+const SMALL_CLASSES: [u8; SMALL_BYTES_MAX / UNIT_BYTES + 1] = {
+    let mut classes = [0; SMALL_BYTES_MAX / UNIT_BYTES + 1];
+    let (mut units, mut class) = (0, 0);
+    while units < classes.len() {
+        if CLASS_BYTES[class] < units * UNIT_BYTES {
+            class += 1;
+        }
+        classes[units] = class as u8;
+        units += 1;
+    }
+    classes
+};
+
+#[inline]
 fn class_for(bytes: usize) -> usize {
-    CLASS_BYTES.partition_point(|&class| class < bytes)
+    match SMALL_CLASSES.get(bytes.div_ceil(UNIT_BYTES)) {
+        Some(&class) => usize::from(class),
+        None => CLASS_BYTES.partition_point(|&class| class < bytes),
+    }
 }
 
 impl Arena {
@@ -390,6 +411,8 @@ mod tests {
         for bytes in 33..=CELL_BYTES_MAX {
             let class = CLASS_BYTES[class_for(bytes)];
             assert!(class >= bytes && class <= bytes + bytes / 2 + 16, "{bytes} in {class}");
+            let least = CLASS_BYTES.partition_point(|&class| class < bytes);
+            assert_eq!(class_for(bytes), least, "{bytes}");
         }
         assert!(CLASS_BYTES.iter().all(|bytes| bytes % UNIT_BYTES == 0));
         assert!(CLASS_BYTES.is_sorted());

@@ -251,7 +251,10 @@ impl Index {
     }
 
     fn unlock(&self, bucket: &[AtomicU64]) {
-        bucket[0].fetch_and(!LOCK, Release);
+        // No read-modify-write: while the lock is held nobody else changes the word; whoever waits
+        // sets only the bit that is set. Relaxed load: it is the holder's own.
+        let control = bucket[0].load(Relaxed);
+        bucket[0].store(control & !LOCK, Release);
     }
 
     /// Adds a cell for a key that is not there yet. `worker` spreads the counters; `publish` is
@@ -282,6 +285,66 @@ impl Index {
                 Inserted::New
             }
         }
+    }
+
+    /// As [`insert`](Self::insert), but leaves the counting, and with it growth, to a later
+    /// [`count_loaded`](Self::count_loaded) of many. Looks at each entry of the bucket once.
+    #[inline]
+    pub(crate) fn load(
+        &self,
+        hash: u64,
+        cell: u64,
+        mut is_key: impl FnMut(u64) -> bool,
+    ) -> Inserted {
+        let first = self.lock(hash);
+        let mut free = None;
+        let mut found = Inserted::New;
+        for slot in &first[1..] {
+            let seen = slot.load(Acquire);
+            if seen == 0 {
+                free = free.or(Some(slot));
+            } else if has_tag(seen, hash) && is_key(seen & NUMBER_MASK) {
+                found = Inserted::Existing(seen & NUMBER_MASK);
+            }
+        }
+        match free {
+            Some(slot)
+                if found == Inserted::New && first[0].load(Relaxed) >> OVERFLOW_SHIFT == 0 =>
+            {
+                slot.store(entry(hash, cell), Release);
+            }
+            _ if found == Inserted::New => found = self.load_chain(first, hash, cell, is_key),
+            _ => {}
+        }
+        self.unlock(first);
+        found
+    }
+
+    /// The rare rest of [`load`](Self::load): the bucket is full, or has overflow buckets.
+    #[cold]
+    fn load_chain(
+        &self,
+        first: &[AtomicU64],
+        hash: u64,
+        cell: u64,
+        mut is_key: impl FnMut(u64) -> bool,
+    ) -> Inserted {
+        let behind_first = self.chain(first).skip(1).flat_map(|bucket| &bucket[1..]);
+        for slot in behind_first {
+            let seen = slot.load(Acquire);
+            if has_tag(seen, hash) && is_key(seen & NUMBER_MASK) {
+                return Inserted::Existing(seen & NUMBER_MASK);
+            }
+        }
+        if self.store(first, entry(hash, cell)) { Inserted::New } else { Inserted::Full }
+    }
+
+    /// Counts what [`load`](Self::load) has added, and grows by the splits that are due for it.
+    pub(crate) fn count_loaded(&self, worker: usize, added: u32) {
+        // Relaxed: as in `count_and_grow`.
+        self.entries[worker % COUNTERS].fetch_add(i64::from(added), Relaxed);
+        self.begin_growing_if_full();
+        self.split_some(added * SPLITS_PER_INSERT);
     }
 
     /// Puts an entry into a free place of a locked (or unpublished) chain.
@@ -344,14 +407,24 @@ impl Index {
     fn count_and_grow(&self, worker: usize) {
         // Relaxed: counts and hints; the split itself synchronises.
         let own = self.entries[worker % COUNTERS].fetch_add(1, Relaxed);
-        if own % CHECK_EVERY == 0 && !self.growing.load(Relaxed) {
-            let full = self.len() * 4 > self.bucket_count() * LOAD_START_QUARTERS;
-            if full {
-                self.growing.store(true, Relaxed);
-            }
+        if own % CHECK_EVERY == 0 {
+            self.begin_growing_if_full();
         }
+        self.split_some(SPLITS_PER_INSERT);
+    }
+
+    #[inline]
+    fn begin_growing_if_full(&self) {
+        if !self.growing.load(Relaxed) && self.len() * 4 > self.bucket_count() * LOAD_START_QUARTERS
+        {
+            self.growing.store(true, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn split_some(&self, count: u32) {
         if self.growing.load(Relaxed) {
-            for _ in 0..SPLITS_PER_INSERT {
+            for _ in 0..count {
                 if self.split_next() {
                     self.growing.store(false, Relaxed);
                     break;

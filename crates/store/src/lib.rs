@@ -51,7 +51,7 @@ pub use arena::MemoryLimit;
 pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet};
 pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
-pub use load::{Loader, Replayed};
+pub use load::{KeyImage, Loader, Replayed};
 pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced, Turn};
 pub use planted::Bug;
 pub use policy::{

@@ -34,17 +34,35 @@ pub enum Replayed<'a> {
     Patch(&'a [(usize, &'a [u8])]),
 }
 
+/// A record of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyImage<'a> {
+    /// Keyed hash of table and key.
+    pub hash: u64,
+    /// The key.
+    pub key: &'a [u8],
+    /// Tag of the value.
+    pub tag: u8,
+    /// The value; `None` if the key has none.
+    pub value: Option<&'a [u8]>,
+}
+
 /// Puts records into a store that is not served yet. One per thread.
 #[derive(Debug)]
 pub struct Loader {
     worker: Worker,
+    /// The cells of the records that are being loaded.
+    cells: Vec<u64>,
 }
+
+/// In [`Loader::cells`], for a record that does without.
+const NO_CELL: u64 = 0;
 
 impl Loader {
     /// A loader; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>) -> Option<Self> {
         let worker = Worker::new(store, Box::new(NoLog::default()))?;
-        Some(Self { worker })
+        Some(Self { worker, cells: Vec::new() })
     }
 
     /// The store.
@@ -62,12 +80,131 @@ impl Loader {
         self.worker.tables.get(table).map(|table| table.generation)
     }
 
-    /// Brings the index line of a key nearer that will be loaded soon.
+    /// Brings the index line of a key nearer that will be changed soon.
     #[inline]
     pub fn prefetch(&self, table: TableId, hash: u64) {
         if let Some(table) = self.worker.tables.get(table) {
             table.index.prefetch(hash);
         }
+    }
+
+    /// Loads records of a checkpoint into a table. All index lines are asked for and all cells
+    /// written before the first enters the index, so some dozens at a time go fastest.
+    ///
+    /// # Errors
+    /// There is no such table, or too little memory. Some records may have been loaded then.
+    pub fn load<'a>(
+        &mut self,
+        table: TableId,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
+    ) -> Result<(), TxError> {
+        // Another loader may look at this one's cells while it searches a bucket.
+        self.worker.enter();
+        let loaded = self.load_in_window(table, records);
+        self.worker.collect_garbage();
+        self.worker.exit();
+        loaded
+    }
+
+    fn load_in_window<'a>(
+        &mut self,
+        id: TableId,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
+    ) -> Result<(), TxError> {
+        let table = self.worker.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
+        for record in records.clone() {
+            table.index.prefetch(record.hash);
+        }
+        // An index entry is made by a locked instruction, which waits until the stores before it
+        // are done. So the cells, whose lines are new to the cache, are all written before.
+        let mut cells = std::mem::take(&mut self.cells);
+        cells.clear();
+        let mut built = Ok(());
+        for record in records.clone() {
+            match self.build_cell(&table, &record) {
+                Ok(cell) => cells.push(cell),
+                Err(error) => {
+                    built = Err(error);
+                    break;
+                }
+            }
+        }
+        let mut added = 0;
+        let mut at = 0;
+        // After an error no cell is left over: what was built goes in, or is given back.
+        let entered = records.zip(&cells).try_for_each(|(record, &cell)| {
+            at += 1;
+            added += u32::from(self.enter_cell(&table, &record, cell)?);
+            Ok(())
+        });
+        for &cell in cells[at..].iter().filter(|&&cell| cell != NO_CELL) {
+            self.drop_cell(cell);
+        }
+        self.cells = cells;
+        table.count(self.worker.number, i64::from(added));
+        table.index.count_loaded(self.worker.number, added);
+        entered.and(built)
+    }
+
+    /// A cell with the record in it, not in the index yet; none for what has no inline value.
+    #[inline]
+    fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
+        let &KeyImage { hash, key, tag, value } = record;
+        let Some(value) = value.filter(|value| value.len() <= INLINE_VALUE_BYTES_MAX) else {
+            return Ok(NO_CELL);
+        };
+        let number = self.new_cell(table, hash, key, value.len())?;
+        let cell = self.worker.store.cell(number).record();
+        cell.put_inline(tag, value);
+        cell.end_write(Stamp::new(0, LOG_NONE));
+        Ok(number)
+    }
+
+    /// True if the record is new and was not counted.
+    #[inline]
+    fn enter_cell(
+        &mut self,
+        table: &Table,
+        record: &KeyImage<'_>,
+        number: u64,
+    ) -> Result<bool, TxError> {
+        if number == NO_CELL {
+            return self.load_unusual(table, record);
+        }
+        let is_key = |cell| self.worker.store.cell(cell).has_key(record.key);
+        match table.index.load(record.hash, number, is_key) {
+            Inserted::New => Ok(true),
+            Inserted::Existing(_) => {
+                self.drop_cell(number);
+                self.load_unusual(table, record)
+            }
+            Inserted::Full => {
+                self.drop_cell(number);
+                Err(TxError::IndexFull(table.id))
+            }
+        }
+    }
+
+    /// A large value, a deletion, or a key that is there already.
+    #[cold]
+    fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
+        let change = match record.value {
+            Some(value) => Replayed::Put { tag: record.tag, value },
+            None => Replayed::Delete,
+        };
+        self.apply_in_window(table.id, record.hash, record.key, 0, change)?;
+        Ok(false)
+    }
+
+    /// Gives back a cell that never was in the index, so that nobody else has met it.
+    fn drop_cell(&mut self, number: u64) {
+        let Worker { cache, store, .. } = &mut self.worker;
+        let cell = store.cell(number);
+        cell.kill();
+        if let Some(block) = cell.long_key_block() {
+            cache.free(&store.memory().arena, block);
+        }
+        cache.free(&store.memory().arena, number);
     }
 
     /// Loads a record of a checkpoint.

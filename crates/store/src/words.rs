@@ -120,11 +120,24 @@ pub(crate) fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
 
 /// Writes `bytes` from word 0 on, the last word padded with zeros.
 pub(crate) fn fill(words: &[AtomicU64], bytes: &[u8]) {
-    for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
-        let mut all = [0; 8];
-        all[..chunk.len()].copy_from_slice(chunk);
-        word.store(u64::from_le_bytes(all), Relaxed);
+    let (whole, tail) = bytes.as_chunks::<8>();
+    let (first, rest) = words.split_at(whole.len());
+    for (word, chunk) in first.iter().zip(whole) {
+        word.store(u64::from_le_bytes(*chunk), Relaxed);
     }
+    if tail.is_empty() {
+        return;
+    }
+    let last = match bytes.last_chunk::<8>() {
+        // The last eight bytes, less those that the words before have.
+        Some(last) => u64::from_le_bytes(*last) >> (64 - tail.len() * 8),
+        None => {
+            let mut all = [0; 8];
+            all[..tail.len()].copy_from_slice(tail);
+            u64::from_le_bytes(all)
+        }
+    };
+    rest[0].store(last, Relaxed);
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -11,8 +11,8 @@ pub enum Bug {
     /// A record names what is not flushed, instead of what is not closed: what it rests on is
     /// flushed, but hangs on something that is not (two hops).
     NamesOnlyUnflushed = 1,
-    /// Recovery neither records its cut nor removes what lies beyond it: what it has dropped comes
-    /// back (the second crash).
+    /// Recovery records all that is valid as its cut and removes nothing beyond it: what it has
+    /// dropped comes back (the second crash).
     CutNotRecorded = 2,
     /// A commit is acknowledged before its log is flushed.
     AnswersBeforeFlush = 3,
@@ -20,6 +20,8 @@ pub enum Bug {
     AnswersWhenFlushed = 4,
     /// What was read is answered without waiting for who wrote it.
     AnswersReadsAtOnce = 5,
+    /// A MANIFEST in doubt stops no transaction that is open already.
+    CommitsInDoubt = 6,
     /// The older checkpoint is removed before the newer one is published.
     RemovesBeforePublishing = 7,
     /// The names of new log segments are not made durable.
@@ -40,12 +42,13 @@ pub enum Bug {
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NamesOnlyUnflushed,
         Self::CutNotRecorded,
         Self::AnswersBeforeFlush,
         Self::AnswersWhenFlushed,
         Self::AnswersReadsAtOnce,
+        Self::CommitsInDoubt,
         Self::RemovesBeforePublishing,
         Self::DirectoryNotFlushed,
         Self::ReplaysFromTheBeginning,

@@ -12,8 +12,8 @@ use super::{LoadOptions, LoadSummary, LoadedRecord, Visit};
 use crate::error::LoadError;
 use crate::progress::Progress;
 
-/// Read threads, at most: enough to keep a device busy.
-const READ_THREADS_MAX: usize = 4;
+/// Read threads: enough to keep a device busy. They hardly compute.
+const READ_THREADS: usize = 4;
 
 /// A unit that was read, or one that is too long to be read as a whole.
 struct Filled {
@@ -63,7 +63,8 @@ pub(super) fn run(
     let of_part = |(at, part): (usize, &Part)| part.units().into_iter().map(move |unit| (at, unit));
     let units: Vec<_> = parts.iter().enumerate().flat_map(of_part).collect();
     let file_bytes = parts.iter().map(Part::file_bytes).sum();
-    let readers = visitors.len().min(READ_THREADS_MAX);
+    // With one visitor everything comes in the same order every time, calls of the disk included.
+    let readers = if visitors.len() == 1 { 1 } else { READ_THREADS };
     Progress::set(&progress.units_done, 0);
     Progress::set(&progress.units_total, units.len() as u64);
     let pipe = Arc::new(Pipe {
@@ -71,7 +72,7 @@ pub(super) fn run(
         units,
         progress: progress.clone(),
         state: Mutex::new(State {
-            free: vec![AlignedBuf::new(); visitors.len() + 2 * readers],
+            free: vec![AlignedBuf::new(); 2 * visitors.len() + readers],
             readers,
             ..State::default()
         }),

@@ -15,8 +15,8 @@ use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode}
 use super::{LoadOptions, damage};
 use crate::error::{DamageCause, LoadError};
 
-/// Bytes that are read at a time.
-const UNIT_BYTES: u64 = 2 << 20;
+/// Bytes that are read at a time: with what alignment adds at both ends, a buffer of 2 MiB.
+const UNIT_BYTES: u64 = (2 << 20) - 2 * DIRECT_ALIGN as u64;
 /// A unit longer than this is a large value, and is read block by block.
 const UNIT_BYTES_MAX: u64 = 2 * UNIT_BYTES;
 

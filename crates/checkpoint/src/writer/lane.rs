@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use stillpoint_format::EncodeError;
 use stillpoint_format::hash::partition_of;
+use stillpoint_format::manifest::TableRecords;
 use stillpoint_format::part::BlockBuilder;
 use stillpoint_store::RecordImage;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,12 +26,14 @@ struct Lane {
     partitions_log2: u8,
     /// By partition; empty until the lane is used.
     open: Vec<Option<BlockBuilder>>,
+    /// Records taken, by table; the table that came last is the first.
+    table_records: Vec<TableRecords>,
 }
 
 impl LaneSlot {
     pub(super) fn new(partitions_log2: u8) -> Self {
         Self {
-            lane: Mutex::new(Lane { partitions_log2, open: Vec::new() }),
+            lane: Mutex::new(Lane { partitions_log2, open: Vec::new(), table_records: Vec::new() }),
             taken_bytes: AtomicU64::new(0),
         }
     }
@@ -48,6 +51,11 @@ impl LaneSlot {
         self.taken_bytes.store(taken, Relaxed);
     }
 
+    /// How many records of each table were taken.
+    pub(super) fn table_records(&self) -> Vec<TableRecords> {
+        self.lane.lock().table_records.clone()
+    }
+
     /// Hands the open blocks to the writers.
     pub(super) fn flush(&self, queue: &Queue) {
         let open = std::mem::take(&mut self.lane.lock().open);
@@ -61,6 +69,7 @@ impl Lane {
     #[inline]
     fn emit(&mut self, record: &RecordImage<'_>, queue: &Queue) {
         let partition = partition_of(record.hash, self.partitions_log2);
+        self.count(record.table);
         let len = record.value.len();
         if len > COPIED_BYTES_MAX
             && let Some(kept) = record.keep_large()
@@ -85,6 +94,25 @@ impl Lane {
                 Err(error) => return queue.fail(error.into()),
             }
         }
+    }
+
+    #[inline]
+    fn count(&mut self, table: u16) {
+        match self.table_records.first_mut() {
+            Some(last) if last.table == table => last.records += 1,
+            _ => self.count_other(table),
+        }
+    }
+
+    #[cold]
+    fn count_other(&mut self, table: u16) {
+        let known = self.table_records.iter().position(|entry| entry.table == table);
+        let at = known.unwrap_or_else(|| {
+            self.table_records.push(TableRecords { table, records: 0 });
+            self.table_records.len() - 1
+        });
+        self.table_records[at].records += 1;
+        self.table_records.swap(0, at);
     }
 
     #[cold]

@@ -7,15 +7,16 @@ use stillpoint::{Durability, Engine, Error, TableId};
 use stillpoint_io::{Fault, Rng, SeededRng, SimDisk};
 
 use crate::history::{History, MARKS, State};
-use crate::lives::{Setting, configure, open_and_read};
+use crate::lives::{self, configure, open_and_read};
+use crate::settings::Setting;
 use crate::workload::{TABLES, Workload, scan_table};
 
 const SESSIONS: usize = 3;
 const STEPS: u64 = 90;
 
-fn setting(journal: &'static str) -> Setting {
-    Setting { scheme: "calc", journal, durability: Durability::Strict }
-}
+const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
+const NONE: Setting =
+    Setting { scheme: "calc", journal: "none", durability: Durability::Checkpoint };
 
 /// Opens a store and works on it, the same way every time.
 fn begin(setting: &Setting, disk: &SimDisk) -> Result<Workload, Error> {
@@ -59,10 +60,7 @@ fn judge(setting: &Setting, disk: &SimDisk, history: &History, context: &str) {
         let after = disk.crash(rng.next_u64());
         let found = open_and_read(setting, &after, &rng);
         let found = found.unwrap_or_else(|error| panic!("{context}: {error}"));
-        let judged = match setting.journal {
-            "none" => history.judge_none(&found.state, found.checkpoint),
-            _ => history.judge_redo(&found.state),
-        };
+        let judged = lives::judge(setting, history, &found);
         judged.unwrap_or_else(|why| panic!("{context}: {why}"));
     }
 }
@@ -122,19 +120,18 @@ fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
 
 #[test]
 fn a_failing_call_loses_nothing_acknowledged_with_redo() {
-    fail_every_call(&setting("redo"));
+    fail_every_call(&REDO);
 }
 
 #[test]
 fn a_failing_call_loses_nothing_published_without_a_journal() {
-    fail_every_call(&setting("none"));
+    fail_every_call(&NONE);
 }
 
 #[test]
 fn a_full_disk_refuses_writes_serves_reads_and_resumes() {
-    let setting = setting("redo");
     let disk = SimDisk::new(9);
-    let mut workload = begin(&setting, &disk).expect("a sound disk");
+    let mut workload = begin(&REDO, &disk).expect("a sound disk");
     workload.run(40);
     let published = workload.engine.checkpoint().expect("a checkpoint").epoch;
     workload.history.checkpoints_begun.insert(published);
@@ -157,5 +154,5 @@ fn a_full_disk_refuses_writes_serves_reads_and_resumes() {
     workload.run(100);
     assert!(workload.ended.is_none(), "does not resume: {:?}", workload.ended);
     workload.engine.checkpoint().expect("a checkpoint");
-    judge(&setting, &disk, &workload.history, "after the disk was full");
+    judge(&REDO, &disk, &workload.history, "after the disk was full");
 }

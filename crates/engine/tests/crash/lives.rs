@@ -4,18 +4,12 @@ use std::sync::Arc;
 
 use stillpoint::{Codec, Config, Durability, Engine, Environment, Error};
 use stillpoint_io::{Fault, ManualClock, Rng, SeededRng, SimDisk};
+use stillpoint_store::PointOfConsistency;
 
 use crate::history::{History, State};
+use crate::settings::Setting;
 use crate::stage::{StageClock, StageDisk};
 use crate::workload::{TABLES, Workload, scan_table};
-
-/// What is tested.
-#[derive(Debug)]
-pub(crate) struct Setting {
-    pub(crate) scheme: &'static str,
-    pub(crate) journal: &'static str,
-    pub(crate) durability: Durability,
-}
 
 /// Crashes in a row.
 const DEPTH: u32 = 3;
@@ -45,10 +39,7 @@ pub(crate) fn run_seed(seed: u64, setting: &Setting) -> u64 {
                 _ => disk.crash(rng.next_u64()),
             };
             let (after, found) = recover(setting, after, &rng, &context);
-            let judged = match setting.journal {
-                "none" => history.judge_none(&found.state, found.checkpoint),
-                _ => history.judge_redo(&found.state),
-            };
+            let judged = judge(setting, &history, &found);
             judged.unwrap_or_else(|why| panic!("{context}: {why}"));
             states += 1;
             last = Some((after, found.state));
@@ -64,6 +55,8 @@ pub(crate) fn configure(
     rng: &SeededRng,
     sessions: usize,
 ) -> Config {
+    // Stores of a few records on huge pages would spend their lives on clearing these.
+    rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
     let mut config = Config::new("unused");
     config.checkpoint = setting.scheme.to_owned();
     config.journal = setting.journal.to_owned();
@@ -82,7 +75,7 @@ pub(crate) fn configure(
         clock: Arc::new(StageClock {
             clock: ManualClock::self_advancing(1_700_000_000_000),
             // A scheme that stops commits lets nobody in between its phases.
-            guests: setting.scheme == "calc",
+            guests: setting.row().capabilities.point == Some(PointOfConsistency::Virtual),
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),
         background: false,
@@ -126,6 +119,14 @@ fn live(
 pub(crate) struct Found {
     pub(crate) state: State,
     pub(crate) checkpoint: Option<u64>,
+}
+
+/// Judges what was found by what the journal promises.
+pub(crate) fn judge(setting: &Setting, history: &History, found: &Found) -> Result<(), String> {
+    match setting.durability {
+        Durability::Checkpoint => history.judge_none(&found.state, found.checkpoint),
+        Durability::Relaxed | Durability::Strict => history.judge_redo(&found.state),
+    }
 }
 
 /// Recovers, through up to two crashes of recovery itself, and reads everything.

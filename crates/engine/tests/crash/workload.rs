@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stillpoint::{Engine, Error, KeySet, Mode, Procedure, Session, Stamp, TableId, Tx, TxError};
+use stillpoint::{
+    Durability, Engine, Error, KeySet, Mode, Procedure, Session, Stamp, TableId, Tx, TxError,
+};
 use stillpoint_io::{Rng, SeededRng};
 
 use crate::history::{Event, History, Key, MARKS, Value};
@@ -44,6 +46,7 @@ pub(crate) struct Workload {
     /// Few answers leave early: much is unflushed when the crash comes.
     lazy: bool,
     journal: bool,
+    checkpoints: bool,
     /// Set by the first failure; nothing is done any more.
     pub(crate) ended: Option<Error>,
 }
@@ -80,8 +83,11 @@ impl Workload {
         sessions: usize,
     ) -> Result<Self, Error> {
         let config = engine.config();
-        let (logs, journal) = (config.logs, config.journal == "redo");
-        let strict = journal && config.durability == stillpoint::Durability::Strict;
+        let logs = config.logs;
+        let journal = config.durability != Durability::Checkpoint;
+        let strict = config.durability == Durability::Strict;
+        let scheme = stillpoint_checkpoint::registry::find(&config.checkpoint);
+        let checkpoints = scheme.is_ok_and(|row| row.capabilities.takes_checkpoints());
         let lazy = rng.below(3) == 0;
         let players = (0..sessions).map(|at| {
             let (session, mark) = (engine.session()?, (MARKS, vec![at as u8]));
@@ -100,6 +106,7 @@ impl Workload {
             strict,
             lazy,
             journal,
+            checkpoints,
             ended: None,
         })
     }
@@ -133,7 +140,7 @@ impl Workload {
             20..=22 => self.look(at),
             23..=24 => self.scan(at),
             25..=29 => self.flush(at),
-            30 if self.depth < 2 => self.checkpoint(),
+            30 if self.checkpoints && self.depth < 2 => self.checkpoint(),
             31 if self.depth < 2 => self.flush_tables(),
             32 => self.fail_on_purpose(at),
             33 => {
@@ -419,6 +426,7 @@ impl Workload {
             strict: self.strict,
             lazy: self.lazy,
             journal: self.journal,
+            checkpoints: self.checkpoints,
             ended: None,
         };
         let mut guest = std::mem::replace(self, hollow);

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{CheckpointEntry, CheckpointKind, Manifest, ManifestError};
+use super::{CheckpointEntry, CheckpointKind, Manifest, ManifestError, TableRecords};
 use crate::names::parse_part_name;
 use crate::{GSN_MAX, LOG_NONE, LogGsn, PARTITIONS_LOG2_MAX};
 
@@ -131,6 +131,18 @@ impl CheckpointEntry {
         if records != self.records {
             let stated = self.records;
             return Err(format!("its parts have {records} records, it states {stated}"));
+        }
+        let mut tables = HashSet::new();
+        let mut of_tables = 0u64;
+        for TableRecords { table, records } in &self.table_records {
+            if !tables.insert(table) {
+                return Err(format!("records of table {table} are listed twice"));
+            }
+            of_tables = of_tables.saturating_add(*records);
+        }
+        if of_tables != self.records {
+            let stated = self.records;
+            return Err(format!("its tables have {of_tables} records, it states {stated}"));
         }
         let mut tables = HashSet::new();
         if let Some(twice) = self.generations.iter().find(|entry| !tables.insert(entry.table)) {

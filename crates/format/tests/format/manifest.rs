@@ -121,6 +121,9 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("part name", |m| m.checkpoints[0].parts[0].file = "part-001".into()),
     ("records", |m| m.checkpoints[0].records = 99),
     ("records", |m| m.checkpoints[0].parts[0].records = u64::MAX),
+    ("its tables have 199 records", |m| m.checkpoints[0].table_records[1].records = 100),
+    ("its tables have 99 records", |m| m.checkpoints[0].table_records.truncate(1)),
+    ("records of table 0 are listed twice", |m| m.checkpoints[0].table_records[1].table = 0),
     ("gsn floor", |m| m.checkpoints[0].gsn_floor = 1 << 52),
     ("two generations", |m| {
         m.checkpoints[0].generations.push(TableGeneration { table: 0, generation: 1 });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use stillpoint_format::log::Record;
 use stillpoint_format::{LOG_NONE, LogGsn, Stamp};
+use stillpoint_io::DiskError;
 
 use crate::error::JournalError;
 use crate::journal::{
@@ -66,6 +67,8 @@ impl Journal for NoJournal {
     fn flush_all(&self) -> Result<(), JournalError> {
         Ok(())
     }
+
+    fn refuse(&self, _source: Arc<DiskError>) {}
 
     fn health(&self) -> Result<(), JournalError> {
         Ok(())

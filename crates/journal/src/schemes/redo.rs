@@ -28,7 +28,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_format::log::Record;
 use stillpoint_format::{GSN_MAX, LOG_NONE, LogGsn, Stamp};
-use stillpoint_io::{DIRECT_ALIGN, JoinHandle, spawn};
+use stillpoint_io::{DIRECT_ALIGN, DiskError, JoinHandle, spawn};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
@@ -247,6 +247,12 @@ impl Journal for Redo {
 
     fn flush_all(&self) -> Result<(), JournalError> {
         self.core.logs.iter().try_for_each(|log| self.core.flush(log).map(drop))
+    }
+
+    fn refuse(&self, source: Arc<DiskError>) {
+        for (log, id) in self.core.logs.iter().zip(0..) {
+            log.refuse(JournalError::Poisoned { log: id, source: source.clone() });
+        }
     }
 
     fn health(&self) -> Result<(), JournalError> {

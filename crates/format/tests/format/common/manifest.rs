@@ -3,7 +3,7 @@
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{
     CheckpointEntry, CheckpointKind, Codec, IncarnationEntry, LogPositions, Manifest, PartEntry,
-    TableEntry, TableGeneration,
+    TableEntry, TableGeneration, TableRecords,
 };
 
 use super::STORE;
@@ -52,6 +52,10 @@ pub(crate) fn checkpoint(epoch: u64, base: Option<u64>) -> CheckpointEntry {
         codec: Codec::Lz4,
         partitions_log2: 6,
         records: 100,
+        table_records: vec![
+            TableRecords { table: 0, records: 99 },
+            TableRecords { table: 7, records: 1 },
+        ],
         value_bytes: 12_345,
         parts: vec![part(0), part(1)],
         generations: vec![TableGeneration { table: 0, generation: 4 }],

@@ -1,0 +1,40 @@
+//! What is tested: every scheme with every journal at each of its durabilities, as the registries
+//! list them, if anything is left of it after a crash.
+
+use stillpoint::Durability;
+use stillpoint_checkpoint::registry::{REGISTRY, Row};
+use stillpoint_journal::registry::SCHEMES;
+
+/// A scheme, a journal and a durability.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    pub(crate) scheme: &'static str,
+    pub(crate) journal: &'static str,
+    pub(crate) durability: Durability,
+}
+
+impl Setting {
+    pub(crate) fn row(&self) -> &'static Row {
+        stillpoint_checkpoint::registry::find(self.scheme).expect("in the registry")
+    }
+}
+
+/// All settings.
+pub(crate) fn matrix() -> Vec<Setting> {
+    let journals = SCHEMES.iter().flat_map(|journal| {
+        journal.durabilities.iter().map(move |&durability| (journal, durability))
+    });
+    let pairs = journals.flat_map(|journal| REGISTRY.iter().map(move |row| (row, journal)));
+    pairs
+        .filter(|(row, (journal, _))| {
+            let keeps_commits = journal.capabilities.records_commits;
+            let alone = row.capabilities.takes_checkpoints() && !row.capabilities.needs_journal;
+            keeps_commits || alone
+        })
+        .map(|(row, (journal, durability))| Setting {
+            scheme: row.name,
+            journal: journal.name,
+            durability,
+        })
+        .collect()
+}

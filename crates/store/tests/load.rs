@@ -1,0 +1,140 @@
+//! Loading a checkpoint's records: every kind of them, keys that are there already, several loaders
+//! at once, and too little memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stillpoint_store::{
+    KeyImage, Loader, NoLog, NoPolicy, Store, StoreConfig, TableId, TxError, Worker,
+};
+
+const TABLE: TableId = TableId(3);
+
+type Record = (Vec<u8>, u8, Option<Vec<u8>>);
+
+fn empty_store(max_memory_bytes: usize) -> Arc<Store> {
+    let config = StoreConfig { max_memory_bytes, hash_seed: 11, ..StoreConfig::default() };
+    let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("address space"));
+    store.set_table(TABLE, 1).expect("address space");
+    store
+}
+
+fn load(loader: &mut Loader, records: &[Record]) -> Result<(), TxError> {
+    let hashes: Vec<u64> = records.iter().map(|(key, ..)| loader.hash(TABLE, key)).collect();
+    let images = records.iter().zip(hashes).map(|((key, tag, value), hash)| KeyImage {
+        hash,
+        key,
+        tag: *tag,
+        value: value.as_deref(),
+    });
+    loader.load(TABLE, images.collect::<Vec<_>>().into_iter())
+}
+
+fn value_of(worker: &mut Worker, key: &[u8]) -> Option<(u8, Vec<u8>)> {
+    let mut value = Vec::new();
+    let seen = worker.read(TABLE, key, &mut value).expect("the table is there");
+    seen.map(|seen| (seen.tag, value))
+}
+
+/// The store holds exactly what the records say, the later ones of a key for the earlier.
+fn assert_holds(store: &Arc<Store>, records: &[Record]) {
+    let expected: BTreeMap<_, _> =
+        records.iter().map(|(key, tag, value)| (key, value.clone().map(|v| (*tag, v)))).collect();
+    let mut worker = Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+    for (&key, value) in &expected {
+        assert!(value_of(&mut worker, key) == *value, "key {:?}", &key[..key.len().min(20)]);
+    }
+    assert_eq!(store.record_count(TABLE), expected.values().flatten().count() as u64);
+}
+
+/// Values and keys of all sizes at which something changes, for the keys from `first` on.
+fn records(first: u32, count: u32, salt: u8) -> Vec<Record> {
+    let value_lens = [0, 1, 4, 100, 104, 2044, 2045, 70_000];
+    (first..first + count)
+        .map(|number| {
+            let mut key = number.to_be_bytes().to_vec();
+            if number % 50 == 7 {
+                key.resize(2_000, b'k');
+            }
+            // Large ones are few.
+            let kinds = if number % 40 == 0 { value_lens.len() } else { value_lens.len() - 2 };
+            let len = value_lens[(number as usize + usize::from(salt)) % kinds];
+            (key, salt, Some(vec![number as u8 ^ salt; len]))
+        })
+        .collect()
+}
+
+#[test]
+fn all_kinds_are_found_and_the_index_grows_though_nobody_made_room() {
+    let store = empty_store(1 << 30);
+    let mut loader = Loader::new(store.clone()).expect("a free slot");
+    let mut all = records(0, 20_000, 1);
+    for batch in all.chunks(64) {
+        load(&mut loader, batch).expect("memory");
+    }
+    // A later checkpoint of the chain replaces some and deletes others, known and unknown ones.
+    let mut changes = records(15_000, 10_000, 2);
+    for (_, _, value) in changes.iter_mut().step_by(3) {
+        *value = None;
+    }
+    for batch in changes.chunks(100) {
+        load(&mut loader, batch).expect("memory");
+    }
+    drop(loader);
+    all.extend(changes);
+    assert_holds(&store, &all);
+}
+
+#[test]
+fn a_key_that_comes_twice_in_a_batch_is_there_once() {
+    let store = empty_store(1 << 30);
+    let mut loader = Loader::new(store.clone()).expect("a free slot");
+    let twice = [records(0, 50, 1), records(0, 50, 2)].concat();
+    load(&mut loader, &twice).expect("memory");
+    drop(loader);
+    assert_holds(&store, &twice);
+    assert_eq!(store.cell_count(TABLE), 50);
+}
+
+#[test]
+fn loaders_side_by_side_lose_nothing() {
+    let store = empty_store(1 << 30);
+    store.reserve(TABLE, 30_000);
+    let parts: Vec<Vec<Record>> = (0..3).map(|part| records(part * 10_000, 10_000, 5)).collect();
+    let jobs: Vec<_> = parts
+        .iter()
+        .map(|part| {
+            let mut loader = Loader::new(store.clone()).expect("a free slot");
+            move || part.chunks(64).try_for_each(|batch| load(&mut loader, batch))
+        })
+        .collect();
+    for loaded in stillpoint_io::in_parallel("load", jobs).expect("no panic") {
+        loaded.expect("memory");
+    }
+    assert_holds(&store, &parts.concat());
+}
+
+#[test]
+fn too_little_memory_is_an_error_and_what_was_loaded_is_whole() {
+    let store = empty_store(8 << 20);
+    let mut loader = Loader::new(store.clone()).expect("a free slot");
+    let value = |number: u32| vec![number as u8; 1000];
+    let all: Vec<Record> = (0..20_000u32)
+        .map(|number| (number.to_be_bytes().to_vec(), 9, Some(value(number))))
+        .collect();
+    let refused = all.chunks(64).find_map(|batch| load(&mut loader, batch).err());
+    assert!(matches!(refused, Some(TxError::Memory(_))), "{refused:?}");
+    let found = store.record_count(TABLE) as usize;
+    assert!((5_000..9_000).contains(&found), "{found} records in 8 MiB");
+    drop(loader);
+    assert_holds(&store, &all[..found]);
+    assert_eq!(store.cell_count(TABLE), found as u64);
+}
+
+#[test]
+fn a_table_that_is_not_there_is_an_error() {
+    let store = empty_store(1 << 30);
+    let mut loader = Loader::new(store).expect("a free slot");
+    let loaded = loader.load(TableId(4), std::iter::empty());
+    assert!(matches!(loaded, Err(TxError::NoSuchTable(TableId(4)))));
+}
