@@ -116,15 +116,18 @@ pub fn pin_to_core(n: usize) -> io::Result<()> {
     }
 }
 
+/// Nice value of threads that go behind.
+const BEHIND: i32 = 5;
+
 /// Lets other threads go first from now on: the calling thread, and those it starts, get about a
-/// tenth of a core's time where others want all of it, and what is left over elsewhere (nice
-/// value 10). Does nothing where a system knows no priorities of threads.
+/// quarter of a core's time where others want all of it, and what is left over elsewhere (nice
+/// value 5). Does nothing where a system knows no priorities of threads.
 pub fn go_behind() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::setpriority_process;
         // A refusal leaves the priority as it was: slower answers, nothing worse.
-        let _ = setpriority_process(Some(rustix::thread::gettid()), 10);
+        let _ = setpriority_process(Some(rustix::thread::gettid()), BEHIND);
     }
 }
 
@@ -162,7 +165,7 @@ mod tests {
             (nice(), child)
         });
         let (behind, child) = behind.expect("thread starts").join().expect("no panic");
-        assert_eq!((behind, child, nice()), (own.max(10), own.max(10), own));
+        assert_eq!((behind, child, nice()), (BEHIND, BEHIND, own));
     }
 
     #[cfg(target_os = "linux")]
