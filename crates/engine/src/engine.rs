@@ -303,6 +303,8 @@ impl Engine {
         })?);
         let shared = self.shared.clone();
         threads.push(stillpoint_io::spawn("checkpoint", move || {
+            // A save takes what the transactions leave, and a little more.
+            stillpoint_io::go_behind();
             crate::checkpoints::run_in_background(&shared);
         })?);
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stillpoint_format::log::{PatchRange, WritesEncoder};
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{CommitInput, Journal};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Patches};
+use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Write};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,48 +20,13 @@ pub(crate) struct SessionLog {
     pub(crate) wants_dependencies: bool,
 }
 
-/// Ranges that fit the stack; more go through a vector.
-const RANGES: usize = 4;
-
-fn patch(
-    encoder: &mut WritesEncoder<'_>,
-    (table, generation, key): (u16, u32, &[u8]),
-    mut patches: Patches<'_>,
-) -> Result<(), EncodeError> {
-    let range = |(offset, bytes): (usize, _)| PatchRange { offset: offset as u32, bytes };
-    let mut few = [PatchRange { offset: 0, bytes: &[] }; RANGES];
-    for at in 0..RANGES {
-        match patches.next() {
-            Some(next) => few[at] = range(next),
-            None => return encoder.patch(table, generation, key, &few[..at]),
-        }
-    }
-    let all: Vec<_> = few.into_iter().chain(patches.map(range)).collect();
-    encoder.patch(table, generation, key, &all)
-}
-
 impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
-        let floor = commit.touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
         let input = CommitInput {
             epoch: commit.epoch,
-            floor,
+            floor: 0,
             touched: commit.touched,
-            writes: &|encoder| {
-                for write in commit.writes.iter() {
-                    let (table, generation, key) = (write.table, write.generation, write.key);
-                    match write.change {
-                        Change::Put { tag, value } => {
-                            encoder.put(table, generation, key, tag, value)?;
-                        }
-                        Change::Delete => encoder.delete(table, generation, key)?,
-                        Change::Patch(patches) => {
-                            patch(encoder, (table, generation, key), patches)?;
-                        }
-                    }
-                }
-                Ok(())
-            },
+            writes: &|encoder| commit.writes.iter().try_for_each(|write| encode(encoder, write)),
         };
         let appended =
             self.journal.append(self.log, &input).map_err(|error| LogRefused(Box::new(error)))?;
@@ -76,5 +41,26 @@ impl CommitLog for SessionLog {
 
     fn wants_dependencies(&self) -> bool {
         self.wants_dependencies
+    }
+}
+
+#[inline]
+fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), EncodeError> {
+    let Write { table, generation, key, change } = write;
+    match change {
+        Change::Put { tag, value } => encoder.put(table, generation, key, tag, value),
+        Change::Delete => encoder.delete(table, generation, key),
+        Change::Patch(patches) => match patches.only() {
+            Some((offset, bytes)) => {
+                encoder.patch_range(table, generation, key, offset as u32, bytes)
+            }
+            None => {
+                let range = |(offset, bytes): (usize, _)| {
+                    PatchRange { offset: offset as u32, bytes }
+                };
+                let ranges: Vec<_> = patches.map(range).collect();
+                encoder.patch(table, generation, key, &ranges)
+            }
+        },
     }
 }

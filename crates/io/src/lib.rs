@@ -28,5 +28,5 @@ pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_by
 pub use real::RealDisk;
 pub use rng::{RealRng, Rng, SeededRng};
 pub use sim::{Call, CallCounts, Fault, FaultPlan, Lasts, SimDisk, Tearing};
-pub use thread::{JoinHandle, ThreadError, cpu_count, pin_to_core, spawn};
+pub use thread::{JoinHandle, ThreadError, cpu_count, go_behind, pin_to_core, spawn};
 pub use whole::{read_all, write_file_durably};

@@ -31,6 +31,7 @@ enum LabCommand {
     },
     /// Run an experiment, or all: JSON, figures and a row in the report.
     #[command(after_help = "Examples:\n  stillpoint lab run peers-redis --quick\n  \
+                            stillpoint lab run peers-redis --part saving --runs 3\n  \
                             stillpoint lab run all --out results")]
     Run {
         /// The experiment's name, or `all`.
@@ -47,6 +48,9 @@ enum LabCommand {
         /// Seconds of each run, instead of the experiment's own.
         #[arg(long)]
         seconds: Option<f64>,
+        /// One part of the experiment instead of all, where it has parts.
+        #[arg(long)]
+        part: Option<String>,
     },
     /// What experiments start as processes of their own.
     #[command(hide = true)]
@@ -69,6 +73,8 @@ enum Child {
         #[arg(long)]
         scheme: String,
         #[arg(long)]
+        journal: String,
+        #[arg(long)]
         dir: PathBuf,
     },
     /// Transactions and checkpoints until it is killed.
@@ -87,8 +93,8 @@ enum Child {
 fn run_child(child: &Child) -> LabResult<()> {
     let open = engines::stillpoint::open;
     match child {
-        Child::Instructions { scheme, dir } => {
-            calc::instructions::child(&open, scheme, dir.clone())
+        Child::Instructions { scheme, journal, dir } => {
+            calc::instructions::child(&open, scheme, journal, dir.clone())
         }
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
@@ -124,13 +130,14 @@ pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
             }
             Ok(true)
         }
-        LabCommand::Run { id, quick, out, runs, seconds } => {
+        LabCommand::Run { id, quick, out, runs, seconds, part } => {
             let chosen = experiments::find(id)?;
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
             let mut context = Context::new(out, *quick, binary, Box::new(std::io::stderr()));
             context.runs = *runs;
             context.seconds = *seconds;
+            context.part.clone_from(part);
             let mut met = true;
             for experiment in chosen {
                 let result = experiment.run_and_save(&context)?;

@@ -22,6 +22,8 @@ pub struct Context {
     pub runs: Option<usize>,
     /// Seconds of each run, when not the experiment's own.
     pub seconds: Option<f64>,
+    /// The only part to run, of an experiment that has parts.
+    pub part: Option<String>,
     /// Where engines and servers under test keep their data; emptied afterwards.
     pub work: PathBuf,
     progress: Mutex<Box<dyn Write + Send>>,
@@ -42,6 +44,7 @@ impl Context {
             binary,
             runs: None,
             seconds: None,
+            part: None,
             work: out.join("work"),
             progress: Mutex::new(progress),
         }
@@ -52,6 +55,11 @@ impl Context {
         let mut progress = self.progress.lock();
         // A closed terminal is no reason to lose the experiment.
         let _ = writeln!(progress, "{text}").and_then(|()| progress.flush());
+    }
+
+    /// True if this part is to be run.
+    pub fn wants(&self, part: &str) -> bool {
+        self.part.as_ref().is_none_or(|only| only == part)
     }
 
     /// A fresh data directory of this name.
@@ -76,6 +84,9 @@ impl Context {
         }
         if let Some(seconds) = self.seconds {
             command.push_str(&format!(" --seconds {seconds}"));
+        }
+        if let Some(part) = &self.part {
+            command.push_str(&format!(" --part {part}"));
         }
         ExperimentResult {
             id: id.to_owned(),

@@ -38,6 +38,16 @@ pub enum LabError {
         /// The names there are, separated by commas.
         known: String,
     },
+    /// The experiment cannot be run in such a part.
+    #[error("{id} has no part {part}; parts: {known}")]
+    UnknownPart {
+        /// The experiment.
+        id: &'static str,
+        /// The part as given.
+        part: String,
+        /// The parts there are, separated by commas.
+        known: String,
+    },
     /// A child process that did not start, did not answer or ended too early.
     #[error("{command}: {reason}")]
     Process {

@@ -18,6 +18,8 @@ pub struct Experiment {
     pub title: &'static str,
     /// Where its claims come from.
     pub paper: &'static str,
+    /// Parts that can be run alone; none if it is all of a piece.
+    pub parts: &'static [&'static str],
     /// Runs it; [`Context::quick`] asks for seconds instead of minutes.
     pub run: fn(&Context) -> LabResult<ExperimentResult>,
 }
@@ -28,24 +30,28 @@ pub const EXPERIMENTS: &[Experiment] = &[
         id: fig2::ID,
         title: fig2::TITLE,
         paper: fig2::PAPER,
+        parts: &[],
         run: |context| fig2::run(&bench(context), &fig2::Plan::of(context)),
     },
     Experiment {
         id: fig6::ID,
         title: fig6::TITLE,
         paper: fig6::PAPER,
+        parts: &[],
         run: |context| fig6::run(&bench(context), &fig6::Plan::of(context)),
     },
     Experiment {
         id: redo_cost::ID,
         title: redo_cost::TITLE,
         paper: redo_cost::PAPER,
+        parts: &[],
         run: |context| redo_cost::run(&bench(context), &redo_cost::Plan::of(context)),
     },
     Experiment {
         id: peers_redis::ID,
         title: peers_redis::TITLE,
         paper: peers_redis::PAPER,
+        parts: peers_redis::PARTS,
         run: peers_redis::run,
     },
 ];
@@ -74,6 +80,12 @@ impl Experiment {
     /// # Errors
     /// When it cannot be run, or its files cannot be written.
     pub fn run_and_save(&self, context: &Context) -> LabResult<ExperimentResult> {
+        if let Some(part) = &context.part
+            && !self.parts.contains(&&**part)
+        {
+            let known = self.parts.join(", ");
+            return Err(LabError::UnknownPart { id: self.id, part: part.clone(), known });
+        }
         sys::create_dir_all(&context.out)?;
         let began_ns = sys::now_ns();
         let mut result = (self.run)(context)?;
@@ -87,6 +99,17 @@ impl Experiment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_must_be_one_of_the_experiment() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        context.part = Some("naps".into());
+        for experiment in EXPERIMENTS {
+            let error = experiment.run_and_save(&context).expect_err("no such part").to_string();
+            assert!(error.contains("naps") && error.contains(experiment.id), "{error}");
+        }
+    }
 
     #[test]
     fn names_are_unique_and_found() {

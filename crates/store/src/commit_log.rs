@@ -3,7 +3,8 @@
 use stillpoint_format::{LOG_NONE, Stamp};
 
 use crate::keys::KeySet;
-use crate::pending::{OpKind, Pending};
+use crate::pending::{NONE, OpKind, Pending};
+use crate::table::TableId;
 use crate::worker::Tables;
 
 /// A transaction that is about to commit, with all its locks held.
@@ -75,8 +76,19 @@ pub struct Patches<'a> {
     next: u32,
 }
 
+impl<'a> Patches<'a> {
+    /// The range, if there is no other left.
+    #[inline]
+    pub fn only(&self) -> Option<(usize, &'a [u8])> {
+        let op = self.pending.op(self.next).filter(|op| op.next == NONE)?;
+        Some((op.offset as usize, self.pending.bytes(op)))
+    }
+}
+
 impl<'a> Iterator for Patches<'a> {
     type Item = (usize, &'a [u8]);
+
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let op = self.pending.op(self.next)?;
         self.next = op.next;
@@ -96,19 +108,9 @@ pub struct WriteSet<'a> {
 
 impl<'a> WriteSet<'a> {
     /// The writes.
-    pub fn iter(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
-        let Self { keys, written, pending, tables } = *self;
-        written.iter().filter_map(move |&(key, first)| {
-            let declared = &keys.keys[key];
-            let op = pending.op(first)?;
-            let change = match op.kind {
-                OpKind::Put => Change::Put { tag: op.tag, value: pending.bytes(op) },
-                OpKind::Delete => Change::Delete,
-                OpKind::Patch => Change::Patch(Patches { pending, next: first }),
-            };
-            let generation = tables.get(declared.table)?.generation;
-            Some(Write { table: declared.table.0, generation, key: keys.key(key), change })
-        })
+    #[inline]
+    pub fn iter(&self) -> Writes<'a> {
+        Writes { set: *self, rest: self.written.iter(), table: None }
     }
 
     /// Number of keys written.
@@ -119,6 +121,41 @@ impl<'a> WriteSet<'a> {
     /// True if nothing is written.
     pub fn is_empty(&self) -> bool {
         self.written.is_empty()
+    }
+}
+
+/// The writes of a transaction, one after the other.
+#[derive(Clone, Debug)]
+pub struct Writes<'a> {
+    set: WriteSet<'a>,
+    rest: std::slice::Iter<'a, (usize, u32)>,
+    /// Table of the write before, and its generation.
+    table: Option<(TableId, u32)>,
+}
+
+impl<'a> Iterator for Writes<'a> {
+    type Item = Write<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Write<'a>> {
+        let WriteSet { keys, pending, tables, .. } = self.set;
+        let &(key, first) = self.rest.next()?;
+        let table = keys.keys[key].table;
+        let generation = match self.table {
+            Some((known, generation)) if known == table => generation,
+            _ => {
+                let generation = tables.get(table)?.generation;
+                self.table = Some((table, generation));
+                generation
+            }
+        };
+        let op = pending.op(first)?;
+        let change = match op.kind {
+            OpKind::Put => Change::Put { tag: op.tag, value: pending.bytes(op) },
+            OpKind::Delete => Change::Delete,
+            OpKind::Patch => Change::Patch(Patches { pending, next: first }),
+        };
+        Some(Write { table: table.0, generation, key: keys.key(key), change })
     }
 }
 

@@ -48,7 +48,7 @@ mod words;
 mod worker;
 
 pub use arena::MemoryLimit;
-pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet};
+pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes};
 pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
 pub use load::{KeyImage, Loader, Replayed};

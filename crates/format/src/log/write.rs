@@ -120,13 +120,6 @@ impl<'a> WritesEncoder<'a> {
         key: &[u8],
         ranges: &[PatchRange<'_>],
     ) -> Result<(), EncodeError> {
-        if self.table == place(table, generation)
-            && let (Ok(key), [range]) = (key.try_into(), ranges)
-            && let (Ok(bytes), Ok(offset)) = (range.bytes.try_into(), u16::try_from(range.offset))
-        {
-            self.word_patch(u64::from_le_bytes(key), offset, u64::from_le_bytes(bytes));
-            return Ok(());
-        }
         let narrow = ranges.len() <= usize::from(u8::MAX)
             && ranges.iter().all(|range| {
                 range.offset <= u32::from(u16::MAX) && range.bytes.len() <= usize::from(u16::MAX)
@@ -142,6 +135,29 @@ impl<'a> WritesEncoder<'a> {
             append(self.out, range.bytes);
         }
         Ok(())
+    }
+
+    /// As [`patch`](Self::patch), with one range.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn patch_range(
+        &mut self,
+        table: u16,
+        generation: u32,
+        key: &[u8],
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), EncodeError> {
+        if self.table == place(table, generation)
+            && let (Ok(key), Ok(word)) = (key.try_into(), bytes.try_into())
+            && let Ok(offset) = u16::try_from(offset)
+        {
+            self.word_patch(u64::from_le_bytes(key), offset, u64::from_le_bytes(word));
+            return Ok(());
+        }
+        self.patch(table, generation, key, &[PatchRange { offset, bytes }])
     }
 
     /// A patch of eight bytes under an eight-byte key of the same table, the commonest of all:

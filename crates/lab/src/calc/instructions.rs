@@ -40,7 +40,7 @@ pub fn calc_beside_none(
         result.notes.push("Instructions were not counted: valgrind is not installed.".into());
         return Ok(None);
     }
-    let ratio = Ratio { none: count(bench, BASELINE)?, calc: count(bench, CALC_UNPACED)? };
+    let ratio = Ratio { none: count(bench, BASELINE, "none")?, calc: count(bench, CALC_UNPACED, "none")? };
     bench.context.note(format!(
         "instructions per transaction at rest: none {:.0}, calc {:.0}",
         ratio.none, ratio.calc
@@ -48,14 +48,19 @@ pub fn calc_beside_none(
     Ok(Some(ratio))
 }
 
-fn count(bench: &Bench<'_>, row: Row) -> LabResult<f64> {
-    let dir = bench.context.fresh_dir(&format!("instructions-{}", row.scheme))?;
+/// Instructions per transaction of one row.
+///
+/// # Errors
+/// When the child fails or says nothing that is understood.
+pub fn count(bench: &Bench<'_>, row: Row, journal: &str) -> LabResult<f64> {
+    let dir = bench.context.fresh_dir(&format!("instructions-{}-{journal}", row.scheme))?;
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .args(["--collect-atstart=no", "--toggle-collect=*counted_transactions*"])
         .arg(&bench.context.binary)
-        .args(["lab", "child", "instructions", "--scheme", row.scheme, "--dir"])
+        .args(["lab", "child", "instructions", "--scheme", row.scheme])
+        .args(["--journal", journal, "--dir"])
         .arg(&dir);
     let line = format!("{command:?}");
     let output = command.output().map_err(|e| LabError::process(&line, e))?;
@@ -77,9 +82,9 @@ fn collected(text: &str) -> Option<u64> {
 ///
 /// # Errors
 /// When the engine refuses.
-pub fn child(open: &OpenEngine, scheme: &str, dir: PathBuf) -> LabResult<()> {
+pub fn child(open: &OpenEngine, scheme: &str, journal: &str, dir: PathBuf) -> LabResult<()> {
     let scheme = if scheme == BASELINE.scheme { BASELINE } else { CALC_UNPACED };
-    let engine = open(&super::setup(scheme, RECORDS, "none", dir))?;
+    let engine = open(&super::setup(scheme, RECORDS, journal, dir))?;
     engine.load(RECORDS)?;
     let mut session = engine.session()?;
     let mut transactions = Transactions::new(RECORDS, Choice::Uniform, 1, 0);
@@ -119,7 +124,7 @@ mod tests {
     #[test]
     fn the_child_runs_both_rows() -> LabResult<()> {
         for scheme in ["none", "calc"] {
-            child(&Toy::open, scheme, "unused".into())?;
+            child(&Toy::open, scheme, "none", "unused".into())?;
         }
         Ok(())
     }

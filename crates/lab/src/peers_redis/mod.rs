@@ -35,6 +35,11 @@ pub const ID: &str = "peers-redis";
 pub const TITLE: &str = "The server beside Redis: throughput, saves, restarts, durable writes";
 /// Where the claims come from.
 pub const PAPER: &str = "Li et al., ICDE 2018, §5 (fork in Redis); the project's own floors";
+/// What can be run alone.
+pub const PARTS: &[&str] = &[THROUGHPUT, SAVING, DURABLE];
+const THROUGHPUT: &str = "throughput";
+const SAVING: &str = "saving";
+const DURABLE: &str = "durable";
 /// The source that claims of this experiment name.
 const SOURCE: &str = "Stillpoint";
 
@@ -224,9 +229,15 @@ pub fn run_with(
         let line = format!("{} {}", peer.program.display(), peer.arguments.join(" "));
         result.parameters.insert(format!("command of {}", peer.name), line.into());
     }
-    throughput::run(context, plan, &peers.plain, result)?;
-    saving::run(context, plan, &peers.plain, result)?;
-    durable::run(context, plan, &peers.durable, result)?;
+    if context.wants(THROUGHPUT) {
+        throughput::run(context, plan, &peers.plain, result)?;
+    }
+    if context.wants(SAVING) {
+        saving::run(context, plan, &peers.plain, result)?;
+    }
+    if context.wants(DURABLE) {
+        durable::run(context, plan, &peers.durable, result)?;
+    }
     sys::remove_dir_all(&context.work)
 }
 
