@@ -55,9 +55,8 @@ fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), Encod
                 encoder.patch_range(table, generation, key, offset as u32, bytes)
             }
             None => {
-                let range = |(offset, bytes): (usize, _)| {
-                    PatchRange { offset: offset as u32, bytes }
-                };
+                let range =
+                    |(offset, bytes): (usize, _)| PatchRange { offset: offset as u32, bytes };
                 let ranges: Vec<_> = patches.map(range).collect();
                 encoder.patch(table, generation, key, &ranges)
             }

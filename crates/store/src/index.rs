@@ -3,15 +3,17 @@
 //!
 //! ```text
 //! bucket (64 bytes):  [ control | entry × 7 ]
-//! control:            overflow bucket number << 8 | lock bit
+//! control:            overflow bucket number << 8 | moves (7 bits) | lock bit
 //! entry:              hash bits 8..36 << 36 | cell number (36 bits);  0 = empty
 //! state:              level << 56 | split
 //! bucket of a hash:   h mod 2^level, or h mod 2^(level+1) where that is below `split`
 //! ```
 //!
-//! Readers take no lock and write nothing. An entry never moves inside its bucket. A split fills
-//! the new bucket before it publishes the new state, and empties the old one after that; a reader
-//! that misses looks at the state again, and a changed state means another try. The bits of a hash
+//! Readers take no lock and write nothing. A split fills the new bucket before it publishes the new
+//! state, and empties the old one after that; a reader that misses looks at the state again, and a
+//! changed state means another try. Then the split moves entries from overflow buckets to the
+//! places that have become free in the first, where one line finds them: each is in both places
+//! until the count of moves has changed, and a reader that misses and sees it changed tries again. The bits of a hash
 //! that choose between the two buckets of a split are in the entry, so a split touches no cell.
 //!
 //! Growth: beyond [`LOAD_START`] entries per bucket a round of splits begins, and every insertion
@@ -28,6 +30,8 @@ use crate::arena::NUMBER_BITS;
 
 const BUCKET_WORDS: usize = 8;
 const LOCK: u64 = 1;
+const MOVES_ONE: u64 = 2;
+const MOVES_MASK: u64 = 0x7f * MOVES_ONE;
 const OVERFLOW_SHIFT: u32 = 8;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// The lowest hash bit that entries keep; the level never falls below it.
@@ -95,6 +99,13 @@ fn bucket_of(state: u64, hash: u64) -> u64 {
     let narrow = hash & ((1 << level) - 1);
     // A bucket below 2^level + split exists; `wide` is either `narrow` or `narrow + 2^level`.
     if wide < (1 << level) + (state & SPLIT_MASK) { wide } else { narrow }
+}
+
+/// How often entries of a bucket's chain have moved, modulo 128: more than any reader sleeps
+/// through, since a bucket is split once each time the whole index doubles.
+#[inline]
+fn moves(first: &[AtomicU64]) -> u64 {
+    first[0].load(Acquire) & MOVES_MASK
 }
 
 impl Index {
@@ -215,6 +226,7 @@ impl Index {
         loop {
             let state = self.state.load(Acquire);
             let first = self.bucket(bucket_of(state, hash));
+            let moves = moves(first);
             for bucket in self.chain(first) {
                 for slot in &bucket[1..] {
                     let seen = slot.load(Acquire);
@@ -223,9 +235,10 @@ impl Index {
                     }
                 }
             }
-            // The loads above are Acquire: had one seen an entry cleared by a split, this load
-            // would see the state that the split published before.
-            if bucket_of(self.state.load(Acquire), hash) == bucket_of(state, hash) {
+            // The loads above are Acquire: had one seen an entry cleared by a split, these would
+            // see the state that the split published, or the move that it counted, before.
+            let same_bucket = bucket_of(self.state.load(Acquire), hash) == bucket_of(state, hash);
+            if same_bucket && self::moves(first) == moves {
                 return None;
             }
         }
@@ -473,12 +486,33 @@ impl Index {
                     slot.store(0, Release);
                 }
             }
+            self.gather(old);
         } else {
             for slot in self.chain(new).flat_map(|bucket| &bucket[1..]) {
                 slot.store(0, Relaxed);
             }
         }
         self.unlock(old);
+    }
+
+    /// Moves entries of overflow buckets to free places of the first, which is locked.
+    fn gather(&self, first: &[AtomicU64]) {
+        let mut free = first[1..].iter().filter(|slot| slot.load(Relaxed) == 0);
+        for slot in self.chain(first).skip(1).flat_map(|bucket| &bucket[1..]) {
+            let seen = slot.load(Relaxed);
+            if seen == 0 {
+                continue;
+            }
+            let Some(place) = free.next() else {
+                return;
+            };
+            place.store(seen, Release);
+            // Before the old place is emptied: partner of the loads at the end of `find`.
+            let control = first[0].load(Relaxed);
+            let moves = control.wrapping_add(MOVES_ONE) & MOVES_MASK;
+            first[0].store(control & !MOVES_MASK | moves, Release);
+            slot.store(0, Release);
+        }
     }
 
     /// Visits the cells of the buckets at one cursor position and returns the next position, 0 at
@@ -492,13 +526,18 @@ impl Index {
         // meanwhile: its entries move upwards only, and the count is looked at anew for each.
         let mut number = cursor & mask;
         while number < self.bucket_count() {
-            for slot in self.chain(self.bucket(number)).flat_map(|bucket| &bucket[1..]) {
+            let first = self.bucket(number);
+            let moves = moves(first);
+            for slot in self.chain(first).flat_map(|bucket| &bucket[1..]) {
                 let seen = slot.load(Acquire);
                 if seen != 0 {
                     visit(seen & NUMBER_MASK);
                 }
             }
-            number += 1 << level;
+            // What has moved meanwhile may have been missed in both places.
+            if self::moves(first) == moves {
+                number += 1 << level;
+            }
         }
         ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits()
     }
@@ -529,6 +568,8 @@ mod tests {
         }
         assert_eq!(index.len(), n);
         assert!(index.bucket_count() * 5 > n && index.bucket_count() < n);
+        let near = (1..=n).filter(|&key| index.candidate(hash(key)) != 0).count() as u64;
+        assert!(near * 200 > n * 199, "only {near} of {n} are in the first bucket of their chain");
         for key in 1..=n {
             assert_eq!(index.find(hash(key), |cell| cell == key), Some(key), "{key}");
             assert_eq!(

@@ -48,7 +48,9 @@ mod words;
 mod worker;
 
 pub use arena::MemoryLimit;
-pub use commit_log::{Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes};
+pub use commit_log::{
+    Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes,
+};
 pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
 pub use load::{KeyImage, Loader, Replayed};

@@ -82,6 +82,44 @@ fn the_index_loses_nothing_while_it_grows() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
+/// A bucket overflows with entries that stay when it is split, while those in front of them leave:
+/// they move to the front, and are found and scanned all the while.
+#[test]
+fn entries_that_move_nearer_are_never_missed() {
+    const LEAVE: u64 = 0b10;
+    let work = || {
+        let index = Arc::new(Index::new().expect("a model's memory"));
+        let insert = |index: &Index, cell: u64, low: u64| {
+            let new = index.insert(0, cell << 8 | low, cell, |found| found == cell, || {});
+            assert_eq!(new, Inserted::New);
+        };
+        (1..=7).for_each(|cell| insert(&index, cell, LEAVE));
+        (8..=9).for_each(|cell| insert(&index, cell, 0));
+        assert_eq!(index.candidate(9 << 8), 0, "it has overflowed");
+        let growing = index.clone();
+        let writer = thread::spawn(move || insert(&growing, 10, 1));
+        for cell in [9, 8] {
+            let found = index.find(cell << 8, |found| found == cell);
+            assert_eq!(found, Some(cell), "lost on its way");
+        }
+        let mut seen = 0u64;
+        let mut cursor = 0;
+        loop {
+            cursor = index.scan(cursor, |cell| seen |= 1 << cell);
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(seen & 0x3fe, 0x3fe, "the scan missed what was there all the time");
+        writer.join().expect("no panic");
+        for cell in [8, 9] {
+            assert_eq!(index.candidate(cell << 8), cell, "it is in the first bucket now");
+        }
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
+
 /// Two workers insert the same key: one of them adds it.
 #[test]
 fn a_key_is_inserted_once() {

@@ -40,7 +40,8 @@ pub fn calc_beside_none(
         result.notes.push("Instructions were not counted: valgrind is not installed.".into());
         return Ok(None);
     }
-    let ratio = Ratio { none: count(bench, BASELINE, "none")?, calc: count(bench, CALC_UNPACED, "none")? };
+    let ratio =
+        Ratio { none: count(bench, BASELINE, "none")?, calc: count(bench, CALC_UNPACED, "none")? };
     bench.context.note(format!(
         "instructions per transaction at rest: none {:.0}, calc {:.0}",
         ratio.none, ratio.calc

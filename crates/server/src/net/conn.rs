@@ -39,6 +39,8 @@ pub(crate) struct Conn {
     sent: usize,
     /// The socket may have more to read.
     pub(crate) readable: bool,
+    /// The poll has said that the end of input is on its way.
+    pub(crate) read_closed: bool,
     /// Everything in `input` but an unfinished request is executed.
     pub(crate) wants_input: bool,
     /// The client sends no more.
@@ -80,6 +82,7 @@ impl Conn {
             held: None,
             sent: 0,
             readable: true,
+            read_closed: false,
             wants_input: true,
             end_of_input: false,
             broken: false,
@@ -103,7 +106,8 @@ impl Conn {
                 Ok(n) => {
                     self.input.extend_from_slice(&scratch[..n]);
                     // A short read means that the socket is empty; its next byte is a new event.
-                    self.readable = n == scratch.len();
+                    // The end of input may have come with these bytes, and is no new event then.
+                    self.readable = n == scratch.len() || self.read_closed;
                     return ReadOutcome::Some(n);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

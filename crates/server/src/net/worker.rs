@@ -97,7 +97,9 @@ impl Worker {
                 match event.token() {
                     LISTENER => self.accept(),
                     MAILBOX => self.adopt(),
-                    Token(id) => self.note_event(id, event.is_readable()),
+                    Token(id) => {
+                        self.note_event(id, event.is_readable(), event.is_read_closed());
+                    }
                 }
             }
             self.pass()?;
@@ -171,9 +173,10 @@ impl Worker {
         })
     }
 
-    fn note_event(&mut self, id: usize, readable: bool) {
+    fn note_event(&mut self, id: usize, readable: bool, read_closed: bool) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.readable |= readable;
+            conn.read_closed |= read_closed;
             self.ready.push(id);
         }
     }

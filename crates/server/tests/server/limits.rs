@@ -244,6 +244,19 @@ fn all_clients_together_have_a_limit() {
 }
 
 #[test]
+fn a_client_that_leaves_with_its_last_words_is_let_go() {
+    let server = TestServer::start();
+    let mut witness = server.client();
+    // Bytes and end of input often arrive together.
+    for _ in 0..500 {
+        server.client().send_raw(b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$9\r\nunfin");
+    }
+    eventually("every client but one is gone", || {
+        field(&witness.call(&["INFO", "clients"]).text(), "connected_clients") == 1
+    });
+}
+
+#[test]
 fn a_client_that_reads_late_is_served_on() {
     let server = TestServer::start();
     let mut c = server.client();
