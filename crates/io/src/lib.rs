@@ -23,6 +23,7 @@ mod whole;
 pub use aligned::AlignedBuf;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode};
+pub use huge::huge_vec;
 pub use parallel::in_parallel;
 pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_bytes};
 pub use real::RealDisk;

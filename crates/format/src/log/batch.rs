@@ -22,6 +22,9 @@ pub(crate) const UNFLUSHED_UNKNOWN: u16 = u16::MAX;
 
 /// Boundary in memory at which a batch begins: what direct I/O asks for.
 const MEMORY_ALIGN: usize = 4096;
+/// The boundary in a buffer that has room for it: a batch in one huge page is one piece for the
+/// device.
+const HUGE_ALIGN: usize = 2 << 20;
 /// Largest padding that [`BatchPlace::align`] may ask for.
 const ALIGN_MAX: usize = 4096;
 /// Longest batch before its dependency summary and padding.
@@ -62,9 +65,11 @@ pub struct RecordHead<'a> {
     pub deps: &'a [LogGsn],
 }
 
-/// Bytes before the first boundary of [`MEMORY_ALIGN`] at or behind an address.
-fn lead(address: usize) -> usize {
-    address.next_multiple_of(MEMORY_ALIGN) - address
+/// Bytes of a buffer before the boundary at which its batch begins.
+fn lead(buf: &Vec<u8>) -> usize {
+    let align = if buf.capacity() >= 2 * HUGE_ALIGN { HUGE_ALIGN } else { MEMORY_ALIGN };
+    let address = buf.as_ptr().addr();
+    address.next_multiple_of(align) - address
 }
 
 /// Where and how a batch is going to be written.
@@ -122,8 +127,14 @@ struct Ahead {
 impl BatchBuilder {
     /// An empty batch whose buffer holds `capacity` bytes before it grows.
     pub fn with_capacity(capacity: usize) -> Self {
-        let mut buf: Vec<u8> = Vec::with_capacity(capacity.max(BATCH_HEADER_BYTES) + MEMORY_ALIGN);
-        let lead = lead(buf.as_ptr().addr());
+        Self::with_buffer(Vec::with_capacity(capacity.max(BATCH_HEADER_BYTES) + MEMORY_ALIGN))
+    }
+
+    /// An empty batch in this memory; what is in it is forgotten. From a capacity of 4 MiB on, the
+    /// batch begins at a multiple of 2 MiB.
+    pub fn with_buffer(mut buf: Vec<u8>) -> Self {
+        buf.clear();
+        let lead = lead(&buf);
         buf.resize(lead + BATCH_HEADER_BYTES, 0);
         BatchBuilder {
             buf,
@@ -144,7 +155,7 @@ impl BatchBuilder {
     /// Forgets the records and keeps the buffer.
     pub fn clear(&mut self) {
         self.buf.clear();
-        self.lead = lead(self.buf.as_ptr().addr());
+        self.lead = lead(&self.buf);
         self.buf.resize(self.lead + BATCH_HEADER_BYTES, 0);
         self.count = 0;
         self.sealed = false;

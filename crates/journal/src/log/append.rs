@@ -9,7 +9,7 @@ use stillpoint_format::log::{
     RecordKind, SegmentHeader, WritesEncoder,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
-use stillpoint_io::DIRECT_ALIGN;
+use stillpoint_io::{DIRECT_ALIGN, huge_vec};
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use super::handoff::Handoff;
@@ -18,6 +18,8 @@ use crate::error::JournalError;
 use crate::journal::CommitInput;
 use crate::segments::Segment;
 
+/// As far as this module is concerned.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes that one named log takes in a batch's dependency summary.
 const SUMMARY_ENTRY_BYTES: usize = 8;
 /// Records are summed when so many bytes of them have gathered; huge ones are left to the
@@ -313,8 +315,7 @@ impl Appender {
         let batch_bytes = self.batch_bytes;
         self.open.get_or_insert_with(|| {
             handoff.take_free().unwrap_or_else(|| Batch {
-                // Room for the record that fills it, for padding and summary.
-                builder: BatchBuilder::with_capacity(batch_bytes + batch_bytes / 4 + 8192),
+                builder: BatchBuilder::with_buffer(huge_vec(batch_capacity(batch_bytes))),
                 named: Vec::new(),
                 segment: Arc::clone(segment),
                 offset: 0,
@@ -380,6 +381,18 @@ impl Appender {
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let batches = self.handoff.free() + usize::from(self.open.is_some());
         (batches * self.batch_bytes + self.handoff.sealed_bytes()) as u64
+    }
+}
+
+/// Bytes of memory for a batch: with the record that fills it, padding and summary, and what is
+/// lost before a boundary in memory.
+fn batch_capacity(batch_bytes: usize) -> usize {
+    let bytes = batch_bytes + batch_bytes / 4 + 8192;
+    // Most of a huge page gets one.
+    if bytes > HUGE_PAGE_BYTES / 2 {
+        bytes.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES
+    } else {
+        bytes + DIRECT_ALIGN
     }
 }
 
