@@ -17,7 +17,7 @@ use stillpoint_store::{
 };
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicUsize,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -28,6 +28,9 @@ use crate::writer::{PartSink, WriterConfig, Written};
 
 /// Bytes that a capture thread emits between two looks at the pace.
 const METERED_BYTES: u64 = 16 << 10;
+/// Bytes that it emits between two looks at what the transactions hand out. As much in the time of
+/// a nap is near what a device takes.
+const GIVE_WAY_BYTES: u64 = 256 << 10;
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
@@ -229,6 +232,8 @@ struct Walk {
     units: usize,
     next: AtomicUsize,
     abandoned: AtomicBool,
+    /// Bytes that the capture threads have emitted themselves.
+    walked_bytes: AtomicU64,
 }
 
 impl Walk {
@@ -244,6 +249,7 @@ impl Walk {
             units,
             next: AtomicUsize::new(0),
             abandoned: AtomicBool::new(false),
+            walked_bytes: AtomicU64::new(0),
         }
     }
 
@@ -280,7 +286,7 @@ impl Walk {
     }
 
     fn walk(&self, slot: usize) {
-        let mut hand = Hand { walk: self, slot, unmetered: 0 };
+        let mut hand = Hand { walk: self, slot, unmetered: 0, unseen: 0, handed_out: 0 };
         loop {
             // Relaxed: the units were there before the threads were.
             let unit = self.next.fetch_add(1, Relaxed);
@@ -303,6 +309,9 @@ struct Hand<'a> {
     slot: usize,
     /// Bytes emitted since the last look at the pace.
     unmetered: u64,
+    /// Bytes emitted since the last look at what is handed out, and what that was then.
+    unseen: u64,
+    handed_out: u64,
 }
 
 impl Hand<'_> {
@@ -321,6 +330,22 @@ impl Hand<'_> {
             backoff.wait();
         }
     }
+
+    /// Stands back while the transactions hand out as much as the walk would emit: they do its
+    /// work as they go, and have better use for the core than to meet it there.
+    fn give_way(&mut self) {
+        // Relaxed: sums for a rule of thumb.
+        self.walk.walked_bytes.fetch_add(std::mem::take(&mut self.unseen), Relaxed);
+        loop {
+            let walked = self.walk.walked_bytes.load(Relaxed);
+            let handed_out = self.walk.sink.taken_bytes().saturating_sub(walked);
+            let before = std::mem::replace(&mut self.handed_out, handed_out);
+            if handed_out < before + GIVE_WAY_BYTES || self.should_stop() {
+                return;
+            }
+            self.walk.meter.nap();
+        }
+    }
 }
 
 impl Capture for Hand<'_> {
@@ -332,7 +357,9 @@ impl Capture for Hand<'_> {
         if self.walk.is_abandoned() {
             return;
         }
-        self.unmetered += (record.key.len() + record.value.len()) as u64;
+        let bytes = (record.key.len() + record.value.len()) as u64;
+        self.unmetered += bytes;
+        self.unseen += bytes;
         self.walk.sink.emit(self.slot, record);
     }
 
@@ -347,6 +374,9 @@ impl Capture for Hand<'_> {
             self.unmetered = 0;
             let taken = || self.walk.sink.taken_bytes();
             self.walk.meter.wait(taken, || self.should_stop());
+        }
+        if self.unseen >= GIVE_WAY_BYTES {
+            self.give_way();
         }
     }
 

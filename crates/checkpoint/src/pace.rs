@@ -20,6 +20,9 @@ pub enum Pace {
 /// Longest single sleep, so that a cancelled checkpoint ends soon.
 const SLEEP_NS_MAX: u64 = 10_000_000;
 
+/// How long a walk that is not wanted now stays away.
+const NAP: Duration = Duration::from_millis(1);
+
 /// A pace that began at some time.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -46,6 +49,11 @@ impl Meter {
         let due_ns = u128::from(taken) * 1_000_000_000 / u128::from(rate.max(1));
         let passed_ns = u128::from(self.clock.monotonic_ns().saturating_sub(self.start_ns));
         u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX)
+    }
+
+    /// Sleeps for a moment in which others get somewhere.
+    pub(crate) fn nap(&self) {
+        self.clock.sleep(NAP);
     }
 
     /// Sleeps until `taken` bytes are due, or `stop` says so.

@@ -65,10 +65,7 @@ impl Session {
     /// are fetched together before the first of them runs, and none is ever aborted for a lock.
     /// Does *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
-        // A full disk refuses only those that write, when they commit; reads and the rest go on.
-        if let Err(refused) = self.admit()
-            && self.shared.health().is_err()
-        {
+        if let Err(refused) = self.admit() {
             let reason = refused.to_string();
             for index in 0..batch.len() {
                 batch.ended(index, Err(TxError::abandon(reason.clone())));
@@ -139,10 +136,14 @@ impl Session {
         self.worker.idle();
     }
 
-    /// Waits, with no lock held, until the log has room; refuses when the store has failed.
+    /// Waits, with no lock held, until the log has room; refuses when the store has failed. A full
+    /// disk refuses only those that write, when they commit; who reads goes on.
     #[inline]
     fn admit(&self) -> Result<(), Error> {
-        self.shared.admit(self.log)
+        self.shared.admit(self.log).or_else(|refused| match self.shared.health() {
+            Ok(()) => Ok(()),
+            Err(_) => Err(refused),
+        })
     }
 
     #[inline]

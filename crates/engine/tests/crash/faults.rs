@@ -148,6 +148,11 @@ fn a_full_disk_refuses_writes_serves_reads_and_resumes() {
         }
     }
     assert!(refused > 5, "the disk never filled up");
+    let mut session = workload.engine.session().expect("a session");
+    let (_, table) = workload.engine.tables().remove(0);
+    let read = session.transact(|tx| tx.get(table, b"a key").map(|value| value.is_some()));
+    assert!(read.is_ok(), "a transaction that only reads is refused: {read:?}");
+    drop(session);
     assert!(workload.engine.checkpoint().is_err(), "there is no space for a checkpoint");
     workload.engine.health().expect("a full disk is no failure");
     disk.set_capacity(None);
