@@ -15,7 +15,6 @@ use stillpoint_store::{
     Bug, Capture, Checkpointer, Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
     Store,
 };
-use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -325,9 +324,8 @@ impl Hand<'_> {
 
     #[cold]
     fn wait_for_room(&self) {
-        let mut backoff = Backoff::new();
         while self.walk.sink.demand() == Demand::Wait && !self.should_stop() {
-            backoff.wait();
+            self.walk.meter.nap();
         }
     }
 

@@ -20,7 +20,8 @@ pub enum Pace {
 /// Longest single sleep, so that a cancelled checkpoint ends soon.
 const SLEEP_NS_MAX: u64 = 10_000_000;
 
-/// How long a walk that is not wanted now stays away.
+/// How long a walk that is not wanted now stays away: what it has emitted keeps the writers busy for
+/// longer.
 const NAP: Duration = Duration::from_millis(1);
 
 /// A pace that began at some time.

@@ -334,7 +334,10 @@ impl Sink for PartSink {
         }
     }
 
-    #[inline]
+    fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
     fn wait_for_room(&self, _: usize) {
         self.queue.wait_before_hand_outs();
     }

@@ -77,6 +77,8 @@ enum Child {
         #[arg(long)]
         dir: PathBuf,
     },
+    /// One run of the microbenchmark, for a profiler beside it.
+    Profiled(calc::profiled::Profiled),
     /// Transactions and checkpoints until it is killed.
     Crash {
         #[arg(long)]
@@ -96,6 +98,7 @@ fn run_child(child: &Child) -> LabResult<()> {
         Child::Instructions { scheme, journal, dir } => {
             calc::instructions::child(&open, scheme, journal, dir.clone())
         }
+        Child::Profiled(what) => calc::profiled::child(&open, what, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
             let setup = calc::setup(row, *records, journal, dir.clone());

@@ -30,7 +30,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         id: fig2::ID,
         title: fig2::TITLE,
         paper: fig2::PAPER,
-        parts: &[],
+        parts: fig2::PARTS,
         run: |context| fig2::run(&bench(context), &fig2::Plan::of(context)),
     },
     Experiment {

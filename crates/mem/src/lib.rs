@@ -9,5 +9,5 @@
 mod prefetch;
 mod region;
 
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_to_write};
 pub use region::{HUGE_PAGE_BYTES, Region, RegionError};

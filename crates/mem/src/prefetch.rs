@@ -12,3 +12,26 @@ pub fn prefetch(word: &AtomicU64) {
     #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
     let _ = word;
 }
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Asks the processor to bring the cache lines of these bytes nearer, to be written: without it the
+/// first store to a line that another core has used waits for it. Never faults, never blocks.
+#[inline]
+pub fn prefetch_to_write(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(LINE_BYTES) {
+        // SAFETY: prefetching has no effect on memory, and the reference is a valid address.
+        // Processors without the instruction take it for one that does nothing.
+        unsafe {
+            std::arch::asm!(
+                "prefetchw [{line}]",
+                line = in(reg) line.as_ptr(),
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}

@@ -19,7 +19,7 @@ use crate::locking::LockState;
 use crate::pending::{NONE, OpKind};
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
-use crate::policy::{NoSink, Sink};
+use crate::policy::{NoSink, RecordImage, Sink};
 use crate::stamp::ABSENT;
 use crate::store::{MARK, mark_of};
 use crate::worker::Worker;
@@ -70,7 +70,7 @@ impl Worker {
             return Ok(None);
         }
         self.prepare(phase)?;
-        if phase.is_capturing() && self.hands_out(phase) {
+        if phase.is_capturing() && self.store.marks() {
             self.begin_hand_outs(phase);
         }
         let Self { keys, written, pending, tables, touched, log, .. } = self;
@@ -294,23 +294,25 @@ impl Worker {
         self.held[slot].place = place;
     }
 
-    /// True if a record is about to be changed that is not captured yet.
-    #[cold]
-    fn hands_out(&self, phase: PhaseWord) -> bool {
-        let is_unmarked = |&(key, _): &(usize, u32)| {
-            let cell = self.store.cell(self.held[key - self.first_key].cell);
-            lock_word::status(cell.lock().load(Acquire)) & MARK != mark_of(phase.epoch())
-        };
-        self.store.marks() && self.written.iter().any(is_unmarked)
-    }
-
-    /// Knows the sink of the present checkpoint, and waits until it has room.
+    /// Knows the sink of the present checkpoint; if it is short of room, waits until it has some
+    /// for what this commit will hand out.
     #[cold]
     fn begin_hand_outs(&mut self, phase: PhaseWord) {
         if self.sink.as_ref().is_none_or(|(epoch, _)| *epoch != phase.epoch()) {
             self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
         }
-        self.store.policy().before_hand_outs(self.number, self.present_sink());
+        if !self.present_sink().has_room() && self.hands_out(phase) {
+            self.store.policy().before_hand_outs(self.number, self.present_sink());
+        }
+    }
+
+    /// True if a record is about to be changed that is not captured yet.
+    fn hands_out(&self, phase: PhaseWord) -> bool {
+        let is_unmarked = |&(key, _): &(usize, u32)| {
+            let lock = self.record(&self.held[key - self.first_key]).lock();
+            lock_word::status(lock.load(Acquire)) & MARK != mark_of(phase.epoch())
+        };
+        self.written.iter().any(is_unmarked)
     }
 
     fn present_sink(&self) -> &dyn Sink {
@@ -321,7 +323,7 @@ impl Worker {
     /// gets the old value, unless the capture was here before.
     #[cold]
     fn first_write(&self, slot: usize, first: u32, phase: PhaseWord) {
-        let cell = self.store.cell(self.held[slot].cell);
+        let cell = self.record(&self.held[slot]);
         if self.breaks_first_write(slot, first) {
             return;
         }
@@ -332,8 +334,11 @@ impl Worker {
             && let Some(value) = cell.value()
         {
             let index = self.first_key + slot;
-            let table = self.tables.get(self.keys.keys[index].table).expect("checked");
-            let image = self.store.image(table, self.keys.key(index), value);
+            let declared = &self.keys.keys[index];
+            let table = self.tables.get(declared.table).expect("checked");
+            let (id, generation) = (table.id.0, table.generation);
+            let key = self.keys.key(index);
+            let image = RecordImage::new(id, generation, declared.hash, key, value);
             let policy = self.store.policy();
             policy.before_first_write(self.number, &image, self.present_sink());
         }

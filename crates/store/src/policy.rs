@@ -28,8 +28,8 @@ pub trait CellPolicy: Send + Sync {
     /// reset.
     fn wants_first_writes(&self) -> bool;
 
-    /// Called by a commit that will hand out old values, before it has changed anything: the place
-    /// to wait until there is room for them. All of the transaction's locks are held.
+    /// Called by a commit that will hand out old values while the sink [has no
+    /// room](Sink::has_room), before it has changed anything: the place to wait until it has. All of the transaction's locks are held.
     fn before_hand_outs(&self, worker: usize, sink: &dyn Sink) {
         sink.wait_for_room(worker);
     }
@@ -101,6 +101,12 @@ pub trait Sink: Send + Sync {
     /// Takes one record. The lane is the caller's window slot. Failures are kept and reported when
     /// the sink is closed; after one, whatever comes is dropped.
     fn emit(&self, lane: usize, record: &RecordImage<'_>);
+
+    /// False if who hands out has to [wait](Self::wait_for_room). Asked by every commit while a
+    /// checkpoint is under way.
+    fn has_room(&self) -> bool {
+        true
+    }
 
     /// Waits until there is room for hand-outs of this lane's owner.
     fn wait_for_room(&self, lane: usize) {

@@ -237,16 +237,11 @@ pub fn latch(word: &AtomicU64) -> u64 {
 
 /// Gives the latch back and sets the scheme's status bits, in one step.
 pub fn unlatch(word: &AtomicU64, status: u8) {
-    // Relaxed: the latch holder alone changes status and latch, and the exchange releases.
-    let mut seen = word.load(Ordering::Relaxed);
-    loop {
-        debug_assert!(seen & LATCH != 0, "unlatched a word that was not latched");
-        let next = (seen & !(LATCH | STATUS_MASK)) | (u64::from(status) << STATUS_SHIFT);
-        match word.compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => seen = now,
-        }
-    }
+    // Relaxed: the latch holder alone changes status and latch; the exchange releases.
+    let seen = word.load(Ordering::Relaxed);
+    debug_assert!(seen & LATCH != 0, "unlatched a word that was not latched");
+    let changed = (seen ^ (u64::from(status) << STATUS_SHIFT)) & STATUS_MASK;
+    word.fetch_xor(changed | LATCH, Ordering::Release);
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

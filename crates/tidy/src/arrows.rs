@@ -31,7 +31,13 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "stillpoint-checkpoint",
-        &["stillpoint-store", "stillpoint-format", "stillpoint-io", "stillpoint-sync"],
+        &[
+            "stillpoint-store",
+            "stillpoint-format",
+            "stillpoint-io",
+            "stillpoint-mem",
+            "stillpoint-sync",
+        ],
     ),
     ("stillpoint-journal", &["stillpoint-format", "stillpoint-io", "stillpoint-sync"]),
     (

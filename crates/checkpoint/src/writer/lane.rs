@@ -5,6 +5,7 @@ use stillpoint_format::EncodeError;
 use stillpoint_format::hash::partition_of;
 use stillpoint_format::manifest::TableRecords;
 use stillpoint_format::part::BlockBuilder;
+use stillpoint_mem::prefetch_to_write;
 use stillpoint_store::RecordImage;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,6 +13,10 @@ use super::queue::{Item, Large, Queue};
 
 /// Values up to this length are copied by whoever emits them, longer ones by the writer threads.
 const COPIED_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a block's tail that are fetched when an entry has been put there: as much as the next
+/// small ones fill.
+const FETCHED_AHEAD_BYTES: usize = 192;
 
 /// The lane of one window slot. Its mutex is taken by the slot's owner alone, until the drain.
 #[derive(Debug)]
@@ -45,10 +50,11 @@ impl LaneSlot {
     #[inline]
     pub(super) fn emit(&self, record: &RecordImage<'_>, queue: &Queue) {
         let bytes = record.key.len() + record.value.len();
-        self.lane.lock().emit(record, queue);
         // Relaxed, and no RMW: the slot's owner is the only writer; a figure for the pace.
+        let mut lane = self.lane.lock();
         let taken = self.taken_bytes.load(Relaxed) + bytes as u64;
         self.taken_bytes.store(taken, Relaxed);
+        lane.emit(record, queue);
     }
 
     /// How many records of each table were taken.
@@ -88,6 +94,7 @@ impl Lane {
                 Ok((key, value)) => {
                     key.copy_from_slice(record.key);
                     record.value.read_range(0, value);
+                    prefetch_to_write(block.tail(FETCHED_AHEAD_BYTES));
                     return;
                 }
                 Err(EncodeError::BlockFull) => self.end_block(partition, queue),

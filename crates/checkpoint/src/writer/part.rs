@@ -37,7 +37,6 @@ pub(super) struct PartFile {
     written: u64,
     index: IndexBuilder,
     compressor: Compressor,
-    sealed: Vec<u8>,
     /// Blocks of large values, one entry each.
     large: BlockBuilder,
     value: Vec<u8>,
@@ -59,7 +58,6 @@ impl PartFile {
             written: 0,
             index: IndexBuilder::default(),
             compressor: Compressor::new(target.header.codec, target.zstd_level)?,
-            sealed: Vec::new(),
             large: BlockBuilder::with_target(0, 1),
             value: Vec::new(),
         })
@@ -77,12 +75,11 @@ impl PartFile {
         block: &BlockBuilder,
         progress: &Progress,
     ) -> Result<(), CheckpointError> {
-        self.sealed.clear();
-        block.seal(&mut self.compressor, &mut self.sealed)?;
-        let offset = self.written + self.buf.len() as u64;
-        let entry = stamp_block(&mut self.sealed, self.identity, offset);
+        let Self { buf, compressor, .. } = self;
+        let at = buf.len();
+        block.seal_with(compressor, |bytes| buf.extend_from_slice(bytes))?;
+        let entry = stamp_block(&mut buf[at..], self.identity, self.written + at as u64);
         self.index.push(entry);
-        self.buf.extend_from_slice(&self.sealed);
         if self.buf.len() >= self.write_bytes {
             self.write_whole_units(progress)?;
         }

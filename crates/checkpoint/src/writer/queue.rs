@@ -70,6 +70,10 @@ impl Item {
 #[derive(Debug, Default)]
 struct State {
     items: VecDeque<Item>,
+    /// Bytes of them.
+    bytes: usize,
+    /// Nothing more comes: what is queued is to be written now, be it ever so little.
+    hurry: bool,
     /// Items that writers have taken and not finished.
     in_hand: usize,
     empty: Vec<BlockBuilder>,
@@ -85,6 +89,9 @@ pub(super) struct Queue {
     limit_bytes: usize,
     /// Above this the walk waits: enough to keep the writers busy, and no more.
     walk_bytes: usize,
+    /// A writer that has found the queue empty sleeps until it holds so much, since it writes so
+    /// much at a time: to be woken for every block costs commits more than the blocks.
+    wake_bytes: usize,
     state: Mutex<State>,
     /// There is an item, or there will be no more.
     filled: Condvar,
@@ -110,14 +117,16 @@ impl Queue {
         // Made ahead, so that no worker pays for the first touch of their memory.
         let ahead = (2usize << config.partitions_log2).min(config.pool_bytes_max / block_bytes);
         let empty = (0..ahead).map(|_| BlockBuilder::with_target(0, block_bytes));
+        let walk_bytes =
+            (config.pool_bytes_max / 2).min(4 * config.write_bytes * config.parts.max(1) as usize);
         Self {
             store,
             clock,
             progress,
             block_bytes,
             limit_bytes: config.pool_bytes_max,
-            walk_bytes: (config.pool_bytes_max / 2)
-                .min(4 * config.write_bytes * config.parts.max(1) as usize),
+            walk_bytes,
+            wake_bytes: config.write_bytes.min(walk_bytes),
             state: Mutex::new(State { empty: empty.collect(), ..State::default() }),
             filled: Condvar::new(),
             emptied: Condvar::new(),
@@ -170,13 +179,19 @@ impl Queue {
         }
     }
 
-    /// Waits until the pool has room for the hand-outs of a commit.
-    #[inline]
+    /// More than this must not be in the pool when a commit hands out.
+    fn most_before_hand_outs(&self) -> usize {
+        self.limit_bytes / 4 * 3
+    }
+
+    /// True if the pool has room for the hand-outs of a commit.
+    pub(super) fn has_room(&self) -> bool {
+        self.bytes.load(Relaxed) <= self.most_before_hand_outs()
+    }
+
+    /// Waits until it has.
     pub(super) fn wait_before_hand_outs(&self) {
-        let most = self.limit_bytes / 4 * 3;
-        if self.bytes.load(Relaxed) > most {
-            self.wait_until_at_most(most);
-        }
+        self.wait_until_at_most(self.most_before_hand_outs());
     }
 
     /// Queues an item; while the pool is beyond its limit, waits for room.
@@ -190,8 +205,18 @@ impl Queue {
         // Relaxed: a figure; the mutex orders the items themselves.
         let now = self.bytes.fetch_add(bytes, Relaxed) + bytes;
         self.bytes_peak.fetch_max(now, Relaxed);
-        self.state.lock().items.push_back(item);
-        self.filled.notify_one();
+        let mut state = self.state.lock();
+        state.items.push_back(item);
+        state.bytes += bytes;
+        let wake = self.is_worth_waking(&state);
+        drop(state);
+        if wake {
+            self.filled.notify_one();
+        }
+    }
+
+    fn is_worth_waking(&self, state: &State) -> bool {
+        state.bytes >= self.wake_bytes || state.hurry
     }
 
     #[cold]
@@ -211,13 +236,16 @@ impl Queue {
         let mut state = self.state.lock();
         loop {
             if let Some(item) = state.items.pop_front() {
+                state.bytes -= item.bytes();
                 state.in_hand += 1;
                 return Some(item);
             }
-            if state.closed {
-                return None;
+            while state.items.is_empty() || !(state.closed || self.is_worth_waking(&state)) {
+                if state.items.is_empty() && state.closed {
+                    return None;
+                }
+                self.filled.wait(&mut state);
             }
-            self.filled.wait(&mut state);
         }
     }
 
@@ -242,6 +270,8 @@ impl Queue {
 
     pub(super) fn wait_until_empty(&self) {
         let mut state = self.state.lock();
+        state.hurry = true;
+        self.filled.notify_all();
         while state.in_hand > 0 || !state.items.is_empty() {
             self.emptied.wait(&mut state);
         }

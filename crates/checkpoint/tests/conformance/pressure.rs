@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use stillpoint_checkpoint::{Pace, registry};
+use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
 use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk, spawn};
-use stillpoint_store::{PointOfConsistency, TableId};
+use stillpoint_store::{PointOfConsistency, RecordImage, Sink, TableId};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
@@ -197,6 +197,50 @@ fn a_failure_frees_those_who_wait_for_room() {
     assert_same(&state, &world.history.state_before(epoch), "after the failure");
 }
 
+/// Ten thousand records of a hundred bytes.
+fn a_megabyte(world: &World) {
+    let mut worker = world.worker(0);
+    for number in 0..10_000u32 {
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 96])).expect("memory");
+    }
+}
+
+/// A sink that is handed a mebibyte between any two looks at it, `handed_out` times.
+#[derive(Default)]
+struct BusySink {
+    looks: AtomicU64,
+    handed_out: u64,
+    walked_bytes: AtomicU64,
+}
+
+impl Sink for BusySink {
+    fn emit(&self, _: usize, record: &RecordImage<'_>) {
+        self.walked_bytes.fetch_add((record.key.len() + record.value.len()) as u64, SeqCst);
+    }
+    fn taken_bytes(&self) -> u64 {
+        let handed_out = self.looks.fetch_add(1, SeqCst).min(self.handed_out) << 20;
+        self.walked_bytes.load(SeqCst) + handed_out
+    }
+}
+
+#[test]
+fn the_walk_stands_back_while_much_is_handed_out() {
+    let row = registry::find("calc").expect("it is in the table");
+    for handed_out in [0, 25] {
+        let mut world = World::new(row, 1);
+        let clock = Arc::new(ManualClock::self_advancing(0));
+        world.clock = clock.clone();
+        world.threads = 1;
+        a_megabyte(&world);
+        let sink = Arc::new(BusySink { handed_out, ..BusySink::default() });
+        let as_sink: Arc<dyn Sink> = sink.clone();
+        run_checkpoint(&world.cycle(), &as_sink).expect("no fault");
+        assert_eq!(sink.walked_bytes.load(SeqCst), 1_000_000, "it walks on in the end");
+        let naps = stillpoint_io::Clock::monotonic_ns(&*clock) / 1_000_000;
+        assert!((handed_out..handed_out + 2).contains(&naps), "{naps} naps for {handed_out}");
+    }
+}
+
 #[test]
 fn a_paced_capture_takes_its_time() {
     for row in crate::bank::rows_that_take_checkpoints() {
@@ -204,12 +248,9 @@ fn a_paced_capture_takes_its_time() {
         let clock = Arc::new(ManualClock::self_advancing(0));
         world.clock = clock.clone();
         world.threads = 1;
-        let mut worker = world.worker(0);
-        for number in 0..10_000u32 {
-            worker
-                .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 96]))
-                .expect("memory");
-        }
+        // The walk never waits for the writers.
+        world.config.write_bytes = 1 << 20;
+        a_megabyte(&world);
         world.pace = Pace::BytesPerSecond(500_000);
         let (_, captured) = world.take().expect("no fault");
         let seconds = captured.capture_ns as f64 / 1e9;

@@ -124,6 +124,12 @@ impl BlockBuilder {
         self.counts.entries
     }
 
+    /// Where the next entry goes: at most `bytes` bytes from there, for fetching them ahead.
+    #[inline]
+    pub fn tail(&self, bytes: usize) -> &[u8] {
+        &self.buf[self.len..self.buf.len().min(self.len + bytes)]
+    }
+
     /// Appends a value of at most [`FRAGMENT_BYTES`].
     ///
     /// # Errors
@@ -222,6 +228,19 @@ impl BlockBuilder {
     /// # Errors
     /// [`EncodeError::Compress`]; `out` is unchanged.
     pub fn seal(&self, compressor: &mut Compressor, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.seal_with(compressor, |bytes| out.extend_from_slice(bytes))
+    }
+
+    /// As [`seal`](Self::seal), for what is not a `Vec`: `append` takes the header, then the
+    /// payload.
+    ///
+    /// # Errors
+    /// [`EncodeError::Compress`]; nothing was appended.
+    pub fn seal_with(
+        &self,
+        compressor: &mut Compressor,
+        mut append: impl FnMut(&[u8]),
+    ) -> Result<(), EncodeError> {
         let (codec, payload) = compressor.compress(&self.buf[..self.len])?;
         let mut header = [0; BLOCK_HEADER_BYTES];
         put(&mut header, at::MAGIC, &BLOCK_MAGIC.to_le_bytes());
@@ -234,8 +253,8 @@ impl BlockBuilder {
         put(&mut header, at::PARTITION, &self.partition.to_le_bytes());
         header[at::CODEC] = codec as u8;
         put(&mut header, at::CONTINUATIONS, &self.counts.continuations.to_le_bytes());
-        out.extend_from_slice(&header);
-        out.extend_from_slice(payload);
+        append(&header);
+        append(payload);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ pub mod fig2;
 pub mod fig6;
 pub mod instructions;
 pub mod measures;
+pub mod profiled;
 
 use crate::adapter::{LabEngine, OpenEngine, Setup};
 use crate::context::Context;

@@ -36,6 +36,10 @@ pub const PAPER: &str = "Ren et al., SIGMOD 2016 (CALC), §5.1.1, Figure 2";
 /// The rows, the baseline first.
 pub const ROWS: [Row; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
 
+/// What can be run alone: throughput without a checkpoint, the capture windows, the same with long
+/// transactions, the paper's time lines.
+pub const PARTS: &[&str] = &["rest", "capture", "long", "timeline"];
+
 /// How much is done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -158,7 +162,8 @@ impl Plan {
 /// Rounds of one kind: `[row][run]`.
 type Rounds = Vec<Vec<Outcome>>;
 
-/// Everything that was measured.
+/// Everything that was measured; empty where it was not asked for.
+#[derive(Default)]
 struct Findings {
     instructions: Option<instructions::Ratio>,
     /// Calc ÷ baseline, pair by pair.
@@ -178,37 +183,44 @@ struct Findings {
 pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
     let mut result = bench.context.result(ID, TITLE, PAPER);
     plan.record(&mut result);
-    crash::check_rows(
-        bench,
-        &[CALC_UNPACED, NAIVE_UNPACED],
-        "none",
-        plan.records.min(1_000_000),
-        &mut result,
-    )?;
-    let instructions = instructions::calc_beside_none(bench, &mut result)?;
+    let wants = |part: &str| bench.context.wants(part);
+    let mut found = Findings::default();
+    if wants("rest") {
+        let rows = &[CALC_UNPACED, NAIVE_UNPACED];
+        crash::check_rows(bench, rows, "none", plan.records.min(1_000_000), &mut result)?;
+        found.instructions = instructions::calc_beside_none(bench, &mut result)?;
+    }
     let mut beds = Vec::new();
     for row in ROWS {
         beds.push(bench.bed(row, plan.records, "none")?);
     }
-    let rest = rest_pairs(bench, plan, &beds[0], &beds[2])?;
+    if wants("rest") {
+        found.rest = rest_pairs(bench, plan, &beds[0], &beds[2])?;
+    }
     let base = plan.drive(plan.round_s);
     let base = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..base };
-    let saturated = rounds(bench, plan, &beds, "saturated", &base)?;
     let long = Drive { long: Some(plan.long), ..base.clone() };
-    let with_long = rounds(bench, plan, &beds, "with long transactions", &long)?;
-    let capacity = median(&saturated[0].iter().map(Outcome::rate).collect::<Vec<_>>());
-    let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
-    let half = rounds(bench, plan, &beds[..3], "at part of the load", &half)?;
-    let line = plan.drive(plan.timeline_s);
-    let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
-    let timeline = once(bench, &beds, "time line", &line)?;
-    let line = Drive { long: Some(plan.long), ..line };
-    let timeline_long = once(bench, &beds, "time line with long transactions", &line)?;
+    if wants("capture") || wants("long") {
+        found.saturated = rounds(bench, plan, &beds, "saturated", &base)?;
+    }
+    if wants("long") {
+        found.with_long = rounds(bench, plan, &beds, "with long transactions", &long)?;
+    }
+    if wants("capture") {
+        let capacity = median(&found.saturated[0].iter().map(Outcome::rate).collect::<Vec<_>>());
+        let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
+        found.half = rounds(bench, plan, &beds[..3], "at part of the load", &half)?;
+    }
+    if wants("timeline") {
+        let line = plan.drive(plan.timeline_s);
+        let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
+        found.timeline = once(bench, &beds, "time line", &line)?;
+        let line = Drive { long: Some(plan.long), ..line };
+        found.timeline_long = once(bench, &beds, "time line with long transactions", &line)?;
+    }
     for bed in beds {
         bed.clear()?;
     }
-    let found =
-        Findings { instructions, rest, saturated, with_long, half, timeline, timeline_long };
     report::add(plan, &found, &mut result);
     sys::remove_dir_all(&bench.context.work)?;
     Ok(result)

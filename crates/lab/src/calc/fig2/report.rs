@@ -15,7 +15,10 @@ const SOURCE: &str = "CALC paper, §5.1.1";
 
 /// A measure of each run beside the baseline's run of the same round.
 fn beside(rounds: &Rounds, row: usize, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
-    rounds[0].iter().zip(&rounds[row]).map(|(baseline, run)| measure(baseline, run)).collect()
+    let (Some(baseline), Some(row)) = (rounds.first(), rounds.get(row)) else {
+        return Vec::new();
+    };
+    baseline.iter().zip(row).map(|(baseline, run)| measure(baseline, run)).collect()
 }
 
 pub(super) fn add(plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
@@ -25,10 +28,15 @@ pub(super) fn add(plan: &Plan, found: &Findings, result: &mut ExperimentResult) 
     beside_naive(found, result);
     timeline(found, result);
     lost_bars(plan, found, result);
-    result.tables.push(table("Saturated", plan, &found.saturated));
-    result.tables.push(table("With long transactions", plan, &found.with_long));
     let half = format!("At {:.0} % of the baseline's throughput", plan.load_share * 100.0);
-    result.tables.push(table(&half, plan, &found.half));
+    let tables = [
+        ("Saturated", &found.saturated),
+        ("With long transactions", &found.with_long),
+        (half.as_str(), &found.half),
+    ];
+    for (title, rounds) in tables.into_iter().filter(|table| !table.1.is_empty()) {
+        result.tables.push(table(title, plan, rounds));
+    }
 }
 
 fn at_rest(found: &Findings, result: &mut ExperimentResult) {
@@ -137,7 +145,7 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
         ("Throughput over time", "", &found.timeline),
         ("Throughput over time with long transactions", ", long", &found.timeline_long),
     ];
-    for (title, suffix, outcomes) in parts {
+    for (title, suffix, outcomes) in parts.into_iter().filter(|part| !part.2.is_empty()) {
         let mut figure = Figure {
             title: title.into(),
             caption: "Shaded: the checkpoints of calc, paced.".into(),
@@ -167,13 +175,17 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
 /// Figure 2(c) of the paper.
 fn lost_bars(plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
     let mut bars = Vec::new();
-    for (group, rounds) in [("short only", &found.saturated), ("with long", &found.with_long)] {
+    let groups = [("short only", &found.saturated), ("with long", &found.with_long)];
+    for (group, rounds) in groups.into_iter().filter(|group| !group.1.is_empty()) {
         // The baseline loses nothing by definition; it keeps the colours of the rows.
         for (index, row) in ROWS.iter().enumerate() {
             if let Some(value) = Spread::of(&beside(rounds, index, lost_transactions)) {
                 bars.push(Bar { group: group.into(), name: row.name.into(), value });
             }
         }
+    }
+    if bars.is_empty() {
+        return;
     }
     result.figures.push(Figure {
         title: "Transactions lost per checkpoint".into(),
