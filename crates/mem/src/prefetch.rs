@@ -16,12 +16,12 @@ pub fn prefetch(word: &AtomicU64) {
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Asks the processor to bring the cache lines of these bytes nearer, to be written: without it the
+/// Asks the processor to bring the cache lines of this place nearer, to be written: without it the
 /// first store to a line that another core has used waits for it. Never faults, never blocks.
 #[inline]
-pub fn prefetch_to_write(bytes: &[u8]) {
+pub fn prefetch_to_write<T>(place: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE_BYTES) {
+    for line in place.chunks((LINE_BYTES / size_of::<T>().max(1)).max(1)) {
         // SAFETY: prefetching has no effect on memory, and the reference is a valid address.
         // Processors without the instruction take it for one that does nothing.
         unsafe {
@@ -33,5 +33,5 @@ pub fn prefetch_to_write(bytes: &[u8]) {
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = place;
 }

@@ -39,7 +39,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint-sync",
         ],
     ),
-    ("stillpoint-journal", &["stillpoint-format", "stillpoint-io", "stillpoint-sync"]),
+    (
+        "stillpoint-journal",
+        &["stillpoint-format", "stillpoint-io", "stillpoint-mem", "stillpoint-sync"],
+    ),
     (
         "stillpoint-recovery",
         &[

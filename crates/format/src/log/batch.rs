@@ -1,5 +1,7 @@
 //! Building a batch: records appended to one buffer, sealed when it is written.
 
+use std::mem::MaybeUninit;
+
 use super::record::{
     DEP_BYTES, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind, dep_is_legal, pack_dep,
 };
@@ -154,8 +156,9 @@ impl BatchBuilder {
 
     /// Forgets the records and keeps the buffer.
     pub fn clear(&mut self) {
-        self.buf.clear();
         self.lead = lead(&self.buf);
+        // What comes before the batch is nobody's, and may be megabytes: it is left as it is.
+        self.buf.truncate(self.lead);
         self.buf.resize(self.lead + BATCH_HEADER_BYTES, 0);
         self.count = 0;
         self.sealed = false;
@@ -179,6 +182,13 @@ impl BatchBuilder {
     /// Bytes so far, header included, dependency summary and padding not.
     pub fn bytes(&self) -> usize {
         self.buf.len() - self.lead
+    }
+
+    /// Where the next record goes: at most `bytes` bytes from there, for fetching them ahead.
+    #[inline]
+    pub fn tail(&mut self, bytes: usize) -> &[MaybeUninit<u8>] {
+        let room = self.buf.spare_capacity_mut();
+        &room[..room.len().min(bytes)]
     }
 
     /// Gsn of the last record, `None` if there is none.

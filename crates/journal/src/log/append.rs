@@ -10,6 +10,7 @@ use stillpoint_format::log::{
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{DIRECT_ALIGN, huge_vec};
+use stillpoint_mem::prefetch_to_write;
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use super::handoff::Handoff;
@@ -25,6 +26,8 @@ const SUMMARY_ENTRY_BYTES: usize = 8;
 /// Records are summed when so many bytes of them have gathered; huge ones are left to the
 /// leader, since the appending thread holds locks.
 const SUM_AHEAD_BYTES: std::ops::Range<usize> = 4 << 10..256 << 10;
+/// Bytes behind a record that are fetched for the next one.
+const FETCHED_AHEAD_BYTES: usize = 320;
 /// Epochs whose beginnings are remembered.
 const EPOCHS_KEPT: usize = 1024;
 
@@ -295,6 +298,7 @@ impl Appender {
         if SUM_AHEAD_BYTES.contains(&batch.builder.unsummed_bytes()) {
             batch.builder.checksum_ahead(self.segment.identity, self.offset);
         }
+        prefetch_to_write(batch.builder.tail(FETCHED_AHEAD_BYTES));
         if bytes >= self.batch_bytes {
             self.seal();
         }
