@@ -159,7 +159,7 @@ static OBJECT: [Spec; 5] = children("object", 3, Group::Generic, [
     with_key(sub("encoding", 3, R, "2.2.3", Keyed(keys::object_encoding), "Returns how a value is stored.")),
     with_key(sub("freq", 3, R, "4.0.0", Keyed(keys::object_freq), "Returns the access frequency of a key.")),
     HELP,
-    with_key(sub("idletime", 3, R, "2.2.3", Keyed(keys::object_idletime), "Returns the seconds since a key was used.")),
+    with_key(sub("idletime", 3, R, "2.2.3", Keyed(keys::object_idletime), "Refuses for a key that exists: when it was used is not tracked.")),
     with_key(sub("refcount", 3, R, "2.2.3", Keyed(keys::object_refcount), "Returns the references to a value.")),
 ]);
 
