@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_format::DecodeCause;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::manifest::{CheckpointEntry, TableRecords};
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{BlockReader, Content, Entry};
+use stillpoint_format::{DecodeCause, PARTITIONS_LOG2_MAX};
 use stillpoint_io::{AlignedBuf, Disk};
 
 use super::decode::inconsistent;
@@ -110,9 +110,9 @@ struct Pass {
 }
 
 fn passes(parts: &[Part], entry: &CheckpointEntry, records_max: u64) -> Vec<Pass> {
-    let mut of_partition = vec![0u64; 1 << entry.partitions_log2];
+    let mut of_partition = vec![0u64; 1 << entry.partitions_log2.min(PARTITIONS_LOG2_MAX)];
     for block in parts.iter().flat_map(Part::all_blocks) {
-        // The index was checked to name none beyond.
+        // Header and index were checked to name none beyond.
         of_partition[block.partition as usize] +=
             u64::from(block.values) + u64::from(block.tombstones);
     }

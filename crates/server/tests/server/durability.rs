@@ -95,7 +95,7 @@ fn strict_acknowledgements_survive_a_power_loss_under_load() {
 /// there as a whole, or the one before it.
 #[test]
 fn a_transaction_that_empties_databases_survives_a_power_loss_whole() {
-    for seed in 1..=12 {
+    for seed in 1..=6 {
         let disk = SimDisk::new(seed);
         let server = server_on(&disk, Durability::Strict);
         let port = server.port;

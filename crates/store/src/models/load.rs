@@ -158,6 +158,8 @@ fn loaders_of_a_store_leave_each_key_once() {
             loader.apply(TABLE, hash, &key, 5, put).expect("room");
         });
         assert_eq!(store.record_count(TABLE), 2 * 6);
+        // Those without a value may be reclaimed by now or not.
+        assert!((2 * 6..=2 * 7).contains(&store.cell_count(TABLE)), "the index lost count");
         let mut worker =
             Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
         let mut seen = Vec::new();
