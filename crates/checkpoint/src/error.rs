@@ -40,7 +40,7 @@ pub enum CheckpointError {
 /// Bytes of a checkpoint that are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} is damaged: {cause}. Nothing of it was used. Restore the file from a copy, or restore an \
+    "{} is damaged at byte {offset}: {cause}. Nothing of it was used. Restore the file from a copy, or restore an \
      older checkpoint with `stillpoint restore`",
     file.display()
 )]
@@ -67,6 +67,33 @@ pub enum DamageCause {
         /// What the file has.
         found: u64,
         /// What the manifest or the index says.
+        expected: u64,
+    },
+    /// A key that comes twice.
+    #[error(
+        "table {table} has the key \"{}\" in this block and, again, in that at byte {other_offset} \
+         of {}",
+        key.escape_ascii(),
+        other.display()
+    )]
+    RepeatedKey {
+        /// The table.
+        table: u16,
+        /// The key's first bytes.
+        key: Vec<u8>,
+        /// The file with the other one.
+        other: PathBuf,
+        /// Offset of its block.
+        other_offset: u64,
+    },
+    /// Another number of records of a table than the manifest says.
+    #[error("{found} records of table {table}, the manifest says {expected}")]
+    TableRecords {
+        /// The table.
+        table: u16,
+        /// Records found.
+        found: u64,
+        /// Records that the manifest counts.
         expected: u64,
     },
     /// The file is not there.

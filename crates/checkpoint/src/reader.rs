@@ -11,6 +11,7 @@
 mod decode;
 mod load;
 mod part;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 use decode::Decoder;
 use part::Part;
+pub use verify::verify;
 
 /// Who the checkpoint belongs to, and which of its records count.
 #[derive(Clone, Debug)]
@@ -106,30 +108,10 @@ pub fn load(
 ) -> Result<LoadSummary, LoadError> {
     assert!(!visitors.is_empty(), "a visitor for each thread");
     let parts = open_parts(&**disk, entry, options)?;
-    let summary = load::run(parts, options, visitors, progress)?;
+    load::begin(progress, parts.iter().map(|part| part.units().len()).sum());
+    let visitors = visitors.into_iter().map(|visitor| -> Box<dyn load::Take> { Box::new(visitor) });
+    let summary = load::run(parts.into(), options, visitors.collect(), progress)?;
     check_totals(&**disk, entry, summary)
-}
-
-/// Reads a checkpoint from end to end and checks every byte of it, with `threads` threads.
-///
-/// # Errors
-/// As [`load`]; the first damage that was met.
-pub fn verify(
-    disk: &Arc<dyn Disk>,
-    entry: &CheckpointEntry,
-    options: &LoadOptions,
-    threads: usize,
-    progress: &Arc<Progress>,
-) -> Result<LoadSummary, LoadError> {
-    struct Nothing;
-    impl Visit for Nothing {
-        fn records(&mut self, _: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
-            Ok(())
-        }
-    }
-    let nothing = || -> Box<dyn Visit> { Box::new(Nothing) };
-    let visitors = (0..threads.max(1)).map(|_| nothing()).collect();
-    load(disk, entry, options, visitors, progress)
 }
 
 /// Walks a checkpoint on the calling thread, in the order of its files.
@@ -147,7 +129,9 @@ pub fn for_each_record(
     for part in open_parts(disk, entry, options)? {
         summary.file_bytes += part.file_bytes();
         for unit in part.units() {
-            let mut batch = |records: &[LoadedRecord<'_>]| records.iter().try_for_each(&mut *visit);
+            let mut batch = |_, records: &[LoadedRecord<'_>]| {
+                records.iter().try_for_each(&mut *visit).map_err(LoadError::Visitor)
+            };
             summary.add(&decoder.stream_unit(&part, unit, &mut batch)?);
         }
     }

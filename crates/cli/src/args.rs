@@ -38,7 +38,7 @@ Examples:
 SIGTERM and SIGINT end it cleanly. A configuration file is a JSON object whose names are those of
 the options with underscores: {\"port\": 6380, \"durability\": \"strict\", \"max_memory\": \"8GiB\"}")]
     Serve(Box<ServeArgs>),
-    /// Verify every checksum of a data directory: exit 0 if sound, 1 if damaged
+    /// Verify every file and record of a data directory: exit 0 if sound, 1 if damaged
     #[command(after_help = "Example:\n  stillpoint check ./data && echo sound")]
     Check {
         /// The data directory

@@ -41,7 +41,10 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     } else {
         for (epoch, records, bytes) in &checked.checkpoints {
             let size = show_size(*bytes);
-            writeln!(out, "checkpoint {epoch}: {records} records, {size}, every checksum right")?;
+            writeln!(
+                out,
+                "checkpoint {epoch}: {records} records, {size}, every checksum right, every key once"
+            )?;
         }
         for damage in &checked.damage {
             writeln!(out, "damaged: {damage}")?;

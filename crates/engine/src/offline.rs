@@ -74,7 +74,8 @@ pub struct Checked {
     pub damage: Vec<String>,
 }
 
-/// Verifies every checksum of a data directory.
+/// Verifies a data directory: every checksum; of checkpoints also that each key lies in its partition
+/// and comes once, that large values are whole, and that the MANIFEST counts the records right.
 ///
 /// # Errors
 /// It is in use, or no store, or cannot be read. Damage is no error but a finding, except that of

@@ -68,6 +68,11 @@ impl KeySet {
         self.keys.len() - self.first
     }
 
+    /// The keys of the transaction that is declaring, with their tables, by slot.
+    pub fn iter(&self) -> impl Iterator<Item = (TableId, &[u8])> {
+        (self.first..self.keys.len()).map(|index| (self.keys[index].table, self.key(index)))
+    }
+
     /// True if it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

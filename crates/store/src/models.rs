@@ -1,4 +1,7 @@
-//! Random schedules of the index and of cells, under shuttle.
+//! Random schedules of the index, of cells, of captures and of bulk loads, under shuttle.
+
+mod capture;
+mod load;
 
 use shuttle::thread;
 use std::sync::Arc;

@@ -110,7 +110,7 @@ impl PhaseDriver {
     }
 
     /// Plants a bug, for a test that shows that it is found.
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     pub fn plant(&self, bug: Bug) {
         self.planted.plant(bug);
     }

@@ -1,7 +1,7 @@
 //! Bugs that tests plant in a store, to show that the checkers see them. Without the feature
-//! `planted-bugs` nothing of this is left in the code.
+//! `planted-bugs`, and outside of the models, nothing of this is left in the code.
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A bug to plant.
@@ -41,18 +41,18 @@ impl Bug {
 /// The bug of one store, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Planted {
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     bug: AtomicUsize,
 }
 
 impl Planted {
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     pub(crate) fn plant(&self, bug: Bug) {
         self.bug.store(bug as usize, Relaxed);
     }
 
     /// True if this bug was planted.
-    #[cfg(feature = "planted-bugs")]
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     #[inline]
     pub(crate) fn has(&self, bug: Bug) -> bool {
         // Relaxed: planted before anything runs.
@@ -60,7 +60,7 @@ impl Planted {
     }
 
     /// Never.
-    #[cfg(not(feature = "planted-bugs"))]
+    #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
     #[inline(always)]
     pub(crate) fn has(&self, _: Bug) -> bool {
         false

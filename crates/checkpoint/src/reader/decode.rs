@@ -9,14 +9,14 @@ use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::AlignedBuf;
 
 use super::part::{Part, Unit};
-use super::{LoadOptions, LoadSummary, LoadedRecord, VisitError, damage};
+use super::{LoadOptions, LoadSummary, LoadedRecord, damage};
 use crate::error::{DamageCause, LoadError};
 
 /// Records per batch, at most.
 const BATCH_RECORDS: usize = 64;
 
-/// Whoever takes batches.
-pub(super) type Take<'a> = dyn FnMut(&[LoadedRecord<'_>]) -> Result<(), VisitError> + 'a;
+/// Whoever takes batches, each with the offset of the block in which its records end.
+pub(super) type Take<'a> = dyn FnMut(u64, &[LoadedRecord<'_>]) -> Result<(), LoadError> + 'a;
 
 /// Decodes units; one per thread.
 pub(super) struct Decoder {
@@ -154,17 +154,17 @@ impl<'a> UnitDecoder<'a> {
                 (Content::Value(value), _) => batch.push(record(&item, hash, Some(value))),
                 (Content::Tombstone, _) => batch.push(record(&item, hash, None)),
                 (Content::Fragment(..), Some(whole)) => {
-                    take(&[record(&item, hash, Some(whole.value))]).map_err(LoadError::Visitor)?;
+                    take(entry.offset, &[record(&item, hash, Some(whole.value))])?;
                 }
                 (Content::Fragment(..), None) => {}
             }
             if batch.len() == BATCH_RECORDS {
-                take(&batch).map_err(LoadError::Visitor)?;
+                take(entry.offset, &batch)?;
                 batch.clear();
             }
         }
         if !batch.is_empty() {
-            take(&batch).map_err(LoadError::Visitor)?;
+            take(entry.offset, &batch)?;
         }
         summary.value_bytes += counts.value_bytes;
         counts.check(part, entry)
@@ -221,7 +221,7 @@ impl Counts {
     }
 }
 
-fn inconsistent(part: &Part, offset: u64, cause: DecodeCause) -> LoadError {
+pub(super) fn inconsistent(part: &Part, offset: u64, cause: DecodeCause) -> LoadError {
     let error = DecodeError { what: "checkpoint block", offset, cause };
     damage(part.path(), offset, error.into())
 }

@@ -8,12 +8,32 @@ use stillpoint_io::{AlignedBuf, JoinHandle, spawn};
 
 use super::decode::Decoder;
 use super::part::{Part, Unit};
-use super::{LoadOptions, LoadSummary, LoadedRecord, Visit};
+use super::{LoadOptions, LoadSummary, LoadedRecord, Visit, VisitError};
 use crate::error::LoadError;
 use crate::progress::Progress;
 
 /// Read threads: enough to keep a device busy. They hardly compute.
 const READ_THREADS: usize = 4;
+
+/// Where records were read: the part, by its number among those that are loaded, and the offset of
+/// the block in which they end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) part: usize,
+    pub(super) offset: u64,
+}
+
+/// Takes the records that one thread loads, and where they are.
+pub(super) trait Take: Send {
+    fn take(&mut self, at: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError>;
+}
+
+impl Take for Box<dyn Visit> {
+    fn take(&mut self, _: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
+        let taken: Result<(), VisitError> = self.records(batch);
+        taken.map_err(LoadError::Visitor)
+    }
+}
 
 /// A unit that was read, or one that is too long to be read as a whole.
 struct Filled {
@@ -44,7 +64,7 @@ impl State {
 
 /// What the threads share.
 struct Pipe {
-    parts: Vec<Part>,
+    parts: Arc<[Part]>,
     units: Vec<(usize, Unit)>,
     progress: Arc<Progress>,
     state: Mutex<State>,
@@ -54,10 +74,17 @@ struct Pipe {
     freed: Condvar,
 }
 
+/// Loading begins, of so many units.
+pub(super) fn begin(progress: &Progress, units: usize) {
+    Progress::set(&progress.units_done, 0);
+    Progress::set(&progress.units_total, units as u64);
+}
+
+/// Loads all blocks of the parts.
 pub(super) fn run(
-    parts: Vec<Part>,
+    parts: Arc<[Part]>,
     options: &LoadOptions,
-    visitors: Vec<Box<dyn Visit>>,
+    visitors: Vec<Box<dyn Take>>,
     progress: &Arc<Progress>,
 ) -> Result<LoadSummary, LoadError> {
     let of_part = |(at, part): (usize, &Part)| part.units().into_iter().map(move |unit| (at, unit));
@@ -65,8 +92,6 @@ pub(super) fn run(
     let file_bytes = parts.iter().map(Part::file_bytes).sum();
     // With one visitor everything comes in the same order every time, calls of the disk included.
     let readers = if visitors.len() == 1 { 1 } else { READ_THREADS };
-    Progress::set(&progress.units_done, 0);
-    Progress::set(&progress.units_total, units.len() as u64);
     let pipe = Arc::new(Pipe {
         parts,
         units,
@@ -99,7 +124,7 @@ type Threads = Vec<JoinHandle<LoadSummary>>;
 fn start(
     pipe: &Arc<Pipe>,
     readers: usize,
-    visitors: Vec<Box<dyn Visit>>,
+    visitors: Vec<Box<dyn Take>>,
     options: &LoadOptions,
 ) -> (Threads, Result<(), LoadError>) {
     let mut threads = Threads::new();
@@ -223,15 +248,17 @@ impl Pipe {
     fn load(
         &self,
         decoder: &mut Decoder,
-        visitor: &mut dyn Visit,
+        visitor: &mut dyn Take,
     ) -> Result<LoadSummary, LoadError> {
         let mut total = LoadSummary::default();
-        let mut take = |batch: &[LoadedRecord<'_>]| visitor.records(batch);
-        while let Some(Filled { part, unit, at, buf }) = self.take() {
+        while let Some(Filled { part: number, unit, at, buf }) = self.take() {
             if self.progress.is_cancelled() {
                 return Err(LoadError::Cancelled);
             }
-            let part = &self.parts[part];
+            let part = &self.parts[number];
+            let mut take = |offset, batch: &[LoadedRecord<'_>]| {
+                visitor.take(Place { part: number, offset }, batch)
+            };
             let summary = match at {
                 Some(at) => decoder.unit(part, unit, &buf[at..], &mut take)?,
                 None => decoder.stream_unit(part, unit, &mut take)?,

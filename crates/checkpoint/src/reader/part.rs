@@ -1,5 +1,6 @@
 //! Opening a part: header and index checked against the manifest, blocks grouped for reading.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ const UNIT_BYTES: u64 = (2 << 20) - 2 * DIRECT_ALIGN as u64;
 const UNIT_BYTES_MAX: u64 = 2 * UNIT_BYTES;
 
 /// A part that is open for reading.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Part {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -62,6 +63,9 @@ impl Part {
         let index = opening.index(&header)?;
         let crc = u64::from(index.crc());
         opening.same("checksum of the index", crc, part.crc.into())?;
+        let totals = index.totals();
+        let records = totals.values + totals.tombstones;
+        opening.same("number of records in the index", records, part.records)?;
         let mut blocks = index.blocks().to_vec();
         blocks.sort_unstable_by_key(|block| block.offset);
         let file_bytes = opening.bytes;
@@ -96,6 +100,18 @@ impl Part {
         Ok(())
     }
 
+    /// The same part, with only the blocks of some partitions.
+    pub(super) fn with_partitions(&self, partitions: &Range<u32>) -> Self {
+        let of_them = |block: &&BlockEntry| partitions.contains(&block.partition);
+        let blocks = self.blocks.iter().filter(of_them).copied().collect();
+        let file = self.file.clone();
+        Self { file, path: self.path.clone(), blocks, ..*self }
+    }
+
+    pub(super) fn all_blocks(&self) -> &[BlockEntry] {
+        &self.blocks
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -120,11 +136,16 @@ impl Part {
     pub(super) fn units(&self) -> Vec<Unit> {
         let mut units: Vec<Unit> = Vec::new();
         let mut bytes = 0;
+        let mut end = 0;
         for (at, block) in self.blocks.iter().enumerate() {
+            let adjacent = block.offset == end;
+            end = block.offset + u64::from(block.bytes);
             // Nothing begins in it: it goes on with the value of the block before.
             let goes_on = block.values == 0 && block.tombstones == 0;
             match units.last_mut() {
-                Some(unit) if goes_on || bytes + u64::from(block.bytes) <= UNIT_BYTES => {
+                Some(unit)
+                    if adjacent && (goes_on || bytes + u64::from(block.bytes) <= UNIT_BYTES) =>
+                {
                     unit.end = at + 1;
                     bytes += u64::from(block.bytes);
                 }

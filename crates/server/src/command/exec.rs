@@ -2,14 +2,17 @@
 //! commands and the watched ones.
 //!
 //! Commands over whole tables (DBSIZE, KEYS, FLUSHDB …) declare no keys. A queue
-//! that holds one is run in pieces while the gate keeps every other command of this
-//! server out: isolated from other clients, but a crash may keep its first pieces
-//! only. All other queues are atomic in every respect.
+//! that holds one runs while the gate keeps every other command of this server out.
+//! If one step of it writes (commands without one over whole tables between them, or
+//! a single FLUSHDB or FLUSHALL), it is run in pieces, of which a crash keeps that
+//! step or not; else as one transaction over all keys of the databases ([`whole`]).
+//!
+//! [`whole`]: super::whole
 
 use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
 
 use super::transactions::unchanged;
-use super::{Handler, Spec};
+use super::{Flags, Handler, Spec, whole};
 use crate::client::{Client, Multi};
 use crate::config::{DATABASES, Db};
 use crate::context::Ctx;
@@ -20,12 +23,12 @@ use crate::resp::{Args, Mark, parse_i64};
 /// True if the queue of `EXEC` must run alone.
 pub(crate) fn exec_needs_gate(client: &Client) -> bool {
     client.multi.as_ref().is_some_and(|multi| {
-        !multi.dirty && multi.specs().any(|spec| matches!(spec.handler, Handler::Store(_)))
+        !multi.dirty && multi.specs().any(|spec| matches!(spec.handler, Handler::Store(..)))
     })
 }
 
 /// The database that the commands after `SELECT` concern.
-fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
+pub(super) fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
     if spec.name != "select" {
         return db;
     }
@@ -35,7 +38,7 @@ fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
 
 /// Declares the watched keys, then those of commands `from..to` in order; notes how
 /// many each has.
-fn declare_range(
+pub(super) fn declare_range(
     client: &mut Client,
     from: usize,
     to: usize,
@@ -95,7 +98,7 @@ pub(crate) fn run_exec(ctx: &mut Ctx<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 /// Runs commands `from..to` of the queue, their keys at `slot` and after.
-fn run_range(
+pub(super) fn run_range(
     ctx: &mut Ctx<'_>,
     multi: &Multi,
     from: usize,
@@ -127,9 +130,33 @@ fn run_range(
 /// Runs an `EXEC` whose queue holds commands over whole tables. The caller holds the
 /// gate, so nothing else runs in between.
 pub(crate) fn run_exec_alone(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
+    if ctx.client.multi.as_ref().is_some_and(|multi| writing_steps(multi.specs()) > 1) {
+        return whole::run_exec(ctx, session);
+    }
+    run_in_pieces(ctx, session)
+}
+
+/// Steps of a queue that write, if it is run in pieces.
+pub(super) fn writing_steps(queue: impl Iterator<Item = &'static Spec>) -> usize {
+    let mut steps = 0;
+    let mut piece_writes = false;
+    for spec in queue {
+        let writes = spec.flags.has(Flags::WRITE);
+        if matches!(spec.handler, Handler::Store(..)) {
+            steps += usize::from(writes);
+            piece_writes = false;
+        } else if writes && !piece_writes {
+            steps += 1;
+            piece_writes = true;
+        }
+    }
+    steps
+}
+
+fn run_in_pieces(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
     let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
     let is_store = |client: &Client, i: usize| {
-        client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(_)))
+        client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(..)))
     };
     let start = ctx.reply.mark();
     let mut piece = Piece { ctx, from: 0, to: 0, start, stop: false, error: None };
@@ -169,7 +196,7 @@ fn run_store_command(ctx: &mut Ctx<'_>, session: &mut Session, i: usize) {
     let (spec, args) = multi.command(i);
     let mark = ctx.reply.mark();
     ctx.count_call(spec);
-    if let Handler::Store(run) = spec.handler
+    if let Handler::Store(run, _) = spec.handler
         && let Err(error) = run(ctx, args, session)
     {
         ctx.answer_error(mark, &error);

@@ -170,35 +170,41 @@ pub(crate) fn object_encoding(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>
     Ok(())
 }
 
-/// Answers a constant for a key that is there.
-fn object_constant(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>, answer: i64) -> CmdResult {
+pub(crate) fn object_refcount(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     match ctx.lookup(tx, 0, args.at(2)) {
-        Some(_) => ctx.reply.int(answer),
+        Some(_) => ctx.reply.int(1),
         None => ctx.reply.null(),
     }
     Ok(())
 }
 
-pub(crate) fn object_refcount(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    object_constant(ctx, args, tx, 1)
+/// Null for a key that is not there; for one that is, the answer that it is not tracked.
+fn object_untracked(
+    ctx: &mut Ctx<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    error: &'static str,
+) -> CmdResult {
+    if ctx.lookup(tx, 0, args.at(2)).is_some() {
+        return Err(CmdError::fixed(error));
+    }
+    ctx.reply.null();
+    Ok(())
 }
 
-/// Accesses leave no trace in the store (reads write no shared line), so every key
-/// counts as just used.
+/// When a key was read last is not known: a read writes nothing that others share, and a clock in
+/// each record would make it write. Redis refuses in the same way under a policy without the clock,
+/// so clients know the answer; any number of seconds would be a lie.
 pub(crate) fn object_idletime(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    object_constant(ctx, args, tx, 0)
+    let error = "ERR Reads leave no trace in this store, idle time not tracked.";
+    object_untracked(ctx, args, tx, error)
 }
 
 pub(crate) fn object_freq(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    if ctx.lookup(tx, 0, args.at(2)).is_none() {
-        ctx.reply.null();
-        return Ok(());
-    }
-    Err(CmdError::fixed(
-        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
-         that when switching between policies at runtime LRU and LFU data will take some time to \
-         adjust.",
-    ))
+    let error = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
+                 Please note that when switching between policies at runtime LRU and LFU data will \
+                 take some time to adjust.";
+    object_untracked(ctx, args, tx, error)
 }
 
 /// Bytes of a record beside its key and value: cell header and index entry.

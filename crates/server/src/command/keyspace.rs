@@ -16,14 +16,14 @@ use crate::value::{Entry, type_name};
 const CHUNK: usize = 1024;
 
 /// What `SCAN` is asked for.
-struct ScanOptions<'a> {
-    pattern: Option<&'a [u8]>,
-    kind: Option<&'a [u8]>,
+pub(super) struct ScanOptions<'a> {
+    pub(super) pattern: Option<&'a [u8]>,
+    pub(super) kind: Option<&'a [u8]>,
     count: usize,
 }
 
 impl<'a> ScanOptions<'a> {
-    fn parse(args: Args<'a>) -> Result<Self, CmdError> {
+    pub(super) fn parse(args: Args<'a>) -> Result<Self, CmdError> {
         let mut options = Self { pattern: None, kind: None, count: 10 };
         let mut i = 2;
         while let Some(arg) = args.get(i) {
@@ -48,7 +48,7 @@ impl<'a> ScanOptions<'a> {
 }
 
 /// A cursor; like Redis, a negative number stands for its two's complement.
-fn cursor(arg: &[u8]) -> Option<u64> {
+pub(super) fn cursor(arg: &[u8]) -> Option<u64> {
     match arg {
         [b'-', digits @ ..] => parse_u64(digits).map(u64::wrapping_neg),
         _ => parse_u64(arg),
@@ -183,7 +183,7 @@ pub(crate) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -
 }
 
 /// `FLUSHALL` and `FLUSHDB` take `ASYNC` or `SYNC`; both are one change of generation.
-fn check_flush_option(args: Args<'_>) -> CmdResult {
+pub(super) fn check_flush_option(args: Args<'_>) -> CmdResult {
     match args.get(1) {
         None => Ok(()),
         Some(option) if args.len() == 2 && (is(option, "ASYNC") || is(option, "SYNC")) => Ok(()),

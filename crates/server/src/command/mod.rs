@@ -18,9 +18,11 @@ mod server;
 mod strings;
 mod table;
 mod transactions;
+mod whole;
 
 use stillpoint::{KeySet, Mode, Session, Tx};
 
+use self::whole::Whole;
 use crate::config::Db;
 use crate::context::Ctx;
 use crate::databases::Databases;
@@ -141,8 +143,8 @@ pub(crate) enum Handler {
     /// A transaction over the declared keys. The handler changes nothing before the
     /// last check that can fail: inside `EXEC` the other commands are kept.
     Keyed(KeyedFn),
-    /// Code over whole tables.
-    Store(StoreFn),
+    /// Code over whole tables, and the same inside of a transaction.
+    Store(StoreFn, Whole),
     /// `EXEC`.
     Exec,
     /// The first argument names the subcommand.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::Handler::{Container, Exec, Keyed, Pure, Store};
 use super::{
     Flags, Group, Handler, KeySpec, Spec, client, config, connection, docs, expiry, help, keys,
-    keyspace, numbers, server, strings, transactions,
+    keyspace, numbers, server, strings, transactions, whole,
 };
 
 const W: Flags = Flags::WRITE;
@@ -159,7 +159,7 @@ static OBJECT: [Spec; 5] = children("object", 3, Group::Generic, [
     with_key(sub("encoding", 3, R, "2.2.3", Keyed(keys::object_encoding), "Returns how a value is stored.")),
     with_key(sub("freq", 3, R, "4.0.0", Keyed(keys::object_freq), "Returns the access frequency of a key.")),
     HELP,
-    with_key(sub("idletime", 3, R, "2.2.3", Keyed(keys::object_idletime), "Returns the seconds since a key was used.")),
+    with_key(sub("idletime", 3, R, "2.2.3", Keyed(keys::object_idletime), "Refuses for a key that exists: when it was used is not tracked.")),
     with_key(sub("refcount", 3, R, "2.2.3", Keyed(keys::object_refcount), "Returns the references to a value.")),
 ]);
 
@@ -226,7 +226,7 @@ static TOP: [Spec; TOP_ROWS] = number([
     declared_by(row("copy", -3, WM, TWO, Group::Generic, "6.2.0", Keyed(keys::copy), "Copies a key's value to another key."), keys::declare_copy),
     row("command", -1, ANY, NONE, Group::Server, "2.8.13", Container(&COMMAND), "Describes the commands."),
     row("config", -2, Flags::NONE, NONE, Group::Server, "2.0.0", Container(&CONFIG), "Parameters."),
-    row("dbsize", 1, RF, NONE, Group::Server, "1.0.0", Store(keyspace::dbsize), "Returns the number of keys in the database."),
+    row("dbsize", 1, RF, NONE, Group::Server, "1.0.0", Store(keyspace::dbsize, whole::DBSIZE), "Returns the number of keys in the database."),
     row("debug", -2, ADM.or(ANY), NONE, Group::Server, "1.0.0", Container(&DEBUG), "For tests."),
     row("decr", 2, WMF, ONE, Group::String, "1.0.0", Keyed(numbers::decr), "Subtracts one from an integer, which is 0 if it is missing."),
     row("decrby", 3, WMF, ONE, Group::String, "1.0.0", Keyed(numbers::decrby), "Subtracts from an integer, which is 0 if it is missing."),
@@ -238,8 +238,8 @@ static TOP: [Spec; TOP_ROWS] = number([
     row("expire", -3, WF, ONE, Group::Generic, "1.0.0", Keyed(expiry::expire), "Sets the expiry of a key in seconds."),
     row("expireat", -3, WF, ONE, Group::Generic, "1.2.0", Keyed(expiry::expireat), "Sets the expiry of a key as a Unix time in seconds."),
     row("expiretime", 2, RF, ONE, Group::Generic, "7.0.0", Keyed(expiry::expiretime), "Returns the expiry of a key as a Unix time in seconds."),
-    row("flushall", -1, W, NONE, Group::Server, "1.0.0", Store(keyspace::flushall), "Deletes all keys of all databases."),
-    row("flushdb", -1, W, NONE, Group::Server, "1.0.0", Store(keyspace::flushdb), "Deletes all keys of the database."),
+    row("flushall", -1, W, NONE, Group::Server, "1.0.0", Store(keyspace::flushall, whole::FLUSHALL), "Deletes all keys of all databases."),
+    row("flushdb", -1, W, NONE, Group::Server, "1.0.0", Store(keyspace::flushdb, whole::FLUSHDB), "Deletes all keys of the database."),
     row("get", 2, RF, ONE, Group::String, "1.0.0", Keyed(strings::get), "Returns the string at a key."),
     row("getdel", 2, WF, ONE, Group::String, "6.2.0", Keyed(strings::getdel), "Returns the string at a key and deletes the key."),
     row("getex", -2, WF, ONE, Group::String, "6.2.0", Keyed(strings::getex), "Returns the string at a key and changes its expiry."),
@@ -250,7 +250,7 @@ static TOP: [Spec; TOP_ROWS] = number([
     row("incrby", 3, WMF, ONE, Group::String, "1.0.0", Keyed(numbers::incrby), "Adds to an integer, which is 0 if it is missing."),
     row("incrbyfloat", 3, WMF, ONE, Group::String, "2.6.0", Keyed(numbers::incrbyfloat), "Adds to a number, which is 0 if it is missing."),
     row("info", -1, ANY, NONE, Group::Server, "1.0.0", Pure(server::info), "Returns numbers about the server."),
-    row("keys", 2, R, NONE, Group::Generic, "1.0.0", Store(keyspace::keys), "Returns the keys that match a pattern."),
+    row("keys", 2, R, NONE, Group::Generic, "1.0.0", Store(keyspace::keys, whole::KEYS), "Returns the keys that match a pattern."),
     row("lastsave", 1, ANY.or(F), NONE, Group::Server, "1.0.0", Pure(server::lastsave), "Returns the Unix time of the last checkpoint."),
     row("latency", -2, Flags::NONE, NONE, Group::Server, "2.8.13", Container(&LATENCY), "Latency."),
     row("lcs", -3, R, TWO, Group::String, "7.0.0", Keyed(strings::lcs), "Finds the longest common subsequence of two strings."),
@@ -275,14 +275,14 @@ static TOP: [Spec; TOP_ROWS] = number([
     row("pubsub", -2, Flags::PUBSUB, NONE, Group::PubSub, "2.8.0", Pure(connection::unsupported), "Publish and subscribe."),
     row("punsubscribe", -1, Flags::PUBSUB.or(CONN), NONE, Group::PubSub, "2.0.0", Pure(connection::unsupported), "Stops listening to channels by pattern."),
     row("quit", -1, OPEN.or(Flags::IN_MULTI), NONE, Group::Connection, "1.0.0", Pure(connection::quit), "Closes the connection."),
-    row("randomkey", 1, R, NONE, Group::Generic, "1.0.0", Store(keyspace::randomkey), "Returns a random key."),
+    row("randomkey", 1, R, NONE, Group::Generic, "1.0.0", Store(keyspace::randomkey, whole::RANDOMKEY), "Returns a random key."),
     row("rename", 3, W, TWO, Group::Generic, "1.0.0", Keyed(keys::rename), "Renames a key and overwrites the destination."),
     row("renamenx", 3, WF, TWO, Group::Generic, "1.0.0", Keyed(keys::renamenx), "Renames a key if the destination does not exist."),
     row("replicaof", 3, ADM.or(Flags::STALE), NONE, Group::Server, "5.0.0", Pure(server::replicaof), "Makes the server a replica."),
     row("reset", 1, OPEN.or(Flags::IN_MULTI), NONE, Group::Connection, "6.2.0", Pure(connection::reset), "Returns the connection to its first state."),
     row("role", 1, CONN.or(F), NONE, Group::Server, "2.8.12", Pure(server::role), "Returns the role in replication."),
     row("save", 1, ADM.or(Flags::NO_MULTI), NONE, Group::Server, "1.0.0", Pure(server::save), "Makes a checkpoint and waits for it."),
-    row("scan", -2, R, NONE, Group::Generic, "2.8.0", Store(keyspace::scan), "Walks over the keys, some at a time."),
+    row("scan", -2, R, NONE, Group::Generic, "2.8.0", Store(keyspace::scan, whole::SCAN), "Walks over the keys, some at a time."),
     row("select", 2, ANY.or(F), NONE, Group::Connection, "1.0.0", Pure(connection::select), "Changes the database."),
     row("set", -3, WM, ONE, Group::String, "1.0.0", Keyed(strings::set), "Sets a string, whatever the key held."),
     row("setex", 4, WM, ONE, Group::String, "2.0.0", Keyed(strings::setex), "Sets a string and its expiry in seconds."),

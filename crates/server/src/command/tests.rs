@@ -31,8 +31,32 @@ fn commands_that_write_declare_keys_or_concern_whole_tables() {
         let keyed = matches!(spec.handler, Handler::Keyed(_));
         assert_eq!(keyed, spec.keys.first > 0, "{}", spec.full_name());
         if spec.flags.has(Flags::WRITE) {
-            assert!(keyed || matches!(spec.handler, Handler::Store(_)), "{}", spec.full_name());
+            assert!(keyed || matches!(spec.handler, Handler::Store(..)), "{}", spec.full_name());
         }
+    }
+}
+
+#[test]
+fn steps_that_write_are_counted() {
+    let steps = |names: &str| {
+        let spec = |name: &str| COMMANDS.lookup().find(name.as_bytes()).expect("a command");
+        exec::writing_steps(names.split_whitespace().map(spec))
+    };
+    for (names, expected) in [
+        ("", 0),
+        ("get dbsize get keys ping", 0),
+        ("set get select set", 1),
+        ("set set dbsize get scan", 1),
+        ("keys get set", 1),
+        ("flushdb", 1),
+        ("get flushall dbsize get", 1),
+        ("set flushdb", 2),
+        ("flushdb set", 2),
+        ("flushdb flushdb", 2),
+        ("set dbsize set", 2),
+        ("set flushall get set randomkey incr", 4),
+    ] {
+        assert_eq!(steps(names), expected, "{names}");
     }
 }
 

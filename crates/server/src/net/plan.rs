@@ -306,7 +306,7 @@ fn dispatch(
     let shared = Arc::clone(ctx.shared);
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
-        Handler::Store(run) => {
+        Handler::Store(run, _) => {
             let _place = shared.gate.enter(ctx.local.worker);
             run(ctx, args, session)
         }

@@ -103,6 +103,32 @@ fn hello_switches_the_protocol() {
     assert!(matches!(c.call(&["CONFIG", "GET", "save"]), Value::Array(_)));
 }
 
+/// A number of seconds that nobody measured would be a lie.
+#[test]
+fn what_is_not_tracked_is_said_to_be_not_tracked() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "k", "v"]);
+    for (what, error) in [
+        ("IDLETIME", "ERR Reads leave no trace in this store, idle time not tracked."),
+        ("FREQ", "ERR An LFU maxmemory policy is not selected, access frequency not tracked."),
+    ] {
+        let said = c.call(&["OBJECT", what, "k"]).text();
+        assert!(said.starts_with(error), "{said}");
+        assert_eq!(c.call(&["OBJECT", what, "no such key"]), Value::Null);
+    }
+    let docs = c.call(&["COMMAND", "DOCS", "OBJECT|IDLETIME"]);
+    let summary = docs.items()[1].items()[1].text();
+    assert!(summary.ends_with("is not tracked."), "{summary}");
+    // An error of one command does not spoil those beside it.
+    for command in [&["MULTI"][..], &["OBJECT", "IDLETIME", "k"], &["GET", "k"]] {
+        c.call(command);
+    }
+    let replies = c.call(&["EXEC"]);
+    assert!(replies.items()[0].text().ends_with("idle time not tracked."), "{replies:?}");
+    assert_eq!(replies.items()[1], Value::bulk("v"));
+}
+
 #[test]
 fn administration_answers_what_dashboards_read() {
     let server = TestServer::start();

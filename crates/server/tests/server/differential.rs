@@ -168,6 +168,7 @@ const TEMPLATES: &[&str] = &[
     "COPY <key> <key> DB <db>",
     "MOVE <key> <db>",
     "DBSIZE",
+    "FLUSHDB|FLUSHALL <nothing>|ASYNC|JUNK",
     "SELECT 0|0|0|1|16|x",
     "OBJECT FREQ|NOSUCH <key>",
     "LCS <key> <key> LEN|IDX|JUNK|<nothing>",

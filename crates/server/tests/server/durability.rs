@@ -91,6 +91,75 @@ fn strict_acknowledgements_survive_a_power_loss_under_load() {
     }
 }
 
+/// Writes around FLUSHDB, FLUSHALL and DBSIZE, until the power is lost: the last transaction is
+/// there as a whole, or the one before it.
+#[test]
+fn a_transaction_that_empties_databases_survives_a_power_loss_whole() {
+    for seed in 1..=6 {
+        let disk = SimDisk::new(seed);
+        let server = server_on(&disk, Durability::Strict);
+        let port = server.port;
+        let total = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&total);
+        let client = stillpoint_io::spawn("client", move || {
+            let mut client = Client::connect(port);
+            for next in 1u64.. {
+                let text = next.to_string();
+                let odd = format!("odd{}", next % 2);
+                let script: [&[&str]; 9] = [
+                    &["MULTI"],
+                    &["SET", "before", &text],
+                    &[if next % 3 == 0 { "FLUSHALL" } else { "FLUSHDB" }],
+                    &["SET", "one", &text],
+                    &["DBSIZE"],
+                    &["SET", &odd, &text],
+                    &["KEYS", "*"],
+                    &["SET", "two", &text],
+                    &["EXEC"],
+                ];
+                for words in &script[..8] {
+                    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+                    client.send(&words);
+                }
+                client.send(&[b"EXEC"]);
+                for _ in 0..8 {
+                    if client.read() == Value::Closed {
+                        return next - 1;
+                    }
+                }
+                match client.read() {
+                    Value::Array(replies) if replies.len() == 7 => {
+                        assert_eq!(replies[3], Value::Int(1), "the others are gone");
+                    }
+                    _ => return next - 1,
+                }
+                counted.store(next, Ordering::Relaxed);
+            }
+            unreachable!("the server ends first")
+        })
+        .expect("thread");
+        eventually("commits are acknowledged", || total.load(Ordering::Relaxed) > 5 * seed);
+        if seed % 2 == 0 {
+            server.client().call(&["BGSAVE"]);
+            RealClock.sleep(Duration::from_millis(seed));
+        }
+        let after = disk.crash(seed);
+        let acknowledged = client.join().expect("client");
+        let ended = server.end();
+        assert!(ended.is_err(), "seed {seed}: {ended:?}");
+        let server = server_on(&after, Durability::Strict);
+        let mut client = server.client();
+        let mut found = |key: &str| client.call(&["GET", key]);
+        let last: u64 = found("one").text().parse().expect("a number");
+        assert!((acknowledged..=acknowledged + 1).contains(&last), "seed {seed}: {last}");
+        let text = Value::bulk(&last.to_string());
+        let odd = format!("odd{}", last % 2);
+        assert_eq!((found("two"), found(&odd)), (text.clone(), text), "seed {seed}");
+        assert_eq!(found("before"), Value::Null, "seed {seed}");
+        assert_eq!(client.call(&["DBSIZE"]), Value::Int(3), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_failed_flush_ends_the_server_and_acknowledges_nothing() {
     let disk = SimDisk::new(1);

@@ -122,6 +122,102 @@ fn whole_keyspace_commands_inside_exec_see_what_came_before_them() {
     assert_eq!(c.call(&["DBSIZE"]), Value::Int(1));
 }
 
+/// Writes before and after commands over whole databases: one transaction, in which each sees what
+/// came before it.
+#[test]
+fn writes_around_whole_keyspace_commands_are_one_transaction() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    for (db, key) in [("0", "old"), ("0", "older"), ("3", "three"), ("0", "dead")] {
+        c.call(&["SELECT", db]);
+        c.call(&["SET", key, "1"]);
+    }
+    c.call(&["PEXPIRE", "dead", "1"]);
+    crate::common::eventually("expiry", || server.client().call(&["GET", "dead"]) == Value::Null);
+    let bulk = Value::bulk;
+    let list = |keys: &[&str]| Value::Array(keys.iter().map(|key| bulk(key)).collect());
+    let script: Vec<(&[&str], Value)> = vec![
+        (&["SET", "new", "1"], Value::ok()),
+        (&["SET", "new", "2"], Value::ok()),
+        (&["DEL", "older"], Value::Int(1)),
+        (&["KEYS", "*"], list(&["new", "old"])),
+        (&["KEYS", "o*"], list(&["old"])),
+        (&["SCAN", "17", "MATCH", "n*"], Value::Array(vec![bulk("0"), list(&["new"])])),
+        (&["SCAN", "0", "TYPE", "hash"], Value::Array(vec![bulk("0"), list(&[])])),
+        (&["FLUSHDB", "SOMEHOW"], Value::Error("ERR syntax error".to_owned())),
+        (&["EXISTS", "old", "new"], Value::Int(2)),
+        (&["FLUSHDB", "ASYNC"], Value::ok()),
+        (&["EXISTS", "old", "new", "older"], Value::Int(0)),
+        (&["DBSIZE"], Value::Int(0)),
+        (&["RANDOMKEY"], Value::Null),
+        (&["SET", "old", "3", "EX", "100"], Value::ok()),
+        (&["RANDOMKEY"], bulk("old")),
+        (&["DBSIZE"], Value::Int(1)),
+        (&["SELECT", "3"], Value::ok()),
+        (&["KEYS", "*"], list(&["three"])),
+        (&["INCR", "three"], Value::Int(2)),
+        (&["SELECT", "5"], Value::ok()),
+        (&["SET", "five", "5"], Value::ok()),
+        (&["FLUSHALL"], Value::ok()),
+        (&["GET", "five"], Value::Null),
+        (&["SET", "last", "1"], Value::ok()),
+        (&["DBSIZE"], Value::Int(1)),
+    ];
+    c.call(&["SELECT", "0"]);
+    c.call(&["MULTI"]);
+    for (words, _) in &script {
+        assert_eq!(c.call(words).text(), "QUEUED");
+    }
+    let replies = c.call(&["EXEC"]);
+    for ((words, expected), found) in script.iter().zip(replies.items()) {
+        let found = match found {
+            Value::Array(keys) if words[0] == "KEYS" => {
+                let mut keys = keys.clone();
+                keys.sort_by_key(Value::text);
+                Value::Array(keys)
+            }
+            other => other.clone(),
+        };
+        assert_eq!(&found, expected, "{words:?}");
+    }
+    assert_eq!(replies.items().len(), script.len());
+    for (db, keys) in [("0", 0), ("3", 0), ("5", 1)] {
+        c.call(&["SELECT", db]);
+        assert_eq!(c.call(&["DBSIZE"]), Value::Int(keys), "database {db}");
+    }
+    let info = c.call(&["INFO", "keyspace"]).text();
+    assert!(info.contains("db5:keys=1,expires=0") && !info.contains("db0"), "{info}");
+}
+
+/// Too many keys for one transaction: refused as a whole, with the cure.
+#[test]
+fn what_cannot_be_atomic_is_refused() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    for thousand in 0..101 {
+        let keys: Vec<String> = (0..1000).map(|n| format!("{}", thousand * 1000 + n)).collect();
+        let mut mset = vec!["MSET"];
+        mset.extend(keys.iter().flat_map(|key| [key.as_str(), "v"]));
+        assert_eq!(c.call(&mset), Value::ok());
+    }
+    let exec = |c: &mut crate::common::Client, script: &[&[&str]]| {
+        c.call(&["MULTI"]);
+        for words in script {
+            assert_eq!(c.call(words).text(), "QUEUED");
+        }
+        c.call(&["EXEC"])
+    };
+    let refused = exec(&mut c, &[&["SET", "a", "1"], &["FLUSHDB"], &["SET", "b", "1"]]).text();
+    assert!(refused.starts_with("EXECABORT ") && refused.contains("101000 keys"), "{refused}");
+    assert_eq!(c.call(&["EXISTS", "a", "b"]), Value::Int(0));
+    // The number of keys needs no list of them, and what is one step is atomic anyway.
+    let counted = exec(&mut c, &[&["SET", "a", "1"], &["DBSIZE"], &["DEL", "a"], &["DBSIZE"]]);
+    let expected = [Value::ok(), Value::Int(101_001), Value::Int(1), Value::Int(101_000)];
+    assert_eq!(counted.items(), expected);
+    let emptied = exec(&mut c, &[&["DBSIZE"], &["FLUSHDB"], &["DBSIZE"]]);
+    assert_eq!(emptied.items(), [Value::Int(101_000), Value::ok(), Value::Int(0)]);
+}
+
 /// Transfers between accounts, while a reader checks the sum in transactions of its own.
 #[test]
 fn transactions_of_many_clients_are_isolated() {

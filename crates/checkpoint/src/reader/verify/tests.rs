@@ -1,0 +1,343 @@
+//! Files whose checksums are all right and whose content is not.
+
+use std::path::Path;
+
+use stillpoint_format::hash::partition_of;
+use stillpoint_format::ident::{HEADER_BYTES, StoreId};
+use stillpoint_format::manifest::PartEntry;
+use stillpoint_format::names::{checkpoint_dir, part_name};
+use stillpoint_format::part::{
+    BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, Fragment, IndexBuilder, KeyRef, PartHeader,
+    stamp_block,
+};
+use stillpoint_io::{Caching, OpenMode, SimDisk};
+
+use super::*;
+use crate::error::Damage;
+
+const SEED: u64 = 5;
+const PARTITIONS_LOG2: u8 = 2;
+const FRAGMENT: u32 = FRAGMENT_BYTES as u32;
+/// Length of a value of three fragments.
+const LARGE: u32 = 2 * FRAGMENT + 10;
+
+#[derive(Clone, Copy, Debug)]
+enum Item {
+    Value,
+    Tombstone,
+    /// Offset, bytes, total.
+    Piece(u32, u32, u32),
+}
+
+#[derive(Clone, Debug)]
+struct Put {
+    table: u16,
+    generation: u32,
+    key: Vec<u8>,
+    item: Item,
+}
+
+fn put(table: u16, key: &str) -> Put {
+    Put { table, generation: 1, key: key.into(), item: Item::Value }
+}
+
+fn piece(key: &str, offset: u32, bytes: u32) -> Put {
+    Put { item: Item::Piece(offset, bytes, LARGE), ..put(1, key) }
+}
+
+fn partition(put: &Put) -> u32 {
+    partition_of(KeyHasher::new(SEED).hash(put.table, &put.key), PARTITIONS_LOG2)
+}
+
+/// Keys of a table that lie in one partition.
+fn keys_of(table: u16, wanted: u32) -> impl Iterator<Item = Put> {
+    (0..)
+        .map(move |number| put(table, &format!("key {number}")))
+        .filter(move |p| partition(p) == wanted)
+}
+
+fn push(block: &mut BlockBuilder, put: &Put) {
+    let Put { table, generation, key, item } = put;
+    let key = KeyRef { table: *table, generation: *generation, key };
+    let pushed = match *item {
+        Item::Value => block.push_value(key, 7, b"value"),
+        Item::Tombstone => block.push_tombstone(key),
+        Item::Piece(offset, bytes, total) => {
+            block.push_fragment(key, 7, Fragment { offset, total }, &vec![1; bytes as usize])
+        }
+    };
+    pushed.expect("it fits");
+}
+
+type Blocks = Vec<(u32, Vec<Put>)>;
+
+/// A checkpoint of these parts, each of these blocks, each with the partition it claims.
+fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let kind = CheckpointKind::Full;
+    let dir = checkpoint_dir(9, kind);
+    disk.create_dir_all(Path::new(&dir)).expect("no fault");
+    let mut entry = CheckpointEntry {
+        epoch: 9,
+        kind,
+        base: None,
+        scheme: "test".into(),
+        codec: Codec::None,
+        partitions_log2: PARTITIONS_LOG2,
+        records: 0,
+        table_records: Vec::new(),
+        value_bytes: 0,
+        parts: Vec::new(),
+        generations: Vec::new(),
+        positions: Vec::new(),
+        gsn_floor: 0,
+        started_ms: 0,
+        finished_ms: 0,
+    };
+    let mut tables = BTreeMap::new();
+    for (number, blocks) in (0u32..).zip(parts) {
+        let header = PartHeader {
+            store: StoreId([3; 16]),
+            created_ms: 1,
+            epoch: 9,
+            part: number,
+            kind,
+            partitions_log2: PARTITIONS_LOG2,
+            codec: Codec::None,
+            hash_seed: SEED,
+        };
+        let mut file = header.encode().to_vec();
+        let mut index = IndexBuilder::default();
+        let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
+        for (claimed, puts) in blocks {
+            let mut block = BlockBuilder::with_target(*claimed, 1 << 20);
+            for put in puts {
+                push(&mut block, put);
+                let begins = !matches!(put.item, Item::Piece(offset, ..) if offset > 0);
+                *tables.entry(put.table).or_insert(0) += u64::from(begins);
+            }
+            let mut sealed = Vec::new();
+            block.seal(&mut compressor, &mut sealed).expect("no codec");
+            index.push(stamp_block(&mut sealed, header.identity(), file.len() as u64));
+            file.extend_from_slice(&sealed);
+        }
+        let totals = index.totals();
+        let (end, crc) = index.finish(header.identity(), file.len() as u64);
+        file.extend_from_slice(&end);
+        let name = part_name(number);
+        let path = Path::new(&dir).join(&name);
+        let opened = disk.open(&path, OpenMode::CreateNew, Caching::Buffered).expect("no fault");
+        opened.write_at(&file, 0).expect("no fault");
+        let records = totals.values + totals.tombstones;
+        entry.parts.push(PartEntry { file: name, bytes: file.len() as u64, records, crc });
+        entry.records += records;
+        entry.value_bytes += totals.value_bytes;
+    }
+    entry.table_records =
+        tables.into_iter().map(|(table, records)| TableRecords { table, records }).collect();
+    (disk, entry)
+}
+
+fn options() -> LoadOptions {
+    LoadOptions { store: StoreId([3; 16]), hash_seed: SEED, generations: None }
+}
+
+/// Verifies in one pass and in a pass for each partition; both must agree.
+fn verified(disk: &Arc<dyn Disk>, entry: &CheckpointEntry) -> Result<LoadSummary, Damage> {
+    let mut results = [1 << 20, 0].map(|pass_records| {
+        let progress = Arc::new(Progress::default());
+        let result = verify_in_passes(disk, entry, &options(), 1, &progress, pass_records);
+        let snapshot = progress.snapshot();
+        if result.is_ok() {
+            assert_eq!(snapshot.units_done, snapshot.units_total);
+        }
+        result.map_err(|error| match error {
+            LoadError::Damaged(damage) => *damage,
+            other => panic!("no damage: {other}"),
+        })
+    });
+    // Where a value first proves not whole depends on what is read together.
+    let file = |result: &Result<LoadSummary, Damage>| result.clone().map_err(|damage| damage.file);
+    assert_eq!(file(&results[0]), file(&results[1]));
+    std::mem::replace(&mut results[0], Ok(LoadSummary::default()))
+}
+
+fn damage_of(parts: &[Blocks]) -> Damage {
+    let (disk, entry) = checkpoint(parts);
+    verified(&disk, &entry).expect_err("it was not seen")
+}
+
+/// Two blocks of each partition, in two parts; table 2 has the keys of table 1.
+fn sound() -> Vec<Blocks> {
+    let part = |skip| {
+        let block = |partition| {
+            let table = |table| keys_of(table, partition).skip(skip).take(3);
+            (partition, table(1).chain(table(2).take(1)).collect())
+        };
+        (0..4).map(block).collect()
+    };
+    vec![part(0), part(3)]
+}
+
+#[test]
+fn a_sound_checkpoint_is_said_to_be_sound() {
+    let mut parts = sound();
+    // A value in fragments, and a key of a generation that the table no longer has.
+    let mut large = piece("large", 0, FRAGMENT);
+    let home = partition(&large);
+    parts[0].push((home, vec![large.clone()]));
+    large.item = Item::Piece(FRAGMENT, FRAGMENT, LARGE);
+    parts[0].push((home, vec![large]));
+    parts[0].push((home, vec![piece("large", 2 * FRAGMENT, 10)]));
+    let again = Put { generation: 2, ..parts[1][0].1[0].clone() };
+    parts[1][0].1.push(again);
+    let (disk, entry) = checkpoint(&parts);
+    let summary = verified(&disk, &entry).expect("sound");
+    assert_eq!((summary.records, summary.stale_records), (4 * 2 * 4 + 2, 0));
+    let bytes: u64 = entry.parts.iter().map(|part| part.bytes).sum();
+    assert_eq!(summary.file_bytes, bytes);
+}
+
+#[test]
+fn a_key_that_comes_twice_is_told_wherever_it_is() {
+    for (part, block) in [(0, 0), (0, 3), (1, 0), (1, 3)] {
+        for same_block in [false, true] {
+            let mut parts = sound();
+            let key = parts[part][block].1[1].clone();
+            if same_block {
+                parts[part][block].1.push(key.clone());
+            } else {
+                let mut other: Vec<Put> = keys_of(1, block as u32).skip(20).take(2).collect();
+                other.push(key.clone());
+                parts[1 - part].push((block as u32, other));
+            }
+            let damage = damage_of(&parts);
+            let DamageCause::RepeatedKey { table, key: told, other, other_offset } = &damage.cause
+            else {
+                panic!("{damage}");
+            };
+            assert_eq!((*table, told), (1, &key.key));
+            assert!(damage.offset >= HEADER_BYTES as u64 && *other_offset >= HEADER_BYTES as u64);
+            assert_eq!(same_block, (&damage.file, damage.offset) == (other, *other_offset));
+            let said = damage.to_string();
+            assert!(said.contains("part-00") && said.contains("key "), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_large_value_that_comes_twice_is_told() {
+    let pieces = || {
+        let home = partition(&piece("large", 0, FRAGMENT));
+        let of = |offset, bytes| (home, vec![piece("large", offset, bytes)]);
+        vec![of(0, FRAGMENT), of(FRAGMENT, FRAGMENT), of(2 * FRAGMENT, 10)]
+    };
+    let damage = damage_of(&[pieces(), pieces()]);
+    assert!(matches!(damage.cause, DamageCause::RepeatedKey { .. }), "{damage}");
+}
+
+#[test]
+fn a_key_in_another_partition_is_told() {
+    let mut parts = sound();
+    let (stray, claimed) = (keys_of(1, 3).nth(30).expect("endless"), 1);
+    parts[1][claimed].1.push(stray);
+    let damage = damage_of(&parts);
+    assert!(damage.to_string().contains("another partition"), "{damage}");
+    assert!(damage.file.ends_with("part-001"), "{damage}");
+}
+
+#[test]
+fn counts_other_than_the_manifests_are_told() {
+    let (disk, sound) = checkpoint(&sound());
+    let changes: [fn(&mut CheckpointEntry); 4] = [
+        |entry| {
+            entry.table_records[0].records += 1;
+            entry.table_records[1].records -= 1;
+        },
+        |entry| entry.table_records[1].table = 3,
+        |entry| entry.table_records.push(TableRecords { table: 4, records: 1 }),
+        |entry| entry.table_records.clear(),
+    ];
+    for change in changes {
+        let mut entry = sound.clone();
+        change(&mut entry);
+        let damage = verified(&disk, &entry).expect_err("it was not seen");
+        let DamageCause::TableRecords { table, found, expected } = damage.cause else {
+            panic!("{damage}");
+        };
+        let records = |of: &CheckpointEntry| {
+            let stated = of.table_records.iter().find(|stated| stated.table == table);
+            stated.map_or(0, |stated| stated.records)
+        };
+        assert_eq!((found, expected), (records(&sound), records(&entry)));
+    }
+    let mut entry = sound.clone();
+    entry.parts[0].records += 1;
+    entry.parts[1].records -= 1;
+    let damage = verified(&disk, &entry).expect_err("it was not seen");
+    assert!(damage.to_string().contains("number of records in the index"), "{damage}");
+}
+
+#[test]
+fn a_deletion_in_a_full_checkpoint_is_told() {
+    let mut parts = sound();
+    let mut deleted = keys_of(2, 2).nth(40).expect("endless");
+    deleted.item = Item::Tombstone;
+    parts[0][2].1.push(deleted);
+    let (disk, mut entry) = checkpoint(&parts);
+    let damage = verified(&disk, &entry).expect_err("it was not seen");
+    assert!(damage.to_string().contains("a deletion in a full checkpoint"), "{damage}");
+    assert!(damage.offset > HEADER_BYTES as u64);
+    // The same parts in another's place are refused for what they are, not for the deletion.
+    entry.kind = CheckpointKind::Partial;
+    let damage = verified(&disk, &entry).expect_err("another directory");
+    assert_eq!(damage.cause, DamageCause::Missing);
+}
+
+/// Every way to spoil a value in three fragments.
+#[test]
+fn a_large_value_that_is_not_whole_is_told() {
+    let (first, second, third) = (
+        piece("large", 0, FRAGMENT),
+        piece("large", FRAGMENT, FRAGMENT),
+        piece("large", 2 * FRAGMENT, 10),
+    );
+    let home = partition(&first);
+    let other = Put { key: b"other".to_vec(), ..second.clone() };
+    let longer = Put { item: Item::Piece(FRAGMENT, FRAGMENT, LARGE + 1), ..second.clone() };
+    let of_other_table = Put { table: 2, ..second.clone() };
+    let later = Put { generation: 2, ..second.clone() };
+    let between = keys_of(1, home).nth(50).expect("endless");
+    let elsewhere = keys_of(1, (home + 1) % 4).next().expect("endless");
+    let spoilt: Vec<Vec<&Put>> = vec![
+        vec![&first, &second],
+        vec![&first, &third],
+        vec![&second, &third],
+        vec![&first],
+        vec![&third],
+        vec![&first, &third, &second],
+        vec![&second, &first, &third],
+        vec![&first, &second, &second, &third],
+        vec![&first, &second, &third, &third],
+        vec![&first, &other, &second, &third],
+        vec![&first, &longer, &third],
+        vec![&first, &of_other_table, &third],
+        vec![&first, &later, &third],
+        vec![&first, &between, &second, &third],
+        vec![&first, &elsewhere, &second, &third],
+    ];
+    for (number, pieces) in spoilt.iter().enumerate() {
+        let blocks: Blocks =
+            pieces.iter().map(|&put| (partition(put), vec![put.clone()])).collect();
+        let damage = damage_of(&[blocks]);
+        let said = damage.to_string();
+        assert!(
+            damage.offset >= HEADER_BYTES as u64 && said.contains("part-000"),
+            "{number}: {said}"
+        );
+    }
+    // In two files.
+    let of = |put: &Put| (home, vec![put.clone()]);
+    let damage = damage_of(&[vec![of(&first), of(&second)], vec![of(&third)]]);
+    assert!(damage.to_string().contains("large value"), "{damage}");
+}

@@ -1,0 +1,369 @@
+//! A capture by hand-out (CALC's protocol) while others commit: whatever the schedule, the
+//! checkpoint holds exactly the commits of the epochs before its own, each record once, and leaves
+//! every mark equal, given up midway or not.
+//!
+//! ```text
+//! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming
+//! driver:          REST … REST twice, the first time perhaps given up midway
+//! two walkers:     one unit each at a time, in windows of their own
+//! ```
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread;
+use shuttle::{FailurePersistence, Runner};
+use stillpoint_format::Stamp;
+use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use stillpoint_sync::{Mutex, lock_word};
+
+use crate::store::{MARK, mark_of};
+use crate::{
+    Bug, Capture, CellPolicy, Change, Commit, CommitLog, LogRefused, Phase, RecordImage, Sink,
+    Store, StoreConfig, TableId, Tx, TxError, Worker,
+};
+
+const TABLE: TableId = TableId(0);
+const KEYS: u8 = 3;
+/// Transactions of a committer, by each of its two workers.
+const TRANSACTIONS: u8 = 2;
+const SCHEDULES: usize = 10_000;
+/// Schedules within which each planted bug must be seen.
+const SCHEDULES_PLANTED: usize = 20_000;
+
+type Value = (u8, Vec<u8>);
+type State = BTreeMap<Vec<u8>, Value>;
+
+/// Hands out old values, as CALC does.
+struct HandsOut;
+
+impl CellPolicy for HandsOut {
+    fn wants_first_writes(&self) -> bool {
+        true
+    }
+    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
+        sink.emit(worker, record);
+    }
+}
+
+/// Keeps what it takes, in the order in which it comes.
+#[derive(Default)]
+struct Paper(Mutex<Vec<(Vec<u8>, Value)>>);
+
+impl Sink for Paper {
+    fn emit(&self, _: usize, record: &RecordImage<'_>) {
+        // Word by word, so that others may come in between.
+        let value = (record.value.tag(), record.value.to_vec());
+        self.0.lock().push((record.key.to_vec(), value));
+    }
+}
+
+impl Paper {
+    fn state(&self) -> State {
+        let mut state = State::new();
+        for (key, value) in self.0.lock().drain(..) {
+            let twice = state.insert(key.clone(), value);
+            assert!(twice.is_none(), "key {key:?} was emitted twice");
+        }
+        state
+    }
+}
+
+/// A commit: stamp, epoch, and what it wrote.
+type Committed = (Stamp, u64, Vec<(Vec<u8>, Op)>);
+
+enum Op {
+    Put(Value),
+    Delete,
+    Patch(usize, Vec<u8>),
+}
+
+/// All commits, in no order.
+#[derive(Default)]
+struct History(Mutex<Vec<Committed>>);
+
+impl History {
+    /// The state after the commits of epochs below `epoch`.
+    fn state_before(&self, epoch: u64) -> State {
+        let mut commits = self.0.lock();
+        commits.sort_by_key(|(stamp, _, _)| (stamp.gsn(), stamp.log()));
+        let mut state = State::new();
+        let early = commits.iter().filter(|commit| commit.1 < epoch);
+        for (key, op) in early.flat_map(|commit| &commit.2) {
+            match op {
+                Op::Put(value) => {
+                    state.insert(key.clone(), value.clone());
+                }
+                Op::Delete => {
+                    state.remove(key);
+                }
+                Op::Patch(offset, bytes) => {
+                    let (_, value) = state.get_mut(key).expect("a patch needs a value");
+                    value[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+        state
+    }
+}
+
+/// A log that remembers.
+struct Recorder {
+    number: u8,
+    gsn: u64,
+    history: Arc<History>,
+}
+
+impl CommitLog for Recorder {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        let touched = commit.touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
+        self.gsn = self.gsn.max(touched) + 1;
+        let stamp = Stamp::new(self.gsn, self.number);
+        let op = |change| match change {
+            Change::Put { tag, value } => Op::Put((tag, value.to_vec())),
+            Change::Delete => Op::Delete,
+            Change::Patch(ranges) => {
+                let (offset, bytes) = ranges.only().expect("one range");
+                Op::Patch(offset, bytes.to_vec())
+            }
+        };
+        let writes = commit.writes.iter().map(|write| (write.key.to_vec(), op(write.change)));
+        self.history.0.lock().push((stamp, commit.epoch, writes.collect()));
+        Ok(stamp)
+    }
+
+    /// So that absent cells are reclaimed, and used again, as early as can be.
+    fn is_closed(&self, _: Stamp) -> bool {
+        true
+    }
+}
+
+#[derive(Clone)]
+struct World {
+    store: Arc<Store>,
+    history: Arc<History>,
+    bug: Option<Bug>,
+}
+
+impl World {
+    fn new(bug: Option<Bug>) -> Self {
+        let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 6, ..Default::default() };
+        let store = Store::new(&config, Arc::new(HandsOut)).expect("a model's memory");
+        store.set_table(TABLE, 1).expect("a model's memory");
+        Self { store: Arc::new(store), history: Arc::default(), bug }
+    }
+
+    /// A worker that goes on with log `number` after gsn `gsn`.
+    fn worker(&self, number: u8, gsn: u64) -> Worker {
+        let log = Recorder { number, gsn, history: self.history.clone() };
+        Worker::new(self.store.clone(), Box::new(log)).expect("a free slot")
+    }
+
+    /// Outside of checkpoints every record has the mark of the epoch.
+    fn assert_marked(&self, slot: usize) {
+        let driver = self.store.driver();
+        let _window = driver.windows().window(slot);
+        let now = driver.now();
+        assert_eq!(now.phase(), Phase::Rest);
+        let arena = &self.store.memory().arena;
+        for slab in 0..arena.slab_count() {
+            for number in arena.slab(slab).into_iter().flat_map(|(_, _, cells)| cells) {
+                let cell = self.store.cell(number);
+                let is_value = arena.is_of_kind(number, crate::arena::Kind::Block);
+                if !is_value && cell.is_record() {
+                    let mark = lock_word::status(cell.lock().load(SeqCst)) & MARK;
+                    assert_eq!(mark, mark_of(now.epoch()), "cell {number} has another mark");
+                }
+            }
+        }
+    }
+}
+
+/// What a transaction does to a key.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Put,
+    PutLonger,
+    Patch,
+    Delete,
+    DeleteAndPut,
+    Read,
+}
+
+const DEEDS: [Deed; 6] =
+    [Deed::Put, Deed::PutLonger, Deed::Patch, Deed::Delete, Deed::DeleteAndPut, Deed::Read];
+
+fn run(tx: &mut Tx<'_>, key: u8, deed: Deed, tag: u8) -> Result<(), TxError> {
+    let key = [key];
+    match deed {
+        Deed::Put => tx.put(TABLE, &key, tag, &[tag; 20]),
+        // Of a present record the value leaves the cell; an absent one gets a larger cell.
+        Deed::PutLonger => tx.put(TABLE, &key, tag, &[tag; 36]),
+        Deed::Patch => match tx.get(TABLE, &key)? {
+            Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
+            None => Ok(()),
+        },
+        Deed::Delete => tx.delete(TABLE, &key).map(|_| ()),
+        Deed::DeleteAndPut => {
+            tx.delete(TABLE, &key)?;
+            tx.put(TABLE, &key, tag, &[tag; 20])
+        }
+        Deed::Read => tx.get(TABLE, &key).map(|_| ()),
+    }
+}
+
+/// Random transactions of one or two keys. The second worker takes over what the first left.
+fn commit(world: &World, number: u8) {
+    for life in 0..2 {
+        let mut worker = world.worker(number, u64::from(life) * 1000);
+        for turn in 0..TRANSACTIONS {
+            let tag = 1 + number * 2 * TRANSACTIONS + life * TRANSACTIONS + turn;
+            let deed = || DEEDS[thread_rng().gen_range(0..DEEDS.len())];
+            let key = thread_rng().gen_range(0..KEYS);
+            let deeds = [(key, deed()), ((key + 1) % KEYS, deed())];
+            let count = thread_rng().gen_range(1..=2);
+            let aborts = thread_rng().gen_range(0..8) == 0;
+            let ended = worker.transact(|tx| {
+                for &(key, deed) in &deeds[..count] {
+                    run(tx, key, deed, tag)?;
+                }
+                if aborts { Err(TxError::abandon("as the model wants it")) } else { Ok(()) }
+            });
+            assert_eq!(ended.is_err(), aborts, "{ended:?}");
+        }
+    }
+}
+
+/// What the walkers of a checkpoint share.
+struct Walk {
+    world: World,
+    paper: Arc<Paper>,
+    next: AtomicUsize,
+    units: usize,
+    abandoned: AtomicBool,
+}
+
+impl Walk {
+    fn walk(&self) {
+        let windows = self.world.store.driver().windows();
+        let slot = windows.claim().expect("a free slot");
+        let mut hand = Hand { walk: self, slot };
+        loop {
+            let unit = self.next.fetch_add(1, SeqCst);
+            let forgets = self.world.bug == Some(Bug::MarksForgotten);
+            if unit >= self.units || forgets && hand.is_abandoned() {
+                break;
+            }
+            self.world.store.capture_unmarked(unit, &mut hand);
+        }
+        windows.unclaim(slot);
+    }
+}
+
+struct Hand<'a> {
+    walk: &'a Walk,
+    slot: usize,
+}
+
+impl Capture for Hand<'_> {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        if !self.is_abandoned() {
+            self.walk.paper.emit(self.slot, record);
+        }
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        self.walk.abandoned.load(SeqCst)
+    }
+}
+
+/// Takes a checkpoint, which is given up after some units if `gives_up` says how many.
+fn checkpoint(world: &World, gives_up: Option<usize>) {
+    let driver = world.store.driver();
+    let paper = Arc::new(Paper::default());
+    world.store.set_sink(Some(paper.clone()));
+    driver.advance(Phase::Prepare);
+    let epoch = driver.advance(Phase::Resolve).epoch();
+    driver.advance(Phase::Capture);
+    let walk = Arc::new(Walk {
+        world: world.clone(),
+        paper: paper.clone(),
+        next: AtomicUsize::new(0),
+        units: world.store.slab_count(),
+        abandoned: AtomicBool::new(false),
+    });
+    let others = walk.clone();
+    let walker = thread::spawn(move || others.walk());
+    if let Some(units) = gives_up {
+        while walk.next.load(SeqCst) < units.min(walk.units) {
+            thread::yield_now();
+        }
+        walk.abandoned.store(true, SeqCst);
+    }
+    walk.walk();
+    walker.join().expect("no panic");
+    driver.advance(Phase::Complete);
+    driver.advance(Phase::Rest);
+    world.store.set_sink(None);
+    let slot = driver.windows().claim().expect("a free slot");
+    world.assert_marked(slot);
+    driver.windows().unclaim(slot);
+    if gives_up.is_none() {
+        assert_eq!(paper.state(), world.history.state_before(epoch), "checkpoint {epoch}");
+    }
+}
+
+fn model(bug: Option<Bug>) {
+    let world = World::new(bug);
+    if let Some(bug) = bug {
+        world.store.driver().plant(bug);
+    }
+    let mut setup = world.worker(0, 0);
+    for key in 0..2 {
+        setup.transact(|tx| tx.put(TABLE, &[key], 77, &[77; 20])).expect("memory");
+    }
+    drop(setup);
+    let committers = [1, 2].map(|number| {
+        let world = world.clone();
+        thread::spawn(move || commit(&world, number))
+    });
+    let gives_up = Some(thread_rng().gen_range(0..4)).filter(|&units| units < 3);
+    checkpoint(&world, gives_up);
+    checkpoint(&world, None);
+    for committer in committers {
+        committer.join().expect("no panic");
+    }
+    // What nobody disturbs holds everything.
+    checkpoint(&world, None);
+}
+
+fn explore(scheduler: impl Scheduler + 'static, bug: Option<Bug>) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 17;
+    if bug.is_some() {
+        config.failure_persistence = FailurePersistence::None;
+    }
+    Runner::new(scheduler, config).run(move || model(bug));
+}
+
+#[test]
+fn a_checkpoint_is_the_state_at_its_point_of_consistency() {
+    explore(RandomScheduler::new(SCHEDULES), None);
+    explore(PctScheduler::new(4, SCHEDULES), None);
+}
+
+#[test]
+fn every_planted_bug_is_seen() {
+    for bug in Bug::ALL {
+        let explored = catch_unwind(AssertUnwindSafe(|| {
+            explore(RandomScheduler::new(SCHEDULES_PLANTED), Some(bug));
+        }));
+        assert!(explored.is_err(), "{bug:?} was not seen in {SCHEDULES_PLANTED} schedules");
+    }
+}
