@@ -14,9 +14,8 @@ use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
 use stillpoint_store::{
     CellPolicy, Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker,
 };
-use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use stillpoint_sync::planted::{Bug, is_planted};
@@ -25,7 +24,7 @@ use crate::catalog::{self, Catalog};
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
-use crate::log::{CommitCounter, SessionLog};
+use crate::log::{CommitCounter, CommitCounters, SessionLog};
 use crate::procedure::{Procedures, StoredProcedure};
 use crate::session::Session;
 use crate::stats::Stats;
@@ -48,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) floor: u64,
     pub(crate) procedures: Procedures,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) commits: Mutex<Vec<CommitCounter>>,
+    pub(crate) commits: Mutex<CommitCounters>,
     pub(crate) recovered: RecoverySummary,
     failed: AtomicBool,
     failure: Mutex<Option<String>>,
@@ -107,8 +106,7 @@ impl Shared {
     }
 
     pub(crate) fn commit_count(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.commits.lock().iter().map(|counter| counter.load(Relaxed)).sum()
+        self.commits.lock().sum()
     }
 }
 
@@ -394,20 +392,19 @@ impl Engine {
         let shared = &self.shared;
         // Relaxed: spreads sessions over logs.
         let log = (shared.next_log.fetch_add(1, Relaxed) % shared.config.logs) as u8;
-        let commits: CommitCounter = Arc::new(CachePadded::new(AtomicU64::new(0)));
+        let commits = shared.commits.lock().add();
         let commit_log: Box<dyn CommitLog> = if shared.records_commits {
             Box::new(SessionLog {
                 journal: shared.journal.clone(),
                 log,
-                commits: commits.clone(),
+                commits,
                 wants_dependencies: shared.acknowledges_closed,
             })
         } else {
-            Box::new(CountingLog { log: NoLog::above(shared.floor), commits: commits.clone() })
+            Box::new(CountingLog { log: NoLog::above(shared.floor), commits })
         };
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
-        shared.commits.lock().push(commits);
         Ok(Session::new(shared.clone(), worker, log))
     }
 

@@ -12,6 +12,37 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Commits of one session.
 pub(crate) type CommitCounter = Arc<CachePadded<AtomicU64>>;
 
+/// Commits of all sessions since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct CommitCounters {
+    of_sessions: Vec<CommitCounter>,
+    /// Of sessions that have ended.
+    before: u64,
+}
+
+impl CommitCounters {
+    /// The counter of a new session. Those of sessions that have ended are added up and dropped.
+    pub(crate) fn add(&mut self) -> CommitCounter {
+        let before = &mut self.before;
+        self.of_sessions.retain_mut(|counter| match Arc::get_mut(counter) {
+            // Relaxed: `get_mut` has seen the end of the session, and all that it did.
+            Some(last) => {
+                *before += last.load(Relaxed);
+                false
+            }
+            None => true,
+        });
+        let counter = CommitCounter::default();
+        self.of_sessions.push(Arc::clone(&counter));
+        counter
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.before + self.of_sessions.iter().map(|counter| counter.load(Relaxed)).sum::<u64>()
+    }
+}
+
 /// One session's way into its log.
 pub(crate) struct SessionLog {
     pub(crate) journal: Arc<dyn Journal>,
@@ -61,5 +92,24 @@ fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), Encod
                 encoder.patch(table, generation, key, &ranges)
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commits_of_ended_sessions_count_and_take_no_memory() {
+        let mut counters = CommitCounters::default();
+        let first = counters.add();
+        first.store(7, Relaxed);
+        for n in 0..1000 {
+            counters.add().store(1, Relaxed);
+            assert_eq!(counters.sum(), 7 + n + 1);
+        }
+        assert!(counters.of_sessions.len() <= 2, "{} counters", counters.of_sessions.len());
+        first.store(8, Relaxed);
+        assert_eq!(counters.sum(), 1008);
     }
 }

@@ -21,6 +21,9 @@ mod context;
 mod databases;
 mod error;
 mod expire;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod glob;
 mod net;
 mod registry;

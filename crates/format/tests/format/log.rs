@@ -1,6 +1,6 @@
 //! The redo log: round trips, limits, torn tails and damage.
 
-use crate::common::{Op, batch, ops, segment_header, writes_of};
+use crate::common::{Op, batch, segment_header, writes_of};
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
@@ -10,6 +10,23 @@ use stillpoint_format::log::{
 use stillpoint_format::{
     DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, LogGsn, VALUE_BYTES_MAX,
 };
+
+/// Writes of a transaction: few tables, short and longer keys.
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let key = prop_oneof![
+        prop::collection::vec(any::<u8>(), 8..=8),
+        prop::collection::vec(any::<u8>(), 0..300)
+    ];
+    let value = prop::collection::vec(any::<u8>(), 0..200);
+    let range = (0u32..100_000, prop::collection::vec(any::<u8>(), 0..20));
+    let op = (0u16..3, 0u32..2, key, any::<u8>(), value, prop::collection::vec(range, 0..4), 0..3)
+        .prop_map(|(table, generation, key, tag, value, ranges, op)| match op {
+            0 => Op::Put { table, generation, key, tag, value },
+            1 => Op::Delete { table, generation, key },
+            _ => Op::Patch { table, generation, key, ranges },
+        });
+    prop::collection::vec(op, 0..12)
+}
 
 /// All valid batches of a segment, and its end.
 fn read_all<'a>(header: &SegmentHeader, segment: &'a [u8]) -> (Vec<Batch<'a>>, SegmentEnd) {

@@ -1,5 +1,6 @@
 //! The manifest: round trips, validation, damage.
 
+use crate::common::forge::forge_manifest;
 use crate::common::manifest::{checkpoint, manifest, positions};
 use proptest::prelude::*;
 use stillpoint_format::LogGsn;
@@ -72,19 +73,12 @@ fn errors_name_the_cure() {
     }
 }
 
-/// A document with a right checksum around the given text.
-pub(crate) fn sealed(document: &[u8]) -> Vec<u8> {
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&1u32.to_le_bytes()), document);
-    let first = format!("stillpoint-manifest 1 crc32c={crc:08x} len={}\n", document.len());
-    [first.as_bytes(), document].concat()
-}
-
 #[test]
 fn documents_of_other_shapes_are_refused() {
     let bytes = manifest().encode().expect("consistent");
     let text = String::from_utf8(bytes).expect("text");
     let document = text.split_once('\n').expect("two parts").1;
-    assert_eq!(Manifest::decode(&sealed(document.as_bytes())), Ok(manifest()));
+    assert_eq!(Manifest::decode(&forge_manifest(document.as_bytes())), Ok(manifest()));
     for bad in [
         document.replacen("\"next_epoch\"", "\"nxt_epoch\"", 1),
         document.replacen("\"next_epoch\": 10", "\"next_epoch\": -1", 1),
@@ -96,7 +90,7 @@ fn documents_of_other_shapes_are_refused() {
         "[".repeat(100_000),
         String::new(),
     ] {
-        let error = Manifest::decode(&sealed(bad.as_bytes())).expect_err("bad document");
+        let error = Manifest::decode(&forge_manifest(bad.as_bytes())).expect_err("bad document");
         assert!(matches!(error, ManifestError::Document(_)), "{error}");
     }
 }
@@ -160,7 +154,8 @@ fn contradictions_are_refused() {
         assert!(error.contains(message), "case {n}: {error}");
         // Decoding refuses it as well.
         let document = serde_json::to_string(&manifest).expect("json");
-        let error = Manifest::decode(&sealed(document.as_bytes())).expect_err(message).to_string();
+        let error =
+            Manifest::decode(&forge_manifest(document.as_bytes())).expect_err(message).to_string();
         assert!(error.contains(message), "case {n}: {error}");
     }
 }

@@ -91,25 +91,28 @@ impl Worker {
     /// When the poll breaks, or commits cannot be made durable.
     pub(crate) fn run(&mut self) -> Result<(), ServerError> {
         let mut events = Events::with_capacity(1024);
-        loop {
-            self.wait(&mut events)?;
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    MAILBOX => self.adopt(),
-                    Token(id) => {
-                        self.note_event(id, event.is_readable(), event.is_read_closed());
-                    }
+        while !self.turn(&mut events)? {}
+        Ok(())
+    }
+
+    /// One turn: waits for sockets, and looks after what they bring and what time brings.
+    /// True once the server has ended and the clients have their replies.
+    pub(crate) fn turn(&mut self, events: &mut Events) -> Result<bool, ServerError> {
+        self.wait(events)?;
+        for event in &*events {
+            match event.token() {
+                LISTENER => self.accept(),
+                MAILBOX => self.adopt(),
+                Token(id) => {
+                    self.note_event(id, event.is_readable(), event.is_read_closed());
                 }
             }
-            self.pass()?;
-            if self.now_ms >= self.next_tick_ms {
-                self.tick()?;
-            }
-            if self.shared.is_stopping() && self.drain() {
-                return Ok(());
-            }
         }
+        self.pass()?;
+        if self.now_ms >= self.next_tick_ms {
+            self.tick()?;
+        }
+        Ok(self.shared.is_stopping() && self.drain())
     }
 
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {

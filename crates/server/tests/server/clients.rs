@@ -1,8 +1,8 @@
-//! The clients that people use: the redis crate, redis-cli, redis-benchmark.
+//! The clients that people use: the redis crate, redis-cli, redis-benchmark, jedis.
 
 use redis::Commands;
 
-use crate::common::{TestServer, tool};
+use crate::common::{TestServer, config, skipped, tool};
 
 #[test]
 fn the_redis_crate_works() {
@@ -58,4 +58,20 @@ fn redis_benchmark_works() {
     };
     assert!(output.matches("requests per second").count() >= 5, "{output}");
     assert!(!output.contains("Error"), "{output}");
+}
+
+/// `STILLPOINT_JEDIS` names the directory of jedis and what it needs, as
+/// `mvn -f crates/server/tests/server/jedis dependency:copy-dependencies` fetches them.
+#[test]
+fn jedis_works() {
+    let Ok(jars) = std::env::var("STILLPOINT_JEDIS") else {
+        return skipped("jedis (STILLPOINT_JEDIS names no directory)");
+    };
+    let mut config = config();
+    config.requirepass = Some("a password".to_owned());
+    let server = TestServer::with(config);
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/jedis/JedisWorks.java");
+    let args = ["-cp", &format!("{jars}/*"), program, &server.port.to_string(), "a password"];
+    let Some(output) = tool("java", &args) else { return };
+    assert!(output.lines().any(|line| line == "jedis works"), "{output}");
 }

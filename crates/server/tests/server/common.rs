@@ -329,6 +329,6 @@ pub(crate) fn tool(name: &str, args: &[&str]) -> Option<String> {
 }
 
 #[expect(clippy::print_stderr, reason = "what was not tested must be seen")]
-fn skipped(name: &str) {
-    eprintln!("SKIPPED: {name} is not installed, nothing was compared with it");
+pub(crate) fn skipped(name: &str) {
+    eprintln!("SKIPPED: {name} is not installed, nothing was tested with it");
 }

@@ -1,10 +1,13 @@
 //! What the tests of this crate share.
 
+#[expect(dead_code, reason = "the fuzzers and the tests of the engine use more of it")]
+pub(crate) mod forge;
+pub(crate) mod judge;
 pub(crate) mod manifest;
 pub(crate) mod mutate;
 pub(crate) mod part;
+pub(crate) mod sample;
 
-use proptest::prelude::*;
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{
@@ -109,21 +112,4 @@ pub(crate) fn writes_of(record: &Record<'_>) -> Vec<Op> {
             }
         })
         .collect()
-}
-
-/// Writes of a transaction: few tables, short and longer keys.
-pub(crate) fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let key = prop_oneof![
-        prop::collection::vec(any::<u8>(), 8..=8),
-        prop::collection::vec(any::<u8>(), 0..300)
-    ];
-    let value = prop::collection::vec(any::<u8>(), 0..200);
-    let range = (0u32..100_000, prop::collection::vec(any::<u8>(), 0..20));
-    let op = (0u16..3, 0u32..2, key, any::<u8>(), value, prop::collection::vec(range, 0..4), 0..3)
-        .prop_map(|(table, generation, key, tag, value, ranges, op)| match op {
-            0 => Op::Put { table, generation, key, tag, value },
-            1 => Op::Delete { table, generation, key },
-            _ => Op::Patch { table, generation, key, ranges },
-        });
-    prop::collection::vec(op, 0..12)
 }

@@ -1,0 +1,48 @@
+//! What must hold of a decoder, whatever bytes it is given.
+
+use stillpoint_format::log::{BatchReader, SegmentHeader, Step, WriteOp, classify_tail};
+use stillpoint_format::manifest::Manifest;
+
+use super::forge::forge_manifest;
+
+/// Reads everything that a segment offers; returns the number of writes.
+pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
+    let mut reader = BatchReader::new(header, segment);
+    let mut writes = 0;
+    loop {
+        match reader.next_batch() {
+            Step::Batch(batch) => {
+                assert!(batch.offset() + batch.bytes() <= segment.len() as u64);
+                let _ = batch.deps().count();
+                for record in batch.records() {
+                    let Ok(record) = record else { break };
+                    let _ = record.deps().count();
+                    for write in record.writes() {
+                        let Ok(write) = write else { break };
+                        if let WriteOp::Patch(ranges) = write.op {
+                            let count = ranges.len();
+                            assert_eq!(ranges.count(), count);
+                        }
+                        writes += 1;
+                    }
+                }
+            }
+            Step::End(end) => {
+                let at = (end.offset as usize).min(segment.len());
+                let _ = classify_tail(header, &segment[at..], end.offset, &end);
+                return writes;
+            }
+        }
+    }
+}
+
+/// A document with a right checksum is refused, or means the same when it is written and read
+/// again. True if it was accepted.
+pub(crate) fn judge_document(document: &[u8]) -> bool {
+    let Ok(manifest) = Manifest::decode(&forge_manifest(document)) else {
+        return false;
+    };
+    let again = manifest.encode().expect("was validated");
+    assert_eq!(Manifest::decode(&again), Ok(manifest));
+    true
+}

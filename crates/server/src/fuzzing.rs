@@ -1,0 +1,87 @@
+//! What the fuzzers share with the seeded loops of the tests: hostile bytes for the parser and
+//! for whole connections, and what must hold of what comes back.
+
+mod alone;
+mod replies;
+mod samples;
+#[cfg(test)]
+mod tests;
+
+use crate::resp::{Args, Limits, Parser, ProtocolError};
+
+pub use alone::Alone;
+pub use replies::check_replies;
+pub use samples::sample_stream;
+
+/// What was parsed: the requests, the error that ended them, and the bytes left over.
+pub type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
+
+/// Parses `stream` handed over in pieces that end at `cuts`.
+pub fn parse_in_pieces(stream: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
+    let mut parser = Parser::default();
+    let (mut requests, mut buf, mut taken) = (Vec::new(), Vec::new(), 0);
+    let mut ends: Vec<usize> = cuts.iter().map(|c| c % (stream.len() + 1)).collect();
+    ends.push(stream.len());
+    ends.sort_unstable();
+    let mut from = 0;
+    for end in ends {
+        buf.extend_from_slice(&stream[from..end]);
+        from = end;
+        loop {
+            match parser.next(&mut buf[taken..], limits) {
+                Ok(Some(used)) => {
+                    let args = Args::new(&buf[taken..], parser.spans());
+                    requests.push(args.from(0).map(<[u8]>::to_vec).collect());
+                    taken += used;
+                    assert!(used > 0, "a request of no bytes");
+                }
+                Ok(None) => break,
+                Err(error) => return (requests, Some(error), 0),
+            }
+        }
+    }
+    (requests, None, stream.len() - taken)
+}
+
+/// The parser finds the same requests and the same error in `stream`, whole, cut at `cuts`, and
+/// cut at every byte.
+///
+/// # Panics
+/// If it does not.
+pub fn cut_anywhere(stream: &[u8], cuts: &[usize], authenticated: bool) {
+    let limits = if authenticated { Limits::authenticated(64) } else { Limits::UNAUTHENTICATED };
+    let whole = parse_in_pieces(stream, &[], &limits);
+    assert_eq!(whole, parse_in_pieces(stream, cuts, &limits), "cut at {cuts:?}");
+    let every: Vec<usize> = (0..stream.len()).collect();
+    assert_eq!(whole, parse_in_pieces(stream, &every, &limits), "cut at every byte");
+}
+
+/// Runs `round` with one seed after the other: `count` of them, or for as many seconds as
+/// `STILLPOINT_FUZZ_SECONDS` says, from `STILLPOINT_FUZZ_SEED` on if that is set.
+#[cfg(test)]
+pub(crate) fn rounds(count: u64, mut round: impl FnMut(u64)) {
+    use stillpoint_io::{Clock, RealClock};
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let now_s = || RealClock.monotonic_ns() / 1_000_000_000;
+    let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
+    let deadline_s = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now_s() + seconds);
+    let mut seed = first;
+    while deadline_s.map_or(seed < first + count, |deadline_s| now_s() < deadline_s) {
+        let guard = PrintOnPanic(seed);
+        round(seed);
+        std::mem::forget(guard);
+        seed += 1;
+    }
+    assert!(seed > first, "no round was run");
+}
+
+#[cfg(test)]
+struct PrintOnPanic(u64);
+
+#[cfg(test)]
+impl Drop for PrintOnPanic {
+    #[expect(clippy::print_stderr, reason = "a failing test says how to repeat it")]
+    fn drop(&mut self) {
+        eprintln!("failed with STILLPOINT_FUZZ_SEED={}", self.0);
+    }
+}

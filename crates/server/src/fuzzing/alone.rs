@@ -1,0 +1,192 @@
+//! A server on the caller's thread, for clients that the caller plays.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+use mio::{Events, Poll, Waker};
+use stillpoint::{Engine, TableId};
+use stillpoint_io::{ManualClock, SeededRng};
+
+use super::check_replies;
+use crate::config::{DATABASES, ServerConfig};
+use crate::databases::Databases;
+use crate::net::{Incoming, MAILBOX, Mailboxes, Worker};
+use crate::shared::Shared;
+
+/// The byte between two clients' turns to send; it occurs in no UTF-8 text.
+const TURN: u8 = 0xFF;
+/// Turns of the loop that clients get for their last replies.
+const LAST_TURNS: usize = 200;
+/// Longest value, and the memory for all of them.
+const VALUE_BYTES: u64 = 1 << 20;
+const MEMORY_BYTES: usize = 32 << 20;
+
+/// An engine for one server after the other, each on the caller's thread, with sockets but
+/// without a network, and with a clock that only the caller moves.
+#[derive(Debug)]
+pub struct Alone {
+    engine: Arc<Engine>,
+    clock: Arc<ManualClock>,
+    tables: Vec<TableId>,
+}
+
+impl Alone {
+    /// Servers over this engine, whose clock is `clock`.
+    pub fn new(engine: Engine, clock: Arc<ManualClock>) -> Self {
+        let engine = Arc::new(engine);
+        let databases = Databases::open(Arc::clone(&engine)).expect("tables");
+        let tables = (0..DATABASES).map(|db| databases.table(db)).collect();
+        Self { engine, clock, tables }
+    }
+
+    /// Two clients of a new server without data send `input` in turns: the byte 0xFF passes from
+    /// one to the other. Gives the replies that each got.
+    ///
+    /// # Panics
+    /// If the event loop fails, a client stays for ever, what it gets are no replies, or a third
+    /// client is not served afterwards.
+    pub fn serve(&self, input: &[u8]) -> [Vec<u8>; 2] {
+        let full = |table: &TableId| self.engine.len(*table) > 0;
+        let full: Vec<TableId> = self.tables.iter().copied().filter(full).collect();
+        if !full.is_empty() {
+            self.engine.flush_tables(&full).expect("emptied");
+        }
+        self.engine.set_max_memory_bytes(MEMORY_BYTES);
+        let mut server = Server::new(self);
+        let mut clients = [server.connect(), server.connect()];
+        for (turn, bytes) in input.split(|byte| *byte == TURN).enumerate() {
+            clients[turn % 2].send(bytes);
+            server.turn(&mut clients);
+        }
+        for client in &clients {
+            // A connection that the server has closed needs no more.
+            let _ = client.stream.shutdown(Shutdown::Write);
+        }
+        server.until_gone(&mut clients);
+        for client in &clients {
+            check_replies(&client.replies).expect("replies");
+        }
+        server.greets_another();
+        clients.map(|client| client.replies)
+    }
+}
+
+/// The caller's side of a connection.
+struct Client {
+    stream: UnixStream,
+    replies: Vec<u8>,
+}
+
+impl Client {
+    fn send(&mut self, bytes: &[u8]) {
+        // A server that closed the connection is seen when reading; the caller's bytes fit into
+        // the socket, and what does not is not sent.
+        let _ = self.stream.write(bytes);
+    }
+
+    fn receive(&mut self) {
+        match self.stream.read_to_end(&mut self.replies) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                // Closed by a server that had not read everything.
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            }
+            _ => {}
+        }
+    }
+}
+
+struct Server {
+    shared: Arc<Shared>,
+    worker: Worker,
+    events: Events,
+    clock: Arc<ManualClock>,
+    ended: bool,
+}
+
+impl Server {
+    fn new(alone: &Alone) -> Self {
+        let mut config =
+            ServerConfig::new(Arc::clone(&alone.clock) as Arc<_>, Arc::new(SeededRng::new(1)));
+        config.threads = 1;
+        config.max_bulk_bytes = VALUE_BYTES;
+        config.output_buffer_bytes = 4 * VALUE_BYTES as usize;
+        let poll = Poll::new().expect("a poll");
+        let waker = Waker::new(poll.registry(), MAILBOX).expect("a waker");
+        let databases = Databases::open(Arc::clone(&alone.engine)).expect("tables");
+        let stopping = Arc::new(AtomicBool::new(false));
+        let mailboxes = Mailboxes::new(vec![waker]);
+        let shared = Arc::new(Shared::new(config, databases, 6379, stopping, mailboxes));
+        // A walk over all tables in every server would take most of the time; clients can have it.
+        shared.params.active_expiry.store(false, Ordering::Relaxed);
+        let session = alone.engine.session().expect("a session");
+        let worker = Worker::new(0, poll, None, Arc::clone(&shared), session);
+        let clock = Arc::clone(&alone.clock);
+        Self { shared, worker, events: Events::with_capacity(8), clock, ended: false }
+    }
+
+    fn connect(&self) -> Client {
+        let (mine, its) = UnixStream::pair().expect("a pair of sockets");
+        mine.set_nonblocking(true).expect("a socket");
+        its.set_nonblocking(true).expect("a socket");
+        // The loop reads, writes and polls; it does not ask what family the socket is of.
+        let its = std::net::TcpStream::from(OwnedFd::from(its));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        self.shared.mailboxes.send(Incoming { stream: TcpStream::from_std(its), address });
+        Client { stream: mine, replies: Vec::new() }
+    }
+
+    /// One turn of the event loop, which never waits: it is woken before.
+    fn turn(&mut self, clients: &mut [Client]) {
+        self.clock.advance(Duration::from_millis(1));
+        self.shared.wake_all();
+        if !self.ended {
+            self.ended = self.worker.turn(&mut self.events).expect("the event loop goes on");
+        }
+        clients.iter_mut().for_each(Client::receive);
+    }
+
+    /// Turns until every client has left.
+    fn until_gone(&mut self, clients: &mut [Client]) {
+        for turn in 0.. {
+            if self.ended || self.shared.registry.len() == 0 {
+                break;
+            }
+            if turn > 8 {
+                // What is left may be waiting for the next tick.
+                self.clock.advance(Duration::from_millis(100));
+            }
+            if turn == LAST_TURNS / 2 {
+                // Somebody has asked for a longer pause than there is patience.
+                self.shared.paused_until_ms.store(0, Ordering::Release);
+            }
+            assert!(turn < LAST_TURNS, "a client that has closed its side is still served");
+            self.turn(clients);
+        }
+        clients.iter_mut().for_each(Client::receive);
+    }
+
+    /// A client that comes now is served as ever, unless the server was told to end.
+    fn greets_another(&mut self) {
+        if self.shared.is_stopping() {
+            return;
+        }
+        self.shared.paused_until_ms.store(0, Ordering::Release);
+        let mut clients = [self.connect()];
+        clients[0].send(b"PING\r\n");
+        self.turn(&mut clients);
+        self.turn(&mut clients);
+        let expected: &[u8] = if self.shared.auth.is_required() {
+            b"-NOAUTH Authentication required.\r\n"
+        } else {
+            b"+PONG\r\n"
+        };
+        let replies = &clients[0].replies;
+        assert_eq!(replies, expected, "{}", String::from_utf8_lossy(replies));
+    }
+}

@@ -1,0 +1,79 @@
+use std::sync::Arc;
+
+use stillpoint::{Config, Engine};
+use stillpoint_io::{ManualClock, Rng, SeededRng, SimDisk};
+
+use super::*;
+
+/// Servers in memory: no journal, no checkpoints, no threads.
+fn alone() -> Alone {
+    let clock = Arc::new(ManualClock::self_advancing(1_790_000_000_000));
+    let mut config = Config::new("unused");
+    config.checkpoint = "none".to_owned();
+    config.journal = "none".to_owned();
+    config.sessions = 2;
+    config.environment.disk = Some(Arc::new(SimDisk::new(1)));
+    config.environment.clock = Arc::clone(&clock) as Arc<_>;
+    config.environment.rng = Arc::new(SeededRng::new(1));
+    config.environment.background = false;
+    Alone::new(Engine::open(config).expect("the engine opens"), clock)
+}
+
+#[test]
+fn clients_take_turns() {
+    let alone = alone();
+    let [first, second] = alone.serve(
+        b"SET k 1\r\nWATCH k\r\n\xFFINCR k\r\n\xFFMULTI\r\nINCR k\r\nEXEC\r\n\xFFHELLO 3\r\nGET x\r\n",
+    );
+    assert_eq!(first, b"+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n");
+    assert!(second.starts_with(b":2\r\n%7\r\n"), "{}", String::from_utf8_lossy(&second));
+    assert!(second.ends_with(b"_\r\n"), "{}", String::from_utf8_lossy(&second));
+    assert_eq!(alone.serve(b"GET k\r\n\xFFDBSIZE\r\n"), [b"$-1\r\n".to_vec(), b":0\r\n".to_vec()]);
+}
+
+#[test]
+fn a_pause_a_password_and_a_shutdown_end_with_their_server() {
+    let alone = alone();
+    alone.serve(b"CLIENT PAUSE 100000000\r\nGET k\r\n\xFFCONFIG SET requirepass x\r\n");
+    assert_eq!(alone.serve(b"PING\r\nSHUTDOWN NOSAVE\r\n\xFFPING\r\n")[0], b"+PONG\r\n");
+    assert_eq!(alone.serve(b"PING\r\n")[0], b"+PONG\r\n");
+}
+
+#[test]
+fn what_is_no_reply_is_seen() {
+    for good in
+        ["", "+OK\r\n:-1\r\n$-1\r\n", "*2\r\n$2\r\n\r\n\r\n*0\r\n", "%1\r\n+a\r\n_\r\n#t\r\n"]
+    {
+        check_replies(good.as_bytes()).expect(good);
+    }
+    for bad in [
+        "OK\r\n",
+        "+OK",
+        "$3\r\nab\r\n",
+        "*2\r\n:1\r\n",
+        ":x\r\n",
+        ":01\r\n",
+        "%1\r\n:1\r\n",
+        "+\n\r\n",
+    ] {
+        check_replies(bad.as_bytes()).expect_err(bad);
+    }
+}
+
+/// For as many seconds as `STILLPOINT_FUZZ_SECONDS` says.
+#[test]
+fn requests_get_replies_and_harm_nobody_for_long() {
+    let alone = alone();
+    let mut bytes = 0;
+    rounds(1000, |seed| {
+        let mut stream = sample_stream(seed);
+        let rng = SeededRng::new(!seed);
+        for _ in 0..rng.below(4) {
+            let at = rng.below(stream.len() as u64) as usize;
+            stream[at] = rng.next_u64() as u8;
+        }
+        let [first, second] = alone.serve(&stream);
+        bytes += first.len() + second.len();
+    });
+    assert!(bytes > 1000, "only {bytes} bytes of replies");
+}
