@@ -21,7 +21,7 @@ use stillpoint_sync::atomic::{
 };
 
 use crate::error::CheckpointError;
-use crate::pace::{Meter, Pace};
+use crate::pace::{Burst, Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
 
@@ -285,7 +285,14 @@ impl Walk {
     }
 
     fn walk(&self, slot: usize) {
-        let mut hand = Hand { walk: self, slot, unmetered: 0, unseen: 0, handed_out: 0 };
+        let mut hand = Hand {
+            walk: self,
+            slot,
+            unmetered: 0,
+            unseen: 0,
+            handed_out: 0,
+            burst: self.meter.burst(),
+        };
         loop {
             // Relaxed: the units were there before the threads were.
             let unit = self.next.fetch_add(1, Relaxed);
@@ -311,6 +318,7 @@ struct Hand<'a> {
     /// Bytes emitted since the last look at what is handed out, and what that was then.
     unseen: u64,
     handed_out: u64,
+    burst: Burst,
 }
 
 impl Hand<'_> {
@@ -376,6 +384,7 @@ impl Capture for Hand<'_> {
         if self.unseen >= GIVE_WAY_BYTES {
             self.give_way();
         }
+        self.walk.meter.rest_after(&mut self.burst);
     }
 
     fn is_abandoned(&self) -> bool {

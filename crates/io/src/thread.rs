@@ -117,11 +117,11 @@ pub fn pin_to_core(n: usize) -> io::Result<()> {
 }
 
 /// Nice value of threads that go behind.
-const BEHIND: i32 = 5;
+const BEHIND: i32 = 2;
 
-/// Lets other threads go first from now on: the calling thread, and those it starts, get about a
-/// quarter of a core's time where others want all of it, and what is left over elsewhere (nice
-/// value 5). Does nothing where a system knows no priorities of threads.
+/// Lets other threads go first from now on: the calling thread, and those it starts, get about
+/// four tenths of a core's time where another wants all of it, and what is left over elsewhere (nice
+/// value 2). Does nothing where a system knows no priorities of threads.
 pub fn go_behind() {
     #[cfg(target_os = "linux")]
     {
