@@ -21,7 +21,7 @@ use stillpoint_sync::atomic::{
 };
 
 use crate::error::CheckpointError;
-use crate::pace::{Burst, Meter, Pace};
+use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
 
@@ -30,6 +30,12 @@ const METERED_BYTES: u64 = 16 << 10;
 /// Bytes that it emits between two looks at what the transactions hand out. As much in the time of
 /// a nap is near what a device takes.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
+
+/// A capture thread rests after so many pauses, each of dozens of records, or so many bytes: a
+/// quarter of a millisecond of work. Whoever wakes up on its core meanwhile waits that long; without
+/// rests, until the scheduler's next tick, which is milliseconds.
+const BURST_PAUSES: u32 = 40;
+const BURST_BYTES: u64 = 512 << 10;
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
@@ -231,6 +237,8 @@ struct Walk {
     units: usize,
     next: AtomicUsize,
     abandoned: AtomicBool,
+    /// False where commits wait for the end of the walk.
+    rests: bool,
     /// Bytes that the capture threads have emitted themselves.
     walked_bytes: AtomicU64,
 }
@@ -248,6 +256,7 @@ impl Walk {
             units,
             next: AtomicUsize::new(0),
             abandoned: AtomicBool::new(false),
+            rests: cycle.scheme.point_of_consistency() != PointOfConsistency::PhysicalThroughout,
             walked_bytes: AtomicU64::new(0),
         }
     }
@@ -291,7 +300,8 @@ impl Walk {
             unmetered: 0,
             unseen: 0,
             handed_out: 0,
-            burst: self.meter.burst(),
+            burst_pauses: 0,
+            burst_bytes: 0,
         };
         loop {
             // Relaxed: the units were there before the threads were.
@@ -318,7 +328,9 @@ struct Hand<'a> {
     /// Bytes emitted since the last look at what is handed out, and what that was then.
     unseen: u64,
     handed_out: u64,
-    burst: Burst,
+    /// Pauses and bytes since the last rest.
+    burst_pauses: u32,
+    burst_bytes: u64,
 }
 
 impl Hand<'_> {
@@ -366,6 +378,7 @@ impl Capture for Hand<'_> {
         let bytes = (record.key.len() + record.value.len()) as u64;
         self.unmetered += bytes;
         self.unseen += bytes;
+        self.burst_bytes += bytes;
         self.walk.sink.emit(self.slot, record);
     }
 
@@ -384,7 +397,13 @@ impl Capture for Hand<'_> {
         if self.unseen >= GIVE_WAY_BYTES {
             self.give_way();
         }
-        self.walk.meter.rest_after(&mut self.burst);
+        self.burst_pauses += 1;
+        if self.burst_pauses >= BURST_PAUSES || self.burst_bytes >= BURST_BYTES {
+            (self.burst_pauses, self.burst_bytes) = (0, 0);
+            if self.walk.rests {
+                self.walk.meter.rest();
+            }
+        }
     }
 
     fn is_abandoned(&self) -> bool {

@@ -24,18 +24,8 @@ const SLEEP_NS_MAX: u64 = 10_000_000;
 /// longer.
 const NAP: Duration = Duration::from_millis(1);
 
-/// How long a walk works before it rests. Whoever wakes up on its core meanwhile waits that long:
-/// without rests, until the scheduler's next tick, which is milliseconds.
-const BURST_NS: u64 = 250_000;
-
-/// How long it rests then: enough to let others in.
+/// How long it rests between two bursts of work: enough to let others in.
 const REST: Duration = Duration::from_micros(50);
-
-/// Work between two rests.
-#[derive(Debug)]
-pub(crate) struct Burst {
-    began_ns: u64,
-}
 
 /// A pace that began at some time.
 #[derive(Debug)]
@@ -65,17 +55,9 @@ impl Meter {
         u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX)
     }
 
-    /// A burst of work that begins now.
-    pub(crate) fn burst(&self) -> Burst {
-        Burst { began_ns: self.clock.monotonic_ns() }
-    }
-
-    /// Rests if the burst has lasted long enough, and begins the next one.
-    pub(crate) fn rest_after(&self, burst: &mut Burst) {
-        if self.clock.monotonic_ns().saturating_sub(burst.began_ns) >= BURST_NS {
-            self.clock.sleep(REST);
-            *burst = self.burst();
-        }
+    /// Lets others in who want the core.
+    pub(crate) fn rest(&self) {
+        self.clock.sleep(REST);
     }
 
     /// Sleeps for a moment in which others get somewhere.
@@ -110,20 +92,6 @@ mod tests {
         assert_eq!(clock.monotonic_ns(), 2_500_000_000, "nothing is owed");
         meter.wait(|| u64::MAX, || clock.monotonic_ns() > 3_000_000_000);
         assert!(clock.monotonic_ns() < 3_100_000_000, "stops when told");
-    }
-
-    #[test]
-    fn rests_come_after_bursts_and_not_before() {
-        let clock = Arc::new(ManualClock::new(0));
-        clock.release();
-        let meter = Meter::new(Pace::Unpaced, clock.clone());
-        let mut burst = meter.burst();
-        clock.advance(Duration::from_nanos(BURST_NS - 1));
-        meter.rest_after(&mut burst);
-        assert_eq!(burst.began_ns, 0, "not yet");
-        clock.advance(Duration::from_nanos(1));
-        meter.rest_after(&mut burst);
-        assert_eq!(burst.began_ns, BURST_NS, "the next burst has begun");
     }
 
     #[test]
