@@ -21,13 +21,14 @@ const LINE_BYTES: usize = 64;
 #[inline]
 pub fn prefetch_to_write<T>(place: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    for line in place.chunks((LINE_BYTES / size_of::<T>().max(1)).max(1)) {
-        // SAFETY: prefetching has no effect on memory, and the reference is a valid address.
+    for offset in (0..size_of_val(place)).step_by(LINE_BYTES) {
+        let line = place.as_ptr().cast::<u8>().wrapping_add(offset);
+        // SAFETY: prefetching has no effect on memory, and `line` lies in `place`.
         // Processors without the instruction take it for one that does nothing.
         unsafe {
             std::arch::asm!(
                 "prefetchw [{line}]",
-                line = in(reg) line.as_ptr(),
+                line = in(reg) line,
                 options(nostack, preserves_flags, readonly),
             );
         }

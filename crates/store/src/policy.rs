@@ -29,7 +29,8 @@ pub trait CellPolicy: Send + Sync {
     fn wants_first_writes(&self) -> bool;
 
     /// Called by a commit that will hand out old values while the sink [has no
-    /// room](Sink::has_room), before it has changed anything: the place to wait until it has. All of the transaction's locks are held.
+    /// room](Sink::has_room), before it has changed anything: the place to wait until it has.
+    /// All of the transaction's locks are held.
     fn before_hand_outs(&self, worker: usize, sink: &dyn Sink) {
         sink.wait_for_room(worker);
     }

@@ -50,8 +50,8 @@ impl LaneSlot {
     #[inline]
     pub(super) fn emit(&self, record: &RecordImage<'_>, queue: &Queue) {
         let bytes = record.key.len() + record.value.len();
-        // Relaxed, and no RMW: the slot's owner is the only writer; a figure for the pace.
         let mut lane = self.lane.lock();
+        // Relaxed, and no RMW: only who holds the lane writes it; a figure for the pace.
         let taken = self.taken_bytes.load(Relaxed) + bytes as u64;
         self.taken_bytes.store(taken, Relaxed);
         lane.emit(record, queue);

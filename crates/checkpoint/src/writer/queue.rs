@@ -216,7 +216,7 @@ impl Queue {
     }
 
     fn is_worth_waking(&self, state: &State) -> bool {
-        state.bytes >= self.wake_bytes || state.hurry
+        !state.items.is_empty() && (state.bytes >= self.wake_bytes || state.hurry)
     }
 
     #[cold]
@@ -240,12 +240,11 @@ impl Queue {
                 state.in_hand += 1;
                 return Some(item);
             }
-            while state.items.is_empty() || !(state.closed || self.is_worth_waking(&state)) {
-                if state.items.is_empty() && state.closed {
-                    return None;
-                }
-                self.filled.wait(&mut state);
+            if state.closed {
+                return None;
             }
+            let sleeps = |state: &mut State| !state.closed && !self.is_worth_waking(state);
+            self.filled.wait_while(&mut state, sleeps);
         }
     }
 
