@@ -8,6 +8,7 @@
 //! no lock. Slabs are populated ahead of their use by [`Arena::populate_ahead`].
 
 use std::collections::HashMap;
+use std::ops::Range;
 use stillpoint_mem::{HUGE_PAGE_BYTES, Region, RegionError};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -139,6 +140,24 @@ fn class_for(bytes: usize) -> usize {
     }
 }
 
+/// A slab that has an owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slab {
+    pub(crate) owner: u32,
+    pub(crate) kind: u8,
+    first: u64,
+    cells: usize,
+    cell_units: usize,
+}
+
+impl Slab {
+    /// The numbers of those of its cells whose positions are in `part`.
+    pub(crate) fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = u64> + use<> {
+        let at = |position: usize| self.first + (position.min(self.cells) * self.cell_units) as u64;
+        (at(part.start)..at(part.end)).step_by(self.cell_units)
+    }
+}
+
 impl Arena {
     pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
         let wanted = limit_bytes.saturating_mul(2).clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
@@ -200,22 +219,21 @@ impl Arena {
         self.slabs_taken.load(Relaxed)
     }
 
-    /// Owner, kind, and the numbers of all cells of a slab; `None` for a free slab.
-    pub(crate) fn slab(
-        &self,
-        index: usize,
-    ) -> Option<(u32, u8, std::iter::StepBy<std::ops::Range<u64>>)> {
+    /// A slab; `None` for one that is free.
+    pub(crate) fn slab(&self, index: usize) -> Option<Slab> {
         // Acquire is not needed: cells are published through their own stamp word.
         let key = PoolKey::of(self.slabs.get(index)?.load(Relaxed));
         if key.kind == 0 {
             return None;
         }
         let bytes = CLASS_BYTES[usize::from(key.class)];
-        let units = (bytes / UNIT_BYTES) as u64;
-        let start = index as u64 * UNITS_PER_SLAB;
-        let cells = (SLAB_BYTES / bytes) as u64;
-        let numbers = (start..start + cells * units).step_by(units as usize);
-        Some((key.owner, key.kind, numbers))
+        Some(Slab {
+            owner: key.owner,
+            kind: key.kind,
+            first: index as u64 * UNITS_PER_SLAB,
+            cells: SLAB_BYTES / bytes,
+            cell_units: bytes / UNIT_BYTES,
+        })
     }
 
     /// The owner of the slab that a cell is in; 0 for none.

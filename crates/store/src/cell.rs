@@ -159,11 +159,16 @@ impl<'a> Cell<'a> {
         look(block, len.min(block.len() * 8))
     }
 
-    /// Appends the key.
+    /// Makes `out` the key.
+    #[inline]
     pub(crate) fn read_key(self, out: &mut Vec<u8>) {
+        let mut read = |words: &[AtomicU64], len| {
+            out.resize(len, 0);
+            words::read_into(words, 0, out);
+        };
         match self.key_code() {
-            LONG_KEY_CODE => self.with_long_key(|block, len| words::read(block, 0, len, out)),
-            len => words::read(&self.words[HEADER_WORDS..], 0, len as usize, out),
+            LONG_KEY_CODE => self.with_long_key(read),
+            len => read(&self.words[HEADER_WORDS..], len as usize),
         }
     }
 

@@ -139,7 +139,6 @@ impl Worker {
         let is_closed = early || self.log.is_closed(stamp);
         let mut gone = false;
         if is_absent && is_closed {
-            self.scratch.clear();
             cell.read_key(&mut self.scratch);
             let hash = self.store.hash(absent.table, &self.scratch);
             // A cell that is not in the index yet is looked after by whoever is adding it.

@@ -47,7 +47,6 @@ impl Worker {
             cursor = found.index.scan(cursor, |cell| cells.push(cell));
             looked_at += cells.len().max(1);
             for &number in &cells {
-                key.clear();
                 value.clear();
                 let cell = self.store.cell(number);
                 cell.read_key(&mut key);

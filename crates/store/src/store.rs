@@ -356,7 +356,6 @@ impl Store {
 
     fn emit_cell(&self, table: &Table, cell: Cell<'_>, key: &mut Vec<u8>, to: &mut dyn Capture) {
         if let Some(value) = cell.value() {
-            key.clear();
             cell.read_key(key);
             to.emit(&self.image(table, key, value));
         }
@@ -378,17 +377,17 @@ impl Store {
         part: std::ops::Range<usize>,
         visit: &mut dyn FnMut(&Table, Cell<'_>),
     ) -> usize {
-        let Some((owner, kind, cells)) = self.memory.arena.slab(slab) else {
+        let Some(slab) = self.memory.arena.slab(slab) else {
             return 0;
         };
-        if kind != Kind::Record as u8 && kind != Kind::Lock as u8 {
+        if slab.kind != Kind::Record as u8 && slab.kind != Kind::Lock as u8 {
             return 0;
         }
-        let Some(table) = self.owner(owner) else {
+        let Some(table) = self.owner(slab.owner) else {
             return 0;
         };
         let mut seen = 0;
-        for number in cells.skip(part.start).take(part.end - part.start) {
+        for number in slab.numbers(part) {
             visit(&table, self.cell(number));
             seen += 1;
         }

@@ -170,7 +170,8 @@ impl World {
         assert_eq!(now.phase(), Phase::Rest);
         let arena = &self.store.memory().arena;
         for slab in 0..arena.slab_count() {
-            for number in arena.slab(slab).into_iter().flat_map(|(_, _, cells)| cells) {
+            for number in arena.slab(slab).into_iter().flat_map(|slab| slab.numbers(0..usize::MAX))
+            {
                 let cell = self.store.cell(number);
                 let is_value = arena.is_of_kind(number, crate::arena::Kind::Block);
                 if !is_value && cell.is_record() {
