@@ -8,13 +8,14 @@
 //! └──────────────────────┘  empty    │ values  │      past the page cache    │ part-001 │
 //!                                    └─────────┘                             └──────────┘
 //! ```
-//! A commit emits into its own lane: two copies and no I/O. What is queued is the *pool* of the
-//! CALC paper under another name (docs/decisions/0002). The order when the device is slower than
-//! the records come: hand-outs go first and at the device's speed, whatever the pace; once a few
-//! writes per part are queued (half of the pool's limit at most) the capture walk waits; above
-//! three quarters of the limit commits that would hand out
-//! wait, which is counted and shown, before they change anything, so that reads without locks go
-//! on; at the limit whoever emits waits, in the middle of a long commit if need be. Large values are queued by reference and read when their turn comes.
+//! A commit emits into its own lane: two copies and no I/O. Plain blocks are written from where they
+//! were filled. What is queued is the *pool* of the CALC paper under another name
+//! (docs/decisions/0002). The order when the device is slower than the records come: hand-outs go
+//! first and at the device's speed, whatever the pace; once a few writes per part are queued (half
+//! of the pool's limit at most) the capture walk waits; above three quarters of the limit commits
+//! that would hand out wait, which is counted and shown, before they change anything, so that reads
+//! without locks go on; at the limit whoever emits waits, in the middle of a long commit if need
+//! be. Large values are queued by reference and read when their turn comes.
 //!
 //! Nothing here is durable before [`PartSink::finish`] has returned, and nothing is published:
 //! parts flushed, their directory flushed, its parents flushed, in this order.
@@ -379,18 +380,19 @@ pub fn remove_checkpoint(disk: &dyn Disk, epoch: u64, kind: CheckpointKind) -> D
 /// comes, so that nobody waits for room.
 fn write_part(queue: &Queue, target: PartTarget) -> Option<Part> {
     let mut part: Option<PartFile> = None;
-    while let Some(item) = queue.pop() {
+    let mut batch = Vec::new();
+    while queue.take(&mut batch) {
         if !queue.has_failed() {
             let written = match &mut part {
-                Some(part) => part.write(&item, queue),
+                Some(part) => part.write(&mut batch, queue),
                 none => PartFile::create(&target)
-                    .and_then(|begun| none.insert(begun).write(&item, queue)),
+                    .and_then(|begun| none.insert(begun).write(&mut batch, queue)),
             };
             if let Err(error) = written {
                 queue.fail(error);
             }
         }
-        queue.done(item);
+        queue.done(&mut batch);
     }
     if queue.has_failed() {
         return None;

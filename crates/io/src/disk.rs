@@ -1,7 +1,7 @@
 //! The traits at the disk, their errors, and what both implementations share.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,6 +96,15 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize>;
     /// Writes all of `buf`. After an error the file's content in that range is unspecified.
     fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()>;
+    /// Writes these buffers behind each other from `offset` on, as one
+    /// [`write_at`](Self::write_at) of them all would, if the system can.
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], mut offset: u64) -> DiskResult<()> {
+        for buf in bufs {
+            self.write_at(buf, offset)?;
+            offset += buf.len() as u64;
+        }
+        Ok(())
+    }
     /// Makes the file's contents and length durable (`fdatasync`). After a failure every later
     /// write, sync and change of length on this file fails too, through this handle and through
     /// any other that the same disk opens: a failed flush is never retried.

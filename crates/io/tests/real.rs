@@ -1,5 +1,6 @@
 //! What only the real disk can show: the operating system's own refusals.
 
+use std::io::IoSlice;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -57,6 +58,40 @@ fn direct_and_buffered_handles_see_the_same_bytes() {
         let error = direct.write_at(buf, offset).expect_err("not aligned");
         assert!(error.to_string().contains("use AlignedBuf"), "{error}");
     }
+}
+
+/// More buffers than the system takes in one call, empty ones among them, on both disks.
+#[test]
+fn buffers_are_written_behind_each_other() {
+    let (_scratch, real) = scratch();
+    let sim = SimDisk::new(1);
+    let path = Path::new("f");
+    for (caching, unit) in [(Caching::Direct, DIRECT_ALIGN), (Caching::Buffered, 7)] {
+        let mut all = AlignedBuf::zeroed(2500 * unit);
+        for (at, byte) in all.iter_mut().enumerate() {
+            *byte = (at / unit % 251) as u8;
+        }
+        let mut slices: Vec<IoSlice<'_>> = all.chunks(unit).map(IoSlice::new).collect();
+        slices.insert(0, IoSlice::new(&all[..0]));
+        slices.insert(1100, IoSlice::new(&all[..0]));
+        for disk in [&real as &dyn Disk, &sim] {
+            let file = disk.open(path, OpenMode::CreateNew, caching).expect("create");
+            file.write_vectored_at(&slices, unit as u64).expect("written");
+            file.write_vectored_at(&[], 3 * unit as u64).expect("nothing to write");
+            let found = read_all(disk, path).expect("readable");
+            assert!(found[..unit].iter().all(|byte| *byte == 0));
+            assert_eq!(&found[unit..], &*all);
+            let error = file.write_vectored_at(&slices, u64::MAX - 8).expect_err("far outside");
+            assert!(error.to_string().contains("write"), "{error}");
+            disk.remove(path).expect("removed");
+        }
+    }
+    let direct = real.open(path, OpenMode::CreateNew, Caching::Direct).expect("create");
+    let block = AlignedBuf::zeroed(2 * DIRECT_ALIGN);
+    let ragged = [IoSlice::new(&block[..DIRECT_ALIGN]), IoSlice::new(&block[..100])];
+    let error = direct.write_vectored_at(&ragged, 0).expect_err("not aligned");
+    assert!(error.to_string().contains("use AlignedBuf"), "{error}");
+    assert_eq!(direct.len().expect("measured"), 0, "nothing was written");
 }
 
 /// procfs has no `O_DIRECT`.

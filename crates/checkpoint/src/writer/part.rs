@@ -1,5 +1,7 @@
-//! One part file: blocks go into an aligned buffer, the buffer goes to the disk.
+//! One part file. Plain blocks go to the disk from where they were filled; what is compressed, and
+//! what belongs to large values, goes through a buffer.
 
+use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,7 +9,7 @@ use stillpoint_format::ident::Identity;
 use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::part_name;
 use stillpoint_format::part::{
-    BlockBuilder, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
+    BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
     stamp_block,
 };
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
@@ -32,7 +34,8 @@ pub(super) struct PartFile {
     name: String,
     identity: Identity,
     write_bytes: usize,
-    /// What was not written yet; begins at `written` in the file.
+    /// What was not written yet; begins at `written` in the file. Whole alignment units unless
+    /// blocks are compressed.
     buf: AlignedBuf,
     written: u64,
     index: IndexBuilder,
@@ -47,7 +50,7 @@ impl PartFile {
         let name = part_name(target.header.part);
         let path = target.dir.join(&name);
         let file = target.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
-        let mut buf = AlignedBuf::with_capacity(target.write_bytes + FRAGMENT_BYTES);
+        let mut buf = AlignedBuf::new();
         buf.extend_from_slice(&target.header.encode());
         Ok(Self {
             file,
@@ -63,23 +66,70 @@ impl PartFile {
         })
     }
 
-    pub(super) fn write(&mut self, item: &Item, queue: &Queue) -> Result<(), CheckpointError> {
-        match item {
-            Item::Block(block) => self.add_block(block, queue.progress()),
-            Item::Large(large) => self.add_large(large, queue),
+    pub(super) fn write(
+        &mut self,
+        items: &mut [Item],
+        queue: &Queue,
+    ) -> Result<(), CheckpointError> {
+        for item in &mut *items {
+            match item {
+                Item::Large(large) => self.add_large(large, queue)?,
+                Item::Block(_) if self.is_plain() => {}
+                Item::Block(block) => self.add_block(block, queue.progress())?,
+            }
         }
+        if self.is_plain() {
+            self.write_in_place(items, queue.progress())?;
+        }
+        Ok(())
     }
 
-    fn add_block(
+    fn is_plain(&self) -> bool {
+        self.compressor.codec() == Codec::None
+    }
+
+    /// Writes blocks from where they are, without another copy.
+    fn write_in_place(
         &mut self,
-        block: &BlockBuilder,
+        items: &mut [Item],
         progress: &Progress,
     ) -> Result<(), CheckpointError> {
-        let Self { buf, compressor, .. } = self;
-        let at = buf.len();
-        block.seal_with(compressor, |bytes| buf.extend_from_slice(bytes))?;
-        let entry = stamp_block(&mut buf[at..], self.identity, self.written + at as u64);
-        self.index.push(entry);
+        if !items.iter().any(|item| matches!(item, Item::Block(_))) {
+            return Ok(());
+        }
+        self.write_whole_units(progress)?;
+        let start = self.written;
+        let mut slices = Vec::with_capacity(items.len());
+        let mut end = start;
+        for item in items {
+            if let Item::Block(block) = item {
+                let sealed = block.seal_in_place();
+                self.index.push(stamp_block(sealed, self.identity, end));
+                end += sealed.len() as u64;
+                slices.push(IoSlice::new(sealed));
+            }
+        }
+        self.file.write_vectored_at(&slices, start)?;
+        Progress::add(&progress.written_bytes, end - start);
+        self.written = end;
+        Ok(())
+    }
+
+    /// Puts a block into the buffer.
+    fn add_block(
+        &mut self,
+        block: &mut BlockBuilder,
+        progress: &Progress,
+    ) -> Result<(), CheckpointError> {
+        let at = self.buf.len();
+        if self.is_plain() {
+            self.buf.extend_from_slice(block.seal_in_place());
+        } else {
+            let Self { buf, compressor, .. } = self;
+            block.seal_with(compressor, |bytes| buf.extend_from_slice(bytes))?;
+        }
+        let place = self.written + at as u64;
+        self.index.push(stamp_block(&mut self.buf[at..], self.identity, place));
         if self.buf.len() >= self.write_bytes {
             self.write_whole_units(progress)?;
         }
@@ -103,7 +153,7 @@ impl PartFile {
             };
             let added = pushed
                 .map_err(CheckpointError::from)
-                .and_then(|()| self.add_block(&block, queue.progress()));
+                .and_then(|()| self.add_block(&mut block, queue.progress()));
             self.large = block;
             added?;
         }
@@ -113,6 +163,9 @@ impl PartFile {
     /// Writes the part of the buffer that is whole alignment units.
     fn write_whole_units(&mut self, progress: &Progress) -> Result<(), CheckpointError> {
         let whole = self.buf.len() / DIRECT_ALIGN * DIRECT_ALIGN;
+        if whole == 0 {
+            return Ok(());
+        }
         self.file.write_at(&self.buf[..whole], self.written)?;
         Progress::add(&progress.written_bytes, whole as u64);
         let rest = self.buf.len() - whole;

@@ -89,9 +89,9 @@ pub(super) struct Queue {
     limit_bytes: usize,
     /// Above this the walk waits: enough to keep the writers busy, and no more.
     walk_bytes: usize,
-    /// A writer that has found the queue empty sleeps until it holds so much, since it writes so
-    /// much at a time: to be woken for every block costs commits more than the blocks.
-    wake_bytes: usize,
+    /// A writer sleeps until so much is queued and takes that, since it writes so much at a time:
+    /// to be woken for every block costs commits more than the blocks.
+    batch_bytes: usize,
     state: Mutex<State>,
     /// There is an item, or there will be no more.
     filled: Condvar,
@@ -126,7 +126,7 @@ impl Queue {
             block_bytes,
             limit_bytes: config.pool_bytes_max,
             walk_bytes,
-            wake_bytes: config.write_bytes.min(walk_bytes),
+            batch_bytes: config.write_bytes.min(walk_bytes),
             state: Mutex::new(State { empty: empty.collect(), ..State::default() }),
             filled: Condvar::new(),
             emptied: Condvar::new(),
@@ -216,7 +216,7 @@ impl Queue {
     }
 
     fn is_worth_waking(&self, state: &State) -> bool {
-        !state.items.is_empty() && (state.bytes >= self.wake_bytes || state.hurry)
+        !state.items.is_empty() && (state.bytes >= self.batch_bytes || state.hurry)
     }
 
     #[cold]
@@ -231,36 +231,36 @@ impl Queue {
         self.wait_ns.fetch_add(waited_ns, Relaxed);
     }
 
-    /// The next item, waiting for it; `None` once the queue is closed and empty.
-    pub(super) fn pop(&self) -> Option<Item> {
+    /// Appends the next items to write, waiting for them; false once the queue is closed and empty.
+    pub(super) fn take(&self, batch: &mut Vec<Item>) -> bool {
         let mut state = self.state.lock();
-        loop {
-            if let Some(item) = state.items.pop_front() {
-                state.bytes -= item.bytes();
-                state.in_hand += 1;
-                return Some(item);
-            }
-            if state.closed {
-                return None;
-            }
-            let sleeps = |state: &mut State| !state.closed && !self.is_worth_waking(state);
-            self.filled.wait_while(&mut state, sleeps);
+        let sleeps = |state: &mut State| !state.closed && !self.is_worth_waking(state);
+        self.filled.wait_while(&mut state, sleeps);
+        let mut taken = 0;
+        while taken < self.batch_bytes
+            && let Some(item) = state.items.pop_front()
+        {
+            taken += item.bytes();
+            state.in_hand += 1;
+            batch.push(item);
         }
+        state.bytes -= taken;
+        !batch.is_empty()
     }
 
-    /// An item was written or dropped: what it held is free.
-    pub(super) fn done(&self, item: Item) {
-        let bytes = item.bytes();
-        let block = match item {
-            Item::Block(block) => Some(block),
-            Item::Large(large) => {
-                self.store.release_kept(large.value);
-                None
+    /// Items were written or dropped: what they held is free.
+    pub(super) fn done(&self, batch: &mut Vec<Item>) {
+        let (count, bytes) = (batch.len(), batch.iter().map(Item::bytes).sum());
+        let mut blocks = Vec::with_capacity(count);
+        for item in batch.drain(..) {
+            match item {
+                Item::Block(block) => blocks.push(block),
+                Item::Large(large) => self.store.release_kept(large.value),
             }
-        };
+        }
         let mut state = self.state.lock();
-        state.empty.extend(block);
-        state.in_hand -= 1;
+        state.empty.append(&mut blocks);
+        state.in_hand -= count;
         self.bytes.fetch_sub(bytes, Relaxed);
         if state.in_hand == 0 && state.items.is_empty() {
             self.emptied.notify_all();

@@ -1,6 +1,6 @@
 //! Building a block: entries of one partition appended to a fixed buffer.
 
-use super::codec::Compressor;
+use super::codec::{Codec, Compressor};
 use super::entry::{
     ENTRY_HEAD_BYTES, FLAG_FRAGMENT, FLAG_TOMBSTONE, FLAG_VALUE, FRAGMENT_BYTES,
     FRAGMENT_HEAD_BYTES, Fragment,
@@ -14,8 +14,12 @@ use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Bytes of a block header.
 pub const BLOCK_HEADER_BYTES: usize = 40;
-/// Uncompressed bytes at which a block counts as full, unless a single entry is longer.
-pub const BLOCK_TARGET_BYTES: usize = 64 << 10;
+/// Uncompressed bytes at which a block counts as full, unless a single entry is longer: with its
+/// header it then fills 64 KiB.
+pub const BLOCK_TARGET_BYTES: usize = (64 << 10) - BLOCK_HEADER_BYTES;
+/// Boundary in memory at which a block begins, and a multiple of which is the length of one that
+/// was [sealed in place](BlockBuilder::seal_in_place): what direct I/O asks for.
+pub(super) const BLOCK_ALIGN: usize = 4096;
 
 /// First four bytes of a block: "SPCB".
 pub(super) const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"SPCB");
@@ -55,7 +59,7 @@ pub struct KeyRef<'a> {
 /// A state of a [`BlockBuilder`] to return to.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockMark {
-    len: usize,
+    at: usize,
     counts: Counts,
 }
 
@@ -76,9 +80,12 @@ struct Counts {
 pub struct BlockBuilder {
     partition: u32,
     target: usize,
-    /// All of it initialised; entries fill the first `len` bytes.
+    /// All of it initialised: unused bytes up to `begin`, room for the header, the entries up to
+    /// `at`, and room for more up to `full`.
     buf: Vec<u8>,
-    len: usize,
+    begin: usize,
+    at: usize,
+    full: usize,
     counts: Counts,
 }
 
@@ -90,18 +97,27 @@ impl BlockBuilder {
 
     /// An empty block that is full at `target` bytes, at most 1 MiB.
     pub fn with_target(partition: u32, target: usize) -> Self {
-        let target = target.min(FRAGMENT_BYTES);
-        BlockBuilder { partition, target, buf: vec![0; target], len: 0, counts: Counts::default() }
+        Self::with_room(partition, target.min(FRAGMENT_BYTES), target.min(FRAGMENT_BYTES))
+    }
+
+    fn with_room(partition: u32, target: usize, room: usize) -> Self {
+        let whole = (BLOCK_HEADER_BYTES + room).next_multiple_of(BLOCK_ALIGN);
+        let buf = vec![0; whole + BLOCK_ALIGN];
+        let address = buf.as_ptr().addr();
+        let begin = address.next_multiple_of(BLOCK_ALIGN) - address;
+        let at = begin + BLOCK_HEADER_BYTES;
+        let counts = Counts::default();
+        BlockBuilder { partition, target, buf, begin, at, full: at + room, counts }
     }
 
     /// Empties the block and gives it to a partition.
     pub fn reset(&mut self, partition: u32) {
-        self.partition = partition;
-        (self.len, self.counts) = (0, Counts::default());
-        if self.buf.len() > self.target {
-            self.buf.truncate(self.target);
-            self.buf.shrink_to_fit();
+        let first = self.begin + BLOCK_HEADER_BYTES;
+        if self.full > first + self.target {
+            *self = Self::with_target(partition, self.target);
         }
+        (self.partition, self.counts) = (partition, Counts::default());
+        self.at = self.begin + BLOCK_HEADER_BYTES;
     }
 
     /// Its partition.
@@ -111,12 +127,12 @@ impl BlockBuilder {
 
     /// True if it holds no entry.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.bytes() == 0
     }
 
     /// Uncompressed bytes so far.
     pub fn bytes(&self) -> usize {
-        self.len
+        self.at - self.begin - BLOCK_HEADER_BYTES
     }
 
     /// Number of entries, each fragment counted.
@@ -127,7 +143,7 @@ impl BlockBuilder {
     /// Where the next entry goes: at most `bytes` bytes from there, for fetching them ahead.
     #[inline]
     pub fn tail(&self, bytes: usize) -> &[u8] {
-        &self.buf[self.len..self.buf.len().min(self.len + bytes)]
+        &self.buf[self.at..self.full.min(self.at + bytes)]
     }
 
     /// Appends a value of at most [`FRAGMENT_BYTES`].
@@ -212,14 +228,14 @@ impl BlockBuilder {
     /// The present state.
     #[inline]
     pub fn mark(&self) -> BlockMark {
-        BlockMark { len: self.len, counts: self.counts }
+        BlockMark { at: self.at, counts: self.counts }
     }
 
     /// Forgets the entries appended since the mark was taken (and no reset since).
     #[inline]
     pub fn rollback(&mut self, mark: BlockMark) {
-        debug_assert!(mark.len <= self.len, "mark of another block");
-        (self.len, self.counts) = (mark.len, mark.counts);
+        debug_assert!(mark.at <= self.at, "mark of another block");
+        (self.at, self.counts) = (mark.at, mark.counts);
     }
 
     /// Appends the block, compressed if that makes it smaller, to `out`. Its place is not
@@ -241,21 +257,38 @@ impl BlockBuilder {
         compressor: &mut Compressor,
         mut append: impl FnMut(&[u8]),
     ) -> Result<(), EncodeError> {
-        let (codec, payload) = compressor.compress(&self.buf[..self.len])?;
+        let (codec, payload) =
+            compressor.compress(&self.buf[self.begin..self.at][BLOCK_HEADER_BYTES..])?;
+        append(&self.header(codec, payload));
+        append(payload);
+        Ok(())
+    }
+
+    /// Completes the block where it is, in plain form and filled up with zeros to a whole number of
+    /// 4096 bytes; it begins at a multiple of that in memory. Its place is not known yet:
+    /// [`stamp_block`] completes what this returns. No entry may follow before the next
+    /// [`reset`](Self::reset).
+    pub fn seal_in_place(&mut self) -> &mut [u8] {
+        let end = self.begin + (self.at - self.begin).next_multiple_of(BLOCK_ALIGN);
+        self.buf[self.at..end].fill(0);
+        let header = self.header(Codec::None, &self.buf[self.begin..end][BLOCK_HEADER_BYTES..]);
+        put(&mut self.buf, self.begin, &header);
+        &mut self.buf[self.begin..end]
+    }
+
+    fn header(&self, codec: Codec, payload: &[u8]) -> [u8; BLOCK_HEADER_BYTES] {
         let mut header = [0; BLOCK_HEADER_BYTES];
         put(&mut header, at::MAGIC, &BLOCK_MAGIC.to_le_bytes());
         put(&mut header, at::PAYLOAD_CRC, &crc32c::crc32c(payload).to_le_bytes());
         put(&mut header, at::PAYLOAD_LEN, &(payload.len() as u32).to_le_bytes());
-        put(&mut header, at::UNCOMPRESSED_LEN, &(self.len as u32).to_le_bytes());
+        put(&mut header, at::UNCOMPRESSED_LEN, &(self.bytes() as u32).to_le_bytes());
         put(&mut header, at::ENTRIES, &self.counts.entries.to_le_bytes());
         put(&mut header, at::TOMBSTONES, &self.counts.tombstones.to_le_bytes());
         put(&mut header, at::VALUE_BYTES, &self.counts.value_bytes.to_le_bytes());
         put(&mut header, at::PARTITION, &self.partition.to_le_bytes());
         header[at::CODEC] = codec as u8;
         put(&mut header, at::CONTINUATIONS, &self.counts.continuations.to_le_bytes());
-        append(&header);
-        append(payload);
-        Ok(())
+        header
     }
 
     /// Room for an entry, its head written: `extra`, key and value follow each other.
@@ -271,11 +304,11 @@ impl BlockBuilder {
             return Err(too_long(key_len, value_len));
         }
         let need = ENTRY_HEAD_BYTES + extra + key_len + value_len;
-        if self.buf.len() - self.len < need {
+        if self.full - self.at < need {
             self.make_room(need)?;
         }
-        let entry = &mut self.buf[self.len..self.len + need];
-        self.len += need;
+        let entry = &mut self.buf[self.at..self.at + need];
+        self.at += need;
         self.counts.entries += 1;
         self.counts.value_bytes += value_len as u32;
         let word = u128::from(head.table)
@@ -292,10 +325,10 @@ impl BlockBuilder {
     /// An empty block takes any entry.
     #[cold]
     fn make_room(&mut self, need: usize) -> Result<(), EncodeError> {
-        if self.len > 0 {
+        if !self.is_empty() {
             return Err(EncodeError::BlockFull);
         }
-        self.buf.resize(need, 0);
+        *self = Self::with_room(self.partition, self.target, need);
         Ok(())
     }
 }
@@ -321,7 +354,8 @@ fn too_long(key_len: usize, value_len: usize) -> EncodeError {
 /// Completes a sealed block that will lie at `offset` of its part, and returns its index entry.
 ///
 /// # Panics
-/// If `block` is not exactly what [`BlockBuilder::seal`] appended.
+/// If `block` is not exactly what [`BlockBuilder::seal`] appended, or what
+/// [`BlockBuilder::seal_in_place`] returned.
 pub fn stamp_block(block: &mut [u8], identity: Identity, offset: u64) -> BlockEntry {
     assert!(block.len() >= BLOCK_HEADER_BYTES, "not a block");
     assert!(u32_at(block, at::MAGIC) == BLOCK_MAGIC, "not a block");

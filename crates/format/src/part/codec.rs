@@ -119,16 +119,13 @@ pub(super) struct Decompressor {
 }
 
 impl Decompressor {
-    /// The payload in plain form; exactly `len` bytes, or an error.
+    /// A compressed payload in plain form; exactly `len` bytes, or an error.
     pub(super) fn decompress<'a>(
         &'a mut self,
         codec: Codec,
         payload: &'a [u8],
         len: usize,
     ) -> Result<&'a [u8], DecodeCause> {
-        if codec == Codec::None {
-            return Ok(payload);
-        }
         let failed = DecodeCause::Decompress { codec: codec.as_str(), expected: len as u64 };
         grow(&mut self.scratch, len);
         let plain = &mut self.scratch[..len];

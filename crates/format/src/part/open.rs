@@ -1,6 +1,6 @@
 //! Opening blocks: check, decompress, iterate.
 
-use super::block::{BLOCK_HEADER_BYTES, BLOCK_MAGIC, HEADER_CRC_FROM, at};
+use super::block::{BLOCK_ALIGN, BLOCK_HEADER_BYTES, BLOCK_MAGIC, HEADER_CRC_FROM, at};
 use super::codec::{Codec, Decompressor};
 use super::entry::{ENTRY_HEAD_BYTES, EntryIter, FRAGMENT_BYTES, FRAGMENT_HEAD_BYTES};
 use super::index::BlockEntry;
@@ -12,6 +12,9 @@ use crate::ident::Identity;
 /// Longest payload of a block, uncompressed: one fragment with the longest key.
 pub const BLOCK_BYTES_MAX: usize =
     ENTRY_HEAD_BYTES + FRAGMENT_HEAD_BYTES + KEY_BYTES_MAX + FRAGMENT_BYTES;
+
+/// The same as it is stored: a plain one may be filled up with zeros.
+const PAYLOAD_BYTES_MAX: usize = BLOCK_BYTES_MAX + BLOCK_ALIGN - 1;
 
 const WHAT: &str = "checkpoint block";
 
@@ -59,12 +62,11 @@ impl BlockHeader {
     }
 
     fn check(&self) -> Result<(), DecodeCause> {
-        let max = BLOCK_BYTES_MAX as u64;
-        for (field, value) in [
-            ("block payload length", self.payload_len),
-            ("block uncompressed length", self.uncompressed_len),
+        for (field, value, max) in [
+            ("block payload length", self.payload_len, PAYLOAD_BYTES_MAX),
+            ("block uncompressed length", self.uncompressed_len, BLOCK_BYTES_MAX),
         ] {
-            let value = u64::from(value);
+            let (value, max) = (u64::from(value), max as u64);
             if value > max {
                 return Err(DecodeCause::OutOfRange { field, value, min: 0, max });
             }
@@ -74,8 +76,8 @@ impl BlockHeader {
         if special > u64::from(self.entries) || smallest > u64::from(self.uncompressed_len) {
             return Err(DecodeCause::Inconsistent("block entry count"));
         }
-        if Codec::from_code(self.codec)? == Codec::None && self.payload_len != self.uncompressed_len
-        {
+        let padding = self.payload_len.wrapping_sub(self.uncompressed_len);
+        if Codec::from_code(self.codec)? == Codec::None && padding >= BLOCK_ALIGN as u32 {
             return Err(DecodeCause::Inconsistent("plain payload with two lengths"));
         }
         Ok(())
@@ -132,6 +134,13 @@ impl BlockReader {
             return Err(fail(DecodeCause::Checksum { stored: expected, computed }));
         }
         let codec = Codec::from_code(header.codec).map_err(fail)?;
+        if codec == Codec::None {
+            let (payload, padding) = stored.split_at(header.uncompressed_len as usize);
+            if padding.iter().any(|&byte| byte != 0) {
+                return Err(fail(DecodeCause::Inconsistent("padding that is not zero")));
+            }
+            return Ok(Block { header, payload });
+        }
         let payload = self
             .decompressor
             .decompress(codec, stored, header.uncompressed_len as usize)

@@ -423,3 +423,63 @@ fn an_empty_part_round_trips() {
     assert_eq!(file.len(), 8192);
     assert_eq!(read_part(&file), Ok(vec![]));
 }
+
+/// A plain block that is filled up with zeros: it reads as the same entries, its padding is covered
+/// by its checksum, and nothing but zeros counts as padding.
+#[test]
+fn a_block_sealed_in_place_is_whole_units() {
+    let identity = part_header(Codec::None).identity();
+    let mut reader = BlockReader::new(identity);
+    for value_bytes in [0, 1, 4000, 4096 - 40 - 16 - KEY.key.len(), 70_000] {
+        let mut block = BlockBuilder::new(3);
+        block.push_value(KEY, 7, &vec![5; value_bytes]).expect("empty block");
+        let plain_bytes = block.bytes();
+        let sealed = block.seal_in_place();
+        assert_eq!((sealed.as_ptr().addr() % 4096, sealed.len() % 4096), (0, 0));
+        assert!(sealed.len() - BLOCK_HEADER_BYTES - plain_bytes < 4096);
+        let entry = stamp_block(sealed, identity, 8192);
+        assert_eq!((entry.bytes as usize, entry.partition), (sealed.len(), 3));
+        assert_eq!(entry.uncompressed_bytes as usize, plain_bytes);
+        let sealed = sealed.to_vec();
+        let opened = reader.open_indexed(&entry, &sealed).expect("intact");
+        let entries: Vec<_> = opened.entries().map(|entry| entry.expect("intact")).collect();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].content, Content::Value(&vec![5; value_bytes]));
+        let padding = BLOCK_HEADER_BYTES + plain_bytes..sealed.len();
+        for at in padding.step_by(97) {
+            let mut flipped = sealed.clone();
+            flipped[at] ^= 1;
+            reader.open(&flipped, 8192).expect_err("the checksum covers it");
+            let crc = crc32c::crc32c(&flipped[BLOCK_HEADER_BYTES..]);
+            flipped[8..12].copy_from_slice(&crc.to_le_bytes());
+            stamp_block(&mut flipped, identity, 8192);
+            let error = reader.open(&flipped, 8192).map(|_| ()).expect_err("not zero").to_string();
+            assert!(error.contains("padding"), "{error}");
+        }
+        // Entries go on after a reset, as in a new block.
+        block.reset(4);
+        assert!(block.is_empty());
+        block.push_tombstone(KEY).expect("room");
+        let entry = stamp_block(block.seal_in_place(), identity, 4096);
+        assert_eq!((entry.bytes, entry.partition, entry.tombstones), (4096, 4, 1));
+    }
+}
+
+/// A whole unit of padding is too much: the entries would begin to be padding.
+#[test]
+fn forged_padding_is_refused() {
+    let identity = part_header(Codec::None).identity();
+    let mut block = BlockBuilder::new(0);
+    block.push_value(KEY, 7, b"v").expect("room");
+    let plain_bytes = block.bytes() as u32;
+    let mut forged = block.seal_in_place().to_vec();
+    forged.resize(2 * 4096, 0);
+    for stored in [plain_bytes - 1, plain_bytes + 4096] {
+        forged.truncate(BLOCK_HEADER_BYTES + stored as usize);
+        forged[12..16].copy_from_slice(&stored.to_le_bytes());
+        stamp_block(&mut forged, identity, 4096);
+        let error = BlockReader::new(identity).open(&forged, 4096).map(|_| ()).expect_err("forged");
+        assert!(error.to_string().contains("two lengths"), "{stored}: {error}");
+        forged.resize(2 * 4096, 0);
+    }
+}

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the disk that the lint points to")]
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use crate::disk::{
     Caching, DIRECT_ALIGN, DiskError, DiskFile, DiskResult, OpenMode, check_aligned, check_range,
     read_only,
 };
+
+/// Buffers in one call of the system, at most.
+const IOV_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct RealFile {
@@ -94,6 +97,25 @@ impl RealFile {
         Ok(filled)
     }
 
+    fn write_fully(&self, bufs: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        let mut bufs = bufs.to_vec();
+        let mut rest = &mut bufs[..];
+        IoSlice::advance_slices(&mut rest, 0); // empty ones go
+        while !rest.is_empty() {
+            let count = rest.len().min(IOV_MAX);
+            match rustix::io::pwritev(&self.file, &rest[..count], offset) {
+                Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero)),
+                Ok(n) => {
+                    offset += n as u64;
+                    IoSlice::advance_slices(&mut rest, n);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Zeros from the present end up to `len`, for file systems that cannot reserve. The last
     /// partial 4 KiB are not reserved.
     fn extend_by_writing(&self, len: u64) -> io::Result<()> {
@@ -128,6 +150,20 @@ impl DiskFile for RealFile {
             .and_then(|()| check_aligned(self.caching, buf, offset))
             .and_then(|()| self.transfer(|| self.file.write_all_at(buf, offset)))
             .map_err(|e| self.fail(format!("write {} bytes at {offset} of", buf.len()), e))
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> DiskResult<()> {
+        let mut len = 0;
+        let aligned = bufs.iter().try_for_each(|buf| {
+            let at = offset.saturating_add(len);
+            len += buf.len() as u64;
+            check_aligned(self.caching, buf, at)
+        });
+        self.check_writable()
+            .and_then(|()| check_range(len, offset))
+            .and(aligned)
+            .and_then(|()| self.transfer(|| self.write_fully(bufs, offset)))
+            .map_err(|e| self.fail(format!("write {len} bytes at {offset} of"), e))
     }
 
     fn sync(&self) -> DiskResult<()> {
