@@ -1,4 +1,4 @@
-use stillpoint_io::{Rng, SeededRng};
+use stillpoint_io::{Rng, SeededRng, seeded_rounds};
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn what_is_no_reply_is_seen() {
 fn requests_get_replies_and_harm_nobody_for_long() {
     let alone = Alone::new();
     let mut bytes = 0;
-    rounds(1000, |seed| {
+    seeded_rounds(1000, |seed| {
         let mut stream = sample_stream(seed);
         let rng = SeededRng::new(!seed);
         for _ in 0..rng.below(4) {
