@@ -10,7 +10,7 @@ use stillpoint_format::manifest::Manifest;
 use stillpoint_format::names::checkpoint_dir;
 use stillpoint_format::part::{
     BlockBuilder, BlockReader, Codec, Compressor, Content, IndexBuilder, KeyRef, PartHeader,
-    PartIndex, stamp_block,
+    PartIndex,
 };
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, read_all};
 
@@ -87,10 +87,9 @@ impl Files {
             let mut block = BlockBuilder::new(*partition);
             let key = KeyRef { table: *table, generation: *generation, key };
             block.push_value(key, 0, value).expect("it fits");
-            let mut sealed = Vec::new();
-            block.seal(&mut compressor, &mut sealed).expect("no codec");
-            index.push(stamp_block(&mut sealed, identity, file.len() as u64));
-            file.extend_from_slice(&sealed);
+            let offset = file.len() as u64;
+            let entry = block.seal(&mut compressor, identity, offset, &mut file);
+            index.push(entry.expect("no codec"));
         }
         let totals = index.totals();
         let (end, crc) = index.finish(identity, file.len() as u64);

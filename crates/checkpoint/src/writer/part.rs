@@ -8,7 +8,6 @@ use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::part_name;
 use stillpoint_format::part::{
     BlockBuilder, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
-    stamp_block,
 };
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
 
@@ -76,9 +75,9 @@ impl PartFile {
         progress: &Progress,
     ) -> Result<(), CheckpointError> {
         let Self { buf, compressor, .. } = self;
-        let at = buf.len();
-        block.seal_with(compressor, |bytes| buf.extend_from_slice(bytes))?;
-        let entry = stamp_block(&mut buf[at..], self.identity, self.written + at as u64);
+        let offset = self.written + buf.len() as u64;
+        let append = |bytes: &[u8]| buf.extend_from_slice(bytes);
+        let entry = block.seal_with(compressor, self.identity, offset, append)?;
         self.index.push(entry);
         if self.buf.len() >= self.write_bytes {
             self.write_whole_units(progress)?;

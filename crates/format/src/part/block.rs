@@ -6,8 +6,7 @@ use super::entry::{
     FRAGMENT_HEAD_BYTES, Fragment,
 };
 use super::index::BlockEntry;
-use super::open::BlockHeader;
-use crate::bytes::{put, u32_at};
+use crate::bytes::put;
 use crate::error::EncodeError;
 use crate::ident::Identity;
 use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -222,13 +221,20 @@ impl BlockBuilder {
         (self.len, self.counts) = (mark.len, mark.counts);
     }
 
-    /// Appends the block, compressed if that makes it smaller, to `out`. Its place is not
-    /// known yet: [`stamp_block`] completes it.
+    /// Appends the block, compressed if that makes it smaller, to `out`, for its place at `offset`
+    /// of the part with that identity ([`PartHeader::identity`](super::PartHeader::identity)).
+    /// Returns its index entry.
     ///
     /// # Errors
     /// [`EncodeError::Compress`]; `out` is unchanged.
-    pub fn seal(&self, compressor: &mut Compressor, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        self.seal_with(compressor, |bytes| out.extend_from_slice(bytes))
+    pub fn seal(
+        &self,
+        compressor: &mut Compressor,
+        identity: Identity,
+        offset: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<BlockEntry, EncodeError> {
+        self.seal_with(compressor, identity, offset, |bytes| out.extend_from_slice(bytes))
     }
 
     /// As [`seal`](Self::seal), for what is not a `Vec`: `append` takes the header, then the
@@ -239,23 +245,37 @@ impl BlockBuilder {
     pub fn seal_with(
         &self,
         compressor: &mut Compressor,
+        identity: Identity,
+        offset: u64,
         mut append: impl FnMut(&[u8]),
-    ) -> Result<(), EncodeError> {
+    ) -> Result<BlockEntry, EncodeError> {
         let (codec, payload) = compressor.compress(&self.buf[..self.len])?;
+        let Counts { entries, tombstones, continuations, value_bytes } = self.counts;
         let mut header = [0; BLOCK_HEADER_BYTES];
         put(&mut header, at::MAGIC, &BLOCK_MAGIC.to_le_bytes());
         put(&mut header, at::PAYLOAD_CRC, &crc32c::crc32c(payload).to_le_bytes());
         put(&mut header, at::PAYLOAD_LEN, &(payload.len() as u32).to_le_bytes());
         put(&mut header, at::UNCOMPRESSED_LEN, &(self.len as u32).to_le_bytes());
-        put(&mut header, at::ENTRIES, &self.counts.entries.to_le_bytes());
-        put(&mut header, at::TOMBSTONES, &self.counts.tombstones.to_le_bytes());
-        put(&mut header, at::VALUE_BYTES, &self.counts.value_bytes.to_le_bytes());
+        put(&mut header, at::ENTRIES, &entries.to_le_bytes());
+        put(&mut header, at::TOMBSTONES, &tombstones.to_le_bytes());
+        put(&mut header, at::VALUE_BYTES, &value_bytes.to_le_bytes());
         put(&mut header, at::PARTITION, &self.partition.to_le_bytes());
         header[at::CODEC] = codec as u8;
-        put(&mut header, at::CONTINUATIONS, &self.counts.continuations.to_le_bytes());
+        put(&mut header, at::CONTINUATIONS, &continuations.to_le_bytes());
+        let header_crc = identity.checksum(offset, &header[HEADER_CRC_FROM..]);
+        put(&mut header, at::HEADER_CRC, &header_crc.to_le_bytes());
         append(&header);
         append(payload);
-        Ok(())
+        Ok(BlockEntry {
+            partition: self.partition,
+            header_crc,
+            offset,
+            bytes: (BLOCK_HEADER_BYTES + payload.len()) as u32,
+            uncompressed_bytes: self.len as u32,
+            values: entries - tombstones - u32::from(continuations),
+            tombstones,
+            value_bytes,
+        })
     }
 
     /// Room for an entry, its head written: `extra`, key and value follow each other.
@@ -316,18 +336,4 @@ fn too_long(key_len: usize, value_len: usize) -> EncodeError {
     } else {
         EncodeError::ValueTooLong { bytes: value_len }
     }
-}
-
-/// Completes a sealed block that will lie at `offset` of its part, and returns its index entry.
-///
-/// # Panics
-/// If `block` is not exactly what [`BlockBuilder::seal`] appended.
-pub fn stamp_block(block: &mut [u8], identity: Identity, offset: u64) -> BlockEntry {
-    assert!(block.len() >= BLOCK_HEADER_BYTES, "not a block");
-    assert!(u32_at(block, at::MAGIC) == BLOCK_MAGIC, "not a block");
-    let payload_len = u32_at(block, at::PAYLOAD_LEN) as usize;
-    assert!(block.len() == BLOCK_HEADER_BYTES + payload_len, "not one whole block");
-    let crc = identity.checksum(offset, &block[HEADER_CRC_FROM..BLOCK_HEADER_BYTES]);
-    put(block, at::HEADER_CRC, &crc.to_le_bytes());
-    BlockHeader::fields(block).index_entry(crc, offset)
 }

@@ -1,14 +1,15 @@
 //! Checkpoint parts: round trips, limits, damage.
 
+use crate::common::forge::forge_block;
 use crate::common::part::{Row, part_file, part_header, read_part};
 use crate::common::segment_header;
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{
-    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockBuilder, BlockReader, Codec, Compressor, Content,
-    Entry, FRAGMENT_BYTES, Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex,
-    TRAILER_BYTES, Trailer, fragments, stamp_block,
+    BLOCK_BYTES_MAX, BlockBuilder, BlockReader, Codec, Compressor, Content, Entry, FRAGMENT_BYTES,
+    Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex, TRAILER_BYTES, Trailer,
+    fragments,
 };
 use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -178,9 +179,8 @@ fn builder_fills_rolls_back_and_refuses() {
 
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
-    block.seal(&mut compressor, &mut bytes).expect("no codec");
     let identity = part_header(Codec::None).identity();
-    let entry = stamp_block(&mut bytes, identity, 4096);
+    let entry = block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");
     assert_eq!((entry.values, entry.tombstones, entry.value_bytes), (2, 0, 11));
     let mut reader = BlockReader::new(identity);
     let read = reader.open_indexed(&entry, &bytes).expect("own block");
@@ -232,8 +232,7 @@ fn swapped_stale_and_misplaced_blocks_are_detected() {
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     let mut block = BlockBuilder::new(1);
     block.push_value(KEY, 0, b"value").expect("room");
-    block.seal(&mut compressor, &mut bytes).expect("no codec");
-    stamp_block(&mut bytes, header.identity(), 4096);
+    block.seal(&mut compressor, header.identity(), 4096, &mut bytes).expect("no codec");
     let cause = |identity, offset| {
         BlockReader::new(identity).open(&bytes, offset).map(|_| ()).map_err(|error| error.cause)
     };
@@ -294,7 +293,7 @@ fn forged_lengths_are_refused() {
     block.push_value(KEY, 0, &[0; 1000]).expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::Lz4, 0).expect("lz4");
-    block.seal(&mut compressor, &mut bytes).expect("lz4");
+    block.seal(&mut compressor, identity, 4096, &mut bytes).expect("lz4");
     for (len, matches) in [
         (u32::MAX, "block uncompressed length"),
         (BLOCK_BYTES_MAX as u32, "lz4 payload"),
@@ -303,7 +302,7 @@ fn forged_lengths_are_refused() {
     ] {
         let mut forged = bytes.clone();
         forged[16..20].copy_from_slice(&len.to_le_bytes());
-        stamp_block(&mut forged, identity, 4096);
+        forge_block(identity, 4096, &mut forged);
         let mut reader = BlockReader::new(identity);
         let error = reader.open(&forged, 4096).map(|_| ()).expect_err("forged").to_string();
         assert!(error.contains(matches), "{len}: {error}");
@@ -319,7 +318,7 @@ fn forged_entries_are_refused() {
     block.push_fragment(KEY, 7, fragment, b"tail").expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
-    block.seal(&mut compressor, &mut bytes).expect("no codec");
+    block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");
     // The entry is at 40: flags at 42, lengths at 48 and 52, offset and total at 56 and 60.
     let cases: &[(usize, u32, &str)] = &[
         (48, KEY_BYTES_MAX as u32 + 1, "key length"),
@@ -337,9 +336,7 @@ fn forged_entries_are_refused() {
     for &(at, value, message) in cases {
         let mut forged = bytes.clone();
         forged[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        let crc = crc32c::crc32c(&forged[BLOCK_HEADER_BYTES..]);
-        forged[8..12].copy_from_slice(&crc.to_le_bytes());
-        stamp_block(&mut forged, identity, 4096);
+        forge_block(identity, 4096, &mut forged);
         let mut reader = BlockReader::new(identity);
         let opened = reader.open(&forged, 4096).expect("checksums are right");
         let mut entries = opened.entries();

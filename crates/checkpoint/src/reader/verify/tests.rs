@@ -8,7 +8,6 @@ use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::{checkpoint_dir, part_name};
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, Fragment, IndexBuilder, KeyRef, PartHeader,
-    stamp_block,
 };
 use stillpoint_io::{Caching, OpenMode, SimDisk};
 
@@ -116,10 +115,9 @@ fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
                 let begins = !matches!(put.item, Item::Piece(offset, ..) if offset > 0);
                 *tables.entry(put.table).or_insert(0) += u64::from(begins);
             }
-            let mut sealed = Vec::new();
-            block.seal(&mut compressor, &mut sealed).expect("no codec");
-            index.push(stamp_block(&mut sealed, header.identity(), file.len() as u64));
-            file.extend_from_slice(&sealed);
+            let offset = file.len() as u64;
+            let entry = block.seal(&mut compressor, header.identity(), offset, &mut file);
+            index.push(entry.expect("no codec"));
         }
         let totals = index.totals();
         let (end, crc) = index.finish(header.identity(), file.len() as u64);
