@@ -123,7 +123,10 @@ fn told(spoil: impl FnOnce(&mut Files)) -> String {
     assert_eq!(code, Some(1), "{json}");
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["sound"], false);
-    assert_eq!(format!("damaged: {}\n", json["damage"][0].as_str().expect("text")), said);
+    let damage = json["damage"].as_array().expect("a list").iter();
+    let line =
+        |damage: &serde_json::Value| format!("damaged: {}\n", damage.as_str().expect("text"));
+    assert_eq!(damage.map(line).collect::<String>(), said);
     said
 }
 
@@ -165,4 +168,23 @@ fn a_key_in_another_partition_is_damage() {
 fn records_that_the_manifest_counts_for_another_table_are_damage() {
     let said = told(|files| files.manifest.checkpoints[0].table_records[0].table += 1);
     assert!(said.contains("records of table") && said.contains("the manifest says 0"), "{said}");
+}
+
+#[test]
+fn each_damaged_place_is_told_up_to_a_hundred() {
+    let dir = directory();
+    let mut files = Files::of(dir.path());
+    let again = files.records[0].clone();
+    files.records.extend(vec![again; 120]);
+    files.manifest.checkpoints[0].table_records[0].records += 120;
+    files.write();
+    let (code, said) = check(dir.path(), &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("damaged: ")).count(), 100, "{said}");
+    assert!(said.ends_with("\nand 20 more damaged places\n"), "{said}");
+    let (code, json) = check(dir.path(), &["--json"]);
+    assert_eq!(code, Some(1), "{json}");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let told = json["damage"].as_array().map(Vec::len);
+    assert_eq!((told, json["damage_more"].as_u64()), (Some(100), Some(20)));
 }
