@@ -23,9 +23,9 @@ use stillpoint_io::Disk;
 
 use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
-use decode::Decoder;
+use decode::{Decoder, Place, Take};
 use part::Part;
-pub use verify::verify;
+pub use verify::{DAMAGE_MAX, Verified, verify};
 
 /// Who the checkpoint belongs to, and which of its records count.
 #[derive(Clone, Debug)]
@@ -109,9 +109,21 @@ pub fn load(
     assert!(!visitors.is_empty(), "a visitor for each thread");
     let parts = open_parts(&**disk, entry, options)?;
     load::begin(progress, parts.iter().map(|part| part.units().len()).sum());
-    let visitors = visitors.into_iter().map(|visitor| -> Box<dyn load::Take> { Box::new(visitor) });
+    let visitors =
+        visitors.into_iter().map(|visitor| -> Box<dyn Take + Send> { Box::new(visitor) });
     let summary = load::run(parts.into(), options, visitors.collect(), progress)?;
     check_totals(&**disk, entry, summary)
+}
+
+type VisitOne<'a> = dyn FnMut(&LoadedRecord<'_>) -> Result<(), VisitError> + 'a;
+
+/// Takes batches apart.
+struct Each<'a>(&'a mut VisitOne<'a>);
+
+impl Take for Each<'_> {
+    fn take(&mut self, _: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
+        batch.iter().try_for_each(&mut *self.0).map_err(LoadError::Visitor)
+    }
 }
 
 /// Walks a checkpoint on the calling thread, in the order of its files.
@@ -126,13 +138,11 @@ pub fn for_each_record(
 ) -> Result<LoadSummary, LoadError> {
     let mut decoder = Decoder::new(options);
     let mut summary = LoadSummary::default();
-    for part in open_parts(disk, entry, options)? {
+    let mut each = Each(visit);
+    for (number, part) in open_parts(disk, entry, options)?.iter().enumerate() {
         summary.file_bytes += part.file_bytes();
         for unit in part.units() {
-            let mut batch = |_, records: &[LoadedRecord<'_>]| {
-                records.iter().try_for_each(&mut *visit).map_err(LoadError::Visitor)
-            };
-            summary.add(&decoder.stream_unit(&part, unit, &mut batch)?);
+            summary.add(&decoder.stream_unit((number, part), unit, &mut each)?);
         }
     }
     check_totals(disk, entry, summary)
@@ -164,16 +174,13 @@ fn check_totals(
     ];
     for (what, found, expected) in totals {
         if found != expected {
-            return Err(damage(
-                disk.describe(&dir_of(entry)),
-                0,
-                DamageCause::Differs { what, found, expected },
-            ));
+            let cause = DamageCause::Differs { what, found, expected };
+            return Err(damage(disk.describe(&dir_of(entry)), 0, cause).into());
         }
     }
     Ok(summary)
 }
 
-fn damage(file: impl AsRef<Path>, offset: u64, cause: DamageCause) -> LoadError {
-    LoadError::Damaged(Box::new(Damage { file: file.as_ref().to_owned(), offset, cause }))
+fn damage(file: impl AsRef<Path>, offset: u64, cause: DamageCause) -> Box<Damage> {
+    Box::new(Damage { file: file.as_ref().to_owned(), offset, cause })
 }

@@ -36,6 +36,7 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             "checkpoints": checkpoints,
             "log_bytes": checked.replay_bytes,
             "damage": checked.damage,
+            "damage_more": checked.damage_more,
         });
         writeln!(out, "{all}")?;
     } else {
@@ -48,6 +49,9 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         }
         for damage in &checked.damage {
             writeln!(out, "damaged: {damage}")?;
+        }
+        if checked.damage_more > 0 {
+            writeln!(out, "and {} more damaged places", checked.damage_more)?;
         }
         if sound {
             let log = show_size(checked.replay_bytes);

@@ -17,6 +17,9 @@ use crate::args::{DurabilityArg, ServeArgs};
 use crate::error::CliError;
 use crate::units::{Interval, interval, show_size, size};
 
+/// Enough for a server that was just killed to be gone; it frees its memory first.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+
 /// A configuration file: the options with underscores.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -96,6 +99,7 @@ fn settings(args: &ServeArgs, file: File) -> Result<(Config, ServerConfig), CliE
     let every = every.map_err(|reason| CliError::Option { option: "checkpoint-every", reason })?;
     let mut config =
         Config::new(args.data.clone().or(file.data).unwrap_or_else(|| PathBuf::from("./data")));
+    config.lock_wait = LOCK_WAIT;
     let defaults = ServerConfig::new(Arc::new(RealClock), Arc::new(RealRng));
     let threads = args.threads.or(file.threads).unwrap_or(defaults.threads);
     if let Some(scheme) = args.checkpoint.clone().or(file.checkpoint) {

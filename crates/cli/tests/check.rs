@@ -10,7 +10,7 @@ use stillpoint_format::manifest::Manifest;
 use stillpoint_format::names::checkpoint_dir;
 use stillpoint_format::part::{
     BlockBuilder, BlockReader, Codec, Compressor, Content, IndexBuilder, KeyRef, PartHeader,
-    PartIndex, stamp_block,
+    PartIndex,
 };
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, read_all};
 
@@ -87,10 +87,9 @@ impl Files {
             let mut block = BlockBuilder::new(*partition);
             let key = KeyRef { table: *table, generation: *generation, key };
             block.push_value(key, 0, value).expect("it fits");
-            let mut sealed = Vec::new();
-            block.seal(&mut compressor, &mut sealed).expect("no codec");
-            index.push(stamp_block(&mut sealed, identity, file.len() as u64));
-            file.extend_from_slice(&sealed);
+            let offset = file.len() as u64;
+            let entry = block.seal(&mut compressor, identity, offset, &mut file);
+            index.push(entry.expect("no codec"));
         }
         let totals = index.totals();
         let (end, crc) = index.finish(identity, file.len() as u64);
@@ -124,7 +123,10 @@ fn told(spoil: impl FnOnce(&mut Files)) -> String {
     assert_eq!(code, Some(1), "{json}");
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["sound"], false);
-    assert_eq!(format!("damaged: {}\n", json["damage"][0].as_str().expect("text")), said);
+    let damage = json["damage"].as_array().expect("a list").iter();
+    let line =
+        |damage: &serde_json::Value| format!("damaged: {}\n", damage.as_str().expect("text"));
+    assert_eq!(damage.map(line).collect::<String>(), said);
     said
 }
 
@@ -145,7 +147,7 @@ fn a_key_that_comes_twice_is_damage() {
         files.records.push(files.records[0].clone());
         files.manifest.checkpoints[0].table_records[0].records += 1;
     });
-    assert!(said.contains("part-000 is damaged at byte "), "{said}");
+    assert!(said.contains(" is damaged at byte "), "{said}");
     assert!(said.contains("has the key \"key ") && said.contains("again"), "{said}");
 }
 
@@ -158,7 +160,7 @@ fn a_key_in_another_partition_is_damage() {
         assert_eq!(files.records[0].0, home);
         files.records[0].0 = home ^ 1;
     });
-    assert!(said.contains("part-000 is damaged at byte 4096: "), "{said}");
+    assert!(said.contains(" is damaged at byte 4096: "), "{said}");
     assert!(said.contains("a key in the block of another partition"), "{said}");
 }
 
@@ -166,4 +168,23 @@ fn a_key_in_another_partition_is_damage() {
 fn records_that_the_manifest_counts_for_another_table_are_damage() {
     let said = told(|files| files.manifest.checkpoints[0].table_records[0].table += 1);
     assert!(said.contains("records of table") && said.contains("the manifest says 0"), "{said}");
+}
+
+#[test]
+fn each_damaged_place_is_told_up_to_a_hundred() {
+    let dir = directory();
+    let mut files = Files::of(dir.path());
+    let again = files.records[0].clone();
+    files.records.extend(vec![again; 120]);
+    files.manifest.checkpoints[0].table_records[0].records += 120;
+    files.write();
+    let (code, said) = check(dir.path(), &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("damaged: ")).count(), 100, "{said}");
+    assert!(said.ends_with("\nand 20 more damaged places\n"), "{said}");
+    let (code, json) = check(dir.path(), &["--json"]);
+    assert_eq!(code, Some(1), "{json}");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let told = json["damage"].as_array().map(Vec::len);
+    assert_eq!((told, json["damage_more"].as_u64()), (Some(100), Some(20)));
 }

@@ -21,6 +21,9 @@ pub use stillpoint_journal::Durability;
 pub struct Config {
     /// The data directory; made if it does not exist.
     pub data: PathBuf,
+    /// How long [`open`](crate::Engine::open) waits for a data directory that another process has
+    /// open, before it refuses. A process that was killed takes a moment to be gone.
+    pub lock_wait: Duration,
     /// Name of the checkpoint scheme, as [`checkpoint_schemes`](crate::checkpoint_schemes) lists
     /// them.
     pub checkpoint: String,
@@ -78,6 +81,7 @@ impl Config {
         let cores = stillpoint_io::cpu_count();
         Self {
             data: data.into(),
+            lock_wait: Duration::ZERO,
             checkpoint: "calc".to_owned(),
             checkpoint_every: Some(Duration::from_secs(60)),
             log_limit_bytes: 4 << 30,

@@ -31,6 +31,8 @@ use crate::stats::Stats;
 
 /// Time between two looks of the maintenance thread.
 const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
+/// Time between two tries to lock a directory that is in use.
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// What engine, sessions and background threads share.
 pub(crate) struct Shared {
@@ -141,9 +143,7 @@ impl Engine {
         config.check()?;
         let disk = config.disk()?;
         disk.create_dir_all(Path::new(""))?;
-        let Some(lock) = disk.lock(Path::new("LOCK"))? else {
-            return Err(Error::InUse(disk.describe(Path::new(""))));
-        };
+        let lock = Self::lock(&config, &*disk)?;
         let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
         let scheme = scheme_row.build(&SchemeOptions { workers: Self::workers(&config) });
         let environment = &config.environment;
@@ -190,6 +190,22 @@ impl Engine {
         let engine = Self { shared, threads: Mutex::default(), _lock: lock };
         engine.start_threads()?;
         Ok(engine)
+    }
+
+    /// Locks the data directory, waiting for who holds it as long as the settings say.
+    fn lock(config: &Config, disk: &dyn Disk) -> Result<Box<dyn Send + Sync>, Error> {
+        let clock = &config.environment.clock;
+        let waited_ns = config.lock_wait.as_nanos().try_into().unwrap_or(u64::MAX);
+        let deadline_ns = clock.monotonic_ns().saturating_add(waited_ns);
+        loop {
+            if let Some(lock) = disk.lock(Path::new("LOCK"))? {
+                return Ok(lock);
+            }
+            if clock.monotonic_ns() >= deadline_ns {
+                return Err(Error::InUse(disk.describe(Path::new(""))));
+            }
+            clock.sleep(LOCK_POLL);
+        }
     }
 
     /// Workers of the store: sessions, and recovery's loaders or the capture threads.

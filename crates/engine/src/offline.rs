@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stillpoint_checkpoint::LoadOptions;
+use stillpoint_checkpoint::{LoadOptions, Verified};
 use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, IncarnationEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, OpenMode, RealClock, RealDisk, cpu_count};
@@ -70,8 +70,11 @@ pub struct Checked {
     pub checkpoints: Vec<(u64, u64, u64)>,
     /// Bytes of log that the next start will read.
     pub replay_bytes: u64,
-    /// What is damaged: file, offset, meaning and cure. Empty if the directory is sound.
+    /// What is damaged: file, offset, meaning and cure; the first places of each checkpoint. Empty
+    /// if the directory is sound.
     pub damage: Vec<String>,
+    /// How many more places are.
+    pub damage_more: u64,
 }
 
 /// Verifies a data directory: every checksum; of checkpoints also that each key lies in its partition
@@ -88,14 +91,14 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
         let progress = Arc::default();
         let verified =
             stillpoint_checkpoint::verify(&directory.disk, entry, &options, cpu_count(), &progress);
-        match verified.map_err(stillpoint_recovery::RecoveryError::from) {
-            Ok(summary) => {
-                let records = summary.records + summary.stale_records;
-                checked.checkpoints.push((entry.epoch, records, summary.file_bytes));
-            }
-            Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
-            Err(error) => return Err(error.into()),
+        let verified = verified.map_err(stillpoint_recovery::RecoveryError::from)?;
+        if verified.damage.is_empty() {
+            let summary = verified.summary;
+            let records = summary.records + summary.stale_records;
+            checked.checkpoints.push((entry.epoch, records, summary.file_bytes));
         }
+        checked.damage.extend(verified.damage.iter().map(ToString::to_string));
+        checked.damage_more += verified.damage_more;
     }
     match plan(&directory) {
         Ok(plan) => checked.replay_bytes = plan.replay_bytes(),
@@ -217,6 +220,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     catalog::Catalog::new(target.clone(), restored).publish(|_| ())?;
     let options = load_options(manifest);
     stillpoint_checkpoint::verify(&target, entry, &options, cpu_count(), &Arc::default())
+        .and_then(Verified::sound)
         .map_err(stillpoint_recovery::RecoveryError::from)?;
     Ok((entry.records, bytes))
 }

@@ -11,7 +11,7 @@ use stillpoint_format::log::{
     WritesEncoder,
 };
 use stillpoint_format::part::{
-    BLOCK_TARGET_BYTES, BlockBuilder, BlockReader, Codec, Compressor, KeyRef, stamp_block,
+    BLOCK_TARGET_BYTES, BlockBuilder, BlockReader, Codec, Compressor, KeyRef,
 };
 
 const SEGMENT: SegmentHeader = SegmentHeader {
@@ -192,8 +192,7 @@ fn blocks(c: &mut Criterion) {
         group.bench_function(format!("seal, {}", codec.as_str()), |b| {
             b.iter(|| {
                 out.clear();
-                block.seal(&mut compressor, &mut out).expect("codec");
-                stamp_block(&mut out, identity(), 4096)
+                block.seal(&mut compressor, identity(), 4096, &mut out).expect("codec")
             });
         });
         let mut reader = BlockReader::new(identity());

@@ -8,14 +8,23 @@ use crate::command::Spec;
 use crate::config::Db;
 use crate::registry::ClientInfo;
 use crate::resp::{Args, Span};
+use crate::watches::MissingKey;
 
 /// A key under `WATCH`.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) db: Db,
     pub(crate) key: Box<[u8]>,
-    /// Its last writer then; `None`: there was no such key.
-    pub(crate) seen: Option<Stamp>,
+    pub(crate) seen: Seen,
+}
+
+/// What a client saw when it began to watch a key.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    /// Its last writer.
+    Value(Stamp),
+    /// There was no such key, or it had expired.
+    Missing(MissingKey),
 }
 
 /// One queued command: its row, its arguments, and how many keys it declared.

@@ -120,6 +120,7 @@ impl Ctx<'_> {
         value: &[u8],
     ) -> Result<(), TxError> {
         let slot = self.slot(i);
+        self.note_made(tx, slot);
         let Some(at) = expire_at_ms else {
             self.note_expiry(tx, slot, false);
             return tx.put_slot(slot, kind, value);
@@ -181,6 +182,18 @@ impl Ctx<'_> {
         self.put(tx, i, kind, expire_at_ms, &bytes)?;
         self.give_scratch(bytes);
         Ok(())
+    }
+
+    /// Tells those who watch a missing key that it is being made. If its transaction does not
+    /// commit, theirs is tried again in vain.
+    fn note_made(&mut self, tx: &mut Tx<'_>, slot: Slot) {
+        let (missing_keys, now_ms) = (&self.shared.missing_keys, self.local.now_ms);
+        let hash = tx.key_hash(slot);
+        if missing_keys.may_watch(hash)
+            && tx.value(slot).is_none_or(|old| Entry::new(old).is_expired(now_ms))
+        {
+            missing_keys.made(hash);
+        }
     }
 
     /// Keeps the count of keys with an expiry.

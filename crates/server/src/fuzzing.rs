@@ -55,33 +55,3 @@ pub fn cut_anywhere(stream: &[u8], cuts: &[usize], authenticated: bool) {
     let every: Vec<usize> = (0..stream.len()).collect();
     assert_eq!(whole, parse_in_pieces(stream, &every, &limits), "cut at every byte");
 }
-
-/// Runs `round` with one seed after the other: `count` of them, or for as many seconds as
-/// `STILLPOINT_FUZZ_SECONDS` says, from `STILLPOINT_FUZZ_SEED` on if that is set.
-#[cfg(test)]
-pub(crate) fn rounds(count: u64, mut round: impl FnMut(u64)) {
-    use stillpoint_io::{Clock, RealClock};
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let now_s = || RealClock.monotonic_ns() / 1_000_000_000;
-    let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
-    let deadline_s = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now_s() + seconds);
-    let mut seed = first;
-    while deadline_s.map_or(seed < first + count, |deadline_s| now_s() < deadline_s) {
-        let guard = PrintOnPanic(seed);
-        round(seed);
-        std::mem::forget(guard);
-        seed += 1;
-    }
-    assert!(seed > first, "no round was run");
-}
-
-#[cfg(test)]
-struct PrintOnPanic(u64);
-
-#[cfg(test)]
-impl Drop for PrintOnPanic {
-    #[expect(clippy::print_stderr, reason = "a failing test says how to repeat it")]
-    fn drop(&mut self) {
-        eprintln!("failed with STILLPOINT_FUZZ_SEED={}", self.0);
-    }
-}

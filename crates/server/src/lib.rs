@@ -33,6 +33,7 @@ mod shared;
 mod slowlog;
 mod stats;
 mod value;
+mod watches;
 
 pub use config::{DATABASES, ServerConfig};
 pub use error::ServerError;

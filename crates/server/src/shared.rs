@@ -15,6 +15,7 @@ use crate::net::Mailboxes;
 use crate::registry::Registry;
 use crate::slowlog::{LatencyMonitor, SlowLog};
 use crate::stats::{Rate, WorkerStats};
+use crate::watches::MissingKeys;
 
 /// Parameters that `CONFIG SET` may change while the server runs. Each is read
 /// Relaxed: an old value for a moment does no harm.
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) params: Params,
     pub(crate) auth: Auth,
     pub(crate) registry: Registry,
+    pub(crate) missing_keys: Arc<MissingKeys>,
     pub(crate) workers: Vec<Arc<WorkerStats>>,
     pub(crate) totals: Totals,
     pub(crate) gate: Gate,
@@ -131,6 +133,7 @@ impl Shared {
             databases,
             lookup: COMMANDS.lookup(),
             registry: Registry::default(),
+            missing_keys: Arc::default(),
             workers,
             totals: Totals::default(),
             slowlog: SlowLog::default(),

@@ -61,6 +61,11 @@ impl<'w> Tx<'w> {
         Stamp::from_bits(self.worker.held[self.base(slot)].stamp_word)
     }
 
+    /// The hash of the key and its table, keyed by the store's seed.
+    pub fn key_hash(&self, slot: Slot) -> u64 {
+        self.worker.keys.keys[self.worker.first_key + slot.0 as usize].hash
+    }
+
     /// True if the key had a value before this transaction.
     pub fn existed(&self, slot: Slot) -> bool {
         self.worker.held[self.base(slot)].stamp_word & ABSENT == 0

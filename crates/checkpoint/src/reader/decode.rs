@@ -10,13 +10,30 @@ use stillpoint_io::AlignedBuf;
 
 use super::part::{Part, Unit};
 use super::{LoadOptions, LoadSummary, LoadedRecord, damage};
-use crate::error::{DamageCause, LoadError};
+use crate::error::{Damage, DamageCause, LoadError};
 
 /// Records per batch, at most.
 const BATCH_RECORDS: usize = 64;
 
-/// Whoever takes batches, each with the offset of the block in which its records end.
-pub(super) type Take<'a> = dyn FnMut(u64, &[LoadedRecord<'_>]) -> Result<(), LoadError> + 'a;
+/// Where records were read: the part, by its number among those that are read, and the offset of
+/// the block in which they end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) part: usize,
+    pub(super) offset: u64,
+}
+
+/// Takes what is decoded.
+pub(super) trait Take {
+    /// Some records, and where they are.
+    fn take(&mut self, at: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError>;
+
+    /// What is damaged: a block, or a large value that is not whole. Unless this gives an error,
+    /// decoding goes on behind it.
+    fn damaged(&mut self, damage: Box<Damage>) -> Result<(), LoadError> {
+        Err(LoadError::Damaged(damage))
+    }
+}
 
 /// Decodes units; one per thread.
 pub(super) struct Decoder {
@@ -40,17 +57,17 @@ impl Decoder {
     /// Reads and decodes a unit block by block.
     pub(super) fn stream_unit(
         &mut self,
-        part: &Part,
+        (number, part): (usize, &Part),
         unit: Unit,
-        take: &mut Take<'_>,
+        take: &mut dyn Take,
     ) -> Result<LoadSummary, LoadError> {
         let mut buf = std::mem::take(&mut self.buf);
-        let mut decoding = UnitDecoder::new(self, part);
+        let mut decoding = UnitDecoder::new(self, number, part);
         for block in part.blocks(unit) {
             let at = part.read_blocks(std::slice::from_ref(block), &mut buf)?;
             decoding.block(block, &buf[at..], take)?;
         }
-        let summary = decoding.finish(unit)?;
+        let summary = decoding.finish(unit, take)?;
         self.buf = buf;
         Ok(summary)
     }
@@ -58,18 +75,18 @@ impl Decoder {
     /// Decodes a unit that was read as a whole.
     pub(super) fn unit(
         &mut self,
-        part: &Part,
+        (number, part): (usize, &Part),
         unit: Unit,
         bytes: &[u8],
-        take: &mut Take<'_>,
+        take: &mut dyn Take,
     ) -> Result<LoadSummary, LoadError> {
-        let mut decoding = UnitDecoder::new(self, part);
+        let mut decoding = UnitDecoder::new(self, number, part);
         let mut rest = bytes;
         for block in part.blocks(unit) {
             decoding.block(block, rest, take)?;
             rest = &rest[block.bytes as usize..];
         }
-        decoding.finish(unit)
+        decoding.finish(unit, take)
     }
 
     #[inline]
@@ -98,27 +115,33 @@ struct Counts {
 /// Decodes one unit: its fragments begin and end in it.
 struct UnitDecoder<'a> {
     decoder: &'a mut Decoder,
+    number: usize,
     part: &'a Part,
     reader: BlockReader,
     joiner: FragmentJoiner,
+    /// Something was damaged: fragments that go on from there belong to it.
+    is_lost: bool,
     summary: LoadSummary,
 }
 
 impl<'a> UnitDecoder<'a> {
-    fn new(decoder: &'a mut Decoder, part: &'a Part) -> Self {
+    fn new(decoder: &'a mut Decoder, number: usize, part: &'a Part) -> Self {
         Self {
             decoder,
+            number,
             part,
             reader: BlockReader::new(part.identity()),
             joiner: FragmentJoiner::default(),
+            is_lost: false,
             summary: LoadSummary::default(),
         }
     }
 
-    fn finish(self, unit: Unit) -> Result<LoadSummary, LoadError> {
+    fn finish(self, unit: Unit, take: &mut dyn Take) -> Result<LoadSummary, LoadError> {
         let start = self.part.blocks(unit).first().map_or(0, |block| block.offset);
-        let finished = self.joiner.finish();
-        finished.map_err(|cause| inconsistent(self.part, start, cause))?;
+        if let Err(cause) = self.joiner.finish() {
+            take.damaged(inconsistent(self.part, start, cause))?;
+        }
         Ok(self.summary)
     }
 
@@ -126,10 +149,27 @@ impl<'a> UnitDecoder<'a> {
         &mut self,
         entry: &BlockEntry,
         bytes: &[u8],
-        take: &mut Take<'_>,
+        take: &mut dyn Take,
     ) -> Result<(), LoadError> {
-        let Self { decoder, part, reader, joiner, summary } = self;
-        let part: &Part = part;
+        match self.sound_block(entry, bytes, take) {
+            Err(LoadError::Damaged(damage)) => {
+                self.joiner = FragmentJoiner::default();
+                self.is_lost = true;
+                take.damaged(damage)
+            }
+            result => result,
+        }
+    }
+
+    /// Takes the records of a block, up to its first damage.
+    fn sound_block(
+        &mut self,
+        entry: &BlockEntry,
+        bytes: &[u8],
+        take: &mut dyn Take,
+    ) -> Result<(), LoadError> {
+        let Self { decoder, number, part, reader, joiner, is_lost, summary } = self;
+        let (at, part): (_, &Part) = (Place { part: *number, offset: entry.offset }, part);
         let block = reader
             .open_indexed(entry, bytes)
             .map_err(|error| damage(part.path(), entry.offset, error.into()))?;
@@ -140,11 +180,15 @@ impl<'a> UnitDecoder<'a> {
             let hash = decoder.hasher.hash(item.key.table, item.key.key);
             if partition_of(hash, part.partitions_log2()) != entry.partition {
                 let cause = DecodeCause::Inconsistent("a key in the block of another partition");
-                return Err(inconsistent(part, entry.offset, cause));
+                return Err(inconsistent(part, entry.offset, cause).into());
+            }
+            let begins = counts.count(&item);
+            *is_lost &= !begins;
+            if *is_lost {
+                continue;
             }
             let joined =
                 joiner.push(&item).map_err(|cause| inconsistent(part, entry.offset, cause))?;
-            let begins = counts.count(&item);
             if !decoder.counts(&item.key) {
                 summary.stale_records += u64::from(begins);
                 continue;
@@ -154,17 +198,17 @@ impl<'a> UnitDecoder<'a> {
                 (Content::Value(value), _) => batch.push(record(&item, hash, Some(value))),
                 (Content::Tombstone, _) => batch.push(record(&item, hash, None)),
                 (Content::Fragment(..), Some(whole)) => {
-                    take(entry.offset, &[record(&item, hash, Some(whole.value))])?;
+                    take.take(at, &[record(&item, hash, Some(whole.value))])?;
                 }
                 (Content::Fragment(..), None) => {}
             }
             if batch.len() == BATCH_RECORDS {
-                take(entry.offset, &batch)?;
+                take.take(at, &batch)?;
                 batch.clear();
             }
         }
         if !batch.is_empty() {
-            take(entry.offset, &batch)?;
+            take.take(at, &batch)?;
         }
         summary.value_bytes += counts.value_bytes;
         counts.check(part, entry)
@@ -214,14 +258,14 @@ impl Counts {
             let expected = u64::from(expected);
             if found != expected {
                 let cause = DamageCause::Differs { what, found, expected };
-                return Err(damage(part.path(), entry.offset, cause));
+                return Err(damage(part.path(), entry.offset, cause).into());
             }
         }
         Ok(())
     }
 }
 
-pub(super) fn inconsistent(part: &Part, offset: u64, cause: DecodeCause) -> LoadError {
+pub(super) fn inconsistent(part: &Part, offset: u64, cause: DecodeCause) -> Box<Damage> {
     let error = DecodeError { what: "checkpoint block", offset, cause };
     damage(part.path(), offset, error.into())
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use stillpoint_io::{AlignedBuf, JoinHandle, spawn};
 
-use super::decode::Decoder;
+use super::decode::{Decoder, Place, Take};
 use super::part::{Part, Unit};
 use super::{LoadOptions, LoadSummary, LoadedRecord, Visit, VisitError};
 use crate::error::LoadError;
@@ -14,19 +14,6 @@ use crate::progress::Progress;
 
 /// Read threads: enough to keep a device busy. They hardly compute.
 const READ_THREADS: usize = 4;
-
-/// Where records were read: the part, by its number among those that are loaded, and the offset of
-/// the block in which they end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) part: usize,
-    pub(super) offset: u64,
-}
-
-/// Takes the records that one thread loads, and where they are.
-pub(super) trait Take: Send {
-    fn take(&mut self, at: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError>;
-}
 
 impl Take for Box<dyn Visit> {
     fn take(&mut self, _: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
@@ -84,7 +71,7 @@ pub(super) fn begin(progress: &Progress, units: usize) {
 pub(super) fn run(
     parts: Arc<[Part]>,
     options: &LoadOptions,
-    visitors: Vec<Box<dyn Take>>,
+    visitors: Vec<Box<dyn Take + Send>>,
     progress: &Arc<Progress>,
 ) -> Result<LoadSummary, LoadError> {
     let of_part = |(at, part): (usize, &Part)| part.units().into_iter().map(move |unit| (at, unit));
@@ -124,7 +111,7 @@ type Threads = Vec<JoinHandle<LoadSummary>>;
 fn start(
     pipe: &Arc<Pipe>,
     readers: usize,
-    visitors: Vec<Box<dyn Take>>,
+    visitors: Vec<Box<dyn Take + Send>>,
     options: &LoadOptions,
 ) -> (Threads, Result<(), LoadError>) {
     let mut threads = Threads::new();
@@ -256,12 +243,9 @@ impl Pipe {
                 return Err(LoadError::Cancelled);
             }
             let part = &self.parts[number];
-            let mut take = |offset, batch: &[LoadedRecord<'_>]| {
-                visitor.take(Place { part: number, offset }, batch)
-            };
             let summary = match at {
-                Some(at) => decoder.unit(part, unit, &buf[at..], &mut take)?,
-                None => decoder.stream_unit(part, unit, &mut take)?,
+                Some(at) => decoder.unit((number, part), unit, &buf[at..], visitor)?,
+                None => decoder.stream_unit((number, part), unit, visitor)?,
             };
             self.give_back(buf);
             Progress::add(&self.progress.units_done, 1);

@@ -53,7 +53,7 @@ impl Part {
         let file = match disk.open(&name, OpenMode::Read, Caching::Direct) {
             Ok(file) => file,
             Err(error) if error.is_not_found() => {
-                return Err(damage(&path, 0, DamageCause::Missing));
+                return Err(damage(&path, 0, DamageCause::Missing).into());
             }
             Err(error) => return Err(error.into()),
         };
@@ -95,7 +95,7 @@ impl Part {
                 expected += u64::from(block.bytes);
                 continue;
             };
-            return Err(damage(&self.path, block.offset, cause));
+            return Err(damage(&self.path, block.offset, cause).into());
         }
         Ok(())
     }
@@ -191,12 +191,12 @@ struct Opening<'a> {
 
 impl Opening<'_> {
     fn decode_error(&self, error: DecodeError) -> LoadError {
-        damage(self.path, error.offset, error.into())
+        damage(self.path, error.offset, error.into()).into()
     }
 
     fn same(&self, what: &'static str, found: u64, expected: u64) -> Result<(), LoadError> {
         let cause = DamageCause::Differs { what, found, expected };
-        (found == expected).then_some(()).ok_or_else(|| damage(self.path, 0, cause))
+        (found == expected).then_some(()).ok_or_else(|| damage(self.path, 0, cause).into())
     }
 
     fn read(&self, from: u64, to: u64) -> Result<Vec<u8>, LoadError> {
@@ -265,7 +265,7 @@ fn read_range(
             found: start + read as u64,
             expected: start + len as u64,
         };
-        return Err(damage(path, start, cause));
+        return Err(damage(path, start, cause).into());
     }
     Ok((from - start) as usize)
 }

@@ -5,7 +5,7 @@
 //! together (a partition with more is taken alone), each block once in all. Of each record its hash
 //! and its place are kept; keys are compared only where two hashes are equal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,13 +17,10 @@ use stillpoint_format::part::{BlockReader, Content, Entry};
 use stillpoint_format::{DecodeCause, PARTITIONS_LOG2_MAX};
 use stillpoint_io::{AlignedBuf, Disk};
 
-use super::decode::inconsistent;
-use super::load::{Place, Take};
+use super::decode::{Place, Take, inconsistent};
 use super::part::Part;
-use super::{
-    LoadOptions, LoadSummary, LoadedRecord, check_totals, damage, dir_of, load, open_parts,
-};
-use crate::error::{DamageCause, LoadError};
+use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals, damage, dir_of, load};
+use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 
 /// Records whose hashes are kept at a time: 96 MiB of them.
@@ -31,22 +28,80 @@ const PASS_RECORDS: u64 = 4 << 20;
 /// Bytes of a key that an error shows.
 const KEY_BYTES_SHOWN: usize = 64;
 
+/// Damaged places that are told; further ones are counted.
+pub const DAMAGE_MAX: usize = 100;
+
+/// What a verification found.
+#[derive(Clone, Debug, Default)]
+pub struct Verified {
+    /// What was read; of a damaged checkpoint, what could be.
+    pub summary: LoadSummary,
+    /// The first [`DAMAGE_MAX`] damaged places in the order of the files, each for its first fault.
+    /// Empty if the checkpoint is sound.
+    pub damage: Vec<Damage>,
+    /// How many more there are.
+    pub damage_more: u64,
+}
+
+impl Verified {
+    /// What was read, if it is sound.
+    ///
+    /// # Errors
+    /// The first damage.
+    pub fn sound(self) -> Result<LoadSummary, LoadError> {
+        match self.damage.into_iter().next() {
+            None => Ok(self.summary),
+            Some(first) => Err(Box::new(first).into()),
+        }
+    }
+
+    fn add(&mut self, damage: Damage) {
+        // A block in which two faults are looked for may tell of the same one twice.
+        if self.damage.contains(&damage) {
+            return;
+        }
+        self.damage.push(damage);
+        if self.damage.len() >= 2 * DAMAGE_MAX {
+            self.keep_first();
+        }
+    }
+
+    fn keep_first(&mut self) {
+        self.damage.sort_by(|a, b| (&a.file, a.offset).cmp(&(&b.file, b.offset)));
+        self.damage_more += self.damage.len().saturating_sub(DAMAGE_MAX) as u64;
+        self.damage.truncate(DAMAGE_MAX);
+    }
+
+    /// What was done, if it was; damage is noted, any other error ends the verification.
+    fn note<T>(&mut self, result: Result<T, LoadError>) -> Result<Option<T>, LoadError> {
+        match result {
+            Ok(done) => Ok(Some(done)),
+            Err(LoadError::Damaged(damage)) => {
+                self.add(*damage);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Reads a checkpoint from end to end, with `threads` threads, and checks every byte of it: all
 /// checksums, that each key lies in its partition and comes once, that large values are whole, that
 /// a full checkpoint holds no deletions, and that the numbers of records are those of the manifest.
+/// Behind a damaged block or file it goes on; the numbers are compared if there is none.
 ///
 /// Memory grows with the records of the largest partition (24 to 48 bytes each), not with those of
 /// the checkpoint. Records of all generations are verified, whatever the options say.
 ///
 /// # Errors
-/// As [`load`](super::load); the first damage that was met.
+/// As [`load`](super::load), but for damage, which is what is found.
 pub fn verify(
     disk: &Arc<dyn Disk>,
     entry: &CheckpointEntry,
     options: &LoadOptions,
     threads: usize,
     progress: &Arc<Progress>,
-) -> Result<LoadSummary, LoadError> {
+) -> Result<Verified, LoadError> {
     verify_in_passes(disk, entry, options, threads, progress, PASS_RECORDS)
 }
 
@@ -57,9 +112,14 @@ fn verify_in_passes(
     threads: usize,
     progress: &Arc<Progress>,
     pass_records: u64,
-) -> Result<LoadSummary, LoadError> {
-    let parts = open_parts(&**disk, entry, options)?;
+) -> Result<Verified, LoadError> {
     let options = &LoadOptions { generations: None, ..options.clone() };
+    let mut found = Found::default();
+    let mut parts = Vec::new();
+    for part in &entry.parts {
+        let opened = Part::open(&**disk, &dir_of(entry), entry, part, options);
+        parts.extend(found.verified.note(opened)?);
+    }
     let some = |pass: &Pass| {
         parts.iter().map(|part| part.with_partitions(&pass.partitions)).collect::<Arc<[Part]>>()
     };
@@ -67,40 +127,33 @@ fn verify_in_passes(
         passes(&parts, entry, pass_records).iter().map(|pass| (pass.records, some(pass))).collect();
     let units = passes.iter().flat_map(|(_, parts)| &**parts).map(|part| part.units().len());
     load::begin(progress, units.sum());
-    let mut total = LoadSummary::default();
-    let mut tables = BTreeMap::new();
+    let is_full = entry.kind == CheckpointKind::Full;
     for (records, parts) in passes {
         // What the index says was not compared with the blocks yet: at most what is usual.
-        let seen = Vec::with_capacity(records.min(PASS_RECORDS) as usize);
-        let found = Arc::new(Mutex::new(Found { seen, tables, deletion: None }));
-        let visitor = || -> Box<dyn Take> {
-            Box::new(Verifying {
-                is_full: entry.kind == CheckpointKind::Full,
-                found: found.clone(),
-            })
-        };
+        found.seen = Vec::with_capacity(records.min(PASS_RECORDS) as usize);
+        let shared = Arc::new(Mutex::new(found));
+        let visitor =
+            || -> Box<dyn Take + Send> { Box::new(Verifying { is_full, found: shared.clone() }) };
         let visitors = (0..threads.max(1)).map(|_| visitor()).collect();
-        total.add(&load::run(parts.clone(), options, visitors, progress)?);
-        let Found { mut seen, tables: counted, deletion } = std::mem::take(&mut *found.lock());
-        if let Some(at) = deletion {
-            let cause = DecodeCause::Inconsistent("a deletion in a full checkpoint");
-            return Err(inconsistent(&parts[at.part], at.offset, cause));
+        let read = load::run(parts.clone(), options, visitors, progress);
+        found = std::mem::take(&mut *shared.lock());
+        if let Some(read) = found.verified.note(read)? {
+            found.verified.summary.add(&read);
         }
-        seen.sort_unstable();
-        for same in
-            seen.chunk_by(|one, next| (one.hash, one.generation) == (next.hash, next.generation))
-        {
-            if same.len() > 1 {
-                compare_keys(&parts, options, same)?;
-            }
-        }
-        tables = counted;
+        found.judge(&parts, options)?;
     }
-    total.file_bytes = parts.iter().map(Part::file_bytes).sum();
-    let total = check_totals(&**disk, entry, total)?;
-    check_tables(entry, &tables)
-        .map_err(|cause| damage(disk.describe(&dir_of(entry)), 0, cause))?;
-    Ok(total)
+    let Found { mut verified, tables, .. } = found;
+    verified.summary.file_bytes = parts.iter().map(Part::file_bytes).sum();
+    if verified.damage.is_empty() {
+        verified.note(check_totals(&**disk, entry, verified.summary))?;
+        let differing = differing_tables(entry, &tables);
+        let told = |cause| Err(damage(disk.describe(&dir_of(entry)), 0, cause).into());
+        for cause in differing {
+            verified.note::<()>(told(cause))?;
+        }
+    }
+    verified.keep_first();
+    Ok(verified)
 }
 
 /// Partitions that are read together, and how many records the indexes say they have.
@@ -140,12 +193,16 @@ struct Seen {
 
 const _: () = assert!(size_of::<Seen>() == 24, "as the memory bound says");
 
-/// What the threads of a pass found.
+/// What was found so far, and of the present pass.
 #[derive(Default)]
 struct Found {
-    seen: Vec<Seen>,
+    verified: Verified,
+    /// Records of each table.
     tables: BTreeMap<u16, u64>,
-    deletion: Option<Place>,
+    /// The records of the pass.
+    seen: Vec<Seen>,
+    /// Blocks of the pass with a deletion that must not be there.
+    deletions: BTreeSet<Place>,
 }
 
 struct Verifying {
@@ -158,7 +215,7 @@ impl Take for Verifying {
         let mut found = self.found.lock();
         for record in batch {
             if self.is_full && record.value.is_none() {
-                found.deletion.get_or_insert(at);
+                found.deletions.insert(at);
             }
             *found.tables.entry(record.table).or_default() += 1;
             found.seen.push(Seen {
@@ -170,34 +227,65 @@ impl Take for Verifying {
         }
         Ok(())
     }
+
+    fn damaged(&mut self, damage: Box<Damage>) -> Result<(), LoadError> {
+        self.found.lock().verified.add(*damage);
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Judges what a pass over these parts has seen.
+    fn judge(&mut self, parts: &[Part], options: &LoadOptions) -> Result<(), LoadError> {
+        for at in std::mem::take(&mut self.deletions) {
+            let cause = DecodeCause::Inconsistent("a deletion in a full checkpoint");
+            self.verified.add(*inconsistent(&parts[at.part], at.offset, cause));
+        }
+        let Self { seen, verified, .. } = self;
+        seen.sort_unstable();
+        for same in
+            seen.chunk_by(|one, next| (one.hash, one.generation) == (next.hash, next.generation))
+        {
+            if same.len() > 1 {
+                compare_keys(parts, options, same, verified)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Looks at the keys of records whose hashes are equal.
-fn compare_keys(parts: &[Part], options: &LoadOptions, same: &[Seen]) -> Result<(), LoadError> {
+fn compare_keys(
+    parts: &[Part],
+    options: &LoadOptions,
+    same: &[Seen],
+    verified: &mut Verified,
+) -> Result<(), LoadError> {
     let mut keys: Vec<(u16, Vec<u8>, Seen)> = Vec::new();
     let hasher = KeyHasher::new(options.hash_seed);
     for block in same.chunk_by(|one, next| one == next) {
         let at = block[0];
         let part = &parts[at.part as usize];
-        for_each_end(part, at.offset, &mut |item| {
+        let mut repeated = Vec::new();
+        let walked = for_each_end(part, at.offset, &mut |item| {
             let (table, key) = (item.key.table, item.key.key);
             if item.key.generation != at.generation || hasher.hash(table, key) != at.hash {
-                return Ok(());
+                return;
             }
-            if let Some((_, _, other)) =
-                keys.iter().find(|known| (known.0, &*known.1) == (table, key))
-            {
-                let cause = DamageCause::RepeatedKey {
-                    table,
-                    key: key[..key.len().min(KEY_BYTES_SHOWN)].to_vec(),
-                    other: parts[other.part as usize].path().to_owned(),
-                    other_offset: other.offset,
-                };
-                return Err(damage(part.path(), at.offset, cause));
-            }
-            keys.push((table, key.to_vec(), at));
-            Ok(())
-        })?;
+            let other = keys.iter().find(|known| (known.0, &*known.1) == (table, key));
+            let Some((_, _, other)) = other else {
+                return keys.push((table, key.to_vec(), at));
+            };
+            let cause = DamageCause::RepeatedKey {
+                table,
+                key: key[..key.len().min(KEY_BYTES_SHOWN)].to_vec(),
+                other: parts[other.part as usize].path().to_owned(),
+                other_offset: other.offset,
+            };
+            repeated.push(damage(part.path(), at.offset, cause));
+        });
+        repeated.into_iter().for_each(|damage| verified.add(*damage));
+        verified.note(walked)?;
     }
     Ok(())
 }
@@ -206,7 +294,7 @@ fn compare_keys(parts: &[Part], options: &LoadOptions, same: &[Seen]) -> Result<
 fn for_each_end(
     part: &Part,
     offset: u64,
-    visit: &mut dyn FnMut(&Entry<'_>) -> Result<(), LoadError>,
+    visit: &mut dyn FnMut(&Entry<'_>),
 ) -> Result<(), LoadError> {
     let entry = part.all_blocks().iter().find(|block| block.offset == offset);
     let entry = entry.expect("a record was read from it");
@@ -223,28 +311,26 @@ fn for_each_end(
             }
         };
         if ends {
-            visit(&item)?;
+            visit(&item);
         }
     }
     Ok(())
 }
 
-/// The manifest counts the records of each table, so that a loader can make room.
-fn check_tables(entry: &CheckpointEntry, found: &BTreeMap<u16, u64>) -> Result<(), DamageCause> {
+/// The tables of which the manifest counts another number of records, so that a loader would make
+/// too much room, or too little.
+fn differing_tables(entry: &CheckpointEntry, found: &BTreeMap<u16, u64>) -> Vec<DamageCause> {
     let stated = |table| entry.table_records.iter().find(|stated| stated.table == table);
-    for (&table, &found) in found {
-        let expected = stated(table).map_or(0, |stated| stated.records);
-        if found != expected {
-            return Err(DamageCause::TableRecords { table, found, expected });
-        }
-    }
-    let lacks = |stated: &&TableRecords| stated.records > 0 && !found.contains_key(&stated.table);
-    match entry.table_records.iter().find(lacks) {
-        None => Ok(()),
-        Some(&TableRecords { table, records }) => {
-            Err(DamageCause::TableRecords { table, found: 0, expected: records })
-        }
-    }
+    let lacks = |stated: &&TableRecords| !found.contains_key(&stated.table);
+    let counted = found
+        .iter()
+        .map(|(&table, &found)| (table, found, stated(table).map_or(0, |stated| stated.records)));
+    let missing = entry.table_records.iter().filter(lacks);
+    counted
+        .chain(missing.map(|stated| (stated.table, 0, stated.records)))
+        .filter(|(_, found, expected)| found != expected)
+        .map(|(table, found, expected)| DamageCause::TableRecords { table, found, expected })
+        .collect()
 }
 
 #[cfg(test)]

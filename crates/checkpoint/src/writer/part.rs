@@ -10,7 +10,6 @@ use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::part_name;
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
-    stamp_block,
 };
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
 
@@ -103,8 +102,8 @@ impl PartFile {
         let mut end = start;
         for item in items {
             if let Item::Block(block) = item {
-                let sealed = block.seal_in_place();
-                self.index.push(stamp_block(sealed, self.identity, end));
+                let (sealed, entry) = block.seal_in_place(self.identity, end);
+                self.index.push(entry);
                 end += sealed.len() as u64;
                 slices.push(IoSlice::new(sealed));
             }
@@ -121,15 +120,17 @@ impl PartFile {
         block: &mut BlockBuilder,
         progress: &Progress,
     ) -> Result<(), CheckpointError> {
-        let at = self.buf.len();
-        if self.is_plain() {
-            self.buf.extend_from_slice(block.seal_in_place());
+        let Self { buf, compressor, .. } = self;
+        let offset = self.written + buf.len() as u64;
+        let entry = if compressor.codec() == Codec::None {
+            let (sealed, entry) = block.seal_in_place(self.identity, offset);
+            buf.extend_from_slice(sealed);
+            entry
         } else {
-            let Self { buf, compressor, .. } = self;
-            block.seal_with(compressor, |bytes| buf.extend_from_slice(bytes))?;
-        }
-        let place = self.written + at as u64;
-        self.index.push(stamp_block(&mut self.buf[at..], self.identity, place));
+            let append = |bytes: &[u8]| buf.extend_from_slice(bytes);
+            block.seal_with(compressor, self.identity, offset, append)?
+        };
+        self.index.push(entry);
         if self.buf.len() >= self.write_bytes {
             self.write_whole_units(progress)?;
         }

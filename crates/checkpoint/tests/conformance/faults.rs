@@ -128,11 +128,12 @@ fn a_failed_call_costs_that_checkpoint_and_nothing_else() {
                     fault,
                     lasts: Lasts::Once,
                 });
-                // Threads take turns: a run may have a few calls fewer than the one counted.
+                // Threads take turns: a run may have a few calls fewer than the one counted, and one
+                // part less.
                 match busy.world.take_with(&busy.cycle()) {
                     Ok((written, _)) => {
                         busy.world.sim.clear_faults();
-                        assert!(nth + 3 > sites(&busy), "{context}: it did not fail");
+                        assert!(nth + 8 > sites(&busy), "{context}: it did not fail");
                         expected = busy.world.history.state_before(written.epoch);
                         previous = entry(written);
                         continue;

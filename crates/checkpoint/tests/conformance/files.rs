@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    DamageCause, LoadError, LoadOptions, LoadedRecord, Progress, Visit, VisitError,
+    DamageCause, LoadError, LoadOptions, LoadedRecord, Progress, Verified, Visit, VisitError,
     for_each_record, load, registry, verify,
 };
 use stillpoint_format::ident::StoreId;
@@ -79,7 +79,8 @@ fn values_of_all_sizes_come_back_with_every_codec() {
             .expect("an intact checkpoint");
             assert_same(&walked, &expected, &context);
             let verified = verify(&world.disk, &entry, &options(), 3, &Arc::default());
-            assert_eq!(verified.expect("intact").records, entry.records);
+            let verified = verified.and_then(Verified::sound).expect("intact");
+            assert_eq!(verified.records, entry.records);
         }
     }
 }
@@ -124,7 +125,8 @@ fn records_of_flushed_tables_are_skipped_and_counted() {
         let walked = for_each_record(&*disk, &entry, &options, &mut |_| Err("it is void".into()));
         let walked = walked.expect("intact");
         assert_eq!((walked.records, walked.stale_records), (0, expected.len() as u64));
-        let verified = verify(&disk, &entry, &options, 1, &Arc::default()).expect("intact");
+        let verified = verify(&disk, &entry, &options, 1, &Arc::default());
+        let verified = verified.and_then(Verified::sound).expect("intact");
         assert_eq!((verified.records, verified.stale_records), (expected.len() as u64, 0));
     }
 }
@@ -233,7 +235,9 @@ fn what_the_manifest_says_is_compared() {
         LoadOptions { hash_seed: 1, ..options() },
     ];
     for options in others {
-        let error = verify(&disk, &entry, &options, 1, &Arc::default());
+        let verified = verify(&disk, &entry, &options, 1, &Arc::default()).expect("readable");
+        assert_eq!(verified.damage.len(), entry.parts.len(), "{verified:?}");
+        let error = verified.sound();
         assert!(matches!(error, Err(LoadError::Damaged(_))), "{error:?}");
     }
 }

@@ -4,9 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
-use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, ManualClock, OpenMode, SimDisk, spawn};
+use stillpoint_io::{
+    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SimDisk, spawn,
+};
 use stillpoint_store::{PointOfConsistency, RecordImage, Sink, TableId};
 
 use crate::model::assert_same;
@@ -99,10 +102,15 @@ impl DiskFile for GatedFile {
     }
 }
 
-fn wait_until(done: impl Fn() -> bool) {
-    while !done() {
-        std::thread::yield_now();
+/// Waits in steps of a millisecond, so that a process which is stopped meanwhile loses no patience.
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..20_000 {
+        if done() {
+            return;
+        }
+        RealClock.sleep(Duration::from_millis(1));
     }
+    panic!("waited in vain: {what}");
 }
 
 #[test]
@@ -126,7 +134,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     };
     // The walk fills half of the pool and waits there.
     let pool_half = world.config.pool_bytes_max as u64 / 2;
-    wait_until(|| world.progress.snapshot().bytes > pool_half);
+    wait_until("half a pool", || world.progress.snapshot().bytes > pool_half);
     for _ in 0..1000 {
         std::thread::yield_now();
     }
@@ -142,13 +150,20 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         }
     })
     .expect("a thread");
-    wait_until(|| world.progress.snapshot().bytes > 3 * pool_half / 2);
+    wait_until("hand-outs", || world.progress.snapshot().bytes > 3 * pool_half / 2);
     for _ in 0..1000 {
         std::thread::yield_now();
     }
     assert!(!writing.is_finished());
     // The worker that waits has changed nothing yet: reads go on.
-    assert_eq!(world.live_to(&mut reader).len(), KEYS as usize);
+    let reading = {
+        let world = world.clone();
+        // It must outlive the wait: to end, it waits for the windows of all others.
+        spawn("reader", move || (world.live_to(&mut reader).len(), reader)).expect("a thread")
+    };
+    wait_until("reads beside a worker that waits for room", || reading.is_finished());
+    let (read, _reader) = reading.join().expect("no panic");
+    assert_eq!(read, KEYS as usize);
     let queued = world.progress.snapshot().bytes;
     assert!(queued < 3 * pool_half, "the pool has no bound: {queued} bytes");
     gate.open.store(true, SeqCst);
@@ -179,7 +194,7 @@ fn a_failure_frees_those_who_wait_for_room() {
         let world = world.clone();
         spawn("checkpoint", move || world.take()).expect("a thread")
     };
-    wait_until(|| gate.waiting.load(SeqCst) > 0);
+    wait_until("a write", || gate.waiting.load(SeqCst) > 0);
     let writing = spawn("worker", move || {
         for number in 0..5000u32 {
             worker
@@ -236,7 +251,7 @@ fn the_walk_stands_back_while_much_is_handed_out() {
         let as_sink: Arc<dyn Sink> = sink.clone();
         run_checkpoint(&world.cycle(), &as_sink).expect("no fault");
         assert_eq!(sink.walked_bytes.load(SeqCst), 1_000_000, "it walks on in the end");
-        let naps = stillpoint_io::Clock::monotonic_ns(&*clock) / 1_000_000;
+        let naps = clock.monotonic_ns() / 1_000_000;
         assert!((handed_out..handed_out + 2).contains(&naps), "{naps} naps for {handed_out}");
     }
 }
@@ -259,9 +274,9 @@ fn a_paced_capture_takes_its_time() {
         let name = row.name;
         assert!(expected.contains(&seconds), "{name}: 1 MB in {seconds} s");
         world.pace = Pace::Unpaced;
-        let before_ns = stillpoint_io::Clock::monotonic_ns(&*clock);
+        let before_ns = clock.monotonic_ns();
         world.take().expect("no fault");
-        let passed_ns = stillpoint_io::Clock::monotonic_ns(&*clock) - before_ns;
+        let passed_ns = clock.monotonic_ns() - before_ns;
         let rests_ns = if stops { 0..1 } else { 50_000..2_000_000 };
         assert!(rests_ns.contains(&passed_ns), "{name}: rests of {passed_ns} ns");
     }

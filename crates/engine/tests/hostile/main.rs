@@ -13,31 +13,7 @@ mod forge;
 mod mutate;
 
 use directory::{Sample, sample_script};
-use stillpoint_io::{Clock, RealClock};
-
-fn run(rounds: u64, mut round: impl FnMut(u64)) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let now_s = || RealClock.monotonic_ns() / 1_000_000_000;
-    let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
-    let deadline_s = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now_s() + seconds);
-    let mut seed = first;
-    while deadline_s.map_or(seed < first + rounds, |deadline_s| now_s() < deadline_s) {
-        let guard = PrintOnPanic(seed);
-        round(seed);
-        std::mem::forget(guard);
-        seed += 1;
-    }
-    assert!(seed > first, "no round was run");
-}
-
-struct PrintOnPanic(u64);
-
-impl Drop for PrintOnPanic {
-    #[expect(clippy::print_stderr, reason = "a failing test says how to repeat it")]
-    fn drop(&mut self) {
-        eprintln!("failed with STILLPOINT_FUZZ_SEED={}", self.0);
-    }
-}
+use stillpoint_io::seeded_rounds;
 
 #[test]
 fn a_directory_as_it_was_is_sound_and_dumped_whole() {
@@ -53,7 +29,7 @@ fn a_directory_as_it_was_is_sound_and_dumped_whole() {
 fn what_was_changed_is_reported_and_never_returned() {
     let mut sample = Sample::new(&std::env::temp_dir());
     let (mut refused, mut dumped) = (0, 0);
-    run(400, |seed| {
+    seeded_rounds(400, |seed| {
         let verdict = sample.judge(&sample_script(seed, false));
         let sound = verdict.checked.as_ref().is_ok_and(|checked| checked.damage.is_empty());
         match verdict.dumped {
@@ -76,7 +52,7 @@ fn what_was_changed_is_reported_and_never_returned() {
 fn what_was_changed_with_its_checksums_does_no_harm() {
     let mut sample = Sample::new(&std::env::temp_dir());
     let mut dumped = 0;
-    run(400, |seed| {
+    seeded_rounds(400, |seed| {
         let verdict = sample.judge(&sample_script(seed, true));
         dumped += u64::from(verdict.dumped.is_ok());
     });

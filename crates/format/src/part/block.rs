@@ -6,8 +6,7 @@ use super::entry::{
     FRAGMENT_HEAD_BYTES, Fragment,
 };
 use super::index::BlockEntry;
-use super::open::BlockHeader;
-use crate::bytes::{put, u32_at};
+use crate::bytes::put;
 use crate::error::EncodeError;
 use crate::ident::Identity;
 use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -238,13 +237,20 @@ impl BlockBuilder {
         (self.at, self.counts) = (mark.at, mark.counts);
     }
 
-    /// Appends the block, compressed if that makes it smaller, to `out`. Its place is not
-    /// known yet: [`stamp_block`] completes it.
+    /// Appends the block, compressed if that makes it smaller, to `out`, for its place at `offset`
+    /// of the part with that identity ([`PartHeader::identity`](super::PartHeader::identity)).
+    /// Returns its index entry.
     ///
     /// # Errors
     /// [`EncodeError::Compress`]; `out` is unchanged.
-    pub fn seal(&self, compressor: &mut Compressor, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        self.seal_with(compressor, |bytes| out.extend_from_slice(bytes))
+    pub fn seal(
+        &self,
+        compressor: &mut Compressor,
+        identity: Identity,
+        offset: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<BlockEntry, EncodeError> {
+        self.seal_with(compressor, identity, offset, |bytes| out.extend_from_slice(bytes))
     }
 
     /// As [`seal`](Self::seal), for what is not a `Vec`: `append` takes the header, then the
@@ -255,40 +261,63 @@ impl BlockBuilder {
     pub fn seal_with(
         &self,
         compressor: &mut Compressor,
+        identity: Identity,
+        offset: u64,
         mut append: impl FnMut(&[u8]),
-    ) -> Result<(), EncodeError> {
-        let (codec, payload) =
-            compressor.compress(&self.buf[self.begin..self.at][BLOCK_HEADER_BYTES..])?;
-        append(&self.header(codec, payload));
+    ) -> Result<BlockEntry, EncodeError> {
+        let entries = &self.buf[self.begin..self.at][BLOCK_HEADER_BYTES..];
+        let (codec, payload) = compressor.compress(entries)?;
+        let (header, entry) = self.header(codec, payload, identity, offset);
+        append(&header);
         append(payload);
-        Ok(())
+        Ok(entry)
     }
 
     /// Completes the block where it is, in plain form and filled up with zeros to a whole number of
-    /// 4096 bytes; it begins at a multiple of that in memory. Its place is not known yet:
-    /// [`stamp_block`] completes what this returns. No entry may follow before the next
+    /// 4096 bytes, for its place at `offset` of the part with that identity; it begins at a multiple
+    /// of 4096 in memory. Returns it with its index entry. No entry may follow before the next
     /// [`reset`](Self::reset).
-    pub fn seal_in_place(&mut self) -> &mut [u8] {
+    pub fn seal_in_place(&mut self, identity: Identity, offset: u64) -> (&[u8], BlockEntry) {
         let end = self.begin + (self.at - self.begin).next_multiple_of(BLOCK_ALIGN);
         self.buf[self.at..end].fill(0);
-        let header = self.header(Codec::None, &self.buf[self.begin..end][BLOCK_HEADER_BYTES..]);
+        let payload = &self.buf[self.begin..end][BLOCK_HEADER_BYTES..];
+        let (header, entry) = self.header(Codec::None, payload, identity, offset);
         put(&mut self.buf, self.begin, &header);
-        &mut self.buf[self.begin..end]
+        (&self.buf[self.begin..end], entry)
     }
 
-    fn header(&self, codec: Codec, payload: &[u8]) -> [u8; BLOCK_HEADER_BYTES] {
+    fn header(
+        &self,
+        codec: Codec,
+        payload: &[u8],
+        identity: Identity,
+        offset: u64,
+    ) -> ([u8; BLOCK_HEADER_BYTES], BlockEntry) {
+        let Counts { entries, tombstones, continuations, value_bytes } = self.counts;
         let mut header = [0; BLOCK_HEADER_BYTES];
         put(&mut header, at::MAGIC, &BLOCK_MAGIC.to_le_bytes());
         put(&mut header, at::PAYLOAD_CRC, &crc32c::crc32c(payload).to_le_bytes());
         put(&mut header, at::PAYLOAD_LEN, &(payload.len() as u32).to_le_bytes());
         put(&mut header, at::UNCOMPRESSED_LEN, &(self.bytes() as u32).to_le_bytes());
-        put(&mut header, at::ENTRIES, &self.counts.entries.to_le_bytes());
-        put(&mut header, at::TOMBSTONES, &self.counts.tombstones.to_le_bytes());
-        put(&mut header, at::VALUE_BYTES, &self.counts.value_bytes.to_le_bytes());
+        put(&mut header, at::ENTRIES, &entries.to_le_bytes());
+        put(&mut header, at::TOMBSTONES, &tombstones.to_le_bytes());
+        put(&mut header, at::VALUE_BYTES, &value_bytes.to_le_bytes());
         put(&mut header, at::PARTITION, &self.partition.to_le_bytes());
         header[at::CODEC] = codec as u8;
-        put(&mut header, at::CONTINUATIONS, &self.counts.continuations.to_le_bytes());
-        header
+        put(&mut header, at::CONTINUATIONS, &continuations.to_le_bytes());
+        let header_crc = identity.checksum(offset, &header[HEADER_CRC_FROM..]);
+        put(&mut header, at::HEADER_CRC, &header_crc.to_le_bytes());
+        let entry = BlockEntry {
+            partition: self.partition,
+            header_crc,
+            offset,
+            bytes: (BLOCK_HEADER_BYTES + payload.len()) as u32,
+            uncompressed_bytes: self.bytes() as u32,
+            values: entries - tombstones - u32::from(continuations),
+            tombstones,
+            value_bytes,
+        };
+        (header, entry)
     }
 
     /// Room for an entry, its head written: `extra`, key and value follow each other.
@@ -349,19 +378,4 @@ fn too_long(key_len: usize, value_len: usize) -> EncodeError {
     } else {
         EncodeError::ValueTooLong { bytes: value_len }
     }
-}
-
-/// Completes a sealed block that will lie at `offset` of its part, and returns its index entry.
-///
-/// # Panics
-/// If `block` is not exactly what [`BlockBuilder::seal`] appended, or what
-/// [`BlockBuilder::seal_in_place`] returned.
-pub fn stamp_block(block: &mut [u8], identity: Identity, offset: u64) -> BlockEntry {
-    assert!(block.len() >= BLOCK_HEADER_BYTES, "not a block");
-    assert!(u32_at(block, at::MAGIC) == BLOCK_MAGIC, "not a block");
-    let payload_len = u32_at(block, at::PAYLOAD_LEN) as usize;
-    assert!(block.len() == BLOCK_HEADER_BYTES + payload_len, "not one whole block");
-    let crc = identity.checksum(offset, &block[HEADER_CRC_FROM..BLOCK_HEADER_BYTES]);
-    put(block, at::HEADER_CRC, &crc.to_le_bytes());
-    BlockHeader::fields(block).index_entry(crc, offset)
 }

@@ -48,19 +48,6 @@ impl BlockHeader {
         }
     }
 
-    pub(super) fn index_entry(&self, header_crc: u32, offset: u64) -> BlockEntry {
-        BlockEntry {
-            partition: self.partition,
-            header_crc,
-            offset,
-            bytes: BLOCK_HEADER_BYTES as u32 + self.payload_len,
-            uncompressed_bytes: self.uncompressed_len,
-            values: self.entries - self.tombstones - u32::from(self.continuations),
-            tombstones: self.tombstones,
-            value_bytes: self.value_bytes,
-        }
-    }
-
     fn check(&self) -> Result<(), DecodeCause> {
         for (field, value, max) in [
             ("block payload length", self.payload_len, PAYLOAD_BYTES_MAX),

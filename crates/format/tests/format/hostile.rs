@@ -10,6 +10,7 @@ use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{BatchReader, SegmentHeader, Step};
 use stillpoint_format::manifest::Manifest;
 use stillpoint_format::part::{BLOCK_HEADER_BYTES, BlockReader, Codec, PartHeader, PartIndex};
+use stillpoint_io::seeded_rounds;
 
 use crate::common::forge::{forge_batch, forge_batch_name, forge_block};
 use crate::common::judge::{judge_document, read_segment};
@@ -18,35 +19,11 @@ use crate::common::part::{part_header, read_part};
 use crate::common::sample::{sample_part, sample_segment};
 use crate::common::segment_header;
 
-/// Runs `round` with one seed after the other.
+/// Runs `round` with the stream of one seed after the other.
 fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
-    let deadline = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now() + seconds);
-    let mut seed = first;
-    while deadline.map_or(seed < first + rounds, |deadline| now() < deadline) {
-        let guard = PrintOnPanic(seed);
+    seeded_rounds(rounds, |seed| {
         round(&mut Stream(seed.wrapping_mul(0xD134_2543_DE82_EF95)));
-        std::mem::forget(guard);
-        seed += 1;
-    }
-    assert!(seed > first, "no round was run");
-}
-
-/// Seconds of a clock.
-#[expect(clippy::disallowed_methods, reason = "this crate knows no clock; only this loop does")]
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |duration| duration.as_secs())
-}
-
-struct PrintOnPanic(u64);
-
-impl Drop for PrintOnPanic {
-    #[expect(clippy::print_stderr, reason = "a failing test says how to repeat it")]
-    fn drop(&mut self) {
-        eprintln!("failed with STILLPOINT_FUZZ_SEED={}", self.0);
-    }
+    });
 }
 
 #[test]

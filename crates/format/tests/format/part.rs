@@ -1,5 +1,6 @@
 //! Checkpoint parts: round trips, limits, damage.
 
+use crate::common::forge::forge_block;
 use crate::common::part::{Row, part_file, part_header, read_part};
 use crate::common::segment_header;
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{
     BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockBuilder, BlockReader, Codec, Compressor, Content,
     Entry, FRAGMENT_BYTES, Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex,
-    TRAILER_BYTES, Trailer, fragments, stamp_block,
+    TRAILER_BYTES, Trailer, fragments,
 };
 use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -178,9 +179,8 @@ fn builder_fills_rolls_back_and_refuses() {
 
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
-    block.seal(&mut compressor, &mut bytes).expect("no codec");
     let identity = part_header(Codec::None).identity();
-    let entry = stamp_block(&mut bytes, identity, 4096);
+    let entry = block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");
     assert_eq!((entry.values, entry.tombstones, entry.value_bytes), (2, 0, 11));
     let mut reader = BlockReader::new(identity);
     let read = reader.open_indexed(&entry, &bytes).expect("own block");
@@ -232,8 +232,7 @@ fn swapped_stale_and_misplaced_blocks_are_detected() {
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     let mut block = BlockBuilder::new(1);
     block.push_value(KEY, 0, b"value").expect("room");
-    block.seal(&mut compressor, &mut bytes).expect("no codec");
-    stamp_block(&mut bytes, header.identity(), 4096);
+    block.seal(&mut compressor, header.identity(), 4096, &mut bytes).expect("no codec");
     let cause = |identity, offset| {
         BlockReader::new(identity).open(&bytes, offset).map(|_| ()).map_err(|error| error.cause)
     };
@@ -294,7 +293,7 @@ fn forged_lengths_are_refused() {
     block.push_value(KEY, 0, &[0; 1000]).expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::Lz4, 0).expect("lz4");
-    block.seal(&mut compressor, &mut bytes).expect("lz4");
+    block.seal(&mut compressor, identity, 4096, &mut bytes).expect("lz4");
     for (len, matches) in [
         (u32::MAX, "block uncompressed length"),
         (BLOCK_BYTES_MAX as u32, "lz4 payload"),
@@ -303,7 +302,7 @@ fn forged_lengths_are_refused() {
     ] {
         let mut forged = bytes.clone();
         forged[16..20].copy_from_slice(&len.to_le_bytes());
-        stamp_block(&mut forged, identity, 4096);
+        forge_block(identity, 4096, &mut forged);
         let mut reader = BlockReader::new(identity);
         let error = reader.open(&forged, 4096).map(|_| ()).expect_err("forged").to_string();
         assert!(error.contains(matches), "{len}: {error}");
@@ -319,7 +318,7 @@ fn forged_entries_are_refused() {
     block.push_fragment(KEY, 7, fragment, b"tail").expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
-    block.seal(&mut compressor, &mut bytes).expect("no codec");
+    block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");
     // The entry is at 40: flags at 42, lengths at 48 and 52, offset and total at 56 and 60.
     let cases: &[(usize, u32, &str)] = &[
         (48, KEY_BYTES_MAX as u32 + 1, "key length"),
@@ -337,9 +336,7 @@ fn forged_entries_are_refused() {
     for &(at, value, message) in cases {
         let mut forged = bytes.clone();
         forged[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        let crc = crc32c::crc32c(&forged[BLOCK_HEADER_BYTES..]);
-        forged[8..12].copy_from_slice(&crc.to_le_bytes());
-        stamp_block(&mut forged, identity, 4096);
+        forge_block(identity, 4096, &mut forged);
         let mut reader = BlockReader::new(identity);
         let opened = reader.open(&forged, 4096).expect("checksums are right");
         let mut entries = opened.entries();
@@ -434,10 +431,9 @@ fn a_block_sealed_in_place_is_whole_units() {
         let mut block = BlockBuilder::new(3);
         block.push_value(KEY, 7, &vec![5; value_bytes]).expect("empty block");
         let plain_bytes = block.bytes();
-        let sealed = block.seal_in_place();
+        let (sealed, entry) = block.seal_in_place(identity, 8192);
         assert_eq!((sealed.as_ptr().addr() % 4096, sealed.len() % 4096), (0, 0));
         assert!(sealed.len() - BLOCK_HEADER_BYTES - plain_bytes < 4096);
-        let entry = stamp_block(sealed, identity, 8192);
         assert_eq!((entry.bytes as usize, entry.partition), (sealed.len(), 3));
         assert_eq!(entry.uncompressed_bytes as usize, plain_bytes);
         let sealed = sealed.to_vec();
@@ -450,9 +446,7 @@ fn a_block_sealed_in_place_is_whole_units() {
             let mut flipped = sealed.clone();
             flipped[at] ^= 1;
             reader.open(&flipped, 8192).expect_err("the checksum covers it");
-            let crc = crc32c::crc32c(&flipped[BLOCK_HEADER_BYTES..]);
-            flipped[8..12].copy_from_slice(&crc.to_le_bytes());
-            stamp_block(&mut flipped, identity, 8192);
+            forge_block(identity, 8192, &mut flipped);
             let error = reader.open(&flipped, 8192).map(|_| ()).expect_err("not zero").to_string();
             assert!(error.contains("padding"), "{error}");
         }
@@ -460,7 +454,7 @@ fn a_block_sealed_in_place_is_whole_units() {
         block.reset(4);
         assert!(block.is_empty());
         block.push_tombstone(KEY).expect("room");
-        let entry = stamp_block(block.seal_in_place(), identity, 4096);
+        let (_, entry) = block.seal_in_place(identity, 4096);
         assert_eq!((entry.bytes, entry.partition, entry.tombstones), (4096, 4, 1));
     }
 }
@@ -472,12 +466,12 @@ fn forged_padding_is_refused() {
     let mut block = BlockBuilder::new(0);
     block.push_value(KEY, 7, b"v").expect("room");
     let plain_bytes = block.bytes() as u32;
-    let mut forged = block.seal_in_place().to_vec();
+    let mut forged = block.seal_in_place(identity, 4096).0.to_vec();
     forged.resize(2 * 4096, 0);
     for stored in [plain_bytes - 1, plain_bytes + 4096] {
         forged.truncate(BLOCK_HEADER_BYTES + stored as usize);
         forged[12..16].copy_from_slice(&stored.to_le_bytes());
-        stamp_block(&mut forged, identity, 4096);
+        forge_block(identity, 4096, &mut forged);
         let error = BlockReader::new(identity).open(&forged, 4096).map(|_| ()).expect_err("forged");
         assert!(error.to_string().contains("two lengths"), "{stored}: {error}");
         forged.resize(2 * 4096, 0);

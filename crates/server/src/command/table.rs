@@ -302,7 +302,7 @@ static TOP: [Spec; TOP_ROWS] = number([
     row("unsubscribe", -1, Flags::PUBSUB.or(CONN), NONE, Group::PubSub, "2.0.0", Pure(connection::unsupported), "Stops listening to channels."),
     row("unwatch", 1, CONN.or(F), NONE, Group::Transactions, "2.2.0", Pure(transactions::unwatch), "Forgets the watched keys."),
     row("wait", 3, Flags::NONE, NONE, Group::Generic, "3.0.0", Pure(server::wait), "Waits for replicas, of which there are none."),
-    row("watch", -2, CONN.or(F).or(Flags::IN_MULTI), ALL, Group::Transactions, "2.2.0", Keyed(transactions::watch), "Makes the next EXEC fail if a key changes before it."),
+    declared_by(row("watch", -2, CONN.or(F).or(Flags::IN_MULTI), ALL, Group::Transactions, "2.2.0", Keyed(transactions::watch), "Makes the next EXEC fail if a key changes before it."), transactions::declare_watch),
 ]);
 
 const TOP_ROWS: usize = 86;

@@ -1,10 +1,12 @@
 //! MULTI, DISCARD, WATCH, UNWATCH, and the queue that EXEC runs.
 
-use stillpoint::{Slot, Tx};
+use stillpoint::{KeySet, Mode, Slot, Tx};
 
 use super::{Flags, Spec};
-use crate::client::{Client, Multi, Watched};
+use crate::client::{Client, Multi, Seen, Watched};
+use crate::config::Db;
 use crate::context::Ctx;
+use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
 use crate::value::Entry;
@@ -27,6 +29,14 @@ pub(crate) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
+/// For writing, though nothing is written: nobody makes a missing key while it is being watched,
+/// and one key for reading alone would not be locked.
+pub(crate) fn declare_watch(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut KeySet) {
+    for key in args.from(1) {
+        keys.push(dbs.table(db), key, Mode::Write, 0);
+    }
+}
+
 /// Remembers the state of the keys; they are declared, so it is one consistent state.
 pub(crate) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (db, now_ms) = (ctx.db(), ctx.now_ms());
@@ -35,7 +45,11 @@ pub(crate) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
             continue;
         }
         let slot = ctx.slot(i as u32);
-        let seen = present(tx, slot, now_ms).then(|| tx.stamp(slot));
+        let seen = if present(tx, slot, now_ms) {
+            Seen::Value(tx.stamp(slot))
+        } else {
+            Seen::Missing(ctx.shared.missing_keys.watch(tx.key_hash(slot)))
+        };
         ctx.client.watched.push(Watched { db, key: key.into(), seen });
     }
     ctx.reply.ok();
@@ -47,12 +61,14 @@ fn present(tx: &mut Tx<'_>, slot: Slot, now_ms: u64) -> bool {
 }
 
 /// True if the watched keys, declared as the first slots, are as they were seen.
-/// A key that is missing as it was before counts as unchanged.
+/// A key that is missing as it was before is unchanged unless it was made meanwhile.
 pub(crate) fn unchanged(client: &Client, tx: &mut Tx<'_>, now_ms: u64) -> bool {
     client.watched.iter().enumerate().all(|(i, watched)| {
         let slot = Slot(i as u32);
-        let now = present(tx, slot, now_ms).then(|| tx.stamp(slot));
-        now == watched.seen
+        match &watched.seen {
+            Seen::Value(stamp) => present(tx, slot, now_ms) && tx.stamp(slot) == *stamp,
+            Seen::Missing(key) => !present(tx, slot, now_ms) && !key.was_made(),
+        }
     })
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Events, Poll, Waker};
-use stillpoint::{Engine, TableId};
-use stillpoint_io::{ManualClock, SeededRng};
+use stillpoint::{Config, Engine, TableId};
+use stillpoint_io::{ManualClock, SeededRng, SimDisk};
 
 use super::check_replies;
 use crate::config::{DATABASES, ServerConfig};
@@ -26,8 +26,10 @@ const LAST_TURNS: usize = 200;
 /// Longest value, and the memory for all of them.
 const VALUE_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: usize = 32 << 20;
+/// The time at the beginning, in milliseconds since the Unix epoch.
+const STARTED_MS: u64 = 1_790_000_000_000;
 
-/// An engine for one server after the other, each on the caller's thread, with sockets but
+/// An engine in memory for one server after the other, each on the caller's thread, with sockets but
 /// without a network, and with a clock that only the caller moves.
 #[derive(Debug)]
 pub struct Alone {
@@ -37,9 +39,23 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Servers over this engine, whose clock is `clock`.
-    pub fn new(engine: Engine, clock: Arc<ManualClock>) -> Self {
-        let engine = Arc::new(engine);
+    /// Servers in memory: no journal, no checkpoints, no threads.
+    ///
+    /// # Panics
+    /// If the engine does not open.
+    #[expect(clippy::new_without_default, reason = "it makes an engine, and may panic")]
+    pub fn new() -> Self {
+        let clock = Arc::new(ManualClock::self_advancing(STARTED_MS));
+        let mut config = Config::new("unused");
+        config.checkpoint = "none".to_owned();
+        config.journal = "none".to_owned();
+        // One for the server of the moment, one for the next.
+        config.sessions = 2;
+        config.environment.disk = Some(Arc::new(SimDisk::new(1)));
+        config.environment.clock = Arc::clone(&clock) as Arc<_>;
+        config.environment.rng = Arc::new(SeededRng::new(1));
+        config.environment.background = false;
+        let engine = Arc::new(Engine::open(config).expect("the engine opens"));
         let databases = Databases::open(Arc::clone(&engine)).expect("tables");
         let tables = (0..DATABASES).map(|db| databases.table(db)).collect();
         Self { engine, clock, tables }

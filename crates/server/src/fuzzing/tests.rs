@@ -1,27 +1,10 @@
-use std::sync::Arc;
-
-use stillpoint::{Config, Engine};
-use stillpoint_io::{ManualClock, Rng, SeededRng, SimDisk};
+use stillpoint_io::{Rng, SeededRng, seeded_rounds};
 
 use super::*;
 
-/// Servers in memory: no journal, no checkpoints, no threads.
-fn alone() -> Alone {
-    let clock = Arc::new(ManualClock::self_advancing(1_790_000_000_000));
-    let mut config = Config::new("unused");
-    config.checkpoint = "none".to_owned();
-    config.journal = "none".to_owned();
-    config.sessions = 2;
-    config.environment.disk = Some(Arc::new(SimDisk::new(1)));
-    config.environment.clock = Arc::clone(&clock) as Arc<_>;
-    config.environment.rng = Arc::new(SeededRng::new(1));
-    config.environment.background = false;
-    Alone::new(Engine::open(config).expect("the engine opens"), clock)
-}
-
 #[test]
 fn clients_take_turns() {
-    let alone = alone();
+    let alone = Alone::new();
     let [first, second] = alone.serve(
         b"SET k 1\r\nWATCH k\r\n\xFFINCR k\r\n\xFFMULTI\r\nINCR k\r\nEXEC\r\n\xFFHELLO 3\r\nGET x\r\n",
     );
@@ -33,7 +16,7 @@ fn clients_take_turns() {
 
 #[test]
 fn a_pause_a_password_and_a_shutdown_end_with_their_server() {
-    let alone = alone();
+    let alone = Alone::new();
     alone.serve(b"CLIENT PAUSE 100000000\r\nGET k\r\n\xFFCONFIG SET requirepass x\r\n");
     assert_eq!(alone.serve(b"PING\r\nSHUTDOWN NOSAVE\r\n\xFFPING\r\n")[0], b"+PONG\r\n");
     assert_eq!(alone.serve(b"PING\r\n")[0], b"+PONG\r\n");
@@ -63,9 +46,9 @@ fn what_is_no_reply_is_seen() {
 /// For as many seconds as `STILLPOINT_FUZZ_SECONDS` says.
 #[test]
 fn requests_get_replies_and_harm_nobody_for_long() {
-    let alone = alone();
+    let alone = Alone::new();
     let mut bytes = 0;
-    rounds(1000, |seed| {
+    seeded_rounds(1000, |seed| {
         let mut stream = sample_stream(seed);
         let rng = SeededRng::new(!seed);
         for _ in 0..rng.below(4) {

@@ -1,8 +1,10 @@
 //! Seeded random commands, sent to this server and to a real redis-server, compared
 //! reply by reply.
 
+use std::time::Duration;
+
 use crate::common::{Client, RealRedis, TestServer, Value};
-use stillpoint_io::{Rng, SeededRng};
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 
 /// Commands of one run.
 const COMMANDS: usize = 6000;
@@ -300,4 +302,78 @@ fn random_commands_in_resp2_get_the_replies_of_redis() {
 #[test]
 fn random_commands_in_resp3_get_the_replies_of_redis() {
     compare(77, true);
+}
+
+/// Rounds of [`watched_keys_have_changed_where_redis_says_so`].
+const WATCHES: usize = 1500;
+
+/// What one client does while another watches.
+const CHANGES: &[&str] = &[
+    "SET <key> <value>",
+    "SETNX <key> <value>",
+    "SET <key> <value> XX",
+    "APPEND|GETSET <key> x",
+    "INCR <key>",
+    "MSET <key> 1 <key> 2",
+    "DEL|GETDEL|UNLINK <key>",
+    "DEL|GETDEL|UNLINK <key>",
+    "EXPIRE|PEXPIREAT <key> -1",
+    "SET <key> <value> PX 1",
+    "PEXPIRE <key> 1",
+    "RENAME|RENAMENX <key> <key>",
+    "COPY <key> <key>",
+    "MOVE <key> 1",
+    "GET|TTL|EXISTS <key>",
+    "MULTI",
+    "EXEC",
+    "EXEC",
+    "FLUSHDB",
+];
+
+/// A key that was made and is gone again has changed; one that stayed missing has not.
+#[test]
+fn watched_keys_have_changed_where_redis_says_so() {
+    let Some(redis) = RealRedis::start(&[]) else {
+        return;
+    };
+    let server = TestServer::start();
+    let (mut watching, mut changing) =
+        (Pair::new(server.port, redis.port), Pair::new(server.port, redis.port));
+    let generator = Generator(SeededRng::new(5));
+    let few_keys = |template: &str| {
+        let mut args = Vec::new();
+        for word in template.split(' ') {
+            match word {
+                "<key>" => args.push(format!("w{}", generator.below(3))),
+                word => generator.expand(word, &mut args),
+            }
+        }
+        args
+    };
+    let mut outcomes = [0; 2];
+    for round in 0..WATCHES {
+        let mut history = Vec::new();
+        let mut call = |pair: &mut Pair, command: Vec<String>| {
+            let (ours, theirs) = pair.call(&command);
+            history.push(format!("{command:?}"));
+            assert_eq!(ours, theirs, "round {round}: {}", history.join(", "));
+            ours
+        };
+        call(&mut watching, few_keys(generator.pick(&["WATCH <key>", "WATCH <key> <key>"])));
+        let mut expires = false;
+        for _ in 0..generator.below(5) {
+            let command = few_keys(generator.pick(CHANGES));
+            expires |= command.iter().any(|word| word == "PX" || word == "PEXPIRE");
+            call(&mut changing, command);
+            if expires {
+                // Both have noticed by then.
+                RealClock.sleep(Duration::from_millis(3));
+            }
+        }
+        call(&mut changing, vec!["DISCARD".to_owned()]);
+        call(&mut watching, vec!["MULTI".to_owned()]);
+        let done = call(&mut watching, vec!["EXEC".to_owned()]);
+        outcomes[usize::from(done == Value::Null)] += 1;
+    }
+    assert!(outcomes.iter().all(|count| *count > WATCHES / 10), "{outcomes:?}");
 }

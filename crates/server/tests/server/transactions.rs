@@ -42,6 +42,64 @@ fn a_watched_key_that_changed_makes_exec_do_nothing() {
     assert_eq!(a.call(&["EXEC"]), Value::Null);
 }
 
+/// Alone and beside another key, made in each way and gone in each way.
+#[test]
+fn a_watched_key_that_was_made_and_is_gone_again_makes_exec_do_nothing() {
+    let server = TestServer::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    let ways: [&[&[&str]]; 9] = [
+        &[&["SET", "w", "1"], &["DEL", "w"]],
+        &[&["MSET", "w", "1", "v", "2"], &["FLUSHDB"]],
+        &[&["INCR", "w"], &["GETDEL", "w"]],
+        &[&["APPEND", "w", "x"], &["RENAME", "w", "v"]],
+        &[&["SET", "v", "1"], &["COPY", "v", "w"], &["EXPIRE", "w", "-1"]],
+        &[&["SELECT", "1"], &["SET", "w", "1"], &["MOVE", "w", "0"], &["SELECT", "0"]],
+        &[&["MULTI"], &["SET", "w", "1"], &["DEL", "w"], &["EXEC"]],
+        &[&["MULTI"], &["FLUSHALL"], &["SET", "w", "1"], &["DEL", "w"], &["EXEC"]],
+        &[&["SET", "w", "1", "PX", "1"]],
+    ];
+    for way in ways {
+        for watched in [&["WATCH", "w"][..], &["WATCH", "w", "other"], &["WATCH", "v", "w", "w"]] {
+            b.call(&["FLUSHALL"]);
+            assert_eq!(a.call(watched), Value::ok());
+            for words in way {
+                let reply = b.call(words);
+                assert!(!matches!(reply, Value::Error(_)), "{words:?}: {reply:?}");
+            }
+            b.call(&["DEL", "w"]);
+            crate::common::eventually("w is gone", || b.call(&["EXISTS", "w"]) == Value::Int(0));
+            a.call(&["MULTI"]);
+            assert_eq!(a.call(&["EXEC"]), Value::Null, "{watched:?}, {way:?}");
+        }
+    }
+    // What happens before, or to the key of the same name in another database, does not count.
+    a.call(&["WATCH", "w"]);
+    b.call(&["SELECT", "1"]);
+    b.call(&["SET", "w", "1"]);
+    b.call(&["DEL", "w"]);
+    a.call(&["MULTI"]);
+    assert_eq!(a.call(&["EXEC"]), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_key_that_has_expired_is_missing_for_who_watches_it() {
+    let server = TestServer::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    for made_again in [false, true] {
+        a.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+        b.call(&["SET", "w", "1", "PX", "1"]);
+        crate::common::eventually("expiry", || b.call(&["TTL", "w"]) == Value::Int(-2));
+        a.call(&["WATCH", "w"]);
+        if made_again {
+            b.call(&["SET", "w", "2"]);
+        }
+        b.call(&["DEL", "w"]);
+        a.call(&["MULTI"]);
+        let expected = if made_again { Value::Null } else { Value::Array(Vec::new()) };
+        assert_eq!(a.call(&["EXEC"]), expected);
+    }
+}
+
 #[test]
 fn a_watched_key_that_expires_makes_exec_do_nothing() {
     let server = TestServer::start();

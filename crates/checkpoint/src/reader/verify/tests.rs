@@ -8,9 +8,9 @@ use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::{checkpoint_dir, part_name};
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, Fragment, IndexBuilder, KeyRef, PartHeader,
-    stamp_block,
+    PartIndex,
 };
-use stillpoint_io::{Caching, OpenMode, SimDisk};
+use stillpoint_io::{Caching, OpenMode, SimDisk, read_all};
 
 use super::*;
 use crate::error::Damage;
@@ -116,10 +116,9 @@ fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
                 let begins = !matches!(put.item, Item::Piece(offset, ..) if offset > 0);
                 *tables.entry(put.table).or_insert(0) += u64::from(begins);
             }
-            let mut sealed = Vec::new();
-            block.seal(&mut compressor, &mut sealed).expect("no codec");
-            index.push(stamp_block(&mut sealed, header.identity(), file.len() as u64));
-            file.extend_from_slice(&sealed);
+            let offset = file.len() as u64;
+            let entry = block.seal(&mut compressor, header.identity(), offset, &mut file);
+            index.push(entry.expect("no codec"));
         }
         let totals = index.totals();
         let (end, crc) = index.finish(header.identity(), file.len() as u64);
@@ -144,22 +143,26 @@ fn options() -> LoadOptions {
 
 /// Verifies in one pass and in a pass for each partition; both must agree.
 fn verified(disk: &Arc<dyn Disk>, entry: &CheckpointEntry) -> Result<LoadSummary, Damage> {
+    all_of(disk, entry).sound().map_err(|error| match error {
+        LoadError::Damaged(damage) => *damage,
+        other => panic!("no damage: {other}"),
+    })
+}
+
+fn all_of(disk: &Arc<dyn Disk>, entry: &CheckpointEntry) -> Verified {
     let mut results = [1 << 20, 0].map(|pass_records| {
         let progress = Arc::new(Progress::default());
         let result = verify_in_passes(disk, entry, &options(), 1, &progress, pass_records);
         let snapshot = progress.snapshot();
-        if result.is_ok() {
-            assert_eq!(snapshot.units_done, snapshot.units_total);
-        }
-        result.map_err(|error| match error {
-            LoadError::Damaged(damage) => *damage,
-            other => panic!("no damage: {other}"),
-        })
+        assert_eq!(snapshot.units_done, snapshot.units_total);
+        result.expect("readable")
     });
     // Where a value first proves not whole depends on what is read together.
-    let file = |result: &Result<LoadSummary, Damage>| result.clone().map_err(|damage| damage.file);
-    assert_eq!(file(&results[0]), file(&results[1]));
-    std::mem::replace(&mut results[0], Ok(LoadSummary::default()))
+    let files = |verified: &Verified| -> BTreeSet<_> {
+        verified.damage.iter().map(|damage| damage.file.clone()).collect()
+    };
+    assert_eq!(files(&results[0]), files(&results[1]));
+    std::mem::take(&mut results[0])
 }
 
 fn damage_of(parts: &[Blocks]) -> Damage {
@@ -272,10 +275,16 @@ fn counts_other_than_the_manifests_are_told() {
         assert_eq!((found, expected), (records(&sound), records(&entry)));
     }
     let mut entry = sound.clone();
+    changes[0](&mut entry);
+    assert_eq!(all_of(&disk, &entry).damage.len(), 2, "one of each table");
+    let mut entry = sound.clone();
     entry.parts[0].records += 1;
     entry.parts[1].records -= 1;
-    let damage = verified(&disk, &entry).expect_err("it was not seen");
-    assert!(damage.to_string().contains("number of records in the index"), "{damage}");
+    let verified = all_of(&disk, &entry);
+    assert_eq!(verified.damage.len(), 2, "one of each part");
+    for damage in &verified.damage {
+        assert!(damage.to_string().contains("number of records in the index"), "{damage}");
+    }
 }
 
 #[test]
@@ -340,4 +349,86 @@ fn a_large_value_that_is_not_whole_is_told() {
     let of = |put: &Put| (home, vec![put.clone()]);
     let damage = damage_of(&[vec![of(&first), of(&second)], vec![of(&third)]]);
     assert!(damage.to_string().contains("large value"), "{damage}");
+}
+
+/// Changes a byte of these blocks of a part, by their number in the file; gives their offsets.
+fn spoil(disk: &Arc<dyn Disk>, entry: &CheckpointEntry, part: usize, blocks: &[usize]) -> Vec<u64> {
+    let path = Path::new(&dir_of(entry)).join(&entry.parts[part].file);
+    let bytes = read_all(&**disk, &path).expect("no fault");
+    let header = PartHeader::decode(&bytes).expect("sound");
+    let index = PartIndex::of_file(header.identity(), &bytes, PARTITIONS_LOG2).expect("sound");
+    let mut offsets: Vec<u64> = index.blocks().iter().map(|block| block.offset).collect();
+    offsets.sort_unstable();
+    let file = disk.open(&path, OpenMode::ReadWrite, Caching::Buffered).expect("no fault");
+    let spoilt = blocks.iter().map(|number| {
+        // In the first key, behind the heads of block and entry.
+        let at = offsets[*number] + 60;
+        file.write_at(&[!bytes[at as usize]], at).expect("no fault");
+        offsets[*number]
+    });
+    spoilt.collect()
+}
+
+fn places(verified: &Verified) -> Vec<(String, u64)> {
+    let name = |damage: &Damage| damage.file.file_name().map(|name| name.to_string_lossy().into());
+    verified.damage.iter().map(|damage| (name(damage).expect("a file"), damage.offset)).collect()
+}
+
+#[test]
+fn every_damaged_block_and_file_is_told() {
+    let mut parts = sound();
+    parts.push(sound().remove(0));
+    // Keys of the first part again, in one block of the last that is not damaged otherwise.
+    parts[2].truncate(1);
+    let twice = parts[2][0].1.len();
+    let stray = keys_of(1, 3).nth(30).expect("endless");
+    parts[2].push((1, vec![stray]));
+    let (disk, entry) = checkpoint(&parts);
+    let spoilt = spoil(&disk, &entry, 0, &[1, 3]);
+    disk.remove(&Path::new(&dir_of(&entry)).join("part-001")).expect("no fault");
+    let verified = all_of(&disk, &entry);
+    let mut expected: Vec<(String, u64)> =
+        spoilt.into_iter().map(|offset| ("part-000".to_owned(), offset)).collect();
+    expected.push(("part-001".to_owned(), 0));
+    expected.extend(vec![("part-002".to_owned(), HEADER_BYTES as u64); twice]);
+    let told = places(&verified);
+    assert_eq!(told[..told.len() - 1], expected, "{verified:?}");
+    let causes: Vec<String> =
+        verified.damage.iter().map(|damage| damage.cause.to_string()).collect();
+    assert!(causes[0].contains("checksum") && causes[2].contains("does not exist"), "{causes:?}");
+    assert!(causes.last().is_some_and(|last| last.contains("another partition")), "{causes:?}");
+    assert_eq!(verified.damage_more, 0);
+}
+
+/// The fragments behind the damaged one are not told as well, and what comes behind them is read.
+#[test]
+fn a_large_value_with_a_damaged_fragment_is_told_once() {
+    let home = partition(&piece("large", 0, FRAGMENT));
+    let of = |put: &Put| (home, vec![put.clone()]);
+    let sizes = [(0, FRAGMENT), (FRAGMENT, FRAGMENT), (2 * FRAGMENT, 10)];
+    let fragments = sizes.map(|(offset, bytes)| of(&piece("large", offset, bytes)));
+    let twice = keys_of(1, home).nth(20).expect("endless");
+    for damaged in 0..3 {
+        let mut blocks: Blocks = fragments.to_vec();
+        blocks.extend([of(&twice), of(&twice)]);
+        let (disk, entry) = checkpoint(&[blocks]);
+        let at = spoil(&disk, &entry, 0, &[damaged])[0];
+        let verified = all_of(&disk, &entry);
+        assert_eq!(verified.damage.len(), 2, "{verified:?}");
+        assert_eq!(verified.damage[0].offset, at);
+        assert!(matches!(verified.damage[1].cause, DamageCause::RepeatedKey { .. }));
+    }
+}
+
+#[test]
+fn of_much_damage_the_first_is_told_and_the_rest_counted() {
+    let blocks = DAMAGE_MAX * 5 / 2;
+    let part: Blocks = keys_of(1, 2).take(blocks + 1).map(|put| (2, vec![put])).collect();
+    let (disk, entry) = checkpoint(&[part]);
+    // Not the very first, which is sound.
+    let spoilt = spoil(&disk, &entry, 0, &(1..=blocks).collect::<Vec<_>>());
+    let verified = all_of(&disk, &entry);
+    let told: Vec<u64> = verified.damage.iter().map(|damage| damage.offset).collect();
+    assert_eq!(told, spoilt[..DAMAGE_MAX]);
+    assert_eq!(verified.damage_more, (blocks - DAMAGE_MAX) as u64);
 }

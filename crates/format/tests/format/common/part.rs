@@ -3,7 +3,7 @@
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, Content, Entry, FragmentJoiner, IndexBuilder, KeyRef,
-    PartHeader, PartIndex, fragments, stamp_block,
+    PartHeader, PartIndex, fragments,
 };
 
 use super::STORE;
@@ -82,9 +82,9 @@ impl PartWriter {
     fn flush(&mut self, block: &mut BlockBuilder, next_partition: u32) {
         if !block.is_empty() {
             let at = self.file.len();
-            block.seal(&mut self.compressor, &mut self.file).expect("compressible");
             let identity = self.header.identity();
-            self.index.push(stamp_block(&mut self.file[at..], identity, at as u64));
+            let entry = block.seal(&mut self.compressor, identity, at as u64, &mut self.file);
+            self.index.push(entry.expect("compressible"));
         }
         block.reset(next_partition);
     }

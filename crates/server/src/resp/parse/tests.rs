@@ -1,5 +1,5 @@
 use super::*;
-use crate::fuzzing::{Outcome, cut_anywhere, parse_in_pieces, rounds};
+use crate::fuzzing::{Outcome, cut_anywhere, parse_in_pieces};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -110,7 +110,7 @@ fn protocol_like() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn cutting_the_stream_changes_nothing_for_long() {
     let input = (protocol_like(), prop::collection::vec(any::<usize>(), 0..20), any::<bool>());
-    rounds(1, |seed| {
+    stillpoint_io::seeded_rounds(1, |seed| {
         let rng = TestRng::from_seed(RngAlgorithm::XorShift, &u128::from(seed).to_le_bytes());
         let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
         let ran =
