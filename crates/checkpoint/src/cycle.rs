@@ -32,10 +32,10 @@ const METERED_BYTES: u64 = 16 << 10;
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
 /// A capture thread rests after so many pauses, each of dozens of records, or so many bytes: less
-/// than half a millisecond of work. Whoever wakes up on its core meanwhile waits that long; without
+/// than a quarter of a millisecond of work. Whoever wakes up on its core meanwhile waits that long; without
 /// rests, until the scheduler's next tick, which is milliseconds. Each rest costs the walk its turn.
-const BURST_PAUSES: u32 = 100;
-const BURST_BYTES: u64 = 1 << 20;
+const BURST_PAUSES: u32 = 40;
+const BURST_BYTES: u64 = 512 << 10;
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
