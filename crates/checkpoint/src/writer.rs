@@ -8,7 +8,7 @@
 //! └──────────────────────┘  empty    │ values  │      past the page cache    │ part-001 │
 //!                                    └─────────┘                             └──────────┘
 //! ```
-//! A commit emits into its own lane: two copies and no I/O. What is queued is the *pool* of the
+//! A commit emits into its own lane, which it takes once: two copies and no I/O. What is queued is the *pool* of the
 //! CALC paper under another name (docs/decisions/0002). The order when the device is slower than
 //! the records come: hand-outs go first and at the device's speed, whatever the pace; once a few
 //! writes per part are queued (half of the pool's limit at most) the capture walk waits; above
@@ -35,7 +35,7 @@ use stillpoint_format::manifest::{
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::{BLOCK_TARGET_BYTES, Codec, PartHeader};
 use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, spawn};
-use stillpoint_store::{Demand, RecordImage, Sink, Store};
+use stillpoint_store::{Demand, Lane, Sink, Store};
 use stillpoint_sync::CachePadded;
 
 use crate::error::CheckpointError;
@@ -328,10 +328,8 @@ impl PartSink {
 
 impl Sink for PartSink {
     #[inline]
-    fn emit(&self, lane: usize, record: &RecordImage<'_>) {
-        if !self.queue.has_failed() {
-            self.lanes[lane].emit(record, &self.queue);
-        }
+    fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.lanes[lane].open(&self.queue, with);
     }
 
     fn has_room(&self) -> bool {
