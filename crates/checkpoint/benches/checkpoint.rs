@@ -17,8 +17,8 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, RealClock, RealDisk, thread_cpu_ns};
 use stillpoint_store::{
-    Checkpointer, KeyImage, KeySet, Loader, Mode, NoLog, Phase, Procedure, RecordImage, Sink, Slot,
-    Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Checkpointer, KeyImage, KeySet, Lane, Loader, Mode, NoLog, Phase, Procedure, RecordImage, Sink,
+    Slot, Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -47,7 +47,16 @@ impl Procedure for Update {
 struct NullSink;
 
 impl Sink for NullSink {
-    fn emit(&self, _: usize, _: &RecordImage<'_>) {}
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut NullLane);
+    }
+}
+
+struct NullLane;
+
+impl Lane for NullLane {
+    fn emit(&mut self, _: &RecordImage<'_>) {}
+    fn take_back(&mut self) {}
 }
 
 struct Bed {
@@ -143,8 +152,8 @@ impl Bed {
         self.scheme.enter(Phase::Prepare, epoch, sink);
         driver.advance(Phase::Prepare);
         driver.advance(Phase::Resolve);
-        let first = all();
         driver.advance(Phase::Capture);
+        let first = all();
         driver.advance(Phase::Complete);
         sink.drain();
         driver.advance(Phase::Rest);

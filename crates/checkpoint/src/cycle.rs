@@ -12,8 +12,8 @@ use std::sync::Arc;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, JoinHandle, spawn};
 use stillpoint_store::{
-    Bug, Capture, Checkpointer, Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
-    Store,
+    Bug, Capture, Checkpointer, Demand, Lane, Outcome, Phase, PointOfConsistency, RecordImage,
+    Sink, Store,
 };
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
@@ -371,15 +371,19 @@ impl Capture for Hand<'_> {
         self.slot
     }
 
-    fn emit(&mut self, record: &RecordImage<'_>) {
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
         if self.walk.is_abandoned() {
-            return;
+            return with(&mut Nowhere);
         }
-        let bytes = (record.key.len() + record.value.len()) as u64;
+        let mut bytes = 0;
+        self.walk.sink.with_lane(self.slot, &mut |lane| {
+            let mut metered = Metered { lane, bytes: 0, last: 0 };
+            with(&mut metered);
+            bytes = metered.bytes;
+        });
         self.unmetered += bytes;
         self.unseen += bytes;
         self.burst_bytes += bytes;
-        self.walk.sink.emit(self.slot, record);
     }
 
     fn pause(&mut self) {
@@ -409,4 +413,33 @@ impl Capture for Hand<'_> {
     fn is_abandoned(&self) -> bool {
         self.walk.is_abandoned()
     }
+}
+
+/// A lane whose bytes are counted.
+struct Metered<'a> {
+    lane: &'a mut dyn Lane,
+    bytes: u64,
+    /// Those of the last record.
+    last: u64,
+}
+
+impl Lane for Metered<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.last = (record.key.len() + record.value.len()) as u64;
+        self.bytes += self.last;
+        self.lane.emit(record);
+    }
+
+    fn take_back(&mut self) {
+        self.bytes -= self.last;
+        self.lane.take_back();
+    }
+}
+
+/// Where the records of a checkpoint go that is given up.
+struct Nowhere;
+
+impl Lane for Nowhere {
+    fn emit(&mut self, _: &RecordImage<'_>) {}
+    fn take_back(&mut self) {}
 }

@@ -8,14 +8,14 @@
 //! └──────────────────────┘  empty    │ values  │      past the page cache    │ part-001 │
 //!                                    └─────────┘                             └──────────┘
 //! ```
-//! A commit emits into its own lane: two copies and no I/O. Plain blocks are written from where they
-//! were filled. What is queued is the *pool* of the CALC paper under another name
-//! (docs/decisions/0002). The order when the device is slower than the records come: hand-outs go
-//! first and at the device's speed, whatever the pace; once a few writes per part are queued (half
-//! of the pool's limit at most) the capture walk waits; above three quarters of the limit commits
-//! that would hand out wait, which is counted and shown, before they change anything, so that reads
-//! without locks go on; at the limit whoever emits waits, in the middle of a long commit if need
-//! be. Large values are queued by reference and read when their turn comes.
+//! A commit emits into its own lane, which it takes once: two copies and no I/O. Plain blocks are
+//! written from where they were filled. What is queued is the *pool* of the CALC paper under another
+//! name (docs/decisions/0002). The order when the device is slower than the records come: hand-outs
+//! go first and at the device's speed, whatever the pace; once a few writes per part are queued
+//! (half of the pool's limit at most) the capture walk waits; above three quarters of the limit
+//! commits that would hand out wait, which is counted and shown, before they change anything, so
+//! that reads without locks go on; at the limit whoever emits waits, in the middle of a long commit
+//! if need be. Large values are queued by reference and read when their turn comes.
 //!
 //! Nothing here is durable before [`PartSink::finish`] has returned, and nothing is published:
 //! parts flushed, their directory flushed, its parents flushed, in this order.
@@ -36,7 +36,7 @@ use stillpoint_format::manifest::{
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::{BLOCK_TARGET_BYTES, Codec, PartHeader};
 use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, spawn};
-use stillpoint_store::{Demand, RecordImage, Sink, Store};
+use stillpoint_store::{Demand, Lane, Sink, Store};
 use stillpoint_sync::CachePadded;
 
 use crate::error::CheckpointError;
@@ -329,10 +329,8 @@ impl PartSink {
 
 impl Sink for PartSink {
     #[inline]
-    fn emit(&self, lane: usize, record: &RecordImage<'_>) {
-        if !self.queue.has_failed() {
-            self.lanes[lane].emit(record, &self.queue);
-        }
+    fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.lanes[lane].open(&self.queue, with);
     }
 
     fn has_room(&self) -> bool {

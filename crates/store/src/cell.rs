@@ -1,7 +1,7 @@
 //! The layout of a cell, and the reads and writes of it.
 //!
 //! ```text
-//! word 0   lock word: transaction lock, latch, scheme status, key length code (sync::lock_word)
+//! word 0   lock word: transaction lock, scheme status, key length code (sync::lock_word)
 //! word 1   stamp: gsn, log, flags BUSY | ABSENT | DEAD
 //! word 2…  key, padded with zeros to whole words; or, for a key over 1 KiB: length, block number
 //! then     as many copies as the scheme asks for, of equal size:
@@ -216,7 +216,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// The value. The caller holds the lock or the latch, so that it cannot change.
+    /// The value. The caller holds the lock, so that it cannot change, or finds out later if it has.
     pub(crate) fn value(self) -> Option<ValueRef<'a>> {
         self.record().value()
     }
@@ -314,7 +314,7 @@ impl<'a> Record<'a> {
         (self.copy.len() * 8 - META_BYTES).min(INLINE_VALUE_BYTES_MAX)
     }
 
-    /// The value. The caller holds the lock or the latch, so that it cannot change.
+    /// The value. The caller holds the lock, so that it cannot change, or finds out later if it has.
     #[inline]
     pub(crate) fn value(self) -> Option<ValueRef<'a>> {
         if self.stamp_word() & ABSENT != 0 {

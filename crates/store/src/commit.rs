@@ -19,7 +19,7 @@ use crate::locking::LockState;
 use crate::pending::{NONE, OpKind};
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
-use crate::policy::{NoSink, RecordImage, Sink};
+use crate::policy::{Lane, NoSink, RecordImage, Sink};
 use crate::stamp::ABSENT;
 use crate::store::{MARK, mark_of};
 use crate::worker::Worker;
@@ -70,13 +70,18 @@ impl Worker {
             return Ok(None);
         }
         self.prepare(phase)?;
-        if phase.is_capturing() && self.store.marks() {
-            self.begin_hand_outs(phase);
+        let hands_out = phase.is_capturing() && self.store.marks();
+        let too_late = self.store.driver().has_planted(Bug::HandOutAfterInstall);
+        if hands_out && !too_late {
+            self.hand_out(phase);
         }
         let Self { keys, written, pending, tables, touched, log, .. } = self;
         let writes = WriteSet { keys, written, pending, tables };
         let stamp = log.append(&Commit { epoch: phase.epoch(), touched, writes })?;
-        self.install_all(stamp, phase);
+        self.install_all(stamp);
+        if hands_out && too_late {
+            self.hand_out(phase);
+        }
         self.depend_on(stamp);
         self.release_all();
         self.pending.clear();
@@ -186,7 +191,7 @@ impl Worker {
     /// Puts the writes into their cells. All cells are busy before the first has its new value, so
     /// that who reads without locks, and has seen one of the new values, sees them all.
     #[inline]
-    fn install_all(&mut self, stamp: Stamp, phase: PhaseWord) {
+    fn install_all(&mut self, stamp: Stamp) {
         let unwinding = HalfInstalled;
         for &(key, _) in &self.written {
             self.record(&self.held[key - self.first_key]).begin_write();
@@ -199,33 +204,16 @@ impl Worker {
             let next = self.prepared.get(prepared).filter(|next| next.0 == key);
             let found = next.map(|next| next.1);
             prepared += usize::from(found.is_some());
-            self.install(key - self.first_key, first, found, stamp, phase);
+            self.install(key - self.first_key, first, found, stamp);
         }
         std::mem::forget(unwinding);
     }
 
     /// Puts one write into its cell, which is busy.
     #[inline]
-    fn install(
-        &mut self,
-        slot: usize,
-        first: u32,
-        prepared: Option<Prepared>,
-        stamp: Stamp,
-        phase: PhaseWord,
-    ) {
+    fn install(&mut self, slot: usize, first: u32, prepared: Option<Prepared>, stamp: Stamp) {
         let held = self.held[slot];
         let cell = self.record(&held);
-        if self.store.marks() {
-            // Acquire: partner of the Release in `unlatch`; who set the mark has read the value.
-            // Not yet set may be stale: the slow path looks again under the latch.
-            let mark = lock_word::status(cell.lock().load(Acquire)) & MARK;
-            if mark != mark_of(phase.epoch())
-                && !self.store.driver().has_planted(Bug::HandOutAfterInstall)
-            {
-                self.first_write(slot, first, phase);
-            }
-        }
         let op = *self.pending.op(first).expect("written");
         let was_absent = held.stamp_word & ABSENT != 0;
         if let Some(Prepared::Cell(number)) = prepared {
@@ -248,9 +236,6 @@ impl Worker {
                 let owner = self.store.memory().arena.owner_of(held.cell);
                 self.reclaim.retire_blob(owner, blob);
             }
-        }
-        if self.store.driver().has_planted(Bug::HandOutAfterInstall) {
-            self.first_write(slot, first, phase);
         }
         let change = i64::from(was_absent) - i64::from(op.kind == OpKind::Delete);
         if change != 0 {
@@ -294,55 +279,58 @@ impl Worker {
         self.held[slot].place = place;
     }
 
-    /// Knows the sink of the present checkpoint; if it is short of room, waits until it has some
-    /// for what this commit will hand out.
+    /// Gives the checkpoint the old values of the records that this commit is the first to change
+    /// after the point of consistency, unless the capture was there before. In CAPTURE at the
+    /// latest; afterwards, and until the next point of consistency, every record is marked.
+    #[inline]
+    fn hand_out(&mut self, phase: PhaseWord) {
+        let mark = mark_of(phase.epoch());
+        let is_unmarked = |&(key, _): &(usize, u32)| {
+            // Acquire: partner of the Release in `claim`; who set the mark has read the value. Not
+            // yet set may be stale, and claiming tells.
+            let lock = self.record(&self.held[key - self.first_key]).lock();
+            lock_word::status(lock.load(Acquire)) & MARK != mark
+        };
+        if let Some(first) = self.written.iter().position(is_unmarked) {
+            self.hand_out_from(first, phase);
+        }
+    }
+
+    /// Hands out from the `from`-th write on, in one go with the lane.
     #[cold]
-    fn begin_hand_outs(&mut self, phase: PhaseWord) {
+    fn hand_out_from(&mut self, from: usize, phase: PhaseWord) {
         if self.sink.as_ref().is_none_or(|(epoch, _)| *epoch != phase.epoch()) {
             self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
         }
-        if !self.present_sink().has_room() && self.hands_out(phase) {
-            self.store.policy().before_hand_outs(self.number, self.present_sink());
-        }
-    }
-
-    /// True if a record is about to be changed that is not captured yet.
-    fn hands_out(&self, phase: PhaseWord) -> bool {
-        let is_unmarked = |&(key, _): &(usize, u32)| {
-            let lock = self.record(&self.held[key - self.first_key]).lock();
-            lock_word::status(lock.load(Acquire)) & MARK != mark_of(phase.epoch())
-        };
-        self.written.iter().any(is_unmarked)
-    }
-
-    fn present_sink(&self) -> &dyn Sink {
-        self.sink.as_ref().map_or(&NoSink, |(_, sink)| &**sink)
-    }
-
-    /// The first commit after the point of consistency that changes this record: the checkpoint
-    /// gets the old value, unless the capture was here before.
-    #[cold]
-    fn first_write(&self, slot: usize, first: u32, phase: PhaseWord) {
-        let cell = self.record(&self.held[slot]);
-        if self.breaks_first_write(slot, first) {
-            return;
+        let sink: &dyn Sink = self.sink.as_ref().map_or(&NoSink, |(_, sink)| &**sink);
+        if !sink.has_room() {
+            self.store.policy().before_hand_outs(self.number, sink);
         }
         let mark = mark_of(phase.epoch());
-        let status = lock_word::status(lock_word::latch(cell.lock()));
-        if status & MARK != mark
-            && phase.is_capturing()
-            && let Some(value) = cell.value()
-        {
-            let index = self.first_key + slot;
-            let declared = &self.keys.keys[index];
-            let table = self.tables.get(declared.table).expect("checked");
-            let (id, generation) = (table.id.0, table.generation);
-            let key = self.keys.key(index);
-            let image = RecordImage::new(id, generation, declared.hash, key, value);
-            let policy = self.store.policy();
-            policy.before_first_write(self.number, &image, self.present_sink());
+        sink.with_lane(self.number, &mut |lane| {
+            for &(key, first) in &self.written[from..] {
+                self.first_write(key - self.first_key, first, mark, lane);
+            }
+        });
+    }
+
+    /// Whoever claims the mark emits. The lock keeps the value from changing, so this side claims
+    /// first and has nothing to take back; see `Store::capture_cell` for the other.
+    fn first_write(&self, slot: usize, first: u32, mark: u8, lane: &mut dyn Lane) {
+        let cell = self.record(&self.held[slot]);
+        if self.breaks_first_write(slot, first) || !lock_word::claim(cell.lock(), MARK, mark) {
+            return;
         }
-        lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
+        let Some(value) = cell.value() else {
+            return;
+        };
+        let index = self.first_key + slot;
+        let declared = &self.keys.keys[index];
+        let table = self.tables.get(declared.table).expect("checked");
+        let (id, generation) = (table.id.0, table.generation);
+        let key = self.keys.key(index);
+        let image = RecordImage::new(id, generation, declared.hash, key, value);
+        self.store.policy().before_first_write(&image, lane);
     }
 
     /// What planted bugs leave out.

@@ -57,8 +57,8 @@ pub use load::{KeyImage, Loader, Replayed};
 pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced, Turn};
 pub use planted::Bug;
 pub use policy::{
-    Capture, CellPolicy, Checkpointer, Demand, KeptValue, NoPolicy, Outcome, PointOfConsistency,
-    RecordImage, Sink,
+    Capture, CellPolicy, Checkpointer, Demand, KeptValue, Lane, NoPolicy, Outcome,
+    PointOfConsistency, RecordImage, Sink,
 };
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::RegionError;

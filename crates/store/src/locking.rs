@@ -358,7 +358,7 @@ impl Worker {
         let declared = self.keys.keys[index];
         let table = self.tables.get(declared.table).expect("resolved").clone();
         let number = {
-            // A commit sets the mark anew if the epoch has changed by then.
+            // A commit or the walk sets the mark anew if the epoch has changed by then.
             let phase = self.store.driver().now();
             let len = declared.value_len as usize;
             match self.new_cell(index, len, None, phase, Kind::Record) {
@@ -447,11 +447,11 @@ impl Worker {
     /// Gives all locks back after a commit or a rollback; forgets the transaction.
     pub(crate) fn release_all(&mut self) {
         self.locked_version = u64::MAX;
-        // Plain stores suffice while nobody can latch a cell: see `PhaseDriver`. Outside the
-        // window nothing is known of the phase.
-        let latchable = self.store.marks()
-            && (!self.in_window
-                || !matches!(self.store.driver().now().phase(), Phase::Rest | Phase::Prepare));
+        // Plain stores suffice while no walk can claim the mark of a locked record. It does so in
+        // CAPTURE only, and begins after every window has closed that may have seen the phase before
+        // it. Outside the window nothing is known of the phase.
+        let claimable = self.store.marks()
+            && (!self.in_window || self.store.driver().now().phase() == Phase::Capture);
         for slot in 0..self.held.len() {
             let held = self.held[slot];
             let cell = match held.state {
@@ -460,8 +460,8 @@ impl Worker {
             };
             let absent = cell.stamp_word() & ABSENT != 0;
             match held.state {
-                LockState::Exclusive if !latchable => {
-                    lock_word::release_exclusive_unlatched(cell.lock());
+                LockState::Exclusive if !claimable => {
+                    lock_word::release_exclusive_unclaimable(cell.lock());
                 }
                 state => release(cell.lock(), state),
             }

@@ -36,10 +36,11 @@ pub trait CellPolicy: Send + Sync {
     }
 
     /// The old value of a record that is about to be changed by the first commit after the point
-    /// of consistency, and was not captured yet. Called with all of the transaction's locks and the
-    /// record's latch held: short, and never waiting for a transaction. `worker` is the number of
-    /// the committing worker, and its lane of `sink`, which takes the present checkpoint.
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink);
+    /// of consistency, and was not captured yet: called once per record and epoch, by whoever has
+    /// claimed the record's mark, with all of the transaction's locks held and nothing changed or
+    /// logged yet. Short, and never waiting for a transaction. `lane` is the committing worker's,
+    /// of the sink that takes the present checkpoint.
+    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane);
 }
 
 /// A checkpoint scheme: what it does on entering a phase. The driver moves the phases and owns the
@@ -86,10 +87,11 @@ pub trait Capture {
     /// The window slot that the thread has claimed.
     fn slot(&self) -> usize;
 
-    /// Takes a record of the checkpoint. Does not wait.
-    fn emit(&mut self, record: &RecordImage<'_>);
+    /// Calls `with` once, with the lane that takes the thread's records: for a few dozen cells at a
+    /// time.
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// Called between windows and outside of latches, every few dozen records: waits as the pace
+    /// Called between windows and with no lane in hand, every few dozen records: waits as the pace
     /// and the sink ask.
     fn pause(&mut self);
 
@@ -97,11 +99,24 @@ pub trait Capture {
     fn is_abandoned(&self) -> bool;
 }
 
+/// Where the records of one thread go.
+pub trait Lane {
+    /// Takes one record, whose value is read here and not later, but for one that is
+    /// [kept](RecordImage::keep_large). Failures are kept and reported when the sink is closed;
+    /// after one, whatever comes is dropped.
+    fn emit(&mut self, record: &RecordImage<'_>);
+
+    /// Forgets the record that was emitted last: another has captured it meanwhile, and what was
+    /// read of it may be neither the old value nor the new one. Called directly after
+    /// [`emit`](Self::emit), by a walk only, and never for a large value.
+    fn take_back(&mut self);
+}
+
 /// Where the records of a checkpoint go: a set of files by default.
 pub trait Sink: Send + Sync {
-    /// Takes one record. The lane is the caller's window slot. Failures are kept and reported when
-    /// the sink is closed; after one, whatever comes is dropped.
-    fn emit(&self, lane: usize, record: &RecordImage<'_>);
+    /// Calls `with` once, with the lane of a window slot, which the caller owns. Once per commit
+    /// that hands out, or per few dozen cells of the walk. Nobody asks for two lanes at a time.
+    fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane));
 
     /// False if who hands out has to [wait](Self::wait_for_room). Asked by every commit while a
     /// checkpoint is under way.
@@ -132,9 +147,18 @@ pub trait Sink: Send + Sync {
 pub(crate) struct NoSink;
 
 impl Sink for NoSink {
-    fn emit(&self, _: usize, _: &RecordImage<'_>) {
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut NoLane);
+    }
+}
+
+struct NoLane;
+
+impl Lane for NoLane {
+    fn emit(&mut self, _: &RecordImage<'_>) {
         debug_assert!(false, "a hand-out outside of a checkpoint");
     }
+    fn take_back(&mut self) {}
 }
 
 /// What a sink asks of the capture.
@@ -225,5 +249,5 @@ impl CellPolicy for NoPolicy {
     fn wants_first_writes(&self) -> bool {
         false
     }
-    fn before_first_write(&self, _: usize, _: &RecordImage<'_>, _: &dyn Sink) {}
+    fn before_first_write(&self, _: &RecordImage<'_>, _: &mut dyn Lane) {}
 }

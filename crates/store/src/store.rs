@@ -14,12 +14,15 @@ use crate::blob;
 use crate::cell::Cell;
 use crate::phase::PhaseDriver;
 use crate::planted::Bug;
-use crate::policy::{Capture, CellPolicy, KeptValue, RecordImage, Sink};
+use crate::policy::{Capture, CellPolicy, KeptValue, Lane, RecordImage, Sink};
 use crate::reclaim::Absent;
 use crate::table::{Table, TableId};
 
 /// Bit of a cell's status that says in which epochs it counts as captured.
 pub(crate) const MARK: u8 = 1;
+
+/// Cells that a walk visits in one window and with the lane in hand.
+const CELLS_PER_LANE: usize = 64;
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -297,68 +300,105 @@ impl Store {
     }
 
     /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
-    /// The record's latch is held meanwhile, which a committing writer may be waiting for.
+    /// In [`Phase::Capture`](crate::Phase) only; waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
-        const CELLS_PER_WINDOW: usize = 64;
         let mark = mark_of(self.driver.now().epoch());
         let mut key = Vec::new();
-        let mut from = 0;
-        loop {
+        for from in (0..).step_by(CELLS_PER_LANE) {
             let window = self.driver.windows().window(to.slot());
-            let part = from..from + CELLS_PER_WINDOW;
-            let seen = self.walk_cells(slab, part, &mut |table, cell| {
-                self.capture_cell(table, cell, mark, &mut key, to);
+            let seen = self.walk_part(slab, from, to, &mut |table, cell, lane| {
+                self.capture_cell(table, cell, mark, &mut key, lane);
             });
             drop(window);
-            if seen < CELLS_PER_WINDOW {
+            if seen < CELLS_PER_LANE {
                 return;
             }
             to.pause();
-            from += CELLS_PER_WINDOW;
         }
     }
 
+    /// Emits a record, unless a commit of the new epoch has handed it out or does so meanwhile.
+    ///
+    /// Nobody is kept out while the value is copied. Whoever wins the claim of the mark emits, and
+    /// the walk claims after it has copied; if it loses, it takes the copy back. If it wins, the copy
+    /// is the value at the point of consistency:
+    /// - Not older: the commits of the old epoch have left their windows before the walk began, and
+    ///   what they did happened before its reads.
+    /// - Not newer, nor torn: a commit of the new epoch overwrites after it has seen the mark, set by
+    ///   itself or by the walk. By itself, and the walk would have lost, since marks are not unset
+    ///   within an epoch. So by the walk: then it has acquired what the walk has released by its
+    ///   claim, and the walk's reads, Relaxed though they are, happened before the overwriting.
+    ///
+    /// A large value is not copied from the cell but found by it, so that number and length, read
+    /// before the claim, are what is right or is dropped. Its blocks do not change and outlive the
+    /// window, even if the record lets go of them: they are read or kept after the claim.
     fn capture_cell(
         &self,
         table: &Table,
         cell: Cell<'_>,
         mark: u8,
         key: &mut Vec<u8>,
-        to: &mut dyn Capture,
+        lane: &mut dyn Lane,
     ) {
         let blind = self.driver.has_planted(Bug::MarksNotSeen);
-        // Relaxed: looked at again under the latch.
+        // Relaxed: what is marked is left alone; if it only looks unmarked, the claim tells.
         let seen = lock_word::status(cell.lock().load(Relaxed)) & MARK;
         if !cell.is_record() || (seen == mark && !blind) {
             return;
         }
-        let status = lock_word::status(lock_word::latch(cell.lock()));
-        if status & MARK != mark || blind {
-            self.emit_cell(table, cell, key, to);
+        let claim = || lock_word::claim(cell.lock(), MARK, mark) || blind;
+        let Some(value) = cell.value() else {
+            claim();
+            return;
+        };
+        cell.read_key(key);
+        let image = self.image(table, key, value);
+        if value.large_in().is_some() {
+            if claim() {
+                lane.emit(&image);
+            }
+            return;
         }
-        lock_word::unlatch(cell.lock(), (status & !MARK) | mark);
+        lane.emit(&image);
+        if !claim() {
+            lane.take_back();
+        }
     }
 
     /// Emits every record of a slab. The caller holds the store quiesced.
     pub fn capture_all(&self, slab: usize, to: &mut dyn Capture) {
         let mut key = Vec::new();
-        let mut seen = 0u32;
-        self.walk_cells(slab, 0..usize::MAX, &mut |table, cell| {
-            if cell.is_record() {
-                self.emit_cell(table, cell, &mut key, to);
+        for from in (0..).step_by(CELLS_PER_LANE) {
+            let seen = self.walk_part(slab, from, to, &mut |table, cell, lane| {
+                if cell.is_record()
+                    && let Some(value) = cell.value()
+                {
+                    cell.read_key(&mut key);
+                    lane.emit(&self.image(table, &key, value));
+                }
+            });
+            if seen < CELLS_PER_LANE {
+                return;
             }
-            seen += 1;
-            if seen.is_multiple_of(64) {
-                to.pause();
-            }
-        });
+            to.pause();
+        }
     }
 
-    fn emit_cell(&self, table: &Table, cell: Cell<'_>, key: &mut Vec<u8>, to: &mut dyn Capture) {
-        if let Some(value) = cell.value() {
-            cell.read_key(key);
-            to.emit(&self.image(table, key, value));
-        }
+    /// Visits the cells of a slab from the `from`-th on, with the lane; gives how many there were.
+    fn walk_part(
+        &self,
+        slab: usize,
+        from: usize,
+        to: &mut dyn Capture,
+        visit: &mut dyn FnMut(&Table, Cell<'_>, &mut dyn Lane),
+    ) -> usize {
+        let mut seen = 0;
+        to.with_lane(&mut |lane| {
+            seen = self.walk_cells(slab, from..from + CELLS_PER_LANE, &mut |table, cell| {
+                visit(table, cell, lane);
+            });
+        });
+        seen
     }
 
     pub(crate) fn image<'a>(

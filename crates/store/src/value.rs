@@ -6,7 +6,8 @@ use crate::blob::{self, Blob};
 use crate::store::Memory;
 use crate::words;
 
-/// A value: bytes of a record under a lock or latch, or bytes of the transaction's own write.
+/// A value: bytes of a record that is locked or about to be claimed, or bytes of the transaction's
+/// own write.
 #[derive(Clone, Copy)]
 pub struct ValueRef<'a> {
     tag: u8,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellPolicy, KeptValue, KeySet, Mode, NoLog, Procedure, RecordImage, Sink, Slot, Stamp, Store,
+    CellPolicy, KeptValue, KeySet, Lane, Mode, NoLog, Procedure, RecordImage, Slot, Stamp, Store,
     TableId, Tx, TxError, Worker,
 };
 
@@ -577,7 +577,7 @@ impl CellPolicy for Keeper {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, _: usize, record: &RecordImage<'_>, _: &dyn Sink) {
+    fn before_first_write(&self, record: &RecordImage<'_>, _: &mut dyn Lane) {
         if let Some(kept) = record.keep_large() {
             self.kept.lock().push((kept, record.value.to_vec()));
         }

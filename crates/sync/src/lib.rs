@@ -1,4 +1,4 @@
-//! Latches, lock words, windows and padded atomics, switchable to loom and
+//! Mutexes, lock words, windows and padded atomics, switchable to loom and
 //! shuttle with `--cfg loom` or `--cfg shuttle`. Knows no data layout.
 //!
 //! This crate may hold unsafe code; at present it needs none.

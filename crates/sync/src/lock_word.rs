@@ -1,17 +1,15 @@
 //! The transaction lock of a cell, in one 64-bit word.
 //!
 //! ```text
-//!  63     53 52          18    17    16     10 9       2   1       0
-//! ┌─────────┬──────────────┬───────┬─────────┬─────────┬───────┬───────┐
-//! │ user 11 │ priority 35  │ await │ status 7│ shared 8│ latch │ excl. │
-//! └─────────┴──────────────┴───────┴─────────┴─────────┴───────┴───────┘
+//!  63     53 52          18    17    16      9 8        1     0
+//! ┌─────────┬──────────────┬───────┬──────────┬──────────┬───────┐
+//! │ user 11 │ priority 35  │ await │ status 8 │ shared 8 │ excl. │
+//! └─────────┴──────────────┴───────┴──────────┴──────────┴───────┘
 //! ```
 //!
 //! - *exclusive* and *shared*: strict two-phase locks of transactions.
-//! - *latch*: held for nanoseconds by whoever captures a cell or writes it for the first time
-//!   after a point of consistency; independent of the lock, so a capture never waits for a
-//!   transaction.
-//! - *status*: owned by the checkpoint scheme, changed under the latch.
+//! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone; independent of the lock,
+//!   so that a capture never waits for a transaction.
 //! - *await*: somebody waits for the sharers to leave, and nobody younger may join them, so that
 //!   they do leave. A flag whose owner gave up costs the next sharer one refusal.
 //! - *priority*: the oldest priority that held the lock since it was last free, or awaits it (see
@@ -28,13 +26,12 @@
 use crate::atomic::{AtomicU64, Ordering};
 
 const EXCLUSIVE: u64 = 1;
-const LATCH: u64 = 1 << 1;
-const SHARED_SHIFT: u32 = 2;
+const SHARED_SHIFT: u32 = 1;
 const SHARED_ONE: u64 = 1 << SHARED_SHIFT;
 const SHARED_MAX: u64 = 0xff;
 const SHARED_MASK: u64 = SHARED_MAX << SHARED_SHIFT;
-const STATUS_SHIFT: u32 = 10;
-const STATUS_MASK: u64 = 0x7f << STATUS_SHIFT;
+const STATUS_SHIFT: u32 = 9;
+const STATUS_MASK: u64 = 0xff << STATUS_SHIFT;
 const AWAITED: u64 = 1 << 17;
 const PRIORITY_SHIFT: u32 = 18;
 const PRIORITY_BITS: u32 = 35;
@@ -87,7 +84,7 @@ pub struct Held(pub Priority);
 
 /// The word of a free cell with this user field and scheme status.
 pub fn free(user: u64, status: u8) -> u64 {
-    debug_assert!(user <= USER_MAX && status < 0x80);
+    debug_assert!(user <= USER_MAX);
     (user << USER_SHIFT) | (u64::from(status) << STATUS_SHIFT)
 }
 
@@ -206,13 +203,14 @@ pub fn release_exclusive(word: &AtomicU64) {
     debug_assert!(before & EXCLUSIVE != 0, "released a lock that was not held");
 }
 
-/// Gives the exclusive lock back with a plain store. Only while nothing can latch the word: inside
-/// a window that saw a phase in which no capture runs.
+/// Gives the exclusive lock back with a plain store. Only while nobody but the holder can [`claim`]
+/// the word, since a claim in between would be lost: inside a window that saw a phase in which no
+/// capture walks. Nobody else changes the word of a lock that is held exclusively.
 #[inline]
-pub fn release_exclusive_unlatched(word: &AtomicU64) {
+pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     // Relaxed load: the holder is the only writer of the word.
     let seen = word.load(Ordering::Relaxed);
-    debug_assert!(seen & (EXCLUSIVE | LATCH) == EXCLUSIVE, "not held, or latched: {seen:#x}");
+    debug_assert!(seen & EXCLUSIVE != 0, "released a lock that was not held: {seen:#x}");
     word.store(seen & !EXCLUSIVE, Ordering::Release);
 }
 
@@ -223,25 +221,28 @@ pub fn release_shared(word: &AtomicU64) {
     debug_assert!(before & SHARED_MASK != 0, "released a share that was not held");
 }
 
-/// Takes the latch, spinning; holders keep it for nanoseconds. Returns the word before it.
-pub fn latch(word: &AtomicU64) -> u64 {
-    let mut backoff = crate::Backoff::new();
+/// Makes the status bits in `mask` those of `status`: true for the one caller who changed them,
+/// false if they were so already. Whatever the lock is, and waiting for nobody.
+///
+/// What a winner has read before, nobody overwrites who has seen the new status first, by a claim
+/// lost or by a load with Acquire.
+#[inline]
+pub fn claim(word: &AtomicU64, mask: u8, status: u8) -> bool {
+    // Release if won: what was read before comes before what others do who see it. Acquire if lost,
+    // the partner: what the caller does then comes after what the winner has read.
+    let mut seen = word.load(Ordering::Acquire);
     loop {
-        let before = word.fetch_or(LATCH, Ordering::Acquire);
-        if before & LATCH == 0 {
-            return before;
+        let changed =
+            (seen ^ (u64::from(status) << STATUS_SHIFT)) & u64::from(mask) << STATUS_SHIFT;
+        if changed == 0 {
+            return false;
         }
-        backoff.wait();
+        let claimed = seen ^ changed;
+        match word.compare_exchange_weak(seen, claimed, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
     }
-}
-
-/// Gives the latch back and sets the scheme's status bits, in one step.
-pub fn unlatch(word: &AtomicU64, status: u8) {
-    // Relaxed: the latch holder alone changes status and latch; the exchange releases.
-    let seen = word.load(Ordering::Relaxed);
-    debug_assert!(seen & LATCH != 0, "unlatched a word that was not latched");
-    let changed = (seen ^ (u64::from(status) << STATUS_SHIFT)) & STATUS_MASK;
-    word.fetch_xor(changed | LATCH, Ordering::Release);
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -258,13 +259,14 @@ mod tests {
         release_shared(&word);
         assert_eq!(try_upgrade(&word, young), Ok(()));
         assert_eq!(try_shared(&word, young), Err(Held(young)));
-        let before = latch(&word);
-        assert_eq!(status(before), 0b101);
-        unlatch(&word, 0b010);
+        assert!(claim(&word, 0b001, 0b010), "one bit, though the lock is held");
+        assert_eq!(status(word.load(Ordering::Relaxed)), 0b100);
+        assert!(!claim(&word, 0b101, 0b110), "as it is already");
+        assert!(claim(&word, 0xff, 0b1000_0010));
         release_exclusive(&word);
         let end = word.load(Ordering::Relaxed);
-        assert_eq!((user(end), status(end)), (1024, 0b010));
-        assert_eq!(end & (EXCLUSIVE | LATCH | SHARED_MASK), 0);
+        assert_eq!((user(end), status(end)), (1024, 0b1000_0010));
+        assert_eq!(end & (EXCLUSIVE | SHARED_MASK), 0);
     }
 
     #[test]
@@ -307,7 +309,7 @@ mod tests {
         await_sharers(&word, old);
         assert_eq!(try_exclusive(&word, old), Ok(()));
         await_sharers(&word, Priority::DECLARED);
-        release_exclusive_unlatched(&word);
+        release_exclusive_unclaimable(&word);
         let end = word.load(Ordering::Relaxed);
         assert_eq!((user(end), status(end), end & AWAITED), (3, 1, 0));
     }

@@ -1,5 +1,5 @@
-//! The lock word, in every interleaving: who holds the lock or the latch is alone with what it
-//! protects, and no release is lost.
+//! The lock word, in every interleaving: who holds the lock is alone with what it protects, one
+//! claims, after whom others write, and no release is lost.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -31,14 +31,11 @@ impl Guarded {
         self.value.with_mut(|value| unsafe { *value += count });
     }
 
-    /// Free, unlatched, with the user field as it was: `status` is left.
+    /// Free, with the user field as it was: `status` is left.
     fn assert_free(&self, status: u8) {
         let word = self.word.load(Ordering::Relaxed);
         assert_eq!(lock_word::user(word), 5);
         assert_eq!(lock_word::status(word), status);
-        let before = lock_word::latch(&self.word);
-        assert_eq!(before, word, "it was not latched");
-        lock_word::unlatch(&self.word, status);
         assert_eq!(lock_word::try_exclusive(&self.word, Priority::DECLARED), Ok(()));
     }
 }
@@ -55,7 +52,7 @@ fn exclusive_holders_exclude_each_other() {
                 if taken.is_ok() {
                     guarded.add(1);
                     if plain {
-                        lock_word::release_exclusive_unlatched(&guarded.word);
+                        lock_word::release_exclusive_unclaimable(&guarded.word);
                     } else {
                         lock_word::release_exclusive(&guarded.word);
                     }
@@ -91,7 +88,7 @@ fn sharers_exclude_the_writer_and_not_each_other() {
             .into();
         if lock_word::try_exclusive(&guarded.word, Priority::undeclared(3)).is_ok() {
             guarded.add(1);
-            lock_word::release_exclusive_unlatched(&guarded.word);
+            lock_word::release_exclusive_unclaimable(&guarded.word);
         }
         for reader in readers {
             reader.join().unwrap();
@@ -120,7 +117,7 @@ fn who_awaits_the_sharers_changes_nothing_else() {
         for _ in 0..2 {
             if lock_word::try_exclusive(&guarded.word, mine).is_ok() {
                 guarded.add(1);
-                lock_word::release_exclusive_unlatched(&guarded.word);
+                lock_word::release_exclusive_unclaimable(&guarded.word);
                 break;
             }
             lock_word::await_sharers(&guarded.word, mine);
@@ -172,32 +169,53 @@ fn one_of_two_upgrades() {
     });
 }
 
-/// The first write after a point of consistency against the capture: the value goes out once, as
-/// it was before the write, and neither waits for the other's lock.
+/// Whoever does not get the claim may overwrite what the one who got it has read before: nothing
+/// else keeps them apart.
 #[test]
-fn the_latch_lets_one_of_two_hand_the_old_value_out() {
+fn who_loses_a_claim_comes_after_what_the_winner_has_read() {
+    for glances in [false, true] {
+        loom::model(move || {
+            let guarded = Guarded::new();
+            let reading = guarded.clone();
+            let capture = thread::spawn(move || {
+                assert_eq!(reading.get(), 0, "the new value");
+                lock_word::claim(&reading.word, MARK, MARK)
+            });
+            lock_word::try_exclusive(&guarded.word, Priority::DECLARED).expect("alone");
+            // As a commit does: it looks first, with Acquire.
+            let is_marked = |word: u64| lock_word::status(word) & MARK != 0;
+            let lost = glances && is_marked(guarded.word.load(Ordering::Acquire))
+                || !lock_word::claim(&guarded.word, MARK, MARK);
+            if lost {
+                guarded.add(1);
+            }
+            lock_word::release_exclusive(&guarded.word);
+            assert_eq!(capture.join().unwrap(), lost, "one of two claims");
+            guarded.assert_free(MARK);
+        });
+    }
+}
+
+/// Sharers come and go while the word is claimed: neither is lost.
+#[test]
+fn a_claim_disturbs_no_lock() {
     loom::model(|| {
         let guarded = Guarded::new();
-        let emitted = Arc::new(AtomicU64::new(0));
-        let hand_out = |guarded: &Guarded, emitted: &AtomicU64| {
-            let status = lock_word::status(lock_word::latch(&guarded.word));
-            if status & MARK == 0 {
-                assert_eq!(guarded.get(), 0, "the new value is in the checkpoint");
-                emitted.fetch_add(1, Ordering::Relaxed);
+        let sharing = guarded.clone();
+        let sharer = thread::spawn(move || {
+            if lock_word::try_shared(&sharing.word, Priority::DECLARED).is_ok() {
+                sharing.get();
+                lock_word::release_shared(&sharing.word);
             }
-            lock_word::unlatch(&guarded.word, MARK);
-        };
-        let (walked, counted) = (guarded.clone(), emitted.clone());
-        let capture = thread::spawn(move || hand_out(&walked, &counted));
-        lock_word::try_exclusive(&guarded.word, Priority::DECLARED).expect("alone");
-        // As a commit does: Acquire, since who set the mark has read the value.
-        if lock_word::status(guarded.word.load(Ordering::Acquire)) & MARK == 0 {
-            hand_out(&guarded, &emitted);
+        });
+        let claiming = guarded.clone();
+        let claimer = thread::spawn(move || lock_word::claim(&claiming.word, MARK, MARK));
+        if lock_word::try_exclusive(&guarded.word, Priority::DECLARED).is_ok() {
+            guarded.add(1);
+            lock_word::release_exclusive(&guarded.word);
         }
-        guarded.add(1);
-        lock_word::release_exclusive(&guarded.word);
-        capture.join().unwrap();
-        assert_eq!(emitted.load(Ordering::Relaxed), 1);
+        sharer.join().unwrap();
+        assert!(claimer.join().unwrap());
         guarded.assert_free(MARK);
     });
 }

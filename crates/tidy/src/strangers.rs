@@ -7,7 +7,7 @@ use crate::tree::TextFile;
 /// Crate directory → paths into `std` that its product code must not use, and why.
 pub const STRANGERS: &[(&str, &[&str], &str)] = &[
     ("format", &["std::fs", "std::net", "std::thread"], "bytes know no I/O and no threads"),
-    ("sync", &["std::fs", "std::net"], "latches know no data"),
+    ("sync", &["std::fs", "std::net"], "locks know no data"),
     ("mem", &["std::fs", "std::net"], "memory knows no files"),
     ("store", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("checkpoint", &["std::fs", "std::net"], "files come through stillpoint_io"),

@@ -9,7 +9,7 @@
 //! captured. Meanwhile a walk over all records emits and marks those that nobody has handed out.
 //! Whoever sets the mark emits, so each record is in the checkpoint once, with the value that it
 //! had at the point of consistency. What "marked" means alternates with the epoch, so no pass
-//! resets anything.
+//! resets anything. Nobody waits for anybody there: setting the mark is one exchange, the *claim*.
 //!
 //! ```text
 //!            REST ───► PREPARE ───►│ RESOLVE ───► CAPTURE ───► COMPLETE ───► REST
@@ -26,8 +26,13 @@
 //!
 //! Invariants:
 //! 1. The phase is read with all locks held: if T2 saw T1's write, T1's epoch ≤ T2's.
-//! 2. A mark is set under the record's latch, by whoever emits, after the emission; a record that
-//!    a commit of the new epoch inserts is born marked, and so is one reinserted after a deletion.
+//! 2. A commit of the new epoch changes a record after its mark was set, by itself or by the walk.
+//!    Whoever sets it emits. A commit claims the mark first, since its lock keeps the value from
+//!    changing. The walk, which has no lock, copies the value first and claims then: if the mark was
+//!    set meanwhile, the copy may be torn, and is taken back; if not, nobody has changed the record
+//!    before the claim. (The proof, down to the orderings, is at `Store::capture_cell`.) A record
+//!    that a commit of the new epoch inserts is born marked; one that it inserts again after a
+//!    deletion is claimed, with nothing to emit.
 //! 3. The walk begins after every window that could commit in the old epoch has closed, so an
 //!    unmarked record that it meets is in the state of the point of consistency.
 //! 4. When the epoch ends every record is marked, even if the checkpoint failed: the walk is
@@ -42,7 +47,7 @@
 use std::sync::Arc;
 
 use stillpoint_store::{
-    Capture, CellPolicy, Checkpointer, Phase, PointOfConsistency, RecordImage, Sink, Store,
+    Capture, CellPolicy, Checkpointer, Lane, Phase, PointOfConsistency, RecordImage, Sink, Store,
 };
 
 use crate::registry::{Scheme, SchemeOptions};
@@ -59,8 +64,8 @@ impl CellPolicy for Calc {
         true
     }
 
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
-        sink.emit(worker, record);
+    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
+        lane.emit(record);
     }
 }
 

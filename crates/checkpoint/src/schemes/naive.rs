@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The store is quiesced from before RESOLVE to after CAPTURE, so the walk needs no latch, no
+//! 1. The store is quiesced from before RESOLVE to after CAPTURE, so the walk needs no claim, no
 //!    mark and no window.
 //! 2. What the walk emits by reference (large values) is kept alive by that reference, so commits
 //!    may go on while it is still being written.

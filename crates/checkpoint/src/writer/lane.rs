@@ -4,9 +4,9 @@ use parking_lot::Mutex;
 use stillpoint_format::EncodeError;
 use stillpoint_format::hash::partition_of;
 use stillpoint_format::manifest::TableRecords;
-use stillpoint_format::part::BlockBuilder;
+use stillpoint_format::part::{BlockBuilder, BlockMark};
 use stillpoint_mem::prefetch_to_write;
-use stillpoint_store::RecordImage;
+use stillpoint_store::{Lane, RecordImage};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::queue::{Item, Large, Queue};
@@ -21,26 +21,47 @@ const FETCHED_AHEAD_BYTES: usize = 192;
 /// The lane of one window slot. Its mutex is taken by the slot's owner alone, until the drain.
 #[derive(Debug)]
 pub(super) struct LaneSlot {
-    lane: Mutex<Lane>,
-    /// Bytes of records taken so far.
+    blocks: Mutex<Blocks>,
+    /// Bytes of records taken, up to when the lane was last let go.
     taken_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Lane {
+struct Blocks {
     partitions_log2: u8,
     /// By partition; empty until the lane is used.
     open: Vec<Option<BlockBuilder>>,
     /// Records taken, by table; the table that came last is the first.
     table_records: Vec<TableRecords>,
+    taken_bytes: u64,
+    /// The record that came last, if it was copied.
+    last: Option<Last>,
+}
+
+/// How to take a record back.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    partition: u32,
+    before: BlockMark,
+    bytes: usize,
+}
+
+/// A lane in somebody's hand.
+struct OpenLane<'a> {
+    blocks: &'a mut Blocks,
+    queue: &'a Queue,
 }
 
 impl LaneSlot {
     pub(super) fn new(partitions_log2: u8) -> Self {
-        Self {
-            lane: Mutex::new(Lane { partitions_log2, open: Vec::new(), table_records: Vec::new() }),
-            taken_bytes: AtomicU64::new(0),
-        }
+        let blocks = Blocks {
+            partitions_log2,
+            open: Vec::new(),
+            table_records: Vec::new(),
+            taken_bytes: 0,
+            last: None,
+        };
+        Self { blocks: Mutex::new(blocks), taken_bytes: AtomicU64::new(0) }
     }
 
     pub(super) fn taken_bytes(&self) -> u64 {
@@ -48,35 +69,50 @@ impl LaneSlot {
     }
 
     #[inline]
-    pub(super) fn emit(&self, record: &RecordImage<'_>, queue: &Queue) {
-        let bytes = record.key.len() + record.value.len();
-        let mut lane = self.lane.lock();
+    pub(super) fn open(&self, queue: &Queue, with: &mut dyn FnMut(&mut dyn Lane)) {
+        let mut blocks = self.blocks.lock();
+        with(&mut OpenLane { blocks: &mut blocks, queue });
         // Relaxed, and no RMW: only who holds the lane writes it; a figure for the pace.
-        let taken = self.taken_bytes.load(Relaxed) + bytes as u64;
-        self.taken_bytes.store(taken, Relaxed);
-        lane.emit(record, queue);
+        self.taken_bytes.store(blocks.taken_bytes, Relaxed);
     }
 
     /// How many records of each table were taken.
     pub(super) fn table_records(&self) -> Vec<TableRecords> {
-        self.lane.lock().table_records.clone()
+        self.blocks.lock().table_records.clone()
     }
 
     /// Hands the open blocks to the writers.
     pub(super) fn flush(&self, queue: &Queue) {
-        let open = std::mem::take(&mut self.lane.lock().open);
+        let open = std::mem::take(&mut self.blocks.lock().open);
         for block in open.into_iter().flatten().filter(|block| !block.is_empty()) {
             queue.push(Item::Block(block));
         }
     }
 }
 
-impl Lane {
+impl Lane for OpenLane<'_> {
+    #[inline]
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.blocks.last = None;
+        if !self.queue.has_failed() {
+            self.blocks.emit(record, self.queue);
+        }
+    }
+
+    #[cold]
+    fn take_back(&mut self) {
+        self.blocks.take_back();
+    }
+}
+
+impl Blocks {
     #[inline]
     fn emit(&mut self, record: &RecordImage<'_>, queue: &Queue) {
         let partition = partition_of(record.hash, self.partitions_log2);
-        self.count(record.table);
         let len = record.value.len();
+        let bytes = record.key.len() + len;
+        self.count(record.table);
+        self.taken_bytes += bytes as u64;
         if len > COPIED_BYTES_MAX
             && let Some(kept) = record.keep_large()
         {
@@ -88,6 +124,7 @@ impl Lane {
                 Some(Some(block)) => block,
                 _ => self.begin_block(partition, queue),
             };
+            let before = block.mark();
             let (table, generation) = (record.table, record.generation);
             let tag = record.value.tag();
             match block.reserve_value(table, generation, record.key.len(), tag, len) {
@@ -95,12 +132,25 @@ impl Lane {
                     key.copy_from_slice(record.key);
                     record.value.read_range(0, value);
                     prefetch_to_write(block.tail(FETCHED_AHEAD_BYTES));
+                    self.last = Some(Last { partition, before, bytes });
                     return;
                 }
                 Err(EncodeError::BlockFull) => self.end_block(partition, queue),
                 Err(error) => return queue.fail(error.into()),
             }
         }
+    }
+
+    /// The block that the record is in is still the open one of its partition, and its table's
+    /// count the first. Nothing is left to take back of what was dropped after a failure.
+    fn take_back(&mut self) {
+        let Some(Last { partition, before, bytes }) = self.last.take() else {
+            return;
+        };
+        let block = self.open[partition as usize].as_mut().expect("it took the record");
+        block.rollback(before);
+        self.taken_bytes -= bytes as u64;
+        self.table_records[0].records -= 1;
     }
 
     #[inline]

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_store::{Capture, Outcome, Phase, RecordImage, Sink};
+use stillpoint_store::{Capture, Lane, Outcome, Phase, RecordImage, Sink};
 
-use crate::model::State;
+use crate::model::{Key, State};
 use crate::world::World;
 
 /// Keeps what it takes.
@@ -39,18 +39,57 @@ impl MemorySink {
     }
 }
 
+impl MemorySink {
+    fn take(&self, record: Record) {
+        let Record { generation, key, value } = record;
+        if generation != 1 {
+            return self.later.lock().push((generation, key.1));
+        }
+        if self.state.lock().insert(key.clone(), value).is_some() {
+            self.twice.lock().push(String::from_utf8_lossy(&key.1).into_owned());
+        }
+    }
+}
+
 impl Sink for MemorySink {
-    fn emit(&self, _: usize, record: &RecordImage<'_>) {
-        if record.generation != 1 {
-            let later = (record.generation, record.key.to_vec());
-            return self.later.lock().push(later);
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        let mut lane = MemoryLane { sink: self, last: None };
+        with(&mut lane);
+        lane.settle();
+    }
+}
+
+struct Record {
+    generation: u32,
+    key: Key,
+    value: (u8, Vec<u8>),
+}
+
+/// Holds the last record, which may be taken back.
+struct MemoryLane<'a> {
+    sink: &'a MemorySink,
+    last: Option<Record>,
+}
+
+impl MemoryLane<'_> {
+    fn settle(&mut self) {
+        if let Some(record) = self.last.take() {
+            self.sink.take(record);
         }
-        let key = (record.table, record.key.to_vec());
-        let value = (record.value.tag(), record.value.to_vec());
-        if self.state.lock().insert(key, value).is_some() {
-            let key = String::from_utf8_lossy(record.key).into_owned();
-            self.twice.lock().push(key);
-        }
+    }
+}
+
+impl Lane for MemoryLane<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.settle();
+        self.last = Some(Record {
+            generation: record.generation,
+            key: (record.table, record.key.to_vec()),
+            value: (record.value.tag(), record.value.to_vec()),
+        });
+    }
+    fn take_back(&mut self) {
+        assert!(self.last.take().is_some(), "nothing to take back");
     }
 }
 
@@ -164,8 +203,8 @@ impl Capture for Hand<'_> {
     fn slot(&self) -> usize {
         self.slot
     }
-    fn emit(&mut self, record: &RecordImage<'_>) {
-        self.sink.emit(self.slot, record);
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.sink.with_lane(self.slot, with);
     }
     fn pause(&mut self) {}
     fn is_abandoned(&self) -> bool {

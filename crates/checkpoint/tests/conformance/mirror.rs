@@ -12,7 +12,7 @@ use stillpoint_checkpoint::registry::{self, REGISTRY};
 use stillpoint_checkpoint::{Cycle, Observer, Row, run_checkpoint};
 use stillpoint_io::{Rng, SeededRng};
 use stillpoint_store::{
-    Demand, Outcome, Phase, PointOfConsistency, RecordImage, Sink, TableId, TxError, Worker,
+    Demand, Lane, Outcome, Phase, PointOfConsistency, Sink, TableId, TxError, Worker,
 };
 
 use crate::memory::MemorySink;
@@ -124,8 +124,8 @@ struct PausingSink<F> {
 }
 
 impl<F: Fn() + Send + Sync> Sink for PausingSink<F> {
-    fn emit(&self, lane: usize, record: &RecordImage<'_>) {
-        self.memory.emit(lane, record);
+    fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.memory.with_lane(lane, with);
     }
     fn demand(&self) -> Demand {
         (self.pause)();

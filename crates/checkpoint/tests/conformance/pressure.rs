@@ -10,7 +10,7 @@ use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
 use stillpoint_io::{
     Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SimDisk, spawn,
 };
-use stillpoint_store::{PointOfConsistency, RecordImage, Sink, TableId};
+use stillpoint_store::{Lane, PointOfConsistency, RecordImage, Sink, TableId};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
@@ -229,12 +229,23 @@ struct BusySink {
 }
 
 impl Sink for BusySink {
-    fn emit(&self, _: usize, record: &RecordImage<'_>) {
-        self.walked_bytes.fetch_add((record.key.len() + record.value.len()) as u64, SeqCst);
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut BusyLane(self));
     }
     fn taken_bytes(&self) -> u64 {
         let handed_out = self.looks.fetch_add(1, SeqCst).min(self.handed_out) << 20;
         self.walked_bytes.load(SeqCst) + handed_out
+    }
+}
+
+struct BusyLane<'a>(&'a BusySink);
+
+impl Lane for BusyLane<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.0.walked_bytes.fetch_add((record.key.len() + record.value.len()) as u64, SeqCst);
+    }
+    fn take_back(&mut self) {
+        unreachable!("nobody commits");
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::Scheme;
 use stillpoint_store::{
-    Capture, CellPolicy, Checkpointer, Outcome, Phase, PointOfConsistency, RecordImage, Sink, Store,
+    Capture, CellPolicy, Checkpointer, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
+    Store,
 };
 
 use crate::bank::{self, Plan};
@@ -23,8 +24,8 @@ impl CellPolicy for CopyOnUpdate {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
-        sink.emit(worker, record);
+    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
+        lane.emit(record);
     }
 }
 

@@ -11,7 +11,7 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 use stillpoint_store::{
-    Capture, Checkpointer, Outcome, RecordImage, Store, StoreConfig, TableId, Worker,
+    Capture, Checkpointer, Lane, Outcome, RecordImage, Store, StoreConfig, TableId, Worker,
 };
 
 use crate::model::{History, RecordingLog, State};
@@ -138,12 +138,20 @@ impl World {
             fn slot(&self) -> usize {
                 self.slot
             }
-            fn emit(&mut self, _: &RecordImage<'_>) {
-                self.records += 1;
+            fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+                with(self);
             }
             fn pause(&mut self) {}
             fn is_abandoned(&self) -> bool {
                 false
+            }
+        }
+        impl Lane for Count {
+            fn emit(&mut self, _: &RecordImage<'_>) {
+                self.records += 1;
+            }
+            fn take_back(&mut self) {
+                unreachable!("nothing runs");
             }
         }
         let windows = self.store.driver().windows();

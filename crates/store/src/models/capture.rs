@@ -22,8 +22,8 @@ use stillpoint_sync::{Mutex, lock_word};
 
 use crate::store::{MARK, mark_of};
 use crate::{
-    Bug, Capture, CellPolicy, Change, Commit, CommitLog, LogRefused, Phase, RecordImage, Sink,
-    Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Bug, Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, Phase, RecordImage,
+    Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -44,8 +44,8 @@ impl CellPolicy for HandsOut {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
-        sink.emit(worker, record);
+    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
+        lane.emit(record);
     }
 }
 
@@ -54,10 +54,24 @@ impl CellPolicy for HandsOut {
 struct Paper(Mutex<Vec<(Vec<u8>, Value)>>);
 
 impl Sink for Paper {
-    fn emit(&self, _: usize, record: &RecordImage<'_>) {
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        let mut lines = Lines(Vec::new());
+        with(&mut lines);
+        self.0.lock().append(&mut lines.0);
+    }
+}
+
+/// What one lane takes until it is let go.
+struct Lines(Vec<(Vec<u8>, Value)>);
+
+impl Lane for Lines {
+    fn emit(&mut self, record: &RecordImage<'_>) {
         // Word by word, so that others may come in between.
         let value = (record.value.tag(), record.value.to_vec());
-        self.0.lock().push((record.key.to_vec(), value));
+        self.0.push((record.key.to_vec(), value));
+    }
+    fn take_back(&mut self) {
+        assert!(self.0.pop().is_some(), "nothing to take back");
     }
 }
 
@@ -273,10 +287,8 @@ impl Capture for Hand<'_> {
     fn slot(&self) -> usize {
         self.slot
     }
-    fn emit(&mut self, record: &RecordImage<'_>) {
-        if !self.is_abandoned() {
-            self.walk.paper.emit(self.slot, record);
-        }
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.walk.paper.with_lane(self.slot, with);
     }
     fn pause(&mut self) {}
     fn is_abandoned(&self) -> bool {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Capture, CellPolicy, Change, Commit, CommitLog, LogRefused, NoPolicy, Phase, RecordImage, Sink,
-    Stamp, Store, StoreConfig, TableId, Worker,
+    Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, NoPolicy, Phase, RecordImage,
+    Sink, Stamp, Store, StoreConfig, TableId, Worker,
 };
 
 /// Table and key.
@@ -230,11 +230,9 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    fn take(&self, record: &RecordImage<'_>) {
-        let key = (record.table, record.key.to_vec());
-        let value = (record.value.tag(), record.value.to_vec());
-        let before = self.records.lock().insert((record.generation, key), value);
-        assert!(before.is_none(), "captured twice: {:?}", record.key);
+    fn take(&self, (place, value): Record) {
+        let before = self.records.lock().insert(place.clone(), value);
+        assert!(before.is_none(), "captured twice: {place:?}");
     }
 
     /// What was gathered of the tables' present generations; nothing is left.
@@ -254,15 +252,46 @@ impl CellPolicy for Gathered {
     fn wants_first_writes(&self) -> bool {
         true
     }
-    fn before_first_write(&self, worker: usize, record: &RecordImage<'_>, sink: &dyn Sink) {
+    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
         self.handed_out.fetch_add(1, Ordering::Relaxed);
-        sink.emit(worker, record);
+        lane.emit(record);
     }
 }
 
 impl Sink for Gathered {
-    fn emit(&self, _: usize, record: &RecordImage<'_>) {
-        self.take(record);
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        let mut lane = GatheredLane { to: self, last: None };
+        with(&mut lane);
+        lane.settle();
+    }
+}
+
+/// Generation, key, value.
+type Record = ((u32, Key), Value);
+
+/// Holds the last record, which may be taken back.
+struct GatheredLane<'a> {
+    to: &'a Gathered,
+    last: Option<Record>,
+}
+
+impl GatheredLane<'_> {
+    fn settle(&mut self) {
+        if let Some(record) = self.last.take() {
+            self.to.take(record);
+        }
+    }
+}
+
+impl Lane for GatheredLane<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.settle();
+        let key = (record.table, record.key.to_vec());
+        let value = (record.value.tag(), record.value.to_vec());
+        self.last = Some(((record.generation, key), value));
+    }
+    fn take_back(&mut self) {
+        assert!(self.last.take().is_some(), "nothing to take back");
     }
 }
 
@@ -275,8 +304,8 @@ impl Capture for Walk<'_> {
     fn slot(&self) -> usize {
         self.slot
     }
-    fn emit(&mut self, record: &RecordImage<'_>) {
-        self.to.take(record);
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.to.with_lane(self.slot, with);
     }
     fn pause(&mut self) {}
     fn is_abandoned(&self) -> bool {
