@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -12,7 +13,7 @@ use crate::capture::{Capture, Gate};
 use crate::error::ArraysError;
 use crate::grid::{Grid, load_part, store_part};
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
-use crate::scheme::{Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -128,37 +129,14 @@ impl<S: Scheme> ArraysBuilder<S> {
             slots.push(Slot { info, grid });
         }
         let shared = Arc::new(Shared { slots, gate: Gate::new() });
-        Ok(Arrays { shared, owner: self.owner, turn, ticks: 0, captures: 0 })
+        Ok(Arrays(Cells { shared, owner: self.owner, turn, ticks: 0, captures: 0 }))
     }
 }
 
-/// The arrays of a state, in the hands of their one mutator. A clone of it cannot be had, and what
-/// changes the arrays takes it mutably: the compiler forbids a second mutator.
-///
-/// A *tick* ends a step; a point of consistency is a tick at which a capture begins. The capture is
-/// handed to another thread, which turns it into an image while the mutator goes on.
-///
-/// ```
-/// use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
-/// let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
-/// let heights = builder.array::<f32>("heights", 1000);
-/// let pages = builder.array::<[u8; 64]>("pages", 10);
-/// let mut arrays = builder.build()?;
-/// arrays.write(heights, 7, 1.5);
-/// arrays.write_part(pages, 9, 60, b"tail");
-/// arrays.end_tick();
-/// let capture = arrays.point_of_consistency().expect("no capture is under way");
-/// arrays.write(heights, 7, 2.5); // after the point of consistency
-/// let mut image = vec![0; 4000];
-/// capture.copy_over();
-/// capture.write_to_stable_storage(0, 0..1000, &mut image);
-/// assert_eq!(image[28..32], 1.5f32.to_le_bytes());
-/// capture.durable();
-/// assert_eq!(arrays.read(heights, 7), 2.5);
-/// # Ok::<(), stillpoint_state::ArraysError>(())
-/// ```
+/// The cells of a state's arrays, in the hands of their one mutator. A clone of it cannot be had, and
+/// what changes cells takes it mutably: the compiler forbids a second mutator.
 #[derive(Debug)]
-pub struct Arrays<S: Scheme> {
+pub struct Cells<S: Scheme> {
     shared: Arc<Shared<S>>,
     owner: u32,
     turn: Turn,
@@ -166,15 +144,7 @@ pub struct Arrays<S: Scheme> {
     captures: u64,
 }
 
-impl<S: Scheme> Arrays<S> {
-    /// Begins to say which arrays there will be.
-    pub fn builder() -> ArraysBuilder<S> {
-        static OWNERS: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: all that counts is that numbers differ.
-        let owner = OWNERS.fetch_add(1, Relaxed);
-        ArraysBuilder { owner, pages: PageSize::default(), arrays: Vec::new() }
-    }
-
+impl<S: Scheme> Cells<S> {
     /// Ticks ended so far.
     pub fn ticks(&self) -> u64 {
         self.ticks
@@ -331,33 +301,6 @@ impl<S: Scheme> Arrays<S> {
         Ok(())
     }
 
-    /// Ends a step.
-    pub fn end_tick(&mut self) {
-        self.ticks += 1;
-    }
-
-    /// A point of consistency, between two steps: if no capture is under way, one begins here, and
-    /// its image will be what the arrays hold now. `None` while one is under way, or if the scheme
-    /// takes none.
-    pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
-        S::point_of_consistency(self)
-    }
-
-    /// The body of [`Scheme::point_of_consistency`].
-    pub(crate) fn begin_capture_if_writer_done(&mut self) -> Option<Capture<S>> {
-        if S::CONTENT == crate::scheme::Content::Nothing {
-            return None;
-        }
-        let last = self.shared.gate.last()?;
-        for slot in &self.shared.slots {
-            with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, self.turn, last));
-        }
-        self.turn = self.turn.swapped();
-        self.captures += 1;
-        self.shared.gate.begin();
-        Some(Capture::new(self.shared.clone(), self.turn, self.ticks))
-    }
-
     /// How the last capture ended; `None` while one is under way.
     pub fn last_capture(&self) -> Option<Last> {
         self.shared.gate.last()
@@ -370,6 +313,86 @@ impl<S: Scheme> Arrays<S> {
 
     pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
         &self.shared
+    }
+}
+
+/// Arrays in memory: their [`Cells`], ticks, and captures.
+///
+/// A *tick* ends a step; a point of consistency is a tick at which a capture begins. The capture is
+/// handed to another thread, which turns it into an image while the mutator goes on.
+///
+/// ```
+/// use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
+/// let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
+/// let heights = builder.array::<f32>("heights", 1000);
+/// let pages = builder.array::<[u8; 64]>("pages", 10);
+/// let mut arrays = builder.build()?;
+/// arrays.write(heights, 7, 1.5);
+/// arrays.write_part(pages, 9, 60, b"tail");
+/// arrays.end_tick();
+/// let capture = arrays.point_of_consistency().expect("no capture is under way");
+/// arrays.write(heights, 7, 2.5); // after the point of consistency
+/// let mut image = vec![0; 4000];
+/// capture.copy_over();
+/// capture.write_to_stable_storage(0, 0..1000, &mut image);
+/// assert_eq!(image[28..32], 1.5f32.to_le_bytes());
+/// capture.durable();
+/// assert_eq!(arrays.read(heights, 7), 2.5);
+/// # Ok::<(), stillpoint_state::ArraysError>(())
+/// ```
+#[derive(Debug)]
+pub struct Arrays<S: Scheme>(Cells<S>);
+
+impl<S: Scheme> Deref for Arrays<S> {
+    type Target = Cells<S>;
+    #[inline]
+    fn deref(&self) -> &Cells<S> {
+        &self.0
+    }
+}
+
+impl<S: Scheme> DerefMut for Arrays<S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Cells<S> {
+        &mut self.0
+    }
+}
+
+impl<S: Scheme> Arrays<S> {
+    /// Begins to say which arrays there will be.
+    pub fn builder() -> ArraysBuilder<S> {
+        static OWNERS: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: all that counts is that numbers differ.
+        let owner = OWNERS.fetch_add(1, Relaxed);
+        ArraysBuilder { owner, pages: PageSize::default(), arrays: Vec::new() }
+    }
+
+    /// Ends a step.
+    pub fn end_tick(&mut self) {
+        self.0.ticks += 1;
+    }
+
+    /// A point of consistency, between two steps: if no capture is under way, one begins here, and
+    /// its image will be what the arrays hold now. `None` while one is under way, or if the scheme
+    /// takes none.
+    pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
+        S::point_of_consistency(self)
+    }
+
+    /// The body of [`Scheme::point_of_consistency`].
+    pub(crate) fn begin_capture_if_writer_done(&mut self) -> Option<Capture<S>> {
+        let cells = &mut self.0;
+        if S::CONTENT == Content::Nothing {
+            return None;
+        }
+        let last = cells.shared.gate.last()?;
+        for slot in &cells.shared.slots {
+            with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn, last));
+        }
+        cells.turn = cells.turn.swapped();
+        cells.captures += 1;
+        cells.shared.gate.begin();
+        Some(Capture::new(cells.shared.clone(), cells.turn, cells.ticks))
     }
 }
 
@@ -396,20 +419,20 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
         self.grid.cell(S::handle_read(self.grid, self.turn, index), index)
     }
 
-    /// As [`Arrays::read`].
+    /// As [`Cells::read`].
     #[inline(always)]
     pub fn read(&self, index: usize) -> T {
         T::load(self.newest(index))
     }
 
-    /// As [`Arrays::read_part`].
+    /// As [`Cells::read_part`].
     #[inline]
     pub fn read_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
         check_part::<T>(offset, bytes.len());
         load_part(self.newest(index), offset, bytes);
     }
 
-    /// As [`Arrays::read_field`].
+    /// As [`Cells::read_field`].
     #[inline]
     pub fn read_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) -> F {
         let mut bytes = [0; crate::plain::CELL_BYTES_MAX];
@@ -444,19 +467,19 @@ impl<T: Plain, S: Scheme> ArrayMut<'_, T, S> {
         ArrayRef { grid: self.grid, turn: self.turn }
     }
 
-    /// As [`Arrays::read`].
+    /// As [`Cells::read`].
     #[inline(always)]
     pub fn read(&self, index: usize) -> T {
         self.as_ref().read(index)
     }
 
-    /// As [`Arrays::write`].
+    /// As [`Cells::write`].
     #[inline(always)]
     pub fn write(&mut self, index: usize, value: T) {
         S::handle_write(self.grid, self.turn, index, Extent::Whole, |cell| value.store(cell));
     }
 
-    /// As [`Arrays::write_part`].
+    /// As [`Cells::write_part`].
     #[inline]
     pub fn write_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
         check_part::<T>(offset, bytes.len());
@@ -466,7 +489,7 @@ impl<T: Plain, S: Scheme> ArrayMut<'_, T, S> {
         });
     }
 
-    /// As [`Arrays::write_field`].
+    /// As [`Cells::write_field`].
     #[inline]
     pub fn write_field<F: FieldValue>(&mut self, index: usize, field: Field<T, F>, value: F) {
         let mut bytes = [0; crate::plain::CELL_BYTES_MAX];

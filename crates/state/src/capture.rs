@@ -85,6 +85,10 @@ impl<S: Scheme> Capture<S> {
         self.shared.slots.iter().map(|slot| &slot.info)
     }
 
+    pub(crate) fn info(&self, array: usize) -> &ArrayInfo {
+        &self.shared.slots[array].info
+    }
+
     /// Runs the copier, for the schemes that have one; does nothing the second time. Unless called
     /// before, it happens at the end of the capture.
     pub fn copy_over(&self) {

@@ -47,7 +47,7 @@ pub enum Bug {
     /// Replay begins at the image's own tick, not behind it.
     ReplaysTheImagesTick = 19,
     /// The merge takes a block of the last image as it comes, without looking at its checksum.
-    MergesOnTheOlderImage = 20,
+    MergesUnverified = 20,
     /// Recovery does not flush what it has read.
     RecoversUnflushed = 21,
 }
@@ -74,7 +74,7 @@ impl Bug {
         Self::DurableBeforeFlush,
         Self::RemovesActionsTooEarly,
         Self::ReplaysTheImagesTick,
-        Self::MergesOnTheOlderImage,
+        Self::MergesUnverified,
         Self::RecoversUnflushed,
     ];
 }
