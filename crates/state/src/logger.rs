@@ -233,14 +233,11 @@ impl LogWriter {
         };
         let bytes = batch.seal(segment.identity, segment.offset, segment.batches);
         segment.file.write_at(bytes, segment.offset)?;
-        if is_planted(Bug::DurableBeforeFlush) {
-            let last = batch.last_tick().unwrap_or(0);
-            self.progress.ticks_are_durable(last);
-            return Ok(());
-        }
-        flush(&*segment.file)?;
-        if segment.batches == 0 {
-            flush_failed_is_final(self.files.disk().sync_dir(Path::new(ACTIONS_DIR)))?;
+        if !is_planted(Bug::DurableBeforeFlush) {
+            flush_failed_is_final(segment.file.sync())?;
+            if segment.batches == 0 {
+                flush_failed_is_final(self.files.disk().sync_dir(Path::new(ACTIONS_DIR)))?;
+            }
         }
         let len = batch.sealed_bytes() as u64;
         segment.offset += len;
@@ -252,10 +249,6 @@ impl LogWriter {
 }
 
 /// A flush that fails is not retried, even if the disk was merely full.
-fn flush(file: &dyn DiskFile) -> Result<(), DiskError> {
-    flush_failed_is_final(file.sync())
-}
-
 fn flush_failed_is_final(flushed: Result<(), DiskError>) -> Result<(), DiskError> {
     flushed.map_err(|error| {
         let why = std::io::Error::other(error.source.to_string());

@@ -138,7 +138,13 @@ pub(crate) fn recover<S: Scheme>(
     }
     let start_ns = files.now_ns();
     arrays.resume_at(image_tick.unwrap_or(0));
-    replay(files, arrays, step)?;
+    replay(files, arrays, step).map_err(|error| {
+        match (error, found.recovered.damaged_images.first()) {
+            // The gap is there because the damaged image was to fill it.
+            (StateError::Gap { .. }, Some(damaged)) => damaged.clone(),
+            (error, _) => error,
+        }
+    })?;
     found.recovered.replay_ns = files.now_ns() - start_ns;
     found.recovered.tick = arrays.ticks();
     found.recovered.replayed_ticks = arrays.ticks() - image_tick.unwrap_or(0);

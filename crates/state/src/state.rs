@@ -92,7 +92,7 @@ impl<S: Scheme> StateBuilder<S> {
         });
         let mailbox = Arc::new(Mailbox::new(config.every != Every::Asked));
         let hands = match config.background {
-            Background::ByHand => Hands::Own { writer, log },
+            Background::ByHand => Hands::Own { writer, log, every: config.every },
             Background::Threads => start_threads(&files, &mailbox, config, writer, log)?,
         };
         let log = config.logs_actions.then_some(queue);
@@ -137,7 +137,7 @@ impl<S: Scheme> Mailbox<S> {
 #[derive(Debug)]
 enum Hands<S: Scheme> {
     Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },
-    Own { writer: ImageWriter<S>, log: Option<LogWriter> },
+    Own { writer: ImageWriter<S>, log: Option<LogWriter>, every: Every },
 }
 
 fn start_threads<S: Scheme>(
@@ -362,7 +362,7 @@ impl<S: Scheme> State<S> {
     /// # Panics
     /// If a thread does it.
     pub fn advance_writer(&mut self) -> Result<Advance, StateError> {
-        let Hands::Own { writer, .. } = &mut self.hands else {
+        let Hands::Own { writer, every, .. } = &mut self.hands else {
             panic!("the writer has a thread of its own");
         };
         if writer.is_idle()
@@ -371,7 +371,8 @@ impl<S: Scheme> State<S> {
             writer.begin(capture);
         }
         let advanced = writer.advance();
-        if !matches!(advanced, Ok(Advance::Wrote { .. } | Advance::Idle)) {
+        let has_ended = !matches!(advanced, Ok(Advance::Wrote { .. } | Advance::Idle));
+        if has_ended && *every != Every::Asked {
             self.mailbox.is_wanted.store(true, Relaxed); // a hint, as above
         }
         advanced

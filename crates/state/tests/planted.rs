@@ -3,19 +3,28 @@
 //! `cargo test -p stillpoint-state --features planted-bugs --test planted`
 //! Only one: `STILLPOINT_PLANTED=<bug>` before it.
 
+#[path = "crash/lives.rs"]
+mod lives;
+#[path = "crash/pointed.rs"]
+mod pointed;
 #[path = "model/steps.rs"]
 mod steps;
 #[path = "model/threads.rs"]
 mod threads;
+#[path = "crash/world.rs"]
+mod world;
 
 use std::panic::{RefUnwindSafe, catch_unwind};
 
+use stillpoint_io::Fault;
 use stillpoint_state::planted::{Bug, plant};
 
 /// Steps of each cell size within which a bug of a scheme must show itself.
 const STEPS: u64 = 20_000;
 /// Runs with threads of their own within which it must.
 const RUNS: u64 = 30;
+/// Lives within which a bug of writer, logger or recovery must show itself.
+const LIVES: u64 = 60;
 
 /// The name of the scheme that a bug is in, and whether it takes threads to show it.
 fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
@@ -63,7 +72,7 @@ fn every_planted_bug_is_caught() {
 /// What the suite says about the bug in each place where it is.
 fn complaints(bug: Bug) -> Vec<(&'static str, Option<String>)> {
     let Some((names, takes_threads)) = scheme_of(bug) else {
-        return Vec::new();
+        return vec![("lives and scenarios", complaint_of_lives())];
     };
     let judge = |name: &'static str| {
         if takes_threads {
@@ -75,6 +84,30 @@ fn complaints(bug: Bug) -> Vec<(&'static str, Option<String>)> {
         }
     };
     names.iter().map(|name| (*name, judge(name))).collect()
+}
+
+/// What crashes say about the bug.
+fn complaint_of_lives() -> Option<String> {
+    let mut scenarios = pointed::SCENARIOS.iter();
+    let pointed = scenarios.find_map(|(name, run)| Some(format!("{name}: {}", complaint(run)?)));
+    let faults = || {
+        (1..LIVES).find_map(|nth| {
+            complaint(&|| {
+                lives::run_with_fault("hg-bits", 1, nth, Fault::PowerLoss);
+            })
+        })
+    };
+    let pointed = pointed.or_else(faults);
+    pointed.or_else(|| {
+        (0..LIVES).find_map(|seed| {
+            let names = ["hg", "pb", "ipp"];
+            names.iter().find_map(|name| {
+                complaint(&|| {
+                    lives::run_seed(name, seed);
+                })
+            })
+        })
+    })
 }
 
 /// The first line of what a check says when it fails.
