@@ -92,7 +92,7 @@ impl<S: Scheme> StateBuilder<S> {
         });
         let mailbox = Arc::new(Mailbox::new(config.every != Every::Asked));
         let hands = match config.background {
-            Background::ByHand => Hands::Own { writer, log, every: config.every },
+            Background::ByHand => Hands::Own { writer: Box::new(writer), log, every: config.every },
             Background::Threads => start_threads(&files, &mailbox, config, writer, log)?,
         };
         let log = config.logs_actions.then_some(queue);
@@ -137,7 +137,7 @@ impl<S: Scheme> Mailbox<S> {
 #[derive(Debug)]
 enum Hands<S: Scheme> {
     Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },
-    Own { writer: ImageWriter<S>, log: Option<LogWriter>, every: Every },
+    Own { writer: Box<ImageWriter<S>>, log: Option<LogWriter>, every: Every },
 }
 
 fn start_threads<S: Scheme>(

@@ -10,6 +10,8 @@ const WHAT_BATCH: &str = "action batch";
 const PARAMS_BYTES: usize = 16;
 const BATCH_MAGIC: [u8; 4] = *b"SPSA";
 const BATCH_HEADER_BYTES: usize = 64;
+/// Greatest tick with which a batch may begin.
+const TICK_MAX: u64 = 1 << 62;
 
 /// Batches begin at multiples of this, and fill it: no two share a block of the device.
 pub const ACTIONS_ALIGN: usize = 4096;
@@ -234,6 +236,7 @@ impl<'a> ActionBatch<'a> {
         cursor: &mut Cursor<'a>,
         after: u64,
     ) -> Result<ActionStep<'a>, DecodeError> {
+        // Below 2^63, since `intact` has looked at the header.
         let tick = self.first_tick + u64::from(cursor.u32()?);
         if tick < after || tick > self.last_tick {
             let why = "ticks out of order, or outside of the batch's range";
@@ -283,9 +286,6 @@ pub fn read_action_batch<'a>(
         let (found, expected) = (batch.number, number);
         return fail(DecodeCause::WrongFile { field: "batch number", found, expected });
     }
-    if batch.first_tick > batch.last_tick {
-        return fail(DecodeCause::Inconsistent("a batch ends before it begins"));
-    }
     Ok(batch)
 }
 
@@ -319,10 +319,14 @@ fn intact<'a>(
     if stored != computed {
         return Err(fail(DecodeCause::Checksum { stored, computed }));
     }
+    let (first_tick, last_tick) = (u64_at(head, 32), u64_at(head, 40));
+    check("first tick", first_tick, 1, TICK_MAX).map_err(fail)?;
+    let last = first_tick + u64::from(u32::MAX);
+    check("last tick", last_tick, first_tick, last).map_err(fail)?;
     Ok(ActionBatch {
         number: u64_at(head, 24),
-        first_tick: u64_at(head, 32),
-        last_tick: u64_at(head, 40),
+        first_tick,
+        last_tick,
         len,
         payload: &whole[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + payload],
         payload_at: offset + BATCH_HEADER_BYTES as u64,

@@ -19,7 +19,7 @@ use crate::common::sample::{sample_part, sample_segment};
 use crate::common::segment_header;
 
 /// Runs `round` with one seed after the other.
-fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
+pub(crate) fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
     let deadline = number("STILLPOINT_FUZZ_SECONDS").map(|seconds| now() + seconds);
