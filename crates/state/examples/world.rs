@@ -161,8 +161,7 @@ impl registry::Program for Options {
             clock: Arc::new(RealClock),
             rng: Arc::new(RealRng),
         };
-        let config =
-            Config { every: Every::Interval(Duration::from_secs(2)), ..Config::default() };
+        let config = Config { every: Every::Interval(Duration::from_secs(2)), ..Config::default() };
         let opened = builder.open(
             place,
             &config,
@@ -301,7 +300,8 @@ fn main() {
     };
     let agents = number(200_000);
     let name = std::env::args().nth(3).unwrap_or_else(|| "hg".to_owned());
-    let seconds = std::env::args().nth(4).map_or(Ok(0), |text| text.parse::<u64>().map_err(|_| text));
+    let seconds =
+        std::env::args().nth(4).map_or(Ok(0), |text| text.parse::<u64>().map_err(|_| text));
     let (agents, seconds) = match (agents, seconds) {
         (Ok(agents), Ok(seconds)) => (agents as usize, seconds),
         (Err(text), _) | (_, Err(text)) => {

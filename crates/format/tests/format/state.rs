@@ -249,7 +249,11 @@ fn blocks_fill_the_image_without_gaps() {
             let bytes = place.cells * u64::from(schema().arrays[array].cell_bytes);
             assert_eq!(place.payload_bytes as u64, bytes);
             let room = place.len as u64 - BLOCK_HEADER_BYTES as u64;
-            assert!(place.len <= block_bytes as usize && place.len % 4096 == 0 && bytes <= room);
+            assert!(
+                place.len <= block_bytes as usize
+                    && place.len.is_multiple_of(4096)
+                    && bytes <= room
+            );
             (at, cells[array]) = (at + place.len as u64, cells[array] + place.cells);
         }
         assert_eq!((cells, at), ([5000, 0, 3, 341], layout.trailer_at()));

@@ -173,11 +173,8 @@ impl<S: Scheme> Story<S> {
     fn run_program(&mut self, state: &mut State<S>, handles: Handles, mix: &mut Mix) {
         for _ in 0..20 + mix.below(150) {
             match mix.below(12) {
-                0..=2 => {
-                    if !self.run_tick(state, handles, mix) {
-                        return;
-                    }
-                }
+                0..=2 if !self.run_tick(state, handles, mix) => return,
+                0..=2 => {}
                 3..=8 => {
                     // A failed capture is one that the next makes up for.
                     self.seen.failures += u64::from(state.advance_writer().is_err());

@@ -157,7 +157,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
         let most = if T::BYTES > 64 { 24 } else { 300 };
         let (cells, words) = (1 + rng.below(most) as usize, rng.below(70) as usize);
         let mut builder = Arrays::<S>::builder();
-        builder.pages(if seed % 2 == 0 { PageSize::Small } else { PageSize::Huge });
+        builder.pages(if seed.is_multiple_of(2) { PageSize::Small } else { PageSize::Huge });
         let handle = builder.array::<T>("cells", cells);
         let word_handle = builder.array::<u32>("words", words);
         let arrays = builder.build().expect("memory");
@@ -174,7 +174,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             taking: None,
             seen: Seen::default(),
         };
-        if seed % 3 > 0 {
+        if !seed.is_multiple_of(3) {
             world.fill();
         }
         world

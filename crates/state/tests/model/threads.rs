@@ -93,7 +93,7 @@ impl registry::Program for Side {
 /// Takes every image; every fifth fails. Returns how many were compared.
 fn write_images<S: Scheme>(mailbox: &Mailbox<S>, name: &str) -> u64 {
     let mut base = vec![0u8; PAGES * 256 + WORDS * 4];
-    let (mut taken, mut compared) = (0, 0);
+    let (mut taken, mut compared) = (0u64, 0);
     loop {
         let mut job = mailbox.job.lock();
         while job.is_none() {
@@ -116,7 +116,7 @@ fn write_images<S: Scheme>(mailbox: &Mailbox<S>, name: &str) -> u64 {
             let room = &mut words[first * 4..(first + 1000) * 4];
             capture.write_to_stable_storage(1, first..first + 1000, room);
         }
-        if taken % 5 == 0 {
+        if taken.is_multiple_of(5) {
             continue; // dropped: failed
         }
         assert!(image == wanted, "{name}: image {taken} differs");
