@@ -168,6 +168,62 @@ impl<G: Grain> Table<G> {
     }
 }
 
+/// From this many bytes on the processor's own copy of whole lines is the faster.
+const BULK_BYTES: usize = 64 << 10;
+
+/// Copies grains to as many others.
+///
+/// # Panics
+/// If there are not as many.
+#[inline]
+pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
+    assert_eq!(from.len(), to.len(), "as many grains");
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+    if size_of_val(from) >= BULK_BYTES {
+        return bulk::copy(from, to);
+    }
+    // Eight at a time: the compiler leaves loops over atomics as they are.
+    let (from_eights, from_rest) = from.as_chunks::<8>();
+    let (to_eights, to_rest) = to.as_chunks::<8>();
+    for (from, to) in from_eights.iter().zip(to_eights) {
+        let values = std::array::from_fn::<_, 8, _>(|at| from[at].get());
+        for (to, value) in to.iter().zip(values) {
+            to.set(value);
+        }
+    }
+    for (from, to) in from_rest.iter().zip(to_rest) {
+        to.set(from.get());
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+mod bulk {
+    use super::Grain;
+
+    /// A loop over grains, in one instruction that does not fetch the lines it overwrites.
+    pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {
+        // SAFETY: both slices have the same length (asserted by the caller), lie in memory that is
+        // valid for reads, or for writes through atomics, and hold plain words, of which any bytes
+        // are a value. The instruction stands for a loop of Relaxed loads and stores of grains: it
+        // is opaque to the compiler, and on this architecture aligned words are never torn by it.
+        // The direction flag is clear, as the calling convention has it. Overlapping slices would
+        // be read and written in ascending order.
+        unsafe {
+            std::arch::asm!(
+                "rep movsq",
+                inout("rcx") size_of_val(from) / 8 => _,
+                inout("rsi") from.as_ptr() => _,
+                inout("rdi") to.as_ptr() => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        // Grains of four bytes may leave one over.
+        for (from, to) in from.iter().zip(to).skip(size_of_val(from) / 8 * 8 / G::BYTES) {
+            to.set(from.get());
+        }
+    }
+}
+
 #[cfg(not(any(loom, shuttle)))]
 mod backing {
     use super::place::Places;

@@ -85,7 +85,7 @@ impl Default for Config {
             logs_actions: true,
             flush_interval: Duration::from_millis(5),
             queue_bytes_max: 64 << 20,
-            segment_bytes: 64 << 20,
+            segment_bytes: 8 << 20,
             recovery_threads: 4,
             background: Background::default(),
         }

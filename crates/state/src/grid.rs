@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stillpoint_mem::{Grain, PageSize, RegionError, Table, TableShape};
+use stillpoint_mem::{Grain, PageSize, RegionError, Table, TableShape, copy_grains};
 use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::bits::BitMarks;
@@ -116,7 +116,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// Makes one copy of a cell equal to another.
     #[inline]
     pub fn copy_cell(&self, from: usize, to: usize, index: usize) {
-        copy(self.table.cell(from, index), self.table.cell(to, index));
+        copy_grains(self.table.cell(from, index), self.table.cell(to, index));
     }
 
     /// Makes one copy of some cells equal to another.
@@ -124,7 +124,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         let mut at = cells.start;
         while at < cells.end {
             let from = self.table.run(from, at, cells.end - at);
-            copy(from, self.table.run(to, at, cells.end - at));
+            copy_grains(from, self.table.run(to, at, cells.end - at));
             at += from.len() / self.table.shape().cell_grains;
         }
     }
@@ -260,23 +260,6 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             }
             at += run.len();
         }
-    }
-}
-
-/// Copies grains to as many others.
-#[inline]
-pub(crate) fn copy<G: Grain>(from: &[G], to: &[G]) {
-    // Eight at a time: the compiler leaves loops over atomics as they are.
-    let (from_eights, from_rest) = from.as_chunks::<8>();
-    let (to_eights, to_rest) = to.as_chunks::<8>();
-    for (from, to) in from_eights.iter().zip(to_eights) {
-        let values = std::array::from_fn::<_, 8, _>(|at| from[at].get());
-        for (to, value) in to.iter().zip(values) {
-            to.set(value);
-        }
-    }
-    for (from, to) in from_rest.iter().zip(to_rest) {
-        to.set(from.get());
     }
 }
 

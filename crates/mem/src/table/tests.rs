@@ -158,3 +158,18 @@ fn a_cell_that_is_not_there_is_refused() {
     let shape = shapes().find(|shape| shape.cells == 7).expect("there is one");
     Table::<AtomicU32>::new(&shape).expect("address space").cell(0, 7);
 }
+
+#[test]
+fn grains_are_copied_few_or_many() {
+    for count in [0, 1, 7, 8, 9, 1000, 16_383, 16_384, 16_385, 40_001] {
+        let grains = |seed: u32| {
+            let of = |at| AtomicU32::new((at as u32).wrapping_mul(seed));
+            (0..count + 1).map(of).collect::<Vec<_>>()
+        };
+        let (from, to) = (grains(7), grains(9));
+        let behind = to[count].get();
+        copy_grains(&from[..count], &to[..count]);
+        let same = from[..count].iter().zip(&to[..count]).all(|(a, b)| a.get() == b.get());
+        assert!(same && to[count].get() == behind, "{count}");
+    }
+}

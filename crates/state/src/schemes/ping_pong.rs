@@ -22,7 +22,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stillpoint_mem::Grain;
+use stillpoint_mem::{Grain, copy_grains};
 
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
@@ -88,7 +88,7 @@ impl<L: Layout> Scheme for PingPong<L> {
             && grid.mark(turn.up, index) == 0
             && !is_planted(Bug::PingPongBringsNothingOver)
         {
-            crate::grid::copy(state, changed);
+            copy_grains(state, changed);
         } else {
             store(changed);
         }
