@@ -91,6 +91,12 @@ pub enum FileKind {
     LogSegment = 1,
     /// A part of a checkpoint.
     CheckpointPart = 2,
+    /// What the arrays of a state are.
+    StateSchema = 3,
+    /// An image of the arrays of a state.
+    StateImage = 4,
+    /// A segment of the log of actions of a state.
+    StateActions = 5,
 }
 
 /// The checksum seed of one file. Cheap to copy; made once per file.

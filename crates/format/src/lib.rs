@@ -16,6 +16,7 @@
 //! | [`log`] | redo log: segments, batches, records |
 //! | [`part`] | checkpoint part files: blocks, records, index |
 //! | [`manifest`] | the one document that says which files count |
+//! | [`state`] | state arrays: schema, images, log of actions |
 
 mod bytes;
 mod error;
@@ -26,6 +27,7 @@ pub mod manifest;
 pub mod names;
 pub mod part;
 pub mod stamp;
+pub mod state;
 
 pub use error::{DecodeCause, DecodeError, EncodeError};
 pub use stamp::Stamp;

@@ -4,10 +4,13 @@
 //!
 //! A [`Region`] is a slice of atomic words over a large reservation of address space. Everything
 //! above it (cells, indexes, large values) is safe code over `&[AtomicU64]`: no stale cell number
-//! and no torn read can be undefined behaviour.
+//! and no torn read can be undefined behaviour. A [`Table`] does the same for cells of plain data in
+//! several copies, which one thread changes while another captures them.
 
 mod prefetch;
 mod region;
+mod table;
 
 pub use prefetch::{prefetch, prefetch_to_write};
-pub use region::{HUGE_PAGE_BYTES, Region, RegionError};
+pub use region::{HUGE_PAGE_BYTES, PageSize, Region, RegionError};
+pub use table::{Grain, Placement, Table, TableShape, copy_grains};

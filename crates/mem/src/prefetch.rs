@@ -13,6 +13,20 @@ pub fn prefetch(word: &AtomicU64) {
     let _ = word;
 }
 
+/// Asks the processor to bring the cache line where this place begins nearer. Never faults, never
+/// blocks.
+#[inline]
+pub(crate) fn line<T>(place: &[T]) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching has no effect on memory, and the reference is a valid address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.as_ptr().cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
+    let _ = place;
+}
+
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 

@@ -15,6 +15,16 @@ pub struct RegionError {
     pub reason: std::io::Error,
 }
 
+/// The pages of memory that a region asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PageSize {
+    /// Those of the system, 4 KiB.
+    Small,
+    /// Of 2 MiB, where the system has any.
+    #[default]
+    Huge,
+}
+
 /// A slice of words, all zero at first, whose memory the operating system supplies page by page
 /// as it is touched. Its address never changes.
 #[derive(Debug)]
@@ -23,7 +33,12 @@ pub struct Region(backing::Backing);
 impl Region {
     /// Reserves `bytes` (rounded up to huge pages) of address space. Costs no memory until touched.
     pub fn reserve(bytes: usize) -> Result<Self, RegionError> {
-        backing::Backing::reserve(bytes.next_multiple_of(HUGE_PAGE_BYTES)).map(Self)
+        Self::reserve_with(bytes, PageSize::Huge)
+    }
+
+    /// As [`reserve`](Self::reserve), on pages of that size.
+    pub fn reserve_with(bytes: usize, pages: PageSize) -> Result<Self, RegionError> {
+        backing::Backing::reserve(bytes.next_multiple_of(HUGE_PAGE_BYTES), pages).map(Self)
     }
 
     /// Reserves as much of `bytes` as the system grants, halving down to `least`.
@@ -67,7 +82,7 @@ impl Region {
 
 #[cfg(not(any(loom, shuttle)))]
 mod backing {
-    use super::{HUGE_PAGE_BYTES, RegionError};
+    use super::{HUGE_PAGE_BYTES, PageSize, RegionError};
     use rustix::mm::{Advice, MapFlags, ProtFlags};
     use std::ffi::c_void;
     use std::ptr::NonNull;
@@ -87,7 +102,7 @@ mod backing {
     unsafe impl Sync for Backing {}
 
     impl Backing {
-        pub(super) fn reserve(bytes: usize) -> Result<Self, RegionError> {
+        pub(super) fn reserve(bytes: usize, pages: PageSize) -> Result<Self, RegionError> {
             let mapped_bytes = bytes + HUGE_PAGE_BYTES;
             // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing
             // that exists.
@@ -100,12 +115,16 @@ mod backing {
                 )
             }
             .map_err(|errno| RegionError { bytes, reason: errno.into() })?;
+            let advice = match pages {
+                PageSize::Small => Advice::LinuxNoHugepage,
+                PageSize::Huge => Advice::LinuxHugepage,
+            };
             let offset = mapping.align_offset(HUGE_PAGE_BYTES);
             // SAFETY: offset is less than a huge page, which the mapping has in excess of `bytes`.
             let aligned = unsafe { mapping.byte_add(offset) };
             // SAFETY: the range lies inside the mapping made above. Advice changes no contents;
             // a refusal (no huge pages) only costs speed.
-            let _ = unsafe { rustix::mm::madvise(aligned, bytes, Advice::LinuxHugepage) };
+            let _ = unsafe { rustix::mm::madvise(aligned, bytes, advice) };
             let words = NonNull::new(aligned.cast()).expect("a mapping is never at zero");
             let mapping = NonNull::new(mapping).expect("a mapping is never at zero");
             Ok(Self { mapping, mapped_bytes, words, len: bytes / 8 })
@@ -158,7 +177,7 @@ mod backing {
 
 #[cfg(any(loom, shuttle))]
 mod backing {
-    use super::RegionError;
+    use super::{PageSize, RegionError};
     use stillpoint_sync::atomic::{AtomicU64, Ordering};
 
     /// Words of the model checker; the reservation is cut down to what a model needs.
@@ -168,7 +187,7 @@ mod backing {
     const MODEL_WORDS: usize = 2048;
 
     impl Backing {
-        pub(super) fn reserve(bytes: usize) -> Result<Self, RegionError> {
+        pub(super) fn reserve(bytes: usize, _: PageSize) -> Result<Self, RegionError> {
             Ok(Self((0..MODEL_WORDS.min(bytes / 8)).map(|_| AtomicU64::new(0)).collect()))
         }
         pub(super) fn words(&self) -> &[AtomicU64] {

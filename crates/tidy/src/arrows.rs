@@ -54,6 +54,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint-sync",
         ],
     ),
+    (
+        "stillpoint-state",
+        &["stillpoint-format", "stillpoint-io", "stillpoint-mem", "stillpoint-sync"],
+    ),
     ("stillpoint", PARTS),
     // The clock and threads of io; that it takes no file from there is checked in `strangers`.
     ("stillpoint-server", &["stillpoint", "stillpoint-io"]),

@@ -11,7 +11,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::tree::TextFile;
 
 /// Source directories of the crates that keep a registry.
-pub const REGISTRIES: &[&str] = &["crates/checkpoint/src", "crates/journal/src"];
+pub const REGISTRIES: &[&str] =
+    &["crates/checkpoint/src", "crates/journal/src", "crates/state/src"];
 
 /// Names of the schemes below `source`, from their files.
 pub fn schemes<'a>(files: &'a [TextFile], source: &str) -> BTreeSet<&'a str> {

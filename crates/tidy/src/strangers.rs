@@ -13,6 +13,7 @@ pub const STRANGERS: &[(&str, &[&str], &str)] = &[
     ("checkpoint", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("journal", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("recovery", &["std::fs", "std::net"], "files come through stillpoint_io"),
+    ("state", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("engine", &["std::net"], "sockets belong to the server"),
     ("server", &["std::fs"], "the server knows no files"),
 ];

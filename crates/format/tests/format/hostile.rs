@@ -20,7 +20,7 @@ use crate::common::sample::{sample_part, sample_segment};
 use crate::common::segment_header;
 
 /// Runs `round` with the stream of one seed after the other.
-fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
+pub(crate) fn run(rounds: u64, mut round: impl FnMut(&mut Stream)) {
     seeded_rounds(rounds, |seed| {
         round(&mut Stream(seed.wrapping_mul(0xD134_2543_DE82_EF95)));
     });

@@ -6,3 +6,4 @@ mod hostile;
 mod log;
 mod manifest;
 mod part;
+mod state;

@@ -1,0 +1,345 @@
+//! Tables of plain-data cells, each in several copies, with bytes of marks beside them: the memory
+//! that one thread changes while another captures it.
+//!
+//! Data is reached as atomics of one width, its *grains*, and marks as atomic bytes; no place of a
+//! table is both, and every access is checked against the table's bounds. So whatever threads do
+//! with a table is defined. Relaxed loads and stores are plain moves on the machines we know; which
+//! copy belongs to whom, and when, is the business of the algorithm above.
+//!
+//! Where cells, copies and marks lie is a parameter, since it decides how many cache lines a write
+//! touches ("Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications", SIGMOD
+//! 2011, §4):
+//!
+//! ```text
+//! Apart   a0 a1 a2 a3 …   b0 b1 b2 b3 …   m0 m1 m2 m3 …   every copy and every mark an array
+//! Rows    a0 b0 m0 · a1 b1 m1 · a2 b2 m2 · …              a cell with all it has, side by side
+//! Lines   a0 a1 a2 b0 b1 b2 m0 m1 m2 · a3 a4 a5 …         column by column in each cache line
+//! ```
+
+mod grain;
+mod place;
+
+pub use grain::Grain;
+pub use place::Placement;
+
+use crate::RegionError;
+use crate::region::PageSize;
+use backing::Backing;
+use place::Places;
+use stillpoint_sync::atomic::AtomicU8;
+
+/// What a [`Table`] is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableShape {
+    /// Cells.
+    pub cells: usize,
+    /// Grains of a cell, at least 1.
+    pub cell_grains: usize,
+    /// Copies of each cell, at least 1.
+    pub copies: usize,
+    /// Bytes of marks beside each cell.
+    pub mark_columns: usize,
+    /// Where all that lies.
+    pub placement: Placement,
+    /// The pages of memory below it.
+    pub pages: PageSize,
+}
+
+/// Cells of grains `G`, all zero at first.
+///
+/// ```
+/// use stillpoint_mem::{PageSize, Placement, Table, TableShape};
+/// use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// let shape = TableShape {
+///     cells: 100,
+///     cell_grains: 8, // 64 bytes
+///     copies: 2,
+///     mark_columns: 1,
+///     placement: Placement::Rows,
+///     pages: PageSize::Huge,
+/// };
+/// let table = Table::<AtomicU64>::new(&shape)?;
+/// table.cell(1, 99)[7].store(5, Relaxed);
+/// table.mark(0, 99).store(1, Relaxed);
+/// assert_eq!(table.cell(0, 99)[7].load(Relaxed), 0);
+/// # Ok::<(), stillpoint_mem::RegionError>(())
+/// ```
+#[derive(Debug)]
+pub struct Table<G: Grain> {
+    backing: Backing<G>,
+    places: Places,
+    shape: TableShape,
+}
+
+impl<G: Grain> Table<G> {
+    /// Reserves the address space of a table. Costs no memory until touched.
+    ///
+    /// # Errors
+    /// When the system has not so much address space, or its size cannot be expressed.
+    ///
+    /// # Panics
+    /// If the shape has no grains or no copies.
+    pub fn new(shape: &TableShape) -> Result<Self, RegionError> {
+        assert!(shape.cell_grains > 0 && shape.copies > 0, "a cell is something, somewhere");
+        let places = Places::of(shape, G::BYTES).ok_or_else(|| RegionError {
+            bytes: usize::MAX,
+            reason: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
+        places.check(shape, G::BYTES);
+        let backing = Backing::reserve(shape, &places)?;
+        Ok(Self { backing, places, shape: *shape })
+    }
+
+    /// What it holds.
+    #[inline]
+    pub fn shape(&self) -> &TableShape {
+        &self.shape
+    }
+
+    /// Cells.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.shape.cells
+    }
+
+    /// True if there is no cell.
+    pub fn is_empty(&self) -> bool {
+        self.shape.cells == 0
+    }
+
+    /// Bytes of address space; memory once all of it has been touched.
+    pub fn len_bytes(&self) -> usize {
+        self.places.end
+    }
+
+    /// One copy of a cell.
+    ///
+    /// # Panics
+    /// If there is no such cell or copy.
+    #[inline]
+    pub fn cell(&self, copy: usize, index: usize) -> &[G] {
+        assert!(index < self.shape.cells && copy < self.shape.copies, "no such cell");
+        self.backing.grains(&self.places, copy, index, self.shape.cell_grains)
+    }
+
+    /// One copy of the cells `first..first + count`, as far as they lie side by side: at least the
+    /// first of them.
+    ///
+    /// # Panics
+    /// If `count` is 0 or there are no such cells or copy.
+    #[inline]
+    pub fn run(&self, copy: usize, first: usize, count: usize) -> &[G] {
+        assert!(count > 0 && first < self.shape.cells, "no such cell");
+        assert!(count <= self.shape.cells - first && copy < self.shape.copies, "no such cell");
+        let count = count.min(self.places.contiguous_from(first));
+        self.backing.grains(&self.places, copy, first, count * self.shape.cell_grains)
+    }
+
+    /// A mark of a cell.
+    ///
+    /// # Panics
+    /// If there is no such cell or column.
+    #[inline]
+    pub fn mark(&self, column: usize, index: usize) -> &AtomicU8 {
+        assert!(index < self.shape.cells && column < self.shape.mark_columns, "no such mark");
+        self.backing.mark(&self.places, column, index)
+    }
+
+    /// The marks of the cells `first..first + count`, as far as they lie side by side: at least
+    /// that of the first.
+    ///
+    /// # Panics
+    /// If `count` is 0 or there are no such cells or column.
+    #[inline]
+    pub fn marks(&self, column: usize, first: usize, count: usize) -> &[AtomicU8] {
+        assert!(count > 0 && first < self.shape.cells, "no such mark");
+        assert!(count <= self.shape.cells - first, "no such mark");
+        assert!(column < self.shape.mark_columns, "no such mark");
+        let count = count.min(self.places.contiguous_marks_from(first));
+        self.backing.marks(&self.places, column, first, count)
+    }
+
+    /// Asks the processor to bring a copy of a cell nearer. A cell that is not there is ignored.
+    #[inline]
+    pub fn prefetch(&self, copy: usize, index: usize) {
+        if index < self.shape.cells && copy < self.shape.copies {
+            crate::prefetch::line(self.backing.grains(&self.places, copy, index, 1));
+        }
+    }
+}
+
+/// From this many bytes on the processor's own copy of whole lines is the faster.
+const BULK_BYTES: usize = 64 << 10;
+
+/// Copies grains to as many others.
+///
+/// # Panics
+/// If there are not as many.
+#[inline]
+pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
+    assert_eq!(from.len(), to.len(), "as many grains");
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+    if size_of_val(from) >= BULK_BYTES {
+        return bulk::copy(from, to);
+    }
+    // Eight at a time: the compiler leaves loops over atomics as they are.
+    let (from_eights, from_rest) = from.as_chunks::<8>();
+    let (to_eights, to_rest) = to.as_chunks::<8>();
+    for (from, to) in from_eights.iter().zip(to_eights) {
+        let values = std::array::from_fn::<_, 8, _>(|at| from[at].get());
+        for (to, value) in to.iter().zip(values) {
+            to.set(value);
+        }
+    }
+    for (from, to) in from_rest.iter().zip(to_rest) {
+        to.set(from.get());
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+mod bulk {
+    use super::Grain;
+
+    /// A loop over grains, in one instruction that does not fetch the lines it overwrites.
+    pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {
+        // SAFETY: both slices have the same length (asserted by the caller), lie in memory that is
+        // valid for reads, or for writes through atomics, and hold plain words, of which any bytes
+        // are a value. The instruction stands for a loop of Relaxed loads and stores of grains: it
+        // is opaque to the compiler, and on this architecture aligned words are never torn by it.
+        // The direction flag is clear, as the calling convention has it. Overlapping slices would
+        // be read and written in ascending order.
+        unsafe {
+            std::arch::asm!(
+                "rep movsq",
+                inout("rcx") size_of_val(from) / 8 => _,
+                inout("rsi") from.as_ptr() => _,
+                inout("rdi") to.as_ptr() => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        // Grains of four bytes may leave one over.
+        for (from, to) in from.iter().zip(to).skip(size_of_val(from) / 8 * 8 / G::BYTES) {
+            to.set(from.get());
+        }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod backing {
+    use super::place::Places;
+    use super::{Grain, TableShape};
+    use crate::{Region, RegionError};
+    use std::marker::PhantomData;
+    use stillpoint_sync::atomic::AtomicU8;
+
+    /// The memory: reached as `G` where there is data, as bytes where there are marks.
+    #[derive(Debug)]
+    pub(super) struct Backing<G> {
+        region: Region,
+        grains: PhantomData<G>,
+    }
+
+    impl<G: Grain> Backing<G> {
+        pub(super) fn reserve(shape: &TableShape, places: &Places) -> Result<Self, RegionError> {
+            let region = Region::reserve_with(places.end.max(1), shape.pages)?;
+            assert!(places.end <= region.len_bytes(), "the region holds the table");
+            Ok(Self { region, grains: PhantomData })
+        }
+
+        /// `count` grains of a copy, beginning at a cell. The caller has checked that they are
+        /// cells of the table that lie side by side.
+        #[inline]
+        pub(super) fn grains(
+            &self,
+            places: &Places,
+            copy: usize,
+            index: usize,
+            count: usize,
+        ) -> &[G] {
+            let offset = places.cell_at(copy, index);
+            debug_assert!(
+                offset + count * G::BYTES <= places.end && offset.is_multiple_of(G::BYTES)
+            );
+            let base = self.region.words().as_ptr().cast::<u8>();
+            // SAFETY: `Places::check` has verified that every cell of every copy lies inside
+            // `places.end` bytes, which the region has, at a multiple of the grain's size, and
+            // apart from all marks; the region begins at a page. Its memory is initialised and
+            // lives as long as `self`. It is reached as `G` only, here, since `Region` itself is
+            // private to this value: atomics of one width.
+            unsafe { std::slice::from_raw_parts(base.add(offset).cast::<G>(), count) }
+        }
+
+        #[inline]
+        pub(super) fn mark(&self, places: &Places, column: usize, index: usize) -> &AtomicU8 {
+            &self.marks(places, column, index, 1)[0]
+        }
+
+        /// The caller has checked that they are marks of the table that lie side by side.
+        #[inline]
+        pub(super) fn marks(
+            &self,
+            places: &Places,
+            column: usize,
+            index: usize,
+            count: usize,
+        ) -> &[AtomicU8] {
+            let offset = places.mark_at(column, index);
+            debug_assert!(offset + count <= places.end);
+            let base = self.region.words().as_ptr().cast::<u8>();
+            // SAFETY: as in `grains`; marks are bytes that belong to no cell, and are reached as
+            // atomic bytes only.
+            unsafe { std::slice::from_raw_parts(base.add(offset).cast::<AtomicU8>(), count) }
+        }
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+mod backing {
+    use super::place::Places;
+    use super::{Grain, TableShape};
+    use crate::RegionError;
+    use stillpoint_sync::atomic::AtomicU8;
+
+    /// Atomics of the model checker, one for each grain and mark, copy after copy.
+    #[derive(Debug)]
+    pub(super) struct Backing<G> {
+        grains: Vec<G>,
+        marks: Vec<AtomicU8>,
+        shape: TableShape,
+    }
+
+    impl<G: Grain> Backing<G> {
+        pub(super) fn reserve(shape: &TableShape, _: &Places) -> Result<Self, RegionError> {
+            let grains = shape.cells * shape.cell_grains * shape.copies;
+            let marks = shape.cells * shape.mark_columns;
+            Ok(Self {
+                grains: (0..grains).map(|_| G::zero()).collect(),
+                marks: (0..marks).map(|_| AtomicU8::new(0)).collect(),
+                shape: *shape,
+            })
+        }
+
+        pub(super) fn grains(&self, _: &Places, copy: usize, index: usize, count: usize) -> &[G] {
+            let first = (copy * self.shape.cells + index) * self.shape.cell_grains;
+            &self.grains[first..first + count]
+        }
+
+        pub(super) fn mark(&self, _: &Places, column: usize, index: usize) -> &AtomicU8 {
+            &self.marks[column * self.shape.cells + index]
+        }
+
+        pub(super) fn marks(
+            &self,
+            _: &Places,
+            column: usize,
+            index: usize,
+            count: usize,
+        ) -> &[AtomicU8] {
+            let first = column * self.shape.cells + index;
+            &self.marks[first..first + count]
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

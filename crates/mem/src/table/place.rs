@@ -1,0 +1,234 @@
+use super::TableShape;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Cells that share a group in [`Placement::Lines`] where a line holds not even one.
+const LARGE_GROUP: usize = 8;
+
+/// Where the copies and marks of cells lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Every copy and every column of marks is an array of its own.
+    Apart,
+    /// A cell's copies and its marks lie side by side; as many cells to a cache line as fit. The
+    /// marks of a cell too large for that have a line of their own behind it.
+    Rows,
+    /// Cells of one cache line lie column by column: first the one copy of all, then the other,
+    /// then the marks. Cells too large for that form groups of eight.
+    Lines,
+}
+
+/// The arithmetic of a placement. A copy of cell `i` begins at
+/// `copy·copy_stride + (i div lanes)·group_stride + (i mod lanes)·lane_stride`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    lanes: usize,
+    /// 2^64 ÷ lanes, rounded up; 0 if there is only one group.
+    lanes_reciprocal: u64,
+    group_stride: usize,
+    lane_stride: usize,
+    copy_stride: usize,
+    cell_bytes: usize,
+    /// Where the marks begin, and their strides; groups and lanes are those of the cells.
+    marks_at: usize,
+    mark_column_stride: usize,
+    mark_group_stride: usize,
+    mark_lane_stride: usize,
+    /// Bytes in all.
+    pub(super) end: usize,
+}
+
+impl Places {
+    /// The places of a shape; `None` if they exceed the address space.
+    pub(super) fn of(shape: &TableShape, grain_bytes: usize) -> Option<Self> {
+        let cell_bytes = shape.cell_grains.checked_mul(grain_bytes)?;
+        // Cell and marks of one cell, rounded up generously, so that no sum below overflows.
+        let one = cell_bytes.checked_mul(shape.copies)?.checked_add(shape.mark_columns)?;
+        let bound = one.checked_add(2 * LINE)?.checked_mul(shape.cells.checked_add(LINE)?)?;
+        if bound > 1 << 60 {
+            return None;
+        }
+        Some(match shape.placement {
+            Placement::Apart => Self::apart(shape, cell_bytes),
+            Placement::Rows => Self::rows(shape, cell_bytes, grain_bytes),
+            Placement::Lines => Self::lines(shape, cell_bytes),
+        })
+    }
+
+    fn apart(shape: &TableShape, cell_bytes: usize) -> Self {
+        let copy_stride = (shape.cells * cell_bytes).next_multiple_of(LINE);
+        let marks_at = copy_stride * shape.copies;
+        let mark_column_stride = shape.cells.next_multiple_of(LINE);
+        Self {
+            lanes: shape.cells.max(1),
+            lanes_reciprocal: 0,
+            group_stride: 0,
+            lane_stride: cell_bytes,
+            copy_stride,
+            cell_bytes,
+            marks_at,
+            mark_column_stride,
+            mark_group_stride: 0,
+            mark_lane_stride: 1,
+            end: marks_at + mark_column_stride * shape.mark_columns,
+        }
+    }
+
+    fn rows(shape: &TableShape, cell_bytes: usize, grain_bytes: usize) -> Self {
+        let copies = cell_bytes * shape.copies;
+        let row = (copies + shape.mark_columns).next_multiple_of(grain_bytes);
+        let (row, lanes, group) = if row <= LINE {
+            (row, LINE / row, LINE)
+        } else {
+            let marks = shape.mark_columns.next_multiple_of(LINE);
+            let row = if copies < LINE || marks > 0 {
+                copies.next_multiple_of(LINE) + marks
+            } else {
+                copies
+            };
+            (row, 1, row)
+        };
+        let marks_at = if lanes > 1 || row <= LINE {
+            copies
+        } else {
+            row - shape.mark_columns.next_multiple_of(LINE)
+        };
+        Self {
+            copy_stride: cell_bytes,
+            cell_bytes,
+            marks_at,
+            mark_column_stride: 1,
+            ..Self::grouped(shape.cells, lanes, group, row, row)
+        }
+    }
+
+    fn lines(shape: &TableShape, cell_bytes: usize) -> Self {
+        let one = cell_bytes * shape.copies + shape.mark_columns;
+        let (lanes, group) = if one <= LINE {
+            (LINE / one, LINE)
+        } else {
+            let marks = (LARGE_GROUP * shape.mark_columns).next_multiple_of(LINE);
+            let data = (LARGE_GROUP * cell_bytes * shape.copies).next_multiple_of(LINE);
+            (LARGE_GROUP, data + marks)
+        };
+        Self {
+            copy_stride: lanes * cell_bytes,
+            cell_bytes,
+            marks_at: lanes * cell_bytes * shape.copies,
+            mark_column_stride: lanes,
+            ..Self::grouped(shape.cells, lanes, group, cell_bytes, 1)
+        }
+    }
+
+    /// What placements in groups have in common.
+    fn grouped(cells: usize, lanes: usize, group: usize, lane: usize, mark_lane: usize) -> Self {
+        let end = cells.div_ceil(lanes) * group;
+        let (lane, mark_lane) = if lanes == 1 { (group, group) } else { (lane, mark_lane) };
+        // One group, or rows that follow each other without a gap, need no division.
+        let is_uniform = cells <= lanes || (lanes * lane == group && lanes * mark_lane == group);
+        let lanes = if is_uniform { cells.max(1) } else { lanes };
+        let reciprocal = if is_uniform { 0 } else { (u64::MAX / lanes as u64) + 1 };
+        Self {
+            lanes,
+            lanes_reciprocal: reciprocal,
+            group_stride: group,
+            lane_stride: lane,
+            copy_stride: 0,
+            cell_bytes: 0,
+            marks_at: 0,
+            mark_column_stride: 0,
+            mark_group_stride: group,
+            mark_lane_stride: mark_lane,
+            end,
+        }
+    }
+
+    /// The group and the lane of a cell.
+    #[inline(always)]
+    fn split(&self, index: usize) -> (usize, usize) {
+        // A product with the reciprocal in place of a division: exact while index · lanes < 2^64,
+        // which the bound on the table's size implies (lanes of several groups are at most 64).
+        let product = u128::from(self.lanes_reciprocal) * index as u128;
+        let group = (product >> 64) as usize;
+        (group, index - group * self.lanes)
+    }
+
+    /// Where a copy of a cell begins.
+    #[inline(always)]
+    pub(super) fn cell_at(&self, copy: usize, index: usize) -> usize {
+        let (group, lane) = self.split(index);
+        copy * self.copy_stride + group * self.group_stride + lane * self.lane_stride
+    }
+
+    /// Where a mark of a cell is.
+    #[inline(always)]
+    pub(super) fn mark_at(&self, column: usize, index: usize) -> usize {
+        let (group, lane) = self.split(index);
+        self.marks_at
+            + column * self.mark_column_stride
+            + group * self.mark_group_stride
+            + lane * self.mark_lane_stride
+    }
+
+    /// How many cells lie side by side from this one on, in each copy.
+    #[inline]
+    pub(super) fn contiguous_from(&self, index: usize) -> usize {
+        if self.lane_stride != self.cell_bytes {
+            return 1;
+        }
+        self.lanes - self.split(index).1
+    }
+
+    /// How many marks lie side by side from this one on, in each column.
+    #[inline]
+    pub(super) fn contiguous_marks_from(&self, index: usize) -> usize {
+        if self.mark_lane_stride != 1 { 1 } else { self.lanes - self.split(index).1 }
+    }
+
+    /// Verifies that no two places meet and all lie inside: what the unsafe code above rests on.
+    ///
+    /// The lanes of a group do not meet, nor do the copies, the marks and the groups: each is a
+    /// progression whose step is at least the extent of what it repeats.
+    pub(super) fn check(&self, shape: &TableShape, grain_bytes: usize) {
+        let cells = shape.cells;
+        if cells == 0 {
+            return;
+        }
+        let groups = self.split(cells - 1).0 + 1;
+        assert!(self.lanes <= cells.max(LINE) && (groups - 1) * self.lanes < cells);
+        let cell = shape.cell_grains * grain_bytes;
+        assert_eq!(cell, self.cell_bytes);
+        let aligned = [self.copy_stride, self.group_stride, self.lane_stride];
+        assert!(aligned.iter().all(|stride| stride.is_multiple_of(grain_bytes)));
+        let columns = shape.mark_columns;
+        let lanes = self.lanes.min(cells);
+        let is_row = self.mark_lane_stride == self.lane_stride && self.copy_stride == cell;
+        if is_row && (columns > 0 || self.lane_stride != cell) {
+            // A row holds its copies, then its marks; lanes and groups repeat rows.
+            let row = if columns > 0 { self.marks_at + columns } else { cell * shape.copies };
+            assert!(self.marks_at >= cell * shape.copies || columns == 0);
+            assert!(self.mark_column_stride == 1 && row <= self.lane_stride);
+            let group = (lanes - 1) * self.lane_stride + row;
+            assert!(groups == 1 || group <= self.group_stride);
+            assert!(groups == 1 || self.mark_group_stride == self.group_stride);
+            assert!((groups - 1) * self.group_stride + group <= self.end);
+            return;
+        }
+        // A group holds the lanes of each copy, then the lanes of each column of marks.
+        assert!(self.lane_stride >= cell || lanes == 1);
+        let run = (lanes - 1) * self.lane_stride + cell;
+        assert!(run <= self.copy_stride || shape.copies == 1);
+        let data = (shape.copies - 1) * self.copy_stride + run;
+        assert!(columns == 0 || data <= self.marks_at);
+        let marks = (lanes - 1) * self.mark_lane_stride + 1;
+        assert!(self.mark_lane_stride >= 1 && (columns <= 1 || marks <= self.mark_column_stride));
+        let group = if columns == 0 {
+            data
+        } else {
+            self.marks_at + (columns - 1) * self.mark_column_stride + marks
+        };
+        assert!(groups == 1 || group <= self.group_stride);
+        assert!(groups == 1 || self.mark_group_stride == self.group_stride);
+        assert!((groups - 1) * self.group_stride + group <= self.end);
+    }
+}

@@ -1,0 +1,320 @@
+//! A small world of agents that survives whatever ends it.
+//!
+//! `cargo run --release -p stillpoint-state --example world -- [DIR] [AGENTS] [SCHEME] [SECONDS]`
+//!
+//! Agents walk about on a torus, are drawn to food, grow hungry, and are born again where they die.
+//! Meteors, which fall at random, are the actions from outside: they are logged. Kill it in any way
+//! (Ctrl-C, `kill -9`, the plug): started again it goes on at the tick that was durable, with every
+//! agent where it was. DIR defaults to `world`, AGENTS to 200,000, SCHEME to `hg`; SECONDS ends it by
+//! itself.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_io::{Clock, RealClock, RealDisk, RealRng, Rng};
+use stillpoint_state::{
+    Actions, Array, Cells, Config, Every, Place, Recovered, Scheme, State, StateError, registry,
+};
+
+stillpoint_state::plain_record! {
+    /// One who walks about.
+    pub struct Agent {
+        /// Place, in cells of the map.
+        pub x: f32 => X,
+        /// Place, in cells of the map.
+        pub y: f32 => Y,
+        /// Direction, in radians.
+        pub heading: f32 => HEADING,
+        /// Hunger kills at 0.
+        pub energy: f32 => ENERGY,
+        /// Ticks lived.
+        pub age: u32 => AGE,
+        /// Lives before this one.
+        pub lives: u32 => LIVES,
+        /// Meals of all lives.
+        pub meals: u64 => MEALS,
+    }
+}
+
+/// Cells of the map, in each direction.
+const SIDE: usize = 256;
+/// Ticks per second that the world aims for.
+const TICKS_PER_SECOND: u64 = 60;
+/// Columns and rows of the picture.
+const PICTURE: (usize, usize) = (64, 20);
+
+#[derive(Clone, Copy)]
+struct World {
+    agents: Array<Agent>,
+    food: Array<f32>,
+}
+
+/// A number that follows from these two: the same whenever a tick is run.
+fn mix(tick: u64, index: u64) -> u64 {
+    let z = (tick.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 32)
+}
+
+fn fraction(bits: u64) -> f32 {
+    (bits >> 40) as f32 / (1u64 << 24) as f32
+}
+
+fn cell_of(x: f32, y: f32) -> usize {
+    let at = |z: f32| (z.max(0.0) as usize).min(SIDE - 1);
+    at(y) * SIDE + at(x)
+}
+
+impl World {
+    fn first<S: Scheme>(self, cells: &mut Cells<S>) {
+        let born = |index: usize| Agent {
+            x: fraction(mix(1, index as u64)) * SIDE as f32,
+            y: fraction(mix(2, index as u64)) * SIDE as f32,
+            heading: fraction(mix(3, index as u64)) * std::f32::consts::TAU,
+            energy: 1.0,
+            age: 0,
+            lives: 0,
+            meals: 0,
+        };
+        let filled = cells.fill(self.agents, born);
+        filled.and_then(|()| cells.fill(self.food, |_| 1.0)).expect("no tick has ended");
+    }
+
+    /// One step. A tenth of the agents act in each tick; the arithmetic is the same on every run.
+    fn step<S: Scheme>(self, cells: &mut Cells<S>, tick: u64, actions: Actions<'_>) {
+        for action in actions {
+            let place = u64::from_le_bytes(action.try_into().unwrap_or_default());
+            self.meteor(cells, place);
+        }
+        let count = cells.array(self.agents).len();
+        for index in ((tick % 10) as usize..count).step_by(10) {
+            self.act(cells, tick, index);
+        }
+        let row = (tick as usize % SIDE) * SIDE;
+        let mut food = cells.array_mut(self.food);
+        for at in row..row + SIDE {
+            let grown = (food.read(at) + 0.2).min(1.0);
+            food.write(at, grown);
+        }
+    }
+
+    fn act<S: Scheme>(self, cells: &mut Cells<S>, tick: u64, index: usize) {
+        let mut agent = cells.read(self.agents, index);
+        let random = mix(tick, index as u64);
+        agent.heading += (fraction(random) - 0.5) * 0.8;
+        let side = SIDE as f32;
+        agent.x = (agent.x + agent.heading.cos()).rem_euclid(side);
+        agent.y = (agent.y + agent.heading.sin()).rem_euclid(side);
+        agent.energy -= 0.02;
+        agent.age += 10;
+        let at = cell_of(agent.x, agent.y);
+        let food = cells.read(self.food, at);
+        if food >= 0.1 {
+            cells.write(self.food, at, food - 0.1);
+            agent.energy = (agent.energy + 0.05).min(1.0);
+            agent.meals += 1;
+        }
+        if agent.energy <= 0.0 {
+            agent = Agent {
+                x: fraction(mix(random, 1)) * side,
+                y: fraction(mix(random, 2)) * side,
+                energy: 0.5,
+                age: 0,
+                lives: agent.lives + 1,
+                ..agent
+            };
+        }
+        cells.write(self.agents, index, agent);
+    }
+
+    /// Burns the food of a region. Hunger does the rest.
+    fn meteor<S: Scheme>(self, cells: &mut Cells<S>, place: u64) {
+        let (x, y) = (place as usize % SIDE, (place >> 32) as usize % SIDE);
+        for dy in 0..24 {
+            for dx in 0..24 {
+                cells.write(self.food, (y + dy) % SIDE * SIDE + (x + dx) % SIDE, 0.0);
+            }
+        }
+    }
+}
+
+struct Options {
+    dir: String,
+    agents: usize,
+    seconds: u64,
+}
+
+impl registry::Program for Options {
+    type Output = Result<(), StateError>;
+
+    fn run<S: Scheme>(self) -> Self::Output {
+        let mut builder = State::<S>::builder();
+        let world = World {
+            agents: builder.array::<Agent>("agents", self.agents),
+            food: builder.array::<f32>("food", SIDE * SIDE),
+        };
+        let place = Place {
+            disk: Arc::new(RealDisk::new(&self.dir)?),
+            clock: Arc::new(RealClock),
+            rng: Arc::new(RealRng),
+        };
+        let config = Config { every: Every::Interval(Duration::from_secs(2)), ..Config::default() };
+        let opened = builder.open(
+            place,
+            &config,
+            |cells| world.first(cells),
+            |cells, tick, actions| world.step(cells, tick, actions),
+        );
+        let (state, recovered) = opened?;
+        live(state, world, &recovered, self.seconds)
+    }
+}
+
+/// Ticks until the end.
+fn live<S: Scheme>(
+    mut state: State<S>,
+    world: World,
+    recovered: &Recovered,
+    seconds: u64,
+) -> Result<(), StateError> {
+    let mut view = View::new(recovered);
+    let (start_ns, period_ns) = (RealClock.monotonic_ns(), 1_000_000_000 / TICKS_PER_SECOND);
+    let mut next_ns = start_ns;
+    loop {
+        let begin_ns = RealClock.monotonic_ns();
+        if seconds > 0 && begin_ns - start_ns > seconds * 1_000_000_000 {
+            println!("tick {}, durable up to {}", state.ticks(), state.durable_tick());
+            return state.close();
+        }
+        if RealRng.below(TICKS_PER_SECOND) == 0 {
+            state.log(&RealRng.next_u64().to_le_bytes())?;
+        }
+        state.step(|cells, tick, actions| world.step(cells, tick, actions))?;
+        view.ticked(RealClock.monotonic_ns() - begin_ns);
+        view.show(&state, world);
+        next_ns = (next_ns + period_ns).max(RealClock.monotonic_ns());
+        RealClock.sleep(Duration::from_nanos(next_ns - RealClock.monotonic_ns()));
+    }
+}
+
+/// What the terminal shows, twice a second.
+struct View {
+    found: String,
+    is_live: bool,
+    ticks: u64,
+    worst_ns: u64,
+    total_ns: u64,
+    shown_ns: u64,
+}
+
+impl View {
+    fn new(recovered: &Recovered) -> Self {
+        let found = if recovered.is_new {
+            "a new world".to_owned()
+        } else {
+            format!(
+                "went on at tick {}: image of tick {:?} in {:.2} s, {} ticks again in {:.2} s",
+                recovered.tick,
+                recovered.image_tick.unwrap_or(0),
+                recovered.image_ns as f64 / 1e9,
+                recovered.replayed_ticks,
+                recovered.replay_ns as f64 / 1e9
+            )
+        };
+        let is_live = std::io::stdout().is_terminal();
+        println!("{found}");
+        Self { found, is_live, ticks: 0, worst_ns: 0, total_ns: 0, shown_ns: 0 }
+    }
+
+    fn ticked(&mut self, ns: u64) {
+        self.ticks += 1;
+        self.total_ns += ns;
+        self.worst_ns = self.worst_ns.max(ns);
+    }
+
+    fn show<S: Scheme>(&mut self, state: &State<S>, world: World) {
+        let now_ns = RealClock.monotonic_ns();
+        let passed_ns = now_ns - self.shown_ns;
+        if passed_ns < 500_000_000 {
+            return;
+        }
+        let rate = self.ticks as f64 * 1e9 / passed_ns as f64;
+        let mean_us = self.total_ns as f64 / self.ticks.max(1) as f64 / 1e3;
+        let progress = state.progress().snapshot();
+        let line = format!(
+            "tick {:>8}   {rate:>5.1} ticks/s   mean {mean_us:>6.0} us   worst {:>6.0} us   \
+             durable {:>8}   images {:>4} (of tick {}, {} of {} blocks of the next)",
+            state.ticks(),
+            self.worst_ns as f64 / 1e3,
+            progress.durable_tick,
+            progress.images,
+            progress.image_tick,
+            progress.blocks_done,
+            progress.blocks_total,
+        );
+        if self.is_live {
+            let picture = picture(state, world);
+            print!("\x1b[2J\x1b[H{}\n{line}\n{picture}", self.found);
+            // A terminal that is gone is no reason to stop.
+            let _ = std::io::stdout().flush();
+        } else {
+            println!("{line}");
+        }
+        *self = Self {
+            found: std::mem::take(&mut self.found),
+            is_live: self.is_live,
+            ticks: 0,
+            worst_ns: 0,
+            total_ns: 0,
+            shown_ns: now_ns,
+        };
+    }
+}
+
+/// Where agents are, and where food is left.
+fn picture<S: Scheme>(cells: &Cells<S>, world: World) -> String {
+    let (columns, rows) = PICTURE;
+    let mut counts = vec![0usize; columns * rows];
+    let total = cells.array(world.agents).len();
+    for agent in cells.iter(world.agents) {
+        let (x, y) = (agent.x as usize * columns / SIDE, agent.y as usize * rows / SIDE);
+        counts[y.min(rows - 1) * columns + x.min(columns - 1)] += 1;
+    }
+    let mean = (total / counts.len()).max(1);
+    let shade = |count: usize| b" .:-=+*#%@"[(count * 4 / mean).min(9)] as char;
+    counts.chunks(columns).fold(String::new(), |mut text, row| {
+        text.extend(row.iter().map(|count| shade(*count)));
+        text.push('\n');
+        text
+    })
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().unwrap_or_else(|| "world".to_owned());
+    let mut number = |otherwise: u64| {
+        args.next().map_or(Ok(otherwise), |text| text.parse::<u64>().map_err(|_| text))
+    };
+    let agents = number(200_000);
+    let name = std::env::args().nth(3).unwrap_or_else(|| "hg".to_owned());
+    let seconds =
+        std::env::args().nth(4).map_or(Ok(0), |text| text.parse::<u64>().map_err(|_| text));
+    let (agents, seconds) = match (agents, seconds) {
+        (Ok(agents), Ok(seconds)) => (agents as usize, seconds),
+        (Err(text), _) | (_, Err(text)) => {
+            eprintln!("{text:?} is no number; usage: world [DIR] [AGENTS] [SCHEME] [SECONDS]");
+            std::process::exit(2);
+        }
+    };
+    let ended = registry::run(&name, Options { dir, agents, seconds });
+    let said = match ended {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("{said}");
+    std::process::exit(1);
+}

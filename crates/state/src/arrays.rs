@@ -1,0 +1,510 @@
+//! Arrays of plain data with one mutator.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use stillpoint_mem::PageSize;
+use stillpoint_sync::atomic::AtomicU64;
+
+use crate::capture::{Capture, Gate};
+use crate::error::ArraysError;
+use crate::grid::{Grid, load_part, store_part};
+use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+/// Longest name of an array, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most arrays of a state.
+pub const ARRAYS_MAX: usize = 32;
+
+/// Which array of a state: made by [`ArraysBuilder::array`], and good for that state only.
+pub struct Array<T> {
+    slot: u32,
+    owner: u32,
+    cell: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Array<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Array<T> {}
+
+impl<T> fmt::Debug for Array<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({})", self.slot)
+    }
+}
+
+/// What an array is, for whoever looks at a state from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayInfo {
+    /// Its name, unique in the state.
+    pub name: String,
+    /// Bytes of a cell.
+    pub cell_bytes: usize,
+    /// Cells.
+    pub cells: usize,
+}
+
+impl ArrayInfo {
+    /// Bytes of one copy.
+    pub fn bytes(&self) -> u64 {
+        self.cell_bytes as u64 * self.cells as u64
+    }
+}
+
+/// An array as both threads share it.
+#[derive(Debug)]
+pub(crate) struct Slot<S: Scheme> {
+    pub(crate) info: ArrayInfo,
+    pub(crate) grid: AnyGrid<S::Layout>,
+}
+
+/// What mutator and writer share.
+#[derive(Debug)]
+pub(crate) struct Shared<S: Scheme> {
+    pub(crate) slots: Vec<Slot<S>>,
+    pub(crate) gate: Gate,
+}
+
+type MakeGrid<S> =
+    fn(&ArrayInfo, PageSize) -> Result<AnyGrid<<S as Scheme>::Layout>, stillpoint_mem::RegionError>;
+
+/// Says which arrays there will be.
+#[derive(Debug)]
+pub struct ArraysBuilder<S: Scheme> {
+    owner: u32,
+    pages: PageSize,
+    arrays: Vec<(ArrayInfo, MakeGrid<S>)>,
+}
+
+impl<S: Scheme> ArraysBuilder<S> {
+    /// An array of `cells` cells, all zero, under a name that must be its own.
+    pub fn array<T: Plain>(&mut self, name: &str, cells: usize) -> Array<T> {
+        let slot = self.arrays.len() as u32;
+        let info = ArrayInfo { name: name.to_owned(), cell_bytes: T::BYTES, cells };
+        self.arrays.push((info, |info, pages| {
+            let grains = info.cell_bytes / <T::Grain as stillpoint_mem::Grain>::BYTES;
+            let grid = Grid::new(info.cells, grains, S::needs(info.cell_bytes), pages)?;
+            Ok(T::Grain::any(grid))
+        }));
+        Array { slot, owner: self.owner, cell: PhantomData }
+    }
+
+    /// The pages of memory to use; huge ones unless said otherwise.
+    pub fn pages(&mut self, pages: PageSize) -> &mut Self {
+        self.pages = pages;
+        self
+    }
+
+    /// Reserves the memory.
+    ///
+    /// # Errors
+    /// No array, too many, a name that is empty, too long or taken, or no address space.
+    pub fn build(self) -> Result<Arrays<S>, ArraysError> {
+        if self.arrays.is_empty() || self.arrays.len() > ARRAYS_MAX {
+            return Err(ArraysError::Count { arrays: self.arrays.len() });
+        }
+        let turn = Turn { up: 0 };
+        let mut slots: Vec<Slot<S>> = Vec::with_capacity(self.arrays.len());
+        for (info, make) in self.arrays {
+            if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX {
+                return Err(ArraysError::Name { name: info.name });
+            }
+            if slots.iter().any(|slot| slot.info.name == info.name) {
+                return Err(ArraysError::NameTaken { name: info.name });
+            }
+            let made = make(&info, self.pages);
+            let grid = made.map_err(|source| {
+                let name = info.name.clone();
+                ArraysError::Memory { name, source }
+            })?;
+            with_grid!(&grid, grid => S::start(grid, turn));
+            slots.push(Slot { info, grid });
+        }
+        let shared = Arc::new(Shared { slots, gate: Gate::new() });
+        Ok(Arrays(Cells { shared, owner: self.owner, turn, ticks: 0, captures: 0 }))
+    }
+}
+
+/// The cells of a state's arrays, in the hands of their one mutator. A clone of it cannot be had, and
+/// what changes cells takes it mutably: the compiler forbids a second mutator.
+#[derive(Debug)]
+pub struct Cells<S: Scheme> {
+    shared: Arc<Shared<S>>,
+    owner: u32,
+    turn: Turn,
+    ticks: u64,
+    captures: u64,
+}
+
+impl<S: Scheme> Cells<S> {
+    /// Ticks ended so far.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// What the arrays are, in the order in which they were named.
+    pub fn infos(&self) -> impl ExactSizeIterator<Item = &ArrayInfo> {
+        self.shared.slots.iter().map(|slot| &slot.info)
+    }
+
+    /// Bytes of address space in all, copies and marks included; memory once touched.
+    pub fn len_bytes(&self) -> usize {
+        let slots = self.shared.slots.iter();
+        slots.map(|slot| with_grid!(&slot.grid, grid => grid.len_bytes())).sum()
+    }
+
+    /// Bytes of one copy of everything: the size of an image's contents.
+    pub fn state_bytes(&self) -> u64 {
+        self.infos().map(ArrayInfo::bytes).sum()
+    }
+
+    #[inline(always)]
+    fn grid<T: Plain>(&self, array: Array<T>) -> &Grid<T::Grain, S::Layout> {
+        assert!(array.owner == self.owner, "an array of another state");
+        let grid = T::Grain::grid(&self.shared.slots[array.slot as usize].grid);
+        grid.expect("the type of the cells is that of the array")
+    }
+
+    /// An array to read from, found once for many reads.
+    ///
+    /// # Panics
+    /// If the array is one of another state.
+    #[inline]
+    pub fn array<T: Plain>(&self, array: Array<T>) -> ArrayRef<'_, T, S> {
+        ArrayRef { grid: self.grid(array), turn: self.turn }
+    }
+
+    /// An array to write to, found once for many writes.
+    ///
+    /// # Panics
+    /// If the array is one of another state.
+    #[inline]
+    pub fn array_mut<T: Plain>(&mut self, array: Array<T>) -> ArrayMut<'_, T, S> {
+        ArrayMut { grid: self.grid(array), turn: self.turn }
+    }
+
+    /// The newest value of a cell.
+    ///
+    /// # Panics
+    /// If there is no such cell, or the array is one of another state.
+    #[inline]
+    pub fn read<T: Plain>(&self, array: Array<T>, index: usize) -> T {
+        self.array(array).read(index)
+    }
+
+    /// The newest bytes at an offset of a cell, little-endian.
+    ///
+    /// # Panics
+    /// If there are no such cell or bytes, or the array is one of another state.
+    #[inline]
+    pub fn read_part<T: Plain>(
+        &self,
+        array: Array<T>,
+        index: usize,
+        offset: usize,
+        bytes: &mut [u8],
+    ) {
+        self.array(array).read_part(index, offset, bytes);
+    }
+
+    /// The newest value of a field of a cell.
+    ///
+    /// # Panics
+    /// If there is no such cell, or the array is one of another state.
+    #[inline]
+    pub fn read_field<T: Plain, F: FieldValue>(
+        &self,
+        array: Array<T>,
+        index: usize,
+        field: Field<T, F>,
+    ) -> F {
+        self.array(array).read_field(index, field)
+    }
+
+    /// Gives a cell a new value.
+    ///
+    /// # Panics
+    /// If there is no such cell, or the array is one of another state.
+    #[inline]
+    pub fn write<T: Plain>(&mut self, array: Array<T>, index: usize, value: T) {
+        self.array_mut(array).write(index, value);
+    }
+
+    /// Gives a part of a cell new bytes, little-endian; the rest of it stays.
+    ///
+    /// # Panics
+    /// If there are no such cell or bytes, or the array is one of another state.
+    #[inline]
+    pub fn write_part<T: Plain>(
+        &mut self,
+        array: Array<T>,
+        index: usize,
+        offset: usize,
+        bytes: &[u8],
+    ) {
+        self.array_mut(array).write_part(index, offset, bytes);
+    }
+
+    /// Gives a field of a cell a new value; the rest of it stays.
+    ///
+    /// # Panics
+    /// If there is no such cell, or the array is one of another state.
+    #[inline]
+    pub fn write_field<T: Plain, F: FieldValue>(
+        &mut self,
+        array: Array<T>,
+        index: usize,
+        field: Field<T, F>,
+        value: F,
+    ) {
+        self.array_mut(array).write_field(index, field, value);
+    }
+
+    /// The newest values of all cells, in order.
+    ///
+    /// # Panics
+    /// If the array is one of another state.
+    pub fn iter<T: Plain>(&self, array: Array<T>) -> impl ExactSizeIterator<Item = T> {
+        self.array(array).into_values()
+    }
+
+    /// Gives every cell its first value, in all copies, which also brings the memory in.
+    ///
+    /// # Errors
+    /// Once a tick has ended: from then on cells are written.
+    ///
+    /// # Panics
+    /// If the array is one of another state.
+    pub fn fill<T: Plain>(
+        &mut self,
+        array: Array<T>,
+        mut value: impl FnMut(usize) -> T,
+    ) -> Result<(), ArraysError> {
+        if self.ticks > 0 || self.captures > 0 {
+            return Err(ArraysError::AlreadyTicking { ticks: self.ticks });
+        }
+        let grid = self.grid(array);
+        for index in 0..grid.cells() {
+            let value = value(index);
+            for copy in 0..grid.copies() {
+                value.store(grid.cell(copy, index));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the last capture ended; `None` while one is under way.
+    pub fn last_capture(&self) -> Option<Last> {
+        self.shared.gate.last()
+    }
+
+    /// Sets ticks and cells as they were: for recovery.
+    pub(crate) fn resume_at(&mut self, ticks: u64) {
+        self.ticks = ticks;
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
+        &self.shared
+    }
+}
+
+/// Arrays in memory: their [`Cells`], ticks, and captures.
+///
+/// A *tick* ends a step; a point of consistency is a tick at which a capture begins. The capture is
+/// handed to another thread, which turns it into an image while the mutator goes on.
+///
+/// ```
+/// use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
+/// let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
+/// let heights = builder.array::<f32>("heights", 1000);
+/// let pages = builder.array::<[u8; 64]>("pages", 10);
+/// let mut arrays = builder.build()?;
+/// arrays.write(heights, 7, 1.5);
+/// arrays.write_part(pages, 9, 60, b"tail");
+/// arrays.end_tick();
+/// let capture = arrays.point_of_consistency().expect("no capture is under way");
+/// arrays.write(heights, 7, 2.5); // after the point of consistency
+/// let mut image = vec![0; 4000];
+/// capture.copy_over();
+/// capture.write_to_stable_storage(0, 0..1000, &mut image);
+/// assert_eq!(image[28..32], 1.5f32.to_le_bytes());
+/// capture.durable();
+/// assert_eq!(arrays.read(heights, 7), 2.5);
+/// # Ok::<(), stillpoint_state::ArraysError>(())
+/// ```
+#[derive(Debug)]
+pub struct Arrays<S: Scheme>(Cells<S>);
+
+impl<S: Scheme> Deref for Arrays<S> {
+    type Target = Cells<S>;
+    #[inline]
+    fn deref(&self) -> &Cells<S> {
+        &self.0
+    }
+}
+
+impl<S: Scheme> DerefMut for Arrays<S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Cells<S> {
+        &mut self.0
+    }
+}
+
+impl<S: Scheme> Arrays<S> {
+    /// Begins to say which arrays there will be.
+    pub fn builder() -> ArraysBuilder<S> {
+        static OWNERS: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: all that counts is that numbers differ.
+        let owner = OWNERS.fetch_add(1, Relaxed);
+        ArraysBuilder { owner, pages: PageSize::default(), arrays: Vec::new() }
+    }
+
+    /// Ends a step.
+    pub fn end_tick(&mut self) {
+        self.0.ticks += 1;
+    }
+
+    /// A point of consistency, between two steps: if no capture is under way, one begins here, and
+    /// its image will be what the arrays hold now. `None` while one is under way, or if the scheme
+    /// takes none.
+    pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
+        S::point_of_consistency(self)
+    }
+
+    /// The body of [`Scheme::point_of_consistency`].
+    pub(crate) fn begin_capture_if_writer_done(&mut self) -> Option<Capture<S>> {
+        let cells = &mut self.0;
+        if S::CONTENT == Content::Nothing {
+            return None;
+        }
+        let last = cells.shared.gate.last()?;
+        for slot in &cells.shared.slots {
+            with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn, last));
+        }
+        cells.turn = cells.turn.swapped();
+        cells.captures += 1;
+        cells.shared.gate.begin();
+        Some(Capture::new(cells.shared.clone(), cells.turn, cells.ticks))
+    }
+}
+
+/// One array, to read from.
+#[derive(Debug)]
+pub struct ArrayRef<'a, T: Plain, S: Scheme> {
+    grid: &'a Grid<T::Grain, S::Layout>,
+    turn: Turn,
+}
+
+impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
+    /// Cells.
+    pub fn len(&self) -> usize {
+        self.grid.cells()
+    }
+
+    /// True if there is no cell.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline(always)]
+    fn newest(&self, index: usize) -> &'a [T::Grain] {
+        self.grid.cell(S::handle_read(self.grid, self.turn, index), index)
+    }
+
+    /// As [`Cells::read`].
+    #[inline(always)]
+    pub fn read(&self, index: usize) -> T {
+        T::load(self.newest(index))
+    }
+
+    /// As [`Cells::read_part`].
+    #[inline]
+    pub fn read_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
+        check_part::<T>(offset, bytes.len());
+        load_part(self.newest(index), offset, bytes);
+    }
+
+    /// As [`Cells::read_field`].
+    #[inline]
+    pub fn read_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) -> F {
+        let mut bytes = [0; crate::plain::CELL_BYTES_MAX];
+        let bytes = &mut bytes[..F::BYTES];
+        load_part(self.newest(index), field.offset(), bytes);
+        F::from_bytes(bytes)
+    }
+
+    /// The newest values of all cells, in order.
+    pub fn into_values(self) -> impl ExactSizeIterator<Item = T> + use<'a, T, S> {
+        (0..self.len()).map(move |index| self.read(index))
+    }
+
+    /// Asks the processor to bring a cell nearer, in advance of a read or write.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        self.grid.prefetch(0, index);
+    }
+}
+
+/// One array, to read from and to write to.
+#[derive(Debug)]
+pub struct ArrayMut<'a, T: Plain, S: Scheme> {
+    grid: &'a Grid<T::Grain, S::Layout>,
+    turn: Turn,
+}
+
+impl<T: Plain, S: Scheme> ArrayMut<'_, T, S> {
+    /// The same array, to read from.
+    #[inline(always)]
+    pub fn as_ref(&self) -> ArrayRef<'_, T, S> {
+        ArrayRef { grid: self.grid, turn: self.turn }
+    }
+
+    /// As [`Cells::read`].
+    #[inline(always)]
+    pub fn read(&self, index: usize) -> T {
+        self.as_ref().read(index)
+    }
+
+    /// As [`Cells::write`].
+    #[inline(always)]
+    pub fn write(&mut self, index: usize, value: T) {
+        S::handle_write(self.grid, self.turn, index, Extent::Whole, |cell| value.store(cell));
+    }
+
+    /// As [`Cells::write_part`].
+    #[inline]
+    pub fn write_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
+        check_part::<T>(offset, bytes.len());
+        let extent = if bytes.len() == T::BYTES { Extent::Whole } else { Extent::Part };
+        S::handle_write(self.grid, self.turn, index, extent, |cell| {
+            store_part(cell, offset, bytes);
+        });
+    }
+
+    /// As [`Cells::write_field`].
+    #[inline]
+    pub fn write_field<F: FieldValue>(&mut self, index: usize, field: Field<T, F>, value: F) {
+        let mut bytes = [0; crate::plain::CELL_BYTES_MAX];
+        let bytes = &mut bytes[..F::BYTES];
+        value.into_bytes(bytes);
+        self.write_part(index, field.offset(), bytes);
+    }
+}
+
+#[inline]
+fn check_part<T: Plain>(offset: usize, len: usize) {
+    let end = offset.checked_add(len);
+    assert!(end.is_some_and(|end| end <= T::BYTES), "a part lies inside its cell");
+}
+
+/// The atomics of records, for [`plain_record!`](crate::plain_record).
+#[doc(hidden)]
+pub type RecordGrain = AtomicU64;

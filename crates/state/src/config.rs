@@ -1,0 +1,106 @@
+//! Options of a state on a disk.
+
+use std::time::Duration;
+
+use stillpoint_format::state::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
+
+use crate::error::StateError;
+
+/// How an image of changes is made full (SIGMOD 2011, §3.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Merge {
+    /// The writer keeps a copy of the whole state in memory and lays the changes over it.
+    Copy,
+    /// The writer reads the last image from the disk and lays the changes over it.
+    #[default]
+    FromDisk,
+}
+
+/// How often an image is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Every {
+    /// As soon as the one before is durable.
+    #[default]
+    Possible,
+    /// So long after the one before has begun, or as soon as it is durable, if that is later.
+    Interval(Duration),
+    /// When [`State::checkpoint`](crate::State::checkpoint) asks for one.
+    Asked,
+}
+
+/// How fast an image is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as the device takes it.
+    #[default]
+    Unpaced,
+    /// At most so many bytes per second; zero counts as one.
+    BytesPerSecond(u64),
+}
+
+/// Who moves the writer and the logger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of their own.
+    #[default]
+    Threads,
+    /// The caller, by [`State::advance_writer`](crate::State::advance_writer) and
+    /// [`State::flush_actions`](crate::State::flush_actions): for simulations that replay from a
+    /// seed.
+    ByHand,
+}
+
+/// Options of a state on a disk. The defaults suit most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How an image of changes is made full.
+    pub merge: Merge,
+    /// How often an image is taken.
+    pub every: Every,
+    /// How fast it is written.
+    pub pace: Pace,
+    /// Bytes of a block of an image: a multiple of 4096 from 8192 to 16 MiB.
+    pub block_bytes: u32,
+    /// True if actions are logged: without, a crash loses the ticks since the last image.
+    pub logs_actions: bool,
+    /// Longest that the end of a tick waits for its flush, while nobody asks for it.
+    pub flush_interval: Duration,
+    /// Bytes of actions that may wait for a flush; beyond, the end of a tick waits.
+    pub queue_bytes_max: usize,
+    /// Bytes of a segment of the log of actions, after which another is begun.
+    pub segment_bytes: u64,
+    /// Threads that read an image at recovery.
+    pub recovery_threads: usize,
+    /// Who moves the writer and the logger.
+    pub background: Background,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            merge: Merge::default(),
+            every: Every::default(),
+            pace: Pace::default(),
+            block_bytes: 1 << 20,
+            logs_actions: true,
+            flush_interval: Duration::from_millis(5),
+            queue_bytes_max: 64 << 20,
+            segment_bytes: 8 << 20,
+            recovery_threads: 4,
+            background: Background::default(),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), StateError> {
+        let block = self.block_bytes;
+        let is_legal = (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block);
+        if !is_legal || !block.is_multiple_of(4096) {
+            let allowed = "a multiple of 4096 from 8192 to 16777216";
+            let value = u64::from(block);
+            return Err(StateError::Option { option: "block_bytes", value, allowed });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Typed errors.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stillpoint_format::DecodeError;
+use stillpoint_io::{DiskError, ThreadError};
+use stillpoint_mem::RegionError;
+
+use crate::arrays::{ARRAYS_MAX, NAME_BYTES_MAX};
+
+/// Arrays that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum ArraysError {
+    /// None, or too many.
+    #[error("a state of {arrays} arrays: 1 to {ARRAYS_MAX} are allowed; put more into one cell")]
+    Count {
+        /// How many were named.
+        arrays: usize,
+    },
+    /// A name that is empty or too long.
+    #[error("array name {name:?}: 1 to {NAME_BYTES_MAX} bytes are allowed")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Two arrays of one name.
+    #[error("two arrays are named {name:?}; names tell them apart on the disk")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The memory of an array cannot be had.
+    #[error("array {name:?}: {source}")]
+    Memory {
+        /// The array.
+        name: String,
+        /// Why.
+        #[source]
+        source: RegionError,
+    },
+    /// Cells are filled before the first tick only.
+    #[error("cells are filled before the first tick, and {ticks} have ended; write them instead")]
+    AlreadyTicking {
+        /// Ticks ended so far.
+        ticks: u64,
+    },
+}
+
+/// What went wrong with a state on a disk.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StateError {
+    /// The arrays cannot be.
+    #[error(transparent)]
+    Arrays(Arc<ArraysError>),
+    /// An option out of its range.
+    #[error("option {option} is {value}; {allowed} is allowed")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// What would be right.
+        allowed: &'static str,
+    },
+    /// The disk refused.
+    #[error(transparent)]
+    Disk(Arc<DiskError>),
+    /// A file is damaged.
+    #[error("{}: {source}; {cure}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// The directory holds a state of other arrays.
+    #[error(
+        "{} describes other arrays: {difference}; open it with the arrays it was made with, or use another directory",
+        path.display()
+    )]
+    OtherArrays {
+        /// The schema's file.
+        path: PathBuf,
+        /// The first difference.
+        difference: String,
+    },
+    /// Files of a state without the one that describes it.
+    #[error(
+        "{} is missing, but other files of a state are there; restore it, or use another directory",
+        path.display()
+    )]
+    SchemaMissing {
+        /// The schema's file.
+        path: PathBuf,
+    },
+    /// Another process has the state open.
+    #[error("{} is locked: another process has this state open", path.display())]
+    InUse {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// Ticks are missing from the log of actions.
+    #[error(
+        "the log of actions goes from tick {expected} to tick {found} in {}: a segment, or the newest image, is missing; restore it",
+        path.display()
+    )]
+    Gap {
+        /// The tick that should follow.
+        expected: u64,
+        /// The tick that does.
+        found: u64,
+        /// Where.
+        path: PathBuf,
+    },
+    /// The actions of one tick exceed what the log can hold.
+    #[error("the actions of tick {tick} have {bytes} bytes; at most {max} are allowed")]
+    ActionsTooLong {
+        /// The tick.
+        tick: u64,
+        /// With the one that was refused.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The disk is full and so is the queue of actions: the tick has not ended.
+    #[error(
+        "the log of actions waits for space: {0}; make room on the disk, then end the tick again"
+    )]
+    LogFull(Arc<DiskError>),
+    /// The log of actions cannot go on. Ticks that are durable stay durable.
+    #[error(
+        "the log of actions has failed: {0}; nothing more becomes durable: check the disk, and open the state again"
+    )]
+    LogFailed(Arc<DiskError>),
+    /// A thread could not be started, or panicked.
+    #[error(transparent)]
+    Thread(Arc<ThreadError>),
+}
+
+impl From<ArraysError> for StateError {
+    fn from(error: ArraysError) -> Self {
+        Self::Arrays(Arc::new(error))
+    }
+}
+
+impl From<DiskError> for StateError {
+    fn from(error: DiskError) -> Self {
+        Self::Disk(Arc::new(error))
+    }
+}
+
+impl From<ThreadError> for StateError {
+    fn from(error: ThreadError) -> Self {
+        Self::Thread(Arc::new(error))
+    }
+}

@@ -1,0 +1,89 @@
+//! The files of a state, and what every part that touches them needs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_format::state::{
+    ACTIONS_DIR, ArraySchema, ImageHeader, ImageLayout, StateSchema, actions_name, image_name,
+    parse_actions_name,
+};
+use stillpoint_io::{Clock, Disk, DiskError, Rng};
+
+use crate::arrays::ArrayInfo;
+
+/// Where a state lives.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The disk; the state's files lie at its root.
+    pub disk: Arc<dyn Disk>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness: the state's id, and what tells files of one name apart.
+    pub rng: Arc<dyn Rng>,
+}
+
+/// Everything that tells where things are.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) place: Place,
+    pub(crate) schema: StateSchema,
+}
+
+/// An image that is durable, or was found so.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    pub(crate) header: ImageHeader,
+    pub(crate) layout: ImageLayout,
+}
+
+impl Image {
+    pub(crate) fn slot(&self) -> usize {
+        self.header.slot as usize
+    }
+}
+
+impl Files {
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.place.disk
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.place.clock.monotonic_ns()
+    }
+
+    pub(crate) fn image_path(slot: usize) -> PathBuf {
+        image_name(slot).into()
+    }
+
+    pub(crate) fn segment_path(first_tick: u64) -> PathBuf {
+        Path::new(ACTIONS_DIR).join(actions_name(first_tick))
+    }
+
+    /// The first ticks of the segments that are there, in order.
+    pub(crate) fn segments(&self) -> Result<Vec<u64>, DiskError> {
+        let names = self.disk().list(Path::new(ACTIONS_DIR))?;
+        Ok(names.iter().filter_map(|name| parse_actions_name(name)).collect())
+    }
+
+    /// Removes the segments that hold no tick above `tick`: those whose successor begins at or
+    /// before the one after it.
+    pub(crate) fn remove_segments_up_to(&self, tick: u64) -> Result<(), DiskError> {
+        let segments = self.segments()?;
+        for pair in segments.windows(2) {
+            if pair[1] <= tick.saturating_add(1) {
+                self.disk().remove(&Self::segment_path(pair[0]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How the format describes arrays.
+pub(crate) fn array_schemas<'a>(infos: impl Iterator<Item = &'a ArrayInfo>) -> Vec<ArraySchema> {
+    let schema = |info: &ArrayInfo| ArraySchema {
+        name: info.name.clone(),
+        cell_bytes: info.cell_bytes as u32,
+        cells: info.cells as u64,
+    };
+    infos.map(schema).collect()
+}

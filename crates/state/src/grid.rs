@@ -1,0 +1,304 @@
+//! One array: its cells in as many copies as the scheme wants, and the marks.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::{Grain, PageSize, RegionError, Table, TableShape, copy_grains};
+use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::bits::BitMarks;
+use crate::layout::Layout;
+use crate::planted::{Bug, is_planted};
+
+/// The cells of an array and their marks, as a scheme sees them.
+///
+/// Nothing here synchronises: a scheme's rules say which thread may touch which copy of a cell, and
+/// which column of marks, in a period. Memory stays well-defined even where a scheme errs.
+#[derive(Debug)]
+pub struct Grid<G: Grain, L: Layout> {
+    table: Table<G>,
+    bits: BitMarks,
+    cells_per_mark: usize,
+    layout: PhantomData<L>,
+}
+
+/// What a scheme needs beside the cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Copies of each cell.
+    pub copies: usize,
+    /// Columns of marks.
+    pub mark_columns: usize,
+    /// Bits of a mark, 1 or 2.
+    pub mark_bits: u32,
+    /// Cells that share a mark.
+    pub cells_per_mark: usize,
+}
+
+impl<G: Grain, L: Layout> Grid<G, L> {
+    /// An array of `cells` cells of `cell_grains` grains, all zero.
+    ///
+    /// # Errors
+    /// When the address space does not suffice.
+    pub fn new(
+        cells: usize,
+        cell_grains: usize,
+        needs: Needs,
+        pages: PageSize,
+    ) -> Result<Self, RegionError> {
+        let table = Table::new(&TableShape {
+            cells,
+            cell_grains,
+            copies: needs.copies,
+            mark_columns: if L::BITS { 0 } else { needs.mark_columns },
+            placement: L::PLACEMENT,
+            pages,
+        })?;
+        let marks = cells.div_ceil(needs.cells_per_mark);
+        let bits = if L::BITS && needs.mark_columns > 0 {
+            BitMarks::new(marks, needs.mark_columns, needs.mark_bits, pages)?
+        } else {
+            BitMarks::none()
+        };
+        Ok(Self { table, bits, cells_per_mark: needs.cells_per_mark, layout: PhantomData })
+    }
+
+    /// Cells.
+    #[inline]
+    pub fn cells(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes of a cell.
+    #[inline]
+    pub fn cell_bytes(&self) -> usize {
+        self.table.shape().cell_grains * G::BYTES
+    }
+
+    /// Copies of each cell.
+    #[inline]
+    pub fn copies(&self) -> usize {
+        self.table.shape().copies
+    }
+
+    /// Bytes of address space, marks included.
+    pub fn len_bytes(&self) -> usize {
+        self.table.len_bytes() + self.bits.len_bytes()
+    }
+
+    /// Cells that share a mark.
+    #[inline]
+    pub fn cells_per_mark(&self) -> usize {
+        self.cells_per_mark
+    }
+
+    /// Marks of a column.
+    #[inline]
+    pub fn marks(&self) -> usize {
+        self.cells().div_ceil(self.cells_per_mark)
+    }
+
+    /// One copy of a cell.
+    ///
+    /// # Panics
+    /// If there is no such cell or copy.
+    #[inline]
+    pub fn cell(&self, copy: usize, index: usize) -> &[G] {
+        self.table.cell(copy, index)
+    }
+
+    /// Asks the processor to bring a cell nearer.
+    #[inline]
+    pub fn prefetch(&self, copy: usize, index: usize) {
+        self.table.prefetch(copy, index);
+    }
+
+    /// Makes one copy of a cell equal to another.
+    #[inline]
+    pub fn copy_cell(&self, from: usize, to: usize, index: usize) {
+        copy_grains(self.table.cell(from, index), self.table.cell(to, index));
+    }
+
+    /// Makes one copy of some cells equal to another.
+    pub fn copy_cells(&self, from: usize, to: usize, cells: Range<usize>) {
+        let mut at = cells.start;
+        while at < cells.end {
+            let from = self.table.run(from, at, cells.end - at);
+            copy_grains(from, self.table.run(to, at, cells.end - at));
+            at += from.len() / self.table.shape().cell_grains;
+        }
+    }
+
+    /// The bytes of one copy of some cells, little-endian.
+    ///
+    /// # Panics
+    /// If `bytes` is not as long as those cells.
+    pub fn read_bytes(&self, copy: usize, cells: Range<usize>, bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "room for those cells");
+        let (mut at, mut rest) = (cells.start, bytes);
+        while at < cells.end {
+            let run = self.table.run(copy, at, cells.end - at);
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(run.len() * G::BYTES);
+            load_bytes(run, head);
+            rest = tail;
+            at += run.len() / self.table.shape().cell_grains;
+        }
+    }
+
+    /// Sets every copy of some cells to these bytes, little-endian. For a state that nobody uses
+    /// yet.
+    ///
+    /// # Panics
+    /// If `bytes` is not as long as those cells.
+    pub fn fill_bytes(&self, cells: Range<usize>, bytes: &[u8]) {
+        assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "bytes of those cells");
+        for copy in 0..self.copies() {
+            let (mut at, mut rest) = (cells.start, bytes);
+            while at < cells.end {
+                let run = self.table.run(copy, at, cells.end - at);
+                let (head, tail) = rest.split_at(run.len() * G::BYTES);
+                for (grain, bytes) in run.iter().zip(head.chunks_exact(G::BYTES)) {
+                    grain.set(G::from_le(bytes));
+                }
+                rest = tail;
+                at += run.len() / self.table.shape().cell_grains;
+            }
+        }
+    }
+
+    /// A mark. Acquire, where others may change it: pairs with [`publish_mark`](Self::publish_mark)
+    /// and [`exchange_mark`](Self::exchange_mark).
+    #[inline(always)]
+    pub fn mark(&self, column: usize, mark: usize) -> u8 {
+        if L::BITS {
+            self.bits.get(column, mark)
+        } else {
+            self.table.mark(column, mark).load(Acquire)
+        }
+    }
+
+    /// Sets a mark of a column that no other thread changes now.
+    #[inline(always)]
+    pub fn set_mark(&self, column: usize, mark: usize, value: u8) {
+        if L::BITS {
+            self.bits.set(column, mark, value);
+        } else {
+            // Relaxed: the column is this thread's; it is handed over by other means.
+            self.table.mark(column, mark).store(value, Relaxed);
+        }
+    }
+
+    /// Sets a mark of a column of which other threads may change other marks: Release.
+    #[inline]
+    pub fn publish_mark(&self, column: usize, mark: usize, value: u8) {
+        if L::BITS {
+            self.bits.publish(column, mark, value);
+        } else {
+            self.table.mark(column, mark).store(value, Release);
+        }
+    }
+
+    /// Replaces a mark if it is the one that is expected; true if it was.
+    #[inline]
+    pub fn exchange_mark(&self, column: usize, mark: usize, from: u8, to: u8) -> bool {
+        if L::BITS {
+            return self.bits.exchange(column, mark, from, to);
+        }
+        // Relaxed on failure: nothing is concluded from what was found.
+        self.table.mark(column, mark).compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Sets all marks of a column that no other thread changes now.
+    pub fn fill_marks(&self, column: usize, value: u8) {
+        if L::BITS {
+            return self.bits.fill(column, value);
+        }
+        let (mut at, end) = (0, self.marks());
+        while at < end {
+            let run = self.table.marks(column, at, end - at);
+            for mark in run {
+                // Relaxed: as in `set_mark`.
+                mark.store(value, Relaxed);
+            }
+            at += run.len();
+        }
+    }
+
+    /// Makes the marks (0 or 1) of one column the opposite of those of another. No other thread may
+    /// change either now.
+    pub fn negate_marks(&self, to: usize, from: usize) {
+        if L::BITS {
+            return self.bits.negate(to, from);
+        }
+        let (mut at, end) = (0, self.marks());
+        while at < end {
+            let from = self.table.marks(from, at, end - at);
+            let to = self.table.marks(to, at, end - at);
+            for (from, to) in from.iter().zip(to) {
+                // Relaxed: as in `set_mark`.
+                to.store(from.load(Relaxed) ^ 1, Relaxed);
+            }
+            at += from.len();
+        }
+    }
+
+    /// Calls `each` with the index of each mark among `marks` that is 1. The column was handed to
+    /// this thread.
+    #[inline]
+    pub fn for_each_marked(&self, column: usize, marks: Range<usize>, mut each: impl FnMut(usize)) {
+        if L::BITS {
+            return self.bits.for_each_set(column, marks, each);
+        }
+        let mut at = marks.start;
+        while at < marks.end {
+            let run = self.table.marks(column, at, marks.end - at);
+            for (offset, mark) in run.iter().enumerate() {
+                // Relaxed: the column was handed over by other means.
+                if mark.load(Relaxed) == 1 {
+                    each(at + offset);
+                }
+            }
+            at += run.len();
+        }
+    }
+}
+
+/// The bytes of grains, little-endian.
+#[inline]
+pub(crate) fn load_bytes<G: Grain>(from: &[G], bytes: &mut [u8]) {
+    for (grain, bytes) in from.iter().zip(bytes.chunks_exact_mut(G::BYTES)) {
+        G::to_le(grain.get(), bytes);
+    }
+}
+
+/// The bytes at an offset of a cell.
+pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
+    let mut grain_bytes = [0; 8];
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = offset + done;
+        let (grain, within) = (at / G::BYTES, at % G::BYTES);
+        let count = (G::BYTES - within).min(bytes.len() - done);
+        G::to_le(cell[grain].get(), &mut grain_bytes[..G::BYTES]);
+        bytes[done..done + count].copy_from_slice(&grain_bytes[within..within + count]);
+        done += count;
+    }
+}
+
+/// Writes bytes at an offset of a cell; the others keep what they hold.
+pub(crate) fn store_part<G: Grain>(cell: &[G], offset: usize, bytes: &[u8]) {
+    let mut grain_bytes = [0; 8];
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = offset + done;
+        let (grain, within) = (at / G::BYTES, at % G::BYTES);
+        let count = (G::BYTES - within).min(bytes.len() - done);
+        let whole = &mut grain_bytes[..G::BYTES];
+        if count < G::BYTES && !is_planted(Bug::PartLosesTheRest) {
+            G::to_le(cell[grain].get(), whole);
+        }
+        whole[within..within + count].copy_from_slice(&bytes[done..done + count]);
+        cell[grain].set(G::from_le(whole));
+        done += count;
+    }
+}

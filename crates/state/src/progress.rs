@@ -1,0 +1,113 @@
+//! How far the writer and the logger have come: numbers that anybody may look at any time.
+
+use parking_lot::Mutex;
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::error::StateError;
+
+/// Numbers of a state on a disk.
+///
+/// All but the durable ticks are Relaxed: each is a figure of its own, and nothing else is
+/// published by them.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub(crate) blocks_done: AtomicU64,
+    pub(crate) blocks_total: AtomicU64,
+    pub(crate) images: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) image_ns: AtomicU64,
+    pub(crate) writer_cpu_ns: AtomicU64,
+    image_tick: AtomicU64,
+    durable_tick: AtomicU64,
+    pub(crate) logged_bytes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    last_failure: Mutex<Option<StateError>>,
+}
+
+/// What a [`Progress`] was at some time.
+#[derive(Clone, Debug, Default)]
+pub struct ProgressSnapshot {
+    /// Blocks of the image under way that are written; as many as in all, once it is durable.
+    pub blocks_done: u64,
+    /// Its blocks in all.
+    pub blocks_total: u64,
+    /// Images that became durable since the state was opened.
+    pub images: u64,
+    /// Captures that failed.
+    pub failures: u64,
+    /// Why the last of them failed.
+    pub last_failure: Option<StateError>,
+    /// Bytes of images written.
+    pub written_bytes: u64,
+    /// Nanoseconds from the point of consistency of the last durable image to its durability.
+    pub image_ns: u64,
+    /// CPU time of the writer's thread, in nanoseconds.
+    pub writer_cpu_ns: u64,
+    /// Tick of the last durable image.
+    pub image_tick: u64,
+    /// All ticks up to this one survive any crash.
+    pub durable_tick: u64,
+    /// Bytes of actions written, headers and padding included.
+    pub logged_bytes: u64,
+    /// Flushes of the log of actions.
+    pub flushes: u64,
+}
+
+impl Progress {
+    /// The numbers now.
+    pub fn snapshot(&self) -> ProgressSnapshot {
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        ProgressSnapshot {
+            blocks_done: load(&self.blocks_done),
+            blocks_total: load(&self.blocks_total),
+            images: load(&self.images),
+            failures: load(&self.failures),
+            last_failure: self.last_failure.lock().clone(),
+            written_bytes: load(&self.written_bytes),
+            image_ns: load(&self.image_ns),
+            writer_cpu_ns: load(&self.writer_cpu_ns),
+            image_tick: load(&self.image_tick),
+            durable_tick: self.durable_tick(),
+            logged_bytes: load(&self.logged_bytes),
+            flushes: load(&self.flushes),
+        }
+    }
+
+    /// All ticks up to this one survive any crash.
+    pub fn durable_tick(&self) -> u64 {
+        self.durable_tick.load(Acquire) // pairs with the Release in `ticks_are_durable`
+    }
+
+    /// Ticks up to this one are durable, in the log or in an image.
+    pub(crate) fn ticks_are_durable(&self, tick: u64) {
+        self.durable_tick.fetch_max(tick, Release); // pairs with the Acquire in `durable_tick`
+    }
+
+    pub(crate) fn image_is_durable(&self, tick: u64) {
+        self.image_tick.store(tick, Relaxed);
+        self.images.fetch_add(1, Relaxed);
+        self.ticks_are_durable(tick);
+    }
+
+    pub(crate) fn starts_from(&self, image_tick: u64, tick: u64) {
+        self.image_tick.store(image_tick, Relaxed);
+        self.ticks_are_durable(tick);
+    }
+
+    pub(crate) fn capture_failed(&self, error: StateError) {
+        *self.last_failure.lock() = Some(error);
+        self.failures.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn set(counter: &AtomicU64, value: u64) {
+        counter.store(value, Relaxed);
+    }
+
+    pub(crate) fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Relaxed);
+    }
+}

@@ -1,0 +1,396 @@
+//! Recovery: the newest valid image, then the actions since.
+//!
+//! Nothing on the disk changes but what a crash may repeat. What was read may be in the operating
+//! system's cache only, after the death of a process, so all that counts is flushed before the state
+//! is used.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_format::DecodeError;
+use stillpoint_format::ident::{HEADER_BYTES, StoreId};
+use stillpoint_format::state::{
+    ACTIONS_DIR, ActionBatch, ActionSegmentHeader, IMAGES, ImageHeader, ImageLayout, ImageTrailer,
+    SCHEMA, StateSchema, TRAILER_BYTES, announced_batch_bytes, image_name, open_block,
+    parse_actions_name, read_action_batch, valid_batch_behind,
+};
+use stillpoint_io::{
+    AlignedBuf, Caching, DiskError, DiskFile, OpenMode, in_parallel, read_all, write_file_durably,
+};
+use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::actions::Actions;
+use crate::arrays::{Arrays, Cells, Shared};
+use crate::error::StateError;
+use crate::files::{Files, Image, Place, array_schemas};
+use crate::plain::with_grid;
+use crate::planted::{Bug, is_planted};
+use crate::scheme::Scheme;
+
+/// What recovery has found and done.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// True if there was no state yet.
+    pub is_new: bool,
+    /// Tick of the image; `None` if there was none, and the replay began at the beginning.
+    pub image_tick: Option<u64>,
+    /// Bytes of the image read.
+    pub image_bytes: u64,
+    /// Nanoseconds that reading it took.
+    pub image_ns: u64,
+    /// Ticks that were replayed.
+    pub replayed_ticks: u64,
+    /// Nanoseconds that the replay took, the reading of the actions included.
+    pub replay_ns: u64,
+    /// The tick at which the state goes on.
+    pub tick: u64,
+    /// Images that are damaged: the one before, and more actions, led to the same state.
+    pub damaged_images: Vec<StateError>,
+}
+
+/// What the files are found to be.
+pub(crate) struct Found {
+    pub(crate) images: Vec<Image>,
+    pub(crate) next_capture: u64,
+    pub(crate) recovered: Recovered,
+}
+
+fn damaged(path: PathBuf, cure: &'static str) -> impl FnOnce(DecodeError) -> StateError {
+    move |source| StateError::Damaged { path, source, cure }
+}
+
+/// Reads the schema and compares it, or makes a new state.
+///
+/// # Errors
+/// A state of other arrays, files without a schema, a damaged schema, or the disk's.
+pub(crate) fn open_schema<S: Scheme>(
+    place: &Place,
+    arrays: &Cells<S>,
+) -> Result<(StateSchema, bool), StateError> {
+    let (disk, path) = (&*place.disk, Path::new(SCHEMA));
+    let wanted = array_schemas(arrays.infos());
+    if disk.exists(path)? {
+        let bytes = read_all(disk, path)?;
+        let described = disk.describe(path);
+        let cure = "restore the file; without it the images cannot be read";
+        let schema = StateSchema::decode(&bytes).map_err(damaged(described.clone(), cure))?;
+        if let Some(difference) = difference(&schema.arrays, &wanted) {
+            return Err(StateError::OtherArrays { path: described, difference });
+        }
+        return Ok((schema, false));
+    }
+    let leftovers = disk.list(Path::new(""))?;
+    let is_image = |name: &String| (0..IMAGES).any(|slot| *name == image_name(slot));
+    let has_actions = disk.exists(Path::new(ACTIONS_DIR))?
+        && disk.list(Path::new(ACTIONS_DIR))?.iter().any(|it| parse_actions_name(it).is_some());
+    if has_actions || leftovers.iter().any(is_image) {
+        return Err(StateError::SchemaMissing { path: disk.describe(path) });
+    }
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&place.rng.next_u64().to_le_bytes());
+    id[8..].copy_from_slice(&place.rng.next_u64().to_le_bytes());
+    let created_ms = place.clock.wall_ms();
+    let schema = StateSchema { store: StoreId(id), created_ms, arrays: wanted };
+    // The directory first: a state whose schema is there has all its parts.
+    disk.create_dir_all(Path::new(ACTIONS_DIR))?;
+    disk.sync_dir(Path::new(""))?;
+    write_file_durably(disk, path, &schema.encode())?;
+    Ok((schema, true))
+}
+
+fn difference(
+    found: &[stillpoint_format::state::ArraySchema],
+    wanted: &[stillpoint_format::state::ArraySchema],
+) -> Option<String> {
+    if found.len() != wanted.len() {
+        return Some(format!("it has {}, the program {}", found.len(), wanted.len()));
+    }
+    found.iter().zip(wanted).find(|(found, wanted)| found != wanted).map(|(found, wanted)| {
+        let show = |array: &stillpoint_format::state::ArraySchema| {
+            format!("{:?} of {} cells of {} bytes", array.name, array.cells, array.cell_bytes)
+        };
+        format!("it has {}, the program {}", show(found), show(wanted))
+    })
+}
+
+/// Brings the arrays to where they were.
+///
+/// # Errors
+/// Damage that no other file makes up for, a gap in the log, or the disk's.
+pub(crate) fn recover<S: Scheme>(
+    files: &Arc<Files>,
+    arrays: &mut Arrays<S>,
+    threads: usize,
+    first: &mut dyn FnMut(&mut Cells<S>),
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) -> Result<Found, StateError> {
+    let mut found = Found { images: Vec::new(), next_capture: 0, recovered: Recovered::default() };
+    let start_ns = files.now_ns();
+    let loaded = load_newest(files, arrays, threads, &mut found)?;
+    found.recovered.image_ns = files.now_ns() - start_ns;
+    let image_tick = loaded.as_ref().map(|image| image.header.tick);
+    found.recovered.image_tick = image_tick;
+    if loaded.is_none() {
+        if !found.recovered.damaged_images.is_empty() {
+            clear(arrays.shared());
+        }
+        first(arrays);
+    }
+    let start_ns = files.now_ns();
+    arrays.resume_at(image_tick.unwrap_or(0));
+    replay(files, arrays, step).map_err(|error| {
+        match (error, found.recovered.damaged_images.first()) {
+            // The gap is there because the damaged image was to fill it.
+            (StateError::Gap { .. }, Some(damaged)) => damaged.clone(),
+            (error, _) => error,
+        }
+    })?;
+    found.recovered.replay_ns = files.now_ns() - start_ns;
+    found.recovered.tick = arrays.ticks();
+    found.recovered.replayed_ticks = arrays.ticks() - image_tick.unwrap_or(0);
+    // An image that cannot be read does not count for the writer: its file is the next to be used.
+    found.images = loaded.into_iter().collect();
+    if !is_planted(Bug::RecoversUnflushed) {
+        flush_what_counts(files, &found)?;
+    }
+    Ok(found)
+}
+
+/// Loads the newest image that is whole.
+fn load_newest<S: Scheme>(
+    files: &Arc<Files>,
+    arrays: &Arrays<S>,
+    threads: usize,
+    found: &mut Found,
+) -> Result<Option<Image>, StateError> {
+    let mut candidates = Vec::new();
+    for slot in 0..IMAGES {
+        let path = Files::image_path(slot);
+        let file = match files.disk().open(&path, OpenMode::Read, Caching::Direct) {
+            Err(error) if error.is_not_found() => continue,
+            opened => opened?,
+        };
+        let Some(header) = read_header(files, &*file, slot)? else {
+            continue; // an image that was being written
+        };
+        found.next_capture = found.next_capture.max(header.capture + 1);
+        let layout = ImageLayout::new(&files.schema.arrays, header.block_bytes);
+        let layout = layout.map_err(damaged(file.path().to_owned(), "remove the file"))?;
+        if let Some(trailer) = read_trailer(&header, &layout, &*file)? {
+            candidates.push((Image { header, layout }, trailer, file));
+        }
+    }
+    candidates.sort_by_key(|(image, ..)| std::cmp::Reverse(image.header.capture));
+    for (image, trailer, file) in candidates {
+        match load(files, &image, &trailer, &file, arrays.shared(), threads) {
+            Ok(()) => {
+                found.recovered.image_bytes = image.layout.file_bytes();
+                return Ok(Some(image));
+            }
+            Err(error @ StateError::Damaged { .. }) => {
+                found.recovered.damaged_images.push(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// `None` if the header is not whole, as while an image is begun.
+fn read_header(
+    files: &Files,
+    file: &dyn DiskFile,
+    slot: usize,
+) -> Result<Option<ImageHeader>, StateError> {
+    let mut page = AlignedBuf::zeroed(HEADER_BYTES);
+    let read = file.read_at(&mut page, 0)?;
+    let Ok(header) = ImageHeader::decode(&page[..read]) else {
+        return Ok(None);
+    };
+    let cure = "the file belongs to another state, or was renamed; put the right one in its place";
+    header.expect(&files.schema, slot as u32).map_err(damaged(file.path().to_owned(), cure))?;
+    Ok(Some(header))
+}
+
+/// `None` if the image was not finished.
+fn read_trailer(
+    header: &ImageHeader,
+    layout: &ImageLayout,
+    file: &dyn DiskFile,
+) -> Result<Option<ImageTrailer>, DiskError> {
+    let mut page = AlignedBuf::zeroed(TRAILER_BYTES);
+    let read = file.read_at(&mut page, layout.trailer_at())?;
+    Ok(ImageTrailer::decode(header, layout, &page[..read]).ok())
+}
+
+/// Reads all blocks of an image, several threads at once, each verified before it is used.
+fn load<S: Scheme>(
+    files: &Arc<Files>,
+    image: &Image,
+    trailer: &ImageTrailer,
+    file: &Arc<dyn DiskFile>,
+    shared: &Arc<Shared<S>>,
+    threads: usize,
+) -> Result<(), StateError> {
+    let (next, gives_up) = (AtomicU64::new(0), AtomicBool::new(false));
+    let work = || -> Result<Vec<(u64, u32)>, StateError> {
+        let mut block = AlignedBuf::new();
+        let mut checksums = Vec::new();
+        // Relaxed: the numbers need only differ, and a hint may be late.
+        while !gives_up.load(Relaxed) {
+            let Some(place) = image.layout.place(next.fetch_add(1, Relaxed)) else { break };
+            block.resize(place.len, 0);
+            let loaded = file.read_at(&mut block, place.offset).map_err(StateError::from);
+            let loaded = loaded.and_then(|read| {
+                let opened = open_block(image.header.identity(), &place, &block[..read]);
+                let cure = "the image before and the actions since are used, if they are whole";
+                opened.map_err(damaged(file.path().to_owned(), cure))
+            });
+            let (bytes, checksum) = loaded.inspect_err(|_| gives_up.store(true, Relaxed))?;
+            let cells = place.first_cell as usize..(place.first_cell + place.cells) as usize;
+            let slot = &shared.slots[place.array as usize];
+            with_grid!(&slot.grid, grid => grid.fill_bytes(cells, bytes));
+            checksums.push((place.block, checksum));
+        }
+        Ok(checksums)
+    };
+    let jobs: Vec<_> = (0..threads.max(1)).map(|_| &work).collect();
+    let mut checksums = Vec::new();
+    for result in in_parallel("load", jobs)? {
+        checksums.extend(result?);
+    }
+    checksums.sort_unstable();
+    let checksums: Vec<u32> = checksums.into_iter().map(|(_, checksum)| checksum).collect();
+    let cure = "the image before and the actions since are used, if they are whole";
+    let path = files.disk().describe(&Files::image_path(image.slot()));
+    trailer.verify_chain(&image.layout, &checksums).map_err(damaged(path, cure))
+}
+
+/// Makes all cells zero again.
+fn clear<S: Scheme>(shared: &Shared<S>) {
+    for slot in &shared.slots {
+        let zeros = vec![0; slot.info.cell_bytes];
+        with_grid!(&slot.grid, grid => {
+            for index in 0..grid.cells() {
+                grid.fill_bytes(index..index + 1, &zeros);
+            }
+        });
+    }
+}
+
+/// Runs the steps since the image again.
+fn replay<S: Scheme>(
+    files: &Files,
+    arrays: &mut Arrays<S>,
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) -> Result<(), StateError> {
+    if is_planted(Bug::ReplaysTheImagesTick) && arrays.ticks() > 0 {
+        let before = arrays.ticks() - 1;
+        arrays.resume_at(before);
+    }
+    let segments = files.segments()?;
+    for (at, &first) in segments.iter().enumerate() {
+        let is_behind = segments.get(at + 1).is_some_and(|&next| next <= arrays.ticks() + 1);
+        if !is_behind {
+            replay_segment(files, first, at + 1 == segments.len(), arrays, step)?;
+        }
+    }
+    Ok(())
+}
+
+fn replay_segment<S: Scheme>(
+    files: &Files,
+    first_tick: u64,
+    is_last: bool,
+    arrays: &mut Arrays<S>,
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) -> Result<(), StateError> {
+    let path = Files::segment_path(first_tick);
+    let bytes = read_all(files.disk(), &path)?;
+    let described = files.disk().describe(&path);
+    let cure = "actions that were durable are lost: restore the file from a copy";
+    let header = match ActionSegmentHeader::decode(&bytes) {
+        Ok(header) => header,
+        // Its header is flushed with its first batch: it was being begun, and holds nothing that
+        // was ever durable, unless a second batch follows, which is written only after that.
+        Err(_) if is_last && !has_second_batch(&bytes) => return Ok(()),
+        Err(error) => return Err(damaged(described, cure)(error)),
+    };
+    header.expect(files.schema.store, first_tick).map_err(damaged(described.clone(), cure))?;
+    let identity = header.identity();
+    let (mut offset, mut number) = (HEADER_BYTES, 0);
+    loop {
+        let rest = bytes.get(offset..).unwrap_or_default();
+        let batch = match read_action_batch(identity, offset as u64, number, rest) {
+            Ok(batch) => batch,
+            Err(error) if valid_batch_behind(identity, offset as u64, number, rest).is_some() => {
+                return Err(damaged(described, cure)(error));
+            }
+            Err(_) => return Ok(()), // the end, or what was being written at the crash
+        };
+        replay_batch(&batch, &described, arrays, step)?;
+        offset += batch.len;
+        number += 1;
+    }
+}
+
+/// True if a batch lies where a second one would.
+fn has_second_batch(bytes: &[u8]) -> bool {
+    let batch = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    announced_batch_bytes(batch)
+        .and_then(|len| batch.get(len..))
+        .is_some_and(|next| announced_batch_bytes(next).is_some())
+}
+
+fn replay_batch<S: Scheme>(
+    batch: &ActionBatch<'_>,
+    path: &Path,
+    arrays: &mut Arrays<S>,
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) -> Result<(), StateError> {
+    let expected = arrays.ticks() + 1;
+    if batch.first_tick > expected {
+        let found = batch.first_tick;
+        return Err(StateError::Gap { expected, found, path: path.to_owned() });
+    }
+    let cure = "restore the file from a copy";
+    batch.for_each_step(|frame| {
+        let frame = frame.map_err(damaged(path.to_owned(), cure))?;
+        run_up_to(arrays, frame.tick - 1, step);
+        if frame.tick > arrays.ticks() {
+            step(arrays, frame.tick, Actions::of(frame.actions));
+            arrays.end_tick();
+        }
+        Ok::<(), StateError>(())
+    })?;
+    run_up_to(arrays, batch.last_tick, step);
+    Ok(())
+}
+
+/// Runs steps without actions.
+fn run_up_to<S: Scheme>(
+    arrays: &mut Arrays<S>,
+    tick: u64,
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) {
+    while arrays.ticks() < tick {
+        let tick = arrays.ticks() + 1;
+        step(arrays, tick, Actions::of(&[]));
+        arrays.end_tick();
+    }
+}
+
+/// What was read becomes durable.
+fn flush_what_counts(files: &Files, found: &Found) -> Result<(), DiskError> {
+    let disk = files.disk();
+    for image in &found.images {
+        let path = Files::image_path(image.slot());
+        disk.open(&path, OpenMode::ReadWrite, Caching::Direct)?.sync()?;
+    }
+    for first in files.segments()? {
+        let path = Files::segment_path(first);
+        disk.open(&path, OpenMode::ReadWrite, Caching::Buffered)?.sync()?;
+    }
+    disk.sync_dir(Path::new(ACTIONS_DIR))?;
+    disk.sync_dir(Path::new(""))
+}

@@ -1,0 +1,234 @@
+//! The table of schemes: one file under `schemes/`, one row here, with the layouts that it may have
+//! and what the papers call them. A name selects scheme and layout when a program starts; from there
+//! on everything is specialised for them.
+//!
+//! ```
+//! use stillpoint_state::{Arrays, Scheme, registry};
+//! /// A program that runs with any scheme.
+//! struct Sum(u64);
+//! impl registry::Program for Sum {
+//!     type Output = u64;
+//!     fn run<S: Scheme>(self) -> u64 {
+//!         let mut builder = Arrays::<S>::builder();
+//!         let cells = builder.array::<u64>("cells", 10);
+//!         let mut arrays = builder.build().expect("memory");
+//!         for index in 0..10 {
+//!             arrays.write(cells, index, self.0);
+//!         }
+//!         arrays.iter(cells).sum()
+//!     }
+//! }
+//! assert_eq!(registry::run("ipp", Sum(7))?, 70);
+//! let error = registry::run("izp", Sum(7)).unwrap_err();
+//! assert!(error.to_string().starts_with("unknown state scheme \"izp\"; known are: none, ns,"));
+//! # Ok::<(), registry::UnknownScheme>(())
+//! ```
+
+use crate::grid::Needs;
+use crate::layout::{BitArray, Interleaved, Layout, Naive, Packed};
+use crate::scheme::{Content, Scheme};
+use crate::schemes::{
+    copy_on_update, hourglass, naive_snapshot, none, piggyback, ping_pong, zigzag,
+};
+
+/// Something that can run with any scheme.
+pub trait Program {
+    /// What comes of it.
+    type Output;
+    /// Runs with this scheme.
+    fn run<S: Scheme>(self) -> Self::Output;
+}
+
+/// A layout that a scheme may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutRow {
+    /// What the two together are called in options and figures: the papers' name, if they have one.
+    pub name: &'static str,
+    /// The layout's own name.
+    pub layout: &'static str,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What the scheme is called in words.
+    pub scheme: &'static str,
+    /// One line for the help.
+    pub about: &'static str,
+    /// Paper and section.
+    pub source: &'static str,
+    /// What a capture yields.
+    pub content: Content,
+    /// True if the tick at which a capture begins costs the same for every size of the state.
+    pub has_constant_tick: bool,
+    /// Its layouts, the one to take first.
+    pub layouts: &'static [LayoutRow],
+    needs: fn(usize) -> Needs,
+}
+
+impl Row {
+    /// Copies and marks that it needs for cells of so many bytes.
+    pub fn needs(&self, cell_bytes: usize) -> Needs {
+        (self.needs)(cell_bytes)
+    }
+}
+
+macro_rules! registry {
+    ($( {
+        scheme: $scheme:literal,
+        about: $about:literal,
+        source: $source:literal,
+        constant_tick: $constant:literal,
+        run: $module:ident :: $type:ident,
+        layouts: { $( $name:literal => $layout:ident ),+ $(,)? },
+    } )+) => {
+        /// The schemes.
+        pub static REGISTRY: &[Row] = &[ $(
+            Row {
+                scheme: $scheme,
+                about: $about,
+                source: $source,
+                content: <$module::$type<Naive> as Scheme>::CONTENT,
+                has_constant_tick: $constant,
+                layouts: &[ $( LayoutRow {
+                    name: $name,
+                    layout: <$layout as Layout>::NAME,
+                } ),+ ],
+                needs: <$module::$type<Naive> as Scheme>::needs,
+            }
+        ),+ ];
+
+        /// Runs a program with the scheme and layout of that name.
+        ///
+        /// # Errors
+        /// [`UnknownScheme`], whose text lists the names that are known.
+        pub fn run<P: Program>(name: &str, program: P) -> Result<P::Output, UnknownScheme> {
+            match name {
+                $( $( $name => Ok(program.run::<$module::$type<$layout>>()), )+ )+
+                _ => Err(UnknownScheme { name: name.to_owned() }),
+            }
+        }
+    };
+}
+
+registry! {
+    {
+        scheme: "none",
+        about: "no checkpoints: the baseline",
+        source: "SIGMOD 2011, §5.2 (raw mutator)",
+        constant_tick: true,
+        run: none::NoCheckpoints,
+        layouts: { "none" => Naive },
+    }
+    {
+        scheme: "naive snapshot",
+        about: "copies everything at a point of consistency; free in between",
+        source: "SIGMOD 2011, §2.3",
+        constant_tick: false,
+        run: naive_snapshot::NaiveSnapshot,
+        layouts: { "ns" => Naive },
+    }
+    {
+        scheme: "copy-on-update",
+        about: "the first write to a block in a period saves its old value, under a latch",
+        source: "SIGMOD 2011, §2.3 and §4.1",
+        constant_tick: false,
+        run: copy_on_update::CopyOnUpdate,
+        layouts: { "bacou" => BitArray, "cou" => Naive },
+    }
+    {
+        scheme: "zigzag",
+        about: "two copies; two bits say which one to read and which to write; no lock",
+        source: "SIGMOD 2011, §3.2 and §4.2",
+        constant_tick: false,
+        run: zigzag::Zigzag,
+        layouts: { "bazz" => BitArray, "nzz" => Naive, "izz" => Interleaved, "pzz" => Packed },
+    }
+    {
+        scheme: "ping-pong",
+        about: "three copies; every write goes to two; a point of consistency swaps pointers",
+        source: "SIGMOD 2011, §3.3 and §4.3",
+        constant_tick: true,
+        run: ping_pong::PingPong,
+        layouts: { "ipp" => Interleaved, "npp" => Naive },
+    }
+    {
+        scheme: "hourglass",
+        about: "two copies that are swapped, dirty bits and a location bit; images of changes",
+        source: "ICDE 2018, §II-B.1",
+        constant_tick: true,
+        run: hourglass::Hourglass,
+        layouts: {
+            "hg" => Interleaved,
+            "hg-naive" => Naive,
+            "hg-packed" => Packed,
+            "hg-bits" => BitArray,
+        },
+    }
+    {
+        scheme: "piggyback",
+        about: "two copies that are swapped, and a copier that keeps them complete; full images",
+        source: "ICDE 2018, §II-B.2",
+        constant_tick: true,
+        run: piggyback::Piggyback,
+        layouts: {
+            "pb" => Interleaved,
+            "pb-naive" => Naive,
+            "pb-packed" => Packed,
+            "pb-bits" => BitArray,
+        },
+    }
+}
+
+/// A name that is in no row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown state scheme {name:?}; known are: {}", known())]
+pub struct UnknownScheme {
+    /// The name.
+    pub name: String,
+}
+
+fn known() -> String {
+    names().collect::<Vec<_>>().join(", ")
+}
+
+/// All names, those of a scheme after each other.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    REGISTRY.iter().flat_map(|row| row.layouts.iter().map(|layout| layout.name))
+}
+
+/// The row that a name belongs to.
+///
+/// # Errors
+/// [`UnknownScheme`], whose text lists the names that are known.
+pub fn find(name: &str) -> Result<&'static Row, UnknownScheme> {
+    let row = REGISTRY.iter().find(|row| row.layouts.iter().any(|layout| layout.name == name));
+    row.ok_or_else(|| UnknownScheme { name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    struct ContentOf(&'static str);
+
+    impl Program for ContentOf {
+        type Output = Content;
+        fn run<S: Scheme>(self) -> Content {
+            assert!(!self.0.is_empty());
+            S::CONTENT
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_lead_to_their_scheme() {
+        let all: BTreeSet<&str> = names().collect();
+        assert_eq!(all.len(), names().count());
+        for name in names() {
+            let row = find(name).expect("it is in the table");
+            assert_eq!(run(name, ContentOf(name)), Ok(row.content), "{name}");
+            assert_eq!(row.needs(8).copies > 1, row.content != Content::Nothing, "{name}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a scheme is: the five calls of SIGMOD 2011, §2.2, "Interface 1".
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use stillpoint_mem::Grain;
+
+use crate::arrays::Arrays;
+use crate::capture::Capture;
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+
+/// Which copy is being updated in a period, for the schemes that swap two: u of the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The copy that collects updates: 0 or 1.
+    pub up: usize,
+}
+
+impl Turn {
+    /// The other copy: d of the papers, which the capture reads.
+    #[inline]
+    pub fn down(self) -> usize {
+        1 - self.up
+    }
+
+    /// The turn after a swap.
+    pub(crate) fn swapped(self) -> Self {
+        Self { up: self.down() }
+    }
+}
+
+/// How much of a cell a write replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// A part: the rest keeps its newest value.
+    Part,
+}
+
+/// What a capture yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// No captures.
+    Nothing,
+    /// Every cell.
+    Full,
+    /// The cells that changed since the last durable capture, all of them at the first one. The
+    /// writer lays them over the image before: in memory (Copy) or from the disk (Merge), §3.3.
+    Changes,
+}
+
+/// How the last capture before a point of consistency ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// Its image is durable, or there was none.
+    Durable,
+    /// It failed.
+    Failed,
+}
+
+/// A scheme that captures consistent images of arrays which one mutator changes.
+///
+/// Calls of the mutator: `handle_read`, `handle_write`, and at a point of consistency
+/// `prepare_for_next_checkpoint`. Calls of the asynchronous writer, which may run beside the
+/// mutator's reads and writes: `copy_over`, `write_to_stable_storage`, `image_is_durable`. The
+/// mutator enters a new period only after the writer has said that it is done, so a period's turn
+/// is the same for both.
+///
+/// A new state has all copies equal and no capture behind it; [`start`](Self::start) sets the marks
+/// as if every cell had just been written, so that the first capture is full.
+pub trait Scheme: Debug + Send + Sync + Sized + 'static {
+    /// Where its copies and marks lie.
+    type Layout: Layout;
+    /// What a capture yields.
+    const CONTENT: Content;
+
+    /// Copies and marks that it needs for cells of so many bytes.
+    fn needs(cell_bytes: usize) -> Needs;
+
+    /// Sets the marks of a new array.
+    fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
+
+    /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs.
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn, last: Last);
+
+    /// *PointOfConsistency*: the mutator has ended a step. If the writer is done with the last
+    /// capture, a new one begins here; the same for all schemes (Algorithms 1 and 2).
+    fn point_of_consistency(arrays: &mut Arrays<Self>) -> Option<Capture<Self>> {
+        arrays.begin_capture_if_writer_done()
+    }
+
+    /// *HandleRead*: the copy that holds the newest value of a cell.
+    fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn, index: usize) -> usize;
+
+    /// *HandleWrite*: calls `store` with each copy that is to take the new value, brought up to
+    /// date before if the write is partial.
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, Self::Layout>,
+        turn: Turn,
+        index: usize,
+        extent: Extent,
+        store: impl FnMut(&[G]),
+    );
+
+    /// *WriteToStableStorage*: puts the cells of a range that belong to the image into `image`,
+    /// where the range's first cell is at 0; the bytes of other cells stay as they are.
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, Self::Layout>,
+        turn: Turn,
+        cells: Range<usize>,
+        image: &mut [u8],
+    );
+
+    /// What else the writer does to some cells in a period, once, before the next can begin: the
+    /// copier of piggyback.
+    fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn, _cells: Range<usize>) {}
+
+    /// The image is durable: marks that only it needed are cleared.
+    fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn) {}
+}

@@ -1,0 +1,139 @@
+//! Copy-on-update (COU; BACOU with the layout `bit-array`): SIGMOD 2011, §2.3 and §4.1; ICDE 2018,
+//! §II-A.2.
+//!
+//! The first write to a block in a period saves its old value in the shadow. The writer takes a
+//! block from the shadow if it was saved, and from the state if not. A latch per block keeps the
+//! mutator from changing a block that the writer is reading, and the writer from reading one that
+//! is being saved; latch and dirty bit are one mark of two bits.
+//!
+//! ```text
+//! CLEAN ──mutator's first write──► SAVING ──old value in the shadow──► SAVED ──next PoC──► CLEAN
+//!   └────writer reads the state───► READING ──────────► CLEAN
+//! ```
+//!
+//! A block is 32 bytes of words, as much as a cache line holds beside its shadow (§4.1), or a page.
+//!
+//! Invariants: a CLEAN block's state is its value at the point of consistency; a SAVED block's
+//! shadow is, and does not change in this period. The mutator waits for the writer for as long as a
+//! block takes to be copied; that it may have to is what "locking" means in the paper's Table 1.
+//! A failed capture costs nothing: the next image is full.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::Grain;
+use stillpoint_sync::Backoff;
+
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+use crate::planted::{Bug, is_planted};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+const STATE: usize = 0;
+const SHADOW: usize = 1;
+/// The only column of marks.
+const BLOCKS: usize = 0;
+
+const CLEAN: u8 = 0;
+const SAVING: u8 = 1;
+const SAVED: u8 = 2;
+const READING: u8 = 3;
+
+/// Bytes of words that are saved together.
+const BLOCK_BYTES: usize = 32;
+
+/// Saves old values at the first write after a point of consistency.
+#[derive(Debug)]
+pub struct CopyOnUpdate<L>(PhantomData<L>);
+
+/// The cells of a block.
+#[inline(always)]
+fn cells_of<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) -> Range<usize> {
+    let per = grid.cells_per_mark();
+    block * per..((block + 1) * per).min(grid.cells())
+}
+
+/// The first write to a block in a period.
+#[cold]
+fn save<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) {
+    let mut backoff = Backoff::new();
+    while !grid.exchange_mark(BLOCKS, block, CLEAN, SAVING) {
+        backoff.wait(); // the writer reads it
+    }
+    grid.copy_cells(STATE, SHADOW, cells_of(grid, block));
+    grid.publish_mark(BLOCKS, block, SAVED);
+}
+
+impl<L: Layout> Scheme for CopyOnUpdate<L> {
+    type Layout = L;
+    const CONTENT: Content = Content::Full;
+
+    fn needs(cell_bytes: usize) -> Needs {
+        let cells_per_mark = (BLOCK_BYTES / cell_bytes).max(1);
+        Needs { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
+    }
+
+    /// Nothing is captured before the first point of consistency, so nothing needs saving.
+    fn start<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+        grid.fill_marks(BLOCKS, SAVED);
+    }
+
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn, _: Last) {
+        if !is_planted(Bug::CopyOnUpdateKeepsBits) {
+            grid.fill_marks(BLOCKS, CLEAN);
+        }
+    }
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+        STATE
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        index: usize,
+        _: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        let block = index / grid.cells_per_mark();
+        let is_saved = grid.mark(BLOCKS, block) == SAVED;
+        if !is_saved && !is_planted(Bug::CopyOnUpdateSavesTheNew) {
+            save(grid, block);
+        }
+        store(grid.cell(STATE, index));
+        if !is_saved && is_planted(Bug::CopyOnUpdateSavesTheNew) {
+            save(grid, block);
+        }
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) {
+        let (per, bytes) = (grid.cells_per_mark(), grid.cell_bytes());
+        let mut at = cells.start;
+        while at < cells.end {
+            let block = at / per;
+            let end = ((block + 1) * per).min(cells.end);
+            let room = &mut image[(at - cells.start) * bytes..(end - cells.start) * bytes];
+            let mut backoff = Backoff::new();
+            loop {
+                if grid.mark(BLOCKS, block) == SAVED {
+                    grid.read_bytes(SHADOW, at..end, room);
+                    break;
+                }
+                if grid.exchange_mark(BLOCKS, block, CLEAN, READING) {
+                    grid.read_bytes(STATE, at..end, room);
+                    grid.publish_mark(BLOCKS, block, CLEAN);
+                    break;
+                }
+                backoff.wait(); // the mutator saves it
+            }
+            at = end;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Hourglass (HG): ICDE 2018, §II-B.1, Example 1.
+//!
+//! Zigzag's bits with ping-pong's swap: two copies D0 and D1, of which u collects the updates of a
+//! period while the writer reads the other, d. Dirty bits b0 and b1 say which cells changed; the
+//! location bit L says which copy holds a cell's newest value. A point of consistency swaps u and d
+//! and costs nothing else.
+//!
+//! ```text
+//!            period k                     PoC            period k+1
+//! mutator    D[u][i], b[u][i]=1, L[i]=u │ swap │ D[u′][i], b[u′][i]=1, L[i]=u′
+//! writer     D[d] where b[d]            │      │ D[u] where b[u]
+//! ```
+//!
+//! Invariants: D[d] is not written in a period; a cell with b[d] has its value at the point of
+//! consistency in D[d]; D[L[i]][i] is the newest value. The first partial write to a cell whose
+//! newest value is in the other copy brings the whole cell over.
+//!
+//! The paper leaves its code out, and the published code reads without looking at L, from a third
+//! copy. Here: at the start b[u] is all ones and L all u, so that the first capture, which begins at
+//! a tick like any other, is full (the paper begins with one at time 0). b[d] is cleared in bulk
+//! once the image is durable. After a failed capture the next point of consistency brings the cells
+//! of b[d] that were not written since over to D[u] and marks them there.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::Grain;
+
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+use crate::planted::{Bug, is_planted};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+/// Column of the location bits; 0 and 1 are the dirty bits of the two copies.
+const LOCATION: usize = 2;
+
+/// Swaps two copies.
+#[derive(Debug)]
+pub struct Hourglass<L>(PhantomData<L>);
+
+impl<L: Layout> Scheme for Hourglass<L> {
+    type Layout = L;
+    const CONTENT: Content = Content::Changes;
+
+    fn needs(_: usize) -> Needs {
+        Needs { copies: 2, mark_columns: 3, mark_bits: 1, cells_per_mark: 1 }
+    }
+
+    fn start<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+        grid.fill_marks(turn.up, 1);
+        grid.fill_marks(turn.down(), 0);
+        grid.fill_marks(LOCATION, turn.up as u8);
+    }
+
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, turn: Turn, last: Last) {
+        if last == Last::Failed {
+            if !is_planted(Bug::HourglassLosesFailedMarks) {
+                grid.for_each_marked(turn.down(), 0..grid.marks(), |index| {
+                    if grid.mark(turn.up, index) == 0 {
+                        grid.copy_cell(turn.down(), turn.up, index);
+                        grid.set_mark(turn.up, index, 1);
+                        grid.set_mark(LOCATION, index, turn.up as u8);
+                    }
+                });
+            }
+            grid.fill_marks(turn.down(), 0);
+        }
+    }
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize) -> usize {
+        if is_planted(Bug::HourglassReadsOneCopy) {
+            return turn.up;
+        }
+        usize::from(grid.mark(LOCATION, index))
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        index: usize,
+        extent: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        if extent == Extent::Part
+            && grid.mark(LOCATION, index) != turn.up as u8
+            && !is_planted(Bug::HourglassBringsNothingOver)
+        {
+            grid.copy_cell(turn.down(), turn.up, index);
+        }
+        store(grid.cell(turn.up, index));
+        grid.set_mark(turn.up, index, 1);
+        grid.set_mark(LOCATION, index, turn.up as u8);
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) {
+        let (first, bytes) = (cells.start, grid.cell_bytes());
+        grid.for_each_marked(turn.down(), cells, |index| {
+            let room = &mut image[(index - first) * bytes..][..bytes];
+            crate::grid::load_bytes(grid.cell(turn.down(), index), room);
+        });
+    }
+
+    fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+        grid.fill_marks(turn.down(), 0);
+    }
+}

@@ -1,0 +1,71 @@
+//! Naive snapshot (NS): SIGMOD 2011, §2.3 and §4.1; ICDE 2018, §II-A.1.
+//!
+//! At a point of consistency the mutator copies everything into a shadow, which the writer then
+//! reads at leisure. Reads and writes cost nothing; a tick that begins a capture costs a copy of the
+//! whole state.
+//!
+//! ```text
+//! mutator  … write write │ copy all │ write write …
+//! writer                            └──── shadow → disk ────┘
+//! ```
+//!
+//! Copies: 0 the state, 1 the shadow. Invariant: between two points of consistency nobody writes
+//! the shadow. A failed capture costs nothing: the next image is full.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::Grain;
+
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+use crate::planted::{Bug, is_planted};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+const STATE: usize = 0;
+const SHADOW: usize = 1;
+
+/// Copies everything at a point of consistency.
+#[derive(Debug)]
+pub struct NaiveSnapshot<L>(PhantomData<L>);
+
+impl<L: Layout> Scheme for NaiveSnapshot<L> {
+    type Layout = L;
+    const CONTENT: Content = Content::Full;
+
+    fn needs(_: usize) -> Needs {
+        Needs { copies: 2, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    }
+
+    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn, _: Last) {
+        let missed = usize::from(is_planted(Bug::SnapshotMissesACell)).min(grid.cells());
+        grid.copy_cells(STATE, SHADOW, 0..grid.cells() - missed);
+    }
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+        STATE
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        index: usize,
+        _: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        store(grid.cell(STATE, index));
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) {
+        grid.read_bytes(SHADOW, cells, image);
+    }
+}

@@ -1,0 +1,48 @@
+//! No checkpoints: the raw mutator, the baseline of both papers.
+//!
+//! One copy, no marks, no hooks: a read is a load and a write is a store. With a log of actions it
+//! is still durable, and replays everything.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::Grain;
+
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+/// No checkpoints.
+#[derive(Debug)]
+pub struct NoCheckpoints<L>(PhantomData<L>);
+
+impl<L: Layout> Scheme for NoCheckpoints<L> {
+    type Layout = L;
+    const CONTENT: Content = Content::Nothing;
+
+    fn needs(_: usize) -> Needs {
+        Needs { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    }
+
+    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn, _: Last) {}
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        index: usize,
+        _: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        store(grid.cell(0, index));
+    }
+
+    fn write_to_stable_storage<G: Grain>(_: &Grid<G, L>, _: Turn, _: Range<usize>, _: &mut [u8]) {}
+}

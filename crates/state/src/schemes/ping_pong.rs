@@ -1,0 +1,114 @@
+//! Wait-free ping-pong (NPP, IPP by layout): SIGMOD 2011, §3.3, Algorithm 2, and §4.3.
+//!
+//! Three copies: the state, and two that collect changes in turn, Odd and Even, each with a mark per
+//! cell. Every write goes to the state and to the one whose turn it is; the writer reads the cells
+//! marked in the other. A point of consistency swaps the two and costs nothing else.
+//!
+//! ```text
+//!            period k                  PoC            period k+1
+//! mutator    AS, Odd[i], mark Odd[i] │ swap │ AS, Even[i], mark Even[i]
+//! writer     Even where marked       │      │ Odd where marked
+//! ```
+//!
+//! Invariants: a cell that is marked in the copy of the period has its newest value there; the other
+//! copy is not written in the period. The image is made full by laying the changes over the last
+//! one, in memory (Copy) or from the disk (Merge).
+//!
+//! Beyond the paper: the first partial write to a cell in a period takes the whole cell over into
+//! the copy of the period. Marks are cleared when the image is durable, in bulk, not one by one while
+//! it is written. After a failed capture the next point of consistency takes what was marked there
+//! over into the copy of the period that ends, from the state, and marks it.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::{Grain, copy_grains};
+
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+use crate::planted::{Bug, is_planted};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+const STATE: usize = 0;
+
+/// The copy of changes of a turn. Its column of marks has the turn's own number.
+#[inline(always)]
+fn changes(turn: usize) -> usize {
+    1 + turn
+}
+
+/// Writes everything twice.
+#[derive(Debug)]
+pub struct PingPong<L>(PhantomData<L>);
+
+impl<L: Layout> Scheme for PingPong<L> {
+    type Layout = L;
+    const CONTENT: Content = Content::Changes;
+
+    fn needs(_: usize) -> Needs {
+        Needs { copies: 3, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
+    }
+
+    fn start<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+        grid.fill_marks(turn.up, 1);
+        grid.fill_marks(turn.down(), 0);
+    }
+
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, turn: Turn, last: Last) {
+        if last == Last::Failed {
+            if !is_planted(Bug::PingPongLosesFailedMarks) {
+                grid.for_each_marked(turn.down(), 0..grid.marks(), |index| {
+                    if grid.mark(turn.up, index) == 0 {
+                        grid.copy_cell(STATE, changes(turn.up), index);
+                        grid.set_mark(turn.up, index, 1);
+                    }
+                });
+            }
+            grid.fill_marks(turn.down(), 0);
+        }
+    }
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+        STATE
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        index: usize,
+        extent: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        let state = grid.cell(STATE, index);
+        let changed = grid.cell(changes(turn.up), index);
+        store(state);
+        if extent == Extent::Part
+            && grid.mark(turn.up, index) == 0
+            && !is_planted(Bug::PingPongBringsNothingOver)
+        {
+            copy_grains(state, changed);
+        } else {
+            store(changed);
+        }
+        grid.set_mark(turn.up, index, 1);
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) {
+        let (first, bytes) = (cells.start, grid.cell_bytes());
+        grid.for_each_marked(turn.down(), cells, |index| {
+            let room = &mut image[(index - first) * bytes..][..bytes];
+            crate::grid::load_bytes(grid.cell(changes(turn.down()), index), room);
+        });
+    }
+
+    fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+        grid.fill_marks(turn.down(), 0);
+    }
+}

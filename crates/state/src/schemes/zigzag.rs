@@ -1,0 +1,96 @@
+//! Wait-free zigzag (NZZ, IZZ, PZZ, BAZZ by layout): SIGMOD 2011, §3.2, Algorithm 1, and §4.2.
+//!
+//! Two copies of every cell, and two bits: MR says which one the mutator reads, MW which one it
+//! writes. MW does not change in a period, so the copy ¬MW does not either, and the writer reads
+//! that one without any lock. At a point of consistency MW becomes ¬MR, which protects what was
+//! newest.
+//!
+//! ```text
+//!            period k                 PoC           period k+1
+//! cell i   MR=0 MW=1   write → MR=1 │ MW := ¬MR=0 │ write goes to copy 0, writer reads copy 1
+//! ```
+//!
+//! Invariant: ¬MW of each cell is its value at the point of consistency. Whoever writes a part of a
+//! cell whose newest value is in the other copy (MR ≠ MW) brings the whole cell over first; the
+//! paper has words only, which are written whole. A failed capture costs nothing: the next image is
+//! full.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::Grain;
+
+use crate::grid::{Grid, Needs};
+use crate::layout::Layout;
+use crate::planted::{Bug, is_planted};
+use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+
+/// Columns of marks.
+const MR: usize = 0;
+const MW: usize = 1;
+
+/// Reads and writes by two bits.
+#[derive(Debug)]
+pub struct Zigzag<L>(PhantomData<L>);
+
+impl<L: Layout> Scheme for Zigzag<L> {
+    type Layout = L;
+    const CONTENT: Content = Content::Full;
+
+    fn needs(_: usize) -> Needs {
+        Needs { copies: 2, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
+    }
+
+    fn start<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+        grid.fill_marks(MR, 0);
+        grid.fill_marks(MW, 1);
+    }
+
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn, _: Last) {
+        let last = grid.cells().checked_sub(1);
+        let before = last.map(|last| grid.mark(MW, last));
+        grid.negate_marks(MW, MR);
+        if let (Some(last), Some(before), true) =
+            (last, before, is_planted(Bug::ZigzagForgetsAMark))
+        {
+            grid.set_mark(MW, last, before);
+        }
+    }
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize) -> usize {
+        usize::from(grid.mark(MR, index))
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        index: usize,
+        extent: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        let to = grid.mark(MW, index);
+        if extent == Extent::Part && !is_planted(Bug::ZigzagBringsNothingOver) {
+            let newest = grid.mark(MR, index);
+            if newest != to {
+                grid.copy_cell(usize::from(newest), usize::from(to), index);
+            }
+        }
+        store(grid.cell(usize::from(to), index));
+        grid.set_mark(MR, index, to);
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, L>,
+        _: Turn,
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) {
+        let bytes = grid.cell_bytes();
+        for (index, room) in cells.zip(image.chunks_exact_mut(bytes)) {
+            let stable = usize::from(grid.mark(MW, index) ^ 1);
+            crate::grid::load_bytes(grid.cell(stable, index), room);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The asynchronous writer: captures become images, in the two files in turn.
+//!
+//! ```text
+//! void      header of the new image, trailer gone; flushed      the older image ends to exist
+//! blocks    one after the other
+//! seal      flushed; trailer; flushed                           the new image begins to exist
+//! ```
+//!
+//! The newest image is never touched. Whatever fails, the file under way is removed (a failed flush
+//! is not retried on it), and the capture has failed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stillpoint_format::state::{
+    BLOCK_HEADER_BYTES, BlockPlace, IMAGES, ImageHeader, ImageLayout, ImageTrailer, TRAILER_BYTES,
+    open_block, seal_block,
+};
+use stillpoint_io::{AlignedBuf, Caching, DiskError, DiskFile, OpenMode, thread_cpu_ns};
+
+use crate::capture::Capture;
+use crate::config::{Config, Merge};
+use crate::error::StateError;
+use crate::files::{Files, Image};
+use crate::planted::{Bug, is_planted};
+use crate::progress::Progress;
+use crate::scheme::{Content, Scheme};
+
+/// Turns captures into images.
+#[derive(Debug)]
+pub(crate) struct ImageWriter<S: Scheme> {
+    files: Arc<Files>,
+    progress: Arc<Progress>,
+    merge: Merge,
+    layout: ImageLayout,
+    next_capture: u64,
+    newest: Option<Image>,
+    /// True once an image of this process is durable: before, captures of changes are full.
+    has_base: bool,
+    /// In the manner of Copy: the bytes of every array.
+    copy: Vec<AlignedBuf>,
+    block: AlignedBuf,
+    under_way: Option<UnderWay<S>>,
+}
+
+#[derive(Debug)]
+struct UnderWay<S: Scheme> {
+    capture: Capture<S>,
+    header: ImageHeader,
+    started_ns: u64,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The file is still what it was.
+    Void,
+    /// So many checksums of block headers are there.
+    Blocks { file: Arc<dyn DiskFile>, base: Option<Base>, checksums: Vec<u32> },
+}
+
+/// The image that changes are laid over.
+#[derive(Debug)]
+struct Base {
+    image: Image,
+    file: Arc<dyn DiskFile>,
+}
+
+/// What a step of the writer has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// There is no capture under way.
+    Idle,
+    /// A part of the image under way.
+    Wrote {
+        /// Bytes of it that are written so far.
+        bytes: u64,
+    },
+    /// The image is durable.
+    Durable {
+        /// Its tick.
+        tick: u64,
+    },
+}
+
+impl<S: Scheme> ImageWriter<S> {
+    pub(crate) fn new(
+        files: Arc<Files>,
+        progress: Arc<Progress>,
+        config: &Config,
+        layout: ImageLayout,
+        images: &[Image],
+        next_capture: u64,
+    ) -> Self {
+        let newest = images.iter().max_by_key(|image| image.header.capture).cloned();
+        Self {
+            files,
+            progress,
+            merge: config.merge,
+            layout,
+            next_capture,
+            newest,
+            has_base: false,
+            copy: Vec::new(),
+            block: AlignedBuf::new(),
+            under_way: None,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.is_none()
+    }
+
+    /// Takes a capture on.
+    pub(crate) fn begin(&mut self, capture: Capture<S>) {
+        assert!(self.is_idle(), "captures come one after the other");
+        let slot = self.newest.as_ref().map_or(0, |newest| (newest.slot() + 1) % IMAGES);
+        let slot = if is_planted(Bug::OverwritesTheNewest) { 0 } else { slot };
+        let header = ImageHeader {
+            store: self.files.schema.store,
+            created_ms: self.files.place.clock.wall_ms(),
+            capture: self.next_capture,
+            tick: capture.tick(),
+            schema: self.files.schema.checksum(),
+            block_bytes: self.layout.block_bytes(),
+            slot: slot as u32,
+        };
+        self.next_capture += 1;
+        let started_ns = self.files.now_ns();
+        Progress::set(&self.progress.blocks_done, 0);
+        Progress::set(&self.progress.blocks_total, self.layout.blocks());
+        self.under_way = Some(UnderWay { capture, header, started_ns, stage: Stage::Void });
+    }
+
+    /// Does the next part of the image under way.
+    ///
+    /// # Errors
+    /// What has ended the capture. The writer is idle then; the next capture holds all that this
+    /// one should have.
+    pub(crate) fn advance(&mut self) -> Result<Advance, StateError> {
+        let Some(mut under_way) = self.under_way.take() else {
+            return Ok(Advance::Idle);
+        };
+        match self.go_on(&mut under_way) {
+            Ok(true) => {
+                let UnderWay { capture, header, started_ns, .. } = under_way;
+                capture.durable();
+                self.publish(header, started_ns);
+                Ok(Advance::Durable { tick: header.tick })
+            }
+            Ok(false) => {
+                let bytes = self.bytes_so_far(&under_way);
+                self.under_way = Some(under_way);
+                Ok(Advance::Wrote { bytes })
+            }
+            Err(error) => {
+                // What is left of the file is of no use to anybody, and the space may be.
+                let _ =
+                    self.files.disk().remove(&Files::image_path(under_way.header.slot as usize));
+                self.progress.capture_failed(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn bytes_so_far(&self, under_way: &UnderWay<S>) -> u64 {
+        match &under_way.stage {
+            Stage::Void => 0,
+            Stage::Blocks { checksums, .. } => {
+                let next = self.layout.place(checksums.len() as u64);
+                next.map_or(self.layout.trailer_at(), |place| place.offset)
+            }
+        }
+    }
+
+    /// True once the image is durable.
+    fn go_on(&mut self, under_way: &mut UnderWay<S>) -> Result<bool, StateError> {
+        match &mut under_way.stage {
+            Stage::Void => {
+                let base = self.open_base()?;
+                let file = self.void(&under_way.header)?;
+                under_way.capture.copy_over();
+                let checksums = Vec::with_capacity(self.layout.blocks() as usize);
+                under_way.stage = Stage::Blocks { file, base, checksums };
+                Ok(false)
+            }
+            Stage::Blocks { file, base, checksums } => {
+                if (checksums.len() as u64) < self.layout.blocks() {
+                    let block = checksums.len() as u64;
+                    let place = self.layout.place(block).expect("there are so many blocks");
+                    self.fill_block(&under_way.capture, base.as_ref(), &place)?;
+                    let identity = under_way.header.identity();
+                    checksums.push(seal_block(identity, &place, &mut self.block));
+                    file.write_at(&self.block, place.offset)?;
+                    Progress::add(&self.progress.written_bytes, place.len as u64);
+                    Progress::set(&self.progress.blocks_done, block + 1);
+                    return Ok(false);
+                }
+                self.seal(&under_way.header, file, checksums)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Opens or makes the file, and makes sure that no crash can leave an image in it.
+    fn void(&mut self, header: &ImageHeader) -> Result<Arc<dyn DiskFile>, StateError> {
+        let (disk, path) = (self.files.disk(), Files::image_path(header.slot as usize));
+        let file = match disk.open(&path, OpenMode::ReadWrite, Caching::Direct) {
+            Err(error) if error.is_not_found() => {
+                let file = disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
+                disk.sync_dir(Path::new(""))?;
+                file
+            }
+            opened => opened?,
+        };
+        if is_planted(Bug::RemovesActionsTooEarly) {
+            self.files.remove_segments_up_to(header.tick)?;
+        }
+        let file_bytes = self.layout.file_bytes();
+        if file.len()? > file_bytes {
+            file.set_len(file_bytes)?;
+        }
+        file.allocate(file_bytes)?;
+        let mut page = AlignedBuf::zeroed(TRAILER_BYTES);
+        file.write_at(&page, self.layout.trailer_at())?;
+        page.copy_from_slice(&header.encode());
+        file.write_at(&page, 0)?;
+        file.sync()?;
+        Ok(file)
+    }
+
+    /// Puts the cells of a block into `self.block`.
+    fn fill_block(
+        &mut self,
+        capture: &Capture<S>,
+        base: Option<&Base>,
+        place: &BlockPlace,
+    ) -> Result<(), StateError> {
+        let array = place.array as usize;
+        let cells = place.first_cell as usize..(place.first_cell + place.cells) as usize;
+        self.block.resize(place.len, 0);
+        let payload = BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + place.payload_bytes;
+        if S::CONTENT == Content::Changes && self.merge == Merge::Copy {
+            self.make_copy(capture);
+            let first = cells.start * capture.info(array).cell_bytes;
+            let copy = &mut self.copy[array][first..first + place.payload_bytes];
+            capture.write_to_stable_storage(array, cells, copy);
+            self.block[payload.clone()].copy_from_slice(copy);
+        } else {
+            if let Some(base) = base {
+                self.read_base(base, place)?;
+            }
+            capture.write_to_stable_storage(array, cells, &mut self.block[payload.clone()]);
+        }
+        self.block[payload.end..].fill(0);
+        Ok(())
+    }
+
+    /// The copy of everything; all of it will be in the first image.
+    fn make_copy(&mut self, capture: &Capture<S>) {
+        if self.copy.is_empty() {
+            let bytes = |info: &crate::ArrayInfo| AlignedBuf::zeroed(info.bytes() as usize);
+            self.copy = capture.infos().map(bytes).collect();
+        }
+    }
+
+    /// The image that this capture's changes are laid over, if it takes one from the disk.
+    fn open_base(&self) -> Result<Option<Base>, DiskError> {
+        let is_merged = S::CONTENT == Content::Changes && self.merge == Merge::FromDisk;
+        let Some(image) = self.newest.as_ref().filter(|_| is_merged && self.has_base) else {
+            return Ok(None);
+        };
+        let path = Files::image_path(image.slot());
+        let file = self.files.disk().open(&path, OpenMode::Read, Caching::Direct)?;
+        Ok(Some(Base { image: image.clone(), file }))
+    }
+
+    /// Puts a block of the base into `self.block`, verified.
+    fn read_base(&mut self, base: &Base, place: &BlockPlace) -> Result<(), StateError> {
+        let read = base.file.read_at(&mut self.block, place.offset)?;
+        if is_planted(Bug::MergesUnverified) {
+            return Ok(());
+        }
+        let opened = open_block(base.image.header.identity(), place, &self.block[..read]);
+        opened.map(drop).map_err(|source| StateError::Damaged {
+            path: base.file.path().to_owned(),
+            source,
+            cure: "check the disk; a restart replays from the image before",
+        })
+    }
+
+    fn seal(
+        &self,
+        header: &ImageHeader,
+        file: &Arc<dyn DiskFile>,
+        checksums: &[u32],
+    ) -> Result<(), DiskError> {
+        let trailer = ImageTrailer {
+            capture: header.capture,
+            tick: header.tick,
+            blocks: self.layout.blocks(),
+            chain: ImageTrailer::chain_of(checksums),
+        };
+        let mut page = AlignedBuf::new();
+        let at = self.layout.trailer_at();
+        page.extend_from_slice(&trailer.encode(header.identity(), at));
+        if !is_planted(Bug::TrailerBeforeFlush) {
+            file.sync()?;
+        }
+        file.write_at(&page, at)?;
+        file.sync()
+    }
+
+    /// The image is durable: actions that neither it nor the one before needs can go.
+    fn publish(&mut self, header: ImageHeader, started_ns: u64) {
+        let progress = &self.progress;
+        progress.image_is_durable(header.tick);
+        Progress::set(&progress.image_ns, self.files.now_ns().saturating_sub(started_ns));
+        Progress::set(&progress.writer_cpu_ns, thread_cpu_ns());
+        let before = self.newest.replace(Image { header, layout: self.layout.clone() });
+        self.has_base = true;
+        // Should the new image be damaged one day, the one before it and the actions since lead to
+        // the same state. Without an older image they are kept from the beginning.
+        if let Some(before) = before {
+            // A failure leaves more than is needed; the next image tries again.
+            let _ = self.files.remove_segments_up_to(before.header.tick);
+        }
+    }
+}

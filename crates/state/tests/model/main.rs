@@ -1,0 +1,38 @@
+//! Every scheme, layout and cell size against a sequential model: each read equals the model's,
+//! each image equals the model at its point of consistency; captures that fail included.
+//!
+//! `STILLPOINT_STATE_STEPS=10000000` runs so many steps of each scheme, layout and cell size.
+//! `STILLPOINT_STATE_SEED` begins at another seed.
+
+mod steps;
+mod threads;
+
+use stillpoint_state::registry;
+
+/// Steps of each scheme, layout and cell size unless the environment says otherwise.
+const STEPS: u64 = 20_000;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn every_scheme_layout_and_cell_size_equals_the_model() {
+    let steps = number("STILLPOINT_STATE_STEPS", STEPS);
+    let seed = number("STILLPOINT_STATE_SEED", 0);
+    for name in registry::names() {
+        let seen = steps::run_all_sizes(name, seed, steps);
+        let row = registry::find(name).expect("it is in the table");
+        let captures = row.content != stillpoint_state::Content::Nothing;
+        assert_eq!(seen.images > 0 && seen.failures > 0, captures, "{name}: {seen:?}");
+        assert!(seen.reads > 0 && seen.ticks > 0, "{name}: {seen:?}");
+    }
+}
+
+#[test]
+fn every_scheme_under_a_writer_of_its_own() {
+    for name in registry::names() {
+        threads::run(name, number("STILLPOINT_STATE_SEED", 0));
+    }
+}
