@@ -168,9 +168,6 @@ impl<G: Grain> Table<G> {
     }
 }
 
-/// From this many bytes on the processor's own copy of whole lines is the faster.
-const BULK_BYTES: usize = 64 << 10;
-
 /// Copies grains to as many others.
 ///
 /// # Panics
@@ -179,7 +176,7 @@ const BULK_BYTES: usize = 64 << 10;
 pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
     assert_eq!(from.len(), to.len(), "as many grains");
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
-    if size_of_val(from) >= BULK_BYTES {
+    if size_of_val(from) >= bulk::BYTES_MIN {
         return bulk::copy(from, to);
     }
     // Eight at a time: the compiler leaves loops over atomics as they are.
@@ -199,6 +196,9 @@ pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod bulk {
     use super::Grain;
+
+    /// From this many bytes on the processor's own copy of whole lines is the faster.
+    pub(super) const BYTES_MIN: usize = 64 << 10;
 
     /// A loop over grains, in one instruction that does not fetch the lines it overwrites.
     pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {

@@ -105,10 +105,17 @@ impl World {
             assert!(!is_before || !marked, "captured before its last commit");
             let add = if is_before { 1 } else { 100 };
             for word in &self.records[at].words {
-                word.store(word.load(Ordering::Relaxed) + add, Ordering::Relaxed);
+                // One access: behind a load of its own, loom does not try the store earlier.
+                word.fetch_add(add, Ordering::Relaxed);
             }
         }
-        // As the store does: without an exchange while no walk can claim.
+        self.release(records);
+        self.windows.exit(slot);
+        Some(is_before)
+    }
+
+    /// As the store does: without an exchange while no walk can claim. Inside a window.
+    fn release(&self, records: &[usize]) {
         let claimable = self.phase.load(Ordering::Acquire) == CAPTURE;
         for &at in records {
             match claimable {
@@ -116,8 +123,6 @@ impl World {
                 false => lock_word::release_exclusive_unclaimable(&self.records[at].lock),
             }
         }
-        self.windows.exit(slot);
-        Some(is_before)
     }
 
     fn checkpoint(&self, records: &[usize]) {
@@ -179,5 +184,27 @@ fn two_workers_and_a_shared_record() {
         });
         world.assert_captured(0, both + one);
         world.assert_captured(1, both);
+    });
+}
+
+/// Who locks a record and does not change it, may give it back while the walk claims it.
+#[test]
+fn a_record_given_back_unchanged_stays_claimed() {
+    loom::model(|| {
+        let world = World::new();
+        let working = world.clone();
+        let slot = world.windows.claim().expect("room");
+        let worker = thread::spawn(move || {
+            for _ in 0..2 {
+                let lock = &working.records[0].lock;
+                lock_word::try_exclusive(lock, Priority::DECLARED).expect("alone");
+                working.windows.enter(slot);
+                working.release(&[0]);
+                working.windows.exit(slot);
+            }
+        });
+        world.checkpoint(&[0]);
+        worker.join().unwrap();
+        world.assert_captured(0, 0);
     });
 }

@@ -1,0 +1,99 @@
+//! Random schedules of a mutator and a writer over a few cells, for every scheme and layout: each
+//! image is the state at its point of consistency, each read the newest value.
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p stillpoint-state --release --test shuttle_schemes`
+#![cfg(shuttle)]
+
+use shuttle::sync::{Arc, Mutex};
+use shuttle::thread;
+use stillpoint_state::{Arrays, Capture, Content, Scheme, registry};
+
+const CELLS: usize = 3;
+const PERIODS: usize = 3;
+const SCHEDULES: usize = 3_000;
+
+type Page = [u32; 2];
+
+/// What the mutator hands over: a capture, and what must come of it.
+type Job<S> = Mutex<Option<(Capture<S>, Vec<u8>)>>;
+
+struct Model;
+
+impl registry::Program for Model {
+    type Output = ();
+
+    fn run<S: Scheme>(self) {
+        if S::CONTENT != Content::Nothing {
+            shuttle::check_random(side_by_side::<S>, SCHEDULES);
+        }
+    }
+}
+
+fn side_by_side<S: Scheme>() {
+    let mut builder = Arrays::<S>::builder();
+    let pages = builder.array::<Page>("pages", CELLS);
+    let mut arrays = builder.build().expect("memory");
+    let job: Arc<Job<S>> = Arc::new(Mutex::new(None));
+    let is_over = Arc::new(shuttle::sync::atomic::AtomicBool::new(false));
+    let writer = {
+        let (job, is_over) = (job.clone(), is_over.clone());
+        thread::spawn(move || write_images(&job, &is_over))
+    };
+    let mut model = [[0u32; 2]; CELLS];
+    for period in 0..PERIODS as u32 {
+        for write in 0..4u32 {
+            let (index, value) = ((period * 2 + write) as usize % CELLS, period * 10 + write + 1);
+            if write % 2 == 0 {
+                arrays.write_part(pages, index, 4, &value.to_le_bytes());
+                model[index][1] = value;
+            } else {
+                arrays.write(pages, index, [value; 2]);
+                model[index] = [value; 2];
+            }
+            assert_eq!(arrays.read(pages, index), model[index]);
+        }
+        arrays.end_tick();
+        if let Some(capture) = arrays.point_of_consistency() {
+            let wanted = model.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+            *job.lock().expect("no panic") = Some((capture, wanted));
+        }
+    }
+    is_over.store(true, shuttle::sync::atomic::Ordering::SeqCst);
+    writer.join().expect("no panic");
+    assert!(arrays.iter(pages).eq(model));
+}
+
+fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::AtomicBool) {
+    let mut image = vec![0; CELLS * 8];
+    let mut taken = 0;
+    loop {
+        let was_over = is_over.load(shuttle::sync::atomic::Ordering::SeqCst);
+        let next = job.lock().expect("no panic").take();
+        let Some((capture, wanted)) = next else {
+            if was_over {
+                return;
+            }
+            thread::yield_now();
+            continue;
+        };
+        taken += 1;
+        // Cell by cell, the copier from the other end.
+        for index in 0..CELLS {
+            capture.copy_over_cells(0, CELLS - 1 - index..CELLS - index);
+            let room = &mut image[index * 8..(index + 1) * 8];
+            capture.write_to_stable_storage(0, index..index + 1, room);
+        }
+        if taken == 2 {
+            continue; // dropped: failed
+        }
+        assert_eq!(image, wanted, "image {taken}");
+        capture.durable();
+    }
+}
+
+#[test]
+fn images_and_reads_are_right_in_every_schedule() {
+    for name in registry::names() {
+        registry::run(name, Model).expect("it is in the table");
+    }
+}
