@@ -1,7 +1,7 @@
 //! Crashes, on the simulated disk: for every scheme and layout, from seeds.
 //!
 //! `STILLPOINT_STATE_CRASH_SEEDS=1000` runs so many seeds of each; `STILLPOINT_STATE_SEED` begins at
-//! another. `STILLPOINT_FAULTS_ALL=1` lets every call fail in each way, for every scheme.
+//! another. `STILLPOINT_STATE_FAULTS_ALL=1` lets every call fail in each way, for every scheme.
 
 mod lives;
 mod pointed;
@@ -38,7 +38,7 @@ fn what_was_durable_is_there_and_what_is_there_was() {
 
 #[test]
 fn faults_at_any_call_of_the_first_life() {
-    let is_all = number("STILLPOINT_FAULTS_ALL", 0) > 0;
+    let is_all = number("STILLPOINT_STATE_FAULTS_ALL", 0) > 0;
     let names: Vec<&str> =
         if is_all { registry::names().collect() } else { vec!["hg", "pb", "ipp", "none"] };
     let step = if is_all { 1 } else { 7 };
