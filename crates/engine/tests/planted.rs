@@ -76,7 +76,7 @@ fn every_planted_bug_is_caught() {
     let mut missed = Vec::new();
     let only = std::env::var("STILLPOINT_PLANTED").ok();
     let wanted = |bug: &Bug| only.as_ref().is_none_or(|name| *name == format!("{bug:?}"));
-    for bug in Bug::ALL.into_iter().filter(wanted) {
+    for bug in Bug::ALL.iter().copied().filter(wanted) {
         plant(Some(bug));
         match caught(&settings) {
             Some(by) => report(&format!("{bug:?}: caught by {by}")),

@@ -163,7 +163,7 @@ impl<G: Grain> Table<G> {
     #[inline]
     pub fn prefetch(&self, copy: usize, index: usize) {
         if index < self.shape.cells && copy < self.shape.copies {
-            crate::prefetch::line(self.backing.grains(&self.places, copy, index, 1));
+            crate::prefetch(&self.backing.grains(&self.places, copy, index, 1)[0]);
         }
     }
 }
