@@ -112,7 +112,17 @@ impl Worker {
         if self.now_ms >= self.next_tick_ms {
             self.tick()?;
         }
-        Ok(self.shared.is_stopping() && self.drain())
+        let over = self.shared.is_stopping() && self.drain();
+        if over {
+            // A failure since the last tick must not end as if all were well.
+            self.check_health()?;
+        }
+        Ok(over)
+    }
+
+    fn check_health(&self) -> Result<(), ServerError> {
+        let health = self.shared.databases.engine.health();
+        health.map_err(|error| ServerError::Flush(error.to_string()))
     }
 
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
@@ -341,8 +351,7 @@ impl Worker {
             self.flush()?;
         }
         self.session.idle();
-        let health = self.shared.databases.engine.health();
-        health.map_err(|error| ServerError::Flush(error.to_string()))?;
+        self.check_health()?;
         if self.number == 0 {
             let now_ns = self.shared.config.clock.monotonic_ns();
             let mut rates = self.shared.rates.lock();

@@ -1,12 +1,12 @@
 //! What was acknowledged is there after a crash; a disk that fails is never believed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Durability, Engine};
 use stillpoint_io::{Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, SimDisk};
-use stillpoint_server::ServerError;
+use stillpoint_server::{Server, ServerError};
 
 use crate::common::{Client, TestServer, Value, config, eventually};
 
@@ -173,6 +173,30 @@ fn a_failed_flush_ends_the_server_and_acknowledges_nothing() {
     assert!(matches!(ended, Err(ServerError::Flush(_))), "{ended:?}");
     let server = server_on(&disk.crash(2), Durability::Strict);
     assert_eq!(server.client().call(&["GET", "before"]), Value::bulk("1"));
+}
+
+/// The event loops look at the store's health ten times a second: a failure between two looks
+/// is told by the end of the server too.
+#[test]
+fn a_failure_just_before_the_end_is_told() {
+    for seed in 1..=5 {
+        let disk = SimDisk::new(seed);
+        let engine = Engine::open(on(&disk, Durability::Strict)).expect("the engine opens");
+        let engine = Arc::new(engine);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let server = Server::start(config(), Arc::clone(&engine), Arc::clone(&stopping));
+        let server = server.expect("server starts");
+        let mut client = Client::connect(server.port());
+        assert_eq!(client.call(&["PING"]), Value::Simple("PONG".to_owned()));
+        let (_, table) = engine.tables()[0];
+        disk.crash(seed);
+        engine.flush_tables(&[table]).expect_err("the machine has lost power");
+        stopping.store(true, Ordering::Relaxed);
+        // Wakes its loop before the next look is due.
+        client.send(&[b"PING"]);
+        let ended = server.join();
+        assert!(matches!(ended, Err(ServerError::Flush(_))), "seed {seed}: {ended:?}");
+    }
 }
 
 #[test]
