@@ -48,7 +48,6 @@ struct Counts {
     batches: AtomicU64,
     written_bytes: AtomicU64,
     flushes: AtomicU64,
-    writer_bytes: AtomicU64,
 }
 
 /// What the logs of a journal share.
@@ -329,14 +328,14 @@ impl Log {
             self.append.lock().seal();
         }
         self.handoff.take_sealed(&mut writer.queue);
-        while let Some(mut batch) = writer.queue.pop_front() {
-            let records = batch.builder.bytes();
-            let written = writer.write(disk, &mut batch)?;
-            self.counts.batches.fetch_add(1, Ordering::Relaxed);
-            self.counts.written_bytes.fetch_add(written, Ordering::Relaxed);
-            self.handoff.recycle(batch, records, free_max);
+        while !writer.queue.is_empty() {
+            let bytes = writer.write_next(disk)?;
+            self.counts.batches.fetch_add(writer.written.len() as u64, Ordering::Relaxed);
+            self.counts.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+            for batch in writer.written.drain(..) {
+                self.handoff.recycle(batch, free_max);
+            }
         }
-        self.counts.writer_bytes.store(writer.buffer_bytes(), Ordering::Relaxed);
         if reach == Reach::Flush && writer.is_dirty() {
             writer.flush(disk)?;
             self.counts.flushes.fetch_add(1, Ordering::Relaxed);
@@ -391,7 +390,6 @@ impl Log {
         stats.written_bytes += counts.written_bytes.load(Ordering::Relaxed);
         stats.flushes += counts.flushes.load(Ordering::Relaxed);
         stats.segments_made += self.stock.made();
-        stats.buffer_bytes += counts.writer_bytes.load(Ordering::Relaxed);
         let state = self.append.lock();
         stats.records += state.records;
         stats.record_bytes += state.record_bytes;

@@ -317,6 +317,15 @@ impl BatchBuilder {
         header[at::DEP_COUNT] = self.named.len() as u8;
         let crc = identity.checksum(place.offset, &header[HEADER_CRC_FROM..]);
         put(header, at::HEADER_CRC, &crc.to_le_bytes());
+        self.sealed()
+    }
+
+    /// The bytes of a sealed batch.
+    ///
+    /// # Panics
+    /// If it is not [sealed](Self::seal).
+    pub fn sealed(&self) -> &[u8] {
+        assert!(self.sealed, "an unsealed batch has no bytes to write");
         &self.buf[self.lead..]
     }
 

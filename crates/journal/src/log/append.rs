@@ -9,7 +9,7 @@ use stillpoint_format::log::{
     RecordKind, SegmentHeader, WritesEncoder,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
-use stillpoint_io::{DIRECT_ALIGN, huge_vec};
+use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_vec};
 use stillpoint_mem::prefetch_to_write;
 use stillpoint_sync::planted::{Bug, is_planted};
 
@@ -41,11 +41,20 @@ pub(crate) struct Batch {
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u64,
     pub(crate) number: u64,
+    /// Bytes of records when it was queued.
+    pub(crate) queued_bytes: usize,
     /// Its buffer has grown beyond what is worth keeping.
     pub(crate) oversized: bool,
+    /// Its sealed bytes once more, if those in the builder cannot be written as they lie.
+    pub(crate) aligned: Option<AlignedBuf>,
 }
 
 impl Batch {
+    /// What is written, once it is sealed.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.aligned.as_deref().unwrap_or_else(|| self.builder.sealed())
+    }
+
     /// Bytes on disk.
     fn padded_bytes(&self) -> u64 {
         let bytes = self.builder.bytes() + self.builder.deps().count() * SUMMARY_ENTRY_BYTES;
@@ -324,7 +333,9 @@ impl Appender {
                 segment: Arc::clone(segment),
                 offset: 0,
                 number: 0,
+                queued_bytes: 0,
                 oversized: false,
+                aligned: None,
             })
         })
     }

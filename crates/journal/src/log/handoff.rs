@@ -33,8 +33,9 @@ pub(crate) struct Handoff {
 
 impl Handoff {
     /// Queues a batch that has its place. Called in the order of the places.
-    pub(crate) fn push(&self, batch: Batch) {
+    pub(crate) fn push(&self, mut batch: Batch) {
         let bytes = batch.builder.bytes();
+        batch.queued_bytes = bytes;
         self.queue.lock().sealed.push_back(batch);
         // SeqCst: partner of the flusher's `Signal::wait`, which must not miss it.
         self.sealed_bytes.fetch_add(bytes, Ordering::SeqCst);
@@ -51,16 +52,17 @@ impl Handoff {
         std::mem::swap(&mut self.queue.lock().sealed, into);
     }
 
-    /// Takes back the buffer of a written batch that had `bytes` when it was queued.
-    pub(crate) fn recycle(&self, mut batch: Batch, bytes: usize, free_max: usize) {
+    /// Takes back the buffer of a written batch.
+    pub(crate) fn recycle(&self, mut batch: Batch, free_max: usize) {
         let keep = !batch.oversized;
         if keep {
             batch.builder.clear();
             batch.named.clear();
+            batch.aligned = None;
         }
         {
             let mut queue = self.queue.lock();
-            self.sealed_bytes.fetch_sub(bytes, Ordering::SeqCst);
+            self.sealed_bytes.fetch_sub(batch.queued_bytes, Ordering::SeqCst);
             if keep && queue.free.len() < free_max {
                 queue.free.push(batch);
             }

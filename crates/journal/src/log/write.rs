@@ -1,6 +1,7 @@
 //! The writing half of a log: what the leader of a group does with sealed batches.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,11 +13,17 @@ use super::append::Batch;
 use crate::closing::Named;
 use crate::segments::Segment;
 
+/// Bytes from which on no further batch joins a call: devices take a few large writes faster than
+/// many small ones.
+const CALL_BYTES: u64 = 4 << 20;
+
 /// The state that only the leader touches.
 #[derive(Debug)]
 pub(crate) struct Writer {
     dir: PathBuf,
     pub(crate) queue: VecDeque<Batch>,
+    /// The batches of the last call, whose buffers may be used again.
+    pub(crate) written: Vec<Batch>,
     segment: Arc<Segment>,
     file: Arc<dyn DiskFile>,
     /// Files of segments that were filled since the last flush.
@@ -31,8 +38,6 @@ pub(crate) struct Writer {
     flushed_below: u64,
     /// Dependencies of records that are written and not flushed.
     pub(crate) named: Vec<Named>,
-    /// Where a batch goes whose buffer is not aligned.
-    bounce: AlignedBuf,
     /// A leader has begun and not ended: if it is found set, that leader panicked.
     pub(crate) busy: bool,
 }
@@ -48,6 +53,7 @@ impl Writer {
         Writer {
             dir,
             queue: VecDeque::new(),
+            written: Vec::new(),
             next_number: segment.header.first_batch,
             flushed_below: segment.header.first_batch,
             segment,
@@ -56,18 +62,43 @@ impl Writer {
             names_dirty: false,
             written_gsn: floor,
             named: Vec::new(),
-            bounce: AlignedBuf::new(),
             busy: false,
         }
     }
 
-    /// Writes a batch into its place; returns its bytes on disk.
-    pub(crate) fn write(&mut self, disk: &dyn Disk, batch: &mut Batch) -> DiskResult<u64> {
-        if !Arc::ptr_eq(&batch.segment, &self.segment) {
-            self.begin_segment(disk, &batch.segment)?;
+    /// Writes the batches at the front of the queue that lie behind one another by one call, and
+    /// leaves them in `written`. Returns their bytes on disk.
+    pub(crate) fn write_next(&mut self, disk: &dyn Disk) -> DiskResult<u64> {
+        let Some(first) = self.queue.front() else {
+            return Ok(0);
+        };
+        let (segment, from) = (Arc::clone(&first.segment), first.offset);
+        if !Arc::ptr_eq(&segment, &self.segment) {
+            self.begin_segment(disk, &segment)?;
         }
-        assert!(batch.number == self.next_number, "batches are written in order");
-        let last_gsn = batch.builder.last_gsn().unwrap_or(self.written_gsn);
+        let mut bytes = 0;
+        while bytes < CALL_BYTES
+            && let Some(mut batch) =
+                self.queue.pop_front_if(|next| Arc::ptr_eq(&next.segment, &segment))
+        {
+            assert!(batch.number == self.next_number, "batches are written in order");
+            assert!(batch.offset == from + bytes, "batches lie behind one another");
+            bytes += self.seal(&mut batch);
+            self.next_number += 1;
+            self.written.push(batch);
+        }
+        assert!(from + bytes <= segment.bytes, "only allocated space");
+        let slices: Vec<_> = self.written.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
+        self.file.write_vectored_at(&slices, from)?;
+        for batch in &mut self.written {
+            self.written_gsn = batch.builder.last_gsn().unwrap_or(self.written_gsn);
+            self.named.append(&mut batch.named);
+        }
+        Ok(bytes)
+    }
+
+    /// Makes a batch ready to be written; returns its bytes.
+    fn seal(&self, batch: &mut Batch) -> u64 {
         let bytes = batch.builder.seal(&BatchPlace {
             segment: &self.segment.header,
             offset: batch.offset,
@@ -75,18 +106,12 @@ impl Writer {
             flushed_below: self.flushed_below,
             align: DIRECT_ALIGN,
         });
-        assert!(batch.offset + bytes.len() as u64 <= self.segment.bytes, "only allocated space");
-        if bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN) {
-            self.file.write_at(bytes, batch.offset)?;
-        } else {
-            self.bounce.clear();
-            self.bounce.extend_from_slice(bytes);
-            self.file.write_at(&self.bounce, batch.offset)?;
+        if !bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN) {
+            let mut aligned = AlignedBuf::new();
+            aligned.extend_from_slice(bytes);
+            batch.aligned = Some(aligned);
         }
-        self.next_number += 1;
-        self.written_gsn = last_gsn;
-        self.named.append(&mut batch.named);
-        Ok(bytes.len() as u64)
+        bytes.len() as u64
     }
 
     /// Goes on in another file.
@@ -115,11 +140,6 @@ impl Writer {
         }
         self.flushed_below = self.next_number;
         Ok(())
-    }
-
-    /// Bytes of memory of its own.
-    pub(crate) fn buffer_bytes(&self) -> u64 {
-        self.bounce.capacity() as u64
     }
 }
 
