@@ -22,6 +22,8 @@ pub struct Setup {
     pub pace_bytes_per_s: Option<u64>,
     /// Records that will be loaded, for the engine's limits.
     pub records: u64,
+    /// Bytes of every value: those of the paper, or the large ones.
+    pub value_bytes: usize,
     /// Sessions at a time.
     pub sessions: usize,
 }

@@ -30,21 +30,24 @@ pub struct Row {
     pub scheme: &'static str,
     /// Bytes per second that its checkpoints may write.
     pub pace_bytes_per_s: Option<u64>,
+    /// Bytes of every value.
+    pub value_bytes: usize,
+}
+
+const fn row(name: &'static str, scheme: &'static str, pace_bytes_per_s: Option<u64>) -> Row {
+    Row { name, scheme, pace_bytes_per_s, value_bytes: VALUE_BYTES }
 }
 
 /// The engine without checkpoints.
-pub const BASELINE: Row = Row { name: "none", scheme: "none", pace_bytes_per_s: None };
+pub const BASELINE: Row = row("none", "none", None);
 /// CALC at the speed of the paper's disk.
-pub const CALC_PACED: Row =
-    Row { name: "calc, paced", scheme: "calc", pace_bytes_per_s: Some(PAPER_PACE_BYTES_PER_S) };
+pub const CALC_PACED: Row = row("calc, paced", "calc", Some(PAPER_PACE_BYTES_PER_S));
 /// CALC as fast as it can.
-pub const CALC_UNPACED: Row = Row { name: "calc, unpaced", scheme: "calc", pace_bytes_per_s: None };
+pub const CALC_UNPACED: Row = row("calc, unpaced", "calc", None);
 /// The naive snapshot at the speed of the paper's disk.
-pub const NAIVE_PACED: Row =
-    Row { name: "naive, paced", scheme: "naive", pace_bytes_per_s: Some(PAPER_PACE_BYTES_PER_S) };
+pub const NAIVE_PACED: Row = row("naive, paced", "naive", Some(PAPER_PACE_BYTES_PER_S));
 /// The naive snapshot as fast as it can.
-pub const NAIVE_UNPACED: Row =
-    Row { name: "naive, unpaced", scheme: "naive", pace_bytes_per_s: None };
+pub const NAIVE_UNPACED: Row = row("naive, unpaced", "naive", None);
 
 /// Where the experiments run: the context, and how an engine is opened.
 pub struct Bench<'a> {
@@ -103,6 +106,7 @@ pub fn setup(row: Row, records: u64, journal: &str, dir: std::path::PathBuf) -> 
         journal: journal.to_owned(),
         pace_bytes_per_s: row.pace_bytes_per_s,
         records,
+        value_bytes: row.value_bytes,
         sessions: 8,
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::adapter::{OpenEngine, Setup};
 use crate::drive::{self, Drive};
 use crate::error::{LabError, LabResult};
+use crate::workload::calc::{Change, LARGE_VALUE_BYTES, VALUE_BYTES};
 
 /// What is run.
 #[derive(clap::Args, Clone, Debug, PartialEq)]
@@ -22,9 +23,12 @@ pub struct Profiled {
     /// Transactions per second; as many as possible when absent.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Records of 8 + 100 bytes.
+    /// Records with keys of 8 bytes.
     #[arg(long, default_value_t = 20_000_000)]
     pub records: u64,
+    /// Updates replace whole values, which have 1,000 bytes instead of 100.
+    #[arg(long)]
+    pub large: bool,
     /// Seconds of the run.
     #[arg(long, default_value_t = 12.0)]
     pub seconds: f64,
@@ -47,6 +51,7 @@ pub fn child(open: &OpenEngine, what: &Profiled, output: &mut dyn Write) -> LabR
         journal: what.journal.clone(),
         pace_bytes_per_s: what.pace,
         records: what.records,
+        value_bytes: if what.large { LARGE_VALUE_BYTES } else { VALUE_BYTES },
         sessions: 8,
     })?;
     engine.load(what.records)?;
@@ -54,6 +59,7 @@ pub fn child(open: &OpenEngine, what: &Profiled, output: &mut dyn Write) -> LabR
         seconds: what.seconds,
         rate_per_s: what.rate,
         checkpoints_at_s: what.checkpoint_at.clone(),
+        change: if what.large { Change::Whole } else { Change::Counter },
         ..Drive::new(what.records)
     };
     let outcome = drive::run(&*engine, &drive)?;
@@ -85,6 +91,7 @@ mod tests {
             pace: None,
             rate: None,
             records: 1000,
+            large: false,
             seconds: 0.5,
             checkpoint_at: vec![0.1],
             dir: "unused".into(),

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::adapter::{LabSession, Setup, Status};
-use crate::workload::calc::{self, CalcTransaction, Check, LongTransaction, Value};
+use crate::workload::calc::{self, CalcTransaction, Check, LongTransaction, VALUE_BYTES};
 
 /// An array behind one lock. Scheme `naive` holds it while it checkpoints,
 /// `calc` does not, `none` takes no checkpoints.
@@ -14,7 +14,7 @@ pub(crate) struct Toy {
     scheme: String,
     /// How long a checkpoint takes.
     checkpoint: Duration,
-    values: Mutex<Vec<Value>>,
+    values: Mutex<Vec<[u8; VALUE_BYTES]>>,
     status: Mutex<Status>,
     asked: AtomicBool,
 }
@@ -116,6 +116,7 @@ fn toy(scheme: &str) -> Box<dyn LabEngine> {
         journal: "none".into(),
         pace_bytes_per_s: None,
         records: 5_000,
+        value_bytes: VALUE_BYTES,
         sessions: 8,
     };
     let engine = Toy::open(&setup).expect("a toy opens");

@@ -6,7 +6,8 @@ use stillpoint::{Stamp, TxError};
 use crate::adapter::{LabEngine, LabSession, Setup, Status};
 use crate::error::{LabError, LabResult};
 use crate::workload::calc::{
-    self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LongTransaction, VALUE_BYTES, Value,
+    self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LARGE_VALUE_BYTES, LongTransaction,
+    VALUE_BYTES,
 };
 
 const TABLE: &str = "records";
@@ -20,12 +21,14 @@ struct Stillpoint {
     engine: Engine,
     table: TableId,
     records: u64,
+    value_bytes: usize,
 }
 
 struct StillpointSession {
     name: String,
     session: Session,
     table: TableId,
+    value_bytes: usize,
     /// What the transactions computed; kept so that the work cannot be left out.
     computed: u64,
 }
@@ -51,7 +54,11 @@ pub fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     let name = format!("stillpoint, {}", setup.scheme);
     let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
     let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
-    Ok(Box::new(Stillpoint { name, engine, table, records: setup.records }))
+    let value_bytes = setup.value_bytes;
+    if ![VALUE_BYTES, LARGE_VALUE_BYTES].contains(&value_bytes) {
+        return Err(failed(&name, format!("values of {value_bytes} bytes are not prepared for")));
+    }
+    Ok(Box::new(Stillpoint { name, engine, table, records: setup.records, value_bytes }))
 }
 
 impl LabEngine for Stillpoint {
@@ -66,7 +73,8 @@ impl LabEngine for Stillpoint {
     fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
         let session = self.engine.session().map_err(|e| failed(&self.name, e))?;
         let name = self.name.clone();
-        Ok(Box::new(StillpointSession { name, session, table: self.table, computed: 0 }))
+        let (table, value_bytes) = (self.table, self.value_bytes);
+        Ok(Box::new(StillpointSession { name, session, table, value_bytes, computed: 0 }))
     }
 
     fn start_checkpoint(&self) -> LabResult<()> {
@@ -102,6 +110,7 @@ impl LabEngine for Stillpoint {
             let part = part?;
             sum.records += part.records;
             sum.updates += part.updates;
+            sum.value_bytes = sum.value_bytes.or(part.value_bytes);
         }
         // Records that nobody loaded would show here.
         sum.records = sum.records.max(self.engine.len(self.table));
@@ -115,7 +124,8 @@ impl Stillpoint {
         let mut first = records.start;
         while first < records.end {
             let end = (first + LOAD_RECORDS * LOAD_BATCH).min(records.end);
-            let mut batch = LoadBatch { table: self.table, first, end, failed: None };
+            let (table, value_bytes) = (self.table, self.value_bytes);
+            let mut batch = LoadBatch { table, value_bytes, first, end, failed: None };
             session.execute(&mut batch);
             if let Some(reason) = batch.failed {
                 return Err(failed(&self.name, reason));
@@ -145,6 +155,7 @@ impl Stillpoint {
 /// Transactions that write records with their initial values.
 struct LoadBatch {
     table: TableId,
+    value_bytes: usize,
     first: u64,
     end: u64,
     failed: Option<String>,
@@ -164,13 +175,18 @@ impl Batch for LoadBatch {
 
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         for record in self.records(index) {
-            keys.push(self.table, &calc::key(record), Mode::Write, VALUE_BYTES);
+            keys.push(self.table, &calc::key(record), Mode::Write, self.value_bytes);
         }
     }
 
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         for (slot, record) in self.records(index).enumerate() {
-            tx.put_slot(Slot(slot as u32), 0, &calc::initial_value(record))?;
+            let slot = Slot(slot as u32);
+            if self.value_bytes == VALUE_BYTES {
+                tx.put_slot(slot, 0, &calc::initial_value::<VALUE_BYTES>(record))?;
+            } else {
+                tx.put_slot(slot, 0, &calc::initial_value::<LARGE_VALUE_BYTES>(record))?;
+            }
         }
         Ok(())
     }
@@ -182,8 +198,8 @@ impl Batch for LoadBatch {
     }
 }
 
-/// Transactions of the microbenchmark.
-struct CalcBatch<'a> {
+/// Transactions of the microbenchmark over values of so many bytes.
+struct CalcBatch<'a, const BYTES: usize> {
     table: TableId,
     transactions: &'a [CalcTransaction],
     change: Change,
@@ -193,28 +209,28 @@ struct CalcBatch<'a> {
 
 /// Reads one record, computes on it and updates it.
 #[inline]
-fn update(
+fn update<const BYTES: usize>(
     tx: &mut Tx<'_>,
     slot: Slot,
     record: u64,
     change: Change,
     computed: &mut u64,
 ) -> Result<(), TxError> {
-    let mut bytes: Value = [0; VALUE_BYTES];
+    let mut bytes = [0; BYTES];
     match tx.value(slot) {
-        Some(value) if value.len() == VALUE_BYTES => value.read_range(0, &mut bytes),
+        Some(value) if value.len() == BYTES => value.read_range(0, &mut bytes),
         _ => {
             return Err(TxError::abandon(format!("record {record} is not as it was loaded")));
         }
     }
     *computed = computed.wrapping_add(calc::compute(&bytes));
     match calc::update(record, &mut bytes, change) {
-        VALUE_BYTES => tx.put_slot(slot, 0, &bytes),
+        changed if changed == BYTES => tx.put_slot(slot, 0, &bytes),
         changed => tx.patch_slot(slot, 0, &bytes[..changed]),
     }
 }
 
-impl Batch for CalcBatch<'_> {
+impl<const BYTES: usize> Batch for CalcBatch<'_, BYTES> {
     fn len(&self) -> usize {
         self.transactions.len()
     }
@@ -222,7 +238,7 @@ impl Batch for CalcBatch<'_> {
     #[inline]
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         for &record in &self.transactions[index].keys {
-            keys.push(self.table, &calc::key(record), Mode::Write, VALUE_BYTES);
+            keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
         }
     }
 
@@ -230,7 +246,7 @@ impl Batch for CalcBatch<'_> {
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         for slot in 0..KEYS_PER_TRANSACTION {
             let record = self.transactions[index].keys[slot];
-            update(tx, Slot(slot as u32), record, self.change, &mut self.computed)?;
+            update::<BYTES>(tx, Slot(slot as u32), record, self.change, &mut self.computed)?;
         }
         Ok(())
     }
@@ -243,15 +259,30 @@ impl Batch for CalcBatch<'_> {
     }
 }
 
-impl LabSession for StillpointSession {
-    fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
+impl StillpointSession {
+    fn run_batch<const BYTES: usize>(
+        &mut self,
+        transactions: &[CalcTransaction],
+        change: Change,
+    ) -> LabResult<()> {
         let (table, computed) = (self.table, self.computed);
-        let mut batch = CalcBatch { table, transactions, change, computed, failed: None };
+        let mut batch: CalcBatch<'_, BYTES> =
+            CalcBatch { table, transactions, change, computed, failed: None };
         self.session.execute(&mut batch);
         self.computed = batch.computed;
         match batch.failed {
             None => Ok(()),
             Some(reason) => Err(failed(&self.name, reason)),
+        }
+    }
+}
+
+impl LabSession for StillpointSession {
+    fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
+        if self.value_bytes == VALUE_BYTES {
+            self.run_batch::<VALUE_BYTES>(transactions, change)
+        } else {
+            self.run_batch::<LARGE_VALUE_BYTES>(transactions, change)
         }
     }
 
@@ -261,11 +292,16 @@ impl LabSession for StillpointSession {
         change: Change,
         pause: &mut dyn FnMut(),
     ) -> LabResult<()> {
-        let (table, computed) = (self.table, &mut self.computed);
+        let (table, large) = (self.table, self.value_bytes == LARGE_VALUE_BYTES);
+        let computed = &mut self.computed;
         let done = self.session.transact(|tx| {
             for &record in &transaction.keys {
                 let slot = tx.key(table, &calc::key(record), Mode::Write)?;
-                update(tx, slot, record, change, computed)?;
+                if large {
+                    update::<LARGE_VALUE_BYTES>(tx, slot, record, change, computed)?;
+                } else {
+                    update::<VALUE_BYTES>(tx, slot, record, change, computed)?;
+                }
                 pause();
             }
             Ok(())
@@ -291,6 +327,7 @@ mod tests {
             journal: journal.into(),
             pace_bytes_per_s: None,
             records: 5_003,
+            value_bytes: VALUE_BYTES,
             sessions: 8,
         }
     }
