@@ -26,8 +26,8 @@ const SUMMARY_ENTRY_BYTES: usize = 8;
 /// Records are summed when so many bytes of them have gathered; huge ones are left to the
 /// leader, since the appending thread holds locks.
 const SUM_AHEAD_BYTES: std::ops::Range<usize> = 4 << 10..256 << 10;
-/// Bytes behind a record that are fetched for the next one.
-const FETCHED_AHEAD_BYTES: usize = 320;
+/// Bytes behind a record that are fetched for the next one, which is likely to be as long.
+const FETCHED_AHEAD_BYTES: std::ops::Range<usize> = 320..16 << 10;
 /// Epochs whose beginnings are remembered.
 const EPOCHS_KEPT: usize = 1024;
 
@@ -307,7 +307,8 @@ impl Appender {
         if SUM_AHEAD_BYTES.contains(&batch.builder.unsummed_bytes()) {
             batch.builder.checksum_ahead(self.segment.identity, self.offset);
         }
-        prefetch_to_write(batch.builder.tail(FETCHED_AHEAD_BYTES));
+        let ahead = (bytes - before).clamp(FETCHED_AHEAD_BYTES.start, FETCHED_AHEAD_BYTES.end);
+        prefetch_to_write(batch.builder.tail(ahead));
         if bytes >= self.batch_bytes {
             self.seal();
         }

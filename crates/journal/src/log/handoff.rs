@@ -19,6 +19,8 @@ const FREE_AT_REST: usize = 4;
 struct Queue {
     sealed: VecDeque<Batch>,
     free: Vec<Batch>,
+    /// Fewest free ones since the last [`Handoff::trim`].
+    free_min: usize,
 }
 
 /// What the appending and the writing half of a log pass to each other.
@@ -43,7 +45,10 @@ impl Handoff {
 
     /// An empty batch, if one is left over.
     pub(crate) fn take_free(&self) -> Option<Batch> {
-        self.queue.lock().free.pop()
+        let mut queue = self.queue.lock();
+        let batch = queue.free.pop();
+        queue.free_min = queue.free_min.min(queue.free.len());
+        batch
     }
 
     /// Takes all queued batches; `into` is empty.
@@ -89,15 +94,77 @@ impl Handoff {
         self.room.notify_all();
     }
 
-    /// Lets go of half of the buffers that a burst has left.
+    /// Lets go of half of the buffers that nobody has needed since the last time.
     pub(crate) fn trim(&self) {
         let mut queue = self.queue.lock();
-        let keep = FREE_AT_REST.max(queue.free.len() / 2);
+        let needed = queue.free.len() - queue.free_min;
+        let keep = FREE_AT_REST.max(needed + queue.free_min / 2);
         queue.free.truncate(keep);
+        queue.free_min = queue.free.len();
     }
 
     /// Empty buffers held.
     pub(crate) fn free(&self) -> usize {
         self.queue.lock().free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stillpoint_format::ident::StoreId;
+    use stillpoint_format::log::{BatchBuilder, SegmentHeader};
+
+    use super::*;
+    use crate::segments::Segment;
+
+    fn batch() -> Batch {
+        let header = SegmentHeader {
+            store: StoreId([1; 16]),
+            created_ms: 0,
+            incarnation: 1,
+            log: 0,
+            first_gsn: 1,
+            first_batch: 1,
+        };
+        let segment = Segment {
+            identity: header.identity(),
+            header,
+            bytes: 1 << 20,
+            spare: "spare".into(),
+            path: "segment".into(),
+        };
+        Batch {
+            builder: BatchBuilder::with_capacity(64),
+            named: Vec::new(),
+            segment: Arc::new(segment),
+            offset: 0,
+            number: 0,
+            queued_bytes: 0,
+            oversized: false,
+            aligned: None,
+        }
+    }
+
+    #[test]
+    fn trimming_leaves_what_was_needed_since_the_last_time() {
+        let handoff = Handoff::default();
+        for _ in 0..40 {
+            handoff.recycle(batch(), usize::MAX);
+        }
+        handoff.trim();
+        // Ten are in use at a time, again and again.
+        for _ in 0..6 {
+            let taken: Vec<Batch> =
+                (0..10).map(|_| handoff.take_free().expect("there are enough")).collect();
+            taken.into_iter().for_each(|batch| handoff.recycle(batch, usize::MAX));
+            handoff.trim();
+        }
+        assert_eq!(handoff.free(), 10);
+        for _ in 0..3 {
+            handoff.trim();
+        }
+        assert_eq!(handoff.free(), FREE_AT_REST, "nobody needs them any more");
     }
 }
