@@ -160,10 +160,9 @@ impl<L: Layout> Scheme for Piggyback<L> {
         let copy = |block| grid.copy_cells(turn.down(), turn.up, grid.cells_of(block));
         grid.for_each_run(STATE, newest_in(turn.down()), blocks, |run| {
             for block in run {
-                if is_planted(Bug::PiggybackCopiesUnclaimed) {
-                    copy(block);
-                    grid.publish_mark(STATE, block, EQUAL);
-                } else if grid.exchange_mark(STATE, block, newest_in(turn.down()), MOVING) {
+                let is_ours = is_planted(Bug::PiggybackCopiesUnclaimed)
+                    || grid.exchange_mark(STATE, block, newest_in(turn.down()), MOVING);
+                if is_ours {
                     copy(block);
                     grid.publish_mark(STATE, block, EQUAL);
                 }
