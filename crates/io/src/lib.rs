@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+mod behind;
 mod clock;
 mod disk;
 #[expect(unsafe_code, reason = "mappings are the system's own, see the notes there")]
@@ -22,6 +23,7 @@ mod thread;
 mod whole;
 
 pub use aligned::AlignedBuf;
+pub use behind::WriteBehind;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode};
 pub use huge::huge_vec;

@@ -37,8 +37,11 @@ pub struct TableShape {
     pub cell_grains: usize,
     /// Copies of each cell, at least 1.
     pub copies: usize,
-    /// Bytes of marks beside each cell.
+    /// Columns of marks, a byte each.
     pub mark_columns: usize,
+    /// Cells that share a mark, at least 1. Only [`Placement::Apart`] saves room by more than 1: the
+    /// others keep a byte for each cell.
+    pub cells_per_mark: usize,
     /// Where all that lies.
     pub placement: Placement,
     /// The pages of memory below it.
@@ -55,6 +58,7 @@ pub struct TableShape {
 ///     cell_grains: 8, // 64 bytes
 ///     copies: 2,
 ///     mark_columns: 1,
+///     cells_per_mark: 1,
 ///     placement: Placement::Rows,
 ///     pages: PageSize::Huge,
 /// };
@@ -69,6 +73,7 @@ pub struct Table<G: Grain> {
     backing: Backing<G>,
     places: Places,
     shape: TableShape,
+    marks: usize,
 }
 
 impl<G: Grain> Table<G> {
@@ -78,16 +83,18 @@ impl<G: Grain> Table<G> {
     /// When the system has not so much address space, or its size cannot be expressed.
     ///
     /// # Panics
-    /// If the shape has no grains or no copies.
+    /// If the shape has no grains, no copies, or marks of no cells.
     pub fn new(shape: &TableShape) -> Result<Self, RegionError> {
         assert!(shape.cell_grains > 0 && shape.copies > 0, "a cell is something, somewhere");
+        assert!(shape.cells_per_mark > 0, "a mark is of some cell");
         let places = Places::of(shape, G::BYTES).ok_or_else(|| RegionError {
             bytes: usize::MAX,
             reason: std::io::ErrorKind::OutOfMemory.into(),
         })?;
         places.check(shape, G::BYTES);
         let backing = Backing::reserve(shape, &places)?;
-        Ok(Self { backing, places, shape: *shape })
+        let marks = shape.cells.div_ceil(shape.cells_per_mark);
+        Ok(Self { backing, places, shape: *shape, marks })
     }
 
     /// What it holds.
@@ -100,6 +107,12 @@ impl<G: Grain> Table<G> {
     #[inline]
     pub fn len(&self) -> usize {
         self.shape.cells
+    }
+
+    /// Marks of each column.
+    #[inline]
+    pub fn marks_len(&self) -> usize {
+        self.marks
     }
 
     /// True if there is no cell.
@@ -135,25 +148,24 @@ impl<G: Grain> Table<G> {
         self.backing.grains(&self.places, copy, first, count * self.shape.cell_grains)
     }
 
-    /// A mark of a cell.
+    /// A mark: that of the cell of this number, if no others share it.
     ///
     /// # Panics
-    /// If there is no such cell or column.
+    /// If there is no such mark or column.
     #[inline]
     pub fn mark(&self, column: usize, index: usize) -> &AtomicU8 {
-        assert!(index < self.shape.cells && column < self.shape.mark_columns, "no such mark");
+        assert!(index < self.marks && column < self.shape.mark_columns, "no such mark");
         self.backing.mark(&self.places, column, index)
     }
 
-    /// The marks of the cells `first..first + count`, as far as they lie side by side: at least
-    /// that of the first.
+    /// The marks `first..first + count`, as far as they lie side by side: at least the first.
     ///
     /// # Panics
-    /// If `count` is 0 or there are no such cells or column.
+    /// If `count` is 0 or there are no such marks or column.
     #[inline]
     pub fn marks(&self, column: usize, first: usize, count: usize) -> &[AtomicU8] {
-        assert!(count > 0 && first < self.shape.cells, "no such mark");
-        assert!(count <= self.shape.cells - first, "no such mark");
+        assert!(count > 0 && first < self.marks, "no such mark");
+        assert!(count <= self.marks - first, "no such mark");
         assert!(column < self.shape.mark_columns, "no such mark");
         let count = count.min(self.places.contiguous_marks_from(first));
         self.backing.marks(&self.places, column, first, count)

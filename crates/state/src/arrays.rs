@@ -13,6 +13,7 @@ use crate::capture::{Capture, Gate};
 use crate::error::ArraysError;
 use crate::grid::{Grid, load_part, store_part};
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
+use crate::planted::{Bug, is_planted};
 use crate::scheme::{Content, Extent, Last, Scheme, Turn};
 
 /// Longest name of an array, in bytes.
@@ -129,7 +130,8 @@ impl<S: Scheme> ArraysBuilder<S> {
             slots.push(Slot { info, grid });
         }
         let shared = Arc::new(Shared { slots, gate: Gate::new() });
-        Ok(Arrays(Cells { shared, owner: self.owner, turn, ticks: 0, captures: 0 }))
+        let (ticks, captures, capture_tick) = (0, 0, 0);
+        Ok(Arrays(Cells { shared, owner: self.owner, turn, ticks, captures, capture_tick }))
     }
 }
 
@@ -142,6 +144,8 @@ pub struct Cells<S: Scheme> {
     turn: Turn,
     ticks: u64,
     captures: u64,
+    /// Ticks that had ended when the last capture began.
+    capture_tick: u64,
 }
 
 impl<S: Scheme> Cells<S> {
@@ -373,8 +377,9 @@ impl<S: Scheme> Arrays<S> {
     }
 
     /// A point of consistency, between two steps: if no capture is under way, one begins here, and
-    /// its image will be what the arrays hold now. `None` while one is under way, or if the scheme
-    /// takes none.
+    /// its image will be what the arrays hold now; or, if the last one was of changes and failed,
+    /// what they held then ([`Capture::tick`] says when). `None` while one is under way, or if the
+    /// scheme takes none.
     pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
         S::point_of_consistency(self)
     }
@@ -386,13 +391,17 @@ impl<S: Scheme> Arrays<S> {
             return None;
         }
         let last = cells.shared.gate.last()?;
-        for slot in &cells.shared.slots {
-            with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn, last));
+        let is_again = S::CONTENT == Content::Changes && last == Last::Failed;
+        if !is_again || is_planted(Bug::ForgetsAFailedCapture) {
+            for slot in &cells.shared.slots {
+                with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn));
+            }
+            cells.turn = cells.turn.swapped();
+            cells.captures += 1;
+            cells.capture_tick = cells.ticks;
         }
-        cells.turn = cells.turn.swapped();
-        cells.captures += 1;
         cells.shared.gate.begin();
-        Some(Capture::new(cells.shared.clone(), cells.turn, cells.ticks))
+        Some(Capture::new(cells.shared.clone(), cells.turn, cells.capture_tick))
     }
 }
 

@@ -14,6 +14,8 @@ use stillpoint_sync::atomic::{
 
 /// Words of a cache line.
 const LINE: usize = 8;
+/// The lower bit of each mark of two bits.
+const LOW_BITS: u64 = 0x5555_5555_5555_5555;
 
 /// Columns of marks.
 #[derive(Debug)]
@@ -93,9 +95,9 @@ impl BitMarks {
         // Relaxed: nobody else changes the word; who reads the column later was told by other means.
         let old = word.load(Relaxed);
         let new = (old & !(self.mask() << shift)) | (u64::from(mark) << shift);
-        if new != old {
-            word.store(new, Relaxed);
-        }
+        // Stored even if it is the same: a branch on a word that is far away costs more, since it
+        // holds up all that follows.
+        word.store(new, Relaxed);
     }
 
     /// Sets a mark of a column whose other marks others may change meanwhile.
@@ -144,7 +146,7 @@ impl BitMarks {
         let pattern = match (self.bits_log2, mark) {
             (_, 0) => 0,
             (0, _) => u64::MAX,
-            (_, mark) => 0x5555_5555_5555_5555 * u64::from(mark),
+            (_, mark) => LOW_BITS * u64::from(mark),
         };
         for number in 0..self.column_words() {
             // Relaxed: as in `set`.
@@ -162,30 +164,50 @@ impl BitMarks {
         }
     }
 
-    /// Calls `each` with the index of each mark of one bit among `marks` that is set.
+    /// Calls `each` with ranges of marks among `marks` that are all of this value: as long as they
+    /// can be inside a word.
     #[inline]
-    pub(crate) fn for_each_set(
+    pub(crate) fn for_each_run(
         &self,
         column: usize,
+        value: u8,
         marks: Range<usize>,
-        mut each: impl FnMut(usize),
+        mut each: impl FnMut(Range<usize>),
     ) {
+        let per_word = 64usize >> self.bits_log2;
         let mut at = marks.start;
         while at < marks.end {
             let (word, shift) = self.place(column, at);
-            let end = marks.end.min(at - shift as usize + 64);
-            // Relaxed: the column was handed over by other means.
-            let mut bits = word.load(Relaxed) >> shift;
-            let count = end - at;
-            if count < 64 {
-                bits &= (1 << count) - 1;
+            let first = at - (shift as usize >> self.bits_log2);
+            let end = marks.end.min(first + per_word);
+            // Relaxed: the column was handed over by other means, or ranges may be out of date.
+            let mut equal = self.equal(word.load(Relaxed), value) >> shift;
+            if end - at < per_word {
+                equal &= (1u64 << ((end - at) << self.bits_log2)) - 1;
             }
-            while bits != 0 {
-                each(at + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
+            // One bit for a mark; of marks of two bits those between are made alike.
+            equal |= equal << self.bits_log2;
+            while equal != 0 {
+                let skipped = equal.trailing_zeros();
+                let count = (equal >> skipped).trailing_ones();
+                let start = at + (skipped as usize >> self.bits_log2);
+                each(start..start + (count as usize >> self.bits_log2));
+                // In two steps: all 64 at once would be too far.
+                equal &= (u64::MAX << skipped << (count - 1)) << 1;
             }
             at = end;
         }
+    }
+
+    /// The lowest bit of each mark of a word that has this value.
+    #[inline(always)]
+    fn equal(&self, word: u64, value: u8) -> u64 {
+        let value = u64::from(value);
+        if self.bits_log2 == 0 {
+            return word ^ (value & 1).wrapping_sub(1);
+        }
+        let differs = word ^ (LOW_BITS * value);
+        !(differs | differs >> 1) & LOW_BITS
     }
 }
 
@@ -220,6 +242,14 @@ mod tests {
                 for (column, wanted) in model.iter().enumerate() {
                     let found: Vec<u8> = (0..marks).map(|i| packed.get(column, i)).collect();
                     assert_eq!(&found, wanted, "seed {seed}");
+                    for value in 0..1 << bits {
+                        let first = rng.below(marks as u64) as usize;
+                        let within = first..marks - rng.below((marks - first) as u64) as usize;
+                        let mut equal = Vec::new();
+                        packed.for_each_run(column, value, within.clone(), |run| equal.extend(run));
+                        let wanted: Vec<usize> = within.filter(|i| wanted[*i] == value).collect();
+                        assert_eq!(equal, wanted, "seed {seed}, {value} in column {column}");
+                    }
                 }
             }
         }
@@ -233,7 +263,7 @@ mod tests {
         packed.negate(1, 0);
         let set = |column, marks| {
             let mut set = Vec::new();
-            packed.for_each_set(column, marks, |i| set.push(i));
+            packed.for_each_run(column, 1, marks, |run| set.extend(run));
             set
         };
         assert_eq!(set(0, 0..300), [7, 299]);

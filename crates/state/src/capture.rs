@@ -52,8 +52,9 @@ impl Gate {
 /// The image of a point of consistency, to be written by any one thread while the mutator goes on.
 /// The next one cannot begin before this one has ended.
 ///
-/// Ends with [`durable`](Self::durable); dropped without it, the capture has failed, and what it
-/// should have held is part of the next one.
+/// Ends with [`durable`](Self::durable); dropped without it, the capture has failed. If it was one of
+/// changes, the next one is the same again, as of the same tick: the image before cannot do without
+/// them.
 #[derive(Debug)]
 pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,
@@ -97,7 +98,10 @@ impl<S: Scheme> Capture<S> {
             return;
         }
         for slot in &self.shared.slots {
-            with_grid!(&slot.grid, grid => S::copy_over(grid, self.turn, 0..grid.cells()));
+            with_grid!(&slot.grid, grid => {
+                S::copy_over(grid, self.turn, 0..grid.cells());
+                S::all_is_copied(grid);
+            });
         }
         self.is_copied.store(true, Relaxed);
     }

@@ -4,7 +4,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use stillpoint_mem::{Grain, PageSize, RegionError, Table, TableShape, copy_grains};
-use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use stillpoint_sync::atomic::{
+    AtomicBool,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 
 use crate::bits::BitMarks;
 use crate::layout::Layout;
@@ -19,6 +22,8 @@ pub struct Grid<G: Grain, L: Layout> {
     table: Table<G>,
     bits: BitMarks,
     cells_per_mark: usize,
+    /// See [`Grid::is_settled`].
+    is_settled: AtomicBool,
     layout: PhantomData<L>,
 }
 
@@ -51,6 +56,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             cell_grains,
             copies: needs.copies,
             mark_columns: if L::BITS { 0 } else { needs.mark_columns },
+            cells_per_mark: needs.cells_per_mark,
             placement: L::PLACEMENT,
             pages,
         })?;
@@ -60,7 +66,8 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         } else {
             BitMarks::none()
         };
-        Ok(Self { table, bits, cells_per_mark: needs.cells_per_mark, layout: PhantomData })
+        let (cells_per_mark, is_settled) = (needs.cells_per_mark, AtomicBool::new(true));
+        Ok(Self { table, bits, cells_per_mark, is_settled, layout: PhantomData })
     }
 
     /// Cells.
@@ -96,6 +103,31 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     #[inline]
     pub fn marks(&self) -> usize {
         self.cells().div_ceil(self.cells_per_mark)
+    }
+
+    /// The cells that share a mark.
+    #[inline(always)]
+    pub fn cells_of(&self, mark: usize) -> Range<usize> {
+        let first = mark * self.cells_per_mark;
+        first..(first + self.cells_per_mark).min(self.cells())
+    }
+
+    /// True if no thread but the mutator's changes marks until the next point of consistency, for
+    /// the schemes in which others do.
+    #[inline(always)]
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Acquire) // pairs with the Release in `settle`
+    }
+
+    /// Says that no thread but the mutator's changes marks from here on.
+    pub fn settle(&self) {
+        self.is_settled.store(true, Release); // pairs with the Acquire in `is_settled`
+    }
+
+    /// Says, in the mutator's thread, that others will change marks.
+    pub fn unsettle(&self) {
+        // Relaxed: only the mutator asks, and the others are told by other means.
+        self.is_settled.store(false, Relaxed);
     }
 
     /// One copy of a cell.
@@ -242,23 +274,40 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
-    /// Calls `each` with the index of each mark among `marks` that is 1. The column was handed to
-    /// this thread.
+    /// Calls `each` with ranges of marks among `marks` that are all of this value, in order, until
+    /// none is left. The column was handed to this thread, or others may change marks to and from
+    /// other values meanwhile: then a range may be out of date.
     #[inline]
-    pub fn for_each_marked(&self, column: usize, marks: Range<usize>, mut each: impl FnMut(usize)) {
+    pub fn for_each_run(
+        &self,
+        column: usize,
+        value: u8,
+        marks: Range<usize>,
+        mut each: impl FnMut(Range<usize>),
+    ) {
         if L::BITS {
-            return self.bits.for_each_set(column, marks, each);
+            return self.bits.for_each_run(column, value, marks, each);
         }
         let mut at = marks.start;
+        let mut run_start = None;
         while at < marks.end {
-            let run = self.table.marks(column, at, marks.end - at);
-            for (offset, mark) in run.iter().enumerate() {
-                // Relaxed: the column was handed over by other means.
-                if mark.load(Relaxed) == 1 {
-                    each(at + offset);
+            let side_by_side = self.table.marks(column, at, marks.end - at);
+            for (offset, mark) in side_by_side.iter().enumerate() {
+                // Relaxed: see above.
+                let is_equal = mark.load(Relaxed) == value;
+                match run_start {
+                    None if is_equal => run_start = Some(at + offset),
+                    Some(start) if !is_equal => {
+                        run_start = None;
+                        each(start..at + offset);
+                    }
+                    _ => {}
                 }
             }
-            at += run.len();
+            at += side_by_side.len();
+        }
+        if let Some(start) = run_start {
+            each(start..marks.end);
         }
     }
 }

@@ -18,14 +18,14 @@ stillpoint_sync::planted_bugs! {
         ZigzagBringsNothingOver,
         /// Ping-pong: a partial write goes to a copy of changes that holds an older cell.
         PingPongBringsNothingOver,
-        /// Ping-pong: the marks of a failed capture are not joined into the next period's.
-        PingPongLosesFailedMarks,
         /// Hourglass: reads ignore the location bit (as the published code does).
         HourglassReadsOneCopy,
         /// Hourglass: a partial write goes to a copy that holds an older cell.
         HourglassBringsNothingOver,
-        /// Hourglass: the marks of a failed capture are not joined into the next period's.
-        HourglassLosesFailedMarks,
+        /// Hourglass, ping-pong: a failed capture of changes is not taken again.
+        ForgetsAFailedCapture,
+        /// Piggyback: the mutator takes the copier to be done before it is.
+        PiggybackSettlesTooEarly,
         /// Piggyback: a tick swaps before the copier is done.
         PiggybackDoesNotWaitForTheCopier,
         /// Piggyback: the copier does not claim a cell, and overwrites what the mutator writes.

@@ -159,10 +159,10 @@ registry! {
         constant_tick: true,
         run: hourglass::Hourglass,
         layouts: {
-            "hg" => Interleaved,
-            "hg-naive" => Naive,
+            "hg" => BitArray,
+            "hg-interleaved" => Interleaved,
             "hg-packed" => Packed,
-            "hg-bits" => BitArray,
+            "hg-naive" => Naive,
         },
     }
     {
@@ -172,10 +172,10 @@ registry! {
         constant_tick: true,
         run: piggyback::Piggyback,
         layouts: {
-            "pb" => Interleaved,
-            "pb-naive" => Naive,
-            "pb-packed" => Packed,
+            "pb" => Naive,
             "pb-bits" => BitArray,
+            "pb-interleaved" => Interleaved,
+            "pb-packed" => Packed,
         },
     }
 }

@@ -48,6 +48,10 @@ pub enum Content {
     Full,
     /// The cells that changed since the last durable capture, all of them at the first one. The
     /// writer lays them over the image before: in memory (Copy) or from the disk (Merge), §3.3.
+    ///
+    /// A failed capture of changes is taken again, as of the same tick: nobody has touched what it
+    /// reads, so that costs nothing, where joining it to the next one would cost the mutator a
+    /// look at every mark.
     Changes,
 }
 
@@ -82,8 +86,9 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// Sets the marks of a new array.
     fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
 
-    /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs.
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn, last: Last);
+    /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs;
+    /// of changes, the last one is durable.
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
 
     /// *PointOfConsistency*: the mutator has ended a step. If the writer is done with the last
     /// capture, a new one begins here; the same for all schemes (Algorithms 1 and 2).
@@ -116,6 +121,9 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// What else the writer does to some cells in a period, once, before the next can begin: the
     /// copier of piggyback.
     fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn, _cells: Range<usize>) {}
+
+    /// The copier has gone over all cells.
+    fn all_is_copied<G: Grain>(_: &Grid<G, Self::Layout>) {}
 
     /// The image is durable: marks that only it needed are cleared.
     fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn) {}

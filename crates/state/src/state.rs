@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use stillpoint_format::names;
 use stillpoint_format::state::ImageLayout;
-use stillpoint_io::{JoinHandle, go_behind, spawn};
+use stillpoint_io::{JoinHandle, WriteBehind, go_behind, spawn};
 use stillpoint_mem::PageSize;
 use stillpoint_sync::atomic::{
     AtomicBool,
@@ -27,7 +27,7 @@ use crate::plain::Plain;
 use crate::progress::Progress;
 use crate::recovery::{Recovered, open_schema, recover};
 use crate::scheme::{Content, Scheme};
-use crate::writer::{Advance, ImageWriter};
+use crate::writer::{Advance, ImageWriter, WRITES};
 
 /// Says which arrays a state has, and opens it.
 #[derive(Debug)]
@@ -150,6 +150,8 @@ fn start_threads<S: Scheme>(
     let (every, pace, interval) = (config.every, config.pace, config.flush_interval);
     let writer = (S::CONTENT != Content::Nothing).then(|| {
         let (files, mailbox) = (files.clone(), mailbox.clone());
+        let mut writer = writer;
+        writer.set_behind(WriteBehind::start("state-image", WRITES)?);
         spawn("state-writer", move || WriterThread { files, mailbox, every, pace }.run(writer))
     });
     let writer = writer.transpose()?;

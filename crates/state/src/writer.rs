@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! void      header of the new image, trailer gone; flushed      the older image ends to exist
-//! blocks    one after the other
+//! blocks    one is filled while others are written
 //! seal      flushed; trailer; flushed                           the new image begins to exist
 //! ```
 //!
@@ -16,7 +16,9 @@ use stillpoint_format::state::{
     BLOCK_HEADER_BYTES, BlockPlace, IMAGES, ImageHeader, ImageLayout, ImageTrailer, TRAILER_BYTES,
     open_block, seal_block,
 };
-use stillpoint_io::{AlignedBuf, Caching, DiskError, DiskFile, OpenMode, thread_cpu_ns};
+use stillpoint_io::{
+    AlignedBuf, Caching, DiskError, DiskFile, OpenMode, WriteBehind, thread_cpu_ns,
+};
 
 use crate::capture::Capture;
 use crate::config::{Config, Merge};
@@ -25,6 +27,9 @@ use crate::files::{Files, Image};
 use crate::planted::{Bug, is_planted};
 use crate::progress::Progress;
 use crate::scheme::{Content, Scheme};
+
+/// Blocks that are written at the same time, by threads of their own.
+pub(crate) const WRITES: usize = 2;
 
 /// Turns captures into images.
 #[derive(Debug)]
@@ -40,6 +45,9 @@ pub(crate) struct ImageWriter<S: Scheme> {
     /// In the manner of Copy: the bytes of every array.
     copy: Vec<AlignedBuf>,
     block: AlignedBuf,
+    /// Writes blocks while the next one is filled; without it they are written where they were
+    /// filled, one by one.
+    behind: Option<WriteBehind>,
     under_way: Option<UnderWay<S>>,
 }
 
@@ -103,8 +111,14 @@ impl<S: Scheme> ImageWriter<S> {
             has_base: false,
             copy: Vec::new(),
             block: AlignedBuf::new(),
+            behind: None,
             under_way: None,
         }
+    }
+
+    /// Has blocks written by threads of their own.
+    pub(crate) fn set_behind(&mut self, behind: WriteBehind) {
+        self.behind = Some(behind);
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -154,6 +168,9 @@ impl<S: Scheme> ImageWriter<S> {
                 Ok(Advance::Wrote { bytes })
             }
             Err(error) => {
+                // The file must not be written any more. A second failure says no more than the
+                // first.
+                let _ = self.drain();
                 // What is left of the file is of no use to anybody, and the space may be.
                 let _ =
                     self.files.disk().remove(&Files::image_path(under_way.header.slot as usize));
@@ -191,15 +208,31 @@ impl<S: Scheme> ImageWriter<S> {
                     self.fill_block(&under_way.capture, base.as_ref(), &place)?;
                     let identity = under_way.header.identity();
                     checksums.push(seal_block(identity, &place, &mut self.block));
-                    file.write_at(&self.block, place.offset)?;
+                    self.write_block(file, place.offset)?;
                     Progress::add(&self.progress.written_bytes, place.len as u64);
-                    Progress::set(&self.progress.blocks_done, block + 1);
+                    let under_way = self.behind.as_ref().map_or(0, WriteBehind::under_way);
+                    Progress::set(&self.progress.blocks_done, block + 1 - under_way as u64);
                     return Ok(false);
                 }
+                self.drain()?;
+                Progress::set(&self.progress.blocks_done, self.layout.blocks());
                 self.seal(&under_way.header, file, checksums)?;
                 Ok(true)
             }
         }
+    }
+
+    fn write_block(&mut self, file: &Arc<dyn DiskFile>, offset: u64) -> Result<(), DiskError> {
+        let Some(behind) = &self.behind else {
+            return file.write_at(&self.block, offset);
+        };
+        self.block = behind.write(file, std::mem::take(&mut self.block), offset)?;
+        Ok(())
+    }
+
+    /// Waits for the blocks that are being written.
+    fn drain(&self) -> Result<(), DiskError> {
+        self.behind.as_ref().map_or(Ok(()), WriteBehind::drain)
     }
 
     /// Opens or makes the file, and makes sure that no crash can leave an image in it.

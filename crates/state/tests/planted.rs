@@ -26,6 +26,9 @@ const RUNS: u64 = 30;
 /// Lives within which a bug of writer, logger or recovery must show itself.
 const LIVES: u64 = 60;
 
+const HOURGLASS: &[&str] = &["hg", "hg-interleaved", "hg-packed", "hg-naive"];
+const PIGGYBACK: &[&str] = &["pb", "pb-bits", "pb-interleaved", "pb-packed"];
+
 /// The name of the scheme that a bug is in, and whether it takes threads to show it.
 fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
     Some(match bug {
@@ -35,14 +38,11 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
         Bug::ZigzagForgetsAMark | Bug::ZigzagBringsNothingOver => {
             (&["bazz", "nzz", "izz", "pzz"], false)
         }
-        Bug::PingPongBringsNothingOver | Bug::PingPongLosesFailedMarks => (&["ipp", "npp"], false),
-        Bug::HourglassReadsOneCopy
-        | Bug::HourglassBringsNothingOver
-        | Bug::HourglassLosesFailedMarks => (&["hg", "hg-naive", "hg-packed", "hg-bits"], false),
-        Bug::PiggybackDoesNotWaitForTheCopier => {
-            (&["pb", "pb-naive", "pb-packed", "pb-bits"], false)
-        }
-        Bug::PiggybackCopiesUnclaimed => (&["pb", "pb-naive"], true),
+        Bug::PingPongBringsNothingOver => (&["ipp", "npp"], false),
+        Bug::HourglassReadsOneCopy | Bug::HourglassBringsNothingOver => (HOURGLASS, false),
+        Bug::ForgetsAFailedCapture => (&["hg", "hg-interleaved", "ipp", "npp"], false),
+        Bug::PiggybackDoesNotWaitForTheCopier | Bug::PiggybackSettlesTooEarly => (PIGGYBACK, false),
+        Bug::PiggybackCopiesUnclaimed => (&["pb", "pb-interleaved"], true),
         Bug::MarksClearedBeforeDurable => (&["hg", "ipp"], false),
         _ => return None,
     })
@@ -93,7 +93,7 @@ fn complaint_of_lives() -> Option<String> {
     let faults = || {
         (1..LIVES).find_map(|nth| {
             complaint(&|| {
-                lives::run_with_fault("hg-bits", 1, nth, Fault::PowerLoss);
+                lives::run_with_fault("hg", 1, nth, Fault::PowerLoss);
             })
         })
     };

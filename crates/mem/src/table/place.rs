@@ -58,7 +58,8 @@ impl Places {
     fn apart(shape: &TableShape, cell_bytes: usize) -> Self {
         let copy_stride = (shape.cells * cell_bytes).next_multiple_of(LINE);
         let marks_at = copy_stride * shape.copies;
-        let mark_column_stride = shape.cells.next_multiple_of(LINE);
+        let marks = shape.cells.div_ceil(shape.cells_per_mark);
+        let mark_column_stride = marks.next_multiple_of(LINE);
         Self {
             lanes: shape.cells.max(1),
             lanes_reciprocal: 0,
@@ -222,7 +223,11 @@ impl Places {
         assert!(run <= self.copy_stride || shape.copies == 1);
         let data = (shape.copies - 1) * self.copy_stride + run;
         assert!(columns == 0 || data <= self.marks_at);
-        let marks = (lanes - 1) * self.mark_lane_stride + 1;
+        let marks = match shape.placement {
+            Placement::Apart => lanes.div_ceil(shape.cells_per_mark),
+            _ => lanes,
+        };
+        let marks = (marks - 1) * self.mark_lane_stride + 1;
         assert!(self.mark_lane_stride >= 1 && (columns <= 1 || marks <= self.mark_column_stride));
         let group = if columns == 0 {
             data

@@ -15,6 +15,8 @@ fn shapes() -> impl Iterator<Item = TableShape> {
                         cell_grains,
                         copies,
                         mark_columns,
+                        // Some that divide the cells, some that do not.
+                        cells_per_mark: [1, 4, 1, 16][mark_columns],
                         placement,
                         pages: PageSize::Small,
                     })
@@ -49,10 +51,13 @@ fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
             let last = table.cell(copy, index + more - 1);
             assert_eq!(last.as_ptr_range().end, run.as_ptr_range().end, "{shape:?}");
         }
+    }
+    assert_eq!(table.marks_len(), shape.cells.div_ceil(shape.cells_per_mark));
+    for index in 0..table.marks_len() {
         for column in 0..shape.mark_columns {
             let mark: *const AtomicU8 = table.mark(column, index);
             own(mark.addr(), 1, (false, column, index));
-            let run = table.marks(column, index, shape.cells - index);
+            let run = table.marks(column, index, table.marks_len() - index);
             assert_eq!(run.as_ptr(), mark);
             let last: *const AtomicU8 = table.mark(column, index + run.len() - 1);
             assert_eq!(&raw const run[run.len() - 1], last, "{shape:?}");
@@ -80,8 +85,15 @@ fn a_line_holds_what_the_paper_says() {
     // Cells of a line, near enough for so many of them.
     let lines = |placement, cell_grains, copies, mark_columns| {
         let pages = PageSize::Huge;
-        let shape =
-            TableShape { cells: CELLS, cell_grains, copies, mark_columns, placement, pages };
+        let shape = TableShape {
+            cells: CELLS,
+            cell_grains,
+            copies,
+            mark_columns,
+            cells_per_mark: 1,
+            placement,
+            pages,
+        };
         CELLS.div_ceil(Table::<AtomicU32>::new(&shape).expect("address space").len_bytes() / 64)
     };
     assert_eq!(lines(Placement::Rows, 1, 2, 2), 5, "two copies of a word and two bytes: 12 bytes");
@@ -98,6 +110,7 @@ fn far_cells_are_reached() {
         cell_grains: 1,
         copies: 2,
         mark_columns: 2,
+        cells_per_mark: 1,
         placement: Placement::Rows,
         pages: PageSize::Small,
     };
@@ -117,11 +130,18 @@ fn a_table_that_cannot_be_is_refused() {
         cell_grains: 512,
         copies: 3,
         mark_columns: 1,
+        cells_per_mark: 1,
         placement: Placement::Lines,
         pages: PageSize::Huge,
     };
     let error = Table::<AtomicU64>::new(&shape).expect_err("no machine has so much");
     assert!(error.to_string().contains("address space"), "{error}");
+}
+
+/// Every mark: its column and its number.
+fn marks_of<G: Grain>(table: &Table<G>) -> impl Iterator<Item = (usize, usize)> {
+    let marks = table.marks_len();
+    (0..table.shape().mark_columns).flat_map(move |column| (0..marks).map(move |at| (column, at)))
 }
 
 #[test]
@@ -135,9 +155,9 @@ fn copies_and_marks_keep_what_they_are_given() {
                     grain.set(value(copy, index, at));
                 }
             }
-            for column in 0..shape.mark_columns {
-                table.mark(column, index).store((index + column) as u8, Relaxed);
-            }
+        }
+        for (column, index) in marks_of(&table) {
+            table.mark(column, index).store((index + column) as u8, Relaxed);
         }
         for index in 0..shape.cells {
             for copy in 0..shape.copies {
@@ -145,9 +165,9 @@ fn copies_and_marks_keep_what_they_are_given() {
                     assert_eq!(grain.get(), value(copy, index, at), "{shape:?}");
                 }
             }
-            for column in 0..shape.mark_columns {
-                assert_eq!(table.mark(column, index).load(Relaxed), (index + column) as u8);
-            }
+        }
+        for (column, index) in marks_of(&table) {
+            assert_eq!(table.mark(column, index).load(Relaxed), (index + column) as u8);
         }
     }
 }

@@ -27,7 +27,7 @@ use stillpoint_sync::Backoff;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Scheme, Turn};
 
 const STATE: usize = 0;
 const SHADOW: usize = 1;
@@ -46,13 +46,6 @@ const BLOCK_BYTES: usize = 32;
 #[derive(Debug)]
 pub struct CopyOnUpdate<L>(PhantomData<L>);
 
-/// The cells of a block.
-#[inline(always)]
-fn cells_of<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) -> Range<usize> {
-    let per = grid.cells_per_mark();
-    block * per..((block + 1) * per).min(grid.cells())
-}
-
 /// The first write to a block in a period.
 #[cold]
 fn save<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) {
@@ -60,7 +53,7 @@ fn save<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) {
     while !grid.exchange_mark(BLOCKS, block, CLEAN, SAVING) {
         backoff.wait(); // the writer reads it
     }
-    grid.copy_cells(STATE, SHADOW, cells_of(grid, block));
+    grid.copy_cells(STATE, SHADOW, grid.cells_of(block));
     grid.publish_mark(BLOCKS, block, SAVED);
 }
 
@@ -78,7 +71,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
         grid.fill_marks(BLOCKS, SAVED);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn, _: Last) {
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
         if !is_planted(Bug::CopyOnUpdateKeepsBits) {
             grid.fill_marks(BLOCKS, CLEAN);
         }

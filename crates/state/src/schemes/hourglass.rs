@@ -18,8 +18,7 @@
 //! The paper leaves its code out, and the published code reads without looking at L, from a third
 //! copy. Here: at the start b[u] is all ones and L all u, so that the first capture, which begins at
 //! a tick like any other, is full (the paper begins with one at time 0). b[d] is cleared in bulk
-//! once the image is durable. After a failed capture the next point of consistency brings the cells
-//! of b[d] that were not written since over to D[u] and marks them there.
+//! once the image is durable. A failed capture does not end its period: it is taken again.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -29,7 +28,7 @@ use stillpoint_mem::Grain;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Scheme, Turn};
 
 /// Column of the location bits; 0 and 1 are the dirty bits of the two copies.
 const LOCATION: usize = 2;
@@ -52,25 +51,16 @@ impl<L: Layout> Scheme for Hourglass<L> {
         grid.fill_marks(LOCATION, turn.up as u8);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, turn: Turn, last: Last) {
-        if last == Last::Failed {
-            if !is_planted(Bug::HourglassLosesFailedMarks) {
-                grid.for_each_marked(turn.down(), 0..grid.marks(), |index| {
-                    if grid.mark(turn.up, index) == 0 {
-                        grid.copy_cell(turn.down(), turn.up, index);
-                        grid.set_mark(turn.up, index, 1);
-                        grid.set_mark(LOCATION, index, turn.up as u8);
-                    }
-                });
-            }
-            grid.fill_marks(turn.down(), 0);
-        }
-    }
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
     #[inline(always)]
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize) -> usize {
         if is_planted(Bug::HourglassReadsOneCopy) {
             return turn.up;
+        }
+        if L::BITS {
+            // The bits are elsewhere; the line of both copies need not wait for them.
+            grid.prefetch(turn.up, index);
         }
         usize::from(grid.mark(LOCATION, index))
     }
@@ -101,9 +91,9 @@ impl<L: Layout> Scheme for Hourglass<L> {
         image: &mut [u8],
     ) {
         let (first, bytes) = (cells.start, grid.cell_bytes());
-        grid.for_each_marked(turn.down(), cells, |index| {
-            let room = &mut image[(index - first) * bytes..][..bytes];
-            crate::grid::load_bytes(grid.cell(turn.down(), index), room);
+        grid.for_each_run(turn.down(), 1, cells, |run| {
+            let room = &mut image[(run.start - first) * bytes..(run.end - first) * bytes];
+            grid.read_bytes(turn.down(), run, room);
         });
     }
 

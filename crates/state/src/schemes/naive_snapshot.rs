@@ -20,7 +20,7 @@ use stillpoint_mem::Grain;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Scheme, Turn};
 
 const STATE: usize = 0;
 const SHADOW: usize = 1;
@@ -39,7 +39,7 @@ impl<L: Layout> Scheme for NaiveSnapshot<L> {
 
     fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn, _: Last) {
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
         let missed = usize::from(is_planted(Bug::SnapshotMissesACell)).min(grid.cells());
         grid.copy_cells(STATE, SHADOW, 0..grid.cells() - missed);
     }

@@ -10,7 +10,7 @@ use stillpoint_mem::Grain;
 
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Scheme, Turn};
 
 /// No checkpoints.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl<L: Layout> Scheme for NoCheckpoints<L> {
 
     fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn, _: Last) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
     #[inline(always)]
     fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {

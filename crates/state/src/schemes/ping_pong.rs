@@ -16,8 +16,7 @@
 //!
 //! Beyond the paper: the first partial write to a cell in a period takes the whole cell over into
 //! the copy of the period. Marks are cleared when the image is durable, in bulk, not one by one while
-//! it is written. After a failed capture the next point of consistency takes what was marked there
-//! over into the copy of the period that ends, from the state, and marks it.
+//! it is written. A failed capture does not end its period: it is taken again.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -27,7 +26,7 @@ use stillpoint_mem::{Grain, copy_grains};
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Scheme, Turn};
 
 const STATE: usize = 0;
 
@@ -54,19 +53,7 @@ impl<L: Layout> Scheme for PingPong<L> {
         grid.fill_marks(turn.down(), 0);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, turn: Turn, last: Last) {
-        if last == Last::Failed {
-            if !is_planted(Bug::PingPongLosesFailedMarks) {
-                grid.for_each_marked(turn.down(), 0..grid.marks(), |index| {
-                    if grid.mark(turn.up, index) == 0 {
-                        grid.copy_cell(STATE, changes(turn.up), index);
-                        grid.set_mark(turn.up, index, 1);
-                    }
-                });
-            }
-            grid.fill_marks(turn.down(), 0);
-        }
-    }
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
     #[inline(always)]
     fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
@@ -102,9 +89,9 @@ impl<L: Layout> Scheme for PingPong<L> {
         image: &mut [u8],
     ) {
         let (first, bytes) = (cells.start, grid.cell_bytes());
-        grid.for_each_marked(turn.down(), cells, |index| {
-            let room = &mut image[(index - first) * bytes..][..bytes];
-            crate::grid::load_bytes(grid.cell(changes(turn.down()), index), room);
+        grid.for_each_run(turn.down(), 1, cells, |run| {
+            let room = &mut image[(run.start - first) * bytes..(run.end - first) * bytes];
+            grid.read_bytes(changes(turn.down()), run, room);
         });
     }
 

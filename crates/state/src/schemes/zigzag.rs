@@ -23,7 +23,7 @@ use stillpoint_mem::Grain;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Scheme, Turn};
 
 /// Columns of marks.
 const MR: usize = 0;
@@ -46,7 +46,7 @@ impl<L: Layout> Scheme for Zigzag<L> {
         grid.fill_marks(MW, 1);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn, _: Last) {
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
         let last = grid.cells().checked_sub(1);
         let before = last.map(|last| grid.mark(MW, last));
         grid.negate_marks(MW, MR);

@@ -148,6 +148,8 @@ struct World<S: Scheme, T: TestCell> {
     base: Vec<Vec<u8>>,
     keeps_a_copy: bool,
     taking: Option<Taking<S>>,
+    /// Of a capture of changes that failed: its tick, and what its image must become.
+    failed: Option<(u64, Vec<Vec<u8>>)>,
     seen: Seen,
 }
 
@@ -172,6 +174,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             base: model.clone(),
             model,
             taking: None,
+            failed: None,
             seen: Seen::default(),
         };
         if !seed.is_multiple_of(3) {
@@ -288,15 +291,18 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             return;
         }
         let capture = capture.expect("none is under way");
-        assert_eq!(capture.tick(), self.arrays.ticks());
+        let (tick, wanted) = match (S::CONTENT, self.failed.take()) {
+            (Content::Changes, Some(again)) => again,
+            _ => (self.arrays.ticks(), self.model.clone()),
+        };
+        assert_eq!(capture.tick(), tick, "{}", self.at);
         let image = match S::CONTENT {
             Content::Changes => self.base.clone(),
             _ => self.model.iter().map(|bytes| vec![0xEE; bytes.len()]).collect(),
         };
         let to_write = self.ranges();
         let to_copy = self.ranges();
-        self.taking =
-            Some(Taking { capture, wanted: self.model.clone(), image, to_copy, to_write });
+        self.taking = Some(Taking { capture, wanted, image, to_copy, to_write });
     }
 
     /// All cells, in ranges, shuffled.
@@ -346,6 +352,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             if self.keeps_a_copy {
                 self.base = taking.image;
             }
+            self.failed = Some((taking.capture.tick(), taking.wanted));
             drop(taking.capture);
             self.seen.failures += 1;
         }

@@ -50,6 +50,7 @@ impl registry::Program for Side {
         let rng = SeededRng::new(self.seed);
         let mut model = vec![0u8; PAGES * size_of::<Page>() + WORDS * 4];
         let (mut begun, mut value) = (0, 0u32);
+        let mut last = (0, Vec::new());
         while begun < IMAGES && !writer.is_finished() {
             for _ in 0..200 {
                 value += 1;
@@ -72,7 +73,12 @@ impl registry::Program for Side {
             arrays.end_tick();
             if let Some(capture) = arrays.point_of_consistency() {
                 begun += 1;
-                *mailbox.job.lock() = Some(Some((capture, model.clone())));
+                if capture.tick() == arrays.ticks() {
+                    last = (arrays.ticks(), model.clone());
+                }
+                // Of changes, one that failed is taken again.
+                assert_eq!(capture.tick(), last.0, "{}", self.name);
+                *mailbox.job.lock() = Some(Some((capture, last.1.clone())));
                 mailbox.came.notify_one();
             }
         }

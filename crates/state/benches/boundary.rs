@@ -1,0 +1,136 @@
+//! What the tick at which a capture begins costs, and what memory a state holds, over its size: that
+//! the boundary is the same for all sizes, and that two copies are two.
+//!
+//! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [NAME…]`: sizes of the state
+//! (default 512,1024), the schemes of those names (default: those whose row promises a constant
+//! tick). Words of 4 bytes, and pages of 4 KiB. Between two boundaries the mutator reads, writes
+//! parts, and writes whole cells; of four captures one fails, and the boundary after it stands on
+//! its own. Wall time of the mutator: clock, end of the tick and point of consistency.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::hint::black_box;
+
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng, resident_bytes};
+use stillpoint_state::{Array, Arrays, Plain, Scheme, registry};
+
+/// Boundaries of each size.
+const BOUNDARIES: usize = 40;
+/// Accesses between two of them.
+const ACCESSES: usize = 20_000;
+
+fn main() {
+    let (mut sizes, mut names) = (vec![512, 1024], Vec::new());
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    while let Some(arg) = args.next() {
+        if arg == "--mib" {
+            let list = args.next().expect("--mib is followed by sizes in MiB");
+            sizes = list.split(',').map(|mib| mib.parse().expect("a number of MiB")).collect();
+        } else {
+            names.push(arg);
+        }
+    }
+    if names.is_empty() {
+        let constant = registry::REGISTRY.iter().filter(|row| row.has_constant_tick);
+        names.extend(constant.flat_map(|row| row.layouts).map(|layout| layout.name.to_owned()));
+    }
+    println!(
+        "boundary in ns: median, worst; after a failed capture the same; memory held \u{f7} state"
+    );
+    println!(
+        "{:<14} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6}",
+        "",
+        "MiB",
+        "words",
+        "worst",
+        "failed",
+        "worst",
+        "memory",
+        "pages",
+        "worst",
+        "failed",
+        "worst",
+        "memory"
+    );
+    for name in names {
+        for mib in &sizes {
+            let line = registry::run(&name, Bench { bytes: mib << 20 }).expect("a known scheme");
+            println!("{name:<14} {mib:>6} {line}");
+        }
+    }
+}
+
+struct Bench {
+    bytes: usize,
+}
+
+impl registry::Program for Bench {
+    type Output = String;
+
+    fn run<S: Scheme>(self) -> String {
+        let words = self.measure::<S, u32>(|number| number as u32);
+        let pages = self.measure::<S, [u64; 512]>(|number| [number; 512]);
+        format!("{words} {pages}")
+    }
+}
+
+impl Bench {
+    fn measure<S: Scheme, T: Plain>(&self, value: impl Fn(u64) -> T) -> String {
+        let before_bytes = resident_bytes();
+        let mut builder = Arrays::<S>::builder();
+        let cells = builder.array::<T>("cells", self.bytes / T::BYTES);
+        let mut arrays = builder.build().expect("memory");
+        arrays.fill(cells, |index| value(index as u64)).expect("no tick has ended");
+        let rng = SeededRng::new(1);
+        let (mut usual, mut failed) = (Vec::new(), Vec::new());
+        let mut has_failed = false;
+        for boundary in 0..BOUNDARIES {
+            work(&mut arrays, cells, &rng, &value);
+            let start_ns = RealClock.monotonic_ns();
+            arrays.end_tick();
+            let capture = arrays.point_of_consistency();
+            let taken_ns = RealClock.monotonic_ns() - start_ns;
+            if boundary > 0 {
+                if has_failed { &mut failed } else { &mut usual }.push(taken_ns);
+            }
+            work(&mut arrays, cells, &rng, &value);
+            has_failed = boundary % 4 == 2;
+            if let Some(capture) = capture {
+                capture.copy_over();
+                if !has_failed {
+                    capture.durable();
+                }
+            }
+        }
+        let held = resident_bytes().saturating_sub(before_bytes) as f64 / self.bytes as f64;
+        let worst = |times: &[u64]| times.iter().copied().max().unwrap_or(0);
+        let (usual_worst, failed_worst) = (worst(&usual), worst(&failed));
+        let (usual, failed) = (median(&mut usual), median(&mut failed));
+        format!("| {usual:>7} {usual_worst:>7} {failed:>7} {failed_worst:>7} {held:>6.3}")
+    }
+}
+
+/// Half reads, a quarter writes of parts, a quarter of whole cells, anywhere.
+fn work<S: Scheme, T: Plain>(
+    arrays: &mut Arrays<S>,
+    cells: Array<T>,
+    rng: &SeededRng,
+    value: &impl Fn(u64) -> T,
+) {
+    let count = arrays.array(cells).len() as u64;
+    for number in 0..ACCESSES as u64 {
+        let index = rng.below(count) as usize;
+        match number % 4 {
+            0 => arrays.write(cells, index, value(number)),
+            1 => arrays.write_part(cells, index, T::BYTES / 2, &[7, 7]),
+            _ => {
+                black_box(arrays.read(cells, index));
+            }
+        }
+    }
+}
+
+fn median(times: &mut [u64]) -> u64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or(0)
+}
