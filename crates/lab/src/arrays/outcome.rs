@@ -1,0 +1,151 @@
+//! What a run of state arrays gave, and the figures of the papers from it.
+
+use stillpoint_state::ProgressSnapshot;
+
+/// One tick of a run, of the state and of the raw loop beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tick {
+    /// When its slot began, in seconds of the measured time.
+    pub at_s: f64,
+    /// Nanoseconds of the step: reads, writes, and handing its actions over.
+    pub work_ns: u64,
+    /// Nanoseconds of its end, in which a capture may begin.
+    pub boundary_ns: u64,
+    /// CPU time of both.
+    pub cpu_ns: u64,
+    /// Nanoseconds of the raw loop: step and end.
+    pub raw_ns: u64,
+    /// CPU time of the raw loop.
+    pub raw_cpu_ns: u64,
+    /// True if a capture began at its end.
+    pub begins_capture: bool,
+    /// True if a capture was under way during its step.
+    pub is_captured: bool,
+}
+
+impl Tick {
+    /// Nanoseconds of step and end: the latency of the papers' figures.
+    pub fn latency_ns(&self) -> u64 {
+        self.work_ns + self.boundary_ns
+    }
+}
+
+/// What recovery took, and that it gave the raw loop's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Recovery {
+    /// The tick that was recovered.
+    pub tick: u64,
+    /// Bytes of the image.
+    pub image_bytes: u64,
+    /// Seconds to load it.
+    pub image_s: f64,
+    /// Ticks that were run again.
+    pub replayed_ticks: u64,
+    /// Seconds to run them.
+    pub replay_s: f64,
+}
+
+impl Recovery {
+    /// Seconds in all.
+    pub fn seconds(&self) -> f64 {
+        self.image_s + self.replay_s
+    }
+}
+
+/// A run of a scheme.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The registered name.
+    pub scheme: String,
+    /// The measured ticks.
+    pub ticks: Vec<Tick>,
+    /// Seconds of the images that became durable meanwhile, from the point of consistency on.
+    pub image_s: Vec<f64>,
+    /// CPU seconds of the writer's thread, meanwhile.
+    pub writer_cpu_s: f64,
+    /// Bytes of one copy.
+    pub state_bytes: u64,
+    /// Bytes of copies, marks, and what the writer keeps.
+    pub held_bytes: u64,
+    /// Bytes by which the process grew when the state was opened.
+    pub resident_bytes: u64,
+    /// Numbers of the writer at the end.
+    pub progress: ProgressSnapshot,
+    /// What came back after the end; `None` without checkpoints.
+    pub recovery: Option<Recovery>,
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), v| (sum + v, count + 1));
+    sum / f64::from(count)
+}
+
+fn max(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(f64::NAN, f64::max)
+}
+
+impl Outcome {
+    /// Points of consistency.
+    pub fn captures(&self) -> usize {
+        self.ticks.iter().filter(|tick| tick.begins_capture).count()
+    }
+
+    /// Milliseconds of the mutator's CPU time beyond the raw loop's, per point of consistency:
+    /// "overhead per checkpoint".
+    pub fn overhead_ms(&self) -> f64 {
+        let beyond = |tick: &Tick| ms(tick.cpu_ns) - ms(tick.raw_cpu_ns);
+        self.ticks.iter().map(beyond).sum::<f64>() / self.captures() as f64
+    }
+
+    /// The mutator's CPU time beyond the raw loop's, beside ticks of this length.
+    pub fn overhead_share(&self, tick_s: f64) -> f64 {
+        let beyond = |tick: &Tick| tick.cpu_ns as f64 - tick.raw_cpu_ns as f64;
+        mean(self.ticks.iter().map(beyond)) / 1e9 / tick_s
+    }
+
+    /// Mean latency of a tick, in ms.
+    pub fn mean_ms(&self) -> f64 {
+        mean(self.ticks.iter().map(|tick| ms(tick.latency_ns())))
+    }
+
+    /// Greatest latency of a tick, in ms.
+    pub fn max_ms(&self) -> f64 {
+        max(self.ticks.iter().map(|tick| ms(tick.latency_ns())))
+    }
+
+    /// Greatest latency of a tick during a capture or at its beginning, in ms.
+    pub fn max_captured_ms(&self) -> f64 {
+        let captured = self.ticks.iter().filter(|tick| tick.is_captured || tick.begins_capture);
+        max(captured.map(|tick| ms(tick.latency_ns())))
+    }
+
+    /// Mean latency of the raw loop, in ms.
+    pub fn raw_mean_ms(&self) -> f64 {
+        mean(self.ticks.iter().map(|tick| ms(tick.raw_ns)))
+    }
+
+    /// Greatest latency of the raw loop, in ms.
+    pub fn raw_max_ms(&self) -> f64 {
+        max(self.ticks.iter().map(|tick| ms(tick.raw_ns)))
+    }
+
+    /// Microseconds of the tick ends at which captures began.
+    pub fn boundaries_us(&self) -> Vec<f64> {
+        let begun = self.ticks.iter().filter(|tick| tick.begins_capture);
+        begun.map(|tick| tick.boundary_ns as f64 / 1e3).collect()
+    }
+
+    /// `[seconds, latency in ms]` of each tick.
+    pub fn latency_points(&self) -> Vec<[f64; 2]> {
+        self.ticks.iter().map(|tick| [tick.at_s, ms(tick.latency_ns())]).collect()
+    }
+
+    /// `[seconds, latency in ms]` of each tick of the raw loop.
+    pub fn raw_points(&self) -> Vec<[f64; 2]> {
+        self.ticks.iter().map(|tick| [tick.at_s, ms(tick.raw_ns)]).collect()
+    }
+}
