@@ -1,5 +1,6 @@
 //! The registry: one row per experiment, from which `list`, `run` and CI follow.
 
+use crate::arrays::words;
 use crate::calc::{Bench, fig2, fig6};
 use crate::context::Context;
 use crate::engines;
@@ -46,6 +47,13 @@ pub const EXPERIMENTS: &[Experiment] = &[
         paper: redo_cost::PAPER,
         parts: &[],
         run: |context| redo_cost::run(&bench(context), &redo_cost::Plan::of(context)),
+    },
+    Experiment {
+        id: words::ID,
+        title: words::TITLE,
+        paper: words::PAPER,
+        parts: words::PARTS,
+        run: |context| words::run(context, &words::Plan::of(context)),
     },
     Experiment {
         id: peers_redis::ID,

@@ -7,8 +7,11 @@
 //! what is read, what is in memory at the end and what is recovered are the raw loop's.
 
 pub mod check;
+pub mod draw;
 pub mod drive;
 pub mod load;
+pub mod memory;
 pub mod outcome;
 pub mod trace;
+pub mod words;
 pub mod zipf;

@@ -35,11 +35,11 @@ fn every_scheme_runs_and_recovers_on_words_and_on_pages() -> LabResult<()> {
             let content = registry::find(name).expect("it is there").content;
             let takes_images = content != Content::Nothing;
             assert_eq!(outcome.ticks.len(), 12, "{name}");
-            assert_eq!(outcome.captures() >= 1, takes_images, "{name}");
+            assert_eq!(outcome.all().captures() >= 1, takes_images, "{name}");
             assert_eq!(outcome.recovery.is_some(), takes_images, "{name}");
             assert!(outcome.ticks.iter().all(|tick| tick.work_ns > 0 && tick.raw_ns > 0), "{name}");
             let copies = outcome.held_bytes as f64 / outcome.state_bytes as f64;
-            assert!(copies >= 1.0 && outcome.max_ms() >= outcome.mean_ms(), "{name}");
+            assert!(copies >= 1.0 && outcome.all().max_ms() >= outcome.all().mean_ms(), "{name}");
         }
     }
     Ok(())
@@ -53,7 +53,7 @@ fn images_as_often_as_possible_and_a_log_of_ticks() -> LabResult<()> {
     let outcome = run(&load::<u32>(0.0)?, "ipp", &drive, dir().path())?;
     let recovery = outcome.recovery.expect("it has images");
     assert!(recovery.tick > 40 && recovery.replayed_ticks < recovery.tick, "{recovery:?}");
-    assert!(outcome.captures() >= 1, "{:?}", outcome.image_s);
+    assert!(outcome.all().captures() >= 1, "{:?}", outcome.image_s);
     Ok(())
 }
 
