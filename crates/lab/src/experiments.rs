@@ -1,6 +1,6 @@
 //! The registry: one row per experiment, from which `list`, `run` and CI follow.
 
-use crate::arrays::words;
+use crate::arrays::{snap, words};
 use crate::calc::{Bench, fig2, fig6};
 use crate::context::Context;
 use crate::engines;
@@ -54,6 +54,13 @@ pub const EXPERIMENTS: &[Experiment] = &[
         paper: words::PAPER,
         parts: words::PARTS,
         run: |context| words::run(context, &words::Plan::of(context)),
+    },
+    Experiment {
+        id: snap::ID,
+        title: snap::TITLE,
+        paper: snap::PAPER,
+        parts: snap::PARTS,
+        run: |context| snap::run(context, &snap::Plan::of(context)),
     },
     Experiment {
         id: peers_redis::ID,

@@ -6,12 +6,14 @@
 //! and beside it, tick by tick, on arrays without any checkpoint: the raw loop. A run counts only if
 //! what is read, what is in memory at the end and what is recovered are the raw loop's.
 
+pub mod advise;
 pub mod check;
 pub mod draw;
 pub mod drive;
 pub mod load;
 pub mod memory;
 pub mod outcome;
+pub mod snap;
 pub mod trace;
 pub mod words;
 pub mod zipf;
