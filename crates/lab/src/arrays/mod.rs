@@ -7,6 +7,7 @@
 //! what is read, what is in memory at the end and what is recovered are the raw loop's.
 
 pub mod advise;
+pub mod aries;
 pub mod check;
 pub mod draw;
 pub mod drive;
@@ -14,6 +15,7 @@ pub mod load;
 pub mod memory;
 pub mod outcome;
 pub mod snap;
+pub mod tpcc;
 pub mod trace;
 pub mod words;
 pub mod zipf;
