@@ -13,6 +13,7 @@ pub mod draw;
 pub mod drive;
 pub mod load;
 pub mod memory;
+pub mod mmo;
 pub mod outcome;
 pub mod snap;
 pub mod tpcc;

@@ -8,13 +8,16 @@
 //! - [`memory`]: what transactions read and write, so that the same ones run in the cells of any
 //!   scheme and in the arrays of the competitor [`aries`](super::aries);
 //! - [`transactions`]: the five;
-//! - [`check`]: the specification's consistency conditions.
+//! - [`check`]: the specification's consistency conditions;
+//! - [`bed`], [`experiments`]: all of it under every scheme, and the figures.
 //!
 //! Deviations: no think times (as the paper); ten deliveries in a transaction, not deferred; the mix
 //! lies within the specification's bounds with slightly more deliveries than it asks for, so that
 //! waiting orders do not pile up in a ring; NURand's constant C is fixed.
 
+pub mod bed;
 pub mod check;
+pub mod experiments;
 pub mod input;
 pub mod load;
 pub mod memory;

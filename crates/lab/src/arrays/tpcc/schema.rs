@@ -5,9 +5,9 @@
 //! ring per district, history in one ring for all. Money is in cents, rates in 1/10,000. Columns
 //! marked "index" stand for what a database would keep in an index.
 
-use stillpoint_state::{
-    Array, ArraysBuilder, Cells, Field, FieldValue, Plain, Scheme, StateBuilder,
-};
+use stillpoint_state::{Array, Cells, Field, FieldValue, Plain, Scheme};
+
+use crate::arrays::load::Declare;
 
 /// Districts of a warehouse.
 pub const DISTRICTS: usize = 10;
@@ -91,24 +91,6 @@ pub trait Visit {
     fn table<T: Row>(&mut self, array: Array<T>);
 }
 
-/// Whatever takes arrays.
-pub trait Declare {
-    /// An array of so many cells.
-    fn declare<T: Plain>(&mut self, name: &str, cells: usize) -> Array<T>;
-}
-
-impl<S: Scheme> Declare for StateBuilder<S> {
-    fn declare<T: Plain>(&mut self, name: &str, cells: usize) -> Array<T> {
-        self.array(name, cells)
-    }
-}
-
-impl<S: Scheme> Declare for ArraysBuilder<S> {
-    fn declare<T: Plain>(&mut self, name: &str, cells: usize) -> Array<T> {
-        self.array(name, cells)
-    }
-}
-
 macro_rules! tables {
     ($(
         $(#[$doc:meta])*
@@ -147,7 +129,7 @@ macro_rules! tables {
         impl Tables {
             /// Declares all tables.
             pub fn declare(builder: &mut impl Declare, scale: &Scale) -> Self {
-                Tables { $( $slot: builder.declare($row::NAME, $row::count(scale)), )+ }
+                Tables { $( $slot: builder.array($row::NAME, $row::count(scale)), )+ }
             }
 
             /// Does something with each table, in the order of their numbers.
