@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::arrays::advise::{self, Question};
+use crate::arrays::mmo::kill;
 use crate::calc::{self, CALC_UNPACED, NAIVE_UNPACED};
 use crate::context::Context;
 use crate::engines;
@@ -52,6 +54,15 @@ enum LabCommand {
         #[arg(long)]
         part: Option<String>,
     },
+    /// Measure a load on this machine and recommend a scheme for it. Exit status 1 if none keeps the
+    /// limits.
+    #[command(
+        after_help = "Example: a game of 2,000 players with 100 KB each, 30 ticks per second, \
+                            none of which may take longer than 5 ms:\n  stillpoint lab advise --state \
+                            --cells 50000000 --cell-bytes 4 --updates-per-second 530000 \
+                            --tick-ms 33 --worst-tick-us 5000"
+    )]
+    Advise(Question),
     /// What experiments start as processes of their own.
     #[command(hide = true)]
     Child {
@@ -79,6 +90,8 @@ enum Child {
     },
     /// One run of the microbenchmark, for a profiler beside it.
     Profiled(calc::profiled::Profiled),
+    /// The game of SIGMOD 2011 until it is killed.
+    Game(kill::Child),
     /// Transactions and checkpoints until it is killed.
     Crash {
         #[arg(long)]
@@ -99,6 +112,7 @@ fn run_child(child: &Child) -> LabResult<()> {
             calc::instructions::child(&open, scheme, journal, dir.clone())
         }
         Child::Profiled(what) => calc::profiled::child(&open, what, &mut std::io::stdout()),
+        Child::Game(what) => kill::child(what, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
             let setup = calc::setup(row, *records, journal, dir.clone());
@@ -152,6 +166,20 @@ pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
             let page = report::write(out)?;
             print(output, format!("report: {}", page.display()))?;
             Ok(met)
+        }
+        LabCommand::Advise(question) => {
+            let progress = Box::new(std::io::stderr());
+            let context = Context::new(&question.dir, false, "stillpoint".into(), progress);
+            let advice = advise::advise(question, &context)?;
+            if question.json {
+                let json = serde_json::to_string_pretty(&advice);
+                print(output, json.map_err(|e| LabError::process("JSON", e))?)?;
+            } else {
+                for line in advise::lines(&advice) {
+                    print(output, line)?;
+                }
+            }
+            Ok(advice.choice.is_within_limits)
         }
         LabCommand::Child { child } => run_child(child).map(|()| true),
         LabCommand::Report { out } => {
@@ -215,6 +243,22 @@ mod tests {
     fn an_unknown_experiment_is_refused_with_the_known_ones() {
         let error = say(&["run", "nothing"]).expect_err("unknown").to_string();
         assert!(error.contains("nothing") && error.contains("peers-redis"), "{error}");
+    }
+
+    #[test]
+    fn advice_is_a_table_or_json() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let at = dir.path().to_string_lossy().into_owned();
+        let line = "advise --state --cells 1000 --updates-per-second 1000 --tick-ms 2 --seconds 0.05 \
+                    --image-every-ms 20 --dir";
+        let words: Vec<&str> = line.split_whitespace().chain([&*at]).collect();
+        assert!(say(&words)?.contains("recommended: "));
+        let json: serde_json::Value =
+            serde_json::from_str(&say(&[&words[..], &["--json"]].concat())?)
+                .map_err(|e| LabError::process("JSON", e))?;
+        assert!(json["recommended"].is_string() && json["measured"][0]["image_s"].is_number());
+        assert!(say(&words[..1]).is_err() && say(&["advise", "--cells", "7"]).is_err());
+        Ok(())
     }
 
     #[test]

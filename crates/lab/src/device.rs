@@ -56,6 +56,37 @@ pub fn write_bytes_per_s(dir: &Path, writers: usize, bytes: u64) -> LabResult<f6
     Ok(written as f64 * 1e9 / (ended_ns - began_ns) as f64)
 }
 
+/// Bytes per second that `readers` threads read of a file together, past the page cache: each a part
+/// of it, block after block.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn read_bytes_per_s(file: &Path, readers: usize) -> LabResult<f64> {
+    let failed = |e: DiskError| LabError::process("read bandwidth", e);
+    let (dir, name) = file.parent().zip(file.file_name()).unwrap_or((file, file.as_os_str()));
+    let disk = RealDisk::new(dir).map_err(failed)?;
+    let file = disk.open(Path::new(name), OpenMode::Read, Caching::Direct).map_err(failed)?;
+    let bytes = file.len().map_err(failed)?;
+    let blocks = bytes.div_ceil(BLOCK_BYTES as u64);
+    let (readers, file) = (readers.max(1) as u64, &*file);
+    let jobs: Vec<_> = (0..readers)
+        .map(|reader| {
+            move || -> Result<(), DiskError> {
+                let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+                for number in blocks * reader / readers..blocks * (reader + 1) / readers {
+                    file.read_at(&mut block, number * BLOCK_BYTES as u64)?;
+                }
+                Ok(())
+            }
+        })
+        .collect();
+    let began_ns = sys::now_ns();
+    let read = stillpoint_io::in_parallel("bandwidth", jobs);
+    let read = read.map_err(|e| LabError::process("read bandwidth", e))?;
+    read.into_iter().collect::<Result<(), _>>().map_err(failed)?;
+    Ok(bytes as f64 * 1e9 / (sys::now_ns() - began_ns) as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +97,17 @@ mod tests {
         let rate = write_bytes_per_s(dir.path(), 2, 4 << 20)?;
         assert!(rate > 1e6, "{rate}");
         assert!(sys::list_dir(dir.path())?.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn the_disk_reads_a_file() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let path = dir.path().join("file");
+        sys::write_text(&path, &"words ".repeat(500_000))?;
+        let rate = read_bytes_per_s(&path, 4)?;
+        assert!(rate > 1e6, "{rate}");
+        assert!(read_bytes_per_s(&dir.path().join("none"), 1).is_err());
         Ok(())
     }
 }

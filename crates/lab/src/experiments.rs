@@ -1,5 +1,8 @@
 //! The registry: one row per experiment, from which `list`, `run` and CI follow.
 
+use crate::arrays::mmo::experiments as mmo;
+use crate::arrays::tpcc::experiments as tpcc;
+use crate::arrays::{snap, words};
 use crate::calc::{Bench, fig2, fig6};
 use crate::context::Context;
 use crate::engines;
@@ -46,6 +49,48 @@ pub const EXPERIMENTS: &[Experiment] = &[
         paper: redo_cost::PAPER,
         parts: &[],
         run: |context| redo_cost::run(&bench(context), &redo_cost::Plan::of(context)),
+    },
+    Experiment {
+        id: words::ID,
+        title: words::TITLE,
+        paper: words::PAPER,
+        parts: words::PARTS,
+        run: |context| words::run(context, &words::Plan::of(context)),
+    },
+    Experiment {
+        id: snap::ID,
+        title: snap::TITLE,
+        paper: snap::PAPER,
+        parts: snap::PARTS,
+        run: |context| snap::run(context, &snap::Plan::of(context)),
+    },
+    Experiment {
+        id: mmo::FIG10,
+        title: mmo::FIG10_TITLE,
+        paper: mmo::PAPER,
+        parts: &[],
+        run: |context| mmo::fig10(context, &mmo::Plan::of(context)),
+    },
+    Experiment {
+        id: mmo::FIG11,
+        title: mmo::FIG11_TITLE,
+        paper: mmo::PAPER,
+        parts: &[],
+        run: |context| mmo::fig11(context, &mmo::Plan::of(context)),
+    },
+    Experiment {
+        id: tpcc::FIG12,
+        title: tpcc::FIG12_TITLE,
+        paper: tpcc::PAPER,
+        parts: tpcc::PARTS,
+        run: |context| tpcc::fig12(context, &tpcc::Plan::of(context)),
+    },
+    Experiment {
+        id: tpcc::FIG13,
+        title: tpcc::FIG13_TITLE,
+        paper: tpcc::PAPER,
+        parts: tpcc::PARTS,
+        run: |context| tpcc::fig13(context, &tpcc::Plan::of(context)),
     },
     Experiment {
         id: peers_redis::ID,

@@ -15,6 +15,7 @@
 //! - [`figure`], [`report`]: what a person looks at.
 
 pub mod adapter;
+pub mod arrays;
 pub mod calc;
 pub mod cli;
 pub mod context;

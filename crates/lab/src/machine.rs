@@ -41,6 +41,12 @@ impl Machine {
     }
 }
 
+/// Bytes of memory that a process can still have.
+pub(crate) fn available_bytes() -> u64 {
+    let meminfo = sys::read_text(Path::new("/proc/meminfo")).unwrap_or_default();
+    field(&meminfo, "MemAvailable").and_then(kibibytes).unwrap_or(u64::MAX)
+}
+
 /// The value of the first `name : value` or `name: value` line.
 pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {

@@ -66,6 +66,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         &[
             "stillpoint",
             "stillpoint-server",
+            "stillpoint-state",
             "stillpoint-store",
             "stillpoint-format",
             "stillpoint-io",

@@ -1,0 +1,69 @@
+use super::*;
+
+fn question() -> Question {
+    Question {
+        state: true,
+        cells: 5_000,
+        cell_bytes: 4,
+        updates_per_second: 100_000,
+        reads: 0.25,
+        zipf: 0.5,
+        tick_ms: 5.0,
+        image_every_ms: 50,
+        worst_tick_us: Some(1e6),
+        copies_max: None,
+        seconds: 0.2,
+        all_layouts: false,
+        dir: "unused".into(),
+        json: false,
+    }
+}
+
+fn context(dir: &std::path::Path) -> Context {
+    Context::new(dir, true, "none".into(), Box::new(std::io::sink()))
+}
+
+#[test]
+fn each_scheme_is_measured_and_one_recommended() -> LabResult<()> {
+    let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+    let advice = advise(&question(), &context(dir.path()))?;
+    let schemes = registry::REGISTRY.iter().filter(|row| row.content != Content::Nothing).count();
+    assert_eq!(advice.measured.len(), schemes);
+    assert!(advice.choice.is_within_limits, "a second is enough for 500 updates");
+    let lines = lines(&advice);
+    assert_eq!(lines.len(), schemes + 4);
+    assert!(lines[..=schemes].iter().all(|line| line.len() == lines[0].len()), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.starts_with("recommended: ")));
+    for it in &advice.measured {
+        assert!(it.recovery_s > 0.0 && it.image_s > 0.0 && it.copies >= 2.0, "{it:?}");
+        assert!(it.worst_tick_us >= it.mean_tick_us, "{it:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn long_cells_are_measured_in_pieces() -> LabResult<()> {
+    let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+    let question = Question { cells: 10, cell_bytes: 10_000, all_layouts: true, ..question() };
+    assert_eq!(question.shape(), (1024, 30));
+    let advice = advise(&question, &context(dir.path()))?;
+    assert_eq!(advice.measured.len(), registry::names().count() - 1);
+    for (bytes, words) in [(1, 1), (4, 1), (5, 2), (48, 16), (4096, 1024)] {
+        assert_eq!(Question { cell_bytes: bytes, ..question.clone() }.shape(), (words, 10));
+    }
+    Ok(())
+}
+
+#[test]
+fn questions_that_make_no_sense_are_refused() {
+    let context = context(std::path::Path::new("nowhere"));
+    let refused = |question: Question, word: &str| {
+        let error = advise(&question, &context).expect_err(word).to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    refused(Question { cells: 0, ..question() }, "--cells 0");
+    refused(Question { reads: 1.0, ..question() }, "--reads 1");
+    refused(Question { zipf: f64::NAN, ..question() }, "--zipf NaN");
+    refused(Question { tick_ms: -1.0, ..question() }, "--tick-ms -1");
+    refused(Question { cells: 1 << 40, ..question() }, "bytes of memory are not there");
+}

@@ -1,0 +1,58 @@
+//! Curves into a result: a series of its own for each, so that two figures can name the same scheme.
+
+use crate::result::{ExperimentResult, Figure, Scale, Series};
+
+/// A figure whose curves are added one after the other.
+#[derive(Debug)]
+pub struct Drawing<'a> {
+    result: &'a mut ExperimentResult,
+    figure: Figure,
+    suffix: String,
+    units: (String, String),
+}
+
+impl<'a> Drawing<'a> {
+    /// A figure of this title. The suffix goes behind the names of its curves.
+    pub fn new(result: &'a mut ExperimentResult, title: &str, suffix: &str) -> Self {
+        let figure = Figure { title: title.to_owned(), ..Figure::default() };
+        let units = (String::new(), String::new());
+        Drawing { result, figure, suffix: suffix.to_owned(), units }
+    }
+
+    /// Says what is to be seen, and what the axes are: label and unit.
+    #[must_use]
+    pub fn axes(mut self, caption: &str, x: (&str, &str), y: (&str, &str)) -> Self {
+        self.figure.caption = caption.to_owned();
+        self.figure.x_label = format!("{}, {}", x.0, x.1);
+        self.figure.y_label = format!("{}, {}", y.0, y.1);
+        self.units = (x.1.to_owned(), y.1.to_owned());
+        self
+    }
+
+    /// Both axes show ratios.
+    #[must_use]
+    pub fn log(mut self) -> Self {
+        (self.figure.x_scale, self.figure.y_scale) = (Scale::Log, Scale::Log);
+        self
+    }
+
+    /// The y axis shows ratios.
+    #[must_use]
+    pub fn log_y(mut self) -> Self {
+        self.figure.y_scale = Scale::Log;
+        self
+    }
+
+    /// A curve.
+    pub fn curve(&mut self, name: &str, points: Vec<[f64; 2]>) {
+        let name = format!("{name}{}", self.suffix);
+        self.figure.series.push(name.clone());
+        let (x_unit, y_unit) = self.units.clone();
+        self.result.series.push(Series { name, x_unit, y_unit, points });
+    }
+
+    /// Puts the figure into the result.
+    pub fn finish(self) {
+        self.result.figures.push(self.figure);
+    }
+}

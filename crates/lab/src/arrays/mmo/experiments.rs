@@ -1,0 +1,399 @@
+//! `fc-fig10` and `fc-fig11`: the game of SIGMOD 2011, §5.4, under each scheme.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Game;
+use super::kill::{Killed, kill_and_recover};
+use super::model::{PLAYERS, TICKS_PER_S, UPDATES_PER_S};
+use crate::arrays::drive::{self, Drive, Images};
+use crate::arrays::outcome::Outcome;
+use crate::context::Context;
+use crate::error::LabResult;
+use crate::result::{Bar, Bound, Claim, ExperimentResult, Figure, Series, Table};
+use crate::stats::{Spread, median};
+use crate::sys;
+
+/// The registered name of the overhead and the recovery.
+pub const FIG10: &str = "fc-fig10";
+/// Its headline.
+pub const FIG10_TITLE: &str = "A game's checkpoints: overhead, and downtime after a crash";
+/// The registered name of the latencies.
+pub const FIG11: &str = "fc-fig11";
+/// Its headline.
+pub const FIG11_TITLE: &str = "A game's checkpoints: latency tick by tick";
+/// Where the claims come from.
+pub const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.4";
+
+/// The schemes, by their registered names.
+pub const SCHEMES: [&str; 7] = ["ns", "bacou", "izz", "bazz", "ipp", "hg", "pb"];
+
+/// How much is played.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Players.
+    pub players: usize,
+    /// Ticks of the trace.
+    pub trace_ticks: usize,
+    /// Ticks from one image to the next: 4.2 s in the paper.
+    pub image_ticks: u64,
+    /// Images of a run.
+    pub images: u64,
+    /// Runs of each scheme.
+    pub runs: usize,
+    /// Length of a tick: 0.1 s in the paper.
+    pub tick: Duration,
+    /// True where the context's binary knows `lab child`.
+    pub children: bool,
+    /// Of the trace.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// The paper's game.
+    pub fn full() -> Plan {
+        Plan {
+            players: PLAYERS,
+            trace_ticks: 256,
+            image_ticks: 42,
+            images: 3,
+            runs: 3,
+            tick: Duration::from_millis(100),
+            children: true,
+            seed: 1,
+        }
+    }
+
+    /// Seconds in all.
+    pub fn quick() -> Plan {
+        let (players, trace_ticks, image_ticks, images) = (50, 30, 5, 2);
+        let (runs, tick) = (1, Duration::from_millis(20));
+        Plan { players, trace_ticks, image_ticks, images, runs, tick, ..Plan::full() }
+    }
+
+    /// The context's mode and number of runs.
+    pub fn of(context: &Context) -> Plan {
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
+        plan.runs = context.runs.unwrap_or(plan.runs).max(1);
+        if let Some(seconds) = context.seconds {
+            let image_s = plan.image_ticks as f64 / TICKS_PER_S;
+            plan.images = (seconds / image_s).ceil().max(1.0) as u64;
+        }
+        plan
+    }
+
+    fn drive(&self) -> Drive {
+        Drive {
+            ticks: self.image_ticks * self.images,
+            tick: Some(self.tick),
+            images: Images::EveryTicks(self.image_ticks),
+            logs_actions: true,
+            ..Drive::paper(1)
+        }
+    }
+}
+
+fn begin(context: &Context, plan: &Plan, id: &str, title: &str) -> (ExperimentResult, Game) {
+    let mut result = context.result(id, title, PAPER);
+    context.note(format!("a game of {} players, {} ticks", plan.players, plan.trace_ticks));
+    let game = Game::new(plan.players, plan.trace_ticks, plan.seed);
+    let updates = game.totals.simulated + game.totals.acted;
+    let updates_per_s = updates as f64 / game.totals.ticks as f64 * TICKS_PER_S;
+    let parameters = json!({
+        "players": plan.players,
+        "state_bytes": game.words * 4,
+        "updates_per_s": updates_per_s.round(),
+        "paper_updates_per_s": UPDATES_PER_S,
+        "updates_by_actions_share": game.totals.acted as f64 / updates as f64,
+        "actions_per_s": game.totals.actions as f64 / game.totals.ticks as f64 * TICKS_PER_S,
+        "tick_s": plan.tick.as_secs_f64(),
+        "image_every_ticks": plan.image_ticks,
+        "images_per_run": plan.images,
+        "runs": plan.runs,
+        "seed": plan.seed,
+    });
+    if let serde_json::Value::Object(fields) = parameters {
+        result.parameters.extend(fields);
+    }
+    (result, game)
+}
+
+fn run_scheme(context: &Context, plan: &Plan, game: &Game, scheme: &str) -> LabResult<Outcome> {
+    let dir = context.fresh_dir(&format!("game-{scheme}"))?;
+    let outcome = drive::run(game, scheme, &plan.drive(), &dir)?;
+    sys::remove_dir_all(&dir)?;
+    context.note(format!(
+        "{scheme}: overhead {:.2} ms per checkpoint; tick mean {:.2} ms, worst {:.2} ms (raw \
+         {:.2}); recovered in {:.2} s",
+        outcome.all().overhead_ms(),
+        outcome.all().mean_ms(),
+        outcome.all().max_ms(),
+        outcome.all().raw_max_ms(),
+        outcome.recovery.map_or(f64::NAN, |it| it.seconds()),
+    ));
+    Ok(outcome)
+}
+
+/// The runs of a scheme.
+struct Row {
+    scheme: &'static str,
+    outcomes: Vec<Outcome>,
+}
+
+impl Row {
+    fn all(&self, figure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
+        self.outcomes.iter().map(figure).collect()
+    }
+
+    fn median(&self, figure: impl Fn(&Outcome) -> f64) -> f64 {
+        median(&self.all(figure))
+    }
+}
+
+fn row<'a>(rows: &'a [Row], scheme: &str) -> Option<&'a Row> {
+    rows.iter().find(|row| row.scheme == scheme)
+}
+
+/// Runs `fc-fig10`.
+///
+/// # Errors
+/// When the disk or memory refuse, or what is recovered is not what was played.
+pub fn fig10(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
+    let (mut result, game) = begin(context, plan, FIG10, FIG10_TITLE);
+    let mut rows: Vec<Row> =
+        SCHEMES.iter().map(|&scheme| Row { scheme, outcomes: Vec::new() }).collect();
+    for _ in 0..plan.runs {
+        for row in &mut rows {
+            row.outcomes.push(run_scheme(context, plan, &game, row.scheme)?);
+        }
+    }
+    overhead_claims(&rows, &mut result);
+    overhead_figures(&rows, &mut result);
+    if plan.children {
+        let killed = kill_and_recover(context, plan, &game, "ipp")?;
+        recovery_claims(&killed, &mut result);
+    } else {
+        result.notes.push("No process was killed in this run.".into());
+    }
+    sys::remove_dir_all(&context.work)?;
+    Ok(result)
+}
+
+/// The overhead of one scheme beside another's, run by run.
+fn ratios(rows: &[Row], scheme: &str, beside: &str) -> Vec<f64> {
+    let (Some(one), Some(other)) = (row(rows, scheme), row(rows, beside)) else {
+        return Vec::new();
+    };
+    let pairs = one.outcomes.iter().zip(&other.outcomes);
+    pairs.map(|(one, other)| one.all().overhead_ms() / other.all().overhead_ms()).collect()
+}
+
+fn overhead_claims(rows: &[Row], result: &mut ExperimentResult) {
+    let claims = [
+        ("overhead of ns beside ipp", "ns", "ipp", "nearly 7 ×", 7.0),
+        ("overhead of bacou beside ipp", "bacou", "ipp", "more", 2.0),
+        ("overhead of bazz beside ipp", "bazz", "ipp", "about that of ns", 2.0),
+        ("overhead of bacou beside bazz", "bacou", "bazz", "more", 1.5),
+    ];
+    for (claim, scheme, beside, paper, aim) in claims {
+        result.claims.push(
+            Claim::new(claim, "SIGMOD 2011, §5.4, Figure 10", Bound::AtLeast(1.0))
+                .paper(paper)
+                .aim(Bound::AtLeast(aim))
+                .measured_runs(&ratios(rows, scheme, beside)),
+        );
+    }
+}
+
+fn overhead_figures(rows: &[Row], result: &mut ExperimentResult) {
+    let bar = |row: &Row| {
+        let value = Spread::of(&row.all(|it| it.all().overhead_ms()))?;
+        Some(Bar { group: row.scheme.to_owned(), name: "overhead".into(), value })
+    };
+    result.figures.push(Figure {
+        title: "Overhead per checkpoint".into(),
+        caption: "CPU time of the mutator beyond the raw loop's, per image; median and spread."
+            .into(),
+        x_label: "scheme".into(),
+        y_label: "ms".into(),
+        bars: rows.iter().filter_map(bar).collect(),
+        ..Figure::default()
+    });
+    let columns = [
+        "scheme",
+        "overhead ms",
+        "mean tick ms",
+        "worst tick ms",
+        "worst raw ms",
+        "image s",
+        "bytes held ÷ state",
+        "recovery s",
+    ];
+    let mut table = Table {
+        title: "The game under each scheme".into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: Vec::new(),
+    };
+    for row in rows {
+        let held = |it: &Outcome| it.held_bytes as f64 / it.state_bytes as f64;
+        let recovery = |it: &Outcome| it.recovery.map_or(f64::NAN, |it| it.seconds());
+        let figures = [
+            row.median(|it| it.all().overhead_ms()),
+            row.median(|it| it.all().mean_ms()),
+            row.median(|it| it.all().max_ms()),
+            row.median(|it| it.all().raw_max_ms()),
+            row.median(|it| median(&it.image_s)),
+            row.median(held),
+            row.median(recovery),
+        ];
+        let cells = figures.iter().map(|figure| format!("{figure:.2}"));
+        table.rows.push(std::iter::once(row.scheme.to_owned()).chain(cells).collect());
+    }
+    result.tables.push(table);
+}
+
+fn recovery_claims(killed: &Killed, result: &mut ExperimentResult) {
+    let source = "SIGMOD 2011, §5.4; the project's own floor";
+    result.claims.push(
+        Claim::new("recovery: image read beside the disk's read rate", source, Bound::AtLeast(0.8))
+            .measured(killed.image_bytes_per_s() / killed.disk_bytes_per_s),
+    );
+    result.claims.push(
+        Claim::new("downtime after kill -9: image and replay", source, Bound::AtMost(8.1))
+            .paper("8.1 s: 3.9 s and at most 4.2 s")
+            .aim(Bound::AtMost(2.0))
+            .unit("s")
+            .measured(killed.recovery.seconds()),
+    );
+    result.notes.push(killed.to_string());
+}
+
+/// Runs `fc-fig11`.
+///
+/// # Errors
+/// As [`fig10`].
+pub fn fig11(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
+    let (mut result, game) = begin(context, plan, FIG11, FIG11_TITLE);
+    let mut rows = Vec::new();
+    for scheme in SCHEMES {
+        let outcomes = vec![run_scheme(context, plan, &game, scheme)?];
+        rows.push(Row { scheme, outcomes });
+    }
+    latency_claims(&rows, &mut result);
+    latency_figures(&rows, &mut result);
+    sys::remove_dir_all(&context.work)?;
+    Ok(result)
+}
+
+fn latency_claims(rows: &[Row], result: &mut ExperimentResult) {
+    let (Some(ipp), Some(ns)) = (row(rows, "ipp"), row(rows, "ns")) else {
+        return;
+    };
+    let source = "SIGMOD 2011, §5.4, Figure 11";
+    let uniform = ipp.all(|it| it.all().max_ms() / it.all().mean_ms());
+    result.claims.push(
+        Claim::new("ipp: worst tick beside the mean tick", source, Bound::AtMost(1.5))
+            .paper("almost uniform, at most 0.9 ms")
+            .measured_runs(&uniform),
+    );
+    let raw = ipp.all(|it| it.all().max_captured_ms() / it.all().raw_max_ms());
+    result.claims.push(
+        Claim::new(
+            "ipp: worst tick during a checkpoint beside the raw loop's worst",
+            "Stillpoint",
+            Bound::AtMost(1.5),
+        )
+        .measured_runs(&raw),
+    );
+    let peaks = [ns.median(|it| it.all().max_ms()) / ipp.median(|it| it.all().max_ms())];
+    result.claims.push(
+        Claim::new("worst tick of ns beside that of ipp", source, Bound::AtLeast(2.0))
+            .paper("29 ms and 0.9 ms: 32 ×")
+            .aim(Bound::AtLeast(10.0))
+            .measured_runs(&peaks),
+    );
+}
+
+fn latency_figures(rows: &[Row], result: &mut ExperimentResult) {
+    let mut figure = Figure {
+        title: "Latency of ticks".into(),
+        caption: "Time of the mutator in each tick of 0.1 s: updates, and the tick's end.".into(),
+        x_label: "seconds".into(),
+        y_label: "ms".into(),
+        ..Figure::default()
+    };
+    let mut add = |name: &str, points: Vec<[f64; 2]>| {
+        figure.series.push(name.to_owned());
+        let (x_unit, y_unit) = ("s".into(), "ms".into());
+        result.series.push(Series { name: name.to_owned(), x_unit, y_unit, points });
+    };
+    for row in rows.iter().filter(|row| ["ns", "bacou", "bazz", "ipp"].contains(&row.scheme)) {
+        add(row.scheme, row.outcomes[0].latency_points());
+    }
+    if let Some(ipp) = row(rows, "ipp") {
+        add("raw loop", ipp.outcomes[0].raw_points());
+    }
+    result.figures.push(figure);
+    let columns = [
+        "scheme",
+        "mean ms",
+        "worst ms",
+        "worst ÷ mean",
+        "raw mean ms",
+        "raw worst ms",
+        "longest end of a tick us",
+    ];
+    let mut table = Table {
+        title: "Peaks".into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: Vec::new(),
+    };
+    for row in rows {
+        let longest = |it: &Outcome| it.all().boundaries_us().into_iter().fold(f64::NAN, f64::max);
+        let figures = [
+            row.median(|it| it.all().mean_ms()),
+            row.median(|it| it.all().max_ms()),
+            row.median(|it| it.all().max_ms() / it.all().mean_ms()),
+            row.median(|it| it.all().raw_mean_ms()),
+            row.median(|it| it.all().raw_max_ms()),
+            row.median(longest),
+        ];
+        let cells = figures.iter().map(|figure| format!("{figure:.2}"));
+        table.rows.push(std::iter::once(row.scheme.to_owned()).chain(cells).collect());
+    }
+    result.tables.push(table);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(dir: &std::path::Path) -> Context {
+        Context::new(dir, true, "none".into(), Box::new(std::io::sink()))
+    }
+
+    #[test]
+    fn the_quick_mode_of_figure_10_judges_every_claim_but_the_killed_process() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = context(dir.path());
+        let plan = Plan { children: false, ..Plan::of(&context) };
+        let result = fig10(&context, &plan)?;
+        assert_eq!(result.claims.len(), 4);
+        assert_eq!(result.tables[0].rows.len(), SCHEMES.len());
+        assert!(result.tables[0].rows.iter().flatten().all(|cell| cell != "NaN"));
+        Ok(())
+    }
+
+    #[test]
+    fn the_quick_mode_of_figure_11_has_a_point_for_each_tick() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = context(dir.path());
+        let result = fig11(&context, &Plan::of(&context))?;
+        assert_eq!(result.claims.len(), 3);
+        assert!(result.claims.iter().all(|claim| claim.met.is_some()));
+        assert_eq!(result.series.len(), 5);
+        assert!(result.series.iter().all(|series| series.points.len() == 10));
+        Ok(())
+    }
+}

@@ -1,0 +1,443 @@
+//! `snap-fig3`: the schemes on pages of 4 KB (ICDE 2018, §III-B, Figures 3 and 4).
+//!
+//! | part | of the paper | |
+//! |---|---|---|
+//! | `sizes` | Figure 4 | 0.5 to 4 GB, 256 K updates in a tick of 0.1 s |
+//! | `rates` | Figure 3 and its text | 1 GB, 16 K to 256 K updates in a tick |
+//! | `reads` | — | the smallest and the largest size, half of the accesses reads |
+//!
+//! The published driver never reads, and the published hourglass reads without looking where the
+//! newest page is; every read here is compared with the raw loop's.
+
+use std::time::Duration;
+
+use serde_json::json;
+use stillpoint_state::registry;
+
+use super::draw::Drawing;
+use super::drive::{self, Drive, Images};
+use super::outcome::{Outcome, Ticks};
+use super::trace::{Trace, TraceLoad};
+use super::zipf::{PAGE_WORDS, ZipfAccesses};
+use crate::context::Context;
+use crate::error::LabResult;
+use crate::figure::axis::grouped;
+use crate::machine::available_bytes;
+use crate::result::{Bound, Claim, ExperimentResult, Table};
+use crate::stats::median;
+use crate::sys;
+
+/// The registered name.
+pub const ID: &str = "snap-fig3";
+/// The headline.
+pub const TITLE: &str = "State arrays of pages: latency of ticks while images are taken";
+/// Where the claims come from.
+pub const PAPER: &str = "Li et al., ICDE 2018, §III-B, Figures 3 and 4";
+/// Parts that can be run alone.
+pub const PARTS: &[&str] = &["sizes", "rates", "reads"];
+
+/// The best layout of each scheme of the paper; fork where there is one.
+const SCHEMES: [&str; 7] = ["ns", "bacou", "fork", "bazz", "ipp", "hg", "pb"];
+/// Those whose tick does not depend on the size.
+const FLAT: [&str; 2] = ["hg", "pb"];
+const SOURCE: &str = "ICDE 2018, §III-B, Figure 4";
+
+type Page = [u32; PAGE_WORDS];
+const PAGE_BYTES: usize = PAGE_WORDS * 4;
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Pages, by size, rising.
+    pub pages: Vec<usize>,
+    /// Pages at which the rates are gone through.
+    pub pages_of_rates: usize,
+    /// Accesses of a tick; the last is that of the sizes.
+    pub accesses: Vec<usize>,
+    /// Length of a tick, in ms.
+    pub tick_ms: u64,
+    /// Ticks between two points of consistency.
+    pub period_ticks: u64,
+    /// Periods of a run.
+    pub periods: u64,
+    /// Accesses in memory.
+    pub pool: usize,
+}
+
+impl Plan {
+    /// Half of the paper's sizes. An image every 5 s instead of 10: there are three in a run.
+    pub fn full() -> Plan {
+        let gib = (1 << 30) / PAGE_BYTES;
+        Plan {
+            pages: vec![gib / 2, gib, 2 * gib, 4 * gib],
+            pages_of_rates: gib,
+            accesses: vec![16_000, 64_000, 256_000],
+            tick_ms: 100,
+            period_ticks: 50,
+            periods: 3,
+            pool: 16_000_000,
+        }
+    }
+
+    /// Seconds in all.
+    pub fn quick() -> Plan {
+        Plan {
+            pages: vec![200, 400],
+            pages_of_rates: 200,
+            accesses: vec![500, 1_000],
+            tick_ms: 5,
+            period_ticks: 6,
+            periods: 2,
+            pool: 20_000,
+        }
+    }
+
+    /// The context's mode, with its length of a run.
+    pub fn of(context: &Context) -> Plan {
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
+        if let Some(seconds) = context.seconds {
+            let period_s = (plan.period_ticks * plan.tick_ms) as f64 / 1e3;
+            plan.periods = (seconds / period_s).ceil().max(1.0) as u64;
+        }
+        plan
+    }
+
+    fn most_accesses(&self) -> usize {
+        self.accesses.last().copied().unwrap_or(1)
+    }
+
+    fn drive(&self) -> Drive {
+        Drive {
+            ticks: self.period_ticks * self.periods,
+            tick: Some(Duration::from_millis(self.tick_ms)),
+            images: Images::EveryTicks(self.period_ticks),
+            ..Drive::paper(self.periods)
+        }
+    }
+}
+
+/// A scheme at one size and rate.
+struct Point {
+    pages: usize,
+    accesses: usize,
+    outcome: Outcome,
+}
+
+impl Point {
+    /// The median of the periods.
+    fn middle<'a>(&'a self, figure: impl Fn(Ticks<'a>) -> f64) -> f64 {
+        median(&self.outcome.of_periods(figure))
+    }
+
+    fn boundary_us(&self) -> f64 {
+        median(&self.outcome.all().boundaries_us())
+    }
+
+    fn gib(&self) -> f64 {
+        (self.pages * PAGE_BYTES) as f64 / f64::from(1 << 30)
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// When a scheme, the memory or the disk fails, or a scheme reads, holds or recovers what it should
+/// not.
+pub fn run(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
+    let mut result = context.result(ID, TITLE, PAPER);
+    let parameters = json!({
+        "page_bytes": PAGE_BYTES,
+        "pages": plan.pages,
+        "accesses_per_tick": plan.accesses,
+        "zipf_exponent": 2.0,
+        "tick_ms": plan.tick_ms,
+        "period_ticks": plan.period_ticks,
+        "periods": plan.periods,
+        "write_bytes": 4,
+    });
+    if let serde_json::Value::Object(fields) = parameters {
+        result.parameters.extend(fields);
+    }
+    let schemes: Vec<&str> =
+        SCHEMES.into_iter().filter(|name| registry::names().any(|known| known == *name)).collect();
+    if context.wants("sizes") {
+        sizes(context, plan, &schemes, &mut result)?;
+    }
+    if context.wants("rates") {
+        rates(context, plan, &schemes, &mut result)?;
+    }
+    if context.wants("reads") {
+        reads(context, plan, &schemes, &mut result)?;
+    }
+    sys::remove_dir_all(&context.work)?;
+    Ok(result)
+}
+
+/// Every scheme at one size and rate; those for which the memory does not suffice are noted.
+fn points(
+    context: &Context,
+    plan: &Plan,
+    schemes: &[&str],
+    (pages, accesses, read_share): (usize, usize, f64),
+    result: &mut ExperimentResult,
+) -> LabResult<Vec<Point>> {
+    let zipf = ZipfAccesses::pages(pages, plan.pool, read_share, 1);
+    let load = TraceLoad::<Page>::new(Trace::equal(zipf.make()?, accesses), zipf.words());
+    let mut found = Vec::new();
+    for scheme in schemes {
+        let copies = registry::find(scheme).map_or(0, |row| row.needs(PAGE_BYTES).copies) + 1;
+        let needed = (copies * pages * PAGE_BYTES) as u64 * 21 / 20;
+        if needed > available_bytes() {
+            result.notes.push(format!(
+                "{scheme} was left out at {pages} pages: it needs {} MB of memory",
+                needed / 1_000_000
+            ));
+            continue;
+        }
+        let dir = context.fresh_dir(scheme)?;
+        let outcome = drive::run(&load, scheme, &plan.drive(), &dir)?;
+        sys::remove_dir_all(&dir)?;
+        let point = Point { pages, accesses, outcome };
+        context.note(format!(
+            "{scheme}, {:.2} GiB, {accesses} accesses: mean {:.3} ms, worst {:.3} (raw {:.3}, {:.3}), boundary {:.2} us",
+            point.gib(),
+            point.middle(Ticks::mean_ms),
+            point.middle(Ticks::max_ms),
+            point.middle(Ticks::raw_mean_ms),
+            point.middle(Ticks::raw_max_ms),
+            point.boundary_us(),
+        ));
+        found.push(point);
+    }
+    Ok(found)
+}
+
+fn table(title: String, points: &[Point], plan: &Plan) -> Table {
+    let columns = [
+        "GiB",
+        "accesses of a tick",
+        "scheme",
+        "mean tick, ms",
+        "worst tick, ms",
+        "raw mean, ms",
+        "raw worst, ms",
+        "boundary, µs",
+        "overhead, % of a tick",
+        "image, s",
+        "memory ÷ state",
+        "recovery, s",
+    ];
+    let row = |point: &Point| {
+        let outcome = &point.outcome;
+        let share = outcome.all().overhead_share(plan.tick_ms as f64 / 1e3);
+        vec![
+            format!("{:.2}", point.gib()),
+            grouped(point.accesses as u64),
+            outcome.scheme.clone(),
+            format!("{:.3}", point.middle(Ticks::mean_ms)),
+            format!("{:.3}", point.middle(Ticks::max_ms)),
+            format!("{:.3}", point.middle(Ticks::raw_mean_ms)),
+            format!("{:.3}", point.middle(Ticks::raw_max_ms)),
+            format!("{:.2}", point.boundary_us()),
+            format!("{:.3}", 100.0 * share),
+            format!("{:.2}", median(&outcome.image_s)),
+            format!("{:.2}", outcome.held_bytes as f64 / outcome.state_bytes as f64),
+            outcome.recovery.map_or("—".into(), |it| format!("{:.2}", it.seconds())),
+        ]
+    };
+    let columns = columns.map(String::from).to_vec();
+    Table { title, columns, rows: points.iter().map(row).collect() }
+}
+
+fn of<'a>(points: &'a [Point], scheme: &'a str) -> impl Iterator<Item = &'a Point> {
+    points.iter().filter(move |point| point.outcome.scheme == scheme)
+}
+
+fn curves(
+    mut drawing: Drawing<'_>,
+    points: &[Point],
+    schemes: &[&str],
+    at: impl Fn(&Point) -> [f64; 2],
+) {
+    for scheme in schemes {
+        drawing.curve(scheme, of(points, scheme).map(&at).collect());
+    }
+    drawing.finish();
+}
+
+fn sizes(
+    context: &Context,
+    plan: &Plan,
+    schemes: &[&str],
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let mut all = Vec::new();
+    for &pages in &plan.pages {
+        let what = (pages, plan.most_accesses(), 0.0);
+        all.extend(points(context, plan, schemes, what, result)?);
+    }
+    let per_tick = grouped(plan.most_accesses() as u64);
+    result.tables.push(table(format!("By size, {per_tick} updates in a tick"), &all, plan));
+    let caption = "Median of the periods' worst ticks, with the writer on the disk.";
+    let drawing = Drawing::new(result, "Worst tick by size", ", worst tick")
+        .axes(caption, ("state", "GiB"), ("worst tick", "ms"))
+        .log();
+    curves(drawing, &all, schemes, |point| [point.gib(), point.middle(Ticks::max_ms)]);
+    let caption = "The end of the ticks at which captures begin; median.";
+    let drawing = Drawing::new(result, "Tick boundary by size", ", boundary")
+        .axes(caption, ("state", "GiB"), ("boundary", "µs"))
+        .log();
+    curves(drawing, &all, schemes, |point| [point.gib(), point.boundary_us()]);
+    if let Some(&pages) = plan.pages.iter().find(|&&pages| pages >= plan.pages_of_rates) {
+        let mut drawing = Drawing::new(result, "Latency of each tick (Figure 3)", ", trace")
+            .axes("Step and end of each tick.", ("time", "s"), ("latency", "ms"))
+            .log_y();
+        for point in all.iter().filter(|point| point.pages == pages) {
+            drawing.curve(&point.outcome.scheme, point.outcome.latency_points());
+        }
+        drawing.finish();
+    }
+    flat(&all, "updates only", result);
+    spikes(&all, result);
+    Ok(())
+}
+
+/// A figure at the largest size beside the smallest.
+fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64 {
+    let found: Vec<&Point> = of(points, scheme).collect();
+    match found[..] {
+        [first, .., last] => figure(last) / figure(first),
+        _ => f64::NAN,
+    }
+}
+
+/// Hourglass and piggyback: nothing grows with the size.
+fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
+    for scheme in FLAT {
+        let boundary = of(points, scheme).map(Point::boundary_us).fold(f64::NAN, f64::max);
+        let text = format!("{scheme}: tick boundary at the worst size, {what}");
+        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0)).unit("µs");
+        result.claims.push(claim.measured(boundary));
+        let text = format!("{scheme}: tick boundary, largest beside smallest size, {what}");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtMost(1.2))
+                .paper("not affected by the data size")
+                .measured(growth(points, scheme, Point::boundary_us)),
+        );
+        let text = format!("{scheme}: worst tick, largest beside smallest size, {what}");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtMost(1.2))
+                .paper("not affected by the data size")
+                .measured(growth(points, scheme, |point| point.middle(Ticks::max_ms))),
+        );
+    }
+    for scheme in ["ipp", "hg", "pb"] {
+        let beside =
+            |point: &Point| point.middle(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
+        let worst = of(points, scheme).map(beside).fold(f64::NAN, f64::max);
+        let text = format!("{scheme}: worst tick of a capture beside the raw loop's worst, {what}");
+        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.5));
+        result.claims.push(claim.measured(worst));
+    }
+}
+
+/// The others peak.
+fn spikes(points: &[Point], result: &mut ExperimentResult) {
+    let flat_at_end =
+        of(points, "ipp").last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));
+    result.claims.push(
+        Claim::new("ipp: worst tick beside the mean, largest size", SOURCE, Bound::AtMost(1.5))
+            .paper("no spikes")
+            .measured(flat_at_end.unwrap_or(f64::NAN)),
+    );
+    let worst = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::max_ms));
+    for scheme in ["ns", "fork"] {
+        let Some(spike) = worst(scheme) else { continue };
+        let text = format!("{scheme}'s worst tick beside hourglass's, largest size");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtLeast(10.0))
+                .paper("several orders of magnitude")
+                .measured(worst("hg").map_or(f64::NAN, |hg| spike / hg)),
+        );
+    }
+}
+
+fn rates(
+    context: &Context,
+    plan: &Plan,
+    schemes: &[&str],
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let mut all = Vec::new();
+    for &accesses in &plan.accesses {
+        let what = (plan.pages_of_rates, accesses, 0.0);
+        all.extend(points(context, plan, schemes, what, result)?);
+    }
+    result.tables.push(table("By updates in a tick".into(), &all, plan));
+    let drawing = Drawing::new(result, "Mean tick by updates in a tick", ", by rate")
+        .axes("Median of the periods.", ("updates", "in a tick"), ("mean tick", "ms"))
+        .log();
+    curves(drawing, &all, schemes, |p| [p.accesses as f64, p.middle(Ticks::mean_ms)]);
+    Ok(())
+}
+
+fn reads(
+    context: &Context,
+    plan: &Plan,
+    schemes: &[&str],
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let ends = [plan.pages.first(), plan.pages.last()];
+    let mut all = Vec::new();
+    for &pages in ends.into_iter().flatten() {
+        let what = (pages, plan.most_accesses(), 0.5);
+        all.extend(points(context, plan, schemes, what, result)?);
+    }
+    result.tables.push(table("Half of the accesses read".into(), &all, plan));
+    flat(&all, "half reads", result);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_mode_goes_through_all_parts() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let plan = Plan::of(&context);
+        let result = run(&context, &plan)?;
+        assert_eq!((result.figures.len(), result.tables.len()), (4, 3));
+        let schemes =
+            SCHEMES.iter().filter(|name| registry::names().any(|known| known == **name)).count();
+        assert_eq!(result.tables[0].rows.len(), schemes * plan.pages.len());
+        assert_eq!(result.tables[2].rows.len(), schemes * 2);
+        assert!(result.claims.iter().all(|claim| claim.measured.is_some()), "{:#?}", result.claims);
+        assert!(sys::list_dir(&context.work).is_err(), "nothing is left behind");
+        Ok(())
+    }
+
+    #[test]
+    fn growth_is_the_last_beside_the_first() {
+        let point = |pages| Point {
+            pages,
+            accesses: 1,
+            outcome: Outcome {
+                scheme: "hg".into(),
+                ticks: Vec::new(),
+                image_s: Vec::new(),
+                writer_cpu_s: 0.0,
+                state_bytes: 0,
+                held_bytes: 0,
+                resident_bytes: 0,
+                progress: Default::default(),
+                recovery: None,
+            },
+        };
+        let points = [point(4), point(20), point(10)];
+        assert_eq!(growth(&points, "hg", |point| point.pages as f64), 2.5);
+        assert!(growth(&points[..1], "hg", |_| 1.0).is_nan());
+        assert!(growth(&points, "pb", |_| 1.0).is_nan());
+    }
+}

@@ -1,0 +1,403 @@
+//! TPC-C on a state of each scheme and on the competitor, each with its own writer and logger on the
+//! real disk.
+//!
+//! A tick is a batch of transactions. Each is an action of the log; the batch is flushed as one
+//! (group commit), while the next one runs, which waits at its end for the flush (SIGMOD 2011, §5.1).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_io::{RealClock, RealDisk, RealRng};
+use stillpoint_mem::PageSize;
+use stillpoint_state::{
+    Actions, Arrays, Cells, Config, Content, Every, Merge, Place, Scheme, State, StateError,
+    registry,
+};
+
+use super::input::{Trace, Transaction};
+use super::load::{Population, digest};
+use super::memory::{InCells, Memory};
+use super::schema::{Counters, Tables};
+use super::transactions::{Kind, run};
+use crate::arrays::aries::Aries;
+use crate::arrays::check::{Raw, failed};
+use crate::arrays::outcome::Recovery;
+use crate::error::LabResult;
+
+/// Transactions of a batch.
+pub const BATCH: u64 = 500;
+
+/// What a batch has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// New orders taken.
+    pub new_orders: u64,
+    /// Transactions in all.
+    pub transactions: u64,
+    /// Follows from all that clients were told.
+    pub answers: u64,
+}
+
+impl Counted {
+    fn add(&mut self, memory: &mut impl Memory, population: &Population, action: &[u8]) {
+        // A log holds what was put into it, whole, or it is not read at all.
+        let Some(transaction) = Transaction::decode(action) else {
+            return;
+        };
+        let done = run(memory, population, &transaction);
+        self.transactions += 1;
+        self.new_orders += u64::from(done.kind == Kind::NewOrder);
+        self.answers = self.answers.rotate_left(1) ^ done.answer;
+    }
+}
+
+/// A database that runs batches.
+pub trait Engine {
+    /// Runs the next batch of the trace; the one before it is durable then.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn batch(&mut self, trace: &Trace) -> LabResult<Counted>;
+    /// Asks for a checkpoint, if none is under way.
+    ///
+    /// # Errors
+    /// What has ended the checkpoints.
+    fn checkpoint(&mut self) -> LabResult<()>;
+    /// How it is.
+    ///
+    /// # Errors
+    /// What has made a checkpoint fail.
+    fn status(&self) -> LabResult<Status>;
+    /// Batches that have ended.
+    fn batches(&self) -> u64;
+}
+
+/// How an engine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Status {
+    /// True while a checkpoint is under way.
+    pub is_capturing: bool,
+    /// Checkpoints that are complete.
+    pub images: u64,
+    /// Seconds of the last.
+    pub image_s: f64,
+    /// Bytes of checkpoints written.
+    pub written_bytes: u64,
+    /// Bytes of the log written.
+    pub logged_bytes: u64,
+    /// Bytes of memory: copies, marks, what the writer keeps.
+    pub held_bytes: u64,
+    /// New orders that found no room.
+    pub refused: u64,
+}
+
+/// What a database is run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// A state, under a registered scheme.
+    State {
+        /// The scheme.
+        scheme: &'static str,
+        /// How images of changes are made full.
+        merge: Merge,
+    },
+    /// Physical redo and fuzzy checkpoints.
+    Aries,
+}
+
+/// A database and its name in figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub how: How,
+}
+
+const fn state(name: &'static str, scheme: &'static str, merge: Merge) -> Row {
+    Row { name, how: How::State { scheme, merge } }
+}
+
+/// All that are compared, the baseline first.
+pub const ROWS: [Row; 7] = [
+    state("none", "none", Merge::Copy),
+    state("ns", "ns", Merge::Copy),
+    state("ipp, copy", "ipp", Merge::Copy),
+    state("ipp, merge", "ipp", Merge::FromDisk),
+    state("hg", "hg", Merge::Copy),
+    state("pb", "pb", Merge::Copy),
+    Row { name: "aries", how: How::Aries },
+];
+
+impl Row {
+    /// Copies of the database that it holds in memory.
+    pub fn copies(&self) -> usize {
+        match self.how {
+            How::Aries => 1,
+            How::State { scheme, merge } => registry::find(scheme).map_or(1, |row| {
+                let keeps_one = row.content == Content::Changes && merge == Merge::Copy;
+                row.needs(8).copies + usize::from(keeps_one)
+            }),
+        }
+    }
+
+    /// True if checkpoints are taken.
+    pub fn has_images(&self) -> bool {
+        self.how != ROWS[0].how
+    }
+}
+
+/// Something to do with an engine.
+pub trait Use {
+    /// What comes of it.
+    type Output;
+    /// Does it.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn with(&mut self, engine: &mut dyn Engine) -> LabResult<Self::Output>;
+}
+
+/// Opens a row's database in an empty directory, does something with it, ends it (with a checkpoint
+/// under way, if one is), opens it again, and compares what came back with an oracle.
+///
+/// # Errors
+/// The engine's, and a database that differs.
+pub fn used<U: Use>(
+    row: Row,
+    population: &Population,
+    trace: &Trace,
+    dir: &Path,
+    what: &mut U,
+) -> LabResult<(U::Output, Recovery)> {
+    let job = Job { row, population, dir, what };
+    let (output, batches, recovered) = match row.how {
+        How::State { scheme, merge } => {
+            registry::run(scheme, OnState { job, merge }).map_err(|e| failed(scheme, e))??
+        }
+        How::Aries => on_aries(job)?,
+    };
+    if recovered.recovery.tick != batches {
+        let found = recovered.recovery.tick;
+        return Err(failed(row.name, format!("batch {batches} was durable, {found} came back")));
+    }
+    let expected = oracle(population, trace, batches)?;
+    let differs = expected.iter().zip(&recovered.digest).find(|(one, other)| one != other);
+    if let Some(((table, _), _)) = differs {
+        let reason = format!("what came back after batch {batches} differs in table {table}");
+        return Err(failed(row.name, reason));
+    }
+    Ok((output, recovered.recovery))
+}
+
+struct Job<'a, U> {
+    row: Row,
+    population: &'a Population,
+    dir: &'a Path,
+    what: &'a mut U,
+}
+
+/// What came back.
+struct Recovered {
+    recovery: Recovery,
+    digest: Vec<(&'static str, u64)>,
+}
+
+/// What the tables hold after so many batches, without any log or checkpoint.
+fn oracle(
+    population: &Population,
+    trace: &Trace,
+    batches: u64,
+) -> LabResult<Vec<(&'static str, u64)>> {
+    let mut builder = Arrays::<Raw>::builder();
+    let tables = Tables::declare(&mut builder, &population.scale);
+    let mut arrays = builder.build().map_err(|e| failed("none", e))?;
+    population.fill(&mut arrays, &tables).map_err(|e| failed("none", e))?;
+    let mut memory = InCells { cells: &mut arrays, tables: &tables };
+    let mut counted = Counted::default();
+    for number in 0..batches * BATCH {
+        counted.add(&mut memory, population, trace.get(number));
+    }
+    Ok(digest(&arrays, &tables))
+}
+
+/// A state that holds the tables.
+struct OnCells<'a, S: Scheme> {
+    name: &'static str,
+    state: State<S>,
+    tables: Tables,
+    population: &'a Population,
+    merge: Merge,
+}
+
+fn open<'a, S: Scheme>(
+    row: Row,
+    merge: Merge,
+    population: &'a Population,
+    dir: &Path,
+) -> Result<(OnCells<'a, S>, stillpoint_state::Recovered), StateError> {
+    let mut builder = State::<S>::builder();
+    builder.pages(PageSize::Huge);
+    let tables = Tables::declare(&mut builder, &population.scale);
+    let place = Place {
+        disk: Arc::new(RealDisk::new(dir)?),
+        clock: Arc::new(RealClock),
+        rng: Arc::new(RealRng),
+    };
+    let config = Config {
+        merge,
+        every: Every::Asked,
+        flush_interval: Duration::from_micros(500),
+        segment_bytes: 64 << 20,
+        ..Config::default()
+    };
+    let first = |cells: &mut Cells<S>| {
+        population.fill(cells, &tables).expect("no tick has ended");
+    };
+    let (state, recovered) = builder.open(place, &config, first, |cells, _, actions| {
+        run_actions(cells, &tables, population, actions);
+    })?;
+    Ok((OnCells { name: row.name, state, tables, population, merge }, recovered))
+}
+
+fn run_actions<S: Scheme>(
+    cells: &mut Cells<S>,
+    tables: &Tables,
+    population: &Population,
+    actions: Actions<'_>,
+) -> Counted {
+    let (mut memory, mut counted) = (InCells { cells, tables }, Counted::default());
+    for action in actions {
+        counted.add(&mut memory, population, action);
+    }
+    counted
+}
+
+impl<S: Scheme> Engine for OnCells<'_, S> {
+    fn batch(&mut self, trace: &Trace) -> LabResult<Counted> {
+        let OnCells { name, state, tables, population, .. } = self;
+        let refused = |e: StateError| failed(name, e);
+        let first = state.ticks() * BATCH;
+        for number in first..first + BATCH {
+            state.log(trace.get(number)).map_err(refused)?;
+        }
+        let mut counted = Counted::default();
+        let ran = state.step(|cells, _, actions| {
+            counted = run_actions(cells, tables, population, actions);
+        });
+        let tick = ran.map_err(refused)?;
+        state.wait_durable(tick - 1).map_err(refused)?;
+        Ok(counted)
+    }
+
+    fn checkpoint(&mut self) -> LabResult<()> {
+        self.state.checkpoint();
+        Ok(())
+    }
+
+    fn status(&self) -> LabResult<Status> {
+        let progress = self.state.progress().snapshot();
+        if let Some(error) = progress.last_failure {
+            return Err(failed(self.name, error));
+        }
+        let keeps_one = S::CONTENT == Content::Changes && self.merge == Merge::Copy;
+        let kept = if keeps_one { self.state.state_bytes() } else { 0 };
+        Ok(Status {
+            is_capturing: S::CONTENT != Content::Nothing && self.state.last_capture().is_none(),
+            images: progress.images,
+            image_s: progress.image_ns as f64 / 1e9,
+            written_bytes: progress.written_bytes,
+            logged_bytes: progress.logged_bytes,
+            held_bytes: self.state.len_bytes() as u64 + kept,
+            refused: self.state.read(self.tables.counters, 0).refused,
+        })
+    }
+
+    fn batches(&self) -> u64 {
+        self.state.ticks()
+    }
+}
+
+struct OnState<'a, U> {
+    job: Job<'a, U>,
+    merge: Merge,
+}
+
+impl<U: Use> registry::Program for OnState<'_, U> {
+    type Output = LabResult<(U::Output, u64, Recovered)>;
+
+    fn run<S: Scheme>(self) -> Self::Output {
+        let OnState { job: Job { row, population, dir, what }, merge } = self;
+        let refused = |e: StateError| failed(row.name, e);
+        let (mut engine, _) = open::<S>(row, merge, population, dir).map_err(refused)?;
+        let output = what.with(&mut engine)?;
+        let batches = engine.batches();
+        drop(engine);
+        let (engine, it) = open::<S>(row, merge, population, dir).map_err(refused)?;
+        let recovery = Recovery {
+            tick: it.tick,
+            image_bytes: it.image_bytes,
+            image_s: it.image_ns as f64 / 1e9,
+            replayed_ticks: it.replayed_ticks,
+            replay_s: it.replay_ns as f64 / 1e9,
+        };
+        let digest = digest(&engine.state, &engine.tables);
+        Ok((output, batches, Recovered { recovery, digest }))
+    }
+}
+
+/// The competitor, which counts.
+struct OnPages<'a> {
+    aries: Aries,
+    population: &'a Population,
+}
+
+impl Engine for OnPages<'_> {
+    fn batch(&mut self, trace: &Trace) -> LabResult<Counted> {
+        let (mut counted, first) = (Counted::default(), self.aries.batches() * BATCH);
+        self.aries.batch(|aries| {
+            for number in first..first + BATCH {
+                counted.add(aries, self.population, trace.get(number));
+            }
+        })?;
+        Ok(counted)
+    }
+
+    fn checkpoint(&mut self) -> LabResult<()> {
+        self.aries.checkpoint().map(drop)
+    }
+
+    fn status(&self) -> LabResult<Status> {
+        let taken = self.aries.taken();
+        Ok(Status {
+            is_capturing: self.aries.cells().last_capture().is_none(),
+            images: taken.checkpoints,
+            image_s: taken.last_ns as f64 / 1e9,
+            written_bytes: taken.bytes,
+            logged_bytes: self.aries.logged_bytes(),
+            held_bytes: self.aries.cells().len_bytes() as u64,
+            refused: self.aries.get(0, Counters::REFUSED),
+        })
+    }
+
+    fn batches(&self) -> u64 {
+        self.aries.batches()
+    }
+}
+
+fn on_aries<U: Use>(job: Job<'_, U>) -> LabResult<(U::Output, u64, Recovered)> {
+    let Job { row, population, dir, what } = job;
+    let disk = || RealDisk::new(dir).map(Arc::new).map_err(|e| failed(row.name, e));
+    let mut engine = OnPages { aries: Aries::open(disk()?, population)?, population };
+    let output = what.with(&mut engine)?;
+    let batches = engine.batches();
+    drop(engine);
+    let began_ns = crate::sys::now_ns();
+    let aries = Aries::open(disk()?, population)?;
+    // Pages and log are read in one go: all of it counts as the image.
+    let image_s = (crate::sys::now_ns() - began_ns) as f64 / 1e9;
+    let digest = digest(aries.cells(), aries.tables());
+    let recovery = Recovery { tick: aries.batches(), image_s, ..Recovery::default() };
+    Ok((output, batches, Recovered { recovery, digest }))
+}

@@ -1,0 +1,524 @@
+//! `fc-fig12` and `fc-fig13`: TPC-C with a log and with checkpoints as often as possible, at an
+//! interval that is equal for all (SIGMOD 2011, §5.5).
+
+use serde_json::json;
+
+use super::bed::{BATCH, Engine, ROWS, Row, Status, Use, used};
+use super::input::Trace;
+use super::load::Population;
+use super::schema::{Scale, data_bytes};
+use crate::arrays::outcome::Recovery;
+use crate::context::Context;
+use crate::error::{LabError, LabResult};
+use crate::figure::axis::grouped;
+use crate::machine::Machine;
+use crate::result::{Bound, Claim, ExperimentResult, Figure, Series, Table};
+use crate::stats::{median, quantile};
+use crate::sys;
+
+/// The registered name of the throughput.
+pub const FIG12: &str = "fc-fig12";
+/// Its headline.
+pub const FIG12_TITLE: &str = "TPC-C with frequent checkpoints: new orders per second";
+/// The registered name of the latencies.
+pub const FIG13: &str = "fc-fig13";
+/// Its headline.
+pub const FIG13_TITLE: &str = "TPC-C with frequent checkpoints: time of each batch";
+/// Where the claims come from.
+pub const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.5";
+/// Warehouses, one part each.
+pub const PARTS: &[&str] = &["5", "10", "20", "40"];
+/// The part that is run only when it is asked for.
+const LARGEST: &str = "40";
+
+/// How much is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Databases.
+    pub scales: Vec<Scale>,
+    /// Measured seconds of each run.
+    pub seconds: f64,
+    /// Runs of each row.
+    pub runs: usize,
+    /// Transactions of the trace.
+    pub trace: usize,
+    /// Of load and trace.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// 5 to 40 of the paper's 60 warehouses.
+    pub fn full() -> Plan {
+        let scales = [5, 10, 20, 40].map(Scale::full).to_vec();
+        Plan { scales, seconds: 10.0, runs: 1, trace: 500_000, seed: 1 }
+    }
+
+    /// Seconds in all.
+    pub fn quick() -> Plan {
+        let scales = [1, 2].map(Scale::small).to_vec();
+        Plan { scales, seconds: 0.3, runs: 1, trace: 20_000, seed: 1 }
+    }
+
+    /// The context's mode, part, number and length of runs.
+    pub fn of(context: &Context) -> Plan {
+        let mut plan = if context.quick { Plan::quick() } else { Plan::full() };
+        plan.runs = context.runs.unwrap_or(plan.runs).max(1);
+        plan.seconds = context.seconds.unwrap_or(plan.seconds);
+        if !context.quick {
+            plan.scales.retain(|scale| {
+                let part = scale.warehouses.to_string();
+                context.wants(&part) && (part != LARGEST || context.part.is_some())
+            });
+        }
+        plan
+    }
+}
+
+/// A batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct BatchTime {
+    /// When it began, in seconds of the measured time.
+    at_s: f64,
+    /// To the beginning of the next.
+    ms: f64,
+}
+
+/// What a run gave.
+#[derive(Clone, Debug)]
+struct Outcome {
+    new_orders_per_s: f64,
+    transactions: u64,
+    batches: Vec<BatchTime>,
+    before: Status,
+    after: Status,
+    /// Seconds of the checkpoints that were completed, the warm-up's last included.
+    image_s: Vec<f64>,
+    recovery: Recovery,
+}
+
+impl Outcome {
+    fn quantile_ms(&self, q: f64) -> f64 {
+        let mut sorted: Vec<f64> = self.batches.iter().map(|batch| batch.ms).collect();
+        sorted.sort_by(f64::total_cmp);
+        if sorted.is_empty() { f64::NAN } else { quantile(&sorted, q) }
+    }
+
+    fn logged_per_transaction(&self) -> f64 {
+        (self.after.logged_bytes - self.before.logged_bytes) as f64 / self.transactions as f64
+    }
+}
+
+/// A run: warm-up, then the measured time.
+struct Drive<'a> {
+    row: Row,
+    trace: &'a Trace,
+    seconds: f64,
+    /// From the beginning of one checkpoint to the next; 0 for as often as possible.
+    interval_s: f64,
+    /// Checkpoints before the measured time: each of two files once.
+    warm_up_images: u64,
+}
+
+/// Longest wait for a checkpoint.
+const PATIENCE_S: f64 = 600.0;
+
+impl Drive<'_> {
+    fn warm_up(&self, engine: &mut dyn Engine) -> LabResult<Vec<f64>> {
+        let (began_ns, mut images, mut image_s) = (sys::now_ns(), 0, Vec::new());
+        let passed_s = || (sys::now_ns() - began_ns) as f64 / 1e9;
+        loop {
+            engine.batch(self.trace)?;
+            let status = engine.status()?;
+            if status.images > images {
+                images = status.images;
+                image_s.push(status.image_s);
+            }
+            let is_done = if self.row.has_images() {
+                images >= self.warm_up_images
+            } else {
+                passed_s() >= self.seconds / 4.0
+            };
+            if is_done {
+                return Ok(image_s);
+            }
+            if self.row.has_images() && !status.is_capturing {
+                engine.checkpoint()?;
+            }
+            if passed_s() > PATIENCE_S {
+                let reason = "a checkpoint has taken ten minutes".into();
+                return Err(LabError::Engine { engine: self.row.name.into(), reason });
+            }
+        }
+    }
+}
+
+impl Use for Drive<'_> {
+    type Output = Outcome;
+
+    fn with(&mut self, engine: &mut dyn Engine) -> LabResult<Outcome> {
+        let mut image_s = self.warm_up(engine)?;
+        image_s = image_s.split_off(image_s.len().saturating_sub(1));
+        let before = engine.status()?;
+        let (mut images, mut batches, mut new_orders, mut transactions) =
+            (before.images, Vec::new(), 0, 0);
+        let began_ns = sys::now_ns();
+        let at_s = |ns: u64| (ns - began_ns) as f64 / 1e9;
+        let mut next_s = 0.0;
+        let mut start_ns = began_ns;
+        while at_s(start_ns) < self.seconds {
+            if self.row.has_images() && at_s(start_ns) >= next_s {
+                let status = engine.status()?;
+                if status.images > images {
+                    images = status.images;
+                    image_s.push(status.image_s);
+                }
+                if !status.is_capturing {
+                    engine.checkpoint()?;
+                    next_s = at_s(start_ns) + self.interval_s;
+                }
+            }
+            let counted = engine.batch(self.trace)?;
+            let end_ns = sys::now_ns();
+            batches.push(BatchTime { at_s: at_s(start_ns), ms: (end_ns - start_ns) as f64 / 1e6 });
+            new_orders += counted.new_orders;
+            transactions += counted.transactions;
+            start_ns = end_ns;
+        }
+        let new_orders_per_s = new_orders as f64 / at_s(start_ns);
+        let (after, recovery) = (engine.status()?, Recovery::default());
+        Ok(Outcome { new_orders_per_s, transactions, batches, before, after, image_s, recovery })
+    }
+}
+
+/// The databases of one size under every row.
+struct Size {
+    scale: Scale,
+    interval_s: f64,
+    /// Row by row, run by run.
+    outcomes: Vec<Vec<Outcome>>,
+}
+
+impl Size {
+    fn rates(&self, name: &str) -> Vec<f64> {
+        let at = ROWS.iter().position(|row| row.name == name);
+        let outcomes = at.map_or(&[][..], |at| &self.outcomes[at]);
+        outcomes.iter().map(|it| it.new_orders_per_s).collect()
+    }
+
+    fn ratios(&self, name: &str, beside: &str) -> Vec<f64> {
+        let (one, other) = (self.rates(name), self.rates(beside));
+        one.iter().zip(&other).map(|(one, other)| one / other).collect()
+    }
+
+    fn first(&self, name: &str) -> Option<&Outcome> {
+        let at = ROWS.iter().position(|row| row.name == name)?;
+        self.outcomes[at].first()
+    }
+}
+
+/// The row whose checkpoint reads and writes the whole database: it sets the interval.
+const SLOWEST: &str = "ipp, merge";
+
+fn measure(context: &Context, plan: &Plan, scale: Scale) -> LabResult<Size> {
+    let mb = data_bytes(&scale) / 1_000_000;
+    context.note(format!("{} warehouses, {mb} MB", scale.warehouses));
+    let population = Population::new(scale, plan.seed);
+    let trace = Trace::new(&scale, plan.seed, plan.trace);
+    let run = |row: Row, seconds: f64, interval_s: f64, warm_up_images: u64| {
+        let dir = context.fresh_dir("tpcc")?;
+        let mut drive = Drive { row, trace: &trace, seconds, interval_s, warm_up_images };
+        let (outcome, recovery) = used(row, &population, &trace, &dir, &mut drive)?;
+        sys::remove_dir_all(&dir)?;
+        Ok::<_, LabError>(Outcome { recovery, ..outcome })
+    };
+    let slowest = ROWS.iter().find(|row| row.name == SLOWEST).expect("it is a row");
+    let probe = run(*slowest, plan.seconds / 10.0, 0.0, 3)?;
+    let interval_s = 1.1 * median(&probe.image_s);
+    context.note(format!("a checkpoint every {interval_s:.2} s"));
+    let mut outcomes = vec![Vec::new(); ROWS.len()];
+    for _ in 0..plan.runs {
+        for (row, outcomes) in ROWS.iter().zip(&mut outcomes) {
+            let outcome = run(*row, plan.seconds, interval_s, 2)?;
+            context.note(format!(
+                "{}: {:.0} new orders/s; batch p50 {:.2} ms, worst {:.1} ms; {} checkpoints",
+                row.name,
+                outcome.new_orders_per_s,
+                outcome.quantile_ms(0.5),
+                outcome.quantile_ms(1.0),
+                outcome.after.images - outcome.before.images,
+            ));
+            outcomes.push(outcome);
+        }
+    }
+    Ok(Size { scale, interval_s, outcomes })
+}
+
+/// The sizes that memory suffices for; the others are noted.
+fn fitting(plan: &Plan, result: &mut ExperimentResult) -> Vec<Scale> {
+    let memory = Machine::here().memory_bytes;
+    let copies = ROWS.iter().map(Row::copies).max().unwrap_or(1) as u64;
+    let mut scales = plan.scales.clone();
+    scales.retain(|scale| {
+        let needed = data_bytes(scale) * copies;
+        let fits = memory == 0 || needed < memory / 4 * 3;
+        if !fits {
+            let (warehouses, gb) = (scale.warehouses, needed as f64 / 1e9);
+            result.notes.push(format!(
+                "{warehouses} warehouses were left out: {gb:.1} GB of copies would not fit."
+            ));
+        }
+        fits
+    });
+    scales
+}
+
+fn parameters(plan: &Plan, result: &mut ExperimentResult) {
+    let parameters = json!({
+        "warehouses": plan.scales.iter().map(|scale| scale.warehouses).collect::<Vec<_>>(),
+        "data_bytes": plan.scales.iter().map(data_bytes).collect::<Vec<_>>(),
+        "run_s": plan.seconds,
+        "runs": plan.runs,
+        "batch_transactions": BATCH,
+        "trace_transactions": plan.trace,
+        "seed": plan.seed,
+    });
+    if let serde_json::Value::Object(fields) = parameters {
+        result.parameters.extend(fields);
+    }
+    result.notes.push(
+        "After each run the database was closed with a checkpoint under way, opened again, and \
+         found equal to an oracle that ran the same transactions without log and checkpoints."
+            .into(),
+    );
+}
+
+/// Runs `fc-fig12`.
+///
+/// # Errors
+/// When the disk or memory refuse, or what is recovered differs from the oracle.
+pub fn fig12(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
+    let mut result = context.result(FIG12, FIG12_TITLE, PAPER);
+    parameters(plan, &mut result);
+    let mut sizes = Vec::new();
+    for scale in fitting(plan, &mut result) {
+        sizes.push(measure(context, plan, scale)?);
+    }
+    if let Some(largest) = sizes.last() {
+        throughput_claims(largest, &mut result);
+    }
+    throughput_figure(&sizes, &mut result);
+    result.tables.extend(sizes.iter().map(table));
+    sys::remove_dir_all(&context.work)?;
+    Ok(result)
+}
+
+fn throughput_claims(size: &Size, result: &mut ExperimentResult) {
+    let warehouses = size.scale.warehouses;
+    let claims = [
+        ("ipp, copy", "none", "0.899 at 60 warehouses", 0.8, 0.9),
+        ("ipp, copy", "ipp, merge", "slightly better", 1.0, 1.0),
+        ("ipp, merge", "ns", "better", 1.0, 1.1),
+        ("ipp, copy", "ns", "1.25 ×", 1.0, 1.25),
+        ("ns", "aries", "1.095 ×", 1.0, 1.1),
+        ("hg", "ipp, copy", "not in the paper", 0.9, 1.0),
+        ("pb", "ipp, copy", "not in the paper", 0.9, 1.0),
+    ];
+    for (name, beside, paper, floor, aim) in claims {
+        let claim = format!("new orders per second: {name} beside {beside}, {warehouses} wh");
+        result.claims.push(
+            Claim::new(claim, "SIGMOD 2011, §5.5, Figure 12", Bound::AtLeast(floor))
+                .paper(paper)
+                .aim(Bound::AtLeast(aim))
+                .measured_runs(&size.ratios(name, beside)),
+        );
+    }
+}
+
+fn throughput_figure(sizes: &[Size], result: &mut ExperimentResult) {
+    let mut figure = Figure {
+        title: "New orders per second".into(),
+        caption:
+            "One thread, group commit of 500, checkpoints as often as possible at an interval \
+                  that is equal for all."
+                .into(),
+        x_label: "warehouses".into(),
+        y_label: "new orders/s".into(),
+        ..Figure::default()
+    };
+    for row in ROWS {
+        let point = |size: &Size| [size.scale.warehouses as f64, median(&size.rates(row.name))];
+        figure.series.push(row.name.into());
+        result.series.push(Series {
+            name: row.name.into(),
+            x_unit: "warehouses".into(),
+            y_unit: "1/s".into(),
+            points: sizes.iter().map(point).collect(),
+        });
+    }
+    result.figures.push(figure);
+}
+
+fn table(size: &Size) -> Table {
+    let columns = [
+        "",
+        "new orders/s",
+        "÷ none",
+        "batch p50 ms",
+        "p99 ms",
+        "worst ms",
+        "checkpoints",
+        "checkpoint s",
+        "log B/txn",
+        "GB held",
+        "recovery s",
+    ];
+    let mut table = Table {
+        title: format!(
+            "{} warehouses, {} MB, a checkpoint every {:.2} s",
+            size.scale.warehouses,
+            data_bytes(&size.scale) / 1_000_000,
+            size.interval_s
+        ),
+        columns: columns.map(String::from).to_vec(),
+        rows: Vec::new(),
+    };
+    for (row, outcomes) in ROWS.iter().zip(&size.outcomes) {
+        let of = |figure: &dyn Fn(&Outcome) -> f64| {
+            median(&outcomes.iter().map(figure).collect::<Vec<_>>())
+        };
+        let image_s = if row.has_images() {
+            format!("{:.2}", of(&|it| median(&it.image_s)))
+        } else {
+            "—".into()
+        };
+        table.rows.push(vec![
+            row.name.to_owned(),
+            grouped(of(&|it| it.new_orders_per_s) as u64),
+            format!("{:.3}", median(&size.ratios(row.name, ROWS[0].name))),
+            format!("{:.2}", of(&|it| it.quantile_ms(0.5))),
+            format!("{:.2}", of(&|it| it.quantile_ms(0.99))),
+            format!("{:.1}", of(&|it| it.quantile_ms(1.0))),
+            format!("{:.0}", of(&|it| (it.after.images - it.before.images) as f64)),
+            image_s,
+            format!("{:.0}", of(&Outcome::logged_per_transaction)),
+            format!("{:.2}", of(&|it| it.after.held_bytes as f64 / 1e9)),
+            format!("{:.2}", of(&|it| it.recovery.seconds())),
+        ]);
+    }
+    table
+}
+
+/// Runs `fc-fig13`: one size, the largest that `fc-fig12` runs unasked.
+///
+/// # Errors
+/// As [`fig12`].
+pub fn fig13(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
+    let mut result = context.result(FIG13, FIG13_TITLE, PAPER);
+    let scales = fitting(plan, &mut result);
+    let plan = Plan { scales: scales.last().copied().into_iter().collect(), ..plan.clone() };
+    parameters(&plan, &mut result);
+    for &scale in &plan.scales {
+        let size = measure(context, &plan, scale)?;
+        latency_claims(&size, &mut result);
+        latency_figure(&size, &mut result);
+        result.tables.push(table(&size));
+    }
+    sys::remove_dir_all(&context.work)?;
+    Ok(result)
+}
+
+fn latency_claims(size: &Size, result: &mut ExperimentResult) {
+    let source = "SIGMOD 2011, §5.5, Figure 13";
+    let (Some(ns), Some(ipp), Some(aries)) =
+        (size.first("ns"), size.first("ipp, copy"), size.first("aries"))
+    else {
+        return;
+    };
+    let worst = ns.quantile_ms(1.0) / ipp.quantile_ms(1.0);
+    result.claims.push(
+        Claim::new("worst batch of ns beside that of ipp, copy", source, Bound::AtLeast(1.0))
+            .paper("large peaks at the end of each checkpoint period")
+            .aim(Bound::AtLeast(2.0))
+            .measured(worst),
+    );
+    let logged = aries.logged_per_transaction() / ipp.logged_per_transaction();
+    result.claims.push(
+        Claim::new("bytes logged by aries beside ipp", source, Bound::AtLeast(2.0))
+            .paper("it must write more data to disk")
+            .measured(logged),
+    );
+    let batch = aries.quantile_ms(0.5) / ipp.quantile_ms(0.5);
+    result.claims.push(
+        Claim::new("median batch of aries beside that of ipp, copy", source, Bound::AtLeast(1.0))
+            .paper("larger and more frequent peaks")
+            .measured(batch),
+    );
+}
+
+fn latency_figure(size: &Size, result: &mut ExperimentResult) {
+    let mut figure = Figure {
+        title: format!("Time of each batch, {} warehouses", size.scale.warehouses),
+        caption: "From the beginning of one batch of 500 transactions to that of the next.".into(),
+        x_label: "seconds".into(),
+        y_label: "ms".into(),
+        ..Figure::default()
+    };
+    for (row, outcomes) in ROWS.iter().zip(&size.outcomes) {
+        let Some(outcome) = outcomes.first() else {
+            continue;
+        };
+        if ["none", "ns", "ipp, copy", "ipp, merge", "aries"].contains(&row.name) {
+            figure.series.push(row.name.into());
+        }
+        result.series.push(Series {
+            name: row.name.into(),
+            x_unit: "s".into(),
+            y_unit: "ms".into(),
+            points: outcome.batches.iter().map(|batch| [batch.at_s, batch.ms]).collect(),
+        });
+    }
+    result.figures.push(figure);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_modes_judge_every_claim() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let plan = Plan { seconds: 0.1, ..Plan::of(&context) };
+        let result = fig12(&context, &plan)?;
+        assert_eq!(result.claims.len(), 7);
+        assert!(result.claims.iter().all(|claim| claim.met.is_some()));
+        assert_eq!((result.tables.len(), result.series.len()), (2, ROWS.len()));
+        assert!(result.series.iter().all(|series| series.points.len() == 2));
+        let result = fig13(&context, &plan)?;
+        assert!(result.claims.iter().all(|claim| claim.met.is_some()));
+        assert_eq!((result.claims.len(), result.figures[0].series.len()), (3, 5));
+        let logged = &result.claims[1];
+        assert_eq!(logged.met, Some(true), "physical records are longer: {logged:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_is_a_size_and_the_largest_is_run_only_when_asked_for() {
+        let mut context =
+            Context::new("out".as_ref(), false, "none".into(), Box::new(std::io::sink()));
+        let sizes = |context: &Context| {
+            Plan::of(context).scales.iter().map(|it| it.warehouses).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&context), [5, 10, 20]);
+        context.part = Some("40".into());
+        assert_eq!(sizes(&context), [40]);
+        assert!(PARTS.contains(&LARGEST));
+    }
+
+    #[test]
+    fn rows_hold_as_many_copies_as_the_paper_says() {
+        let copies: Vec<usize> = ROWS.iter().map(Row::copies).collect();
+        assert_eq!(copies, [1, 2, 4, 3, 3, 2, 1]);
+        assert_eq!(ROWS.iter().filter(|row| row.has_images()).count(), 6);
+    }
+}
