@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use stillpoint_state::{Content, Extent, Grid, Last, Naive, Needs, Scheme, Turn};
+use stillpoint_state::{Content, Extent, Grid, Naive, Needs, Scheme, Turn};
 
 /// The bounds of `Scheme`'s methods.
 use stillpoint_mem::Grain;
@@ -22,7 +22,7 @@ impl Scheme for Fuzzy {
 
     fn start<G: Grain>(_: &Grid<G, Naive>, _: Turn) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, Naive>, _: Turn, _: Last) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, Naive>, _: Turn) {}
 
     #[inline(always)]
     fn handle_read<G: Grain>(_: &Grid<G, Naive>, _: Turn, _: usize) -> usize {
