@@ -13,4 +13,4 @@ mod table;
 
 pub use prefetch::{prefetch, prefetch_to_write};
 pub use region::{HUGE_PAGE_BYTES, PageSize, Region, RegionError};
-pub use table::{Grain, Placement, Table, TableShape, copy_grains};
+pub use table::{Grain, Placement, Spot, Table, TableShape, Walk, copy_grains};

@@ -18,9 +18,11 @@
 
 mod grain;
 mod place;
+mod walk;
 
 pub use grain::Grain;
 pub use place::Placement;
+pub use walk::{Spot, Walk};
 
 use crate::RegionError;
 use crate::region::PageSize;
@@ -148,6 +150,16 @@ impl<G: Grain> Table<G> {
         self.backing.grains(&self.places, copy, first, count * self.shape.cell_grains)
     }
 
+    /// The cells `first..end`, one after the other.
+    ///
+    /// # Panics
+    /// If there are no such cells.
+    #[inline]
+    pub fn walk(&self, first: usize, end: usize) -> Walk<'_, G> {
+        assert!(first <= end && end <= self.shape.cells, "no such cells");
+        Walk::new(self, first, end)
+    }
+
     /// A mark: that of the cell of this number, if no others share it.
     ///
     /// # Panics
@@ -238,7 +250,7 @@ mod bulk {
 
 #[cfg(not(any(loom, shuttle)))]
 mod backing {
-    use super::place::Places;
+    use super::place::{Cursor, Places};
     use super::{Grain, TableShape};
     use crate::{Region, RegionError};
     use std::marker::PhantomData;
@@ -268,7 +280,19 @@ mod backing {
             index: usize,
             count: usize,
         ) -> &[G] {
-            let offset = places.cell_at(copy, index);
+            self.grains_from(places, places.cell_at(copy, index), count)
+        }
+
+        /// A copy of the cell that the cursor, which has not left the table, is at.
+        #[inline(always)]
+        pub(super) fn cell_at(&self, places: &Places, cursor: &Cursor, copy: usize) -> &[G] {
+            self.grains_from(places, places.cell_of(cursor, copy), places.cell_bytes() / G::BYTES)
+        }
+
+        /// `count` grains from the offset of a cell on. The caller has checked that they are cells of
+        /// the table that lie side by side.
+        #[inline(always)]
+        fn grains_from(&self, places: &Places, offset: usize, count: usize) -> &[G] {
             debug_assert!(
                 offset + count * G::BYTES <= places.end && offset.is_multiple_of(G::BYTES)
             );
@@ -295,7 +319,18 @@ mod backing {
             index: usize,
             count: usize,
         ) -> &[AtomicU8] {
-            let offset = places.mark_at(column, index);
+            self.marks_from(places, places.mark_at(column, index), count)
+        }
+
+        /// A mark of the cell that the cursor, which has not left the table, is at.
+        #[inline(always)]
+        pub(super) fn mark_at(&self, places: &Places, cursor: &Cursor, column: usize) -> &AtomicU8 {
+            &self.marks_from(places, places.mark_of(cursor, column), 1)[0]
+        }
+
+        /// `count` marks from the offset of one on, checked as those of `marks`.
+        #[inline(always)]
+        fn marks_from(&self, places: &Places, offset: usize, count: usize) -> &[AtomicU8] {
             debug_assert!(offset + count <= places.end);
             let base = self.region.words().as_ptr().cast::<u8>();
             // SAFETY: as in `grains`; marks are bytes that belong to no cell, and are reached as
@@ -307,7 +342,7 @@ mod backing {
 
 #[cfg(any(loom, shuttle))]
 mod backing {
-    use super::place::Places;
+    use super::place::{Cursor, Places};
     use super::{Grain, TableShape};
     use crate::RegionError;
     use stillpoint_sync::atomic::AtomicU8;
@@ -338,6 +373,14 @@ mod backing {
 
         pub(super) fn mark(&self, _: &Places, column: usize, index: usize) -> &AtomicU8 {
             &self.marks[column * self.shape.cells + index]
+        }
+
+        pub(super) fn cell_at(&self, places: &Places, cursor: &Cursor, copy: usize) -> &[G] {
+            self.grains(places, copy, cursor.index, self.shape.cell_grains)
+        }
+
+        pub(super) fn mark_at(&self, places: &Places, cursor: &Cursor, column: usize) -> &AtomicU8 {
+            self.mark(places, column, cursor.index)
         }
 
         pub(super) fn marks(

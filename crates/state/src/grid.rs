@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stillpoint_mem::{Grain, PageSize, RegionError, Table, TableShape, copy_grains};
+use stillpoint_mem::{
+    Grain, PageSize, Placement, RegionError, Spot, Table, TableShape, copy_grains,
+};
 use stillpoint_sync::atomic::{
     AtomicBool,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -167,6 +169,10 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// If `bytes` is not as long as those cells.
     pub fn read_bytes(&self, copy: usize, cells: Range<usize>, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "room for those cells");
+        if L::PLACEMENT == Placement::Rows {
+            return self
+                .for_each_cell(cells, bytes, |spot, room| load_bytes(spot.cell(copy), room));
+        }
         let (mut at, mut rest) = (cells.start, bytes);
         while at < cells.end {
             let run = self.table.run(copy, at, cells.end - at);
@@ -175,6 +181,42 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             rest = tail;
             at += run.len() / self.table.shape().cell_grains;
         }
+    }
+
+    /// Some cells with the room of each in `image`, in order.
+    ///
+    /// # Panics
+    /// If there are no such cells, or `image` is not as long.
+    #[inline(always)]
+    pub fn for_each_cell(
+        &self,
+        cells: Range<usize>,
+        image: &mut [u8],
+        mut each: impl FnMut(Spot<'_, G>, &mut [u8]),
+    ) {
+        assert_eq!(image.len(), cells.len() * self.cell_bytes(), "room for those cells");
+        let rooms = image.chunks_exact_mut(self.cell_bytes());
+        for (spot, room) in self.table.walk(cells.start, cells.end).zip(rooms) {
+            each(spot, room);
+        }
+    }
+
+    /// The bytes of one copy of those cells whose marks are 1, each at its room in `image`.
+    #[inline]
+    pub fn read_marked(&self, copy: usize, column: usize, cells: Range<usize>, image: &mut [u8]) {
+        let (first, bytes) = (cells.start, self.cell_bytes());
+        if L::BITS || L::PLACEMENT == Placement::Apart {
+            return self.for_each_run(column, 1, cells, |run| {
+                let room = &mut image[(run.start - first) * bytes..(run.end - first) * bytes];
+                self.read_bytes(copy, run, room);
+            });
+        }
+        self.for_each_cell(cells, image, |spot, room| {
+            // Relaxed: the column was handed over by other means.
+            if spot.mark(column).load(Relaxed) == 1 {
+                load_bytes(spot.cell(copy), room);
+            }
+        });
     }
 
     /// Sets every copy of some cells to these bytes, little-endian. For a state that nobody uses
@@ -206,6 +248,16 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             self.bits.get(column, mark)
         } else {
             self.table.mark(column, mark).load(Acquire)
+        }
+    }
+
+    /// The mark of a cell that shares it with no other.
+    #[inline(always)]
+    pub fn mark_of(&self, column: usize, spot: &Spot<'_, G>) -> u8 {
+        if L::BITS {
+            self.bits.get(column, spot.index())
+        } else {
+            spot.mark(column).load(Acquire) // as in `mark`
         }
     }
 
@@ -315,6 +367,9 @@ impl<G: Grain, L: Layout> Grid<G, L> {
 /// The bytes of grains, little-endian.
 #[inline]
 pub(crate) fn load_bytes<G: Grain>(from: &[G], bytes: &mut [u8]) {
+    if let [grain] = from {
+        return G::to_le(grain.get(), bytes);
+    }
     for (grain, bytes) in from.iter().zip(bytes.chunks_exact_mut(G::BYTES)) {
         G::to_le(grain.get(), bytes);
     }

@@ -310,7 +310,8 @@ impl<S: Scheme> State<S> {
         *self.mailbox.job.lock() = Some(capture);
     }
 
-    /// Asks for an image as of the end of the next tick at which none is under way.
+    /// Asks for an image as of the end of the next tick at which none is under way; or, if one of
+    /// changes has failed, for that one again.
     pub fn checkpoint(&self) {
         if S::CONTENT != Content::Nothing {
             self.mailbox.is_wanted.store(true, Relaxed); // a hint, as above

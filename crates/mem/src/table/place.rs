@@ -38,6 +38,15 @@ pub(super) struct Places {
     pub(super) end: usize,
 }
 
+/// Where a cell lies: offsets from where the first copy, or the marks, begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cursor {
+    pub(super) index: usize,
+    lane: usize,
+    cell: usize,
+    mark: usize,
+}
+
 impl Places {
     /// The places of a shape; `None` if they exceed the address space.
     pub(super) fn of(shape: &TableShape, grain_bytes: usize) -> Option<Self> {
@@ -144,6 +153,13 @@ impl Places {
         }
     }
 
+    /// Bytes of a cell.
+    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
+    #[inline(always)]
+    pub(super) fn cell_bytes(&self) -> usize {
+        self.cell_bytes
+    }
+
     /// The group and the lane of a cell.
     #[inline(always)]
     fn split(&self, index: usize) -> (usize, usize) {
@@ -171,6 +187,49 @@ impl Places {
             + column * self.mark_column_stride
             + group * self.mark_group_stride
             + lane * self.mark_lane_stride
+    }
+
+    /// Where a cell lies, to go on from.
+    #[inline]
+    pub(super) fn cursor(&self, index: usize) -> Cursor {
+        let (group, lane) = self.split(index);
+        let cell = group * self.group_stride + lane * self.lane_stride;
+        let mark = group * self.mark_group_stride + lane * self.mark_lane_stride;
+        Cursor { index, lane, cell, mark }
+    }
+
+    /// Goes on to the next cell. Behind the last one the offsets mean nothing, and may wrap.
+    #[inline(always)]
+    pub(super) fn advance(&self, cursor: &mut Cursor) {
+        cursor.index += 1;
+        cursor.lane += 1;
+        cursor.cell = cursor.cell.wrapping_add(self.lane_stride);
+        cursor.mark = cursor.mark.wrapping_add(self.mark_lane_stride);
+        if cursor.lane == self.lanes {
+            let (cells, marks) =
+                (self.lanes * self.lane_stride, self.lanes * self.mark_lane_stride);
+            cursor.lane = 0;
+            cursor.cell = cursor.cell.wrapping_add(self.group_stride).wrapping_sub(cells);
+            cursor.mark = cursor.mark.wrapping_add(self.mark_group_stride).wrapping_sub(marks);
+        }
+    }
+
+    /// Where a copy of the cell begins.
+    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
+    #[inline(always)]
+    pub(super) fn cell_of(&self, cursor: &Cursor, copy: usize) -> usize {
+        let offset = copy * self.copy_stride + cursor.cell;
+        debug_assert_eq!(offset, self.cell_at(copy, cursor.index));
+        offset
+    }
+
+    /// Where a mark of the cell is.
+    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
+    #[inline(always)]
+    pub(super) fn mark_of(&self, cursor: &Cursor, column: usize) -> usize {
+        let offset = self.marks_at + column * self.mark_column_stride + cursor.mark;
+        debug_assert_eq!(offset, self.mark_at(column, cursor.index));
+        offset
     }
 
     /// How many cells lie side by side from this one on, in each copy.

@@ -52,6 +52,22 @@ fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
             assert_eq!(last.as_ptr_range().end, run.as_ptr_range().end, "{shape:?}");
         }
     }
+    for first in [0, shape.cells / 2, shape.cells] {
+        let mut walked = 0;
+        for (index, spot) in (first..).zip(table.walk(first, shape.cells)) {
+            assert_eq!(spot.index(), index);
+            for copy in 0..shape.copies {
+                assert_eq!(spot.cell(copy).as_ptr_range(), table.cell(copy, index).as_ptr_range());
+            }
+            if shape.cells_per_mark == 1 {
+                for column in 0..shape.mark_columns {
+                    assert!(std::ptr::eq(spot.mark(column), table.mark(column, index)));
+                }
+            }
+            walked += 1;
+        }
+        assert_eq!(walked, shape.cells - first, "{shape:?}");
+    }
     assert_eq!(table.marks_len(), shape.cells.div_ceil(shape.cells_per_mark));
     for index in 0..table.marks_len() {
         for column in 0..shape.mark_columns {

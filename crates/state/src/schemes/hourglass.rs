@@ -90,11 +90,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
         cells: Range<usize>,
         image: &mut [u8],
     ) {
-        let (first, bytes) = (cells.start, grid.cell_bytes());
-        grid.for_each_run(turn.down(), 1, cells, |run| {
-            let room = &mut image[(run.start - first) * bytes..(run.end - first) * bytes];
-            grid.read_bytes(turn.down(), run, room);
-        });
+        grid.read_marked(turn.down(), turn.down(), cells, image);
     }
 
     fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {

@@ -87,10 +87,9 @@ impl<L: Layout> Scheme for Zigzag<L> {
         cells: Range<usize>,
         image: &mut [u8],
     ) {
-        let bytes = grid.cell_bytes();
-        for (index, room) in cells.zip(image.chunks_exact_mut(bytes)) {
-            let stable = usize::from(grid.mark(MW, index) ^ 1);
-            crate::grid::load_bytes(grid.cell(stable, index), room);
-        }
+        grid.for_each_cell(cells, image, |spot, room| {
+            let stable = usize::from(grid.mark_of(MW, &spot) ^ 1);
+            crate::grid::load_bytes(spot.cell(stable), room);
+        });
     }
 }

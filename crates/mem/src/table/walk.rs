@@ -1,0 +1,69 @@
+use super::place::Cursor;
+use super::{Grain, Table};
+use stillpoint_sync::atomic::AtomicU8;
+
+/// Cells in order, each found from the one before: without the division that finds one by its
+/// number. Made by [`Table::walk`].
+#[derive(Debug)]
+pub struct Walk<'a, G: Grain> {
+    table: &'a Table<G>,
+    cursor: Cursor,
+    end: usize,
+}
+
+/// A cell with its copies and marks, met on a [`Walk`].
+#[derive(Clone, Copy, Debug)]
+pub struct Spot<'a, G: Grain> {
+    table: &'a Table<G>,
+    cursor: Cursor,
+}
+
+impl<'a, G: Grain> Walk<'a, G> {
+    /// The caller has checked that there are such cells.
+    pub(super) fn new(table: &'a Table<G>, first: usize, end: usize) -> Self {
+        Self { table, cursor: table.places.cursor(first), end }
+    }
+}
+
+impl<'a, G: Grain> Iterator for Walk<'a, G> {
+    type Item = Spot<'a, G>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Spot<'a, G>> {
+        if self.cursor.index == self.end {
+            return None;
+        }
+        let spot = Spot { table: self.table, cursor: self.cursor };
+        self.table.places.advance(&mut self.cursor);
+        Some(spot)
+    }
+}
+
+impl<'a, G: Grain> Spot<'a, G> {
+    /// The cell's number.
+    #[inline(always)]
+    pub fn index(&self) -> usize {
+        self.cursor.index
+    }
+
+    /// One copy of the cell.
+    ///
+    /// # Panics
+    /// If there is no such copy.
+    #[inline(always)]
+    pub fn cell(&self, copy: usize) -> &'a [G] {
+        assert!(copy < self.table.shape.copies, "no such cell");
+        self.table.backing.cell_at(&self.table.places, &self.cursor, copy)
+    }
+
+    /// The mark of the cell's number.
+    ///
+    /// # Panics
+    /// If there is no such column, or cells share marks.
+    #[inline(always)]
+    pub fn mark(&self, column: usize) -> &'a AtomicU8 {
+        let shape = &self.table.shape;
+        assert!(column < shape.mark_columns && shape.cells_per_mark == 1, "no such mark");
+        self.table.backing.mark_at(&self.table.places, &self.cursor, column)
+    }
+}
