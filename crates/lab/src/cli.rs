@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::arrays::advise::{self, Question};
+use crate::arrays::killed;
 use crate::calc::{self, CALC_UNPACED, NAIVE_UNPACED};
 use crate::context::Context;
 use crate::engines;
@@ -89,6 +90,13 @@ enum Child {
     },
     /// One run of the microbenchmark, for a profiler beside it.
     Profiled(calc::profiled::Profiled),
+    /// State arrays until it is killed.
+    Arrays {
+        #[arg(long)]
+        scheme: String,
+        #[arg(long)]
+        dir: PathBuf,
+    },
     /// Transactions and checkpoints until it is killed.
     Crash {
         #[arg(long)]
@@ -109,6 +117,7 @@ fn run_child(child: &Child) -> LabResult<()> {
             calc::instructions::child(&open, scheme, journal, dir.clone())
         }
         Child::Profiled(what) => calc::profiled::child(&open, what, &mut std::io::stdout()),
+        Child::Arrays { scheme, dir } => killed::child(scheme, dir, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
             let setup = calc::setup(row, *records, journal, dir.clone());

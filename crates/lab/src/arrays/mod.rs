@@ -10,6 +10,7 @@ pub mod advise;
 pub mod check;
 pub mod draw;
 pub mod drive;
+pub mod killed;
 pub mod load;
 pub mod memory;
 pub mod outcome;
