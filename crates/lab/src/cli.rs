@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use crate::arrays::advise::{self, Question};
 use crate::arrays::mmo::kill;
+use crate::arrays::killed;
 use crate::calc::{self, CALC_UNPACED, NAIVE_UNPACED};
 use crate::context::Context;
 use crate::engines;
@@ -92,6 +93,13 @@ enum Child {
     Profiled(calc::profiled::Profiled),
     /// The game of SIGMOD 2011 until it is killed.
     Game(kill::Child),
+    /// State arrays until it is killed.
+    Arrays {
+        #[arg(long)]
+        scheme: String,
+        #[arg(long)]
+        dir: PathBuf,
+    },
     /// Transactions and checkpoints until it is killed.
     Crash {
         #[arg(long)]
@@ -113,6 +121,7 @@ fn run_child(child: &Child) -> LabResult<()> {
         }
         Child::Profiled(what) => calc::profiled::child(&open, what, &mut std::io::stdout()),
         Child::Game(what) => kill::child(what, &mut std::io::stdout()),
+        Child::Arrays { scheme, dir } => killed::child(scheme, dir, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
             let setup = calc::setup(row, *records, journal, dir.clone());

@@ -1,5 +1,6 @@
 //! A figure counts only if what is recovered is what the raw loop had at that tick.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,19 +62,21 @@ pub fn open<S: Scheme, L: Load>(
 /// Opens a state whose owner is gone, and compares it with the raw loop at the tick that it is at.
 ///
 /// # Errors
-/// When it cannot be recovered, is at another tick than `tick`, or differs.
+/// When it cannot be recovered, is at none of those ticks, or differs.
 pub fn recovers<S: Scheme, L: Load>(
     load: &L,
     name: &str,
     dir: &Path,
     pages: PageSize,
     config: &Config,
-    tick: u64,
+    ticks: RangeInclusive<u64>,
 ) -> LabResult<Recovery> {
     let opened = open::<S, L>(load, dir, pages, config).map_err(|e| failed(name, e))?;
     let (state, arrays, recovered) = opened;
-    if state.ticks() != tick {
-        return Err(failed(name, format!("tick {tick} was durable, {} came back", state.ticks())));
+    let tick = state.ticks();
+    if !ticks.contains(&tick) {
+        let durable = ticks.start();
+        return Err(failed(name, format!("tick {durable} was durable, {tick} came back")));
     }
     let (mut raw, raw_arrays) = raw(load, pages)?;
     for tick in 1..=tick {

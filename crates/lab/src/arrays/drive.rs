@@ -118,7 +118,8 @@ impl<L: Load> registry::Program for Program<'_, L> {
         let durable_tick = rig.end()?;
         if S::CONTENT != Content::Nothing || drive.logs_actions {
             let (pages, config) = (drive.pages, drive.config());
-            let recovery = recovers::<S, L>(load, name, dir, pages, &config, durable_tick)?;
+            let ticks = durable_tick..=durable_tick;
+            let recovery = recovers::<S, L>(load, name, dir, pages, &config, ticks)?;
             outcome.recovery = Some(recovery);
         }
         Ok(outcome)

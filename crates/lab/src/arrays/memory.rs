@@ -26,26 +26,30 @@ pub struct Sweep {
     pub ticks_per_s: u64,
     /// Ticks between two points of consistency.
     pub period_ticks: u64,
-    /// Measured periods of each rate.
+    /// Measured periods of the rate that floors are about.
     pub periods: usize,
-    /// Updates of a rate beyond which it has three periods.
-    pub updates_max: u64,
+    /// That rate; others have two periods, and one if they are very high.
+    pub floor_rate: u64,
     /// Pages of memory.
     pub pages: PageSize,
 }
 
 impl Sweep {
     /// A point of consistency every 4 s, ticks of 0.1 s.
-    pub fn paper(rates: Vec<u64>, periods: usize) -> Sweep {
-        let (ticks_per_s, period_ticks) = (10, 40);
-        let (updates_max, pages) = (30_000_000, PageSize::Huge);
-        Sweep { rates, ticks_per_s, period_ticks, periods, updates_max, pages }
+    pub fn paper(rates: Vec<u64>, floor_rate: u64, periods: usize) -> Sweep {
+        let (ticks_per_s, period_ticks, pages) = (10, 40, PageSize::Huge);
+        Sweep { rates, ticks_per_s, period_ticks, periods, floor_rate, pages }
     }
 
     fn periods_of(&self, rate: u64) -> usize {
+        /// Updates of a period, beyond which one suffices.
+        const MANY: u64 = 15_000_000;
         let updates = rate / self.ticks_per_s * self.period_ticks;
-        let most = if updates * self.periods as u64 > self.updates_max { 3 } else { self.periods };
-        most.min(self.periods)
+        match rate {
+            _ if rate == self.floor_rate => self.periods,
+            _ if updates > MANY => 1,
+            _ => self.periods.min(2),
+        }
     }
 }
 
@@ -289,7 +293,7 @@ mod tests {
     use crate::arrays::zipf::ZipfAccesses;
 
     fn sweep() -> Sweep {
-        Sweep { period_ticks: 4, ..Sweep::paper(vec![1_000, 40_000], 2) }
+        Sweep { period_ticks: 4, ..Sweep::paper(vec![1_000, 40_000], 40_000, 2) }
     }
 
     #[test]
@@ -316,9 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn rates_with_many_updates_have_few_periods() {
-        let sweep = Sweep::paper(Vec::new(), 5);
-        assert_eq!((sweep.periods_of(320_000), sweep.periods_of(10_240_000)), (5, 3));
-        assert_eq!(Sweep { periods: 1, ..sweep }.periods_of(10_240_000), 1);
+    fn the_rate_of_the_floors_has_most_periods() {
+        let sweep = Sweep::paper(Vec::new(), 320_000, 5);
+        let periods = [10_000, 320_000, 10_240_000].map(|rate| sweep.periods_of(rate));
+        assert_eq!(periods, [2, 5, 1]);
+        assert_eq!(Sweep { periods: 1, ..sweep }.periods_of(10_000), 1);
     }
 }

@@ -11,6 +11,7 @@ pub mod aries;
 pub mod check;
 pub mod draw;
 pub mod drive;
+pub mod killed;
 pub mod load;
 pub mod memory;
 pub mod mmo;

@@ -13,6 +13,7 @@ mod overhead;
 
 use serde_json::json;
 
+use super::killed::check_schemes;
 use super::memory::{Sweep, run as measure};
 use super::zipf::{OBJECT_WORDS, ZipfAccesses};
 use crate::context::Context;
@@ -49,7 +50,7 @@ pub struct Plan {
     pub rates: Vec<u64>,
     /// Updates per second of the large state, and for pages of memory.
     pub few_rates: Vec<u64>,
-    /// Measured periods at each rate.
+    /// Measured periods at 320,000 updates per second.
     pub periods: usize,
     /// Ticks of a period.
     pub period_ticks: u64,
@@ -59,6 +60,8 @@ pub struct Plan {
     pub live_periods: u64,
     /// Accesses in memory.
     pub pool: usize,
+    /// Schemes of which a process is killed.
+    pub killed: Vec<&'static str>,
 }
 
 impl Plan {
@@ -75,6 +78,7 @@ impl Plan {
             tick_ms: 100,
             live_periods: 5,
             pool: 48_000_000,
+            killed: [&SCHEMES[..], &VARIANTS[..]].concat(),
         }
     }
 
@@ -91,6 +95,7 @@ impl Plan {
             tick_ms: 10,
             live_periods: 2,
             pool: 200_000,
+            killed: vec!["ns", "hg"],
         }
     }
 
@@ -108,7 +113,7 @@ impl Plan {
     }
 
     fn sweep(&self, rates: Vec<u64>) -> Sweep {
-        Sweep { period_ticks: self.period_ticks, ..Sweep::paper(rates, self.periods) }
+        Sweep { period_ticks: self.period_ticks, ..Sweep::paper(rates, RATE, self.periods) }
     }
 
     /// Seconds between two points of consistency.
@@ -156,6 +161,7 @@ pub fn run(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
          bazz these are lower bounds (§5.3). Objects and words are numbered by popularity."
             .into(),
     );
+    check_schemes(context, &plan.killed, &mut result)?;
     overhead::run(context, plan, &mut result)?;
     if context.wants("latency") {
         latency::run(context, plan, &mut result)?;
