@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::arrays::advise::{self, Question};
-use crate::arrays::mmo::kill;
-use crate::arrays::killed;
+use crate::arrays::{killed, mmo, tpcc};
 use crate::calc::{self, CALC_UNPACED, NAIVE_UNPACED};
 use crate::context::Context;
 use crate::engines;
@@ -92,7 +91,9 @@ enum Child {
     /// One run of the microbenchmark, for a profiler beside it.
     Profiled(calc::profiled::Profiled),
     /// The game of SIGMOD 2011 until it is killed.
-    Game(kill::Child),
+    Game(mmo::kill::Child),
+    /// TPC-C until it is killed.
+    Tpcc(tpcc::kill::Child),
     /// State arrays until it is killed.
     Arrays {
         #[arg(long)]
@@ -120,7 +121,8 @@ fn run_child(child: &Child) -> LabResult<()> {
             calc::instructions::child(&open, scheme, journal, dir.clone())
         }
         Child::Profiled(what) => calc::profiled::child(&open, what, &mut std::io::stdout()),
-        Child::Game(what) => kill::child(what, &mut std::io::stdout()),
+        Child::Game(what) => mmo::kill::child(what, &mut std::io::stdout()),
+        Child::Tpcc(what) => tpcc::kill::child(what, &mut std::io::stdout()),
         Child::Arrays { scheme, dir } => killed::child(scheme, dir, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };

@@ -159,28 +159,52 @@ pub trait Use {
     fn with(&mut self, engine: &mut dyn Engine) -> LabResult<Self::Output>;
 }
 
-/// Opens a row's database in an empty directory, does something with it, ends it (with a checkpoint
-/// under way, if one is), opens it again, and compares what came back with an oracle.
+/// Opens a row's database in a directory and does something with it; then it is gone, with a
+/// checkpoint under way if one is.
 ///
 /// # Errors
-/// The engine's, and a database that differs.
-pub fn used<U: Use>(
+/// The engine's.
+pub fn with<U: Use>(
+    row: Row,
+    population: &Population,
+    dir: &Path,
+    what: &mut U,
+) -> LabResult<(U::Output, u64)> {
+    match row.how {
+        How::State { scheme, merge } => {
+            let job = OnState { row, merge, population, dir, what };
+            registry::run(scheme, job).map_err(|e| failed(scheme, e))?
+        }
+        How::Aries => {
+            let disk = Arc::new(RealDisk::new(dir).map_err(|e| failed(row.name, e))?);
+            let mut engine = OnPages { aries: Aries::open(disk, population)?, population };
+            let output = what.with(&mut engine)?;
+            Ok((output, engine.batches()))
+        }
+    }
+}
+
+/// Opens a database whose owner is gone, and compares what comes back with an oracle.
+///
+/// # Errors
+/// When it cannot be recovered, has fewer batches than `least`, or differs.
+pub fn recovers(
     row: Row,
     population: &Population,
     trace: &Trace,
     dir: &Path,
-    what: &mut U,
-) -> LabResult<(U::Output, Recovery)> {
-    let job = Job { row, population, dir, what };
-    let (output, batches, recovered) = match row.how {
+    least: u64,
+) -> LabResult<Recovery> {
+    let recovered = match row.how {
         How::State { scheme, merge } => {
-            registry::run(scheme, OnState { job, merge }).map_err(|e| failed(scheme, e))??
+            let reopen = Reopen { row, merge, population, dir };
+            registry::run(scheme, reopen).map_err(|e| failed(scheme, e))??
         }
-        How::Aries => on_aries(job)?,
+        How::Aries => reopen_pages(row, population, dir)?,
     };
-    if recovered.recovery.tick != batches {
-        let found = recovered.recovery.tick;
-        return Err(failed(row.name, format!("batch {batches} was durable, {found} came back")));
+    let batches = recovered.recovery.tick;
+    if batches < least {
+        return Err(failed(row.name, format!("batch {least} was durable, {batches} came back")));
     }
     let expected = oracle(population, trace, batches)?;
     let differs = expected.iter().zip(&recovered.digest).find(|(one, other)| one != other);
@@ -188,14 +212,7 @@ pub fn used<U: Use>(
         let reason = format!("what came back after batch {batches} differs in table {table}");
         return Err(failed(row.name, reason));
     }
-    Ok((output, recovered.recovery))
-}
-
-struct Job<'a, U> {
-    row: Row,
-    population: &'a Population,
-    dir: &'a Path,
-    what: &'a mut U,
+    Ok(recovered.recovery)
 }
 
 /// What came back.
@@ -320,21 +337,39 @@ impl<S: Scheme> Engine for OnCells<'_, S> {
 }
 
 struct OnState<'a, U> {
-    job: Job<'a, U>,
+    row: Row,
     merge: Merge,
+    population: &'a Population,
+    dir: &'a Path,
+    what: &'a mut U,
 }
 
 impl<U: Use> registry::Program for OnState<'_, U> {
-    type Output = LabResult<(U::Output, u64, Recovered)>;
+    type Output = LabResult<(U::Output, u64)>;
 
     fn run<S: Scheme>(self) -> Self::Output {
-        let OnState { job: Job { row, population, dir, what }, merge } = self;
-        let refused = |e: StateError| failed(row.name, e);
-        let (mut engine, _) = open::<S>(row, merge, population, dir).map_err(refused)?;
+        let OnState { row, merge, population, dir, what } = self;
+        let opened = open::<S>(row, merge, population, dir);
+        let (mut engine, _) = opened.map_err(|e| failed(row.name, e))?;
         let output = what.with(&mut engine)?;
-        let batches = engine.batches();
-        drop(engine);
-        let (engine, it) = open::<S>(row, merge, population, dir).map_err(refused)?;
+        Ok((output, engine.batches()))
+    }
+}
+
+struct Reopen<'a> {
+    row: Row,
+    merge: Merge,
+    population: &'a Population,
+    dir: &'a Path,
+}
+
+impl registry::Program for Reopen<'_> {
+    type Output = LabResult<Recovered>;
+
+    fn run<S: Scheme>(self) -> LabResult<Recovered> {
+        let Reopen { row, merge, population, dir } = self;
+        let opened = open::<S>(row, merge, population, dir);
+        let (engine, it) = opened.map_err(|e| failed(row.name, e))?;
         let recovery = Recovery {
             tick: it.tick,
             image_bytes: it.image_bytes,
@@ -342,8 +377,7 @@ impl<U: Use> registry::Program for OnState<'_, U> {
             replayed_ticks: it.replayed_ticks,
             replay_s: it.replay_ns as f64 / 1e9,
         };
-        let digest = digest(&engine.state, &engine.tables);
-        Ok((output, batches, Recovered { recovery, digest }))
+        Ok(Recovered { recovery, digest: digest(&engine.state, &engine.tables) })
     }
 }
 
@@ -386,18 +420,13 @@ impl Engine for OnPages<'_> {
     }
 }
 
-fn on_aries<U: Use>(job: Job<'_, U>) -> LabResult<(U::Output, u64, Recovered)> {
-    let Job { row, population, dir, what } = job;
-    let disk = || RealDisk::new(dir).map(Arc::new).map_err(|e| failed(row.name, e));
-    let mut engine = OnPages { aries: Aries::open(disk()?, population)?, population };
-    let output = what.with(&mut engine)?;
-    let batches = engine.batches();
-    drop(engine);
+fn reopen_pages(row: Row, population: &Population, dir: &Path) -> LabResult<Recovered> {
+    let disk = Arc::new(RealDisk::new(dir).map_err(|e| failed(row.name, e))?);
     let began_ns = crate::sys::now_ns();
-    let aries = Aries::open(disk()?, population)?;
+    let aries = Aries::open(disk, population)?;
     // Pages and log are read in one go: all of it counts as the image.
     let image_s = (crate::sys::now_ns() - began_ns) as f64 / 1e9;
     let digest = digest(aries.cells(), aries.tables());
     let recovery = Recovery { tick: aries.batches(), image_s, ..Recovery::default() };
-    Ok((output, batches, Recovered { recovery, digest }))
+    Ok(Recovered { recovery, digest })
 }

@@ -3,8 +3,9 @@
 
 use serde_json::json;
 
-use super::bed::{BATCH, Engine, ROWS, Row, Status, Use, used};
+use super::bed::{BATCH, Engine, ROWS, Row, Status, Use, recovers, with};
 use super::input::Trace;
+use super::kill;
 use super::load::Population;
 use super::schema::{Scale, data_bytes};
 use crate::arrays::outcome::Recovery;
@@ -44,19 +45,25 @@ pub struct Plan {
     pub trace: usize,
     /// Of load and trace.
     pub seed: u64,
+    /// The database that is killed.
+    pub killed: Scale,
+    /// True where the context's binary knows `lab child`.
+    pub children: bool,
 }
 
 impl Plan {
     /// 5 to 40 of the paper's 60 warehouses.
     pub fn full() -> Plan {
         let scales = [5, 10, 20, 40].map(Scale::full).to_vec();
-        Plan { scales, seconds: 10.0, runs: 1, trace: 500_000, seed: 1 }
+        let (killed, children) = (Scale::full(1), true);
+        Plan { scales, seconds: 10.0, runs: 1, trace: 500_000, seed: 1, killed, children }
     }
 
     /// Seconds in all.
     pub fn quick() -> Plan {
         let scales = [1, 2].map(Scale::small).to_vec();
-        Plan { scales, seconds: 0.3, runs: 1, trace: 20_000, seed: 1 }
+        let killed = Scale::small(1);
+        Plan { scales, seconds: 0.3, trace: 20_000, killed, ..Plan::full() }
     }
 
     /// The context's mode, part, number and length of runs.
@@ -227,7 +234,8 @@ fn measure(context: &Context, plan: &Plan, scale: Scale) -> LabResult<Size> {
     let run = |row: Row, seconds: f64, interval_s: f64, warm_up_images: u64| {
         let dir = context.fresh_dir("tpcc")?;
         let mut drive = Drive { row, trace: &trace, seconds, interval_s, warm_up_images };
-        let (outcome, recovery) = used(row, &population, &trace, &dir, &mut drive)?;
+        let (outcome, batches) = with(row, &population, &dir, &mut drive)?;
+        let recovery = recovers(row, &population, &trace, &dir, batches)?;
         sys::remove_dir_all(&dir)?;
         Ok::<_, LabError>(Outcome { recovery, ..outcome })
     };
@@ -299,6 +307,7 @@ fn parameters(plan: &Plan, result: &mut ExperimentResult) {
 pub fn fig12(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
     let mut result = context.result(FIG12, FIG12_TITLE, PAPER);
     parameters(plan, &mut result);
+    kill::check_rows(context, plan, &mut result)?;
     let mut sizes = Vec::new();
     for scale in fitting(plan, &mut result) {
         sizes.push(measure(context, plan, scale)?);
@@ -488,7 +497,7 @@ mod tests {
     fn the_quick_modes_judge_every_claim() -> LabResult<()> {
         let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
-        let plan = Plan { seconds: 0.1, ..Plan::of(&context) };
+        let plan = Plan { seconds: 0.1, children: false, ..Plan::of(&context) };
         let result = fig12(&context, &plan)?;
         assert_eq!(result.claims.len(), 7);
         assert!(result.claims.iter().all(|claim| claim.met.is_some()));

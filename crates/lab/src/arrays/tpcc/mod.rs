@@ -19,6 +19,7 @@ pub mod bed;
 pub mod check;
 pub mod experiments;
 pub mod input;
+pub mod kill;
 pub mod load;
 pub mod memory;
 pub mod schema;
