@@ -243,7 +243,8 @@ impl registry::Program for Recover<'_> {
         let newest = newest_image(dir, recovered.image_bytes)?;
         let disk_bytes_per_s = device::read_bytes_per_s(&newest, config.recovery_threads)?;
         // Opened once more, and compared: what was timed above was the first time.
-        recovers::<S, Game>(game, scheme, dir, PageSize::Huge, &config, recovered.tick)?;
+        let same = recovered.tick..=recovered.tick;
+        recovers::<S, Game>(game, scheme, dir, PageSize::Huge, &config, same)?;
         let recovery = Recovery {
             tick: recovered.tick,
             image_bytes: recovered.image_bytes,
