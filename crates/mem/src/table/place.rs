@@ -171,7 +171,6 @@ impl Places {
     }
 
     /// Where a copy of a cell begins.
-    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
     #[inline(always)]
     pub(super) fn cell_at(&self, copy: usize, index: usize) -> usize {
         let (group, lane) = self.split(index);
@@ -179,7 +178,6 @@ impl Places {
     }
 
     /// Where a mark of a cell is.
-    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
     #[inline(always)]
     pub(super) fn mark_at(&self, column: usize, index: usize) -> usize {
         let (group, lane) = self.split(index);

@@ -158,11 +158,16 @@ impl<L: Layout> Scheme for Piggyback<L> {
         let per = grid.cells_per_mark();
         let blocks = cells.start / per..(cells.end - 1) / per + 1;
         let copy = |block| grid.copy_cells(turn.down(), turn.up, grid.cells_of(block));
+        if is_planted(Bug::PiggybackCopiesUnclaimed) {
+            for block in blocks.filter(|block| grid.mark(STATE, *block) != EQUAL) {
+                copy(block);
+                grid.publish_mark(STATE, block, EQUAL);
+            }
+            return;
+        }
         grid.for_each_run(STATE, newest_in(turn.down()), blocks, |run| {
             for block in run {
-                let is_ours = is_planted(Bug::PiggybackCopiesUnclaimed)
-                    || grid.exchange_mark(STATE, block, newest_in(turn.down()), MOVING);
-                if is_ours {
+                if grid.exchange_mark(STATE, block, newest_in(turn.down()), MOVING) {
                     copy(block);
                     grid.publish_mark(STATE, block, EQUAL);
                 }
