@@ -3,6 +3,7 @@
 
 mod proc;
 
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,41 @@ use proc::{anonymous_bytes, children, cpu_seconds, peak_bytes, private_bytes};
 use crate::error::{LabError, LabResult};
 use crate::resp_client::admin::Admin;
 use crate::sys;
+
+/// Runs a child, hears what it says line by line until that is enough, and kills it in the middle.
+/// `hear` says of each line whether it is enough; `None` for one that it does not understand.
+/// `linger` is the time from there to the kill.
+///
+/// # Errors
+/// When the child cannot be started, says something else, or ends by itself.
+pub fn kill_when(
+    command: &mut Command,
+    linger: Duration,
+    mut hear: impl FnMut(&str) -> Option<bool>,
+) -> LabResult<()> {
+    let line = format!("{command:?}");
+    let failed = |reason: String| LabError::process(&line, reason);
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|e| failed(e.to_string()))?;
+    let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
+    let mut heard = Ok(());
+    for text in BufReader::new(said).lines().map_while(Result::ok) {
+        match hear(&text) {
+            Some(false) => {}
+            Some(true) => break,
+            None => {
+                heard = Err(failed(format!("said {text:?}")));
+                break;
+            }
+        }
+    }
+    sys::sleep(linger);
+    let is_running = matches!(child.try_wait(), Ok(None));
+    let _ = child.kill();
+    let _ = child.wait();
+    heard?;
+    if is_running { Ok(()) } else { Err(failed("ended by itself".into())) }
+}
 
 /// How a server is started: its command line, in which `{dir}` and `{port}`
 /// stand for its data directory and its port on the loopback interface.
@@ -243,8 +279,60 @@ impl Watch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// What a child says, to a parent that stops listening as one does whose end of the pipe is
+    /// closed.
+    pub(crate) struct Lines {
+        said: Vec<u8>,
+        lines_max: usize,
+    }
+
+    impl Lines {
+        pub(crate) fn before_closing(lines_max: usize) -> Lines {
+            Lines { said: Vec::new(), lines_max }
+        }
+
+        pub(crate) fn text(self) -> String {
+            String::from_utf8(self.said).expect("children say text")
+        }
+    }
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.said.iter().filter(|&&byte| byte == b'\n').count() >= self.lines_max {
+                return Err(std::io::ErrorKind::BrokenPipe.into());
+            }
+            self.said.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_child_is_killed_once_it_has_said_enough() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let kill = |script, enough: u64| {
+            let mut last = 0;
+            let killed = kill_when(&mut shell(script), Duration::ZERO, |line| {
+                last = line.parse().ok()?;
+                Some(last >= enough)
+            });
+            (killed.map_err(|error| error.to_string()), last)
+        };
+        assert_eq!(kill("echo 1; echo 2; echo 3; exec sleep 60", 2), (Ok(()), 2));
+        let (ended, _) = kill("echo 1; exit 3", 2);
+        assert!(ended.expect_err("it is not there to be killed").contains("ended by itself"));
+        let (odd, _) = kill("echo help; exec sleep 60", 2);
+        assert!(odd.expect_err("no number").contains("said \"help\""));
+    }
 
     #[test]
     fn this_process_can_be_watched() -> LabResult<()> {

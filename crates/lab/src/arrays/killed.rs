@@ -1,9 +1,9 @@
 //! A child process runs a state and is killed in the middle; what it leaves behind must be the
 //! load's own state at a tick that is not before the last one that the child called durable.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use stillpoint_mem::PageSize;
@@ -14,7 +14,8 @@ use super::load::Load;
 use super::trace::{Trace, TraceLoad};
 use super::zipf::ZipfAccesses;
 use crate::context::Context;
-use crate::error::{LabError, LabResult};
+use crate::error::LabResult;
+use crate::process::kill_when;
 use crate::result::ExperimentResult;
 use crate::sys;
 
@@ -67,26 +68,12 @@ fn check(context: &Context, scheme: &str) -> LabResult<u64> {
     let dir = context.fresh_dir(&format!("killed-{scheme}"))?;
     let mut command = Command::new(&context.binary);
     command.args(["lab", "child", "arrays", "--scheme", scheme, "--dir"]).arg(&dir);
-    let line = format!("{command:?}");
-    let wrong = |reason: String| LabError::process(&line, reason);
-    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = spawned.map_err(|e| wrong(e.to_string()))?;
-    let said = child.stdout.take().ok_or_else(|| wrong("no output".into()))?;
     let mut durable = 0;
-    for text in BufReader::new(said).lines().map_while(Result::ok) {
-        let (tick, images) = heard(&text).ok_or_else(|| wrong(format!("said {text:?}")))?;
+    kill_when(&mut command, Duration::from_millis(7), |text| {
+        let (tick, images) = heard(text)?;
         durable = tick;
-        if images >= IMAGES {
-            break;
-        }
-    }
-    sys::sleep(Duration::from_millis(7));
-    let is_running = matches!(child.try_wait(), Ok(None));
-    let _ = child.kill();
-    let _ = child.wait();
-    if !is_running {
-        return Err(wrong("ended by itself".into()));
-    }
+        Some(images >= IMAGES)
+    })?;
     let ticks = registry::run(scheme, Recover { scheme, dir: &dir, durable });
     let ticks = ticks.map_err(|e| failed(scheme, e))??;
     sys::remove_dir_all(&dir)?;
@@ -158,27 +145,15 @@ impl registry::Program for Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Takes so many lines.
-    struct Lines(usize, Vec<u8>);
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.1.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            let lines = self.1.iter().filter(|byte| **byte == b'\n').count();
-            if lines < self.0 { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
-        }
-    }
+    use crate::error::LabError;
+    use crate::process::tests::Lines;
 
     #[test]
     fn a_child_reports_and_what_it_leaves_is_recovered() -> LabResult<()> {
         let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
-        let mut lines = Lines(20, Vec::new());
+        let mut lines = Lines::before_closing(20);
         child("pb", dir.path(), &mut lines)?;
-        let text = String::from_utf8_lossy(&lines.1).into_owned();
+        let text = lines.text();
         let reports: Option<Vec<_>> = text.lines().map(heard).collect();
         let (durable, _) = *reports.as_deref().and_then(<[_]>::last).expect("it reports");
         assert!(durable > 0, "{text}");

@@ -7,14 +7,15 @@
 //! the crash. So: every record sound, every transaction whole, and nothing
 //! missing that was promised.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::Write;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Bench, Row, setup};
 use crate::adapter::{LabEngine, OpenEngine, Setup};
 use crate::error::{LabError, LabResult};
+use crate::process::kill_when;
 use crate::random::Choice;
 use crate::result::ExperimentResult;
 use crate::sys;
@@ -99,28 +100,16 @@ fn check(bench: &Bench<'_>, row: Row, journal: &str, records: u64) -> LabResult<
     command
         .args(["lab", "child", "crash", "--scheme", row.scheme, "--journal", journal])
         .args(["--records", &records.to_string(), "--dir"])
-        .arg(&dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let line = format!("{command:?}");
-    let failed = |reason: String| LabError::process(&line, reason);
-    let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
-    let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
-    let mut heard = Heard::default();
-    for text in BufReader::new(said).lines().map_while(Result::ok) {
-        heard.line(&text).ok_or_else(|| failed(format!("said {text:?}")))?;
-        if text == "begun" && heard.enough(journal) {
-            break;
+        .arg(&dir);
+    let (mut heard, mut promised) = (Heard::default(), 0);
+    kill_when(&mut command, Duration::from_millis(20), |text| {
+        heard.line(text)?;
+        let is_enough = text == "begun" && heard.enough(journal);
+        if is_enough {
+            promised = heard.promised(journal);
         }
-    }
-    sys::sleep(Duration::from_millis(20));
-    let promised = heard.promised(journal);
-    let running = matches!(child.try_wait(), Ok(None));
-    let _ = child.kill();
-    let _ = child.wait();
-    if !running {
-        return Err(failed(format!("ended by itself after {} checkpoints", heard.published)));
-    }
+        Some(is_enough)
+    })?;
     let engine = (bench.open)(&setup(row, records, journal, dir.clone()))?;
     let check = engine.check(Change::Counter)?;
     let wrong = |reason| LabError::Engine { engine: row.scheme.into(), reason };
@@ -214,29 +203,14 @@ mod tests {
     use super::*;
     use crate::calc::CALC_UNPACED;
     use crate::drive::tests::Toy;
-
-    /// Takes forty lines, then breaks as a closed pipe would.
-    struct FewLines(Vec<u8>);
-
-    impl Write for FewLines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            if self.0.iter().filter(|&&b| b == b'\n').count() >= 40 {
-                return Err(std::io::ErrorKind::BrokenPipe.into());
-            }
-            self.0.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::process::tests::Lines;
 
     #[test]
     fn the_child_says_what_must_be_there() {
-        let mut said = FewLines(Vec::new());
+        let mut said = Lines::before_closing(40);
         let setup = setup(CALC_UNPACED, 1_000, "none", "unused".into());
         assert!(child(&Toy::open, &setup, &mut said).is_err(), "a closed pipe ends it");
-        let text = String::from_utf8(said.0).expect("text");
+        let text = said.text();
         let (mut heard, mut begun) = (Heard::default(), 0);
         for line in text.lines() {
             heard.line(line).expect("understood");

@@ -3,9 +3,9 @@
 //! is compared with an oracle, and the time beside the disk's own read rate.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use stillpoint_mem::PageSize;
@@ -20,6 +20,7 @@ use crate::arrays::outcome::Recovery;
 use crate::context::Context;
 use crate::device;
 use crate::error::{LabError, LabResult};
+use crate::process::kill_when;
 use crate::sys;
 
 /// What the child is told.
@@ -195,26 +196,12 @@ fn play_and_kill(context: &Context, plan: &Plan, scheme: &str, dir: &Path) -> La
         .args(["--players", &number(plan.players as u64)])
         .args(["--trace-ticks", &number(plan.trace_ticks as u64)])
         .args(["--image-ticks", &number(plan.image_ticks), "--seed", &number(plan.seed), "--dir"])
-        .arg(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let line = format!("{command:?}");
-    let failed = |reason: String| LabError::process(&line, reason);
-    let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
-    let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
+        .arg(dir);
     let mut heard = Heard::default();
-    for text in BufReader::new(said).lines().map_while(Result::ok) {
-        heard = Heard::of(&text).ok_or_else(|| failed(format!("said {text:?}")))?;
-        if heard.is_worst(plan.image_ticks) {
-            break;
-        }
-    }
-    let is_running = matches!(child.try_wait(), Ok(None));
-    let _ = child.kill();
-    let _ = child.wait();
-    if !is_running {
-        return Err(failed(format!("ended by itself after {} images", heard.images)));
-    }
+    kill_when(&mut command, Duration::ZERO, |text| {
+        heard = Heard::of(text)?;
+        Some(heard.is_worst(plan.image_ticks))
+    })?;
     Ok(heard)
 }
 
@@ -272,6 +259,7 @@ fn newest_image(dir: &Path, bytes: u64) -> LabResult<std::path::PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::tests::Lines;
 
     #[test]
     fn a_child_says_how_far_it_has_come() {
@@ -281,23 +269,6 @@ mod tests {
         assert!(!Heard { images: 2, ..heard }.is_worst(42));
         assert_eq!(Heard::of("durable 120 3"), None);
         assert_eq!(Heard::of("image 1 2 3"), None);
-    }
-
-    /// Takes lines until it has had enough, then fails as a closed pipe does.
-    struct Until(Vec<u8>, usize);
-
-    impl Write for Until {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            if self.0.iter().filter(|&&byte| byte == b'\n').count() >= self.1 {
-                return Err(std::io::ErrorKind::BrokenPipe.into());
-            }
-            self.0.extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
     }
 
     #[test]
@@ -312,10 +283,10 @@ mod tests {
             seed: plan.seed,
             dir: dir.path().to_owned(),
         };
-        let mut output = Until(Vec::new(), 12);
+        let mut output = Lines::before_closing(12);
         let error = child(&what, &mut output).expect_err("the pipe is closed").to_string();
         assert!(error.contains("standard output"), "{error}");
-        let said = String::from_utf8(output.0).expect("text");
+        let said = output.text();
         let heard = said.lines().last().and_then(Heard::of).expect("lines");
         assert!(heard.images > 0 && heard.durable > 0, "{said}");
         let game = Game::new(plan.players, plan.trace_ticks, plan.seed);

@@ -2,9 +2,10 @@
 //! killed in the middle of one, and what it leaves must be what an oracle has, nothing missing that
 //! it had called durable.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use super::bed::{Engine, ROWS, Row, Use, recovers, with};
 use super::experiments::Plan;
@@ -13,6 +14,7 @@ use super::load::Population;
 use super::schema::Scale;
 use crate::context::Context;
 use crate::error::{LabError, LabResult};
+use crate::process::kill_when;
 use crate::result::ExperimentResult;
 use crate::sys;
 
@@ -137,52 +139,22 @@ fn run_and_kill(context: &Context, plan: &Plan, row: Row, dir: &PathBuf) -> LabR
         .args(["lab", "child", "tpcc", "--row", row.name])
         .args(["--warehouses", &plan.killed.warehouses.to_string()])
         .args(["--trace", &plan.trace.to_string(), "--seed", &plan.seed.to_string(), "--dir"])
-        .arg(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+        .arg(dir);
     if plan.killed == Scale::small(plan.killed.warehouses) {
         command.arg("--small");
     }
-    let line = format!("{command:?}");
-    let failed = |reason: String| LabError::process(&line, reason);
-    let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
-    let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
     let mut heard = Heard::default();
-    for text in BufReader::new(said).lines().map_while(Result::ok) {
-        heard = Heard::of(&text).ok_or_else(|| failed(format!("said {text:?}")))?;
-        if heard.is_enough(row) {
-            break;
-        }
-    }
-    let is_running = matches!(child.try_wait(), Ok(None));
-    let _ = child.kill();
-    let _ = child.wait();
-    if !is_running {
-        return Err(failed(format!("ended by itself after {} checkpoints", heard.images)));
-    }
+    kill_when(&mut command, Duration::ZERO, |text| {
+        heard = Heard::of(text)?;
+        Some(heard.is_enough(row))
+    })?;
     Ok(heard)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Listens to so many lines.
-    struct Until(Vec<u8>, usize);
-
-    impl Write for Until {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            if self.0.iter().filter(|&&byte| byte == b'\n').count() >= self.1 {
-                return Err(std::io::ErrorKind::BrokenPipe.into());
-            }
-            self.0.extend(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::process::tests::Lines;
 
     #[test]
     fn what_a_child_leaves_is_recovered_and_compared() -> LabResult<()> {
@@ -198,10 +170,10 @@ mod tests {
                 seed,
                 dir: dir.path().to_owned(),
             };
-            let mut output = Until(Vec::new(), 30);
+            let mut output = Lines::before_closing(30);
             let error = child(&what, &mut output).expect_err("nobody listens").to_string();
             assert!(error.contains("standard output"), "{error}");
-            let said = String::from_utf8(output.0).expect("text");
+            let said = output.text();
             let heard = said.lines().last().and_then(Heard::of).expect("lines");
             assert_eq!(heard.durable, 29, "{said}");
             let row = *ROWS.iter().find(|row| row.name == name).expect("a row");
@@ -220,7 +192,7 @@ mod tests {
     fn an_unknown_row_is_refused_with_those_that_there_are() {
         let (row, dir) = ("zzz".to_owned(), PathBuf::new());
         let what = Child { row, warehouses: 1, small: true, trace: 1, seed: 1, dir };
-        let error = child(&what, &mut Until(Vec::new(), 0)).expect_err("unknown").to_string();
+        let error = child(&what, &mut Lines::before_closing(0)).expect_err("unknown").to_string();
         assert!(error.contains("zzz") && error.contains("aries"), "{error}");
     }
 }
