@@ -74,7 +74,7 @@ impl LabEngine for Toy {
         let mut check = Check::default();
         for (record, value) in self.values.lock().iter().enumerate() {
             let wrong = |reason| LabError::Engine { engine: self.scheme.clone(), reason };
-            check.record(record as u64, value, change).map_err(wrong)?;
+            check.record(record as u64, value, VALUE_BYTES, change).map_err(wrong)?;
         }
         Ok(check)
     }

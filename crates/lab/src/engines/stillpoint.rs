@@ -16,19 +16,18 @@ const LOAD_RECORDS: u64 = 16;
 /// Loading transactions that are handed over together.
 const LOAD_BATCH: u64 = 16;
 
-struct Stillpoint {
+/// The engine with values of so many bytes.
+struct Stillpoint<const BYTES: usize> {
     name: String,
     engine: Engine,
     table: TableId,
     records: u64,
-    value_bytes: usize,
 }
 
-struct StillpointSession {
+struct StillpointSession<const BYTES: usize> {
     name: String,
     session: Session,
     table: TableId,
-    value_bytes: usize,
     /// What the transactions computed; kept so that the work cannot be left out.
     computed: u64,
 }
@@ -54,14 +53,17 @@ pub fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     let name = format!("stillpoint, {}", setup.scheme);
     let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
     let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
-    let value_bytes = setup.value_bytes;
-    if ![VALUE_BYTES, LARGE_VALUE_BYTES].contains(&value_bytes) {
-        return Err(failed(&name, format!("values of {value_bytes} bytes are not prepared for")));
+    let records = setup.records;
+    match setup.value_bytes {
+        VALUE_BYTES => Ok(Box::new(Stillpoint::<VALUE_BYTES> { name, engine, table, records })),
+        LARGE_VALUE_BYTES => {
+            Ok(Box::new(Stillpoint::<LARGE_VALUE_BYTES> { name, engine, table, records }))
+        }
+        other => Err(failed(&name, format!("values of {other} bytes are not prepared for"))),
     }
-    Ok(Box::new(Stillpoint { name, engine, table, records: setup.records, value_bytes }))
 }
 
-impl LabEngine for Stillpoint {
+impl<const BYTES: usize> LabEngine for Stillpoint<BYTES> {
     fn load(&self, records: u64) -> LabResult<()> {
         let threads = stillpoint_io::cpu_count() as u64;
         let part = |n: u64| records * n / threads;
@@ -73,8 +75,8 @@ impl LabEngine for Stillpoint {
     fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
         let session = self.engine.session().map_err(|e| failed(&self.name, e))?;
         let name = self.name.clone();
-        let (table, value_bytes) = (self.table, self.value_bytes);
-        Ok(Box::new(StillpointSession { name, session, table, value_bytes, computed: 0 }))
+        let table = self.table;
+        Ok(Box::new(StillpointSession::<BYTES> { name, session, table, computed: 0 }))
     }
 
     fn start_checkpoint(&self) -> LabResult<()> {
@@ -110,7 +112,6 @@ impl LabEngine for Stillpoint {
             let part = part?;
             sum.records += part.records;
             sum.updates += part.updates;
-            sum.value_bytes = sum.value_bytes.or(part.value_bytes);
         }
         // Records that nobody loaded would show here.
         sum.records = sum.records.max(self.engine.len(self.table));
@@ -118,14 +119,14 @@ impl LabEngine for Stillpoint {
     }
 }
 
-impl Stillpoint {
+impl<const BYTES: usize> Stillpoint<BYTES> {
     fn load_part(&self, records: std::ops::Range<u64>) -> LabResult<()> {
         let mut session = self.engine.session().map_err(|e| failed(&self.name, e))?;
         let mut first = records.start;
         while first < records.end {
             let end = (first + LOAD_RECORDS * LOAD_BATCH).min(records.end);
-            let (table, value_bytes) = (self.table, self.value_bytes);
-            let mut batch = LoadBatch { table, value_bytes, first, end, failed: None };
+            let table = self.table;
+            let mut batch: LoadBatch<BYTES> = LoadBatch { table, first, end, failed: None };
             session.execute(&mut batch);
             if let Some(reason) = batch.failed {
                 return Err(failed(&self.name, reason));
@@ -146,47 +147,42 @@ impl Stillpoint {
             if seen.is_none() {
                 return Err(failed(&self.name, format!("record {record} is gone")));
             }
-            check.record(record, &value, change).map_err(|e| failed(&self.name, e))?;
+            let checked = check.record(record, &value, BYTES, change);
+            checked.map_err(|e| failed(&self.name, e))?;
         }
         Ok(check)
     }
 }
 
 /// Transactions that write records with their initial values.
-struct LoadBatch {
+struct LoadBatch<const BYTES: usize> {
     table: TableId,
-    value_bytes: usize,
     first: u64,
     end: u64,
     failed: Option<String>,
 }
 
-impl LoadBatch {
+impl<const BYTES: usize> LoadBatch<BYTES> {
     fn records(&self, index: usize) -> std::ops::Range<u64> {
         let first = self.first + index as u64 * LOAD_RECORDS;
         first..(first + LOAD_RECORDS).min(self.end)
     }
 }
 
-impl Batch for LoadBatch {
+impl<const BYTES: usize> Batch for LoadBatch<BYTES> {
     fn len(&self) -> usize {
         (self.end - self.first).div_ceil(LOAD_RECORDS) as usize
     }
 
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         for record in self.records(index) {
-            keys.push(self.table, &calc::key(record), Mode::Write, self.value_bytes);
+            keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
         }
     }
 
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         for (slot, record) in self.records(index).enumerate() {
-            let slot = Slot(slot as u32);
-            if self.value_bytes == VALUE_BYTES {
-                tx.put_slot(slot, 0, &calc::initial_value::<VALUE_BYTES>(record))?;
-            } else {
-                tx.put_slot(slot, 0, &calc::initial_value::<LARGE_VALUE_BYTES>(record))?;
-            }
+            tx.put_slot(Slot(slot as u32), 0, &calc::initial_value::<BYTES>(record))?;
         }
         Ok(())
     }
@@ -259,12 +255,8 @@ impl<const BYTES: usize> Batch for CalcBatch<'_, BYTES> {
     }
 }
 
-impl StillpointSession {
-    fn run_batch<const BYTES: usize>(
-        &mut self,
-        transactions: &[CalcTransaction],
-        change: Change,
-    ) -> LabResult<()> {
+impl<const BYTES: usize> LabSession for StillpointSession<BYTES> {
+    fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
         let (table, computed) = (self.table, self.computed);
         let mut batch: CalcBatch<'_, BYTES> =
             CalcBatch { table, transactions, change, computed, failed: None };
@@ -275,16 +267,6 @@ impl StillpointSession {
             Some(reason) => Err(failed(&self.name, reason)),
         }
     }
-}
-
-impl LabSession for StillpointSession {
-    fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
-        if self.value_bytes == VALUE_BYTES {
-            self.run_batch::<VALUE_BYTES>(transactions, change)
-        } else {
-            self.run_batch::<LARGE_VALUE_BYTES>(transactions, change)
-        }
-    }
 
     fn run_long(
         &mut self,
@@ -292,16 +274,11 @@ impl LabSession for StillpointSession {
         change: Change,
         pause: &mut dyn FnMut(),
     ) -> LabResult<()> {
-        let (table, large) = (self.table, self.value_bytes == LARGE_VALUE_BYTES);
-        let computed = &mut self.computed;
+        let (table, computed) = (self.table, &mut self.computed);
         let done = self.session.transact(|tx| {
             for &record in &transaction.keys {
                 let slot = tx.key(table, &calc::key(record), Mode::Write)?;
-                if large {
-                    update::<LARGE_VALUE_BYTES>(tx, slot, record, change, computed)?;
-                } else {
-                    update::<VALUE_BYTES>(tx, slot, record, change, computed)?;
-                }
+                update::<BYTES>(tx, slot, record, change, computed)?;
                 pause();
             }
             Ok(())

@@ -196,8 +196,8 @@ pub struct Check {
     pub records: u64,
     /// Sum of all counters: updates contained in the state.
     pub updates: u64,
-    /// Bytes of every value, once one has been seen.
-    pub value_bytes: Option<usize>,
+    /// Where bodies are made for comparison.
+    body: Vec<u8>,
 }
 
 impl Check {
@@ -205,19 +205,23 @@ impl Check {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn record(&mut self, record: u64, value: &[u8], change: Change) -> Result<(), String> {
-        let known = [VALUE_BYTES, LARGE_VALUE_BYTES].contains(&value.len());
-        if !known || *self.value_bytes.get_or_insert(value.len()) != value.len() {
+    pub fn record(
+        &mut self,
+        record: u64,
+        value: &[u8],
+        value_bytes: usize,
+        change: Change,
+    ) -> Result<(), String> {
+        if value.len() != value_bytes {
             return Err(format!("record {record} has {} bytes", value.len()));
         }
         let version = match change {
             Change::Counter => 0,
             Change::Whole => counter(value),
         };
-        let mut body = [0; LARGE_VALUE_BYTES];
-        let body = &mut body[COUNTER_BYTES..value.len()];
-        fill(body, record, version);
-        if value[COUNTER_BYTES..] != *body {
+        self.body.resize(value_bytes - COUNTER_BYTES, 0);
+        fill(&mut self.body, record, version);
+        if value[COUNTER_BYTES..] != self.body {
             return Err(format!("record {record} does not match its counter {}", counter(value)));
         }
         self.records += 1;
@@ -256,7 +260,7 @@ mod tests {
     fn check(state: &[[u8; VALUE_BYTES]], change: Change) -> Result<Check, String> {
         let mut check = Check::default();
         for (record, value) in state.iter().enumerate() {
-            check.record(record as u64, value, change)?;
+            check.record(record as u64, value, VALUE_BYTES, change)?;
         }
         Ok(check)
     }
