@@ -21,6 +21,10 @@ use crate::sys;
 
 pub use choice::{Choice, Limits};
 
+/// Words of the pieces that cells are measured in. Each is compiled once for every scheme and layout,
+/// so there are few.
+const PIECE_WORDS: [usize; 5] = [1, 2, 16, 128, 1024];
+
 /// A load, and what is asked of it.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub struct Question {
@@ -30,7 +34,7 @@ pub struct Question {
     /// Cells of the state.
     #[arg(long, value_name = "N")]
     pub cells: usize,
-    /// Bytes of a cell; measured with the next power of two, in pieces of 4096 if it is longer.
+    /// Bytes of a cell; measured in pieces of 4, 8, 64, 512 or 4096 bytes, the longest that fit.
     #[arg(long, value_name = "BYTES", default_value_t = 4)]
     pub cell_bytes: usize,
     /// Updates per second: 4 bytes of a cell each.
@@ -153,11 +157,12 @@ impl Question {
         Ok(())
     }
 
-    /// Words of a cell that is measured, and how many of them there are.
+    /// Words of a piece that is measured, and how many of them there are.
     fn shape(&self) -> (usize, usize) {
-        let cell_bytes = self.cell_bytes.clamp(4, 4096).next_power_of_two();
-        let cells = self.cells.saturating_mul(self.cell_bytes.div_ceil(cell_bytes).max(1));
-        (cell_bytes / 4, cells)
+        let piece_words = PIECE_WORDS.into_iter().rev().find(|words| words * 4 <= self.cell_bytes);
+        let piece_words = piece_words.unwrap_or(1);
+        let pieces = self.cell_bytes.div_ceil(piece_words * 4).max(1);
+        (piece_words, self.cells.saturating_mul(pieces))
     }
 
     fn drive(&self) -> Drive {
@@ -193,14 +198,8 @@ pub fn advise(question: &Question, context: &Context) -> LabResult<Advice> {
     match words {
         1 => measure::<u32>(question, context),
         2 => measure::<[u32; 2]>(question, context),
-        4 => measure::<[u32; 4]>(question, context),
-        8 => measure::<[u32; 8]>(question, context),
         16 => measure::<[u32; 16]>(question, context),
-        32 => measure::<[u32; 32]>(question, context),
-        64 => measure::<[u32; 64]>(question, context),
         128 => measure::<[u32; 128]>(question, context),
-        256 => measure::<[u32; 256]>(question, context),
-        512 => measure::<[u32; 512]>(question, context),
         _ => measure::<[u32; 1024]>(question, context),
     }
 }

@@ -48,8 +48,9 @@ fn long_cells_are_measured_in_pieces() -> LabResult<()> {
     assert_eq!(question.shape(), (1024, 30));
     let advice = advise(&question, &context(dir.path()))?;
     assert_eq!(advice.measured.len(), registry::names().count() - 1);
-    for (bytes, words) in [(1, 1), (4, 1), (5, 2), (48, 16), (4096, 1024)] {
-        assert_eq!(Question { cell_bytes: bytes, ..question.clone() }.shape(), (words, 10));
+    let pieces = [(1, 1, 10), (4, 1, 10), (5, 1, 20), (8, 2, 10), (48, 2, 60), (4096, 1024, 10)];
+    for (bytes, words, count) in pieces {
+        assert_eq!(Question { cell_bytes: bytes, ..question.clone() }.shape(), (words, count));
     }
     Ok(())
 }
