@@ -11,6 +11,8 @@ mod aligned;
 mod behind;
 mod clock;
 mod disk;
+#[expect(unsafe_code, reason = "fork is the system's own, see the notes there")]
+mod fork;
 #[expect(unsafe_code, reason = "mappings are the system's own, see the notes there")]
 mod huge;
 mod parallel;
@@ -26,6 +28,7 @@ pub use aligned::AlignedBuf;
 pub use behind::WriteBehind;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode};
+pub use fork::{ForkError, ForkedMemory};
 pub use huge::huge_vec;
 pub use parallel::in_parallel;
 pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_bytes};

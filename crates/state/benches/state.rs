@@ -188,7 +188,7 @@ fn take<S: Scheme>(capture: Option<Capture<S>>, bytes: usize, cell_bytes: usize)
     for first in (0..cells).step_by(per_block) {
         let end = (first + per_block).min(cells);
         let room = &mut block[..(end - first) * cell_bytes];
-        capture.write_to_stable_storage(0, first..end, room);
+        capture.write_to_stable_storage(0, first..end, room).expect("a child");
     }
     black_box(&block);
     let taken_ns = thread_cpu_ns() - start_ns;

@@ -338,11 +338,11 @@ impl<S: Scheme> Cells<S> {
 /// arrays.write(heights, 7, 2.5); // after the point of consistency
 /// let mut image = vec![0; 4000];
 /// capture.copy_over();
-/// capture.write_to_stable_storage(0, 0..1000, &mut image);
+/// capture.write_to_stable_storage(0, 0..1000, &mut image)?;
 /// assert_eq!(image[28..32], 1.5f32.to_le_bytes());
 /// capture.durable();
 /// assert_eq!(arrays.read(heights, 7), 2.5);
-/// # Ok::<(), stillpoint_state::ArraysError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Arrays<S: Scheme>(Cells<S>);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use stillpoint_io::ForkError;
 use stillpoint_sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
@@ -11,7 +12,7 @@ use stillpoint_sync::atomic::{
 use crate::arrays::{ArrayInfo, Shared};
 use crate::plain::with_grid;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Last, Scheme, Turn};
+use crate::scheme::{Content, FreezeCost, Frozen, Last, Scheme, Turn};
 
 /// Whether a capture is under way, and how the last one ended.
 #[derive(Debug)]
@@ -60,15 +61,17 @@ pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,
     turn: Turn,
     tick: u64,
+    frozen: S::Frozen,
     /// Set once the copier has gone to its end.
     is_copied: std::sync::atomic::AtomicBool,
     last: Last,
 }
 
 impl<S: Scheme> Capture<S> {
+    /// In the mutator's thread, at the point of consistency.
     pub(crate) fn new(shared: Arc<Shared<S>>, turn: Turn, tick: u64) -> Self {
         let is_copied = std::sync::atomic::AtomicBool::new(false);
-        Self { shared, turn, tick, is_copied, last: Last::Failed }
+        Self { shared, turn, tick, frozen: S::Frozen::freeze(), is_copied, last: Last::Failed }
     }
 
     /// Ticks that had ended at the point of consistency: the image holds their effects and no others.
@@ -79,6 +82,11 @@ impl<S: Scheme> Capture<S> {
     /// What it yields.
     pub fn content(&self) -> Content {
         S::CONTENT
+    }
+
+    /// What the system has spent on it so far, for schemes that leave copying to it.
+    pub fn freeze_cost(&self) -> FreezeCost {
+        self.frozen.cost()
     }
 
     /// The arrays.
@@ -118,15 +126,23 @@ impl<S: Scheme> Capture<S> {
     /// the range's first cell at 0. Bytes of cells that do not belong to it stay: see
     /// [`Content`]. Ranges may be asked for in any order, by several threads, and again.
     ///
+    /// # Errors
+    /// For fork: its child is gone, or could not be had. The capture cannot go on.
+    ///
     /// # Panics
     /// If there is no such array or cell, or `image` is not as long as the cells.
-    pub fn write_to_stable_storage(&self, array: usize, cells: Range<usize>, image: &mut [u8]) {
+    pub fn write_to_stable_storage(
+        &self,
+        array: usize,
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) -> Result<(), ForkError> {
         let slot = &self.shared.slots[array];
         assert!(cells.start <= cells.end && cells.end <= slot.info.cells, "no such cells");
         assert_eq!(image.len(), cells.len() * slot.info.cell_bytes, "room for those cells");
         with_grid!(&slot.grid, grid => {
-            S::write_to_stable_storage(grid, self.turn, cells, image);
-        });
+            S::write_to_stable_storage(grid, self.turn, &self.frozen, cells, image)
+        })
     }
 
     /// The image is durable: the next capture holds what changes from here on.

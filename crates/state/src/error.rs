@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stillpoint_format::DecodeError;
-use stillpoint_io::{DiskError, ThreadError};
+use stillpoint_io::{DiskError, ForkError, ThreadError};
 use stillpoint_mem::RegionError;
 
 use crate::arrays::{ARRAYS_MAX, NAME_BYTES_MAX};
@@ -136,6 +136,9 @@ pub enum StateError {
         "the log of actions has failed: {0}; nothing more becomes durable: check the disk, and open the state again"
     )]
     LogFailed(Arc<DiskError>),
+    /// The process could not be forked, or its child is gone.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
     /// A thread could not be started, or panicked.
     #[error(transparent)]
     Thread(Arc<ThreadError>),

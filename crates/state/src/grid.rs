@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::{ForkError, ForkedMemory};
 use stillpoint_mem::{
     Grain, PageSize, Placement, RegionError, Spot, Table, TableShape, copy_grains,
 };
@@ -181,6 +182,33 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             rest = tail;
             at += run.len() / self.table.shape().cell_grains;
         }
+    }
+
+    /// As [`read_bytes`](Self::read_bytes), of cells as they were when the process was forked.
+    ///
+    /// # Errors
+    /// The child is gone, or cannot be read.
+    ///
+    /// # Panics
+    /// If `bytes` is not as long as those cells.
+    pub fn read_forked(
+        &self,
+        forked: &ForkedMemory,
+        copy: usize,
+        cells: Range<usize>,
+        bytes: &mut [u8],
+    ) -> Result<(), ForkError> {
+        const { assert!(cfg!(target_endian = "little"), "memory has the order of images") };
+        assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "room for those cells");
+        let (mut at, mut rest) = (cells.start, bytes);
+        while at < cells.end {
+            let run = self.table.run(copy, at, cells.end - at);
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(size_of_val(run));
+            forked.read(run, head)?;
+            rest = tail;
+            at += run.len() / self.table.shape().cell_grains;
+        }
+        Ok(())
     }
 
     /// Some cells with the room of each in `image`, in order.

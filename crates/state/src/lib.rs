@@ -47,7 +47,7 @@ pub use logger::TICK_BYTES_MAX;
 pub use plain::{AnyGrid, CELL_BYTES_MAX, CellGrain, Field, FieldValue, Plain};
 pub use progress::{Progress, ProgressSnapshot};
 pub use recovery::Recovered;
-pub use scheme::{Content, Extent, Last, Scheme, Turn};
+pub use scheme::{Content, Extent, FreezeCost, Frozen, Last, Scheme, Turn};
 pub use state::{State, StateBuilder};
 pub use stillpoint_mem::PageSize;
 pub use writer::Advance;

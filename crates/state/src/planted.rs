@@ -8,6 +8,8 @@ stillpoint_sync::planted_bugs! {
         PartLosesTheRest,
         /// Naive snapshot: the last cell is not copied.
         SnapshotMissesACell,
+        /// Fork: the image is read from the memory that goes on changing.
+        ForkReadsTheParent,
         /// Copy-on-update: the new value is saved, not the old (as the published code does).
         CopyOnUpdateSavesTheNew,
         /// Copy-on-update: the bits are not reset for a new period.

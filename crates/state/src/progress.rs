@@ -21,6 +21,8 @@ pub struct Progress {
     pub(crate) written_bytes: AtomicU64,
     pub(crate) image_ns: AtomicU64,
     pub(crate) writer_cpu_ns: AtomicU64,
+    pub(crate) fork_ns: AtomicU64,
+    pub(crate) copied_bytes: AtomicU64,
     image_tick: AtomicU64,
     durable_tick: AtomicU64,
     pub(crate) logged_bytes: AtomicU64,
@@ -47,6 +49,10 @@ pub struct ProgressSnapshot {
     pub image_ns: u64,
     /// CPU time of the writer's thread, in nanoseconds.
     pub writer_cpu_ns: u64,
+    /// Nanoseconds that fork took for the last durable image; 0 for other schemes.
+    pub fork_ns: u64,
+    /// Bytes of pages that the system copied while that image was taken; 0 for other schemes.
+    pub copied_bytes: u64,
     /// Tick of the last durable image.
     pub image_tick: u64,
     /// All ticks up to this one survive any crash.
@@ -70,6 +76,8 @@ impl Progress {
             written_bytes: load(&self.written_bytes),
             image_ns: load(&self.image_ns),
             writer_cpu_ns: load(&self.writer_cpu_ns),
+            fork_ns: load(&self.fork_ns),
+            copied_bytes: load(&self.copied_bytes),
             image_tick: load(&self.image_tick),
             durable_tick: self.durable_tick(),
             logged_bytes: load(&self.logged_bytes),

@@ -28,7 +28,7 @@ use crate::grid::Needs;
 use crate::layout::{BitArray, Interleaved, Layout, Naive, Packed};
 use crate::scheme::{Content, Scheme};
 use crate::schemes::{
-    copy_on_update, hourglass, naive_snapshot, none, piggyback, ping_pong, zigzag,
+    copy_on_update, fork, hourglass, naive_snapshot, none, piggyback, ping_pong, zigzag,
 };
 
 /// Something that can run with any scheme.
@@ -137,6 +137,14 @@ registry! {
         layouts: { "bacou" => BitArray, "cou" => Naive },
     }
     {
+        scheme: "fork",
+        about: "a child process keeps the memory of a point of consistency; the system copies pages",
+        source: "ICDE 2018, §II-A.2",
+        constant_tick: false,
+        run: fork::Fork,
+        layouts: { "fork" => Naive },
+    }
+    {
         scheme: "zigzag",
         about: "two copies; two bits say which one to read and which to write; no lock",
         source: "SIGMOD 2011, §3.2 and §4.2",
@@ -228,7 +236,8 @@ mod tests {
         for name in names() {
             let row = find(name).expect("it is in the table");
             assert_eq!(run(name, ContentOf(name)), Ok(row.content), "{name}");
-            assert_eq!(row.needs(8).copies > 1, row.content != Content::Nothing, "{name}");
+            let keeps_copies = !matches!(row.scheme, "none" | "fork");
+            assert_eq!(row.needs(8).copies > 1, keeps_copies, "{name}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
 use crate::arrays::Arrays;
@@ -64,6 +65,30 @@ pub enum Last {
     Failed,
 }
 
+/// What a capture holds beside the state's own memory: nothing, for most schemes.
+pub trait Frozen: Debug + Send + Sync + 'static {
+    /// Called by the mutator at a point of consistency, once for all arrays.
+    fn freeze() -> Self;
+
+    /// What it has cost so far.
+    fn cost(&self) -> FreezeCost {
+        FreezeCost::default()
+    }
+}
+
+impl Frozen for () {
+    fn freeze() -> Self {}
+}
+
+/// What it costs to keep the state's memory as it was, where the system does that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreezeCost {
+    /// Nanoseconds that fork took at the point of consistency.
+    pub fork_ns: u64,
+    /// Bytes of pages that were copied since because one side has written to them.
+    pub copied_bytes: u64,
+}
+
 /// A scheme that captures consistent images of arrays which one mutator changes.
 ///
 /// Calls of the mutator: `handle_read`, `handle_write`, and at a point of consistency
@@ -77,6 +102,8 @@ pub enum Last {
 pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// Where its copies and marks lie.
     type Layout: Layout;
+    /// What a capture holds beside them.
+    type Frozen: Frozen;
     /// What a capture yields.
     const CONTENT: Content;
 
@@ -111,12 +138,16 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
 
     /// *WriteToStableStorage*: puts the cells of a range that belong to the image into `image`,
     /// where the range's first cell is at 0; the bytes of other cells stay as they are.
+    ///
+    /// # Errors
+    /// What was frozen is lost, or never was; the capture cannot go on.
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, Self::Layout>,
         turn: Turn,
+        frozen: &Self::Frozen,
         cells: Range<usize>,
         image: &mut [u8],
-    );
+    ) -> Result<(), ForkError>;
 
     /// What else the writer does to some cells in a period, once, before the next can begin: the
     /// copier of piggyback.

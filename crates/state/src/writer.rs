@@ -158,6 +158,9 @@ impl<S: Scheme> ImageWriter<S> {
         match self.go_on(&mut under_way) {
             Ok(true) => {
                 let UnderWay { capture, header, started_ns, .. } = under_way;
+                let cost = capture.freeze_cost();
+                Progress::set(&self.progress.fork_ns, cost.fork_ns);
+                Progress::set(&self.progress.copied_bytes, cost.copied_bytes);
                 capture.durable();
                 self.publish(header, started_ns);
                 Ok(Advance::Durable { tick: header.tick })
@@ -277,13 +280,14 @@ impl<S: Scheme> ImageWriter<S> {
             self.make_copy(capture);
             let first = cells.start * capture.info(array).cell_bytes;
             let copy = &mut self.copy[array][first..first + place.payload_bytes];
-            capture.write_to_stable_storage(array, cells, copy);
+            capture.write_to_stable_storage(array, cells, copy)?;
             self.block[payload.clone()].copy_from_slice(copy);
         } else {
             if let Some(base) = base {
                 self.read_base(base, place)?;
             }
-            capture.write_to_stable_storage(array, cells, &mut self.block[payload.clone()]);
+            let room = &mut self.block[payload.clone()];
+            capture.write_to_stable_storage(array, cells, room)?;
         }
         self.block[payload.end..].fill(0);
         Ok(())

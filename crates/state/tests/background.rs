@@ -171,6 +171,26 @@ fn a_block_that_cannot_be_written_fails_its_capture_and_no_other() {
 }
 
 #[test]
+fn what_fork_has_cost_is_told() {
+    type Forked = stillpoint_state::schemes::Fork<stillpoint_state::Naive>;
+    let config = Config { logs_actions: false, ..Config::default() };
+    let disk = Arc::new(SimDisk::new(1));
+    let (mut state, sums, _) = open_on::<Forked>(disk, &config).expect("a disk");
+    let progress = state.progress().clone();
+    let mut round = 0;
+    // An image whose child was there when cells were written.
+    while progress.snapshot().copied_bytes == 0 {
+        round += 1;
+        for index in 0..CELLS {
+            state.write(sums, index, round);
+        }
+        state.tick().expect("nothing is logged");
+    }
+    let now = progress.snapshot();
+    assert!(now.images > 0 && now.fork_ns > 0 && now.copied_bytes.is_multiple_of(4096), "{now:?}");
+}
+
+#[test]
 fn options_out_of_range_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = Config { block_bytes: 5000, ..Config::default() };

@@ -34,6 +34,7 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
     Some(match bug {
         Bug::PartLosesTheRest => (&["none", "ipp"], false),
         Bug::SnapshotMissesACell => (&["ns"], false),
+        Bug::ForkReadsTheParent => (&["fork"], false),
         Bug::CopyOnUpdateSavesTheNew | Bug::CopyOnUpdateKeepsBits => (&["bacou", "cou"], false),
         Bug::ZigzagForgetsAMark | Bug::ZigzagBringsNothingOver => {
             (&["bazz", "nzz", "izz", "pzz"], false)

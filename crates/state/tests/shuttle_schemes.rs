@@ -85,7 +85,7 @@ fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::Atomic
         for index in 0..CELLS {
             capture.copy_over_cells(0, CELLS - 1 - index..CELLS - index);
             let room = &mut image[index * 8..(index + 1) * 8];
-            capture.write_to_stable_storage(0, index..index + 1, room);
+            capture.write_to_stable_storage(0, index..index + 1, room).expect("infallible");
         }
         if taken == 2 {
             continue; // dropped: failed
@@ -97,7 +97,8 @@ fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::Atomic
 
 #[test]
 fn images_and_reads_are_right_in_every_schedule() {
-    for name in registry::names() {
+    // A child of this process would hold the model's atomics, not their values.
+    for name in registry::names().filter(|name| *name != "fork") {
         registry::run(name, Model).expect("it is in the table");
     }
 }

@@ -205,7 +205,7 @@ impl<'a, S: Scheme> Bed<'a, S> {
         let updates = rate / sweep.ticks_per_s * sweep.period_ticks;
         let (overhead_ms, boundary_ms, raw_ms) = (Vec::new(), Vec::new(), Vec::new());
         let mut cost = Cost { rate, updates, overhead_ms, boundary_ms, raw_ms };
-        self.take_image();
+        self.take_image()?;
         self.tick(load, true, true)?;
         let at_cut: Vec<u32> = self.raw.iter(self.raw_array).collect();
         for number in 1..sweep.period_ticks {
@@ -214,7 +214,7 @@ impl<'a, S: Scheme> Bed<'a, S> {
         self.check(&at_cut)?;
         drop(at_cut);
         for _ in 0..periods {
-            self.take_image();
+            self.take_image()?;
             let (mut cpu_ns, mut raw_cpu_ns, mut boundary_ns) = (0, 0, 0);
             for number in 0..sweep.period_ticks {
                 let tick = self.tick(load, number == 0, number % 2 == 0)?;
@@ -265,16 +265,19 @@ impl<'a, S: Scheme> Bed<'a, S> {
     }
 
     /// Ends the capture under way, if there is one.
-    fn take_image(&mut self) {
+    fn take_image(&mut self) -> LabResult<()> {
         if let Some(capture) = self.capture.take() {
-            capture.write_to_stable_storage(0, 0..self.image.len() / 4, &mut self.image);
+            let written =
+                capture.write_to_stable_storage(0, 0..self.image.len() / 4, &mut self.image);
+            written.map_err(|e| failed(self.name, e))?;
             capture.durable();
         }
+        Ok(())
     }
 
     /// The image must be what the raw loop had at the cut, the memory what it has now.
     fn check(&mut self, at_cut: &[u32]) -> LabResult<()> {
-        self.take_image();
+        self.take_image()?;
         let image = self.image.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
         if let Some(word) = image.zip(at_cut).position(|(image, raw)| image != *raw) {
             return Err(failed(self.name, format!("word {word} of its image differs")));

@@ -21,6 +21,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 use stillpoint_sync::Backoff;
 
@@ -59,6 +60,7 @@ fn save<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) {
 
 impl<L: Layout> Scheme for CopyOnUpdate<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Full;
 
     fn needs(cell_bytes: usize) -> Needs {
@@ -104,9 +106,10 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         _: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         let (per, bytes) = (grid.cells_per_mark(), grid.cell_bytes());
         let mut at = cells.start;
         while at < cells.end {
@@ -128,5 +131,6 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
             }
             at = end;
         }
+        Ok(())
     }
 }

@@ -23,6 +23,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
 use crate::grid::{Grid, Needs};
@@ -39,6 +40,7 @@ pub struct Hourglass<L>(PhantomData<L>);
 
 impl<L: Layout> Scheme for Hourglass<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Changes;
 
     fn needs(_: usize) -> Needs {
@@ -87,10 +89,12 @@ impl<L: Layout> Scheme for Hourglass<L> {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         turn: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         grid.read_marked(turn.down(), turn.down(), cells, image);
+        Ok(())
     }
 
     fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {

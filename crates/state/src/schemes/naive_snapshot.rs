@@ -15,6 +15,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
 use crate::grid::{Grid, Needs};
@@ -31,6 +32,7 @@ pub struct NaiveSnapshot<L>(PhantomData<L>);
 
 impl<L: Layout> Scheme for NaiveSnapshot<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Full;
 
     fn needs(_: usize) -> Needs {
@@ -63,9 +65,11 @@ impl<L: Layout> Scheme for NaiveSnapshot<L> {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         _: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         grid.read_bytes(SHADOW, cells, image);
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
 use crate::grid::{Grid, Needs};
@@ -18,6 +19,7 @@ pub struct NoCheckpoints<L>(PhantomData<L>);
 
 impl<L: Layout> Scheme for NoCheckpoints<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Nothing;
 
     fn needs(_: usize) -> Needs {
@@ -44,5 +46,13 @@ impl<L: Layout> Scheme for NoCheckpoints<L> {
         store(grid.cell(0, index));
     }
 
-    fn write_to_stable_storage<G: Grain>(_: &Grid<G, L>, _: Turn, _: Range<usize>, _: &mut [u8]) {}
+    fn write_to_stable_storage<G: Grain>(
+        _: &Grid<G, L>,
+        _: Turn,
+        (): &(),
+        _: Range<usize>,
+        _: &mut [u8],
+    ) -> Result<(), ForkError> {
+        Ok(())
+    }
 }

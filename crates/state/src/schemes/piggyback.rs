@@ -31,6 +31,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, Placement};
 use stillpoint_sync::Backoff;
 
@@ -92,6 +93,7 @@ fn bring_over<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: Turn, block: usize, 
 
 impl<L: Layout> Scheme for Piggyback<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Full;
 
     /// Where marks lie beside their cells, each cell has one; elsewhere they are for blocks.
@@ -142,10 +144,12 @@ impl<L: Layout> Scheme for Piggyback<L> {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         turn: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         grid.read_bytes(turn.down(), cells, image);
+        Ok(())
     }
 
     fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: Turn, cells: Range<usize>) {

@@ -21,6 +21,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, copy_grains};
 
 use crate::grid::{Grid, Needs};
@@ -42,6 +43,7 @@ pub struct PingPong<L>(PhantomData<L>);
 
 impl<L: Layout> Scheme for PingPong<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Changes;
 
     fn needs(_: usize) -> Needs {
@@ -85,10 +87,12 @@ impl<L: Layout> Scheme for PingPong<L> {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         turn: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         grid.read_marked(changes(turn.down()), turn.down(), cells, image);
+        Ok(())
     }
 
     fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {

@@ -18,6 +18,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
 use crate::grid::{Grid, Needs};
@@ -35,6 +36,7 @@ pub struct Zigzag<L>(PhantomData<L>);
 
 impl<L: Layout> Scheme for Zigzag<L> {
     type Layout = L;
+    type Frozen = ();
     const CONTENT: Content = Content::Full;
 
     fn needs(_: usize) -> Needs {
@@ -84,12 +86,14 @@ impl<L: Layout> Scheme for Zigzag<L> {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         _: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         grid.for_each_cell(cells, image, |spot, room| {
             let stable = usize::from(grid.mark_of(MW, &spot) ^ 1);
             crate::grid::load_bytes(spot.cell(stable), room);
         });
+        Ok(())
     }
 }

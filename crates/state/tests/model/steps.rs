@@ -335,7 +335,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             }
             let bytes = cell_bytes[array];
             let room = &mut taking.image[array][first * bytes..(first + count) * bytes];
-            taking.capture.write_to_stable_storage(array, cells, room);
+            taking.capture.write_to_stable_storage(array, cells, room).expect("a child");
         }
         if taking.to_write.is_empty() {
             let taking = self.taking.take().expect("see above");

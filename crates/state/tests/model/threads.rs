@@ -116,11 +116,11 @@ fn write_images<S: Scheme>(mailbox: &Mailbox<S>, name: &str) -> u64 {
         for first in (0..PAGES).step_by(50) {
             capture.copy_over_cells(0, PAGES - 50 - first..PAGES - first);
             let room = &mut pages[first * 256..(first + 50) * 256];
-            capture.write_to_stable_storage(0, first..first + 50, room);
+            capture.write_to_stable_storage(0, first..first + 50, room).expect("a child");
         }
         for first in (0..WORDS).step_by(1000) {
             let room = &mut words[first * 4..(first + 1000) * 4];
-            capture.write_to_stable_storage(1, first..first + 1000, room);
+            capture.write_to_stable_storage(1, first..first + 1000, room).expect("a child");
         }
         if taken.is_multiple_of(5) {
             continue; // dropped: failed

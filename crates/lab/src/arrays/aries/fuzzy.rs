@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use stillpoint_io::ForkError;
 use stillpoint_state::{Content, Extent, Grid, Naive, Needs, Scheme, Turn};
 
 /// The bounds of `Scheme`'s methods.
@@ -14,6 +15,7 @@ pub enum Fuzzy {}
 
 impl Scheme for Fuzzy {
     type Layout = Naive;
+    type Frozen = ();
     const CONTENT: Content = Content::Full;
 
     fn needs(_: usize) -> Needs {
@@ -43,9 +45,11 @@ impl Scheme for Fuzzy {
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, Naive>,
         _: Turn,
+        (): &(),
         cells: Range<usize>,
         image: &mut [u8],
-    ) {
+    ) -> Result<(), ForkError> {
         grid.read_bytes(0, cells, image);
+        Ok(())
     }
 }

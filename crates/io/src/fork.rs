@@ -1,0 +1,339 @@
+//! The memory of this process as it was: a child that does nothing but hold it. ⚠ unsafe lives
+//! here, in small documented blocks.
+//!
+//! ```text
+//! parent  ── fork ── goes on, copying each page before its first write ── closes the pipe ── waits
+//! child        └──── closes all files, waits for the end of the pipe ───────────────┴── ends
+//! reader             └── process_vm_readv: the child's pages, into a buffer ──┘
+//! ```
+//!
+//! A child of a process with threads may call only what is safe in a signal handler: other threads
+//! may have held locks, the allocator's among them, and are not there to release them. This one calls
+//! four system calls.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::clock::{Clock, RealClock};
+
+#[cfg(not(target_os = "linux"))]
+use elsewhere as system;
+#[cfg(target_os = "linux")]
+use linux as system;
+
+/// The memory of this process could not be kept, or not be read.
+#[derive(Clone, Debug)]
+pub struct ForkError {
+    op: &'static str,
+    source: Arc<io::Error>,
+}
+
+impl ForkError {
+    fn new(op: &'static str, source: impl Into<io::Error>) -> Self {
+        Self { op, source: Arc::new(source.into()) }
+    }
+}
+
+impl fmt::Display for ForkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, source } = self;
+        let cure = match source.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "the system forbids reading a child's memory (kernel.yama.ptrace_scope above 1, or \
+                 a filter of system calls)"
+            }
+            io::ErrorKind::Unsupported => "this system has no such call",
+            _ => "memory or processes are short: raise the limits",
+        };
+        write!(f, "cannot {op}: {source}; {cure}, or take a scheme that forks nothing")
+    }
+}
+
+impl std::error::Error for ForkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// All memory of this process as it was when [`fork`](Self::fork) was called, in a child process
+/// that sleeps until this value is dropped or its parent dies.
+///
+/// The system copies each page when it is first written to, by either side; fork itself copies the
+/// page tables, which takes the longer the more memory there is.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use stillpoint_io::ForkedMemory;
+/// let cells: Vec<AtomicU64> = (0..1000).map(AtomicU64::new).collect();
+/// let forked = ForkedMemory::fork()?;
+/// cells[7].store(70, Relaxed);
+/// let mut bytes = [0; 80];
+/// forked.read(&cells[..10], &mut bytes)?;
+/// assert_eq!(bytes[56..64], 7u64.to_ne_bytes());
+/// # Ok::<(), stillpoint_io::ForkError>(())
+/// ```
+#[derive(Debug)]
+pub struct ForkedMemory {
+    child: system::Child,
+    fork_ns: u64,
+}
+
+impl ForkedMemory {
+    /// Forks. Everything that the calling thread has written is in the child's memory; what other
+    /// threads write meanwhile may be or not.
+    ///
+    /// # Errors
+    /// The system refuses a process or a pipe, or knows no fork.
+    pub fn fork() -> Result<Self, ForkError> {
+        let start_ns = RealClock.monotonic_ns();
+        let child = system::Child::fork()?;
+        Ok(Self { child, fork_ns: RealClock.monotonic_ns() - start_ns })
+    }
+
+    /// Nanoseconds that the caller was held up by the fork.
+    pub fn fork_ns(&self) -> u64 {
+        self.fork_ns
+    }
+
+    /// The bytes that `memory` had when this was made, as they lie there. Where `memory` was
+    /// allocated later they are whatever was in its place.
+    ///
+    /// # Errors
+    /// The child is gone (it was killed, for want of memory as a rule), or the system does not let
+    /// its memory be read.
+    ///
+    /// # Panics
+    /// If `bytes` is not as long as `memory`.
+    pub fn read<T>(&self, memory: &[T], bytes: &mut [u8]) -> Result<(), ForkError> {
+        assert_eq!(bytes.len(), size_of_val(memory), "room for those bytes");
+        self.child.read(memory.as_ptr().addr(), bytes)
+    }
+
+    /// Bytes of pages that were copied so far because one side has written to them; 0 where the
+    /// system does not say. Walks all of the child's page tables.
+    pub fn copied_bytes(&self) -> u64 {
+        self.child.copied_bytes()
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use super::ForkError;
+    use std::io;
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use rustix::io::Errno;
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+    #[derive(Debug)]
+    pub(super) struct Child {
+        pid: Pid,
+        /// The child ends when the last copy of this is closed.
+        _hold: OwnedFd,
+    }
+
+    impl Child {
+        pub(super) fn fork() -> Result<Self, ForkError> {
+            let pipe = pipe_with(PipeFlags::CLOEXEC);
+            let (wait, hold) = pipe.map_err(|errno| ForkError::new("make a pipe", errno))?;
+            // The handlers of the program are not the child's business.
+            let before = block_signals();
+            // SAFETY: the child calls nothing but `sleep`, which is made of system calls.
+            let forked = unsafe { libc::fork() };
+            if forked == 0 {
+                sleep(&wait, &hold);
+            }
+            let failure = io::Error::last_os_error();
+            unblock_signals(&before);
+            match Pid::from_raw(forked.max(0)) {
+                Some(pid) => Ok(Self { pid, _hold: hold }),
+                None => Err(ForkError::new("fork", failure)),
+            }
+        }
+
+        pub(super) fn read(&self, address: usize, bytes: &mut [u8]) -> Result<(), ForkError> {
+            let mut done = 0;
+            while done < bytes.len() {
+                let rest = &mut bytes[done..];
+                let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+                let remote = libc::iovec {
+                    iov_base: std::ptr::without_provenance_mut(address + done),
+                    iov_len: rest.len(),
+                };
+                let pid = self.pid.as_raw_nonzero().get();
+                // SAFETY: the call writes to `rest` only, at most its length; the other address is
+                // one of the child's, whose memory this process has no references to.
+                let read = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+                match usize::try_from(read) {
+                    Ok(0) => return Err(ForkError::new("read a child's memory", Errno::FAULT)),
+                    Ok(read) => done += read,
+                    Err(_) => {
+                        let why = io::Error::last_os_error();
+                        return Err(ForkError::new("read a child's memory", why));
+                    }
+                }
+            }
+            Ok(())
+        }
+
+        #[expect(clippy::disallowed_methods, reason = "reads /proc, which is no part of the store")]
+        pub(super) fn copied_bytes(&self) -> u64 {
+            let path = format!("/proc/{}/smaps_rollup", self.pid.as_raw_nonzero());
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            // Pages that the two do not share any more (proc(5)).
+            let pages = text.lines().filter_map(|line| line.strip_prefix("Private_"));
+            let kibibytes =
+                pages.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+            1024 * kibibytes.sum::<u64>()
+        }
+
+        #[cfg(test)]
+        pub(super) fn pid(&self) -> Pid {
+            self.pid
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // It holds nothing but memory. A refusal means that it is gone already.
+            let _ = kill_process(self.pid, Signal::KILL);
+            while waitpid(Some(self.pid), WaitOptions::empty()).err() == Some(Errno::INTR) {}
+        }
+    }
+
+    fn block_signals() -> libc::sigset_t {
+        // SAFETY: a set of signals is plain data, for which zeros are a value.
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: both point to sets that live here.
+        unsafe {
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        }
+        before
+    }
+
+    fn unblock_signals(before: &libc::sigset_t) {
+        // SAFETY: `before` points to a set; none is to be returned.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+    }
+
+    /// What the child does: no allocation, no lock, no destructor.
+    fn sleep(wait: &OwnedFd, hold: &OwnedFd) -> ! {
+        // Files stay open as long as anybody has them open: locks would stay held, and connections
+        // open, that the parent has closed. A kernel before 5.9 refuses, and they do.
+        let (wait, hold) = (wait.as_raw_fd(), hold.as_raw_fd());
+        let fd = wait.unsigned_abs();
+        let mut byte = 0u8;
+        // SAFETY: these are the child's own files, and nothing here uses them; `byte` has room for
+        // what is read.
+        unsafe {
+            libc::close(hold);
+            if fd > 0 {
+                libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
+            }
+            libc::syscall(libc::SYS_close_range, fd + 1, u32::MAX, 0);
+            // Nobody writes: it returns when the other end is closed. All signals are blocked.
+            libc::read(wait, (&raw mut byte).cast(), 1);
+            libc::_exit(0)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use super::ForkError;
+    use std::io::ErrorKind::Unsupported;
+
+    #[derive(Debug)]
+    pub(super) enum Child {}
+
+    impl Child {
+        pub(super) fn fork() -> Result<Self, ForkError> {
+            Err(ForkError::new("keep memory in a child", Unsupported))
+        }
+
+        pub(super) fn read(&self, _: usize, _: &mut [u8]) -> Result<(), ForkError> {
+            match *self {}
+        }
+
+        pub(super) fn copied_bytes(&self) -> u64 {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::disk::{Caching, Disk, OpenMode};
+    use crate::real::RealDisk;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    fn words(bytes: &[u8]) -> Vec<u32> {
+        bytes.as_chunks().0.iter().map(|bytes| u32::from_ne_bytes(*bytes)).collect()
+    }
+
+    #[test]
+    fn it_holds_what_was_and_counts_what_was_copied() {
+        const WORDS: usize = 4 << 20;
+        let cells: Vec<AtomicU32> = (0..WORDS as u32).map(AtomicU32::new).collect();
+        let forked = ForkedMemory::fork().expect("fork");
+        let before = forked.copied_bytes();
+        for cell in &cells[..WORDS / 2] {
+            cell.store(7, Relaxed);
+        }
+        let copied = forked.copied_bytes() - before;
+        assert!((7 << 20..12 << 20).contains(&copied), "8 MiB were written, {copied} bytes copied");
+        let mut bytes = vec![0; WORDS * 4];
+        forked.read(&cells, &mut bytes).expect("read");
+        assert!(words(&bytes).into_iter().eq(0..WORDS as u32));
+        let other = ForkedMemory::fork().expect("two at a time");
+        other.read(&cells, &mut bytes).expect("read");
+        assert!(words(&bytes)[..WORDS / 2].iter().all(|&word| word == 7));
+        forked.read(&cells[10..11], &mut bytes[..4]).expect("read");
+        assert_eq!(words(&bytes)[0], 10);
+    }
+
+    #[test]
+    fn a_child_that_is_gone_is_told_of_and_none_stays_behind() {
+        let cells: Vec<AtomicU32> = (0..10).map(AtomicU32::new).collect();
+        let forked = ForkedMemory::fork().expect("fork");
+        let pid = forked.child.pid();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
+        // It is gone at once, or a little later.
+        let read = || forked.read(&cells, &mut [0; 40]);
+        let error = (0..).find_map(|_| read().err()).expect("at some time").to_string();
+        assert!(
+            error.contains("cannot read a child's memory") && error.contains("limits"),
+            "{error}"
+        );
+        drop(forked);
+        let gone = rustix::process::test_kill_process(pid);
+        assert_eq!(gone, Err(rustix::io::Errno::SRCH), "it was waited for");
+    }
+
+    #[test]
+    fn the_child_holds_no_files() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let disk = RealDisk::new(dir.path()).expect("a disk");
+        let file = disk.open(Path::new("a"), OpenMode::CreateNew, Caching::Buffered).expect("open");
+        let lock = disk.lock(Path::new("lock")).expect("no error").expect("it is free");
+        let forked = ForkedMemory::fork().expect("fork");
+        drop((file, lock));
+        // The child closes its own a moment after the fork.
+        let is_free = (0..).any(|_| disk.lock(Path::new("lock")).expect("no error").is_some());
+        assert!(is_free);
+        drop(forked);
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let text = |kind: io::ErrorKind| ForkError::new("fork", kind).to_string();
+        assert!(text(io::ErrorKind::PermissionDenied).contains("ptrace_scope"));
+        assert!(text(io::ErrorKind::Unsupported).contains("no such call"));
+        assert!(text(io::ErrorKind::WouldBlock).contains("raise the limits"));
+    }
+}
