@@ -73,19 +73,18 @@ impl Drop for HugeBytes {
     }
 }
 
-/// An empty vector with room for `capacity` bytes, whose whole huge pages are huge, if the system
-/// has any free.
-pub fn huge_vec(capacity: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = Vec::with_capacity(capacity);
-    let room = bytes.spare_capacity_mut();
-    let address = room.as_ptr().addr();
+/// A vector of zeros whose whole huge pages are huge, if the system has any free. Costs no memory
+/// until touched.
+pub fn huge_zeros(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; len];
+    let address = bytes.as_ptr().addr();
     let offset = address.next_multiple_of(HUGE_PAGE_BYTES) - address;
-    let len = room.len().saturating_sub(offset) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if len > 0 {
+    let whole = bytes.len().saturating_sub(offset) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if whole > 0 {
         // SAFETY: the range lies inside the vector's allocation, which nobody else uses. Advice
         // changes no contents; a refusal (no huge pages) only costs speed.
         let _ = unsafe {
-            madvise(room[offset..].as_mut_ptr().cast::<c_void>(), len, Advice::LinuxHugepage)
+            madvise(bytes[offset..].as_mut_ptr().cast::<c_void>(), whole, Advice::LinuxHugepage)
         };
     }
     bytes
@@ -97,10 +96,11 @@ mod tests {
 
     #[test]
     fn a_vector_on_huge_pages_is_a_vector() {
-        for capacity in [0, 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES * 2, HUGE_PAGE_BYTES * 3 + 5] {
-            let mut bytes = huge_vec(capacity);
-            assert!(bytes.is_empty() && bytes.capacity() >= capacity);
-            bytes.resize(capacity + 10, 7);
+        for len in [0, 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES * 2, HUGE_PAGE_BYTES * 3 + 5] {
+            let mut bytes = huge_zeros(len);
+            assert!(bytes.len() == len && bytes.iter().all(|&byte| byte == 0));
+            bytes.fill(7);
+            bytes.resize(len + 10, 7);
             assert!(bytes.iter().all(|&byte| byte == 7));
         }
     }

@@ -29,7 +29,7 @@ pub use behind::WriteBehind;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode};
 pub use fork::{ForkError, ForkedMemory};
-pub use huge::huge_vec;
+pub use huge::huge_zeros;
 pub use parallel::in_parallel;
 pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_bytes};
 pub use real::RealDisk;

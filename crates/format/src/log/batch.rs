@@ -133,10 +133,11 @@ impl BatchBuilder {
     }
 
     /// An empty batch in this memory; what is in it is forgotten. From a capacity of 4 MiB on, the
-    /// batch begins at a multiple of 2 MiB.
+    /// batch begins at a multiple of 2 MiB; what lies before is not touched if the buffer is long
+    /// enough.
     pub fn with_buffer(mut buf: Vec<u8>) -> Self {
-        buf.clear();
         let lead = lead(&buf);
+        buf.truncate(lead);
         buf.resize(lead + BATCH_HEADER_BYTES, 0);
         BatchBuilder {
             buf,

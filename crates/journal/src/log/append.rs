@@ -9,7 +9,7 @@ use stillpoint_format::log::{
     RecordKind, SegmentHeader, WritesEncoder,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
-use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_vec};
+use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_zeros};
 use stillpoint_mem::prefetch_to_write;
 use stillpoint_sync::planted::{Bug, is_planted};
 
@@ -329,7 +329,7 @@ impl Appender {
         let batch_bytes = self.batch_bytes;
         self.open.get_or_insert_with(|| {
             handoff.take_free().unwrap_or_else(|| Batch {
-                builder: BatchBuilder::with_buffer(huge_vec(batch_capacity(batch_bytes))),
+                builder: BatchBuilder::with_buffer(huge_zeros(batch_capacity(batch_bytes))),
                 named: Vec::new(),
                 segment: Arc::clone(segment),
                 offset: 0,
