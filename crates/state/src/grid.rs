@@ -254,14 +254,21 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// If `bytes` is not as long as those cells.
     pub fn fill_bytes(&self, cells: Range<usize>, bytes: &[u8]) {
         assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "bytes of those cells");
+        if L::PLACEMENT == Placement::Rows {
+            let spots = self.table.walk(cells.start, cells.end);
+            for (spot, bytes) in spots.zip(bytes.chunks_exact(self.cell_bytes())) {
+                for copy in 0..self.copies() {
+                    store_bytes(spot.cell(copy), bytes);
+                }
+            }
+            return;
+        }
         for copy in 0..self.copies() {
             let (mut at, mut rest) = (cells.start, bytes);
             while at < cells.end {
                 let run = self.table.run(copy, at, cells.end - at);
                 let (head, tail) = rest.split_at(run.len() * G::BYTES);
-                for (grain, bytes) in run.iter().zip(head.chunks_exact(G::BYTES)) {
-                    grain.set(G::from_le(bytes));
-                }
+                store_bytes(run, head);
                 rest = tail;
                 at += run.len() / self.table.shape().cell_grains;
             }
@@ -400,6 +407,17 @@ pub(crate) fn load_bytes<G: Grain>(from: &[G], bytes: &mut [u8]) {
     }
     for (grain, bytes) in from.iter().zip(bytes.chunks_exact_mut(G::BYTES)) {
         G::to_le(grain.get(), bytes);
+    }
+}
+
+/// Gives grains the values of bytes, little-endian.
+#[inline]
+fn store_bytes<G: Grain>(to: &[G], bytes: &[u8]) {
+    if let [grain] = to {
+        return grain.set(G::from_le(bytes));
+    }
+    for (grain, bytes) in to.iter().zip(bytes.chunks_exact(G::BYTES)) {
+        grain.set(G::from_le(bytes));
     }
 }
 

@@ -110,7 +110,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// Copies and marks that it needs for cells of so many bytes.
     fn needs(cell_bytes: usize) -> Needs;
 
-    /// Sets the marks of a new array.
+    /// Sets the marks of a new array, which are zero.
     fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
 
     /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs;

@@ -179,7 +179,7 @@ fn what_fork_has_cost_is_told() {
     let progress = state.progress().clone();
     let mut round = 0;
     // An image whose child was there when cells were written.
-    while progress.snapshot().copied_bytes == 0 {
+    while progress.snapshot().images == 0 || progress.snapshot().copied_bytes == 0 {
         round += 1;
         for index in 0..CELLS {
             state.write(sums, index, round);
@@ -187,7 +187,7 @@ fn what_fork_has_cost_is_told() {
         state.tick().expect("nothing is logged");
     }
     let now = progress.snapshot();
-    assert!(now.images > 0 && now.fork_ns > 0 && now.copied_bytes.is_multiple_of(4096), "{now:?}");
+    assert!(now.fork_ns > 0 && now.copied_bytes.is_multiple_of(4096), "{now:?}");
 }
 
 #[test]

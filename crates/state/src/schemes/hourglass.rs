@@ -48,9 +48,8 @@ impl<L: Layout> Scheme for Hourglass<L> {
     }
 
     fn start<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+        assert_eq!(turn.up, 0, "LOCATION says so already");
         grid.fill_marks(turn.up, 1);
-        grid.fill_marks(turn.down(), 0);
-        grid.fill_marks(LOCATION, turn.up as u8);
     }
 
     fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}

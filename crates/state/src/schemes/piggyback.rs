@@ -103,9 +103,8 @@ impl<L: Layout> Scheme for Piggyback<L> {
         Needs { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
     }
 
-    fn start<G: Grain>(grid: &Grid<G, L>, _: Turn) {
-        grid.fill_marks(STATE, EQUAL);
-    }
+    /// All blocks are EQUAL, which is zero.
+    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
         if !is_planted(Bug::PiggybackSettlesTooEarly) {

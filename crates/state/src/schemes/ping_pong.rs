@@ -52,7 +52,6 @@ impl<L: Layout> Scheme for PingPong<L> {
 
     fn start<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
         grid.fill_marks(turn.up, 1);
-        grid.fill_marks(turn.down(), 0);
     }
 
     fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}

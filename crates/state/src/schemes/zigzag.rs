@@ -44,7 +44,6 @@ impl<L: Layout> Scheme for Zigzag<L> {
     }
 
     fn start<G: Grain>(grid: &Grid<G, L>, _: Turn) {
-        grid.fill_marks(MR, 0);
         grid.fill_marks(MW, 1);
     }
 

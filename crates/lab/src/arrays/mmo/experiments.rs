@@ -260,11 +260,15 @@ fn recovery_claims(killed: &Killed, result: &mut ExperimentResult) {
             .measured(killed.image_bytes_per_s() / killed.disk_bytes_per_s),
     );
     result.claims.push(
-        Claim::new("downtime after kill -9: image and replay", source, Bound::AtMost(8.1))
-            .paper("8.1 s: 3.9 s and at most 4.2 s")
-            .aim(Bound::AtMost(2.0))
-            .unit("s")
-            .measured(killed.recovery.seconds()),
+        Claim::new(
+            "downtime after kill -9: from the call that opens to its return",
+            source,
+            Bound::AtMost(8.1),
+        )
+        .paper("8.1 s: 3.9 s and at most 4.2 s")
+        .aim(Bound::AtMost(2.0))
+        .unit("s")
+        .measured(killed.open_s),
     );
     result.notes.push(killed.to_string());
 }

@@ -107,7 +107,9 @@ pub struct Killed {
     pub scheme: String,
     /// The last tick that the child had called durable.
     pub promised_tick: u64,
-    /// What recovery took.
+    /// Seconds from the call that opens the state to its return: memory, image, replay, flushes.
+    pub open_s: f64,
+    /// What recovery took of them.
     pub recovery: Recovery,
     /// Bytes per second that the disk reads, from the same file in the same way.
     pub disk_bytes_per_s: f64,
@@ -126,13 +128,13 @@ impl fmt::Display for Killed {
         write!(
             f,
             "{}: killed with an image under way, recovered tick {} ({} was promised), equal to the \
-             oracle. Downtime {:.2} s: image of {} MB in {:.2} s past the page cache ({:.0} MB/s; \
+             oracle. Downtime {:.2} s, in it an image of {} MB in {:.2} s past the page cache ({:.0} MB/s; \
              the disk reads {:.0}), {} ticks again in {:.2} s. The start of the process is not in \
              it; a replay in real time would take {:.1} s.",
             self.scheme,
             it.tick,
             self.promised_tick,
-            it.seconds(),
+            self.open_s,
             it.image_bytes / 1_000_000,
             it.image_s,
             self.image_bytes_per_s() / 1e6,
@@ -219,8 +221,10 @@ impl registry::Program for Recover<'_> {
     fn run<S: Scheme>(self) -> LabResult<Killed> {
         let Recover { game, plan, scheme, dir, heard } = self;
         let config = config(plan.image_ticks);
+        let began_ns = sys::now_ns();
         let opened = open::<S, Game>(game, dir, PageSize::Huge, &config);
         let (state, _, recovered) = opened.map_err(|e| failed(scheme, e))?;
+        let open_s = (sys::now_ns() - began_ns) as f64 / 1e9;
         drop(state);
         if recovered.tick < heard.durable {
             let reason =
@@ -240,7 +244,7 @@ impl registry::Program for Recover<'_> {
             replay_s: recovered.replay_ns as f64 / 1e9,
         };
         let promised_tick = heard.durable;
-        Ok(Killed { scheme: scheme.to_owned(), promised_tick, recovery, disk_bytes_per_s })
+        Ok(Killed { scheme: scheme.to_owned(), promised_tick, open_s, recovery, disk_bytes_per_s })
     }
 }
 
