@@ -70,6 +70,12 @@ impl Region {
         self.0.populate(first, count);
     }
 
+    /// Leaves this memory out of child processes: a fork then neither copies its page tables nor makes writes to it copy pages. A child that touches it
+    /// is killed. Best effort, and for good.
+    pub fn keep_from_children(&self) {
+        self.0.keep_from_children();
+    }
+
     /// Gives the pages of `words[first..first + count]` back to the system; they read as zero
     /// afterwards. `first` and `count` must be multiples of a huge page. The caller sees to it
     /// that nobody uses them.
@@ -151,6 +157,18 @@ mod backing {
             }
         }
 
+        pub(super) fn keep_from_children(&self) {
+            #[cfg(target_os = "linux")]
+            {
+                let start = self.mapping.as_ptr();
+                // SAFETY: the range is the mapping made in `reserve`. The advice changes nothing
+                // in this process, and there are no children that use the memory: this crate makes
+                // none, and whoever forks answers for what the child does.
+                let _ =
+                    unsafe { rustix::mm::madvise(start, self.mapped_bytes, Advice::LinuxDontFork) };
+            }
+        }
+
         pub(super) fn discard(&self, first: usize, count: usize) {
             let words = &self.words()[first..first + count];
             let start = words.as_ptr().cast::<c_void>().cast_mut();
@@ -194,6 +212,7 @@ mod backing {
             &self.0
         }
         pub(super) fn populate(&self, _: usize, _: usize) {}
+        pub(super) fn keep_from_children(&self) {}
         pub(super) fn discard(&self, first: usize, count: usize) {
             for word in &self.0[first..first + count] {
                 word.store(0, Ordering::Relaxed);

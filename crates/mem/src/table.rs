@@ -127,6 +127,11 @@ impl<G: Grain> Table<G> {
         self.places.end
     }
 
+    /// As [`Region::keep_from_children`](crate::Region::keep_from_children).
+    pub fn keep_from_children(&self) {
+        self.backing.keep_from_children();
+    }
+
     /// One copy of a cell.
     ///
     /// # Panics
@@ -270,6 +275,10 @@ mod backing {
             Ok(Self { region, grains: PhantomData })
         }
 
+        pub(super) fn keep_from_children(&self) {
+            self.region.keep_from_children();
+        }
+
         /// `count` grains of a copy, beginning at a cell. The caller has checked that they are
         /// cells of the table that lie side by side.
         #[inline]
@@ -365,6 +374,8 @@ mod backing {
                 shape: *shape,
             })
         }
+
+        pub(super) fn keep_from_children(&self) {}
 
         pub(super) fn grains(&self, _: &Places, copy: usize, index: usize, count: usize) -> &[G] {
             let first = (copy * self.shape.cells + index) * self.shape.cell_grains;

@@ -165,6 +165,14 @@ impl<S: Scheme> Cells<S> {
         slots.map(|slot| with_grid!(&slot.grid, grid => grid.len_bytes())).sum()
     }
 
+    /// Leaves the cells out of child processes, for good: another state's fork then costs these
+    /// nothing. A child that touches them is killed.
+    pub fn keep_from_children(&self) {
+        for slot in &self.shared.slots {
+            with_grid!(&slot.grid, grid => grid.keep_from_children());
+        }
+    }
+
     /// Bytes of one copy of everything: the size of an image's contents.
     pub fn state_bytes(&self) -> u64 {
         self.infos().map(ArrayInfo::bytes).sum()

@@ -96,6 +96,11 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.len_bytes() + self.bits.len_bytes()
     }
 
+    /// Leaves the cells out of child processes, so that a fork costs them nothing.
+    pub(crate) fn keep_from_children(&self) {
+        self.table.keep_from_children();
+    }
+
     /// Cells that share a mark.
     #[inline]
     pub fn cells_per_mark(&self) -> usize {

@@ -30,6 +30,8 @@ pub fn raw<L: Load>(load: &L, pages: PageSize) -> LabResult<(Arrays<Raw>, L::Arr
     builder.pages(pages);
     let arrays = load.declare(&mut builder);
     let mut cells = builder.build().map_err(|e| failed("none", e))?;
+    // With fork beside it, this is still the loop that nothing captures.
+    cells.keep_from_children();
     load.first(arrays, &mut cells);
     Ok((cells, arrays))
 }
