@@ -35,11 +35,15 @@ pub fn kill_when(
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|e| failed(e.to_string()))?;
     let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
-    let mut heard = Ok(());
+    // Without more to hear it has ended, or will in a moment.
+    let mut heard = Err(failed("ended by itself".into()));
     for text in BufReader::new(said).lines().map_while(Result::ok) {
         match hear(&text) {
             Some(false) => {}
-            Some(true) => break,
+            Some(true) => {
+                heard = Ok(());
+                break;
+            }
             None => {
                 heard = Err(failed(format!("said {text:?}")));
                 break;
