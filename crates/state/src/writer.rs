@@ -161,8 +161,9 @@ impl<S: Scheme> ImageWriter<S> {
                 let cost = capture.freeze_cost();
                 Progress::set(&self.progress.fork_ns, cost.fork_ns);
                 Progress::set(&self.progress.copied_bytes, cost.copied_bytes);
-                capture.durable();
                 self.publish(header, started_ns);
+                // Last: whoever sees that no capture is under way finds its image in the progress.
+                capture.durable();
                 Ok(Advance::Durable { tick: header.tick })
             }
             Ok(false) => {

@@ -110,7 +110,7 @@ impl<L: Load> registry::Program for Program<'_, L> {
             image_s,
             writer_cpu_s: (progress.writer_cpu_ns - before.writer_cpu_ns) as f64 / 1e9,
             state_bytes: rig.state.state_bytes(),
-            held_bytes: rig.held_bytes(),
+            held_bytes: rig.held_bytes() + progress.copied_bytes,
             resident_bytes: rig.resident_bytes,
             progress,
             recovery: None,

@@ -65,7 +65,8 @@ pub struct Outcome {
     pub writer_cpu_s: f64,
     /// Bytes of one copy.
     pub state_bytes: u64,
-    /// Bytes of copies, marks, and what the writer keeps.
+    /// Bytes of copies, marks, what the writer keeps, and the pages that the system copied during
+    /// the last image.
     pub held_bytes: u64,
     /// Bytes by which the process grew when the state was opened.
     pub resident_bytes: u64,
