@@ -101,9 +101,13 @@ impl<L: Load> registry::Program for Program<'_, L> {
         let mut rig = Rig::<S, L>::new(load, name, drive, dir)?;
         rig.warm_up()?;
         let before = rig.state.progress().snapshot();
-        let (ticks, image_s) = rig.measure()?;
+        let (ticks, mut image_s) = rig.measure()?;
         rig.settle()?;
         let progress = rig.state.progress().snapshot();
+        // The one that was under way at the end.
+        if progress.images - before.images > image_s.len() as u64 {
+            image_s.push(progress.image_ns as f64 / 1e9);
+        }
         let mut outcome = Outcome {
             scheme: name.to_owned(),
             ticks,
