@@ -70,8 +70,8 @@ impl Region {
         self.0.populate(first, count);
     }
 
-    /// Leaves this memory out of child processes: a fork then neither copies its page tables nor makes writes to it copy pages. A child that touches it
-    /// is killed. Best effort, and for good.
+    /// Leaves this memory out of child processes: a fork then neither copies its page tables nor
+    /// makes writes to it copy pages. A child that touches it is killed. Best effort, and for good.
     pub fn keep_from_children(&self) {
         self.0.keep_from_children();
     }

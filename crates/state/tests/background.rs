@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_io::{
-    Call, Clock, Disk, Fault, FaultPlan, ForkedMemory, Lasts, RealClock, RealDisk, RealRng, SimDisk,
+    Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, RealDisk, RealRng, SimDisk,
 };
-use stillpoint_state::schemes::NoCheckpoints;
 use stillpoint_state::{
-    Actions, Array, Arrays, Cells, Config, Content, Every, Merge, Naive, Pace, Place, Recovered,
-    Scheme, State, StateError, registry,
+    Actions, Array, Cells, Config, Content, Every, Merge, Naive, Pace, Place, Recovered, Scheme,
+    State, StateError, registry,
 };
 
 const CELLS: usize = 20_000;
@@ -171,6 +170,7 @@ fn a_block_that_cannot_be_written_fails_its_capture_and_no_other() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn what_fork_has_cost_is_told() {
     type Forked = stillpoint_state::schemes::Fork<Naive>;
@@ -189,31 +189,6 @@ fn what_fork_has_cost_is_told() {
     }
     let now = progress.snapshot();
     assert!(now.fork_ns > 0 && now.copied_bytes.is_multiple_of(4096), "{now:?}");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn cells_kept_from_children_cost_a_fork_nothing() {
-    const WORDS: usize = 8 << 20;
-    let filled = || {
-        let mut builder = Arrays::<NoCheckpoints<Naive>>::builder();
-        let words = builder.array::<u64>("words", WORDS);
-        let mut cells = builder.build().expect("memory");
-        cells.fill(words, |index| index as u64).expect("no tick has ended");
-        (cells, words)
-    };
-    let mut states = [filled(), filled()];
-    states[0].0.keep_from_children();
-    let forked = ForkedMemory::fork().expect("fork");
-    let copied = states.each_mut().map(|(cells, words)| {
-        let before = forked.copied_bytes();
-        for index in 0..WORDS {
-            cells.write(*words, index, 7);
-        }
-        (forked.copied_bytes() - before) >> 20
-    });
-    // Other tests of this process write as well.
-    assert!(copied[0] < 32 && copied[1] > 48, "{copied:?} MiB copied");
 }
 
 #[test]

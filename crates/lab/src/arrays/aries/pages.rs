@@ -366,7 +366,7 @@ impl Checkpointer {
             let len = rows.len() * it.row_bytes;
             capture
                 .write_to_stable_storage(table, rows, &mut page[..len])
-                .expect("naive snapshots are read from memory");
+                .expect("a fuzzy capture reads this process's memory");
         }
         Run { offset: it.offset(first), bytes }
     }
