@@ -19,8 +19,9 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use self::crash::Tearing;
 pub use self::fault::{Call, CallCounts, Fault, FaultPlan, Lasts};
@@ -35,6 +36,9 @@ use crate::rng::{Rng, SeededRng};
 
 /// Where a simulated disk says that its files are.
 const ROOT_PATH: &str = "/sim";
+
+/// How often a call that is kept waiting looks whether the machine still runs.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A disk in memory. Clones are the same disk.
 ///
@@ -63,6 +67,29 @@ pub struct SimDisk {
 /// The machine that a disk's handles belong to.
 struct Machine {
     state: Mutex<State>,
+    /// Calls that wait may go on.
+    resumed: Condvar,
+}
+
+impl Machine {
+    /// The state, once a call of this kind is not kept waiting.
+    fn state_for(&self, call: Call) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.dead.is_none() && state.stalled.contains(&call) {
+            state.waiting += 1;
+            // A fault that cuts the power wakes nobody.
+            self.resumed.wait_for(&mut state, LOOK_AGAIN);
+            state.waiting -= 1;
+        }
+        state
+    }
+
+    /// Nothing works from here on.
+    fn die(&self, why: &'static str) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        state.dead = state.dead.or(Some(why));
+        state
+    }
 }
 
 struct State {
@@ -74,6 +101,9 @@ struct State {
     order: u64,
     rng: SeededRng,
     faults: Faults,
+    /// Kinds of calls that are kept waiting, and how many wait.
+    stalled: Vec<Call>,
+    waiting: usize,
     counts: CallCounts,
     capacity_bytes: Option<u64>,
     tearing: Tearing,
@@ -89,6 +119,8 @@ impl SimDisk {
             order: 0,
             rng: SeededRng::new(seed),
             faults: Faults::default(),
+            stalled: Vec::new(),
+            waiting: 0,
             counts: CallCounts::default(),
             capacity_bytes: None,
             tearing: Tearing::default(),
@@ -96,7 +128,7 @@ impl SimDisk {
     }
 
     fn of(state: State) -> Self {
-        Self { machine: Arc::new(Machine { state: Mutex::new(state) }) }
+        Self { machine: Arc::new(Machine { state: Mutex::new(state), resumed: Condvar::new() }) }
     }
 
     /// What a torn sector may look like after later crashes; [`Tearing::Garbage`] unless set.
@@ -108,9 +140,7 @@ impl SimDisk {
     /// machine running again. This machine's handles fail from here on. Asked again with another
     /// seed, it returns another of the possible disks.
     pub fn crash(&self, seed: u64) -> SimDisk {
-        let mut state = self.machine.state.lock();
-        state.dead = state.dead.or(Some(NO_POWER));
-        state.after_power_loss(seed)
+        self.machine.die(NO_POWER).after_power_loss(seed)
     }
 
     /// [`crash`](Self::crash) once for each seed.
@@ -129,8 +159,7 @@ impl SimDisk {
     /// Ends the process, as `kill -9` does, and returns the disk that the next process finds:
     /// everything written is there, but what was not flushed is still not durable. Locks are free.
     pub fn kill(&self) -> SimDisk {
-        let mut state = self.machine.state.lock();
-        state.dead = state.dead.or(Some(KILLED));
+        let state = self.machine.die(KILLED);
         let tree = state.tree.after_kill();
         state.successor(tree, state.rng.next_u64())
     }
@@ -155,6 +184,23 @@ impl SimDisk {
     /// Ends every fault, those to come included. What has failed stays failed.
     pub fn clear_faults(&self) {
         self.machine.state.lock().faults.clear();
+    }
+
+    /// Calls of these kinds wait, from now until [`resume`](Self::resume) or the end of the machine:
+    /// a device that hangs.
+    pub fn stall(&self, calls: &[Call]) {
+        self.machine.state.lock().stalled = calls.to_vec();
+    }
+
+    /// Lets calls that wait go on, and those to come.
+    pub fn resume(&self) {
+        self.machine.state.lock().stalled.clear();
+        self.machine.resumed.notify_all();
+    }
+
+    /// Calls that wait now.
+    pub fn waiting_calls(&self) -> usize {
+        self.machine.state.lock().waiting
     }
 
     /// Calls so far.
@@ -191,7 +237,7 @@ impl SimDisk {
         path: &Path,
         effect: impl FnOnce(&mut State, &[&str]) -> io::Result<T>,
     ) -> DiskResult<T> {
-        let mut state = self.machine.state.lock();
+        let mut state = self.machine.state_for(call);
         let result = state.begin(call).and_then(|fault| {
             let parts = parts(path)?;
             state.apply(fault, |state| effect(state, &parts))
@@ -261,6 +307,8 @@ impl State {
             order: self.order,
             rng: SeededRng::new(seed),
             faults: Faults::default(),
+            stalled: Vec::new(),
+            waiting: 0,
             counts: CallCounts::default(),
             capacity_bytes: self.capacity_bytes,
             tearing: self.tearing,

@@ -1,106 +1,18 @@
 //! A disk that is too slow: the walk waits first, then the workers, visibly; memory stays bounded.
 //! And the pace: how fast a checkpoint may go when the disk is not in the way.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
-use stillpoint_io::{
-    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SimDisk, spawn,
-};
+use stillpoint_io::{Call, Clock, ManualClock, RealClock, spawn};
 use stillpoint_store::{Lane, PointOfConsistency, RecordImage, Sink, TableId};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
 
 const TABLE: TableId = TableId(0);
-
-/// A disk whose writes wait for a gate to open.
-#[derive(Clone, Debug)]
-struct GatedDisk {
-    inner: SimDisk,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug, Default)]
-struct Gate {
-    open: AtomicBool,
-    waiting: AtomicU64,
-}
-
-impl Gate {
-    fn pass(&self) {
-        self.waiting.fetch_add(1, SeqCst);
-        while !self.open.load(SeqCst) {
-            std::thread::yield_now();
-        }
-    }
-}
-
-#[derive(Debug)]
-struct GatedFile {
-    inner: Arc<dyn DiskFile>,
-    gate: Arc<Gate>,
-}
-
-impl Disk for GatedDisk {
-    fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>> {
-        let inner = self.inner.open(path, mode, caching)?;
-        let gate = self.gate.clone();
-        Ok(Arc::new(GatedFile { inner, gate }))
-    }
-    fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
-        self.inner.create_dir_all(path)
-    }
-    fn list(&self, path: &Path) -> DiskResult<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn exists(&self, path: &Path) -> DiskResult<bool> {
-        self.inner.exists(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> DiskResult<()> {
-        self.inner.remove(path)
-    }
-    fn sync_dir(&self, path: &Path) -> DiskResult<()> {
-        self.inner.sync_dir(path)
-    }
-    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
-        self.inner.lock(path)
-    }
-    fn describe(&self, path: &Path) -> PathBuf {
-        self.inner.describe(path)
-    }
-}
-
-impl DiskFile for GatedFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()> {
-        self.gate.pass();
-        self.inner.write_at(buf, offset)
-    }
-    fn sync(&self) -> DiskResult<()> {
-        self.inner.sync()
-    }
-    fn len(&self) -> DiskResult<u64> {
-        self.inner.len()
-    }
-    fn set_len(&self, len: u64) -> DiskResult<()> {
-        self.inner.set_len(len)
-    }
-    fn allocate(&self, len: u64) -> DiskResult<()> {
-        self.inner.allocate(len)
-    }
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-}
 
 /// Waits in steps of a millisecond, so that a process which is stopped meanwhile loses no patience.
 fn wait_until(what: &str, done: impl Fn() -> bool) {
@@ -118,8 +30,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     const KEYS: u32 = 30_000;
     const VALUE: usize = 100;
     let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
-    let gate = Arc::new(Gate::default());
-    world.disk = Arc::new(GatedDisk { inner: world.sim.clone(), gate: gate.clone() });
+    world.sim.stall(&[Call::Write]);
     world.config.pool_bytes_max = 256 << 10;
     world.config.write_bytes = 64 << 10;
     world.config.parts = 1;
@@ -166,7 +77,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     assert_eq!(read, KEYS as usize);
     let queued = world.progress.snapshot().bytes;
     assert!(queued < 3 * pool_half, "the pool has no bound: {queued} bytes");
-    gate.open.store(true, SeqCst);
+    world.sim.resume();
     writing.join().expect("no panic");
     let (written, _) = taking.join().expect("no panic").expect("no fault");
     let stats = written.stats;
@@ -182,8 +93,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
 #[test]
 fn a_failure_frees_those_who_wait_for_room() {
     let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
-    let gate = Arc::new(Gate::default());
-    world.disk = Arc::new(GatedDisk { inner: world.sim.clone(), gate: gate.clone() });
+    world.sim.stall(&[Call::Write]);
     world.config.pool_bytes_max = 64 << 10;
     let mut worker = world.worker(0);
     for number in 0..5000u32 {
@@ -194,7 +104,7 @@ fn a_failure_frees_those_who_wait_for_room() {
         let world = world.clone();
         spawn("checkpoint", move || world.take()).expect("a thread")
     };
-    wait_until("a write", || gate.waiting.load(SeqCst) > 0);
+    wait_until("a write", || world.sim.waiting_calls() > 0);
     let writing = spawn("worker", move || {
         for number in 0..5000u32 {
             worker
@@ -204,7 +114,7 @@ fn a_failure_frees_those_who_wait_for_room() {
     })
     .expect("a thread");
     world.sim.fail_at(1, stillpoint_io::Fault::DiskFull);
-    gate.open.store(true, SeqCst);
+    world.sim.resume();
     writing.join().expect("no panic");
     let error = taking.join().expect("no panic").expect_err("the disk is full");
     assert!(error.to_string().contains("no space"), "{error}");

@@ -31,7 +31,7 @@ impl SimFile {
         op: impl FnOnce() -> String,
         effect: impl FnOnce(&mut State, Option<Fault>) -> io::Result<T>,
     ) -> DiskResult<T> {
-        let mut state = self.machine.state.lock();
+        let mut state = self.machine.state_for(call);
         let result = state.begin(call).and_then(|fault| effect(&mut state, fault));
         result.map_err(|source| DiskError::new(op(), &self.path, source))
     }
