@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::names::CheckpointKind;
-use stillpoint_io::{Clock, Disk, JoinHandle, spawn};
+use stillpoint_io::{Clock, Disk, JoinHandle, is_interrupted_soon, spawn};
 use stillpoint_store::{
     Bug, Capture, Checkpointer, Demand, Lane, Outcome, Phase, PointOfConsistency, RecordImage,
     Sink, Store,
@@ -31,9 +31,11 @@ const METERED_BYTES: u64 = 16 << 10;
 /// a nap is near what a device takes.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
-/// A capture thread rests after so many pauses, each of dozens of records, or so many bytes: less
-/// than a quarter of a millisecond of work. Whoever wakes up on its core meanwhile waits that long; without
-/// rests, until the scheduler's next tick, which is milliseconds. Each rest costs the walk its turn.
+/// Where the scheduler [does not interrupt it soon](is_interrupted_soon), a capture thread rests after
+/// so many pauses, each of dozens of records, or so many bytes: less than a quarter of a millisecond of
+/// work. Whoever wakes up on its core meanwhile waits that long; without rests, until the scheduler's
+/// next tick, which is milliseconds. Each rest costs the walk its turn: saves under load take twice as
+/// long.
 const BURST_PAUSES: u32 = 40;
 const BURST_BYTES: u64 = 512 << 10;
 
@@ -237,7 +239,7 @@ struct Walk {
     units: usize,
     next: AtomicUsize,
     abandoned: AtomicBool,
-    /// False where commits wait for the end of the walk.
+    /// False where commits wait for the end of the walk, or the scheduler sees to it.
     rests: bool,
     /// Bytes that the capture threads have emitted themselves.
     walked_bytes: AtomicU64,
@@ -256,7 +258,8 @@ impl Walk {
             units,
             next: AtomicUsize::new(0),
             abandoned: AtomicBool::new(false),
-            rests: cycle.scheme.point_of_consistency() != PointOfConsistency::PhysicalThroughout,
+            rests: cycle.scheme.point_of_consistency() != PointOfConsistency::PhysicalThroughout
+                && !is_interrupted_soon(),
             walked_bytes: AtomicU64::new(0),
         }
     }

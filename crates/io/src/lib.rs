@@ -21,6 +21,9 @@ mod real;
 mod rng;
 mod seeded;
 mod sim;
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "the calls are the system's own, see the notes there")]
+mod slice;
 mod thread;
 mod whole;
 
@@ -36,5 +39,7 @@ pub use real::RealDisk;
 pub use rng::{RealRng, Rng, SeededRng};
 pub use seeded::seeded_rounds;
 pub use sim::{Call, CallCounts, Fault, FaultPlan, Lasts, SimDisk, Tearing};
-pub use thread::{JoinHandle, ThreadError, cpu_count, go_behind, pin_to_core, spawn};
+pub use thread::{
+    JoinHandle, ThreadError, cpu_count, go_behind, is_interrupted_soon, pin_to_core, spawn,
+};
 pub use whole::{read_all, write_file_durably};

@@ -3,6 +3,9 @@
 use std::any::Any;
 use std::io;
 
+#[cfg(target_os = "linux")]
+use crate::slice;
+
 /// Why a thread gave no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
@@ -119,9 +122,14 @@ pub fn pin_to_core(n: usize) -> io::Result<()> {
 /// Nice value of threads that go behind.
 const BEHIND: i32 = 2;
 
+/// What they ask the scheduler for at a time, in nanoseconds: the least that it grants.
+const SLICE_NS: u64 = 100_000;
+
 /// Lets other threads go first from now on: the calling thread, and those it starts, get about
 /// four tenths of a core's time where another wants all of it, and what is left over elsewhere (nice
-/// value 2). Does nothing where a system knows no priorities of threads.
+/// value 2). Where the scheduler knows slices, whoever wakes up on their core need not wait for its
+/// next tick either, see [`is_interrupted_soon`]. Does nothing where a system knows no priorities of
+/// threads.
 pub fn go_behind() {
     #[cfg(target_os = "linux")]
     {
@@ -132,6 +140,23 @@ pub fn go_behind() {
         if getpriority_process(this).is_ok_and(|nice| nice < BEHIND) {
             let _ = setpriority_process(this, BEHIND);
         }
+        if let Ok(nice) = getpriority_process(this) {
+            slice::ask(nice, SLICE_NS);
+        }
+    }
+}
+
+/// True if whoever wakes up on the calling thread's core waits for no more than a tenth of a
+/// millisecond: it has [gone behind](go_behind), on Linux 6.12 or later. Elsewhere a thread with
+/// long work rests now and then, or others wait milliseconds for the scheduler's tick.
+pub fn is_interrupted_soon() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        slice::granted().is_some_and(|slice_ns| slice_ns <= SLICE_NS)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        false
     }
 }
 
@@ -170,6 +195,21 @@ mod tests {
         });
         let (behind, child) = behind.expect("thread starts").join().expect("no panic");
         assert_eq!((behind, child, nice()), (own.max(BEHIND), own.max(BEHIND), own));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_goes_behind_is_interrupted_soon_where_slices_are_known_with_its_own_threads() {
+        let slices = slice::granted().is_some();
+        assert!(!is_interrupted_soon(), "a thread like any other");
+        let behind = spawn("behind", || {
+            go_behind();
+            let child = spawn("child", is_interrupted_soon).expect("thread starts");
+            (is_interrupted_soon(), child.join().expect("no panic"))
+        });
+        let behind = behind.expect("thread starts").join().expect("no panic");
+        assert_eq!(behind, (slices, slices));
+        assert!(!is_interrupted_soon(), "and nobody else");
     }
 
     #[cfg(target_os = "linux")]
