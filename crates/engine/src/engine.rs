@@ -26,7 +26,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::log::{CommitCounter, CommitCounters, SessionLog};
 use crate::procedure::{Procedures, StoredProcedure};
-use crate::session::Session;
+use crate::session::{Session, Unflushed};
 use crate::stats::Stats;
 
 /// Time between two looks of the maintenance thread.
@@ -93,6 +93,11 @@ impl Shared {
             self.fail(error.to_string());
         }
         error.into()
+    }
+
+    pub(crate) fn make_durable(&self, unflushed: &Unflushed) -> Result<(), Error> {
+        let closed = self.journal.make_closed(&unflushed.stamps);
+        closed.map_err(|error| self.note_failure(error))
     }
 
     pub(crate) fn fail(&self, reason: String) {
@@ -322,6 +327,20 @@ impl Engine {
             crate::checkpoints::run_in_background(&shared);
         })?);
         Ok(())
+    }
+
+    /// Returns once what a session's answers wait for is safe from any crash. Callers at the same
+    /// time share flushes.
+    ///
+    /// # Errors
+    /// A flush has failed, now or before: nothing may be acknowledged any more.
+    pub fn make_durable(&self, unflushed: &Unflushed) -> Result<(), Error> {
+        self.shared.make_durable(unflushed)
+    }
+
+    /// True if it is safe already.
+    pub fn is_durable(&self, unflushed: &Unflushed) -> bool {
+        unflushed.stamps.iter().all(|&stamp| self.shared.journal.is_closed(stamp))
     }
 
     /// The table of that name, made if there is none. Names are 1 to 255 bytes.

@@ -52,7 +52,7 @@ pub use config::{Codec, Config, Durability, Environment};
 pub use engine::Engine;
 pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
-pub use session::Session;
+pub use session::{Session, Unflushed};
 pub use stats::Stats;
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{

@@ -16,7 +16,6 @@ pub struct Session {
     shared: Arc<Shared>,
     worker: Worker,
     log: u8,
-    dependencies: Vec<Stamp>,
 }
 
 impl std::fmt::Debug for Session {
@@ -27,7 +26,7 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8) -> Self {
-        Self { shared, worker, log, dependencies: Vec::new() }
+        Self { shared, worker, log }
     }
 
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
@@ -80,6 +79,39 @@ impl Session {
     /// not leave before it returns.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.acknowledge()
+    }
+
+    /// What [`flush`](Self::flush) would wait for, as a thing to wait for elsewhere:
+    /// [`Engine::make_durable`](crate::Engine::make_durable) does it on any thread, and this session
+    /// goes on meanwhile. Replies to what was executed up to now must not leave before.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// use stillpoint::{Config, Durability, Engine};
+    ///
+    /// let mut config = Config::new(directory.path());
+    /// config.durability = Durability::Strict;
+    /// let engine = Engine::open(config)?;
+    /// let pets = engine.table("pets")?;
+    /// let mut session = engine.session()?;
+    /// let mut out = Vec::new();
+    /// session.read(pets, b"rex", &mut out)?;
+    /// let answer = session.unflushed();
+    /// engine.make_durable(&answer)?;
+    /// assert!(engine.is_durable(&answer));
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unflushed(&mut self) -> Unflushed {
+        if !self.shared.acknowledges_closed || is_planted(Bug::AnswersBeforeFlush) {
+            return Unflushed::default();
+        }
+        let mut stamps = self.worker.take_dependencies();
+        if is_planted(Bug::AnswersReadsAtOnce) {
+            stamps.retain(|stamp| stamp.log() == self.log);
+        }
+        Unflushed { stamps }
     }
 
     /// Calls a registered procedure as one transaction; acknowledged like
@@ -148,16 +180,34 @@ impl Session {
 
     #[inline]
     fn acknowledge(&mut self) -> Result<(), Error> {
-        if !self.shared.acknowledges_closed || is_planted(Bug::AnswersBeforeFlush) {
-            return Ok(());
+        let unflushed = self.unflushed();
+        self.shared.make_durable(&unflushed)
+    }
+}
+
+/// What answers wait for in strict durability: the newest commit of each log that they depend on.
+/// From [`Session::unflushed`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unflushed {
+    /// One of each log at most.
+    pub(crate) stamps: Vec<Stamp>,
+}
+
+impl Unflushed {
+    /// True if there is nothing to wait for.
+    pub fn is_empty(&self) -> bool {
+        self.stamps.is_empty()
+    }
+
+    /// Waits for the other's commits too.
+    pub fn join(&mut self, other: Self) {
+        for stamp in other.stamps {
+            match self.stamps.iter_mut().find(|known| known.log() == stamp.log()) {
+                Some(known) if known.gsn() < stamp.gsn() => *known = stamp,
+                Some(_) => {}
+                None => self.stamps.push(stamp),
+            }
         }
-        self.dependencies.clear();
-        self.worker.take_dependencies(&mut self.dependencies);
-        if is_planted(Bug::AnswersReadsAtOnce) {
-            self.dependencies.retain(|stamp| stamp.log() == self.log);
-        }
-        let closed = self.shared.journal.make_closed(&self.dependencies);
-        closed.map_err(|error| self.shared.note_failure(error))
     }
 }
 

@@ -75,7 +75,7 @@ impl Server {
     ) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
         let session = shared.databases.engine.session().map_err(ServerError::engine)?;
-        let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session);
+        let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
             // However a loop ends, by error or by panic, the others must not go on alone.
             let _end = EndAll(shared);

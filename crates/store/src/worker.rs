@@ -425,8 +425,8 @@ impl Worker {
 
     /// The newest commit of every log that answers since the last call depend on, own commits
     /// included.
-    pub fn take_dependencies(&mut self, into: &mut Vec<Stamp>) {
-        into.append(&mut self.dependencies);
+    pub fn take_dependencies(&mut self) -> Vec<Stamp> {
+        std::mem::take(&mut self.dependencies)
     }
 
     /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and

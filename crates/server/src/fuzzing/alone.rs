@@ -142,6 +142,7 @@ impl Server {
         shared.params.active_expiry.store(false, Ordering::Relaxed);
         let session = alone.engine.session().expect("a session");
         let worker = Worker::new(0, poll, None, Arc::clone(&shared), session);
+        let worker = worker.expect("an event loop");
         let clock = Arc::clone(&alone.clock);
         Self { shared, worker, events: Events::with_capacity(8), clock, ended: false }
     }

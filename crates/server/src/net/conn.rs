@@ -57,6 +57,8 @@ pub(crate) struct Conn {
     pub(crate) counted_bytes: usize,
     /// The connection is in the list of those to look at after the round.
     pub(crate) touched: bool,
+    /// It was to be looked at while it was in that list.
+    pub(crate) missed: bool,
 }
 
 /// What came of reading.
@@ -91,6 +93,7 @@ impl Conn {
             progress_ms: now_ms,
             counted_bytes: 0,
             touched: false,
+            missed: false,
         }
     }
 

@@ -5,9 +5,11 @@
 //! accepts, and hands each client to the loop with the fewest.
 //!
 //! One pass of a loop: wait for sockets; read what is there; parse whole pipelines
-//! into a batch; execute it; make it durable if so configured; write the replies.
+//! into a batch; execute it; write the replies. In strict durability the replies wait for a
+//! flush, and the loop goes on with other clients until a thread of its own has made it.
 
 mod conn;
+mod flusher;
 mod listener;
 mod plan;
 mod worker;
@@ -65,6 +67,12 @@ impl Mailboxes {
     /// A client of the loop is gone.
     pub(crate) fn forget(&self, worker: usize) {
         self.0[worker].clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Wakes one event loop.
+    pub(crate) fn wake(&self, worker: usize) {
+        // As in `send`.
+        let _ = self.0[worker].waker.wake();
     }
 
     /// Wakes every event loop.

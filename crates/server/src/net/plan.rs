@@ -73,8 +73,8 @@ impl Conns {
         self.places.iter().enumerate().filter(|(_, c)| c.is_some()).map(|(id, _)| id)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.places.iter().all(Option::is_none)
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
     }
 }
 

@@ -1,5 +1,6 @@
 //! One event loop.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use stillpoint::Session;
 
 use super::Listener;
 use super::conn::{Conn, Incoming, ReadOutcome};
+use super::flusher::Flusher;
 use super::plan::{Conns, Plan, Planned, Round};
 use crate::client::Client;
 use crate::context::Local;
@@ -49,8 +51,11 @@ pub(crate) struct Worker {
     ready: Vec<usize>,
     /// Clients to look at after the rounds.
     touched: Vec<usize>,
-    /// Replies wait for the flush.
-    strict: bool,
+    /// Where replies wait for a flush.
+    flusher: Option<Flusher>,
+    /// Clients whose replies wait for the request of that number, oldest first. They are *touched*,
+    /// and so neither read from nor executed nor removed until then.
+    waiting: VecDeque<(u64, Vec<usize>)>,
     now_ms: u64,
     next_tick_ms: u64,
     drain_until_ms: Option<u64>,
@@ -63,9 +68,10 @@ impl Worker {
         listener: Option<Listener>,
         shared: Arc<Shared>,
         session: Session,
-    ) -> Self {
+    ) -> Result<Self, ServerError> {
         let local = Local::new(number, Arc::clone(&shared.workers[number]));
-        Self {
+        let flusher = shared.is_strict().then(|| Flusher::start(number, Arc::clone(&shared)));
+        Ok(Self {
             number,
             poll,
             listener,
@@ -77,12 +83,13 @@ impl Worker {
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
             touched: Vec::new(),
-            strict: shared.is_strict(),
+            flusher: flusher.transpose()?,
+            waiting: VecDeque::new(),
             now_ms: 0,
             next_tick_ms: 0,
             drain_until_ms: None,
             shared,
-        }
+        })
     }
 
     /// Runs until the server is to end and the clients have their replies.
@@ -108,6 +115,7 @@ impl Worker {
                 }
             }
         }
+        self.send_flushed()?;
         self.pass()?;
         if self.now_ms >= self.next_tick_ms {
             self.tick()?;
@@ -194,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Reads, executes, makes durable, writes.
+    /// Reads, executes, and writes what need not wait for a flush.
     fn pass(&mut self) -> Result<(), ServerError> {
         let mut active = std::mem::take(&mut self.ready);
         active.retain(|&id| self.read(id));
@@ -204,15 +212,43 @@ impl Worker {
             let dbs = &shared.databases;
             delete_expired(session, &mut local.expired, local.now_ms, dbs, &local.stats);
         }
-        if executed && self.strict {
-            self.flush()?;
-        }
         let touched = std::mem::take(&mut self.touched);
-        for &id in &touched {
-            self.finish(id);
+        // With no other client to hear from there is nothing to do meanwhile.
+        let meanwhile = self.conns.len() > touched.len() || !self.waiting.is_empty();
+        match if executed { self.flush(meanwhile)? } else { None } {
+            Some(number) => self.waiting.push_back((number, touched)),
+            None => {
+                for &id in &touched {
+                    self.finish(id);
+                }
+                self.touched = touched;
+                self.touched.clear();
+            }
         }
-        self.touched = touched;
-        self.touched.clear();
+        Ok(())
+    }
+
+    /// Writes the replies that a flush has set free.
+    fn send_flushed(&mut self) -> Result<(), ServerError> {
+        let Some(flusher) = &self.flusher else {
+            return Ok(());
+        };
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let (flushes, flush_ns) = flusher.settle()?;
+        self.local.stats.flushes.add(flushes);
+        self.local.stats.flush_nanoseconds.add(flush_ns);
+        let done = flusher.done();
+        while let Some((_, ids)) = self.waiting.pop_front_if(|(number, _)| *number <= done) {
+            for id in ids {
+                let missed = self.conns.get_mut(id).is_some_and(|conn| conn.missed);
+                self.finish(id);
+                if missed {
+                    self.ready.push(id);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -223,6 +259,7 @@ impl Worker {
             return false;
         };
         if conn.touched {
+            conn.missed = true;
             return false;
         }
         conn.touched = true;
@@ -282,14 +319,26 @@ impl Worker {
         executed > 0
     }
 
-    fn flush(&mut self) -> Result<(), ServerError> {
+    /// Sees to the flush that replies have to wait for from now on: asks for it, if there is something
+    /// to do meanwhile, and gives its number; or makes it.
+    fn flush(&mut self, meanwhile: bool) -> Result<Option<u64>, ServerError> {
+        let Some(flusher) = &mut self.flusher else {
+            return Ok(None);
+        };
+        let unflushed = self.session.unflushed();
+        let engine = &self.shared.databases.engine;
+        if engine.is_durable(&unflushed) {
+            return Ok(None);
+        }
+        if meanwhile {
+            return Ok(Some(flusher.ask(unflushed)));
+        }
         let clock = &self.shared.config.clock;
         let start_ns = clock.monotonic_ns();
-        let done = self.session.flush();
-        let took_ns = clock.monotonic_ns() - start_ns;
+        let done = engine.make_durable(&unflushed);
         self.local.stats.flushes.add(1);
-        self.local.stats.flush_nanoseconds.add(took_ns);
-        done.map_err(|error| ServerError::Flush(error.to_string()))
+        self.local.stats.flush_nanoseconds.add(clock.monotonic_ns() - start_ns);
+        done.map(|()| None).map_err(|error| ServerError::Flush(error.to_string()))
     }
 
     /// Sends a client's replies and settles its accounts.
@@ -299,6 +348,7 @@ impl Worker {
             return;
         };
         conn.touched = false;
+        conn.missed = false;
         let was_blocked = conn.is_blocked();
         if conn.reply.overflowed() {
             shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
@@ -347,8 +397,8 @@ impl Worker {
         self.look_after_clients();
         let deleted = self.shared.params.active_expiry.load(RELAXED)
             && self.cycle.run(&mut self.session, &self.shared, self.local.now_ms);
-        if deleted && self.strict {
-            self.flush()?;
+        if deleted {
+            self.flush(true)?;
         }
         self.session.idle();
         self.check_health()?;
@@ -391,6 +441,10 @@ impl Worker {
         let slow_ms = self.shared.config.slow_reader_s.saturating_mul(1000);
         let ids: Vec<usize> = self.conns.ids().collect();
         for id in ids {
+            if self.conns.get_mut(id).is_some_and(|conn| conn.touched) {
+                // Its replies wait for a flush.
+                continue;
+            }
             self.settle_save(id);
             let Some(conn) = self.conns.get_mut(id) else {
                 continue;
@@ -430,11 +484,11 @@ impl Worker {
                 continue;
             };
             let executing = conn.start < conn.input.len() && !conn.wants_input;
-            if conn.unsent() == 0 && !executing {
+            if conn.unsent() == 0 && !executing && !conn.touched {
                 self.close(id);
             }
         }
-        self.conns.is_empty() || self.now_ms >= until_ms
+        self.conns.len() == 0 || self.now_ms >= until_ms
     }
 }
 

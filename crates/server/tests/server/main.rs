@@ -7,4 +7,5 @@ mod common;
 mod differential;
 mod durability;
 mod limits;
+mod strict;
 mod transactions;

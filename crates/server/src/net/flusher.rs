@@ -1,0 +1,140 @@
+//! Flushes for one event loop, which executes other clients' requests meanwhile.
+//!
+//! ```text
+//! event loop   execute ─ ask(1) ─ execute ─ ask(2) ─ execute ─ ask(3) ─ replies of 1 ─ …
+//! this thread            └── flush: 1 ──────────────────────┘└── flush: 2 and 3 ──────── …
+//! ```
+//! Greedy and pipelined, without a timer: a flush begins when there is something to flush and the
+//! one before it has ended, and takes all that was asked for by then.
+
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint::Unflushed;
+use stillpoint_io::JoinHandle;
+
+use crate::error::ServerError;
+use crate::shared::Shared;
+
+/// The thread that flushes for an event loop. Dropped, it ends with the flush under way.
+#[derive(Debug)]
+pub(crate) struct Flusher {
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+    /// Number of the request that came last.
+    asked: u64,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Requests up to this one are answered.
+    done: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What requests up to `asked` wait for; nothing if they are taken.
+    wanted: Unflushed,
+    asked: u64,
+    /// Flushes since the loop last asked for their number, and their time in nanoseconds.
+    flushes: u64,
+    flush_ns: u64,
+    failure: Option<String>,
+    stop: bool,
+}
+
+impl Flusher {
+    /// Starts the thread of the event loop of that number.
+    ///
+    /// # Errors
+    /// When the system refuses another thread.
+    pub(crate) fn start(number: usize, shared: Arc<Shared>) -> Result<Self, ServerError> {
+        let desk = Arc::new(Desk::default());
+        let its = Arc::clone(&desk);
+        let run = move || its.run(number, &shared);
+        let thread = stillpoint_io::spawn(&format!("flusher-{number}"), run);
+        let thread = thread.map_err(|error| ServerError::Thread(error.to_string()))?;
+        Ok(Self { desk, thread: Some(thread), asked: 0 })
+    }
+
+    /// Asks for a flush; gives the request's number. The loop is woken when it is done.
+    pub(crate) fn ask(&mut self, wanted: Unflushed) -> u64 {
+        self.asked += 1;
+        let mut state = self.desk.state.lock();
+        state.wanted.join(wanted);
+        state.asked = self.asked;
+        drop(state);
+        self.desk.changed.notify_one();
+        self.asked
+    }
+
+    /// Number of the last request that is done, those before it included.
+    pub(crate) fn done(&self) -> u64 {
+        // Acquire: partner of the Release in `run`. Replies leave after the flush.
+        self.desk.done.load(Acquire)
+    }
+
+    /// Number and nanoseconds of the flushes since the last call.
+    ///
+    /// # Errors
+    /// The flush that failed, or the end of the thread by a panic.
+    pub(crate) fn settle(&self) -> Result<(u64, u64), ServerError> {
+        let mut state = self.desk.state.lock();
+        if let Some(why) = &state.failure {
+            return Err(ServerError::Flush(why.clone()));
+        }
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err(ServerError::Flush("the thread that flushes has panicked".to_owned()));
+        }
+        Ok((std::mem::take(&mut state.flushes), std::mem::take(&mut state.flush_ns)))
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.desk.state.lock().stop = true;
+        self.desk.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic has ended the loop already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Desk {
+    fn run(&self, number: usize, shared: &Shared) {
+        let (engine, clock) = (&shared.databases.engine, &shared.config.clock);
+        let mut state = self.state.lock();
+        loop {
+            self.changed.wait_while(&mut state, |state| state.wanted.is_empty() && !state.stop);
+            if state.stop {
+                return;
+            }
+            let (wanted, asked) = (std::mem::take(&mut state.wanted), state.asked);
+            drop(state);
+            let start_ns = clock.monotonic_ns();
+            let flushed = engine.make_durable(&wanted);
+            let took_ns = clock.monotonic_ns() - start_ns;
+            state = self.state.lock();
+            state.flushes += 1;
+            state.flush_ns += took_ns;
+            match flushed {
+                Ok(()) => self.done.store(asked, Release),
+                Err(error) => state.failure = Some(error.to_string()),
+            }
+            let failed = state.failure.is_some();
+            drop(state);
+            shared.mailboxes.wake(number);
+            if failed {
+                return;
+            }
+            state = self.state.lock();
+        }
+    }
+}
