@@ -24,6 +24,8 @@ pub use grain::Grain;
 pub use place::Placement;
 pub use walk::{Spot, Walk};
 
+use std::ops::Range;
+
 use crate::RegionError;
 use crate::region::PageSize;
 use backing::Backing;
@@ -76,6 +78,8 @@ pub struct Table<G: Grain> {
     places: Places,
     shape: TableShape,
     marks: usize,
+    /// Marks, the first ones, whose cells are as many as there can be and lie side by side.
+    whole_marks: usize,
 }
 
 impl<G: Grain> Table<G> {
@@ -96,7 +100,9 @@ impl<G: Grain> Table<G> {
         places.check(shape, G::BYTES);
         let backing = Backing::reserve(shape, &places)?;
         let marks = shape.cells.div_ceil(shape.cells_per_mark);
-        Ok(Self { backing, places, shape: *shape, marks })
+        let is_apart = shape.placement == Placement::Apart;
+        let whole_marks = if is_apart { shape.cells / shape.cells_per_mark } else { 0 };
+        Ok(Self { backing, places, shape: *shape, marks, whole_marks })
     }
 
     /// What it holds.
@@ -155,6 +161,45 @@ impl<G: Grain> Table<G> {
         self.backing.grains(&self.places, copy, first, count * self.shape.cell_grains)
     }
 
+    /// Makes one copy of some cells equal to another.
+    ///
+    /// # Panics
+    /// If there are no such cells or copies.
+    pub fn copy_cells(&self, from: usize, to: usize, cells: Range<usize>) {
+        let mut at = cells.start;
+        while at < cells.end {
+            let from = self.run(from, at, cells.end - at);
+            copy_grains(from, self.run(to, at, cells.end - at));
+            at += from.len() / self.shape.cell_grains;
+        }
+    }
+
+    /// Makes one copy of the cells that share a mark equal to another, in few instructions: what comes
+    /// next can begin while the memory is waited for.
+    ///
+    /// # Panics
+    /// If there are no such cells or copies.
+    #[inline(always)]
+    pub fn copy_marked(&self, from: usize, to: usize, mark: usize) {
+        if mark >= self.whole_marks {
+            return self.copy_other_marked(from, to, mark);
+        }
+        assert!(from < self.shape.copies && to < self.shape.copies, "no such copy");
+        let (first, cells) = (mark * self.shape.cells_per_mark, self.shape.cells_per_mark);
+        let grains = cells * self.shape.cell_grains;
+        let from = self.backing.grains(&self.places, from, first, grains);
+        copy_grains(from, self.backing.grains(&self.places, to, first, grains));
+    }
+
+    /// As `copy_marked`, for the cells of the other marks.
+    #[inline(never)]
+    fn copy_other_marked(&self, from: usize, to: usize, mark: usize) {
+        assert!(mark < self.marks, "no such mark");
+        let first = mark * self.shape.cells_per_mark;
+        let end = (first + self.shape.cells_per_mark).min(self.shape.cells);
+        self.copy_cells(from, to, first..end);
+    }
+
     /// The cells `first..end`, one after the other.
     ///
     /// # Panics
@@ -201,13 +246,36 @@ impl<G: Grain> Table<G> {
 ///
 /// # Panics
 /// If there are not as many.
-#[inline]
+#[inline(always)]
 pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
     assert_eq!(from.len(), to.len(), "as many grains");
+    // What a write has to copy is done in place: a call's own stores, of registers, would wait with
+    // the others for the cache lines of those before.
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+    if size_of_val(from) == bulk::LINE {
+        return bulk::copy_lines(from, to);
+    }
+    if let ([from], [to]) = (from, to) {
+        return to.set(from.get());
+    }
+    copy_many(from, to);
+}
+
+/// As `copy_grains`.
+#[inline(never)]
+fn copy_many<G: Grain>(from: &[G], to: &[G]) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
     if size_of_val(from) >= bulk::BYTES_MIN {
         return bulk::copy(from, to);
     }
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+    let (from, to) = {
+        let line = bulk::LINE / G::BYTES;
+        let whole = from.len() / line * line;
+        let ((from, from_rest), (to, to_rest)) = (from.split_at(whole), to.split_at(whole));
+        bulk::copy_lines(from, to);
+        (from_rest, to_rest)
+    };
     // Eight at a time: the compiler leaves loops over atomics as they are.
     let (from_eights, from_rest) = from.as_chunks::<8>();
     let (to_eights, to_rest) = to.as_chunks::<8>();
@@ -228,6 +296,40 @@ mod bulk {
 
     /// From this many bytes on the processor's own copy of whole lines is the faster.
     pub(super) const BYTES_MIN: usize = 64 << 10;
+
+    /// Bytes that are copied at a time below that.
+    pub(super) const LINE: usize = 64;
+
+    /// A loop over grains, four instructions for each 64 bytes: a store that waits for its cache line
+    /// keeps one place of a few dozen in the processor, so fewer stores wait side by side for more.
+    #[inline(always)]
+    pub(super) fn copy_lines<G: Grain>(from: &[G], to: &[G]) {
+        let lines = size_of_val(from) / LINE;
+        assert!(from.len() == to.len() && lines * LINE == size_of_val(from), "whole lines");
+        for line in 0..lines {
+            // SAFETY: as in `copy`: 64 bytes of both slices, which the assertion has them hold. Moves
+            // of 16 bytes do not tear an aligned word of 4 or 8 of them on this architecture.
+            unsafe {
+                std::arch::asm!(
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + 32]",
+                    "movups {d}, [{from} + 48]",
+                    "movups [{to}], {a}",
+                    "movups [{to} + 16], {b}",
+                    "movups [{to} + 32], {c}",
+                    "movups [{to} + 48], {d}",
+                    from = in(reg) from.as_ptr().byte_add(line * LINE),
+                    to = in(reg) to.as_ptr().byte_add(line * LINE),
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    }
 
     /// A loop over grains, in one instruction that does not fetch the lines it overwrites.
     pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {

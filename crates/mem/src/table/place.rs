@@ -173,6 +173,9 @@ impl Places {
     /// Where a copy of a cell begins.
     #[inline(always)]
     pub(super) fn cell_at(&self, copy: usize, index: usize) -> usize {
+        if self.lanes_reciprocal == 0 {
+            return copy * self.copy_stride + index * self.lane_stride;
+        }
         let (group, lane) = self.split(index);
         copy * self.copy_stride + group * self.group_stride + lane * self.lane_stride
     }
@@ -180,6 +183,11 @@ impl Places {
     /// Where a mark of a cell is.
     #[inline(always)]
     pub(super) fn mark_at(&self, column: usize, index: usize) -> usize {
+        if self.lanes_reciprocal == 0 {
+            return self.marks_at
+                + column * self.mark_column_stride
+                + index * self.mark_lane_stride;
+        }
         let (group, lane) = self.split(index);
         self.marks_at
             + column * self.mark_column_stride
