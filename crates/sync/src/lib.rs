@@ -8,10 +8,12 @@ pub mod lock_word;
 mod mutex;
 mod padded;
 pub mod planted;
+mod uneven;
 mod wait;
 mod windows;
 
 pub use mutex::{Mutex, MutexGuard, RwLock};
 pub use padded::CachePadded;
+pub use uneven::UnevenFences;
 pub use wait::Backoff;
 pub use windows::{GraceToken, Window, Windows};

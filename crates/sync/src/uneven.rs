@@ -1,0 +1,130 @@
+//! Two fences that order a store before a load against each other, of which one side pays for both.
+//!
+//! ```text
+//! often:   store A;  light();  load B
+//! rarely:  store B;  heavy();  load A        one of the two loads sees the other side's store
+//! ```
+//! Between two ordinary fences that holds as well (Dekker), but then both cost the wait for all
+//! stores under way. membarrier(2) has every processor that runs a thread of this process pass a full
+//! barrier before it returns, so that the light side need only keep the compiler from moving things.
+//! Where it is not to be had, both are ordinary fences.
+
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::atomic::{Ordering, fence};
+
+/// The two fences.
+#[derive(Clone, Copy, Debug)]
+pub struct UnevenFences {
+    /// True if the system makes the barrier for the light side.
+    by_system: bool,
+}
+
+impl UnevenFences {
+    /// As uneven as the system allows.
+    pub fn new() -> Self {
+        Self { by_system: is_registered() }
+    }
+
+    /// Two ordinary fences.
+    pub fn even() -> Self {
+        Self { by_system: false }
+    }
+
+    /// True if the light one costs nothing.
+    pub fn is_uneven(&self) -> bool {
+        self.by_system
+    }
+
+    /// The fence of the side that must be fast.
+    #[inline(always)]
+    pub fn light(&self) {
+        if self.by_system {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst); // partner of the one in `heavy`
+        }
+    }
+
+    /// The fence of the other side: some microseconds, and an interruption of the process's other
+    /// threads where they run.
+    ///
+    /// # Panics
+    /// If the system refuses what it has granted at first: then nothing could be relied on.
+    pub fn heavy(&self) {
+        #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+        if self.by_system {
+            let passed = membarrier(MembarrierCommand::PrivateExpedited);
+            return passed.expect("membarrier(2) has worked when the process registered for it");
+        }
+        fence(Ordering::SeqCst); // partner of the one in `light`
+    }
+}
+
+impl Default for UnevenFences {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Registers the process, where that has not happened yet; false if the system has no such barrier.
+#[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
+fn is_registered() -> bool {
+    membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+}
+
+/// Model checkers know ordinary fences only.
+#[cfg(not(all(target_os = "linux", not(any(loom, shuttle)))))]
+fn is_registered() -> bool {
+    false
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::atomic::AtomicUsize;
+    use crate::{Backoff, CachePadded};
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+    /// Rounds in which both sides store and load at about the same time.
+    const ROUNDS: usize = 20_000;
+
+    /// Says that this side has come to a round, and waits for the other.
+    fn meet(mine: &AtomicUsize, other: &AtomicUsize, round: usize) {
+        mine.store(round, SeqCst);
+        let mut backoff = Backoff::new();
+        while other.load(SeqCst) < round {
+            backoff.wait();
+        }
+    }
+
+    #[test]
+    fn one_of_the_two_sees_the_other() {
+        for fences in [UnevenFences::new(), UnevenFences::even()] {
+            let cell = || CachePadded::new(AtomicUsize::new(0));
+            let (often, rarely, seen_often) = (cell(), cell(), cell());
+            let (mine, other) = (cell(), cell());
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=ROUNDS {
+                        meet(&mine, &other, 2 * round);
+                        often.store(round, Relaxed);
+                        fences.light();
+                        seen_often.store(rarely.load(Relaxed), Relaxed);
+                        meet(&mine, &other, 2 * round + 1);
+                    }
+                });
+                for round in 1..=ROUNDS {
+                    meet(&other, &mine, 2 * round);
+                    rarely.store(round, Relaxed);
+                    fences.heavy();
+                    let seen_rarely = often.load(Relaxed);
+                    meet(&other, &mine, 2 * round + 1);
+                    let seen = (seen_often.load(Relaxed), seen_rarely);
+                    assert!(seen.0 == round || seen.1 == round, "round {round}: {seen:?}");
+                }
+            });
+        }
+    }
+}
