@@ -14,6 +14,8 @@ use stillpoint_sync::atomic::{
 
 /// Words of a cache line.
 const LINE: usize = 8;
+/// Most marks that a word holds.
+pub(crate) const MARKS_PER_WORD_MAX: usize = 64;
 /// The lower bit of each mark of two bits.
 const LOW_BITS: u64 = 0x5555_5555_5555_5555;
 

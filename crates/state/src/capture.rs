@@ -101,24 +101,24 @@ impl<S: Scheme> Capture<S> {
     /// Runs the copier, for the schemes that have one; does nothing the second time. Unless called
     /// before, it happens at the end of the capture.
     pub fn copy_over(&self) {
-        // Relaxed: if two threads run it at the same time, each cell is claimed by one of them.
+        // Relaxed: if two threads run it at the same time, one of them waits.
         if self.is_copied.load(Relaxed) {
             return;
         }
         for slot in &self.shared.slots {
             with_grid!(&slot.grid, grid => {
-                S::copy_over(grid, self.turn, 0..grid.cells());
-                S::all_is_copied(grid);
+                S::copy_over(grid, self.turn, grid.cells());
             });
         }
         self.is_copied.store(true, Relaxed);
     }
 
-    /// Runs the copier over some cells of an array.
+    /// Runs the copier over an array until it is done with at least so many of its cells, the first
+    /// ones.
     ///
     /// # Panics
-    /// If there is no such array or cell.
-    pub fn copy_over_cells(&self, array: usize, cells: Range<usize>) {
+    /// If there is no such array.
+    pub fn copy_over_until(&self, array: usize, cells: usize) {
         with_grid!(&self.shared.slots[array].grid, grid => S::copy_over(grid, self.turn, cells));
     }
 

@@ -7,12 +7,10 @@ use stillpoint_io::{ForkError, ForkedMemory};
 use stillpoint_mem::{
     Grain, PageSize, Placement, RegionError, Spot, Table, TableShape, copy_grains,
 };
-use stillpoint_sync::atomic::{
-    AtomicBool,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
+use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::bits::BitMarks;
+use crate::bits::{BitMarks, MARKS_PER_WORD_MAX};
+use crate::frontier::Frontier;
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
 
@@ -25,10 +23,17 @@ pub struct Grid<G: Grain, L: Layout> {
     table: Table<G>,
     bits: BitMarks,
     cells_per_mark: usize,
-    /// See [`Grid::is_settled`].
-    is_settled: AtomicBool,
+    frontier: Frontier,
     layout: PhantomData<L>,
 }
+
+/// Bytes of cells that a copier keeps for itself at a time: some microseconds of copying, which a
+/// write at that place must wait for, and enough to pay for an ordinary fence.
+#[cfg(not(any(loom, shuttle)))]
+const PIECE_BYTES: usize = 16 << 10;
+/// In models each mark is a piece.
+#[cfg(any(loom, shuttle))]
+const PIECE_BYTES: usize = 1;
 
 /// What a scheme needs beside the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +74,12 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         } else {
             BitMarks::none()
         };
-        let (cells_per_mark, is_settled) = (needs.cells_per_mark, AtomicBool::new(true));
-        Ok(Self { table, bits, cells_per_mark, is_settled, layout: PhantomData })
+        let cells_per_mark = needs.cells_per_mark;
+        let mark_bytes = (cells_per_mark * cell_grains * G::BYTES).max(1);
+        // No word of marks lies in two pieces.
+        let piece_min = if L::BITS { MARKS_PER_WORD_MAX } else { 1 };
+        let frontier = Frontier::new(marks, (PIECE_BYTES / mark_bytes).max(piece_min));
+        Ok(Self { table, bits, cells_per_mark, frontier, layout: PhantomData })
     }
 
     /// Cells.
@@ -120,22 +129,10 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         first..(first + self.cells_per_mark).min(self.cells())
     }
 
-    /// True if no thread but the mutator's changes marks until the next point of consistency, for
-    /// the schemes in which others do.
+    /// How far the copier has come, for the schemes that have one.
     #[inline(always)]
-    pub fn is_settled(&self) -> bool {
-        self.is_settled.load(Acquire) // pairs with the Release in `settle`
-    }
-
-    /// Says that no thread but the mutator's changes marks from here on.
-    pub fn settle(&self) {
-        self.is_settled.store(true, Release); // pairs with the Acquire in `is_settled`
-    }
-
-    /// Says, in the mutator's thread, that others will change marks.
-    pub fn unsettle(&self) {
-        // Relaxed: only the mutator asks, and the others are told by other means.
-        self.is_settled.store(false, Relaxed);
+    pub fn frontier(&self) -> &Frontier {
+        &self.frontier
     }
 
     /// One copy of a cell.
@@ -161,12 +158,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
 
     /// Makes one copy of some cells equal to another.
     pub fn copy_cells(&self, from: usize, to: usize, cells: Range<usize>) {
-        let mut at = cells.start;
-        while at < cells.end {
-            let from = self.table.run(from, at, cells.end - at);
-            copy_grains(from, self.table.run(to, at, cells.end - at));
-            at += from.len() / self.table.shape().cell_grains;
-        }
+        self.table.copy_cells(from, to, cells);
+    }
+
+    /// Makes one copy of the cells that share a mark equal to another.
+    #[inline(always)]
+    pub fn copy_marked(&self, from: usize, to: usize, mark: usize) {
+        self.table.copy_marked(from, to, mark);
     }
 
     /// The bytes of one copy of some cells, little-endian.
@@ -234,6 +232,12 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
+    /// Calls `each` with some cells, in order.
+    #[inline(always)]
+    pub fn for_each_spot(&self, cells: Range<usize>, each: impl FnMut(Spot<'_, G>)) {
+        self.table.walk(cells.start, cells.end).for_each(each);
+    }
+
     /// The bytes of one copy of those cells whose marks are 1, each at its room in `image`.
     #[inline]
     pub fn read_marked(&self, copy: usize, column: usize, cells: Range<usize>, image: &mut [u8]) {
@@ -291,6 +295,21 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
+    /// Sets a mark of a column that no other thread changes now; what it was before.
+    #[inline(always)]
+    pub fn replace_mark(&self, column: usize, mark: usize, value: u8) -> u8 {
+        if L::BITS {
+            let old = self.bits.get(column, mark);
+            self.bits.set(column, mark, value);
+            return old;
+        }
+        let mark = self.table.mark(column, mark);
+        // Relaxed, no exchange: the mark is this thread's.
+        let old = mark.load(Relaxed);
+        mark.store(value, Relaxed);
+        old
+    }
+
     /// The mark of a cell that shares it with no other.
     #[inline(always)]
     pub fn mark_of(&self, column: usize, spot: &Spot<'_, G>) -> u8 {
@@ -309,6 +328,22 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         } else {
             // Relaxed: the column is this thread's; it is handed over by other means.
             self.table.mark(column, mark).store(value, Relaxed);
+        }
+    }
+
+    /// Sets some marks of a column, which no other thread changes now.
+    pub fn set_marks(&self, column: usize, marks: Range<usize>, value: u8) {
+        if L::BITS {
+            return marks.into_iter().for_each(|mark| self.bits.set(column, mark, value));
+        }
+        let mut at = marks.start;
+        while at < marks.end {
+            let run = self.table.marks(column, at, marks.end - at);
+            for mark in run {
+                // Relaxed: as in `set_mark`.
+                mark.store(value, Relaxed);
+            }
+            at += run.len();
         }
     }
 

@@ -30,8 +30,12 @@ stillpoint_sync::planted_bugs! {
         PiggybackSettlesTooEarly,
         /// Piggyback: a tick swaps before the copier is done.
         PiggybackDoesNotWaitForTheCopier,
-        /// Piggyback: the copier does not claim a cell, and overwrites what the mutator writes.
-        PiggybackCopiesUnclaimed,
+        /// Piggyback: the mutator writes in the very piece that the copier is at.
+        PiggybackIgnoresThePieceUnderWay,
+        /// Piggyback: the copier announces a stretch when it has copied it, not before.
+        PiggybackAnnouncesTooLate,
+        /// Piggyback: the copier begins a piece in which the mutator is writing.
+        PiggybackOverlooksTheWriter,
         /// Marks are cleared although the image did not become durable.
         MarksClearedBeforeDurable,
         /// The trailer of an image is written before its blocks are flushed.

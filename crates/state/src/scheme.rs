@@ -149,12 +149,9 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         image: &mut [u8],
     ) -> Result<(), ForkError>;
 
-    /// What else the writer does to some cells in a period, once, before the next can begin: the
-    /// copier of piggyback.
-    fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn, _cells: Range<usize>) {}
-
-    /// The copier has gone over all cells.
-    fn all_is_copied<G: Grain>(_: &Grid<G, Self::Layout>) {}
+    /// What else the writer does to the cells in a period, in order and once, before the next can
+    /// begin: the copier of piggyback, which goes on until it is done with at least so many cells.
+    fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn, _cells: usize) {}
 
     /// The image is durable: marks that only it needed are cleared.
     fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn) {}

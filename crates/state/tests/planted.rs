@@ -43,7 +43,11 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
         Bug::HourglassReadsOneCopy | Bug::HourglassBringsNothingOver => (HOURGLASS, false),
         Bug::ForgetsAFailedCapture => (&["hg", "hg-interleaved", "ipp", "npp"], false),
         Bug::PiggybackDoesNotWaitForTheCopier | Bug::PiggybackSettlesTooEarly => (PIGGYBACK, false),
-        Bug::PiggybackCopiesUnclaimed => (&["pb", "pb-interleaved"], true),
+        Bug::PiggybackIgnoresThePieceUnderWay | Bug::PiggybackAnnouncesTooLate => {
+            (&["pb", "pb-interleaved"], true)
+        }
+        // Cell by cell it takes a model (shuttle) to meet it.
+        Bug::PiggybackOverlooksTheWriter => (&["pb"], true),
         Bug::MarksClearedBeforeDurable => (&["hg", "ipp"], false),
         _ => return None,
     })

@@ -1,14 +1,15 @@
 //! Random schedules of a mutator and a writer over a few cells, for every scheme and layout: each
 //! image is the state at its point of consistency, each read the newest value.
 //!
-//! `RUSTFLAGS="--cfg shuttle" cargo test -p stillpoint-state --release --test shuttle_schemes`
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p stillpoint-state --release --test shuttle_schemes`; with
+//! `--features planted-bugs` the models must catch the bugs of the copier, too.
 #![cfg(shuttle)]
 
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 use stillpoint_state::{Arrays, Capture, Content, Scheme, registry};
 
-const CELLS: usize = 3;
+const CELLS: usize = 5;
 const PERIODS: usize = 3;
 const SCHEDULES: usize = 3_000;
 
@@ -81,9 +82,9 @@ fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::Atomic
             continue;
         };
         taken += 1;
-        // Cell by cell, the copier from the other end.
+        // Cell by cell.
         for index in 0..CELLS {
-            capture.copy_over_cells(0, CELLS - 1 - index..CELLS - index);
+            capture.copy_over_until(0, index + 1);
             let room = &mut image[index * 8..(index + 1) * 8];
             capture.write_to_stable_storage(0, index..index + 1, room).expect("infallible");
         }
@@ -101,4 +102,24 @@ fn images_and_reads_are_right_in_every_schedule() {
     for name in registry::names().filter(|name| *name != "fork") {
         registry::run(name, Model).expect("it is in the table");
     }
+    #[cfg(feature = "planted-bugs")]
+    planted_bugs_are_caught();
+}
+
+/// With `--features planted-bugs`.
+#[cfg(feature = "planted-bugs")]
+fn planted_bugs_are_caught() {
+    use stillpoint_state::planted::{Bug, plant};
+    for bug in [
+        Bug::PiggybackIgnoresThePieceUnderWay,
+        Bug::PiggybackAnnouncesTooLate,
+        Bug::PiggybackOverlooksTheWriter,
+    ] {
+        plant(Some(bug));
+        for name in ["pb", "pb-interleaved", "pb-packed"] {
+            let run = std::panic::catch_unwind(|| registry::run(name, Model));
+            assert!(run.is_err(), "{bug:?} in {name} is not caught");
+        }
+    }
+    plant(None);
 }

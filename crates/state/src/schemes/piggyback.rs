@@ -7,22 +7,25 @@
 //! ```text
 //! state of a block: EQUAL ──write──► NEWEST u ──swap: u is now d──► NEWEST d
 //!                     ▲                 ▲                             │  │
-//!                     │                 └──────────write, claiming────┘  │
-//!                     └── copied ◄── MOVING ◄──────────copier claims─────┘
+//!                     │                 └──────write, bringing over───┘  │
+//!                     └──────────────────── copied ──────────────────────┘
 //! ```
 //!
-//! While a block is MOVING only the copier writes it; a writer that meets it waits for the copy of
-//! that one block. The paper has three states and no code; with them the claim cannot be expressed,
-//! and the published copy loop races with writers.
+//! The paper has these three states and no code, and its published copy loop races with writers. Here
+//! the copier goes over the blocks in order, and a [`Frontier`](crate::Frontier) keeps the two apart:
+//! the mutator and the copier are never at work in the same *piece*, some KiB of blocks, so neither
+//! has to claim a block, and a mark is a plain store for both. A writer that comes to the piece which
+//! is being copied waits for its end. Behind the copier a write looks at no mark, before it a write
+//! brings its block over by itself, and the copier passes it by.
 //!
-//! Invariants: D[d] is not written in a period; NEWEST u and EQUAL blocks are up to date in D[u]; at
-//! the swap no block is MOVING or NEWEST d. A failed capture costs nothing, the copier goes to its
-//! end all the same: the next image is full.
+//! Invariants: D[d] is not written in a period; NEWEST u and EQUAL blocks are up to date in D[u], EQUAL
+//! and NEWEST d blocks in D[d]; at the swap no block is NEWEST d. So a reader needs no frontier: what it
+//! finds in a mark tells a copy that is right, whether or not the copier has passed meanwhile. A
+//! failed capture costs nothing, the copier goes to its end all the same: the next image is full.
 //!
-//! The copier goes first, and is done soon; from then on, which is most of the time, the grid is
-//! *settled*: D[u] is complete, so reads go there without a look at any mark, and a write stores the
-//! cell and the mark without one, partial or whole. A store that waits for its cache line holds
-//! nobody up; a load does.
+//! The copier goes first, and is done soon; from then on, which is most of the time, D[u] is complete:
+//! reads go there without a look at any mark, and a write stores the cell and the mark without one,
+//! partial or whole. A store that waits for its cache line holds nobody up; a load does.
 //!
 //! A block is 64 bytes of words, a cache line, or a page, with a mark of a byte (or two bits) in an
 //! array of marks that is small enough to stay in the cache: where marks lie beside their cells
@@ -32,8 +35,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_mem::{Grain, Placement};
-use stillpoint_sync::Backoff;
+use stillpoint_mem::{Grain, Placement, copy_grains};
+use stillpoint_sync::atomic::Ordering::Relaxed;
 
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
@@ -44,10 +47,17 @@ use crate::scheme::{Content, Extent, Scheme, Turn};
 const STATE: usize = 0;
 
 const EQUAL: u8 = 0;
-const MOVING: u8 = 3;
 
 /// Bytes of words that share a mark.
+#[cfg(not(any(loom, shuttle)))]
 const BLOCK_BYTES: usize = 64;
+/// In models few cells make several blocks.
+#[cfg(any(loom, shuttle))]
+const BLOCK_BYTES: usize = 16;
+
+/// From this part of a piece on, one of so many blocks, all of it is copied: what lies side by side
+/// is copied faster than what does not.
+const DENSE: usize = 8;
 
 /// The state of a block whose newest value is in this copy.
 #[inline(always)]
@@ -55,39 +65,46 @@ fn newest_in(copy: usize) -> u8 {
     copy as u8 + 1
 }
 
+/// True if marks lie beside their cells, one for each.
+const fn is_beside<L: Layout>() -> bool {
+    !matches!(L::PLACEMENT, Placement::Apart) && !L::BITS
+}
+
 /// Swaps two copies, and copies on the side.
 #[derive(Debug)]
 pub struct Piggyback<L>(PhantomData<L>);
 
-/// Makes a block whose newest value is in D[d] the mutator's own; false if the copier has brought it
-/// over meanwhile.
-#[inline]
-fn claim<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: Turn, block: usize) -> bool {
-    if grid.exchange_mark(STATE, block, newest_in(turn.down()), newest_in(turn.up)) {
-        return true;
+/// Brings the blocks of a piece over.
+fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: Turn, piece: Range<usize>) {
+    if is_beside::<L>() {
+        return grid.for_each_spot(piece, |spot| {
+            // Relaxed: nobody else changes the marks of the piece.
+            if spot.mark(STATE).load(Relaxed) == newest_in(turn.down()) {
+                copy_grains(spot.cell(turn.down()), spot.cell(turn.up));
+                spot.mark(STATE).store(EQUAL, Relaxed);
+            }
+        });
     }
-    let mut backoff = Backoff::new();
-    while grid.mark(STATE, block) == MOVING {
-        backoff.wait();
+    let copy = |run: Range<usize>| {
+        let cells = grid.cells_of(run.start).start..grid.cells_of(run.end - 1).end;
+        grid.copy_cells(turn.down(), turn.up, cells);
+        grid.set_marks(STATE, run, EQUAL);
+    };
+    let mut newest_down = 0;
+    grid.for_each_run(STATE, newest_in(turn.down()), piece.clone(), |run| newest_down += run.len());
+    if newest_down < piece.len() / DENSE {
+        return grid.for_each_run(STATE, newest_in(turn.down()), piece, copy);
     }
-    false
-}
-
-/// Before a write, while the copier may be at work: makes D[u] complete as far as the block goes, up
-/// to the cell itself if that is written whole.
-#[inline]
-fn bring_over<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: Turn, block: usize, extent: Extent) {
-    let state = grid.mark(STATE, block);
-    if state == newest_in(turn.up) {
-        return;
-    }
-    if state != EQUAL && claim(grid, turn, block) {
-        if extent == Extent::Part || grid.cells_per_mark() > 1 {
-            grid.copy_cells(turn.down(), turn.up, grid.cells_of(block));
+    // EQUAL ones may be copied as well: all but what the mutator has brought over.
+    let mut at = piece.start;
+    grid.for_each_run(STATE, newest_in(turn.up), piece.clone(), |run| {
+        if at < run.start {
+            copy(at..run.start);
         }
-    } else {
-        // EQUAL: nobody else changes this mark, but others those beside it.
-        grid.publish_mark(STATE, block, newest_in(turn.up));
+        at = run.end;
+    });
+    if at < piece.end {
+        copy(at..piece.end);
     }
 }
 
@@ -98,8 +115,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
 
     /// Where marks lie beside their cells, each cell has one; elsewhere they are for blocks.
     fn needs(cell_bytes: usize) -> Needs {
-        let is_beside = L::PLACEMENT != Placement::Apart && !L::BITS;
-        let cells_per_mark = if is_beside { 1 } else { (BLOCK_BYTES / cell_bytes).max(1) };
+        let cells_per_mark = if is_beside::<L>() { 1 } else { (BLOCK_BYTES / cell_bytes).max(1) };
         Needs { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
     }
 
@@ -108,19 +124,17 @@ impl<L: Layout> Scheme for Piggyback<L> {
 
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
         if !is_planted(Bug::PiggybackSettlesTooEarly) {
-            grid.unsettle();
+            grid.frontier().begin();
         }
     }
 
     #[inline(always)]
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize) -> usize {
-        if grid.is_settled() {
+        if grid.frontier().is_all_done() {
             return turn.up;
         }
-        match grid.mark(STATE, index / grid.cells_per_mark()) {
-            MOVING => turn.down(),
-            state => usize::from(state == newest_in(1)),
-        }
+        let is_up = grid.mark(STATE, index / grid.cells_per_mark()) == newest_in(turn.up);
+        if is_up { turn.up } else { turn.down() }
     }
 
     #[inline(always)]
@@ -132,12 +146,22 @@ impl<L: Layout> Scheme for Piggyback<L> {
         mut store: impl FnMut(&[G]),
     ) {
         let block = index / grid.cells_per_mark();
-        if grid.is_settled() {
+        let frontier = grid.frontier();
+        let writing = if frontier.is_done(block) {
             grid.set_mark(STATE, block, newest_in(turn.up));
+            None
         } else {
-            bring_over(grid, turn, block, extent);
-        }
+            let writing = frontier.enter(block);
+            let state = grid.replace_mark(STATE, block, newest_in(turn.up));
+            // What is left of the block, or of the cell, is brought over.
+            let is_all = extent == Extent::Whole && grid.cells_per_mark() == 1;
+            if state == newest_in(turn.down()) && !is_all {
+                grid.copy_marked(turn.down(), turn.up, block);
+            }
+            Some(writing)
+        };
         store(grid.cell(turn.up, index));
+        drop(writing);
     }
 
     fn write_to_stable_storage<G: Grain>(
@@ -151,43 +175,11 @@ impl<L: Layout> Scheme for Piggyback<L> {
         Ok(())
     }
 
-    fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: Turn, cells: Range<usize>) {
+    fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: Turn, cells: usize) {
         if is_planted(Bug::PiggybackDoesNotWaitForTheCopier) {
             return;
         }
-        if cells.is_empty() {
-            return;
-        }
-        let per = grid.cells_per_mark();
-        let blocks = cells.start / per..(cells.end - 1) / per + 1;
-        let copy = |block| grid.copy_cells(turn.down(), turn.up, grid.cells_of(block));
-        if is_planted(Bug::PiggybackCopiesUnclaimed) {
-            for block in blocks.filter(|block| grid.mark(STATE, *block) != EQUAL) {
-                copy(block);
-                grid.publish_mark(STATE, block, EQUAL);
-            }
-            return;
-        }
-        grid.for_each_run(STATE, newest_in(turn.down()), blocks, |run| {
-            for block in run {
-                if grid.exchange_mark(STATE, block, newest_in(turn.down()), MOVING) {
-                    copy(block);
-                    grid.publish_mark(STATE, block, EQUAL);
-                }
-            }
-        });
-    }
-
-    fn all_is_copied<G: Grain>(grid: &Grid<G, L>) {
-        // Another thread may still be copying what it has claimed.
-        grid.for_each_run(STATE, MOVING, 0..grid.marks(), |run| {
-            for block in run {
-                let mut backoff = Backoff::new();
-                while grid.mark(STATE, block) == MOVING {
-                    backoff.wait();
-                }
-            }
-        });
-        grid.settle();
+        let end = cells.div_ceil(grid.cells_per_mark());
+        grid.frontier().copy_until(end, |piece| copy_piece(grid, turn, piece));
     }
 }

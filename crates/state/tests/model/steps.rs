@@ -301,7 +301,9 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             _ => self.model.iter().map(|bytes| vec![0xEE; bytes.len()]).collect(),
         };
         let to_write = self.ranges();
-        let to_copy = self.ranges();
+        let mut to_copy = self.ranges();
+        // The copier goes from the first cell to the last; what is to be done next comes last.
+        to_copy.sort_by_key(|(_, first, _)| std::cmp::Reverse(*first));
         self.taking = Some(Taking { capture, wanted, image, to_copy, to_write });
     }
 
@@ -331,7 +333,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
         if let Some((array, first, count)) = todo.pop() {
             let cells = first..first + count;
             if copies {
-                return taking.capture.copy_over_cells(array, cells);
+                return taking.capture.copy_over_until(array, cells.end);
             }
             let bytes = cell_bytes[array];
             let room = &mut taking.image[array][first * bytes..(first + count) * bytes];

@@ -112,9 +112,8 @@ fn write_images<S: Scheme>(mailbox: &Mailbox<S>, name: &str) -> u64 {
         taken += 1;
         let mut image = base.clone();
         let (pages, words) = image.split_at_mut(PAGES * 256);
-        // The copier and the writer walk towards each other.
         for first in (0..PAGES).step_by(50) {
-            capture.copy_over_cells(0, PAGES - 50 - first..PAGES - first);
+            capture.copy_over_until(0, first + 50);
             let room = &mut pages[first * 256..(first + 50) * 256];
             capture.write_to_stable_storage(0, first..first + 50, room).expect("a child");
         }
