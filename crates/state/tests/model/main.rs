@@ -19,6 +19,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "what a long run went through")]
 fn every_scheme_layout_and_cell_size_equals_the_model() {
     let steps = number("STILLPOINT_STATE_STEPS", STEPS);
     let seed = number("STILLPOINT_STATE_SEED", 0);
