@@ -37,7 +37,8 @@ const GIVE_WAY_BYTES: u64 = 256 << 10;
 const BURST_PAUSES: u32 = 40;
 const BURST_BYTES: u64 = 512 << 10;
 /// Where the scheduler [interrupts](is_interrupted_soon) it sooner by itself, it works for so many
-/// times as long. Saves under load then take two thirds of the time, and answers wait no longer.
+/// times as long. Saves under load then take two thirds of the time; without any rest they take half of
+/// it, and one answer in a thousand waits longer.
 const BURSTS_WHERE_INTERRUPTED: u32 = 5;
 
 /// What is told of each phase, after it was entered and its grace period has passed.
