@@ -1,7 +1,9 @@
 //! A save under load, and the restart after a crash.
 //!
 //! Each server is loaded at the same share of *its own* capacity, open loop, so
-//! that a stall shows in the latencies of everything that was due meanwhile.
+//! that a stall shows in the latencies of everything that was due meanwhile. Saves
+//! and rests alternate until the saves have lasted nearly as long as the first rest:
+//! one in a thousand of the answers of a short save would be a handful of stalls.
 
 mod figures;
 
@@ -19,14 +21,18 @@ use crate::result::{Bound, Claim, ExperimentResult, Table};
 use crate::stats::{Percentiles, median};
 use crate::sys;
 
-/// One save under load.
+/// Of one load, however short they are.
+const MOST_SAVES: usize = 8;
+/// So long after a save is neither saving nor rest.
+const AFTERMATH_S: f64 = 0.5;
+
+/// Saves under one load, each after a rest.
 #[derive(Debug)]
-struct Save {
+struct Saves {
     report: LoadReport,
     memory: Vec<MemorySample>,
-    /// When it began and ended, in seconds of the load.
-    from_s: f64,
-    to_s: f64,
+    /// When each began and ended, in seconds of the load.
+    stretches: Vec<[f64; 2]>,
     fork_ms: f64,
 }
 
@@ -35,7 +41,7 @@ struct Save {
 struct Findings {
     capacity_per_s: f64,
     idle_save_s: f64,
-    saves: Vec<Save>,
+    saves: Vec<Saves>,
     restarts_s: Vec<f64>,
     peak_bytes: u64,
 }
@@ -66,9 +72,9 @@ pub fn run(
     }
     for run in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
-            let save = save_under_load(plan, server, found[index].capacity_per_s, run)?;
-            context.note(save.describe(&peers[index].name));
-            found[index].saves.push(save);
+            let saves = save_under_load(plan, server, found[index].capacity_per_s, run)?;
+            context.note(saves.describe(&peers[index].name));
+            found[index].saves.push(saves);
         }
     }
     // One at a time: several loading servers would share the cores.
@@ -124,7 +130,7 @@ fn capacity(plan: &Plan, server: &Server) -> LabResult<f64> {
     Ok(report.rate())
 }
 
-fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> LabResult<Save> {
+fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> LabResult<Saves> {
     let mut admin = server.admin()?;
     let rate_per_s = capacity * plan.load_share;
     let watch = Watch::start(server.pid())?;
@@ -134,53 +140,77 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
         seed: run as u64 + 1,
         ..mixed(plan, server)
     })?;
-    let began_ns = load.started_ns() + (plan.rest_s * 1e9) as u64;
-    sys::sleep_until(began_ns);
-    let saved = save_now(&mut admin);
-    let ended_ns = sys::now_ns();
-    sys::sleep(Duration::from_secs_f64((plan.rest_s / 3.0).clamp(0.2, 5.0)));
+    let saved = save_repeatedly(plan, &mut admin, load.started_ns());
     load.stop();
     let report = load.join()?;
-    saved?;
+    let saved = saved?;
     report.expect_no_errors(server.address)?;
     let since = |ns: u64| (ns - report.started_ns) as f64 / 1e9;
     let fork_us = admin.info("stats")?.get("latest_fork_usec").and_then(|v| v.parse().ok());
-    Ok(Save {
-        from_s: since(began_ns),
-        to_s: since(ended_ns),
+    Ok(Saves {
+        stretches: saved.into_iter().map(|[from, to]| [since(from), since(to)]).collect(),
         memory: watch.finish()?,
         fork_ms: fork_us.unwrap_or(0.0) / 1e3,
         report,
     })
 }
 
-impl Save {
+/// Rests and saves in turn; when each save began and ended. The last rest is as short as those between.
+fn save_repeatedly(plan: &Plan, admin: &mut Admin, started_ns: u64) -> LabResult<Vec<[u64; 2]>> {
+    let mut saves: Vec<[u64; 2]> = Vec::new();
+    sys::sleep_until(started_ns + (plan.rest_s * 1e9) as u64);
+    loop {
+        let began_ns = sys::now_ns();
+        save_now(admin)?;
+        saves.push([began_ns, sys::now_ns()]);
+        sys::sleep(Duration::from_secs_f64(plan.rest_s / 3.0));
+        let lasted_ns: u64 = saves.iter().map(|[from, to]| to - from).sum();
+        if lasted_ns as f64 / 1e9 >= plan.rest_s * 2.0 / 3.0 || saves.len() == MOST_SAVES {
+            return Ok(saves);
+        }
+    }
+}
+
+impl Saves {
+    /// Seconds that a save took: the median.
     fn seconds(&self) -> f64 {
-        self.to_s - self.from_s
+        median(&self.stretches.iter().map(|[from, to]| to - from).collect::<Vec<_>>())
     }
 
+    /// Seconds of the load at which the first began.
+    fn first_s(&self) -> f64 {
+        self.stretches[0][0]
+    }
+
+    /// Before the saves, and between them but for what each left to do.
     fn at_rest(&self) -> Percentiles {
-        self.report.latencies.between(0.0, self.from_s)
+        let ends = self.stretches.iter().map(|save| save[1] + AFTERMATH_S);
+        let begins = self.stretches.iter().map(|save| save[0]);
+        let rests = std::iter::once(0.0).chain(ends).zip(begins).map(|(from, to)| [from, to]);
+        self.report.latencies.within(&rests.collect::<Vec<_>>())
     }
 
     fn while_saving(&self) -> Percentiles {
-        self.report.latencies.between(self.from_s, self.to_s)
+        self.report.latencies.within(&self.stretches)
     }
 
     fn since(&self, sample: &MemorySample) -> f64 {
         (sample.at_ns as f64 - self.report.started_ns as f64) / 1e9
     }
 
-    /// Bytes held at rest: the median of the samples before the save.
+    /// Bytes held at rest: the median of the samples before the saves.
     fn rest_bytes(&self) -> f64 {
-        let before = self.memory.iter().filter(|s| self.since(s) < self.from_s);
+        let before = self.memory.iter().filter(|s| self.since(s) < self.first_s());
         median(&before.map(|s| s.total_bytes() as f64).collect::<Vec<_>>())
     }
 
-    /// Most bytes held during the save, beyond those at rest, as a share of them.
+    /// Most bytes held during a save, beyond those at rest, as a share of them.
     fn extra_share(&self) -> f64 {
-        let during =
-            self.memory.iter().filter(|s| (self.from_s..self.to_s + 0.2).contains(&self.since(s)));
+        let is_during = |s: &&MemorySample| {
+            let at = self.since(s);
+            self.stretches.iter().any(|[from, to]| (*from..to + 0.2).contains(&at))
+        };
+        let during = self.memory.iter().filter(is_during);
         let peak = during.map(|s| s.total_bytes() as f64).fold(f64::NAN, f64::max);
         (peak / self.rest_bytes() - 1.0).max(0.0)
     }
@@ -188,8 +218,9 @@ impl Save {
     fn describe(&self, name: &str) -> String {
         let (rest, saving) = (self.at_rest(), self.while_saving());
         format!(
-            "saving: {name}: {:.2} s under load, p99.9 {:.2} ms at rest and {:.2} ms meanwhile, \
-             {:.1} % more memory, {} unanswered",
+            "saving: {name}: {} saves of {:.2} s under load, p99.9 {:.2} ms at rest and {:.2} ms \
+             meanwhile, {:.1} % more memory, {} unanswered",
+            self.stretches.len(),
             self.seconds(),
             rest.p999_ms(),
             saving.p999_ms(),
@@ -215,7 +246,7 @@ fn restart(context: &Context, plan: &Plan, peer: &Peer, index: usize) -> LabResu
     Ok(seconds)
 }
 
-fn of_saves(findings: &Findings, f: impl Fn(&Save) -> f64) -> Vec<f64> {
+fn of_saves(findings: &Findings, f: impl Fn(&Saves) -> f64) -> Vec<f64> {
     findings.saves.iter().map(f).collect()
 }
 
@@ -224,7 +255,7 @@ fn claims(ours: &Findings, reference: &Findings) -> Vec<Claim> {
         |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a / b).collect() };
     let slower = of_saves(ours, |s| s.while_saving().p999_ms() / s.at_rest().p999_ms());
     let memory = of_saves(ours, |s| s.extra_share() * 100.0);
-    let (save, their_save) = (of_saves(ours, Save::seconds), of_saves(reference, Save::seconds));
+    let (save, their_save) = (of_saves(ours, Saves::seconds), of_saves(reference, Saves::seconds));
     vec![
         Claim::new("p99.9 while saving beside our own at rest", SOURCE, Bound::AtMost(1.2))
             .paper("fork's spike gone (ICDE 2018, §5)")
@@ -260,7 +291,7 @@ fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
         rows: Vec::new(),
     };
     for (peer, f) in peers.iter().zip(found) {
-        let three = |part: fn(&Save) -> Percentiles| {
+        let three = |part: fn(&Saves) -> Percentiles| {
             let at = |q: f64| median(&of_saves(f, |s| part(s).ms(q)));
             format!("{:.2} / {:.2} / {:.2}", at(0.5), at(0.99), at(0.999))
         };
@@ -269,10 +300,10 @@ fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
             peer.name.clone(),
             grouped(f.capacity_per_s as u64),
             format!("{:.2}", f.idle_save_s),
-            format!("{:.2}", median(&of_saves(f, Save::seconds))),
+            format!("{:.2}", median(&of_saves(f, Saves::seconds))),
             format!("{:.1}", median(&of_saves(f, |s| s.fork_ms))),
-            three(Save::at_rest),
-            three(Save::while_saving),
+            three(Saves::at_rest),
+            three(Saves::while_saving),
             format!("{:.1}", median(&of_saves(f, |s| s.while_saving().max_ms()))),
             format!("{:.1}", median(&of_saves(f, |s| s.extra_share() * 100.0))),
             grouped(f.peak_bytes >> 20),

@@ -59,14 +59,20 @@ impl Latencies {
         }
     }
 
-    /// All latencies answered in windows that overlap `[from_s, to_s)`.
-    pub fn between(&self, from_s: f64, to_s: f64) -> Percentiles {
+    /// All latencies answered in windows that overlap one of these stretches `[from, to)`, in seconds.
+    pub fn within(&self, stretches: &[[f64; 2]]) -> Percentiles {
         let width_s = self.width_ns as f64 / 1e9;
-        let first = (from_s.max(0.0) / width_s + 1e-9).floor() as usize;
-        let last = ((to_s.max(0.0) / width_s - 1e-9).ceil() as usize).min(self.windows.len());
+        let windows = |&[from_s, to_s]: &[f64; 2]| {
+            let first = (from_s.max(0.0) / width_s + 1e-9).floor() as usize;
+            first..(to_s.max(0.0) / width_s - 1e-9).ceil() as usize
+        };
+        let windows: Vec<_> = stretches.iter().map(windows).collect();
         let mut sum = empty_histogram_wide();
-        for histogram in self.windows[first.min(last)..last].iter().flatten() {
-            for step in histogram.iter_recorded() {
+        for (window, histogram) in self.windows.iter().enumerate() {
+            if !windows.iter().any(|stretch| stretch.contains(&window)) {
+                continue;
+            }
+            for step in histogram.iter().flat_map(|histogram| histogram.iter_recorded()) {
                 let count = u64::from(step.count_at_value());
                 sum.saturating_record_n(step.value_iterated_to(), count);
             }
@@ -76,7 +82,7 @@ impl Latencies {
 
     /// All latencies.
     pub fn all(&self) -> Percentiles {
-        self.between(0.0, self.windows.len() as f64 * self.width_ns as f64 / 1e9)
+        self.within(&[[0.0, self.windows.len() as f64 * self.width_ns as f64 / 1e9]])
     }
 
     /// `[middle of the window in s, the q-th latency in ms]`, for a figure; silent windows are left out.
@@ -169,15 +175,17 @@ mod tests {
         for i in 0..10_u64 {
             latencies.record(500_000_000 + i, 50_000_000);
         }
-        let rest = latencies.between(0.0, 0.5);
+        let rest = latencies.within(&[[0.0, 0.5]]);
         assert_eq!(rest.count(), 500);
         assert!((rest.max_ms() - 1.0).abs() < 0.02, "{}", rest.max_ms());
-        let save = latencies.between(0.5, 0.6);
+        let save = latencies.within(&[[0.5, 0.6]]);
         assert_eq!(save.count(), 110);
         assert!((save.p99_ms() - 50.0).abs() < 1.0, "{}", save.p99_ms());
         assert!((save.p50_ms() - 1.0).abs() < 0.02);
+        let apart = latencies.within(&[[0.5, 0.6], [0.9, 1.0], [0.91, 0.92]]);
+        assert_eq!(apart.count(), 210, "each window once");
         assert_eq!(latencies.all().count(), 1_010);
-        assert!(latencies.between(7.0, 8.0).p50_ms().is_nan());
+        assert!(latencies.within(&[[7.0, 8.0]]).p50_ms().is_nan());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The curves of a save: latency, throughput and memory over time, and the tail.
 
-use super::{Findings, Save};
+use std::iter::repeat;
+
+use super::{Findings, Saves};
 use crate::figure::axis::grouped;
 use crate::peers_redis::Plan;
 use crate::process::Peer;
@@ -21,12 +23,12 @@ struct Groups {
     tail: Group,
 }
 
-/// Curves of the last run of each peer; second 0 is the moment of BGSAVE.
+/// Curves of the last run of each peer; second 0 is the moment of the first BGSAVE.
 pub(super) fn add(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
     let mut groups = Groups::default();
     for (peer, findings) in peers.iter().zip(found).take(2) {
-        if let Some(save) = findings.saves.last() {
-            collect(&peer.name, save, &mut groups, &mut result.series);
+        if let Some(saves) = findings.saves.last() {
+            collect(&peer.name, saves, &mut groups, &mut result.series);
         }
     }
     let caption = format!(
@@ -39,7 +41,7 @@ pub(super) fn add(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut 
     let over_time = |title: &str, y_label: &str, y_scale: Scale, group: Group| Figure {
         title: title.into(),
         caption: caption.clone(),
-        x_label: "seconds since BGSAVE".into(),
+        x_label: "seconds since the first BGSAVE".into(),
         y_label: y_label.into(),
         y_scale,
         series: group.series,
@@ -63,28 +65,34 @@ pub(super) fn add(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut 
     ]);
 }
 
-fn collect(peer: &str, save: &Save, groups: &mut Groups, series: &mut Vec<Series>) {
+fn collect(peer: &str, saves: &Saves, groups: &mut Groups, series: &mut Vec<Series>) {
     let mut add = |group: &mut Group, what: &str, units: [&str; 2], points: Vec<[f64; 2]>| {
         let name = format!("{peer}: {what}");
         group.series.push(name.clone());
         let [x_unit, y_unit] = units.map(String::from);
         series.push(Series { name: name.clone(), x_unit, y_unit, points });
-        let label = format!("{peer} saves");
-        group.spans.push(Span { label, from: 0.0, to: save.seconds(), series: Some(name) });
+        let labels = std::iter::once(format!("{peer} saves")).chain(repeat("again".to_owned()));
+        group.spans.extend(saves.stretches.iter().zip(labels).map(|([from, to], label)| Span {
+            label,
+            from: from - saves.first_s(),
+            to: to - saves.first_s(),
+            series: Some(name.clone()),
+        }));
     };
     let shifted = |points: Vec<[f64; 2]>| -> Vec<[f64; 2]> {
-        points.into_iter().map(|[x, y]| [x - save.from_s, y]).collect()
+        points.into_iter().map(|[x, y]| [x - saves.first_s(), y]).collect()
     };
-    let slow = shifted(save.report.latencies.points_ms(0.999));
+    let slow = shifted(saves.report.latencies.points_ms(0.999));
     add(&mut groups.slow, "p99.9", ["s", "ms"], slow);
-    let rate = shifted(save.report.windows.points());
+    let rate = shifted(saves.report.windows.points());
     add(&mut groups.rate, "throughput", ["s", "requests/s"], rate);
-    let rest = save.rest_bytes();
+    let rest = saves.rest_bytes();
     let beyond = |total: u64| (total as f64 / rest - 1.0) * 100.0;
-    let samples = save.memory.iter().filter(|s| save.since(s) >= 0.0);
-    let held = samples.map(|s| [save.since(s) - save.from_s, beyond(s.total_bytes())]).collect();
+    let samples = saves.memory.iter().filter(|s| saves.since(s) >= 0.0);
+    let held =
+        samples.map(|s| [saves.since(s) - saves.first_s(), beyond(s.total_bytes())]).collect();
     add(&mut groups.memory, "memory", ["s", "%"], held);
-    let tail = [("at rest", save.at_rest()), ("while saving", save.while_saving())];
+    let tail = [("at rest", saves.at_rest()), ("while saving", saves.while_saving())];
     for (what, latencies) in tail {
         add(&mut groups.tail, what, ["ms", "share"], latencies.tail_points());
     }
