@@ -40,6 +40,7 @@ pub use rng::{RealRng, Rng, SeededRng};
 pub use seeded::seeded_rounds;
 pub use sim::{Call, CallCounts, Fault, FaultPlan, Lasts, SimDisk, Tearing};
 pub use thread::{
-    JoinHandle, ThreadError, cpu_count, go_behind, is_interrupted_soon, pin_to_core, spawn,
+    JoinHandle, ThreadError, ask_for_short_slices, cpu_count, go_behind, is_interrupted_soon,
+    pin_to_core, spawn,
 };
 pub use whole::{read_all, write_file_durably};

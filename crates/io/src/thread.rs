@@ -122,7 +122,7 @@ pub fn pin_to_core(n: usize) -> io::Result<()> {
 /// Nice value of threads that go behind.
 const BEHIND: i32 = 2;
 
-/// What they ask the scheduler for at a time, in nanoseconds: the least that it grants.
+/// Short slices, in nanoseconds: the least that the scheduler grants.
 const SLICE_NS: u64 = 100_000;
 
 /// Lets other threads go first from now on: the calling thread, and those it starts, get about
@@ -140,14 +140,24 @@ pub fn go_behind() {
         if getpriority_process(this).is_ok_and(|nice| nice < BEHIND) {
             let _ = setpriority_process(this, BEHIND);
         }
-        if let Ok(nice) = getpriority_process(this) {
-            slice::ask(nice, SLICE_NS);
-        }
+        ask_for_short_slices();
+    }
+}
+
+/// Asks the scheduler for the shortest slices that it grants the calling thread, for one that sleeps
+/// often and is to answer soon: when it wakes up it goes before those that have longer ones, and it
+/// need not wait for the end of theirs. Its share of the core stays what it is. Does nothing where a
+/// system knows no slices of threads (Linux does from 6.12 on).
+pub fn ask_for_short_slices() {
+    // A refusal leaves the slices as they were: slower answers, nothing worse.
+    #[cfg(target_os = "linux")]
+    if let Ok(nice) = rustix::process::getpriority_process(Some(rustix::thread::gettid())) {
+        slice::ask(nice, SLICE_NS);
     }
 }
 
 /// True if whoever wakes up on the calling thread's core waits for no more than a tenth of a
-/// millisecond: it has [gone behind](go_behind), on Linux 6.12 or later. Elsewhere a thread with
+/// millisecond: it has [short slices](ask_for_short_slices), on Linux 6.12 or later. Elsewhere a thread with
 /// long work rests now and then, or others wait milliseconds for the scheduler's tick.
 pub fn is_interrupted_soon() -> bool {
     #[cfg(target_os = "linux")]
@@ -199,16 +209,18 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn who_goes_behind_is_interrupted_soon_where_slices_are_known_with_its_own_threads() {
+    fn short_slices_interrupt_soon_where_they_are_known_with_its_own_threads() {
         let slices = slice::granted().is_some();
         assert!(!is_interrupted_soon(), "a thread like any other");
-        let behind = spawn("behind", || {
-            go_behind();
-            let child = spawn("child", is_interrupted_soon).expect("thread starts");
-            (is_interrupted_soon(), child.join().expect("no panic"))
-        });
-        let behind = behind.expect("thread starts").join().expect("no panic");
-        assert_eq!(behind, (slices, slices));
+        for ask in [go_behind, ask_for_short_slices] {
+            let short = spawn("short", move || {
+                ask();
+                let child = spawn("child", is_interrupted_soon).expect("thread starts");
+                (is_interrupted_soon(), child.join().expect("no panic"))
+            });
+            let short = short.expect("thread starts").join().expect("no panic");
+            assert_eq!(short, (slices, slices));
+        }
         assert!(!is_interrupted_soon(), "and nobody else");
     }
 

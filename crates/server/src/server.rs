@@ -77,6 +77,8 @@ impl Server {
         let session = shared.databases.engine.session().map_err(ServerError::engine)?;
         let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
+            // A thread that saves has short slices, too: with longer ones a loop would wait behind it.
+            stillpoint_io::ask_for_short_slices();
             // However a loop ends, by error or by panic, the others must not go on alone.
             let _end = EndAll(shared);
             worker.run()
