@@ -54,6 +54,7 @@ pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
 pub use session::{Session, Unflushed};
 pub use stats::Stats;
+pub use stillpoint_io::ask_for_short_slices;
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
     Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx, TxError, ValueRef,

@@ -58,6 +58,7 @@ impl Worker<'_> {
 
     fn keep_rate(&mut self, session: &mut dyn LabSession, rate_per_s: f64) -> LabResult<()> {
         let drive = self.run.drive;
+        stillpoint::ask_for_short_slices();
         let gap_ns = 1e9 * drive.workers as f64 / rate_per_s;
         let mut arrivals = Random::for_thread(!drive.seed, self.number);
         let mut due_ns = sys::now_ns() as f64 + arrivals.exponential(gap_ns);

@@ -57,7 +57,11 @@ impl Flusher {
     pub(crate) fn start(number: usize, shared: Arc<Shared>) -> Result<Self, ServerError> {
         let desk = Arc::new(Desk::default());
         let its = Arc::clone(&desk);
-        let run = move || its.run(number, &shared);
+        let run = move || {
+            // It sleeps in a flush, and clients wait for what it does then.
+            stillpoint_io::ask_for_short_slices();
+            its.run(number, &shared);
+        };
         let thread = stillpoint_io::spawn(&format!("flusher-{number}"), run);
         let thread = thread.map_err(|error| ServerError::Thread(error.to_string()))?;
         Ok(Self { desk, thread: Some(thread), asked: 0 })
