@@ -71,7 +71,7 @@ pub struct Plan {
     pub load_share: f64,
     /// Share of SETs in the mixed load.
     pub set_share: f64,
-    /// Time at rest before each save.
+    /// Time at rest before the first save of a load; before each further one it is a third of that.
     pub rest_s: f64,
     /// Flushes that are timed.
     pub flushes: usize,
