@@ -6,13 +6,20 @@
 //! tick). Words of 4 bytes, and pages of 4 KiB. Between two boundaries the mutator reads, writes
 //! parts, and writes whole cells; of four captures one fails, and the boundary after it stands on
 //! its own. Wall time of the mutator: clock, end of the tick and point of consistency.
+//!
+//! `disk` is the same of a state of words of at most 64 MiB in a temporary directory, whose writer
+//! is a thread: what that thread has used last, the mutator has to fetch from its core.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::hint::black_box;
 
-use stillpoint_io::{Clock, RealClock, Rng, SeededRng, resident_bytes};
-use stillpoint_state::{Array, Arrays, Plain, Scheme, registry};
+use std::sync::Arc;
+
+use stillpoint_io::{Clock, RealClock, RealDisk, Rng, SeededRng, resident_bytes};
+use stillpoint_state::{
+    Array, Arrays, Cells, Config, Every, Place, Plain, Scheme, State, registry,
+};
 
 /// Boundaries of each size.
 const BOUNDARIES: usize = 40;
@@ -38,7 +45,7 @@ fn main() {
         "boundary in ns: median, worst; after a failed capture the same; memory held \u{f7} state"
     );
     println!(
-        "{:<14} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6}",
+        "{:<14} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7}",
         "",
         "MiB",
         "words",
@@ -50,7 +57,9 @@ fn main() {
         "worst",
         "failed",
         "worst",
-        "memory"
+        "memory",
+        "disk",
+        "worst"
     );
     for name in names {
         for mib in &sizes {
@@ -70,7 +79,8 @@ impl registry::Program for Bench {
     fn run<S: Scheme>(self) -> String {
         let words = self.measure::<S, u32>(|number| number as u32);
         let pages = self.measure::<S, [u64; 512]>(|number| [number; 512]);
-        format!("{words} {pages}")
+        let disk = self.measure_on_disk::<S>();
+        format!("{words} {pages} {disk}")
     }
 }
 
@@ -108,11 +118,39 @@ impl Bench {
         let (usual, failed) = (median(&mut usual), median(&mut failed));
         format!("| {usual:>7} {usual_worst:>7} {failed:>7} {failed_worst:>7} {held:>6.3}")
     }
+
+    fn measure_on_disk<S: Scheme>(&self) -> String {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let place = Place {
+            disk: Arc::new(RealDisk::new(dir.path()).expect("a directory")),
+            clock: Arc::new(RealClock),
+            rng: Arc::new(SeededRng::new(1)),
+        };
+        let mut builder = State::<S>::builder();
+        let cells = builder.array::<u32>("cells", self.bytes.min(64 << 20) / 4);
+        let config = Config { every: Every::Asked, logs_actions: false, ..Config::default() };
+        let opened = builder.open(place, &config, |_| {}, |_, _, _| {});
+        let (mut state, _) = opened.expect("a new state");
+        let rng = SeededRng::new(1);
+        let mut times = Vec::new();
+        for _ in 0..BOUNDARIES {
+            work(&mut state, cells, &rng, &|number| number as u32);
+            state.checkpoint();
+            let start_ns = RealClock.monotonic_ns();
+            state.tick().expect("nothing is logged");
+            times.push(RealClock.monotonic_ns() - start_ns);
+            while state.last_capture().is_none() {
+                work(&mut state, cells, &rng, &|number| number as u32);
+            }
+        }
+        let worst = times.iter().copied().max().unwrap_or(0);
+        format!("| {:>7} {worst:>7}", median(&mut times))
+    }
 }
 
 /// Half reads, a quarter writes of parts, a quarter of whole cells, anywhere.
 fn work<S: Scheme, T: Plain>(
-    arrays: &mut Arrays<S>,
+    arrays: &mut Cells<S>,
     cells: Array<T>,
     rng: &SeededRng,
     value: &impl Fn(u64) -> T,

@@ -112,7 +112,7 @@ impl<S: Scheme> ArraysBuilder<S> {
         if self.arrays.is_empty() || self.arrays.len() > ARRAYS_MAX {
             return Err(ArraysError::Count { arrays: self.arrays.len() });
         }
-        let turn = Turn { up: 0 };
+        let turn = Turn::FIRST;
         let mut slots: Vec<Slot<S>> = Vec::with_capacity(self.arrays.len());
         for (info, make) in self.arrays {
             if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX {

@@ -24,6 +24,10 @@
 //! its stores wait for their cache lines side by side, where a claim of each block would have them wait
 //! one after the other. The copier pays for both, once for each stretch.
 //!
+//! A period ends with all marks done, and the next one, in which the other copy collects updates, begins
+//! with none: it counts the other way. So the same two numbers, untouched, mean the one before the
+//! swap and the other after it, and a point of consistency has nothing to store where the copier was.
+//!
 //! Why the copier cannot overlook a write: if the mutator has found its mark not announced, its
 //! store to `writing` came before the copier's heavy fence, or it would have found it announced. So
 //! the copier, which looks at `writing` only after that fence, sees this write or a later one; every
@@ -34,12 +38,13 @@ use std::ops::Range;
 
 use stillpoint_sync::atomic::{
     AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    Ordering::{self, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
 use stillpoint_sync::{Backoff, CachePadded, Mutex, UnevenFences};
 
 use crate::planted::{Bug, is_planted};
+use crate::scheme::Turn;
 
 /// Stretches that an array is divided into: as many heavy fences a period, and the share of the
 /// writes that take an ordinary one.
@@ -51,6 +56,8 @@ const STRETCHES: usize = 2;
 
 /// No piece at all.
 const NOWHERE: usize = usize::MAX;
+/// Behind all marks.
+const END: usize = usize::MAX;
 
 /// Where the copier of a grid is, and where the mutator.
 #[derive(Debug)]
@@ -74,8 +81,28 @@ pub struct Frontier {
 /// Marks below `done` are done, those from `announced` on are not reached.
 #[derive(Debug)]
 struct Limits {
-    done: AtomicUsize,
-    announced: AtomicUsize,
+    done: Limit,
+    announced: Limit,
+}
+
+/// A limit that goes from 0 to [`END`] in each period, and so is at 0 again when the turn changes: in
+/// every other period it is kept as its complement.
+#[derive(Debug)]
+struct Limit(AtomicUsize);
+
+impl Limit {
+    fn kept(turn: Turn, mark: usize) -> usize {
+        mark ^ turn.up.wrapping_neg()
+    }
+
+    #[inline(always)]
+    fn load(&self, turn: Turn, ordering: Ordering) -> usize {
+        Self::kept(turn, self.0.load(ordering))
+    }
+
+    fn store(&self, turn: Turn, mark: usize, ordering: Ordering) {
+        self.0.store(Self::kept(turn, mark), ordering);
+    }
 }
 
 /// The mutator is writing: the copier stays away from the piece until this is dropped.
@@ -93,12 +120,12 @@ impl Drop for Writing<'_> {
 
 impl Frontier {
     /// The frontier of so many marks, in pieces of about `piece_marks`, rounded up to a power of two;
-    /// the copier is done with all of them.
+    /// in the first turn, which has no copier, all of them are done.
     pub fn new(marks: usize, piece_marks: usize) -> Self {
         let piece = piece_marks.max(1).next_power_of_two();
         let stretch = marks.div_ceil(STRETCHES).max(1).next_multiple_of(piece);
-        let limits =
-            Limits { done: AtomicUsize::new(NOWHERE), announced: AtomicUsize::new(NOWHERE) };
+        let done = || Limit(AtomicUsize::new(Limit::kept(Turn::FIRST, END)));
+        let limits = Limits { done: done(), announced: done() };
         Self {
             fences: UnevenFences::new(),
             marks,
@@ -111,36 +138,32 @@ impl Frontier {
         }
     }
 
-    /// In the mutator's thread, between two periods: the copier will go over all marks again.
-    pub fn begin(&self) {
-        // Relaxed: the copier of the last period has ended, and the next one's is told by other means.
-        self.limits.done.store(0, Relaxed);
-        self.limits.announced.store(0, Relaxed);
-    }
-
     /// True if the copier is done with all marks.
     #[inline(always)]
-    pub fn is_all_done(&self) -> bool {
-        self.is_done(NOWHERE - 1)
+    pub fn is_all_done(&self, turn: Turn) -> bool {
+        self.is_done(turn, END - 1)
     }
 
     /// True if the copier is done with a mark: until the next period it belongs to the mutator.
     #[inline(always)]
-    pub fn is_done(&self, mark: usize) -> bool {
+    pub fn is_done(&self, turn: Turn, mark: usize) -> bool {
+        if is_planted(Bug::PiggybackSettlesTooEarly) {
+            return true;
+        }
         // Acquire: pairs with the Release in `copy_until`, so that what was copied is seen.
-        mark < self.limits.done.load(Acquire)
+        mark < self.limits.done.load(turn, Acquire)
     }
 
     /// In the mutator's thread, before it looks at a mark that it is about to change: keeps the copier
     /// away from the piece that it is in, and waits for it if it is there.
     #[inline(always)]
-    pub fn enter(&self, mark: usize) -> Writing<'_> {
+    pub fn enter(&self, turn: Turn, mark: usize) -> Writing<'_> {
         let piece = mark >> self.piece_log2;
         // Release: the copier may see this instead of the end of the write before.
         self.writing.store(piece, Release);
         self.fences.light(); // partner of the heavy one in `copy_until`
         // Relaxed: what the copier has done to this piece is seen by way of `copying`.
-        if mark < self.limits.announced.load(Relaxed) {
+        if mark < self.limits.announced.load(turn, Relaxed) {
             self.enter_stretch(piece);
         }
         if is_planted(Bug::PiggybackOverlooksTheWriter) && !cfg!(any(loom, shuttle)) {
@@ -175,15 +198,17 @@ impl Frontier {
     /// In the copier's thread: goes on, stretch by stretch, until at least this many marks are done.
     /// `copy` is called with ranges of marks that nobody else looks at or changes meanwhile, but for
     /// readers. Other threads that do the same wait.
-    pub fn copy_until(&self, end: usize, mut copy: impl FnMut(Range<usize>)) {
+    pub fn copy_until(&self, turn: Turn, end: usize, mut copy: impl FnMut(Range<usize>)) {
         let _copier = self.copier.lock();
         let end = end.min(self.marks);
         // Relaxed: in a period only copiers change it, and the lock orders those.
-        let mut at = self.limits.done.load(Relaxed);
+        let mut at = self.limits.done.load(turn, Relaxed);
         while at < end {
             let stretch = at..(at + self.stretch).min(self.marks);
+            // What lies behind the last mark is no mark.
+            let stretch_end = if stretch.end == self.marks { END } else { stretch.end };
             if !is_planted(Bug::PiggybackAnnouncesTooLate) {
-                self.announce(stretch.end);
+                self.announce(turn, stretch_end);
             }
             for piece in stretch.start >> self.piece_log2..=(stretch.end - 1) >> self.piece_log2 {
                 let first = piece << self.piece_log2;
@@ -193,16 +218,16 @@ impl Frontier {
             // Release: pairs with the Acquire in `enter_stretch`.
             self.copying.store(NOWHERE, Release);
             if is_planted(Bug::PiggybackAnnouncesTooLate) {
-                self.announce(stretch.end);
+                self.announce(turn, stretch_end);
             }
-            at = if stretch.end == self.marks { NOWHERE } else { stretch.end };
-            self.limits.done.store(at, Release); // pairs with the Acquire in `is_done`
+            at = stretch_end;
+            self.limits.done.store(turn, at, Release); // pairs with the Acquire in `is_done`
         }
     }
 
-    fn announce(&self, end: usize) {
+    fn announce(&self, turn: Turn, end: usize) {
         // Relaxed: the fence orders it, partner of the light one in `enter`.
-        self.limits.announced.store(end, Relaxed);
+        self.limits.announced.store(turn, end, Relaxed);
         self.fences.heavy();
     }
 
@@ -232,6 +257,9 @@ mod models {
     use super::*;
     use loom::{sync::Arc, thread};
 
+    /// The second turn: the first that has a copier.
+    const TURN: Turn = Turn { up: 1 };
+
     const DOWN: usize = 1;
     const UP: usize = 2;
     const EQUAL: usize = 0;
@@ -256,9 +284,9 @@ mod models {
         }
 
         fn write(&self, mark: usize, value: usize, is_announced: bool) {
-            let writing = (!self.frontier.is_done(mark)).then(|| {
+            let writing = (!self.frontier.is_done(TURN, mark)).then(|| {
                 if !is_announced {
-                    return self.frontier.enter(mark);
+                    return self.frontier.enter(TURN, mark);
                 }
                 self.frontier.writing.store(mark, Release);
                 self.frontier.enter_stretch(mark);
@@ -275,7 +303,7 @@ mod models {
         }
 
         fn copy(&self) {
-            self.frontier.copy_until(self.marks.len(), |piece| {
+            self.frontier.copy_until(TURN, self.marks.len(), |piece| {
                 for mark in piece {
                     if self.marks[mark].load(Relaxed) == DOWN {
                         self.bring_over(mark);
@@ -293,9 +321,8 @@ mod models {
                 marks: (0..marks).map(|_| AtomicUsize::new(DOWN)).collect(),
                 up: (0..marks).map(|_| [AtomicUsize::new(0), AtomicUsize::new(0)]).collect(),
             });
-            period.frontier.begin();
             if is_announced {
-                period.frontier.announce(marks);
+                period.frontier.announce(TURN, END);
             }
             let copier = {
                 let period = period.clone();
@@ -306,7 +333,7 @@ mod models {
                 assert_eq!(period.marks[*mark].load(Relaxed), UP);
             }
             copier.join().expect("no panic");
-            assert!(period.frontier.is_all_done());
+            assert!(period.frontier.is_all_done(TURN));
             for mark in 0..marks {
                 let last = writes.iter().rposition(|write| *write == mark);
                 let wanted = last.map_or(down(mark)[0], |nth| 100 + nth);

@@ -19,6 +19,9 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// That of a new state.
+    pub(crate) const FIRST: Turn = Turn { up: 0 };
+
     /// The other copy: d of the papers, which the capture reads.
     #[inline]
     pub fn down(self) -> usize {

@@ -122,15 +122,12 @@ impl<L: Layout> Scheme for Piggyback<L> {
     /// All blocks are EQUAL, which is zero.
     fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
-        if !is_planted(Bug::PiggybackSettlesTooEarly) {
-            grid.frontier().begin();
-        }
-    }
+    /// The swap itself begins the frontier again.
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
 
     #[inline(always)]
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize) -> usize {
-        if grid.frontier().is_all_done() {
+        if grid.frontier().is_all_done(turn) {
             return turn.up;
         }
         let is_up = grid.mark(STATE, index / grid.cells_per_mark()) == newest_in(turn.up);
@@ -147,11 +144,11 @@ impl<L: Layout> Scheme for Piggyback<L> {
     ) {
         let block = index / grid.cells_per_mark();
         let frontier = grid.frontier();
-        let writing = if frontier.is_done(block) {
+        let writing = if frontier.is_done(turn, block) {
             grid.set_mark(STATE, block, newest_in(turn.up));
             None
         } else {
-            let writing = frontier.enter(block);
+            let writing = frontier.enter(turn, block);
             let state = grid.replace_mark(STATE, block, newest_in(turn.up));
             // What is left of the block, or of the cell, is brought over.
             let is_all = extent == Extent::Whole && grid.cells_per_mark() == 1;
@@ -180,6 +177,6 @@ impl<L: Layout> Scheme for Piggyback<L> {
             return;
         }
         let end = cells.div_ceil(grid.cells_per_mark());
-        grid.frontier().copy_until(end, |piece| copy_piece(grid, turn, piece));
+        grid.frontier().copy_until(turn, end, |piece| copy_piece(grid, turn, piece));
     }
 }
