@@ -452,10 +452,7 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
     /// As [`Cells::read_field`].
     #[inline]
     pub fn read_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) -> F {
-        let mut bytes = [0; crate::plain::CELL_BYTES_MAX];
-        let bytes = &mut bytes[..F::BYTES];
-        load_part(self.newest(index), field.offset(), bytes);
-        F::from_bytes(bytes)
+        F::read_with(|bytes| load_part(self.newest(index), field.offset(), bytes))
     }
 
     /// The newest values of all cells, in order.
@@ -509,10 +506,7 @@ impl<T: Plain, S: Scheme> ArrayMut<'_, T, S> {
     /// As [`Cells::write_field`].
     #[inline]
     pub fn write_field<F: FieldValue>(&mut self, index: usize, field: Field<T, F>, value: F) {
-        let mut bytes = [0; crate::plain::CELL_BYTES_MAX];
-        let bytes = &mut bytes[..F::BYTES];
-        value.into_bytes(bytes);
-        self.write_part(index, field.offset(), bytes);
+        value.write_with(|bytes| self.write_part(index, field.offset(), bytes));
     }
 }
 

@@ -461,7 +461,8 @@ fn store_bytes<G: Grain>(to: &[G], bytes: &[u8]) {
     }
 }
 
-/// The bytes at an offset of a cell.
+/// The bytes at an offset of a cell. Where both are constants, next to nothing is left of the loop.
+#[inline(always)]
 pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
     let mut grain_bytes = [0; 8];
     let mut done = 0;
@@ -476,6 +477,7 @@ pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
 }
 
 /// Writes bytes at an offset of a cell; the others keep what they hold.
+#[inline(always)]
 pub(crate) fn store_part<G: Grain>(cell: &[G], offset: usize, bytes: &[u8]) {
     let mut grain_bytes = [0; 8];
     let mut done = 0;

@@ -37,6 +37,10 @@ pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Writes it as so many little-endian bytes.
     fn into_bytes(self, bytes: &mut [u8]);
+    /// Its value from the bytes that `read` puts into room of their length.
+    fn read_with(read: impl FnOnce(&mut [u8])) -> Self;
+    /// Calls `write` with its bytes.
+    fn write_with(self, write: impl FnOnce(&[u8]));
 }
 
 /// Where a value of type `F` lies in a cell of type `T`; made by
@@ -137,6 +141,16 @@ macro_rules! number {
             fn into_bytes(self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());
             }
+            #[inline(always)]
+            fn read_with(read: impl FnOnce(&mut [u8])) -> Self {
+                let mut bytes = [0; size_of::<$type>()];
+                read(&mut bytes);
+                <$type>::from_le_bytes(bytes)
+            }
+            #[inline(always)]
+            fn write_with(self, write: impl FnOnce(&[u8])) {
+                write(&self.to_le_bytes());
+            }
         }
 
         impl<const N: usize> FieldValue for [$type; N] {
@@ -156,6 +170,18 @@ macro_rules! number {
                 for (number, bytes) in self.into_iter().zip(each) {
                     FieldValue::into_bytes(number, bytes);
                 }
+            }
+            #[inline(always)]
+            fn read_with(read: impl FnOnce(&mut [u8])) -> Self {
+                let mut bytes = [[0; size_of::<$type>()]; N];
+                read(bytes.as_flattened_mut());
+                Self::from_bytes(bytes.as_flattened())
+            }
+            #[inline(always)]
+            fn write_with(self, write: impl FnOnce(&[u8])) {
+                let mut bytes = [[0; size_of::<$type>()]; N];
+                self.into_bytes(bytes.as_flattened_mut());
+                write(bytes.as_flattened());
             }
         }
 

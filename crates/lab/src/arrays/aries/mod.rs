@@ -29,7 +29,7 @@ mod tests;
 use std::sync::Arc;
 
 use stillpoint_io::{Disk, JoinHandle, read_all};
-use stillpoint_state::{Arrays, Cells, Field, FieldValue, Plain, Scheme};
+use stillpoint_state::{Arrays, Cells, Field, FieldValue, Scheme};
 
 pub use fuzzy::Fuzzy;
 pub use pages::{PAGE_BYTES, Taken};
@@ -201,10 +201,8 @@ impl Memory for Aries {
     fn put<T: Row>(&mut self, row: usize, value: T) {
         let array = T::array(&self.tables);
         self.arrays.write(array, row, value);
-        let mut bytes = [0; stillpoint_state::CELL_BYTES_MAX];
-        let bytes = &mut bytes[..<T as Plain>::BYTES];
-        self.arrays.read_part(array, row, 0, bytes);
-        self.codes.put_row::<T>(&mut self.records, row, bytes);
+        let read = |bytes: &mut [u8]| self.arrays.read_part(array, row, 0, bytes);
+        self.codes.put_row::<T>(&mut self.records, row, read);
         self.mark::<T>(row);
     }
 }

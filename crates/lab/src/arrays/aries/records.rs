@@ -58,12 +58,19 @@ impl Codes {
         value.into_bytes(&mut log[begin..]);
     }
 
-    /// Adds the record of a row's new bytes.
+    /// Adds the record of a row's new bytes, which `read` puts into their room.
     #[inline]
-    pub(super) fn put_row<T: Row>(&self, log: &mut Vec<u8>, row: usize, bytes: &[u8]) {
+    pub(super) fn put_row<T: Row>(
+        &self,
+        log: &mut Vec<u8>,
+        row: usize,
+        read: impl FnOnce(&mut [u8]),
+    ) {
         log.push(self.whole[usize::from(T::TABLE)]);
         log.extend((row as u32).to_le_bytes());
-        log.extend(bytes);
+        let begin = log.len();
+        log.resize(begin + <T as Plain>::BYTES, 0);
+        read(&mut log[begin..]);
     }
 
     /// Applies all records of a batch.
