@@ -11,6 +11,7 @@ use stillpoint_format::names;
 use stillpoint_format::state::ImageLayout;
 use stillpoint_io::{JoinHandle, WriteBehind, go_behind, spawn};
 use stillpoint_mem::PageSize;
+use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Relaxed, Release},
@@ -108,8 +109,9 @@ impl<S: Scheme> StateBuilder<S> {
 struct Mailbox<S: Scheme> {
     job: Mutex<Option<Capture<S>>>,
     came: Condvar,
-    /// True if the next tick is to begin a capture.
-    is_wanted: AtomicBool,
+    /// True if the next tick is to begin a capture. Every tick looks at it, and the writer at what
+    /// is beside it: they share no line.
+    is_wanted: CachePadded<AtomicBool>,
     stops: AtomicBool,
 }
 
@@ -118,7 +120,9 @@ impl<S: Scheme> Mailbox<S> {
         Self {
             job: Mutex::new(None),
             came: Condvar::new(),
-            is_wanted: AtomicBool::new(is_wanted && S::CONTENT != Content::Nothing),
+            is_wanted: CachePadded::new(AtomicBool::new(
+                is_wanted && S::CONTENT != Content::Nothing,
+            )),
             stops: AtomicBool::new(false),
         }
     }
