@@ -39,6 +39,9 @@ pub struct Drive {
     pub tick: Option<Duration>,
     /// When images are taken.
     pub images: Images,
+    /// Points of consistency after that, each at the end of one tick once the image before is durable:
+    /// there are few in the measured time.
+    pub further_boundaries: u64,
     /// How fast they are written.
     pub pace: Pace,
     /// How images of changes are made full.
@@ -58,6 +61,7 @@ impl Drive {
             warm_up_images: 2,
             tick: Some(Duration::from_millis(100)),
             images: Images::EveryTicks(40),
+            further_boundaries: 0,
             pace: Pace::Unpaced,
             merge: Merge::default(),
             logs_actions: false,
@@ -117,8 +121,10 @@ impl<L: Load> registry::Program for Program<'_, L> {
             held_bytes: rig.held_bytes() + progress.copied_bytes,
             resident_bytes: rig.resident_bytes,
             progress,
+            further: Vec::new(),
             recovery: None,
         };
+        outcome.further = rig.further()?;
         let durable_tick = rig.end()?;
         if S::CONTENT != Content::Nothing || drive.logs_actions {
             let (pages, config) = (drive.pages, drive.config());
@@ -192,6 +198,7 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
             }
         });
         let read = load.step(*arrays, state, number);
+        sys::now_ns(); // the clock's own memory, far away after a long step, is no part of the end
         let worked_ns = sys::now_ns();
         let ended = state.tick();
         let ended_ns = sys::now_ns();
@@ -288,6 +295,17 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
             self.state.wait_durable(tick).map_err(|e| failed(self.name, e))?;
         }
         self.images().map(drop)
+    }
+
+    /// The ticks of further points of consistency.
+    fn further(&mut self) -> LabResult<Vec<Tick>> {
+        let mut ticks = Vec::new();
+        for _ in 0..self.drive.further_boundaries {
+            self.state.checkpoint();
+            ticks.push(self.tick(false)?);
+            self.settle()?;
+        }
+        Ok(ticks)
     }
 
     fn held_bytes(&self) -> u64 {

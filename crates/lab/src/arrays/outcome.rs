@@ -72,6 +72,8 @@ pub struct Outcome {
     pub resident_bytes: u64,
     /// Numbers of the writer at the end.
     pub progress: ProgressSnapshot,
+    /// The ticks of further points of consistency, after the measured ones.
+    pub further: Vec<Tick>,
     /// What came back after the end; `None` without checkpoints.
     pub recovery: Option<Recovery>,
 }
@@ -93,6 +95,11 @@ impl Outcome {
     /// All measured ticks.
     pub fn all(&self) -> Ticks<'_> {
         Ticks(&self.ticks)
+    }
+
+    /// Microseconds of all tick ends at which captures began, measured and further ones.
+    pub fn all_boundaries_us(&self) -> Vec<f64> {
+        [self.all().boundaries_us(), Ticks(&self.further).boundaries_us()].concat()
     }
 
     /// The ticks of each period: from one point of consistency to the next, the last to the end.
@@ -173,6 +180,12 @@ impl Ticks<'_> {
         let begun = self.0.iter().filter(|tick| tick.begins_capture);
         begun.map(|tick| tick.boundary_ns as f64 / 1e3).collect()
     }
+
+    /// Microseconds of the other tick ends: what part of a boundary is nobody's capture.
+    pub fn other_ends_us(self) -> Vec<f64> {
+        let others = self.0.iter().filter(|tick| !tick.begins_capture);
+        others.map(|tick| tick.boundary_ns as f64 / 1e3).collect()
+    }
 }
 
 #[cfg(test)]
@@ -203,12 +216,15 @@ mod tests {
             held_bytes: 2,
             resident_bytes: 2,
             progress: ProgressSnapshot::default(),
+            further: vec![tick(ms, 2 * ms, true)],
             recovery: None,
         };
         assert_eq!(outcome.of_periods(Ticks::overhead_ms), [6.0, 4.0]);
         assert_eq!(outcome.of_periods(Ticks::max_ms), [5.0, 7.0]);
         assert_eq!(outcome.of_periods(Ticks::raw_max_ms), [2.0, 3.0]);
         assert_eq!(outcome.all().boundaries_us(), [3000.0, 1000.0]);
+        assert_eq!(outcome.all_boundaries_us(), [3000.0, 1000.0, 2000.0]);
+        assert_eq!(outcome.all().other_ends_us(), [0.0, 0.0]);
         assert_eq!((outcome.all().captures(), outcome.all().max_captured_ms()), (2, 7.0));
         // 4.5 + 4 + 2 + 4 ms more in four ticks of 0.1 s.
         assert!((outcome.all().overhead_share(0.1) - 0.0145 / 0.4).abs() < 1e-12);

@@ -60,6 +60,8 @@ pub struct Plan {
     pub period_ticks: u64,
     /// Periods of a run.
     pub periods: u64,
+    /// Points of consistency after that, of the schemes whose boundary is to be constant.
+    pub further_boundaries: u64,
     /// Accesses in memory.
     pub pool: usize,
 }
@@ -75,6 +77,7 @@ impl Plan {
             tick_ms: 100,
             period_ticks: 50,
             periods: 3,
+            further_boundaries: 12,
             pool: 16_000_000,
         }
     }
@@ -88,6 +91,7 @@ impl Plan {
             tick_ms: 5,
             period_ticks: 6,
             periods: 2,
+            further_boundaries: 2,
             pool: 20_000,
         }
     }
@@ -130,7 +134,11 @@ impl Point {
     }
 
     fn boundary_us(&self) -> f64 {
-        median(&self.outcome.all().boundaries_us())
+        median(&self.outcome.all_boundaries_us())
+    }
+
+    fn other_ends_us(&self) -> f64 {
+        median(&self.outcome.all().other_ends_us())
     }
 
     fn gib(&self) -> f64 {
@@ -153,6 +161,7 @@ pub fn run(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
         "tick_ms": plan.tick_ms,
         "period_ticks": plan.period_ticks,
         "periods": plan.periods,
+        "further_boundaries": plan.further_boundaries,
         "write_bytes": 4,
     });
     if let serde_json::Value::Object(fields) = parameters {
@@ -192,17 +201,21 @@ fn points(
             continue;
         }
         let dir = context.fresh_dir(scheme)?;
-        let outcome = drive::run(&load, scheme, &plan.drive(), &dir)?;
+        let is_flat = registry::find(scheme).is_ok_and(|row| row.has_constant_tick);
+        let further_boundaries = if is_flat { plan.further_boundaries } else { 0 };
+        let drive = Drive { further_boundaries, ..plan.drive() };
+        let outcome = drive::run(&load, scheme, &drive, &dir)?;
         sys::remove_dir_all(&dir)?;
         let point = Point { pages, accesses, outcome };
         context.note(format!(
-            "{scheme}, {:.2} GiB, {accesses} accesses: mean {:.3} ms, worst {:.3} (raw {:.3}, {:.3}), boundary {:.2} us",
+            "{scheme}, {:.2} GiB, {accesses} accesses: mean {:.3} ms, worst {:.3} (raw {:.3}, {:.3}), boundary {:.2} us (other ends {:.2})",
             point.gib(),
             point.middle(Ticks::mean_ms),
             point.middle(Ticks::max_ms),
             point.middle(Ticks::raw_mean_ms),
             point.middle(Ticks::raw_max_ms),
             point.boundary_us(),
+            point.other_ends_us(),
         ));
         found.push(point);
     }
@@ -219,6 +232,7 @@ fn table(title: String, points: &[Point], plan: &Plan) -> Table {
         "raw mean, ms",
         "raw worst, ms",
         "boundary, µs",
+        "other ends, µs",
         "overhead, % of a tick",
         "image, s",
         "memory ÷ state",
@@ -236,6 +250,7 @@ fn table(title: String, points: &[Point], plan: &Plan) -> Table {
             format!("{:.3}", point.middle(Ticks::raw_mean_ms)),
             format!("{:.3}", point.middle(Ticks::raw_max_ms)),
             format!("{:.2}", point.boundary_us()),
+            format!("{:.2}", point.other_ends_us()),
             format!("{:.3}", 100.0 * share),
             format!("{:.2}", median(&outcome.image_s)),
             format!("{:.2}", outcome.held_bytes as f64 / outcome.state_bytes as f64),
@@ -407,6 +422,7 @@ mod tests {
                 held_bytes: 0,
                 resident_bytes: 0,
                 progress: Default::default(),
+                further: Vec::new(),
                 recovery: None,
             },
         };

@@ -11,6 +11,7 @@ fn drive(images: Images) -> Drive {
         warm_up_images: 1,
         tick: Some(Duration::from_millis(5)),
         images,
+        further_boundaries: 2,
         ..Drive::paper(1)
     }
 }
@@ -36,6 +37,8 @@ fn every_scheme_runs_and_recovers_on_words_and_on_pages() -> LabResult<()> {
             let takes_images = content != Content::Nothing;
             assert_eq!(outcome.ticks.len(), 12, "{name}");
             assert_eq!(outcome.all().captures() >= 1, takes_images, "{name}");
+            let further = outcome.further.iter().map(|tick| tick.begins_capture);
+            assert_eq!(further.collect::<Vec<_>>(), [takes_images; 2], "{name}");
             assert_eq!(outcome.recovery.is_some(), takes_images, "{name}");
             assert!(outcome.ticks.iter().all(|tick| tick.work_ns > 0 && tick.raw_ns > 0), "{name}");
             let copies = outcome.held_bytes as f64 / outcome.state_bytes as f64;
@@ -85,7 +88,8 @@ impl Load for Forgetful {
 
 #[test]
 fn a_figure_from_a_run_whose_recovery_differs_is_no_figure() -> LabResult<()> {
-    let drive = Drive { logs_actions: true, ..drive(Images::EveryTicks(100)) };
+    let drive = drive(Images::EveryTicks(100));
+    let drive = Drive { logs_actions: true, further_boundaries: 0, ..drive };
     let error = run(&Forgetful(load(0.0)?), "pb", &drive, dir().path());
     let error = error.expect_err("it does not recover").to_string();
     assert!(error.contains("pb") && error.contains("differs from the load: cell"), "{error}");
