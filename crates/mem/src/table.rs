@@ -220,6 +220,12 @@ impl<G: Grain> Table<G> {
         self.backing.mark(&self.places, column, index)
     }
 
+    /// True if each column of marks is an array: marks of many cells lie side by side.
+    #[inline]
+    pub fn has_columns_of_marks(&self) -> bool {
+        self.places.has_columns_of_marks()
+    }
+
     /// The marks `first..first + count`, as far as they lie side by side: at least the first.
     ///
     /// # Panics

@@ -242,7 +242,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     #[inline]
     pub fn read_marked(&self, copy: usize, column: usize, cells: Range<usize>, image: &mut [u8]) {
         let (first, bytes) = (cells.start, self.cell_bytes());
-        if L::BITS || L::PLACEMENT == Placement::Apart {
+        if L::BITS || self.table.has_columns_of_marks() {
             return self.for_each_run(column, 1, cells, |run| {
                 let room = &mut image[(run.start - first) * bytes..(run.end - first) * bytes];
                 self.read_bytes(copy, run, room);

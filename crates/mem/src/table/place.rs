@@ -10,11 +10,12 @@ const LARGE_GROUP: usize = 8;
 pub enum Placement {
     /// Every copy and every column of marks is an array of its own.
     Apart,
-    /// A cell's copies and its marks lie side by side; as many cells to a cache line as fit. The
-    /// marks of a cell too large for that have a line of their own behind it.
+    /// A cell's copies and its marks lie side by side; as many cells to a cache line as fit. Where
+    /// not even one does, each begins a line, and columns of marks are arrays of their own: a line
+    /// for the marks of one cell would be one more to wait for, an array's holds those of 64.
     Rows,
     /// Cells of one cache line lie column by column: first the one copy of all, then the other,
-    /// then the marks. Cells too large for that form groups of eight.
+    /// then the marks. Cells too large for that form groups of eight, and their marks arrays.
     Lines,
 }
 
@@ -87,46 +88,47 @@ impl Places {
     fn rows(shape: &TableShape, cell_bytes: usize, grain_bytes: usize) -> Self {
         let copies = cell_bytes * shape.copies;
         let row = (copies + shape.mark_columns).next_multiple_of(grain_bytes);
-        let (row, lanes, group) = if row <= LINE {
-            (row, LINE / row, LINE)
-        } else {
-            let marks = shape.mark_columns.next_multiple_of(LINE);
-            let row = if copies < LINE || marks > 0 {
-                copies.next_multiple_of(LINE) + marks
-            } else {
-                copies
-            };
-            (row, 1, row)
-        };
-        let marks_at = if lanes > 1 || row <= LINE {
-            copies
-        } else {
-            row - shape.mark_columns.next_multiple_of(LINE)
-        };
-        Self {
+        let places = |lanes, group, row| Self {
             copy_stride: cell_bytes,
             cell_bytes,
-            marks_at,
+            marks_at: copies,
             mark_column_stride: 1,
             ..Self::grouped(shape.cells, lanes, group, row, row)
+        };
+        if row <= LINE {
+            return places(LINE / row, LINE, row);
         }
+        let row = copies.next_multiple_of(LINE);
+        places(1, row, row).with_marks_behind(shape, 1)
     }
 
     fn lines(shape: &TableShape, cell_bytes: usize) -> Self {
         let one = cell_bytes * shape.copies + shape.mark_columns;
-        let (lanes, group) = if one <= LINE {
-            (LINE / one, LINE)
-        } else {
-            let marks = (LARGE_GROUP * shape.mark_columns).next_multiple_of(LINE);
-            let data = (LARGE_GROUP * cell_bytes * shape.copies).next_multiple_of(LINE);
-            (LARGE_GROUP, data + marks)
-        };
-        Self {
+        let places = |lanes: usize, group| Self {
             copy_stride: lanes * cell_bytes,
             cell_bytes,
             marks_at: lanes * cell_bytes * shape.copies,
             mark_column_stride: lanes,
             ..Self::grouped(shape.cells, lanes, group, cell_bytes, 1)
+        };
+        if one <= LINE {
+            return places(LINE / one, LINE);
+        }
+        let group = (LARGE_GROUP * cell_bytes * shape.copies).next_multiple_of(LINE);
+        places(LARGE_GROUP, group).with_marks_behind(shape, LARGE_GROUP)
+    }
+
+    /// The same places of cells, in groups of so many lanes; behind them all each column of marks
+    /// as an array.
+    fn with_marks_behind(self, shape: &TableShape, lanes: usize) -> Self {
+        let mark_column_stride = shape.cells.next_multiple_of(LINE);
+        Self {
+            marks_at: self.end,
+            mark_column_stride,
+            mark_group_stride: lanes,
+            mark_lane_stride: 1,
+            end: self.end + mark_column_stride * shape.mark_columns,
+            ..self
         }
     }
 
@@ -247,6 +249,12 @@ impl Places {
         self.lanes - self.split(index).1
     }
 
+    /// True if marks lie behind all cells, not among them.
+    #[inline]
+    pub(super) fn has_columns_of_marks(&self) -> bool {
+        self.mark_group_stride != self.group_stride || self.group_stride == 0
+    }
+
     /// How many marks lie side by side from this one on, in each column.
     #[inline]
     pub(super) fn contiguous_marks_from(&self, index: usize) -> usize {
@@ -270,37 +278,48 @@ impl Places {
         assert!(aligned.iter().all(|stride| stride.is_multiple_of(grain_bytes)));
         let columns = shape.mark_columns;
         let lanes = self.lanes.min(cells);
-        let is_row = self.mark_lane_stride == self.lane_stride && self.copy_stride == cell;
-        if is_row && (columns > 0 || self.lane_stride != cell) {
-            // A row holds its copies, then its marks; lanes and groups repeat rows.
-            let row = if columns > 0 { self.marks_at + columns } else { cell * shape.copies };
-            assert!(self.marks_at >= cell * shape.copies || columns == 0);
-            assert!(self.mark_column_stride == 1 && row <= self.lane_stride);
-            let group = (lanes - 1) * self.lane_stride + row;
-            assert!(groups == 1 || group <= self.group_stride);
-            assert!(groups == 1 || self.mark_group_stride == self.group_stride);
-            assert!((groups - 1) * self.group_stride + group <= self.end);
+        let is_row = self.copy_stride == cell && self.lane_stride >= cell * shape.copies;
+        // Of a group: the lanes hold rows of copies, or each copy holds the lanes.
+        assert!(self.lane_stride >= cell || lanes == 1);
+        let (data, before_marks) = if is_row {
+            let row = cell * shape.copies;
+            ((lanes - 1) * self.lane_stride + row, row)
+        } else {
+            let run = (lanes - 1) * self.lane_stride + cell;
+            assert!(run <= self.copy_stride || shape.copies == 1);
+            let data = (shape.copies - 1) * self.copy_stride + run;
+            (data, data)
+        };
+        assert!(groups == 1 || data <= self.group_stride);
+        let data = (groups - 1) * self.group_stride + data;
+        assert!(data <= self.end);
+        if columns == 0 {
             return;
         }
-        // A group holds the lanes of each copy, then the lanes of each column of marks.
-        assert!(self.lane_stride >= cell || lanes == 1);
-        let run = (lanes - 1) * self.lane_stride + cell;
-        assert!(run <= self.copy_stride || shape.copies == 1);
-        let data = (shape.copies - 1) * self.copy_stride + run;
-        assert!(columns == 0 || data <= self.marks_at);
-        let marks = match shape.placement {
+        // A column of marks: of the lanes of a group, and of them all.
+        let of_lanes = match shape.placement {
             Placement::Apart => lanes.div_ceil(shape.cells_per_mark),
             _ => lanes,
         };
-        let marks = (marks - 1) * self.mark_lane_stride + 1;
-        assert!(self.mark_lane_stride >= 1 && (columns <= 1 || marks <= self.mark_column_stride));
-        let group = if columns == 0 {
-            data
-        } else {
-            self.marks_at + (columns - 1) * self.mark_column_stride + marks
-        };
-        assert!(groups == 1 || group <= self.group_stride);
+        assert!(self.mark_lane_stride >= 1);
+        let of_group = (of_lanes - 1) * self.mark_lane_stride + 1;
+        let all = (groups - 1) * self.mark_group_stride + of_group;
+        assert!(self.marks_at + (columns - 1) * self.mark_column_stride + all <= self.end);
+        if self.marks_at >= data {
+            // Behind all cells, one column behind the other.
+            assert!(groups == 1 || of_group <= self.mark_group_stride);
+            assert!(columns == 1 || all <= self.mark_column_stride);
+            return;
+        }
+        // Inside the groups: of each lane behind its row, or behind the lanes of all copies.
         assert!(groups == 1 || self.mark_group_stride == self.group_stride);
-        assert!((groups - 1) * self.group_stride + group <= self.end);
+        assert!(before_marks <= self.marks_at);
+        if is_row && self.mark_lane_stride == self.lane_stride {
+            assert!(self.mark_column_stride == 1 && self.marks_at + columns <= self.lane_stride);
+            return;
+        }
+        assert!(columns == 1 || of_group <= self.mark_column_stride);
+        let marks = (columns - 1) * self.mark_column_stride + of_group;
+        assert!(self.marks_at + marks <= self.group_stride);
     }
 }

@@ -119,6 +119,31 @@ fn a_line_holds_what_the_paper_says() {
 }
 
 #[test]
+fn marks_of_large_cells_lie_side_by_side() {
+    for placement in [Placement::Rows, Placement::Lines] {
+        let shape = TableShape {
+            cells: 1000,
+            cell_grains: 40,
+            copies: 3,
+            mark_columns: 2,
+            cells_per_mark: 1,
+            placement,
+            pages: PageSize::Small,
+        };
+        let table = Table::<AtomicU64>::new(&shape).expect("address space");
+        let address = |column, index| {
+            let mark: *const AtomicU8 = table.mark(column, index);
+            mark.addr()
+        };
+        assert_eq!(address(1, 999) - address(1, 0), 999, "{placement:?}");
+        assert!(table.has_columns_of_marks(), "{placement:?}");
+        assert_eq!(table.cell(0, 1).as_ptr().addr() % 64, 0, "a cell begins a line");
+        let small = Table::<AtomicU64>::new(&TableShape { cell_grains: 1, ..shape });
+        assert!(!small.expect("address space").has_columns_of_marks(), "{placement:?}");
+    }
+}
+
+#[test]
 fn far_cells_are_reached() {
     // 2^33 cells in lines of five: the reciprocal stands for the division that far.
     let shape = TableShape {
