@@ -239,11 +239,21 @@ impl<G: Grain> Table<G> {
         self.backing.marks(&self.places, column, first, count)
     }
 
-    /// Asks the processor to bring a copy of a cell nearer. A cell that is not there is ignored.
-    #[inline]
-    pub fn prefetch(&self, copy: usize, index: usize) {
-        if index < self.shape.cells && copy < self.shape.copies {
-            crate::prefetch(&self.backing.grains(&self.places, copy, index, 1)[0]);
+    /// Asks the processor to bring a grain of a copy of a cell nearer. What is not there is ignored.
+    #[inline(always)]
+    pub fn prefetch(&self, copy: usize, index: usize, grain: usize) {
+        let shape = &self.shape;
+        if index < shape.cells && copy < shape.copies && grain < shape.cell_grains {
+            let cell = self.backing.grains(&self.places, copy, index, shape.cell_grains);
+            crate::prefetch(&cell[grain]);
+        }
+    }
+
+    /// Asks the processor to bring a mark nearer. One that is not there is ignored.
+    #[inline(always)]
+    pub fn prefetch_mark(&self, column: usize, index: usize) {
+        if index < self.marks && column < self.shape.mark_columns {
+            crate::prefetch(self.backing.mark(&self.places, column, index));
         }
     }
 }

@@ -83,6 +83,14 @@ impl BitMarks {
         (self.word(column, index >> per_word_log2), shift)
     }
 
+    /// Asks the processor to bring a mark nearer. One that is not there is ignored.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, column: usize, index: usize) {
+        if index < self.marks {
+            stillpoint_mem::prefetch(self.place(column, index).0);
+        }
+    }
+
     /// A mark; Acquire pairs with the Release of `publish` and `exchange`.
     #[inline(always)]
     pub(crate) fn get(&self, column: usize, index: usize) -> u8 {

@@ -144,10 +144,20 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.cell(copy, index)
     }
 
-    /// Asks the processor to bring a cell nearer.
-    #[inline]
-    pub fn prefetch(&self, copy: usize, index: usize) {
-        self.table.prefetch(copy, index);
+    /// Asks the processor to bring the place of a byte of a cell nearer.
+    #[inline(always)]
+    pub fn prefetch(&self, copy: usize, index: usize, offset: usize) {
+        self.table.prefetch(copy, index, offset / G::BYTES);
+    }
+
+    /// Asks the processor to bring a mark nearer.
+    #[inline(always)]
+    pub fn prefetch_mark(&self, column: usize, mark: usize) {
+        if L::BITS {
+            self.bits.prefetch(column, mark);
+        } else {
+            self.table.prefetch_mark(column, mark);
+        }
     }
 
     /// Makes one copy of a cell equal to another.

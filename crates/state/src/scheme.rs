@@ -129,6 +129,13 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// *HandleRead*: the copy that holds the newest value of a cell.
     fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn, index: usize) -> usize;
 
+    /// Brings nearer what a read or a write at an offset of a cell will touch: the first copy, unless
+    /// said otherwise. A cell that is not there is ignored.
+    #[inline(always)]
+    fn prefetch<G: Grain>(grid: &Grid<G, Self::Layout>, _: Turn, index: usize, offset: usize) {
+        grid.prefetch(0, index, offset);
+    }
+
     /// *HandleWrite*: calls `store` with each copy that is to take the new value, brought up to
     /// date before if the write is partial.
     fn handle_write<G: Grain>(

@@ -85,6 +85,12 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     }
 
     #[inline(always)]
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize) {
+        grid.prefetch(STATE, index, offset);
+        grid.prefetch_mark(BLOCKS, index / grid.cells_per_mark());
+    }
+
+    #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
         _: Turn,

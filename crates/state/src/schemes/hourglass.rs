@@ -61,9 +61,17 @@ impl<L: Layout> Scheme for Hourglass<L> {
         }
         if L::BITS {
             // The bits are elsewhere; the line of both copies need not wait for them.
-            grid.prefetch(turn.up, index);
+            grid.prefetch(turn.up, index, 0);
         }
         usize::from(grid.mark(LOCATION, index))
+    }
+
+    #[inline(always)]
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize, offset: usize) {
+        grid.prefetch(0, index, offset);
+        grid.prefetch(1, index, offset);
+        grid.prefetch_mark(turn.up, index);
+        grid.prefetch_mark(LOCATION, index);
     }
 
     #[inline(always)]

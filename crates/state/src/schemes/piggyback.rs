@@ -135,6 +135,15 @@ impl<L: Layout> Scheme for Piggyback<L> {
     }
 
     #[inline(always)]
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize, offset: usize) {
+        grid.prefetch(turn.up, index, offset);
+        grid.prefetch_mark(STATE, index / grid.cells_per_mark());
+        if !grid.frontier().is_all_done(turn) {
+            grid.prefetch(turn.down(), index, offset);
+        }
+    }
+
+    #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
         turn: Turn,

@@ -62,6 +62,13 @@ impl<L: Layout> Scheme for PingPong<L> {
     }
 
     #[inline(always)]
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize, offset: usize) {
+        grid.prefetch(STATE, index, offset);
+        grid.prefetch(changes(turn.up), index, offset);
+        grid.prefetch_mark(turn.up, index);
+    }
+
+    #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
         turn: Turn,

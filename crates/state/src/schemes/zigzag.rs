@@ -64,6 +64,14 @@ impl<L: Layout> Scheme for Zigzag<L> {
     }
 
     #[inline(always)]
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize) {
+        grid.prefetch(0, index, offset);
+        grid.prefetch(1, index, offset);
+        grid.prefetch_mark(MR, index);
+        grid.prefetch_mark(MW, index);
+    }
+
+    #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
         _: Turn,

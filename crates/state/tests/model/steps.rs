@@ -256,6 +256,9 @@ impl<S: Scheme, T: TestCell> World<S, T> {
 
     fn read(&mut self) {
         let index = self.some_cell();
+        // Advice, whatever it says.
+        self.arrays.prefetch(self.cells, index);
+        self.arrays.prefetch(self.cells, usize::MAX - index);
         let found = self.arrays.read(self.cells, index);
         let wanted = T::of(&self.model[0][index * T::BYTES..][..T::BYTES]);
         // Compared as bytes: a number may be none.
