@@ -205,6 +205,11 @@ impl Memory for Aries {
         self.codes.put_row::<T>(&mut self.records, row, read);
         self.mark::<T>(row);
     }
+
+    #[inline]
+    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) {
+        self.arrays.prefetch_field(T::array(&self.tables), row, column);
+    }
 }
 
 impl Aries {

@@ -19,7 +19,7 @@ use super::input::{Trace, Transaction};
 use super::load::{Population, digest};
 use super::memory::{InCells, Memory};
 use super::schema::{Counters, Tables};
-use super::transactions::{Kind, run};
+use super::transactions::{Kind, announce, run};
 use crate::arrays::aries::Aries;
 use crate::arrays::check::{Raw, failed};
 use crate::arrays::outcome::Recovery;
@@ -40,15 +40,27 @@ pub struct Counted {
 }
 
 impl Counted {
-    fn add(&mut self, memory: &mut impl Memory, population: &Population, action: &[u8]) {
+    /// Runs transactions, one after the other. What the next one touches is announced before each:
+    /// its rows are on their way from memory while this one runs.
+    fn run<'a>(
+        memory: &mut impl Memory,
+        population: &Population,
+        actions: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Counted {
         // A log holds what was put into it, whole, or it is not read at all.
-        let Some(transaction) = Transaction::decode(action) else {
-            return;
-        };
-        let done = run(memory, population, &transaction);
-        self.transactions += 1;
-        self.new_orders += u64::from(done.kind == Kind::NewOrder);
-        self.answers = self.answers.rotate_left(1) ^ done.answer;
+        let mut transactions = actions.into_iter().filter_map(Transaction::decode);
+        let (mut counted, mut next) = (Counted::default(), transactions.next());
+        while let Some(transaction) = next {
+            next = transactions.next();
+            if let Some(next) = &next {
+                announce(memory, population, next);
+            }
+            let done = run(memory, population, &transaction);
+            counted.transactions += 1;
+            counted.new_orders += u64::from(done.kind == Kind::NewOrder);
+            counted.answers = counted.answers.rotate_left(1) ^ done.answer;
+        }
+        counted
     }
 }
 
@@ -113,21 +125,27 @@ pub struct Row {
     pub name: &'static str,
     /// What it is.
     pub how: How,
+    /// True if checkpoints are taken.
+    pub has_images: bool,
 }
 
 const fn state(name: &'static str, scheme: &'static str, merge: Merge) -> Row {
-    Row { name, how: How::State { scheme, merge } }
+    Row { name, how: How::State { scheme, merge }, has_images: true }
 }
 
+/// The row whose writes are ipp's, while nothing is captured: what the writes alone cost.
+pub const IDLE: &str = "ipp, idle";
+
 /// All that are compared, the baseline first.
-pub const ROWS: [Row; 7] = [
-    state("none", "none", Merge::Copy),
+pub const ROWS: [Row; 8] = [
+    Row { has_images: false, ..state("none", "none", Merge::Copy) },
+    Row { has_images: false, ..state(IDLE, "ipp", Merge::FromDisk) },
     state("ns", "ns", Merge::Copy),
     state("ipp, copy", "ipp", Merge::Copy),
     state("ipp, merge", "ipp", Merge::FromDisk),
     state("hg", "hg", Merge::Copy),
     state("pb", "pb", Merge::Copy),
-    Row { name: "aries", how: How::Aries },
+    Row { name: "aries", how: How::Aries, has_images: true },
 ];
 
 impl Row {
@@ -140,11 +158,6 @@ impl Row {
                 row.needs(8).copies + usize::from(keeps_one)
             }),
         }
-    }
-
-    /// True if checkpoints are taken.
-    pub fn has_images(&self) -> bool {
-        self.how != ROWS[0].how
     }
 }
 
@@ -232,10 +245,7 @@ fn oracle(
     let mut arrays = builder.build().map_err(|e| failed("none", e))?;
     population.fill(&mut arrays, &tables).map_err(|e| failed("none", e))?;
     let mut memory = InCells { cells: &mut arrays, tables: &tables };
-    let mut counted = Counted::default();
-    for number in 0..batches * BATCH {
-        counted.add(&mut memory, population, trace.get(number));
-    }
+    Counted::run(&mut memory, population, (0..batches * BATCH).map(|number| trace.get(number)));
     Ok(digest(&arrays, &tables))
 }
 
@@ -284,11 +294,7 @@ fn run_actions<S: Scheme>(
     population: &Population,
     actions: Actions<'_>,
 ) -> Counted {
-    let (mut memory, mut counted) = (InCells { cells, tables }, Counted::default());
-    for action in actions {
-        counted.add(&mut memory, population, action);
-    }
-    counted
+    Counted::run(&mut InCells { cells, tables }, population, actions)
 }
 
 impl<S: Scheme> Engine for OnCells<'_, S> {
@@ -391,9 +397,8 @@ impl Engine for OnPages<'_> {
     fn batch(&mut self, trace: &Trace) -> LabResult<Counted> {
         let (mut counted, first) = (Counted::default(), self.aries.batches() * BATCH);
         self.aries.batch(|aries| {
-            for number in first..first + BATCH {
-                counted.add(aries, self.population, trace.get(number));
-            }
+            let actions = (first..first + BATCH).map(|number| trace.get(number));
+            counted = Counted::run(aries, self.population, actions);
         })?;
         Ok(counted)
     }

@@ -70,7 +70,7 @@ impl Use for Endless<'_> {
         loop {
             engine.batch(&self.trace)?;
             let status = engine.status()?;
-            if self.row.has_images() && !status.is_capturing {
+            if self.row.has_images && !status.is_capturing {
                 engine.checkpoint()?;
             }
             // The batch before is durable; the last one need not be.
@@ -99,7 +99,7 @@ impl Heard {
 
     /// True in the middle of a checkpoint after some others; or after some batches, without any.
     fn is_enough(&self, row: Row) -> bool {
-        if row.has_images() { self.images >= 2 && self.is_busy } else { self.durable >= 20 }
+        if row.has_images { self.images >= 2 && self.is_busy } else { self.durable >= 20 }
     }
 }
 

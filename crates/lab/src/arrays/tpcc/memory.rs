@@ -14,6 +14,8 @@ pub trait Memory {
     fn row<T: Row>(&self, row: usize) -> T;
     /// Replaces a whole row.
     fn put<T: Row>(&mut self, row: usize, value: T);
+    /// Says that a column of a row will be read or written soon.
+    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>);
 }
 
 /// The tables in cells that a scheme captures.
@@ -44,5 +46,10 @@ impl<S: Scheme> Memory for InCells<'_, S> {
     #[inline]
     fn put<T: Row>(&mut self, row: usize, value: T) {
         self.cells.write(T::array(self.tables), row, value);
+    }
+
+    #[inline]
+    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) {
+        self.cells.prefetch_field(T::array(self.tables), row, column);
     }
 }

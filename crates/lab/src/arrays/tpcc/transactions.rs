@@ -75,6 +75,49 @@ pub fn run<M: Memory>(memory: &mut M, population: &Population, transaction: &Tra
     }
 }
 
+/// Says which rows a transaction will touch, as far as its parameters tell.
+pub fn announce<M: Memory>(memory: &M, population: &Population, transaction: &Transaction) {
+    let scale = &population.scale;
+    match transaction {
+        Transaction::NewOrder { district, customer, count, lines, .. } => {
+            let district = *district as usize;
+            let customer = scale.customer_row(district, *customer);
+            memory.announce(customer, Customer::LAST_ORDER);
+            memory.announce(customer, Customer::LAST);
+            let lines = &lines[..usize::from(*count)];
+            // As it is now: what runs before may take another order of this district.
+            let order = scale.order_row(district, memory.get(district, District::NEXT_ORDER));
+            memory.announce(order, Order::ENTRY);
+            memory.announce(order, NewOrder::ORDER);
+            for (number, line) in lines.iter().enumerate() {
+                memory.announce(order * LINES_MAX + number, OrderLine::DELIVERED);
+                let stock = scale.stock_row(usize::from(line.supply), line.item);
+                memory.announce(stock, Stock::QUANTITY);
+                memory.announce(stock, Stock::district_text(district % DISTRICTS));
+                memory.announce(line.item as usize, Item::PRICE);
+            }
+        }
+        Transaction::Payment { customer_district: district, who, .. }
+        | Transaction::OrderStatus { district, who } => {
+            let district = *district as usize;
+            let customer = scale.customer_row(district, customer_of(population, district, *who));
+            memory.announce(customer, Customer::BALANCE);
+            memory.announce(customer, Customer::LAST);
+        }
+        Transaction::Delivery { warehouse, .. } => {
+            let first = *warehouse as usize * DISTRICTS;
+            for district in first..first + DISTRICTS {
+                let order = memory.get(district, District::OLDEST_NEW);
+                let order = scale.order_row(district, order);
+                memory.announce(order, Order::CARRIER);
+                memory.announce(order, NewOrder::ORDER);
+            }
+        }
+        // Of all it reads, only what it reads first tells where.
+        Transaction::StockLevel { .. } => {}
+    }
+}
+
 fn customer_of(population: &Population, district: usize, who: Who) -> u32 {
     match who {
         Who::Number(number) => number,
