@@ -14,7 +14,7 @@ use crate::error::ArraysError;
 use crate::grid::{Grid, load_part, store_part};
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Last, Scheme, Turn};
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -280,15 +280,15 @@ impl<S: Scheme> Cells<S> {
         self.array_mut(array).write_field(index, field, value);
     }
 
-    /// Asks the processor to bring the beginning of a cell nearer, with all that a read or a write of
-    /// it touches: copies and marks. A program that knows some hundred nanoseconds before which cells
+    /// Asks the processor to bring the beginning of a cell nearer, with all copies and marks that a read
+    /// or a write of it touches. A program that knows some hundred nanoseconds before which cells
     /// it will use has them there by then. A cell that is not there is ignored.
     ///
     /// # Panics
     /// If the array is one of another state.
     #[inline(always)]
-    pub fn prefetch<T: Plain>(&self, array: Array<T>, index: usize) {
-        self.array(array).prefetch(index);
+    pub fn prefetch<T: Plain>(&self, array: Array<T>, index: usize, intent: Intent) {
+        self.array(array).prefetch(index, intent);
     }
 
     /// As [`prefetch`](Self::prefetch), for a field of a cell.
@@ -301,8 +301,9 @@ impl<S: Scheme> Cells<S> {
         array: Array<T>,
         index: usize,
         field: Field<T, F>,
+        intent: Intent,
     ) {
-        self.array(array).prefetch_field(index, field);
+        self.array(array).prefetch_field(index, field, intent);
     }
 
     /// The newest values of all cells, in order.
@@ -487,14 +488,14 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
 
     /// As [`Cells::prefetch`].
     #[inline(always)]
-    pub fn prefetch(&self, index: usize) {
-        S::prefetch(self.grid, self.turn, index, 0);
+    pub fn prefetch(&self, index: usize, intent: Intent) {
+        S::prefetch(self.grid, self.turn, index, 0, intent);
     }
 
     /// As [`Cells::prefetch_field`].
     #[inline(always)]
-    pub fn prefetch_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) {
-        S::prefetch(self.grid, self.turn, index, field.offset());
+    pub fn prefetch_field<F: FieldValue>(&self, index: usize, field: Field<T, F>, intent: Intent) {
+        S::prefetch(self.grid, self.turn, index, field.offset(), intent);
     }
 }
 

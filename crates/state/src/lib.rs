@@ -49,7 +49,7 @@ pub use logger::TICK_BYTES_MAX;
 pub use plain::{AnyGrid, CELL_BYTES_MAX, CellGrain, Field, FieldValue, Plain};
 pub use progress::{Progress, ProgressSnapshot};
 pub use recovery::Recovered;
-pub use scheme::{Content, Extent, FreezeCost, Frozen, Last, Scheme, Turn};
+pub use scheme::{Content, Extent, FreezeCost, Frozen, Intent, Last, Scheme, Turn};
 pub use state::{State, StateBuilder};
 pub use stillpoint_mem::PageSize;
 pub use writer::Advance;

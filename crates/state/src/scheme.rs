@@ -43,6 +43,15 @@ pub enum Extent {
     Part,
 }
 
+/// What a cell is brought nearer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// It will be read.
+    Read,
+    /// It will be written, and read perhaps.
+    Write,
+}
+
 /// What a capture yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -129,10 +138,16 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// *HandleRead*: the copy that holds the newest value of a cell.
     fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn, index: usize) -> usize;
 
-    /// Brings nearer what a read or a write at an offset of a cell will touch: the first copy, unless
-    /// said otherwise. A cell that is not there is ignored.
+    /// Brings nearer what will be touched at an offset of a cell: the first copy, unless said
+    /// otherwise. A cell that is not there is ignored.
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, Self::Layout>, _: Turn, index: usize, offset: usize) {
+    fn prefetch<G: Grain>(
+        grid: &Grid<G, Self::Layout>,
+        _: Turn,
+        index: usize,
+        offset: usize,
+        _: Intent,
+    ) {
         grid.prefetch(0, index, offset);
     }
 

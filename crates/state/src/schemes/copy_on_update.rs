@@ -28,7 +28,7 @@ use stillpoint_sync::Backoff;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
 
 const STATE: usize = 0;
 const SHADOW: usize = 1;
@@ -85,9 +85,11 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize) {
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize, intent: Intent) {
         grid.prefetch(STATE, index, offset);
-        grid.prefetch_mark(BLOCKS, index / grid.cells_per_mark());
+        if intent == Intent::Write {
+            grid.prefetch_mark(BLOCKS, index / grid.cells_per_mark());
+        }
     }
 
     #[inline(always)]

@@ -29,10 +29,13 @@ use stillpoint_mem::Grain;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
 
 /// Column of the location bits; 0 and 1 are the dirty bits of the two copies.
 const LOCATION: usize = 2;
+
+/// From this many bytes on copies of a cell share no line.
+const LARGE_BYTES: usize = 64;
 
 /// Swaps two copies.
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
         if is_planted(Bug::HourglassReadsOneCopy) {
             return turn.up;
         }
-        if L::BITS {
+        if L::BITS && grid.cell_bytes() < LARGE_BYTES {
             // The bits are elsewhere; the line of both copies need not wait for them.
             grid.prefetch(turn.up, index, 0);
         }
@@ -67,11 +70,20 @@ impl<L: Layout> Scheme for Hourglass<L> {
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize, offset: usize) {
-        grid.prefetch(0, index, offset);
-        grid.prefetch(1, index, offset);
-        grid.prefetch_mark(turn.up, index);
+    fn prefetch<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        index: usize,
+        offset: usize,
+        intent: Intent,
+    ) {
+        // To ask first which copy is the newest would be to wait for the mark.
+        grid.prefetch(turn.up, index, offset);
+        grid.prefetch(turn.down(), index, offset);
         grid.prefetch_mark(LOCATION, index);
+        if intent == Intent::Write {
+            grid.prefetch_mark(turn.up, index);
+        }
     }
 
     #[inline(always)]

@@ -41,7 +41,7 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
 
 /// The only column of marks.
 const STATE: usize = 0;
@@ -135,11 +135,19 @@ impl<L: Layout> Scheme for Piggyback<L> {
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize, offset: usize) {
+    fn prefetch<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        index: usize,
+        offset: usize,
+        intent: Intent,
+    ) {
         grid.prefetch(turn.up, index, offset);
-        grid.prefetch_mark(STATE, index / grid.cells_per_mark());
         if !grid.frontier().is_all_done(turn) {
             grid.prefetch(turn.down(), index, offset);
+            grid.prefetch_mark(STATE, index / grid.cells_per_mark());
+        } else if intent == Intent::Write {
+            grid.prefetch_mark(STATE, index / grid.cells_per_mark());
         }
     }
 

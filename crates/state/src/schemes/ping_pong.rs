@@ -27,7 +27,7 @@ use stillpoint_mem::{Grain, copy_grains};
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
 
 const STATE: usize = 0;
 
@@ -62,10 +62,18 @@ impl<L: Layout> Scheme for PingPong<L> {
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize, offset: usize) {
+    fn prefetch<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: Turn,
+        index: usize,
+        offset: usize,
+        intent: Intent,
+    ) {
         grid.prefetch(STATE, index, offset);
-        grid.prefetch(changes(turn.up), index, offset);
-        grid.prefetch_mark(turn.up, index);
+        if intent == Intent::Write {
+            grid.prefetch(changes(turn.up), index, offset);
+            grid.prefetch_mark(turn.up, index);
+        }
     }
 
     #[inline(always)]

@@ -24,7 +24,7 @@ use stillpoint_mem::Grain;
 use crate::grid::{Grid, Needs};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
 
 /// Columns of marks.
 const MR: usize = 0;
@@ -64,7 +64,7 @@ impl<L: Layout> Scheme for Zigzag<L> {
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize) {
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize, _: Intent) {
         grid.prefetch(0, index, offset);
         grid.prefetch(1, index, offset);
         grid.prefetch_mark(MR, index);

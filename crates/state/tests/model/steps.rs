@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use stillpoint_io::{Rng, SeededRng};
 use stillpoint_state::{
-    Array, Arrays, Capture, Content, FieldValue, PageSize, Plain, Scheme, registry,
+    Array, Arrays, Capture, Content, FieldValue, Intent, PageSize, Plain, Scheme, registry,
 };
 
 /// What a run has met.
@@ -257,8 +257,10 @@ impl<S: Scheme, T: TestCell> World<S, T> {
     fn read(&mut self) {
         let index = self.some_cell();
         // Advice, whatever it says.
-        self.arrays.prefetch(self.cells, index);
-        self.arrays.prefetch(self.cells, usize::MAX - index);
+        for index in [index, usize::MAX - index] {
+            self.arrays.prefetch(self.cells, index, Intent::Read);
+            self.arrays.prefetch(self.cells, index, Intent::Write);
+        }
         let found = self.arrays.read(self.cells, index);
         let wanted = T::of(&self.model[0][index * T::BYTES..][..T::BYTES]);
         // Compared as bytes: a number may be none.

@@ -29,7 +29,7 @@ mod tests;
 use std::sync::Arc;
 
 use stillpoint_io::{Disk, JoinHandle, read_all};
-use stillpoint_state::{Arrays, Cells, Field, FieldValue, Scheme};
+use stillpoint_state::{Arrays, Cells, Field, FieldValue, Intent, Scheme};
 
 pub use fuzzy::Fuzzy;
 pub use pages::{PAGE_BYTES, Taken};
@@ -207,8 +207,8 @@ impl Memory for Aries {
     }
 
     #[inline]
-    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) {
-        self.arrays.prefetch_field(T::array(&self.tables), row, column);
+    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent) {
+        self.arrays.prefetch_field(T::array(&self.tables), row, column, intent);
     }
 }
 

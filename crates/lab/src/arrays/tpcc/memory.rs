@@ -1,6 +1,6 @@
 //! What transactions read and write: the tables, wherever they lie.
 
-use stillpoint_state::{Cells, Field, FieldValue, Scheme};
+use stillpoint_state::{Cells, Field, FieldValue, Intent, Scheme};
 
 use super::schema::{Row, Tables};
 
@@ -15,7 +15,7 @@ pub trait Memory {
     /// Replaces a whole row.
     fn put<T: Row>(&mut self, row: usize, value: T);
     /// Says that a column of a row will be read or written soon.
-    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>);
+    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent);
 }
 
 /// The tables in cells that a scheme captures.
@@ -49,7 +49,7 @@ impl<S: Scheme> Memory for InCells<'_, S> {
     }
 
     #[inline]
-    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) {
-        self.cells.prefetch_field(T::array(self.tables), row, column);
+    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent) {
+        self.cells.prefetch_field(T::array(self.tables), row, column, intent);
     }
 }

@@ -3,6 +3,8 @@
 //! An order that must be rolled back is found out before anything is written, as a stored procedure
 //! that sees all its parameters can: there is no undo.
 
+use stillpoint_state::Intent::{Read, Write};
+
 use super::input::{Line, Transaction, Who};
 use super::load::Population;
 use super::memory::Memory;
@@ -82,35 +84,35 @@ pub fn announce<M: Memory>(memory: &M, population: &Population, transaction: &Tr
         Transaction::NewOrder { district, customer, count, lines, .. } => {
             let district = *district as usize;
             let customer = scale.customer_row(district, *customer);
-            memory.announce(customer, Customer::LAST_ORDER);
-            memory.announce(customer, Customer::LAST);
+            memory.announce(customer, Customer::LAST_ORDER, Write);
+            memory.announce(customer, Customer::LAST, Read);
             let lines = &lines[..usize::from(*count)];
             // As it is now: what runs before may take another order of this district.
             let order = scale.order_row(district, memory.get(district, District::NEXT_ORDER));
-            memory.announce(order, Order::ENTRY);
-            memory.announce(order, NewOrder::ORDER);
+            memory.announce(order, Order::ENTRY, Write);
+            memory.announce(order, NewOrder::ORDER, Write);
             for (number, line) in lines.iter().enumerate() {
-                memory.announce(order * LINES_MAX + number, OrderLine::DELIVERED);
+                memory.announce(order * LINES_MAX + number, OrderLine::DELIVERED, Write);
                 let stock = scale.stock_row(usize::from(line.supply), line.item);
-                memory.announce(stock, Stock::QUANTITY);
-                memory.announce(stock, Stock::district_text(district % DISTRICTS));
-                memory.announce(line.item as usize, Item::PRICE);
+                memory.announce(stock, Stock::QUANTITY, Write);
+                memory.announce(stock, Stock::district_text(district % DISTRICTS), Read);
+                memory.announce(line.item as usize, Item::PRICE, Read);
             }
         }
         Transaction::Payment { customer_district: district, who, .. }
         | Transaction::OrderStatus { district, who } => {
             let district = *district as usize;
             let customer = scale.customer_row(district, customer_of(population, district, *who));
-            memory.announce(customer, Customer::BALANCE);
-            memory.announce(customer, Customer::LAST);
+            memory.announce(customer, Customer::BALANCE, Write);
+            memory.announce(customer, Customer::LAST, Read);
         }
         Transaction::Delivery { warehouse, .. } => {
             let first = *warehouse as usize * DISTRICTS;
             for district in first..first + DISTRICTS {
                 let order = memory.get(district, District::OLDEST_NEW);
                 let order = scale.order_row(district, order);
-                memory.announce(order, Order::CARRIER);
-                memory.announce(order, NewOrder::ORDER);
+                memory.announce(order, Order::CARRIER, Write);
+                memory.announce(order, NewOrder::ORDER, Write);
             }
         }
         // Of all it reads, only what it reads first tells where.
