@@ -1,26 +1,22 @@
 //! The engine: composes store, scheme and journal from a configuration, recovers, and keeps the
 //! background work going.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_checkpoint::SchemeOptions;
-use stillpoint_format::manifest::{CleanShutdown, IncarnationEntry, Manifest, TableEntry};
+use stillpoint_format::manifest::{CleanShutdown, Manifest, TableEntry};
 use stillpoint_io::{Disk, DiskError, JoinHandle};
-use stillpoint_journal::{Durability, Journal, JournalError};
-use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
-use stillpoint_store::{
-    CellPolicy, Checkpointer, CommitLog, NoLog, Store, StoreConfig, TableId, Worker,
-};
+use stillpoint_journal::{Journal, JournalError};
+use stillpoint_recovery::{Progress, RecoverySummary};
+use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, TableId, Worker};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use stillpoint_sync::planted::{Bug, is_planted};
 
-use crate::catalog::{self, Catalog};
+use crate::catalog::Catalog;
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
@@ -31,8 +27,6 @@ use crate::stats::Stats;
 
 /// Time between two looks of the maintenance thread.
 const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
-/// Time between two tries to lock a directory that is in use.
-const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// What engine, sessions and background threads share.
 pub(crate) struct Shared {
@@ -51,10 +45,10 @@ pub(crate) struct Shared {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,
     pub(crate) recovered: RecoverySummary,
-    failed: AtomicBool,
-    failure: Mutex<Option<String>>,
+    pub(crate) failed: AtomicBool,
+    pub(crate) failure: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,
-    next_log: AtomicUsize,
+    pub(crate) next_log: AtomicUsize,
 }
 
 impl Shared {
@@ -145,163 +139,10 @@ impl Engine {
         config: Config,
         progress: &mut (dyn FnMut(&Progress) + Send),
     ) -> Result<Self, Error> {
-        config.check()?;
-        let disk = config.disk()?;
-        disk.create_dir_all(Path::new(""))?;
-        let lock = Self::lock(&config, &*disk)?;
-        let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
-        let scheme = scheme_row.build(&SchemeOptions { workers: Self::workers(&config) });
-        let environment = &config.environment;
-        let (plan, catalog) = Self::plan(&config, &disk, progress)?;
-        crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
-        let store = Self::new_store(&config, &plan.manifest, plan.epoch, scheme.policy.clone())?;
-        let recovered = stillpoint_recovery::run(
-            &disk,
-            &plan,
-            &store,
-            config.recovery_threads,
-            &*environment.clock,
-            progress,
-        )?;
-        plan.trim()?;
-        let journal_row = crate::journal_row(&config.journal)?;
-        let journal = Self::open_journal(&config, &disk, &plan)?;
-        let shared = Arc::new(Shared {
-            records_commits: journal_row.capabilities.records_commits,
-            acknowledges_closed: journal_row.capabilities.records_commits
-                && config.durability.acknowledges_closed(),
-            disk,
-            store,
-            scheme: scheme.checkpointer,
-            journal,
-            catalog,
-            incarnation: plan.incarnation,
-            floor: plan.gsn_floor,
-            procedures: Procedures::default(),
-            checkpoints: Checkpoints::new(
-                &plan.manifest,
-                config.checkpoint_every,
-                recovered.log_bytes,
-                environment.clock.monotonic_ns(),
-            ),
-            commits: Mutex::default(),
-            recovered,
-            failed: AtomicBool::new(false),
-            failure: Mutex::default(),
-            stopping: AtomicBool::new(false),
-            next_log: AtomicUsize::new(0),
-            config,
-        });
+        let (shared, lock) = crate::open::open(config, progress)?;
         let engine = Self { shared, threads: Mutex::default(), _lock: lock };
         engine.start_threads()?;
         Ok(engine)
-    }
-
-    /// Locks the data directory, waiting for who holds it as long as the settings say.
-    fn lock(config: &Config, disk: &dyn Disk) -> Result<Box<dyn Send + Sync>, Error> {
-        let clock = &config.environment.clock;
-        let waited_ns = config.lock_wait.as_nanos().try_into().unwrap_or(u64::MAX);
-        let deadline_ns = clock.monotonic_ns().saturating_add(waited_ns);
-        loop {
-            if let Some(lock) = disk.lock(Path::new("LOCK"))? {
-                return Ok(lock);
-            }
-            if clock.monotonic_ns() >= deadline_ns {
-                return Err(Error::InUse(disk.describe(Path::new(""))));
-            }
-            clock.sleep(LOCK_POLL);
-        }
-    }
-
-    /// Workers of the store: sessions, and recovery's loaders or the capture threads.
-    fn workers(config: &Config) -> usize {
-        config.sessions + config.recovery_threads.max(config.checkpoint_threads) + 1
-    }
-
-    /// Decides what recovery will do, and makes the decision durable before anything is served:
-    /// the cut of the last incarnation, and the floor of the new one.
-    fn plan(
-        config: &Config,
-        disk: &Arc<dyn Disk>,
-        progress: &mut (dyn FnMut(&Progress) + Send),
-    ) -> Result<(Plan, Catalog), Error> {
-        let environment = &config.environment;
-        let manifest = match catalog::read(&**disk)? {
-            Some(manifest) => manifest,
-            None => catalog::fresh(&*environment.rng, environment.clock.wall_ms()),
-        };
-        let clock = &*environment.clock;
-        let start_ns = clock.monotonic_ns();
-        let report = Mutex::new(progress);
-        let plan =
-            stillpoint_recovery::plan(disk, manifest, config.recovery_threads, &|done, total| {
-                (report.lock())(&Progress {
-                    stage: Stage::Scan,
-                    bytes_done: done,
-                    bytes_total: total,
-                    elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
-                });
-            })?;
-        plan.flush()?;
-        let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
-        catalog.publish(|manifest| {
-            manifest.clean_shutdown = None;
-            manifest.next_epoch = plan.epoch + 1;
-            manifest.incarnations.push(IncarnationEntry {
-                number: plan.incarnation,
-                gsn_floor: plan.gsn_floor,
-                cut: None,
-            });
-        })?;
-        Ok((plan, catalog))
-    }
-
-    fn new_store(
-        config: &Config,
-        manifest: &Manifest,
-        epoch: u64,
-        policy: Arc<dyn CellPolicy>,
-    ) -> Result<Arc<Store>, Error> {
-        let store = Arc::new(Store::new(
-            &StoreConfig {
-                max_memory_bytes: config.max_memory_bytes,
-                workers: Self::workers(config),
-                hash_seed: manifest.hash_seed,
-                epoch,
-            },
-            policy,
-        )?);
-        for table in &manifest.tables {
-            store.set_table(TableId(table.id), table.generation)?;
-        }
-        Ok(store)
-    }
-
-    fn open_journal(
-        config: &Config,
-        disk: &Arc<dyn Disk>,
-        plan: &Plan,
-    ) -> Result<Arc<dyn Journal>, Error> {
-        let row = crate::journal_row(&config.journal)?;
-        let environment = stillpoint_journal::Environment {
-            disk: disk.clone(),
-            clock: config.environment.clock.clone(),
-        };
-        let mut settings = stillpoint_journal::Config::new(
-            plan.manifest.store,
-            plan.incarnation,
-            plan.gsn_floor,
-            config.logs as u8,
-        );
-        settings.durability = if row.capabilities.records_commits {
-            config.durability
-        } else {
-            Durability::Checkpoint
-        };
-        settings.interval = config.flush_interval;
-        settings.segment_bytes = config.log_segment_bytes;
-        settings.background = config.environment.background;
-        Ok((row.open)(&environment, &settings)?)
     }
 
     fn start_threads(&self) -> Result<(), Error> {

@@ -43,6 +43,7 @@ mod engine;
 mod error;
 mod log;
 pub mod offline;
+mod open;
 mod procedure;
 mod session;
 mod stats;
