@@ -58,8 +58,10 @@ the options with underscores: {\"port\": 6380, \"durability\": \"strict\", \"max
     },
     /// Write every key and value as JSON lines
     #[command(after_help = "\
-Each line is {\"table\":…,\"key\":…,\"tag\":…,\"value\":…}; bytes that are no UTF-8 are written as
+Each line is {\"table\":…,\"key\":…,\"tag\":…,\"value\":…}, and \"expires_ms\" where a key expires: the
+moment in milliseconds since the Unix epoch. Bytes that are no UTF-8 are written as
 {\"base16\":\"…\"}. What recovery would serve is what is written; the directory is not changed.
+Beside a running server it is the newest checkpoint, without the log.
 
 Example:
   stillpoint dump ./data --table db0 > db0.jsonl")]

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use stillpoint::offline;
+use stillpoint::offline::{self, Extent};
+use stillpoint_server::StoredValue;
 
 use crate::DAMAGED;
 use crate::error::CliError;
@@ -33,6 +34,7 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             .collect();
         let all = json!({
             "sound": sound,
+            "extent": extent_json(checked.extent),
             "checkpoints": checkpoints,
             "log_bytes": checked.replay_bytes,
             "damage": checked.damage,
@@ -53,12 +55,37 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         if checked.damage_more > 0 {
             writeln!(out, "and {} more damaged places", checked.damage_more)?;
         }
+        if let Some(said) = said_of(checked.extent) {
+            writeln!(out, "{said}")?;
+        }
+        if let Some(bytes) = checked.replay_bytes.filter(|_| sound) {
+            writeln!(out, "logs: {} to replay", show_size(bytes))?;
+        }
         if sound {
-            let log = show_size(checked.replay_bytes);
-            writeln!(out, "logs: {log} to replay\nsound")?;
+            writeln!(out, "sound")?;
         }
     }
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// What was looked at, where that is not all.
+fn said_of(extent: Extent) -> Option<String> {
+    match extent {
+        Extent::Whole => None,
+        Extent::Checkpoint(Some(epoch)) => {
+            Some(format!("a process has the directory open: as of epoch {epoch}, without the log"))
+        }
+        Extent::Checkpoint(None) => {
+            Some("a process has the directory open: no checkpoint yet, without the log".to_owned())
+        }
+    }
+}
+
+fn extent_json(extent: Extent) -> Value {
+    match extent {
+        Extent::Whole => json!("whole"),
+        Extent::Checkpoint(epoch) => json!({ "checkpoint": epoch }),
+    }
 }
 
 pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
@@ -67,8 +94,9 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     if as_json {
         let all = json!({
             "manifest": manifest,
-            "log_bytes": inspection.replay_bytes,
-            "gsn_max": inspection.gsn_max,
+            "extent": extent_json(inspection.extent),
+            "log_bytes": inspection.logs.map(|logs| logs.replay_bytes),
+            "gsn_max": inspection.logs.map(|logs| logs.gsn_max),
         });
         writeln!(out, "{all}")?;
         return Ok(ExitCode::SUCCESS);
@@ -99,26 +127,38 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         let (number, floor) = (incarnation.number, incarnation.gsn_floor);
         writeln!(out, "incarnation  {number}, gsns above {floor}")?;
     }
-    writeln!(out, "log          {} to replay", show_size(inspection.replay_bytes))?;
-    writeln!(out, "greatest gsn {}", inspection.gsn_max)?;
+    if let Some(logs) = &inspection.logs {
+        writeln!(out, "log          {} to replay", show_size(logs.replay_bytes))?;
+        writeln!(out, "greatest gsn {}", logs.gsn_max)?;
+    }
+    if let Some(said) = said_of(inspection.extent) {
+        writeln!(out, "{said}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn dump(dir: &Path, table: Option<&str>, out: &mut dyn Write) -> Done {
     let mut out = BufWriter::with_capacity(1 << 20, out);
     let mut bytes = Vec::new();
-    offline::dump(dir, table, &mut |table, key, value| {
+    let (extent, _) = offline::dump(dir, table, &mut |table, key, value| {
         bytes.clear();
-        value.copy_to(&mut bytes);
-        let line = json!({
+        let stored = StoredValue::of(table, value);
+        stored.copy_to(&mut bytes);
+        let mut line = json!({
             "table": table,
             "key": show(key),
-            "tag": value.tag(),
+            "tag": stored.tag(),
             "value": show(&bytes),
         });
+        if let Some(at_ms) = stored.expires_ms() {
+            line["expires_ms"] = json!(at_ms);
+        }
         writeln!(out, "{line}")
     })?;
     out.flush()?;
+    if let Some(said) = said_of(extent) {
+        writeln!(std::io::stderr(), "{said}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,7 +14,7 @@ use stillpoint_recovery::Plan;
 use crate::catalog;
 use crate::error::Error;
 
-pub use look::{Checked, DumpVisit, Inspection, check, dump, inspect};
+pub use look::{Checked, DumpVisit, Extent, InspectedLogs, Inspection, check, dump, inspect};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;

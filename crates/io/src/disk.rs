@@ -86,8 +86,21 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Takes the lock file at `path` (created if missing) until the guard is dropped;
     /// `None` if another process (or another engine on this disk) holds it.
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>>;
+    /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives; several may do so at
+    /// a time. Writes nothing, so that a disk that takes no writes will do.
+    fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock>;
     /// The absolute path for messages.
     fn describe(&self, path: &Path) -> PathBuf;
+}
+
+/// What [`Disk::lock_shared`] found.
+pub enum SharedLock {
+    /// Nobody else holds the lock, and nobody gets it before this is dropped.
+    Held(Box<dyn Send + Sync>),
+    /// There is no lock file, so nobody holds it.
+    Absent,
+    /// Another process, or another engine on this disk, holds it.
+    InUse,
 }
 
 /// An open file. All calls take `&self` and may run in parallel.

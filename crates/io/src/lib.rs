@@ -8,7 +8,9 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+mod append;
 mod behind;
+mod cancel;
 mod clock;
 mod disk;
 #[expect(unsafe_code, reason = "fork is the system's own, see the notes there")]
@@ -25,12 +27,18 @@ mod sim;
 #[expect(unsafe_code, reason = "the calls are the system's own, see the notes there")]
 mod slice;
 mod thread;
+#[expect(unsafe_code, reason = "the call is the system's own, see the notes there")]
+mod usage;
 mod whole;
 
 pub use aligned::AlignedBuf;
+pub use append::AppendFile;
 pub use behind::WriteBehind;
+pub use cancel::{Cancel, CancellableDisk};
 pub use clock::{Clock, ManualClock, RealClock};
-pub use disk::{Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode};
+pub use disk::{
+    Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock,
+};
 pub use fork::{ForkError, ForkedMemory};
 pub use huge::huge_zeros;
 pub use parallel::in_parallel;
@@ -43,4 +51,5 @@ pub use thread::{
     JoinHandle, ThreadError, ask_for_short_slices, cpu_count, go_behind, is_interrupted_soon,
     pin_to_core, spawn,
 };
+pub use usage::{CpuTime, children_cpu_time, own_cpu_time};
 pub use whole::{read_all, write_file_durably};

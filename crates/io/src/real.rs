@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use self::file::RealFile;
-use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, parts, poisoned};
+use crate::disk::{
+    Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock, parts, poisoned,
+};
 
 /// A disk over a directory of this machine.
 ///
@@ -203,6 +205,26 @@ impl Disk for RealDisk {
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(LockGuard { file }))),
             Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+            Err(std::fs::TryLockError::Error(source)) => {
+                Err(DiskError::new("lock", absolute, source))
+            }
+        }
+    }
+
+    fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
+        let (_, absolute) = self.resolve("lock", path)?;
+        let file = match File::open(&absolute) {
+            Ok(file) => file,
+            Err(error) if is_absent(&error) => return Ok(SharedLock::Absent),
+            Err(source) => return Err(DiskError::new("lock", absolute, source)),
+        };
+        if file.metadata().is_ok_and(|found| found.is_dir()) {
+            let why = io::Error::from(ErrorKind::IsADirectory);
+            return Err(DiskError::new("lock", absolute, why));
+        }
+        match file.try_lock_shared() {
+            Ok(()) => Ok(SharedLock::Held(Box::new(LockGuard { file }))),
+            Err(std::fs::TryLockError::WouldBlock) => Ok(SharedLock::InUse),
             Err(std::fs::TryLockError::Error(source)) => {
                 Err(DiskError::new("lock", absolute, source))
             }

@@ -14,7 +14,7 @@ mod file;
 mod pages;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,9 @@ use self::fault::{Faults, KILLED, NO_POWER};
 use self::file::SimFile;
 use self::pages::PAGE;
 use self::tree::{NodeId, Tree};
-use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, parts, poisoned};
+use crate::disk::{
+    Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock, parts, poisoned,
+};
 use crate::rng::{Rng, SeededRng};
 
 /// Where a simulated disk says that its files are.
@@ -96,7 +98,7 @@ struct State {
     /// Why nothing works any more.
     dead: Option<&'static str>,
     tree: Tree,
-    locks: BTreeSet<NodeId>,
+    locks: BTreeMap<NodeId, Holders>,
     /// Writes so far, of all files.
     order: u64,
     rng: SeededRng,
@@ -115,7 +117,7 @@ impl SimDisk {
         Self::of(State {
             dead: None,
             tree: Tree::new(),
-            locks: BTreeSet::new(),
+            locks: BTreeMap::new(),
             order: 0,
             rng: SeededRng::new(seed),
             faults: Faults::default(),
@@ -303,7 +305,7 @@ impl State {
         SimDisk::of(State {
             dead: None,
             tree,
-            locks: BTreeSet::new(),
+            locks: BTreeMap::new(),
             order: self.order,
             rng: SeededRng::new(seed),
             faults: Faults::default(),
@@ -386,13 +388,34 @@ impl Disk for SimDisk {
                 found => found?,
             };
             state.tree.file(node)?;
-            Ok(state.locks.insert(node).then_some(node))
+            let free = !state.locks.contains_key(&node);
+            if free {
+                state.locks.insert(node, Holders::One);
+            }
+            Ok(free.then_some(node))
         })?;
         Ok(locked.map(|node| {
             let guard: Box<dyn Send + Sync> =
                 Box::new(LockGuard { machine: self.machine.clone(), node });
             guard
         }))
+    }
+
+    fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
+        self.call(Call::LockShared, "lock", path, |state, parts| {
+            let node = match state.tree.lookup(parts) {
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    return Ok(SharedLock::Absent);
+                }
+                found => found?,
+            };
+            state.tree.file(node)?;
+            match state.locks.entry(node).or_insert(Holders::Shared(0)) {
+                Holders::One => return Ok(SharedLock::InUse),
+                Holders::Shared(count) => *count += 1,
+            }
+            Ok(SharedLock::Held(Box::new(LockGuard { machine: self.machine.clone(), node })))
+        })
     }
 
     fn describe(&self, path: &Path) -> PathBuf {
@@ -415,6 +438,14 @@ impl fmt::Debug for SimDisk {
     }
 }
 
+/// Who holds a lock.
+enum Holders {
+    /// One, alone.
+    One,
+    /// So many, together.
+    Shared(usize),
+}
+
 /// Holds a lock of its machine until dropped.
 struct LockGuard {
     machine: Arc<Machine>,
@@ -423,6 +454,10 @@ struct LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.machine.state.lock().locks.remove(&self.node);
+        let mut state = self.machine.state.lock();
+        match state.locks.get_mut(&self.node) {
+            Some(Holders::Shared(count)) if *count > 1 => *count -= 1,
+            _ => drop(state.locks.remove(&self.node)),
+        }
     }
 }

@@ -24,6 +24,7 @@ fn one_of_each(disk: &SimDisk) -> Vec<(Call, bool)> {
     done.push((Call::Exists, disk.exists(path("kept")).is_ok()));
     done.push((Call::Rename, disk.rename(path("x"), path("y")).is_ok()));
     done.push((Call::Remove, disk.remove(path("z")).is_ok()));
+    done.push((Call::LockShared, disk.lock_shared(path("kept")).is_ok()));
     done.push((Call::Lock, disk.lock(path("LOCK")).is_ok()));
     if let Ok(file) = file {
         done.push((Call::Read, file.read_at(&mut [0; 3], 0).is_ok()));

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use stillpoint_io::{
     AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode, RealDisk,
-    SimDisk, read_all,
+    SharedLock, SimDisk, read_all,
 };
 
 const PATHS: [&str; 12] =
@@ -31,6 +31,7 @@ enum Step {
     Remove { path: &'static str },
     SyncDir { path: &'static str },
     Lock { slot: usize, path: &'static str },
+    LockShared { slot: usize, path: &'static str },
     Unlock { slot: usize },
 }
 
@@ -65,6 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => path().prop_map(|path| Step::Remove { path }),
         1 => path().prop_map(|path| Step::SyncDir { path }),
         2 => (slot(), path()).prop_map(|(slot, path)| Step::Lock { slot, path }),
+        2 => (slot(), path()).prop_map(|(slot, path)| Step::LockShared { slot, path }),
         1 => slot().prop_map(|slot| Step::Unlock { slot }),
     ]
 }
@@ -143,6 +145,18 @@ impl Side {
                     self.locks[slot] = lock;
                 }
                 Ok(got.to_string())
+            }
+            Step::LockShared { slot, path } => {
+                let found = self.disk.lock_shared(Path::new(path))?;
+                let name = match &found {
+                    SharedLock::Held(_) => "held",
+                    SharedLock::Absent => "absent",
+                    SharedLock::InUse => "in use",
+                };
+                if let SharedLock::Held(lock) = found {
+                    self.locks[slot] = Some(lock);
+                }
+                Ok(name.to_owned())
             }
             Step::Unlock { slot } => {
                 self.locks[slot] = None;

@@ -15,7 +15,7 @@ use stillpoint_format::log::{PatchRange, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_io::{
     AlignedBuf, Caching, Clock, Disk, DiskFile, DiskResult, OpenMode, RealClock, RealDisk,
-    in_parallel, thread_cpu_ns,
+    SharedLock, in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
     CommitInput, Config, Durability, EncodeWrites, Environment, Journal, ReplayOptions,
@@ -56,6 +56,9 @@ impl Disk for NullDisk {
     }
     fn lock(&self, _: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
         Ok(None)
+    }
+    fn lock_shared(&self, _: &Path) -> DiskResult<SharedLock> {
+        Ok(SharedLock::Absent)
     }
     fn describe(&self, path: &Path) -> PathBuf {
         path.to_owned()

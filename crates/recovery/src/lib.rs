@@ -19,4 +19,4 @@ mod run;
 pub use error::RecoveryError;
 pub use plan::{Plan, plan};
 pub use progress::{Progress, Stage};
-pub use run::{RecoverySummary, run};
+pub use run::{RecoverySummary, load, run};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{LoadOptions, Visit};
-use stillpoint_format::manifest::TableGeneration;
+use stillpoint_format::manifest::{Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, in_parallel, spawn};
 use stillpoint_journal::ReplayOptions;
 use stillpoint_store::{Loader, Store, TableId};
@@ -59,7 +59,7 @@ pub fn run(
 ) -> Result<RecoverySummary, RecoveryError> {
     let threads = threads.max(1);
     let mut summary = RecoverySummary::default();
-    load(disk, plan, store, threads, clock, report, &mut summary)?;
+    load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
     replay(plan, store, threads, clock, report, &mut summary)?;
     Ok(summary)
 }
@@ -72,16 +72,33 @@ fn loaders(store: &Arc<Store>, wanted: usize) -> Result<Vec<Loader>, RecoveryErr
     Ok(loaders)
 }
 
-fn load(
+/// Fills an empty store with the newest checkpoint of a manifest alone, whatever the logs hold.
+/// Changes nothing on disk.
+///
+/// # Errors
+/// As [`run`].
+pub fn load(
     disk: &Arc<dyn Disk>,
-    plan: &Plan,
+    manifest: &Manifest,
+    store: &Arc<Store>,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<RecoverySummary, RecoveryError> {
+    let mut summary = RecoverySummary::default();
+    load_chain(disk, manifest, store, threads.max(1), clock, report, &mut summary)?;
+    Ok(summary)
+}
+
+fn load_chain(
+    disk: &Arc<dyn Disk>,
+    manifest: &Manifest,
     store: &Arc<Store>,
     threads: usize,
     clock: &dyn Clock,
     report: &mut (dyn FnMut(&Progress) + Send),
     summary: &mut RecoverySummary,
 ) -> Result<(), RecoveryError> {
-    let manifest = &plan.manifest;
     let generations = manifest.tables.iter();
     let options = LoadOptions {
         store: manifest.store,

@@ -7,6 +7,17 @@ use stillpoint::{Engine, TableId};
 use crate::config::{DATABASES, Db};
 use crate::error::ServerError;
 
+/// Name of a database's table.
+fn name_of(db: Db) -> String {
+    format!("db{db}")
+}
+
+/// True for the name of a database's table.
+pub(crate) fn is_database(table: &str) -> bool {
+    let db = table.strip_prefix("db").and_then(|number| number.parse::<Db>().ok());
+    db.is_some_and(|db| db < DATABASES && name_of(db) == table)
+}
+
 /// The engine and the tables of its databases.
 #[derive(Debug)]
 pub(crate) struct Databases {
@@ -17,7 +28,7 @@ pub(crate) struct Databases {
 impl Databases {
     /// Finds the tables, and makes those that are missing. Database `n` is table `dbn`.
     pub(crate) fn open(engine: Arc<Engine>) -> Result<Self, ServerError> {
-        let names: Vec<String> = (0..DATABASES).map(|db| format!("db{db}")).collect();
+        let names: Vec<String> = (0..DATABASES).map(name_of).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let ids = engine.tables_named(&names).map_err(ServerError::engine)?;
         let tables = std::array::from_fn(|db| ids[db]);

@@ -38,3 +38,4 @@ mod watches;
 pub use config::{DATABASES, ServerConfig};
 pub use error::ServerError;
 pub use server::{Server, serve};
+pub use value::StoredValue;

@@ -85,3 +85,38 @@ impl<'a> Entry<'a> {
 pub(crate) fn expiry(value: &ValueRef<'_>) -> Option<u64> {
     if value.tag() & HAS_EXPIRY == 0 { None } else { value.u64_at(0) }
 }
+
+/// A value of a table of a server's, or of any other table, as a tool shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredValue<'a> {
+    entry: Entry<'a>,
+}
+
+impl<'a> StoredValue<'a> {
+    /// A value of that table. Those of the databases, `db0` and on, may begin with a moment at which
+    /// the key expires; those of other tables are taken as they are.
+    pub fn of(table: &str, value: ValueRef<'a>) -> Self {
+        let entry = if crate::databases::is_database(table) {
+            Entry::new(value)
+        } else {
+            Entry { value, expire_at_ms: None, skip: 0 }
+        };
+        Self { entry }
+    }
+
+    /// When the key expires, in milliseconds since the Unix epoch.
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.entry.expire_at_ms
+    }
+
+    /// The tag, without the mark of an expiry.
+    pub fn tag(&self) -> u8 {
+        let tag = self.entry.tag();
+        if self.entry.skip == 0 { tag } else { tag & !HAS_EXPIRY }
+    }
+
+    /// Appends the value, without its expiry.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        self.entry.copy_to(out);
+    }
+}

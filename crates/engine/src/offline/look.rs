@@ -1,80 +1,195 @@
 //! What a data directory holds, and whether it is sound: check, inspect, dump.
+//!
+//! None of the three writes, so a directory that takes no writes will do. Where no process has the
+//! directory open, they look at all of it, and no process opens it meanwhile. Beside a process that
+//! has it open they look at the MANIFEST and the newest checkpoint, and leave the logs alone:
+//! whoever appends to them decides what counts. A checkpoint that is superseded while it is being
+//! opened is given up for the newer one; once its parts are open, their removal does no harm.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use stillpoint_format::manifest::Manifest;
-use stillpoint_io::{RealClock, cpu_count};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest};
+use stillpoint_io::{Disk, RealClock, RealDisk, SharedLock, cpu_count};
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Store, StoreConfig, TableId, ValueRef, Worker};
 
-use super::{load_options, open, plan};
+use super::{Directory, load_options, plan};
+use crate::catalog;
 use crate::error::Error;
+
+/// How often a checkpoint may be superseded while it is being opened.
+const TRIES: usize = 100;
+
+/// How much of a data directory was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it, the logs included.
+    #[default]
+    Whole,
+    /// The newest checkpoint, of that epoch, without the logs: a process has the directory open.
+    /// `None` if it has no checkpoint yet.
+    Checkpoint(Option<u64>),
+}
+
+/// A data directory that is looked at.
+struct Looked {
+    directory: Directory,
+    /// A process has it open.
+    is_open: bool,
+}
+
+fn open(dir: &Path) -> Result<Looked, Error> {
+    if !dir.is_dir() {
+        return Err(Error::NoStore(dir.to_owned()));
+    }
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
+    let (lock, is_open): (Box<dyn Send + Sync>, bool) = match disk.lock_shared(Path::new("LOCK"))? {
+        SharedLock::Held(lock) => (lock, false),
+        SharedLock::Absent => (Box::new(()), false),
+        SharedLock::InUse => (Box::new(()), true),
+    };
+    let manifest = catalog::read(&*disk)?.ok_or_else(|| Error::NoStore(dir.to_owned()))?;
+    Ok(Looked { directory: Directory { disk, manifest, _lock: lock }, is_open })
+}
+
+fn newest(manifest: &Manifest) -> Option<&CheckpointEntry> {
+    manifest.newest_chain().last().copied()
+}
+
+impl Looked {
+    /// Epoch of the newest checkpoint.
+    fn epoch(&self) -> Option<u64> {
+        newest(&self.directory.manifest).map(|checkpoint| checkpoint.epoch)
+    }
+
+    fn extent(&self) -> Extent {
+        if self.is_open { Extent::Checkpoint(self.epoch()) } else { Extent::Whole }
+    }
+
+    /// Looks; again if `is_spoilt` and the process that has the directory open has published another
+    /// checkpoint meanwhile.
+    fn look<R>(
+        &mut self,
+        look: impl Fn(&Directory) -> Result<R, Error>,
+        is_spoilt: impl Fn(&Result<R, Error>) -> bool,
+    ) -> Result<R, Error> {
+        let mut tries = 0;
+        loop {
+            let found = look(&self.directory);
+            tries += 1;
+            if !self.is_open || !is_spoilt(&found) || tries == TRIES {
+                return found;
+            }
+            let before = self.epoch();
+            let manifest = catalog::read(&*self.directory.disk)?;
+            let Some(manifest) = manifest else { return found };
+            self.directory.manifest = manifest;
+            if self.epoch() == before {
+                return found;
+            }
+        }
+    }
+}
 
 /// What a data directory holds.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// The MANIFEST.
     pub manifest: Manifest,
-    /// Bytes of log that the next start will read.
+    /// What was looked at.
+    pub extent: Extent,
+    /// The logs, if they were looked at.
+    pub logs: Option<InspectedLogs>,
+}
+
+/// What the logs of a data directory hold.
+#[derive(Clone, Copy, Debug)]
+pub struct InspectedLogs {
+    /// Bytes that the next start will read.
     pub replay_bytes: u64,
     /// Greatest gsn found.
     pub gsn_max: u64,
 }
 
-/// Says what a data directory holds. Reads the logs, not the checkpoints.
+/// Says what a data directory holds. Reads the logs, not the checkpoints; where a process has the
+/// directory open, the MANIFEST only. Writes nothing.
 ///
 /// # Errors
-/// It is in use, or no store, or damaged.
+/// It is no store, or damaged, or cannot be read.
 pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
-    let directory = open(dir)?;
-    let plan = plan(&directory)?;
-    Ok(Inspection {
-        replay_bytes: plan.replay_bytes(),
-        gsn_max: plan.gsn_floor,
-        manifest: directory.manifest,
-    })
+    let looked = open(dir)?;
+    let logs = if looked.is_open {
+        None
+    } else {
+        let plan = plan(&looked.directory)?;
+        Some(InspectedLogs { replay_bytes: plan.replay_bytes(), gsn_max: plan.gsn_floor })
+    };
+    Ok(Inspection { extent: looked.extent(), logs, manifest: looked.directory.manifest })
 }
 
 /// What was verified.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
+    /// What was looked at.
+    pub extent: Extent,
     /// Checkpoints, by epoch, with their records and bytes.
     pub checkpoints: Vec<(u64, u64, u64)>,
-    /// Bytes of log that the next start will read.
-    pub replay_bytes: u64,
+    /// Bytes of log that the next start will read, if the logs were looked at.
+    pub replay_bytes: Option<u64>,
     /// What is damaged: file, offset, meaning and cure; the first places of each checkpoint. Empty
-    /// if the directory is sound.
+    /// if what was looked at is sound.
     pub damage: Vec<String>,
     /// How many more places are.
     pub damage_more: u64,
 }
 
-/// Verifies a data directory: every checksum; of checkpoints also that each key lies in its partition
-/// and comes once, that large values are whole, and that the MANIFEST counts the records right.
-///
-/// # Errors
-/// It is in use, or no store, or cannot be read. Damage is no error but a finding, except that of
-/// the MANIFEST, without which there is nothing to verify.
-pub fn check(dir: &Path) -> Result<Checked, Error> {
-    let directory = open(dir)?;
-    let mut checked = Checked::default();
-    let options = load_options(&directory.manifest);
-    for entry in &directory.manifest.checkpoints {
+impl Checked {
+    fn add(&mut self, directory: &Directory, entry: &CheckpointEntry) -> Result<(), Error> {
+        let options = load_options(&directory.manifest);
         let progress = Arc::default();
-        let verified =
-            stillpoint_checkpoint::verify(&directory.disk, entry, &options, cpu_count(), &progress);
+        let disk = &directory.disk;
+        let verified = stillpoint_checkpoint::verify(disk, entry, &options, cpu_count(), &progress);
         let verified = verified.map_err(stillpoint_recovery::RecoveryError::from)?;
         if verified.damage.is_empty() {
             let summary = verified.summary;
             let records = summary.records + summary.stale_records;
-            checked.checkpoints.push((entry.epoch, records, summary.file_bytes));
+            self.checkpoints.push((entry.epoch, records, summary.file_bytes));
         }
-        checked.damage.extend(verified.damage.iter().map(ToString::to_string));
-        checked.damage_more += verified.damage_more;
+        self.damage.extend(verified.damage.iter().map(ToString::to_string));
+        self.damage_more += verified.damage_more;
+        Ok(())
     }
-    match plan(&directory) {
-        Ok(plan) => checked.replay_bytes = plan.replay_bytes(),
+}
+
+/// Verifies a data directory: every checksum; of checkpoints also that each key lies in its partition
+/// and comes once, that large values are whole, and that the MANIFEST counts the records right.
+/// Where a process has the directory open, it verifies the newest checkpoint. Writes nothing.
+///
+/// # Errors
+/// It is no store, or cannot be read. Damage is no error but a finding, except that of the
+/// MANIFEST, without which there is nothing to verify.
+pub fn check(dir: &Path) -> Result<Checked, Error> {
+    let mut looked = open(dir)?;
+    if looked.is_open {
+        let verify = |directory: &Directory| {
+            let mut checked = Checked::default();
+            newest(&directory.manifest).map_or(Ok(()), |entry| checked.add(directory, entry))?;
+            Ok(checked)
+        };
+        let is_spoilt = |found: &Result<Checked, Error>| {
+            found.as_ref().map_or(true, |checked| !checked.damage.is_empty())
+        };
+        let checked = looked.look(verify, is_spoilt)?;
+        return Ok(Checked { extent: looked.extent(), ..checked });
+    }
+    let directory = &looked.directory;
+    let mut checked = Checked::default();
+    for entry in &directory.manifest.checkpoints {
+        checked.add(directory, entry)?;
+    }
+    match plan(directory) {
+        Ok(plan) => checked.replay_bytes = Some(plan.replay_bytes()),
         Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
         Err(error) => return Err(error),
     }
@@ -85,42 +200,71 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
 pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result<()> + 'a;
 
 /// Recovers a data directory into memory, without changing it, and visits every key: the table's
-/// name, key, and value.
+/// name, key, and value. Where a process has the directory open, the keys are those of the newest
+/// checkpoint.
 ///
 /// # Errors
-/// It is in use, or no store, or damaged; there is no table `table`; or `visit` fails.
+/// It is no store, or damaged, or cannot be read; there is no table `table`; or `visit` fails.
 pub fn dump(
     dir: &Path,
     table: Option<&str>,
     visit: &mut DumpVisit<'_>,
-) -> Result<RecoverySummary, Error> {
-    let directory = open(dir)?;
-    let known = |name: &str| directory.manifest.tables.iter().any(|table| table.name == name);
+) -> Result<(Extent, RecoverySummary), Error> {
+    let mut looked = open(dir)?;
+    let known = |name: &str| looked.directory.manifest.tables.iter().any(|t| t.name == name);
     if let Some(name) = table.filter(|name| !known(name)) {
         let name = name.to_owned();
         return Err(Error::TableName { name, reason: "there is no such table" });
     }
-    let plan = plan(&directory)?;
-    let threads = cpu_count();
-    let config = StoreConfig {
-        workers: threads + 1,
-        hash_seed: plan.manifest.hash_seed,
-        ..StoreConfig::default()
+    let (store, summary) = if looked.is_open {
+        looked.look(load_newest, Result::is_err)?
+    } else {
+        recover(&looked.directory)?
     };
-    let store = Arc::new(Store::new(&config, Arc::new(stillpoint_store::NoPolicy))?);
-    for entry in &plan.manifest.tables {
-        store.set_table(TableId(entry.id), entry.generation)?;
-    }
-    let summary =
-        stillpoint_recovery::run(&directory.disk, &plan, &store, threads, &RealClock, &mut |_| {})?;
     let mut worker = Worker::new(store, Box::new(stillpoint_store::NoLog::default()))
-        .ok_or(Error::TooManySessions(threads))?;
-    for entry in &plan.manifest.tables {
+        .ok_or(Error::TooManySessions(cpu_count()))?;
+    for entry in &looked.directory.manifest.tables {
         if table.is_none_or(|name| name == entry.name) {
             dump_table(&mut worker, TableId(entry.id), &entry.name, visit)?;
         }
     }
-    Ok(summary)
+    Ok((looked.extent(), summary))
+}
+
+fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
+    let config = StoreConfig {
+        workers: cpu_count() + 1,
+        hash_seed: manifest.hash_seed,
+        ..StoreConfig::default()
+    };
+    let store = Arc::new(Store::new(&config, Arc::new(stillpoint_store::NoPolicy))?);
+    for entry in &manifest.tables {
+        store.set_table(TableId(entry.id), entry.generation)?;
+    }
+    Ok(store)
+}
+
+fn recover(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error> {
+    let plan = plan(directory)?;
+    let store = new_store(&plan.manifest)?;
+    let (disk, threads) = (&directory.disk, cpu_count());
+    let summary = stillpoint_recovery::run(disk, &plan, &store, threads, &RealClock, &mut |_| {})?;
+    Ok((store, summary))
+}
+
+/// The newest checkpoint, as its point of consistency was: a later flush of a table is not part of it.
+fn load_newest(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error> {
+    let mut manifest = directory.manifest.clone();
+    let generations = newest(&directory.manifest).map_or(&[][..], |entry| &entry.generations);
+    for then in generations {
+        let table = manifest.tables.iter_mut().find(|table| table.id == then.table);
+        table.into_iter().for_each(|table| table.generation = then.generation);
+    }
+    let store = new_store(&manifest)?;
+    let (disk, threads) = (&directory.disk, cpu_count());
+    let summary =
+        stillpoint_recovery::load(disk, &manifest, &store, threads, &RealClock, &mut |_| {})?;
+    Ok((store, summary))
 }
 
 fn dump_table(

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_io::{
-    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SimDisk,
+    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SharedLock,
+    SimDisk,
 };
 
 /// Where a guest is asked to act.
@@ -132,6 +133,9 @@ impl Disk for StageDisk {
     }
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
         self.0.lock(path)
+    }
+    fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
+        self.0.lock_shared(path)
     }
     fn describe(&self, path: &Path) -> PathBuf {
         self.0.describe(path)

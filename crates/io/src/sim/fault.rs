@@ -21,6 +21,8 @@ pub enum Call {
     SyncDir,
     /// `Disk::lock`
     Lock,
+    /// `Disk::lock_shared`
+    LockShared,
     /// `DiskFile::read_at`
     Read,
     /// `DiskFile::write_at`
@@ -37,7 +39,7 @@ pub enum Call {
 
 impl Call {
     /// Every kind.
-    pub const ALL: [Call; 14] = [
+    pub const ALL: [Call; 15] = [
         Call::Open,
         Call::CreateDir,
         Call::List,
@@ -46,6 +48,7 @@ impl Call {
         Call::Remove,
         Call::SyncDir,
         Call::Lock,
+        Call::LockShared,
         Call::Read,
         Call::Write,
         Call::Sync,
@@ -56,7 +59,7 @@ impl Call {
 
     /// True for the kinds that may change what is on the disk (`Open` may create, so it counts).
     pub fn is_change(self) -> bool {
-        !matches!(self, Call::List | Call::Exists | Call::Read | Call::Len)
+        !matches!(self, Call::List | Call::Exists | Call::LockShared | Call::Read | Call::Len)
     }
 }
 

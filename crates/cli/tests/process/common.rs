@@ -1,0 +1,153 @@
+//! `stillpoint serve` as a child process, and a client of it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use stillpoint_io::{Clock, RealClock};
+
+/// Longest wait for anything that is to happen: a machine that is busy, not a measure.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// Waits until `ready` gives something.
+pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let start_ns = RealClock.monotonic_ns();
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(RealClock.monotonic_ns() - start_ns < PATIENCE_NS, "{what} did not come");
+        RealClock.sleep(Duration::from_millis(5));
+    }
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("its address").port()
+}
+
+pub(crate) fn stillpoint() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stillpoint"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A server in a process of its own; killed when dropped.
+pub(crate) struct Serving {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Serving {
+    /// Starts a server over a directory; it may not serve yet.
+    pub(crate) fn begin(data: &Path, arguments: &[&str]) -> Self {
+        Self::begin_as(stillpoint(), data, arguments)
+    }
+
+    pub(crate) fn begin_as(mut command: Command, data: &Path, arguments: &[&str]) -> Self {
+        let port = free_port();
+        command.arg("serve").arg("--data").arg(data).args(["--threads", "2", "--port"]);
+        command.arg(port.to_string()).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, port, stdout }
+    }
+
+    /// Starts a server and waits until it serves.
+    pub(crate) fn start(data: &Path, arguments: &[&str]) -> Self {
+        let mut serving = Self::begin(data, arguments);
+        serving.wait_until_served();
+        serving
+    }
+
+    pub(crate) fn wait_until_served(&mut self) {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("text");
+        assert!(line.contains(" serves "), "{line:?} {}", self.errors());
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::of(wait_for("a connection", || TcpStream::connect(("127.0.0.1", self.port)).ok()))
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    /// Waits for the end of the process; its status, and what it wrote to stdout and stderr since.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String, String) {
+        let status = wait_for("the end of the server", || self.child.try_wait().expect("a child"));
+        let mut said = String::new();
+        self.stdout.read_to_string(&mut said).expect("text");
+        (status, said, self.errors())
+    }
+
+    fn errors(&mut self) -> String {
+        let mut said = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut said).expect("text");
+        }
+        said
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A blocking client of the protocol.
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn of(stream: TcpStream) -> Self {
+        let limit = Some(Duration::from_nanos(PATIENCE_NS));
+        stream.set_read_timeout(limit).expect("a time limit");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// Sends a command and gives its reply: the text of a string, number or error, with the kind of
+    /// the latter two before it.
+    pub(crate) fn ask(&mut self, words: &[&str]) -> String {
+        self.try_ask(words).expect("a reply")
+    }
+
+    pub(crate) fn try_ask(&mut self, words: &[&str]) -> std::io::Result<String> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        self.reply()
+    }
+
+    fn reply(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end();
+        let Some(length) = line.strip_prefix('$') else {
+            return Ok(line.trim_start_matches('+').to_owned());
+        };
+        let Ok(length) = length.parse::<usize>() else {
+            return Ok("(nil)".to_owned());
+        };
+        let mut bytes = vec![0; length + 2];
+        self.stream.read_exact(&mut bytes)?;
+        bytes.truncate(length);
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}

@@ -1,0 +1,149 @@
+//! check, inspect and dump: without writing, and beside a running server.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, read_all};
+
+use crate::common::{Serving, stillpoint};
+
+/// A user without any rights.
+const NOBODY: u32 = 65534;
+
+fn run_as(mut command: Command, tool: &str, dir: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } =
+        command.arg(tool).arg(dir).args(more).output().expect("the binary runs");
+    let said = [stdout, stderr].concat();
+    (status.code(), String::from_utf8(said).expect("text"))
+}
+
+fn run(tool: &str, dir: &Path, more: &[&str]) -> (Option<i32>, String) {
+    run_as(stillpoint(), tool, dir, more)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let place = |path: &Path| {
+        let dir = RealDisk::new(path.parent().expect("a directory")).expect("it is there");
+        (dir, Path::new(path.file_name().expect("a file")).to_owned())
+    };
+    let ((from, source), (to, target)) = (place(from), place(to));
+    let bytes = read_all(&from, &source).expect("it is there");
+    let file = to.open(&target, OpenMode::CreateNew, Caching::Buffered);
+    file.and_then(|file| file.write_at(&bytes, 0)).expect("room");
+}
+
+/// A directory of a server that has ended: `a`, and `t`, which expires.
+fn served() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let serving = Serving::start(dir.path(), &[]);
+    let mut client = serving.client();
+    assert_eq!(client.ask(&["SET", "a", "1"]), "OK");
+    assert_eq!(client.ask(&["SET", "t", "hello", "PXAT", "32503680000000"]), "OK");
+    serving.signal("TERM");
+    assert!(serving.ended().0.success());
+    dir
+}
+
+#[test]
+fn looking_makes_no_file() {
+    let dir = served();
+    let disk = RealDisk::new(dir.path()).expect("it is there");
+    disk.remove(Path::new("LOCK")).expect("the server has ended");
+    for tool in ["check", "inspect", "dump"] {
+        let (code, said) = run(tool, dir.path(), &[]);
+        assert_eq!(code, Some(0), "{tool}: {said}");
+        assert!(!dir.path().join("LOCK").exists(), "{tool} made LOCK");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_looked_at() {
+    let dir = served();
+    let bin = tempfile::tempdir().expect("a directory");
+    let binary = bin.path().join("stillpoint");
+    copy(Path::new(env!("CARGO_BIN_EXE_stillpoint")), &binary);
+    let modes = [(bin.path(), 0o755), (&binary, 0o755), (dir.path(), 0o555)];
+    for (path, mode) in modes {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("mine");
+    }
+    for tool in ["check", "inspect", "dump"] {
+        let mut command = Command::new(&binary);
+        if rustix::process::getuid().is_root() {
+            command.uid(NOBODY);
+        }
+        let (code, said) = run_as(command, tool, dir.path(), &[]);
+        assert_eq!(code, Some(0), "{tool}: {said}");
+    }
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("mine");
+}
+
+#[test]
+fn beside_a_running_server_the_newest_checkpoint_is_looked_at() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let serving = Serving::start(dir.path(), &["--checkpoint-every", "never"]);
+    let mut client = serving.client();
+    let (code, said) = run("check", dir.path(), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("no checkpoint yet, without the log"), "{said}");
+    assert_eq!(client.ask(&["SET", "saved", "1"]), "OK");
+    assert_eq!(client.ask(&["SAVE"]), "OK");
+    assert_eq!(client.ask(&["FLUSHALL"]), "OK");
+    assert_eq!(client.ask(&["SET", "later", "1"]), "OK");
+    for tool in ["check", "inspect", "dump"] {
+        let (code, said) = run(tool, dir.path(), &[]);
+        assert_eq!(code, Some(0), "{tool}: {said}");
+        assert!(said.contains("as of epoch 2, without the log"), "{tool}: {said}");
+        if tool == "dump" {
+            assert!(said.contains("\"saved\"") && !said.contains("\"later\""), "{said}");
+        }
+    }
+    let (_, said) = run("check", dir.path(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(json["extent"]["checkpoint"], 2, "{json}");
+    assert_eq!((&json["sound"], &json["log_bytes"]), (&true.into(), &serde_json::Value::Null));
+}
+
+/// Checkpoints come and go while a dump and a check look for the newest one.
+#[test]
+fn a_checkpoint_that_is_superseded_meanwhile_is_no_damage() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let serving = Serving::start(dir.path(), &["--checkpoint-every", "never"]);
+    let mut client = serving.client();
+    assert_eq!(client.ask(&["SET", "kept", "1"]), "OK");
+    assert_eq!(client.ask(&["SAVE"]), "OK");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut said = Vec::new();
+            for _ in 0..10 {
+                for tool in ["check", "dump"] {
+                    said.push(run(tool, dir.path(), &[]));
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Release);
+            said
+        });
+        while !done.load(std::sync::atomic::Ordering::Acquire) {
+            assert_eq!(client.ask(&["SET", "other", "1"]), "OK");
+            assert_eq!(client.ask(&["SAVE"]), "OK");
+        }
+        for (code, said) in looking.join().expect("no panic") {
+            assert_eq!(code, Some(0), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_dump_names_the_moment_at_which_a_key_expires() {
+    let dir = served();
+    let (code, said) = run("dump", dir.path(), &["--table", "db0"]);
+    assert_eq!(code, Some(0), "{said}");
+    let lines: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |key: &str| lines.iter().find(|line| line["key"] == key).expect("it is there");
+    assert_eq!(of("t")["expires_ms"], 32_503_680_000_000_u64);
+    assert_eq!((&of("t")["value"], &of("t")["tag"]), (&"hello".into(), &0.into()));
+    assert_eq!((&of("a")["value"], of("a").get("expires_ms")), (&"1".into(), None));
+}

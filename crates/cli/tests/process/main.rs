@@ -1,0 +1,4 @@
+//! The binary as an operator meets it: a process with a port, signals, files and a log.
+
+mod common;
+mod look;
