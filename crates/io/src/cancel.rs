@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock};
+use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock};
 
 /// The work goes on, and may be cancelled.
 const OPEN: u8 = 0;
@@ -103,7 +103,7 @@ impl Disk for CancellableDisk {
         self.check("flush directory", path)?;
         self.disk.sync_dir(path)
     }
-    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         self.check("lock", path)?;
         self.disk.lock(path)
     }

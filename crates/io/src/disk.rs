@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use crate::owned::NotOwner;
+
 /// What was being done to which file when the disk refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{op} {}: {source}", path.display())]
@@ -26,6 +28,11 @@ impl DiskError {
     /// True when the device has no space left; the caller may retry after space returns.
     pub fn is_disk_full(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+    /// Why the directory takes no more changes from this process, if [`OwnedDisk`](crate::OwnedDisk)
+    /// refused this one.
+    pub fn not_owner(&self) -> Option<&NotOwner> {
+        self.source.get_ref()?.downcast_ref()
     }
     /// True when the file or directory does not exist.
     pub fn is_not_found(&self) -> bool {
@@ -85,7 +92,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn sync_dir(&self, path: &Path) -> DiskResult<()>;
     /// Takes the lock file at `path` (created if missing) until the guard is dropped;
     /// `None` if another process (or another engine on this disk) holds it.
-    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>>;
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>>;
     /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives; several may do so at
     /// a time. Writes nothing, so that a disk that takes no writes will do.
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock>;
@@ -101,6 +108,13 @@ pub enum SharedLock {
     Absent,
     /// Another process, or another engine on this disk, holds it.
     InUse,
+}
+
+/// A lock file that is held; dropping it gives the lock back.
+pub trait DiskLock: Send + Sync {
+    /// True while the path that was locked still names the file that was locked. A lock belongs to
+    /// the file: whoever replaces it can be locked out no longer.
+    fn is_in_place(&self) -> DiskResult<bool>;
 }
 
 /// An open file. All calls take `&self` and may run in parallel.

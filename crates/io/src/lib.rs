@@ -17,6 +17,7 @@ mod disk;
 mod fork;
 #[expect(unsafe_code, reason = "mappings are the system's own, see the notes there")]
 mod huge;
+mod owned;
 mod parallel;
 mod process;
 mod real;
@@ -37,10 +38,11 @@ pub use behind::WriteBehind;
 pub use cancel::{Cancel, CancellableDisk};
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{
-    Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock,
+    Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock,
 };
 pub use fork::{ForkError, ForkedMemory};
 pub use huge::huge_zeros;
+pub use owned::{NotOwner, OwnedDisk};
 pub use parallel::in_parallel;
 pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_bytes};
 pub use real::RealDisk;

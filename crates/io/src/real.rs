@@ -7,6 +7,7 @@ mod file;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 
 use self::file::RealFile;
 use crate::disk::{
-    Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock, parts, poisoned,
+    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, parts, poisoned,
 };
 
 /// A disk over a directory of this machine.
@@ -196,14 +197,14 @@ impl Disk for RealDisk {
         state.flush(|| directory.sync_all()).map_err(fail)
     }
 
-    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         let (_, absolute) = self.resolve("lock", path)?;
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&absolute);
         let file = file.map_err(|source| DiskError::new("lock", absolute.clone(), source))?;
         // flock belongs to the open file, so a second engine in this process is refused as well.
         match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(LockGuard { file }))),
+            Ok(()) => Ok(Some(Box::new(LockGuard { file, path: absolute }))),
             Err(std::fs::TryLockError::WouldBlock) => Ok(None),
             Err(std::fs::TryLockError::Error(source)) => {
                 Err(DiskError::new("lock", absolute, source))
@@ -223,7 +224,7 @@ impl Disk for RealDisk {
             return Err(DiskError::new("lock", absolute, why));
         }
         match file.try_lock_shared() {
-            Ok(()) => Ok(SharedLock::Held(Box::new(LockGuard { file }))),
+            Ok(()) => Ok(SharedLock::Held(Box::new(LockGuard { file, path: absolute }))),
             Err(std::fs::TryLockError::WouldBlock) => Ok(SharedLock::InUse),
             Err(std::fs::TryLockError::Error(source)) => {
                 Err(DiskError::new("lock", absolute, source))
@@ -244,6 +245,20 @@ fn is_absent(error: &io::Error) -> bool {
 /// Holds the lock until dropped.
 struct LockGuard {
     file: File,
+    /// Absolute.
+    path: PathBuf,
+}
+
+impl DiskLock for LockGuard {
+    fn is_in_place(&self) -> DiskResult<bool> {
+        let fail = |source| DiskError::new("look for", &self.path, source);
+        let locked = self.file.metadata().map_err(fail)?;
+        match std::fs::metadata(&self.path) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (locked.dev(), locked.ino())),
+            Err(e) if is_absent(&e) => Ok(false),
+            Err(source) => Err(fail(source)),
+        }
+    }
 }
 
 impl Drop for LockGuard {

@@ -32,7 +32,7 @@ use self::file::SimFile;
 use self::pages::PAGE;
 use self::tree::{NodeId, Tree};
 use crate::disk::{
-    Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, SharedLock, parts, poisoned,
+    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, parts, poisoned,
 };
 use crate::rng::{Rng, SeededRng};
 
@@ -381,7 +381,7 @@ impl Disk for SimDisk {
         result.map_err(|e| DiskError::new("flush directory", self.describe(path), e))
     }
 
-    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         let locked = self.call(Call::Lock, "lock", path, |state, parts| {
             let node = match state.tree.lookup(parts) {
                 Err(e) if e.kind() == ErrorKind::NotFound => state.tree.create_file(parts)?,
@@ -395,8 +395,9 @@ impl Disk for SimDisk {
             Ok(free.then_some(node))
         })?;
         Ok(locked.map(|node| {
-            let guard: Box<dyn Send + Sync> =
-                Box::new(LockGuard { machine: self.machine.clone(), node });
+            let path = path.to_owned();
+            let guard: Box<dyn DiskLock> =
+                Box::new(LockGuard { machine: self.machine.clone(), node, path });
             guard
         }))
     }
@@ -414,7 +415,8 @@ impl Disk for SimDisk {
                 Holders::One => return Ok(SharedLock::InUse),
                 Holders::Shared(count) => *count += 1,
             }
-            Ok(SharedLock::Held(Box::new(LockGuard { machine: self.machine.clone(), node })))
+            let (machine, path) = (self.machine.clone(), path.to_owned());
+            Ok(SharedLock::Held(Box::new(LockGuard { machine, node, path })))
         })
     }
 
@@ -450,6 +452,23 @@ enum Holders {
 struct LockGuard {
     machine: Arc<Machine>,
     node: NodeId,
+    /// Below the root.
+    path: PathBuf,
+}
+
+impl DiskLock for LockGuard {
+    fn is_in_place(&self) -> DiskResult<bool> {
+        let state = self.machine.state.lock();
+        let found =
+            state.check_alive().and_then(|()| match state.tree.lookup(&parts(&self.path)?) {
+                Ok(node) => Ok(node == self.node),
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    Ok(false)
+                }
+                Err(e) => Err(e),
+            });
+        found.map_err(|e| DiskError::new("look for", Path::new(ROOT_PATH).join(&self.path), e))
+    }
 }
 
 impl Drop for LockGuard {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stillpoint_io::{
-    AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskResult, OpenMode, RealDisk,
-    SharedLock, SimDisk, read_all,
+    AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode,
+    RealDisk, SharedLock, SimDisk, read_all,
 };
 
 const PATHS: [&str; 12] =
@@ -75,7 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Side {
     disk: Box<dyn Disk>,
     files: [Option<Arc<dyn DiskFile>>; SLOTS],
-    locks: [Option<Box<dyn Send + Sync>>; SLOTS],
+    locks: [Option<Box<dyn DiskLock>>; SLOTS],
 }
 
 /// What a caller can tell of an error and acts upon.

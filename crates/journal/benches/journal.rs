@@ -14,8 +14,8 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{PatchRange, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_io::{
-    AlignedBuf, Caching, Clock, Disk, DiskFile, DiskResult, OpenMode, RealClock, RealDisk,
-    SharedLock, in_parallel, thread_cpu_ns,
+    AlignedBuf, Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, OpenMode, RealClock,
+    RealDisk, SharedLock, in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
     CommitInput, Config, Durability, EncodeWrites, Environment, Journal, ReplayOptions,
@@ -54,7 +54,7 @@ impl Disk for NullDisk {
     fn sync_dir(&self, _: &Path) -> DiskResult<()> {
         Ok(())
     }
-    fn lock(&self, _: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self, _: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         Ok(None)
     }
     fn lock_shared(&self, _: &Path) -> DiskResult<SharedLock> {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_io::{
-    Caching, Clock, Disk, DiskFile, DiskResult, ManualClock, OpenMode, RealClock, SharedLock,
-    SimDisk,
+    Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, ManualClock, OpenMode, RealClock,
+    SharedLock, SimDisk,
 };
 
 /// Where a guest is asked to act.
@@ -26,7 +26,7 @@ pub(crate) enum Moment {
 }
 
 /// Acts in the middle of a checkpoint.
-pub(crate) trait Guest: std::any::Any {
+pub(crate) trait Guest: std::any::Any + Send {
     fn act(&mut self, moment: Moment);
 }
 
@@ -50,6 +50,13 @@ pub(crate) fn while_visiting<R>(
     let result = run();
     let visit = VISIT.replace(before);
     (result, visit.guest.expect("a guest comes back from every act"))
+}
+
+/// Runs something on a thread of its own, and waits for it. The engine refuses what waits for
+/// transactions on a thread that is inside one; here one thread stands for several.
+pub(crate) fn elsewhere<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
+    let thread = stillpoint_io::spawn("elsewhere", run).expect("a thread");
+    thread.join().unwrap_or_else(|panic| panic!("{panic}"))
 }
 
 fn ask(moment: Moment) {
@@ -131,7 +138,7 @@ impl Disk for StageDisk {
         self.before(path);
         self.0.sync_dir(path)
     }
-    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn Send + Sync>>> {
+    fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         self.0.lock(path)
     }
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
