@@ -245,9 +245,10 @@ pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
     let commits = shared.commit_count();
     let start_ns = shared.config.environment.clock.monotonic_ns();
     let result = take_one(shared, start_ns);
+    let end_ns = shared.config.environment.clock.monotonic_ns();
     let mut state = checkpoints.state.lock();
     state.busy = false;
-    state.last_ns = shared.config.environment.clock.monotonic_ns();
+    state.last_ns = end_ns;
     match &result {
         Ok((done, positions)) => {
             state.last_commits = commits;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::manifest::{CleanShutdown, Manifest, TableEntry};
-use stillpoint_io::{Disk, DiskError, JoinHandle};
+use stillpoint_io::{Disk, DiskError, JoinHandle, OwnedDisk};
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_recovery::{Progress, RecoverySummary};
 use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, TableId, Worker};
@@ -20,6 +20,8 @@ use crate::catalog::Catalog;
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
+use crate::guards::{Inside, Seats};
+use crate::life::Life;
 use crate::log::{CommitCounter, CommitCounters, SessionLog};
 use crate::procedure::{Procedures, StoredProcedure};
 use crate::session::{Session, Unflushed};
@@ -27,11 +29,15 @@ use crate::stats::Stats;
 
 /// Time between two looks of the maintenance thread.
 const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
+/// Time between two looks whether the data directory is still ours.
+const OWNERSHIP_TICK: Duration = Duration::from_secs(1);
 
 /// What engine, sessions and background threads share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) disk: Arc<dyn Disk>,
+    /// The same, with the lock of the data directory.
+    pub(crate) owned: Arc<OwnedDisk>,
     pub(crate) store: Arc<Store>,
     /// What takes checkpoints, if the scheme takes any.
     pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
@@ -45,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,
     pub(crate) recovered: RecoverySummary,
-    pub(crate) failed: AtomicBool,
-    pub(crate) failure: Mutex<Option<String>>,
+    pub(crate) life: Life,
+    pub(crate) seats: Seats,
     pub(crate) stopping: AtomicBool,
     pub(crate) next_log: AtomicUsize,
 }
@@ -54,9 +60,7 @@ pub(crate) struct Shared {
 impl Shared {
     #[inline]
     pub(crate) fn admit(&self, log: u8) -> Result<(), Error> {
-        if self.failed.load(Acquire) {
-            return self.health();
-        }
+        self.life.check()?;
         if self.records_commits {
             return self.journal.admit(log).map_err(|error| self.note_failure(error));
         }
@@ -66,6 +70,7 @@ impl Shared {
     /// Changes the MANIFEST durably. If it is not known afterwards which one is on disk, the
     /// store has failed.
     pub(crate) fn publish<R>(&self, change: impl FnOnce(&mut Manifest) -> R) -> Result<R, Error> {
+        self.confirm_ownership()?;
         self.catalog.publish(change).inspect_err(|error| {
             if let Error::ManifestUncertain { source } = error {
                 self.fail(error.to_string());
@@ -95,15 +100,20 @@ impl Shared {
     }
 
     pub(crate) fn fail(&self, reason: String) {
-        self.failure.lock().get_or_insert(reason);
-        self.failed.store(true, Release);
+        self.life.fail(reason);
     }
 
     pub(crate) fn health(&self) -> Result<(), Error> {
-        match &*self.failure.lock() {
-            Some(reason) => Err(Error::Failed(reason.clone())),
-            None => Ok(()),
+        self.life.check()
+    }
+
+    /// Fails the store if the data directory is not ours any more. Everything that the disk is
+    /// asked to change is refused from then on, flushes of the journal included.
+    pub(crate) fn confirm_ownership(&self) -> Result<(), Error> {
+        if let Some(reason) = self.owned.confirm()? {
+            self.life.lose(reason);
         }
+        self.life.check()
     }
 
     pub(crate) fn commit_count(&self) -> u64 {
@@ -114,12 +124,20 @@ impl Shared {
 /// An open store.
 ///
 /// Dropping it without [`close`](Self::close) is like a crash of the process: what was durable
-/// stays, and the next opening recovers.
+/// stays, and the next opening recovers. Its sessions may live on, but every later call of them is
+/// refused with [`Error::Ended`]. A call that is under way on another thread ends in one of two
+/// ways. If what it waits for was flushed before, it succeeds. Else it fails, and the next opening
+/// says whether its transaction has happened. The data directory is given back last, when nothing
+/// writes to it any more.
+///
+/// While it is open, `LOCK` says whose the data directory is. The engine looks for it before each
+/// creation, renaming and removal of a file, before each publication, and once a second. If `LOCK`
+/// is not the file that the engine has locked, the store has failed: [`Error::NotOwner`]. Commits
+/// that were acknowledged after the replacement, for a second at most, are in files that are no
+/// longer below the directory's name.
 pub struct Engine {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Held until the engine is gone.
-    _lock: Box<dyn Send + Sync>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -139,8 +157,8 @@ impl Engine {
         config: Config,
         progress: &mut (dyn FnMut(&Progress) + Send),
     ) -> Result<Self, Error> {
-        let (shared, lock) = crate::open::open(config, progress)?;
-        let engine = Self { shared, threads: Mutex::default(), _lock: lock };
+        let shared = crate::open::open(config, progress)?;
+        let engine = Self { shared, threads: Mutex::default() };
         engine.start_threads()?;
         Ok(engine)
     }
@@ -152,9 +170,16 @@ impl Engine {
         let mut threads = self.threads.lock();
         let shared = self.shared.clone();
         threads.push(stillpoint_io::spawn("maintenance", move || {
+            let clock = &*shared.config.environment.clock;
+            let mut look_ns = clock.monotonic_ns();
             while !shared.stopping.load(Acquire) {
                 if !shared.store.maintain() {
-                    shared.config.environment.clock.sleep(MAINTENANCE_TICK);
+                    clock.sleep(MAINTENANCE_TICK);
+                }
+                if clock.monotonic_ns() >= look_ns {
+                    look_ns = clock.monotonic_ns() + OWNERSHIP_TICK.as_nanos() as u64;
+                    // A look that fails says nothing; a mismatch fails the store.
+                    let _ = shared.confirm_ownership();
                 }
                 if let Err(error) = shared.journal.health() {
                     shared.note_failure(error);
@@ -225,14 +250,19 @@ impl Engine {
         manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
     }
 
-    /// Number of keys of a table.
+    /// Number of keys of a table: a statistic, which waits for nothing. A crash may take back what
+    /// it counts; [`Session::len`] is for answers.
     pub fn len(&self, table: TableId) -> u64 {
         self.shared.store.record_count(table)
     }
 
     /// Removes everything from some tables, at once and durably, in time that does not depend on
     /// their size. Waits until commits under way are done, and holds new ones meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor.
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
+        Inside::refuse("flush_tables")?;
         let shared = &self.shared;
         let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
         let quiesced = shared.store.driver().quiesce();
@@ -264,8 +294,12 @@ impl Engine {
     }
 
     /// A session for one thread.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`] if [`Config::sessions`] of them exist.
     pub fn session(&self) -> Result<Session, Error> {
         let shared = &self.shared;
+        let seat = shared.seats.take(shared.config.sessions)?;
         // Relaxed: spreads sessions over logs.
         let log = (shared.next_log.fetch_add(1, Relaxed) % shared.config.logs) as u8;
         let commits = shared.commits.lock().add();
@@ -281,7 +315,7 @@ impl Engine {
         };
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
-        Ok(Session::new(shared.clone(), worker, log))
+        Ok(Session::new(shared.clone(), worker, log, seat))
     }
 
     /// Makes a procedure callable by name. A name registered again means the new procedure.
@@ -291,7 +325,12 @@ impl Engine {
 
     /// Takes a checkpoint now, or waits for the one under way and takes another; returns when it
     /// is published.
+    ///
+    /// # Errors
+    /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor; else why it
+    /// failed, the previous one being kept.
     pub fn checkpoint(&self) -> Result<crate::CheckpointDone, Error> {
+        Inside::refuse("checkpoint")?;
         crate::checkpoints::take(&self.shared)
     }
 
@@ -326,8 +365,13 @@ impl Engine {
     }
 
     /// Flushes everything and closes the store, so that the next opening has nothing to recover
-    /// but what the log holds. Sessions must not be used any more.
+    /// but what the log holds. Every later call of its sessions is refused with [`Error::Ended`].
+    ///
+    /// # Errors
+    /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor: the engine is
+    /// dropped then. Else why something could not be flushed.
     pub fn close(self) -> Result<(), Error> {
+        Inside::refuse("close")?;
         self.stop_threads()?;
         let shared = &self.shared;
         shared.health()?;
@@ -358,9 +402,15 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.stop_threads().is_err() {
+        if Inside::is_now() {
+            // A thread may wait for the transaction that we are in. It ends by itself.
+            self.shared.stopping.store(true, Release);
+            self.shared.checkpoints.wake();
+        } else if self.stop_threads().is_err() {
             self.shared.fail("a background thread panicked".to_owned());
         }
+        self.shared.life.end();
+        self.shared.owned.give_back();
     }
 }
 

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use stillpoint_io::DiskError;
+use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
 use stillpoint_store::TxError;
 
@@ -95,6 +95,14 @@ pub enum Error {
     /// As many sessions as [`Config::sessions`](crate::Config::sessions) are open.
     #[error("all {0} sessions are open: close one, or raise Config::sessions")]
     TooManySessions(usize),
+    /// It would wait for the transaction that it was called from.
+    #[error(
+        "{what} waits for transactions: it cannot be called from inside one, nor from a scan's visitor"
+    )]
+    InsideTransaction {
+        /// The call.
+        what: &'static str,
+    },
     /// There is no procedure of that name.
     #[error("there is no procedure {0:?}: register it before calling it")]
     NoSuchProcedure(String),
@@ -109,6 +117,12 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// The data directory is not this engine's any more: `LOCK` was replaced or removed.
+    #[error("the store has failed and takes no more writes: {0}")]
+    NotOwner(NotOwner),
+    /// The engine of this session was closed or dropped.
+    #[error("the engine was closed or dropped: open the store again and make a new session")]
+    Ended,
     /// A flush failed earlier: nothing is acknowledged any more.
     #[error(
         "the store has failed and takes no more writes: {0}; end the process, check the disk, and restart to recover what was acknowledged"

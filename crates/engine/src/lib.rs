@@ -41,6 +41,8 @@ mod checkpoints;
 mod config;
 mod engine;
 mod error;
+mod guards;
+mod life;
 mod log;
 pub mod offline;
 mod open;
@@ -55,7 +57,7 @@ pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
 pub use session::{Session, Unflushed};
 pub use stats::Stats;
-pub use stillpoint_io::ask_for_short_slices;
+pub use stillpoint_io::{NotOwner, ask_for_short_slices};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
     Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx, TxError, ValueRef,

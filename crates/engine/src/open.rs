@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_format::manifest::{IncarnationEntry, Manifest};
-use stillpoint_io::Disk;
+use stillpoint_io::{Disk, OwnedDisk};
 use stillpoint_journal::{Durability, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
 use stillpoint_store::{CellPolicy, Store, StoreConfig, TableId};
@@ -18,20 +18,21 @@ use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::engine::Shared;
 use crate::error::Error;
+use crate::guards::Seats;
+use crate::life::Life;
 use crate::procedure::Procedures;
 
 /// Time between two tries to lock a directory that is in use.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Opens a store and recovers what the last run left. Returns it with the lock on its directory.
+/// Opens a store and recovers what the last run left.
 pub(crate) fn open(
     config: Config,
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<(Arc<Shared>, Box<dyn Send + Sync>), Error> {
+) -> Result<Arc<Shared>, Error> {
     config.check()?;
-    let disk = config.disk()?;
-    disk.create_dir_all(Path::new(""))?;
-    let lock = lock(&config, &*disk)?;
+    let owned = lock(&config)?;
+    let disk: Arc<dyn Disk> = owned.clone();
     let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
     let scheme = scheme_row.build(&SchemeOptions { workers: workers(&config) });
     let environment = &config.environment;
@@ -54,6 +55,7 @@ pub(crate) fn open(
         records_commits,
         acknowledges_closed: records_commits && config.durability.acknowledges_closed(),
         disk,
+        owned,
         store,
         scheme: scheme.checkpointer,
         journal,
@@ -69,23 +71,25 @@ pub(crate) fn open(
         ),
         commits: Mutex::default(),
         recovered,
-        failed: AtomicBool::new(false),
-        failure: Mutex::default(),
+        life: Life::default(),
+        seats: Seats::default(),
         stopping: AtomicBool::new(false),
         next_log: AtomicUsize::new(0),
         config,
     };
-    Ok((Arc::new(shared), lock))
+    Ok(Arc::new(shared))
 }
 
 /// Locks the data directory, waiting for who holds it as long as the settings say.
-fn lock(config: &Config, disk: &dyn Disk) -> Result<Box<dyn Send + Sync>, Error> {
+fn lock(config: &Config) -> Result<Arc<OwnedDisk>, Error> {
+    let disk = config.disk()?;
+    disk.create_dir_all(Path::new(""))?;
     let clock = &config.environment.clock;
     let waited_ns = config.lock_wait.as_nanos().try_into().unwrap_or(u64::MAX);
     let deadline_ns = clock.monotonic_ns().saturating_add(waited_ns);
     loop {
-        if let Some(lock) = disk.lock(Path::new("LOCK"))? {
-            return Ok(lock);
+        if let Some(owned) = OwnedDisk::lock(disk.clone(), Path::new("LOCK"))? {
+            return Ok(Arc::new(owned));
         }
         if clock.monotonic_ns() >= deadline_ns {
             return Err(Error::InUse(disk.describe(Path::new(""))));

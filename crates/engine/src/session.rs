@@ -8,6 +8,7 @@ use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::engine::Shared;
 use crate::error::Error;
+use crate::guards::{Inside, Seat};
 use crate::procedure::PreparedCall;
 
 /// One thread's way into the store: runs transactions, one at a time. Make one per thread with
@@ -21,6 +22,8 @@ pub struct Session {
     shared: Arc<Shared>,
     worker: Worker,
     log: u8,
+    /// Given back after the worker, whose place in the store the next session takes.
+    _seat: Seat,
 }
 
 impl std::fmt::Debug for Session {
@@ -30,8 +33,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8) -> Self {
-        Self { shared, worker, log }
+    pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8, seat: Seat) -> Self {
+        Self { shared, worker, log, _seat: seat }
     }
 
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
@@ -39,7 +42,7 @@ impl Session {
     ///
     /// Meeting the lock of an older transaction it is rolled back and tried again by itself, so
     /// `body` may run several times and must have no effects but through `tx`. An error that
-    /// `body` returns rolls back.
+    /// `body` returns rolls back. It is told when what the transaction read survives any crash.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -60,9 +63,13 @@ impl Session {
         body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<R, Error> {
         self.admit()?;
-        let result = self.worker.transact(body)?;
+        let result = {
+            let _inside = Inside::enter();
+            self.worker.transact(body)
+        };
+        // A failure, too, tells something of what was read.
         self.acknowledge()?;
-        Ok(result)
+        Ok(result?)
     }
 
     /// Runs transactions with declared keys, one after the other: their index lines and records
@@ -76,6 +83,7 @@ impl Session {
             }
             return;
         }
+        let _inside = Inside::enter();
         self.worker.execute(batch);
     }
 
@@ -138,10 +146,14 @@ impl Session {
         let procedure = self.shared.procedures.find(name)?;
         let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
         let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
-        self.worker.execute(std::slice::from_mut(&mut running));
+        {
+            let _inside = Inside::enter();
+            self.worker.execute(std::slice::from_mut(&mut running));
+        }
         let Running { output, result, .. } = running;
-        result?;
+        // As in `transact`.
         self.acknowledge()?;
+        result?;
         Ok(output)
     }
 
@@ -153,11 +165,14 @@ impl Session {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Seen>, Error> {
+        self.shared.life.check_read()?;
         Ok(self.worker.read(table, key, out)?)
     }
 
     /// Visits some keys of a table, from a cursor on (0 at first); returns the next cursor, 0 at
-    /// the end. A key that has a value during the whole walk is visited at least once.
+    /// the end. A key that has a value during the whole walk is visited at least once. In strict
+    /// durability the caller may show what was found, and that a key was not, only after
+    /// [`flush`](Self::flush).
     pub fn scan(
         &mut self,
         table: TableId,
@@ -165,7 +180,39 @@ impl Session {
         count: usize,
         visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
     ) -> Result<u64, Error> {
+        self.shared.life.check_read()?;
+        let _inside = Inside::enter();
         Ok(self.worker.scan(table, cursor, count, visit)?)
+    }
+
+    /// Number of keys of a table that have a value. In strict durability the caller may show it
+    /// only after [`flush`](Self::flush), which then waits for every commit up to now: each may
+    /// have changed the number. [`Engine::len`](crate::Engine::len) waits for nothing.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+    /// let pets = engine.table("pets")?;
+    /// let mut session = engine.session()?;
+    /// session.transact(|tx| tx.put(pets, b"rex", 0, b"dog"))?;
+    /// let count = session.len(pets)?;
+    /// session.flush()?;
+    /// assert_eq!(count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Ended`] if the engine is gone.
+    pub fn len(&mut self, table: TableId) -> Result<u64, Error> {
+        self.shared.life.check_read()?;
+        let count = self.shared.store.record_count(table);
+        if self.shared.acknowledges_closed {
+            // A commit is appended before it is counted, so these cover whatever was counted.
+            for last in self.shared.journal.positions_before_epoch(u64::MAX) {
+                self.worker.depend_on(Stamp::new(last.gsn, last.log));
+            }
+        }
+        Ok(count)
     }
 
     /// Does what waits to be done, such as reclaiming deleted records. Call it while idle.
@@ -185,6 +232,7 @@ impl Session {
 
     #[inline]
     fn acknowledge(&mut self) -> Result<(), Error> {
+        self.shared.life.check_read()?;
         let unflushed = self.unflushed();
         self.shared.make_durable(&unflushed)
     }

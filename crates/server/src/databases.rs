@@ -41,7 +41,8 @@ impl Databases {
         self.tables[usize::from(db)]
     }
 
-    /// Keys of a database, expired ones included that are not yet deleted.
+    /// Keys of a database, expired ones included that are not yet deleted: a statistic, which
+    /// waits for nothing. Answers take `Session::len`.
     pub(crate) fn len(&self, db: Db) -> u64 {
         self.engine.len(self.table(db))
     }

@@ -144,12 +144,12 @@ impl<'a> Iterator for Writes<'a> {
         let generation = match self.table {
             Some((known, generation)) if known == table => generation,
             _ => {
-                let generation = tables.get(table)?.generation;
+                let generation = tables.get(table).expect("checked by the commit").generation;
                 self.table = Some((table, generation));
                 generation
             }
         };
-        let op = pending.op(first)?;
+        let op = pending.op(first).expect("a written key has an operation");
         let change = match op.kind {
             OpKind::Put => Change::Put { tag: op.tag, value: pending.bytes(op) },
             OpKind::Delete => Change::Delete,

@@ -4,7 +4,7 @@ use crate::cell::Glance;
 use crate::error::TxError;
 use crate::table::TableId;
 use crate::value::ValueRef;
-use crate::worker::{Unwinding, Worker};
+use crate::worker::Worker;
 
 impl Worker {
     /// Visits some keys of a table with their values, from a cursor on (0 at first), and returns
@@ -18,10 +18,7 @@ impl Worker {
         count: usize,
         visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
     ) -> Result<u64, TxError> {
-        let unwinding = Unwinding(self);
-        let next = unwinding.0.scan_some(table, cursor, count, visit);
-        std::mem::forget(unwinding);
-        next
+        self.guarded(|worker| worker.scan_some(table, cursor, count, visit))
     }
 
     fn scan_some(
@@ -50,9 +47,14 @@ impl Worker {
                 value.clear();
                 let cell = self.store.cell(number);
                 cell.read_key(&mut key);
-                if let Glance::Value(tag, stamp) = cell.glance(&key, &mut value) {
-                    self.depend_on(stamp);
-                    visit(&key, ValueRef::from_bytes(tag, &value));
+                match cell.glance(&key, &mut value) {
+                    Glance::Value(tag, stamp) => {
+                        self.depend_on(stamp);
+                        visit(&key, ValueRef::from_bytes(tag, &value));
+                    }
+                    // That the key is not there is a part of the answer.
+                    Glance::Absent(stamp) => self.depend_on(stamp),
+                    Glance::Other => {}
                 }
             }
             self.exit();

@@ -219,9 +219,17 @@ impl Worker {
     /// If a procedure panics, its transaction is rolled back, those before it stay committed, those
     /// after it do not run, and the worker can be used again.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        self.guarded(|worker| worker.execute_all(batch));
+    }
+
+    /// Runs something that opens the window. If it panics, the window is closed and locks are given
+    /// back.
+    #[inline]
+    pub(crate) fn guarded<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         let unwinding = Unwinding(self);
-        unwinding.0.execute_all(batch);
+        let result = run(unwinding.0);
         std::mem::forget(unwinding);
+        result
     }
 
     fn execute_all<B: Batch + ?Sized>(&mut self, batch: &mut B) {
@@ -328,10 +336,7 @@ impl Worker {
         &mut self,
         body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<(R, Option<Stamp>), TxError> {
-        let unwinding = Unwinding(self);
-        let ended = unwinding.0.transact_until_ended(body);
-        std::mem::forget(unwinding);
-        ended
+        self.guarded(|worker| worker.transact_until_ended(body))
     }
 
     fn transact_until_ended<R>(
@@ -375,9 +380,13 @@ impl Worker {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Seen>, TxError> {
-        self.enter();
-        let found = self.glance(table, key, self.store.hash(table, key), 0, out);
-        self.exit();
+        let hash = self.store.hash(table, key);
+        let found = self.guarded(|worker| {
+            worker.enter();
+            let found = worker.glance(table, key, hash, 0, out);
+            worker.exit();
+            found
+        });
         let (tag, stamp) = found?;
         self.depend_on(stamp);
         Ok(tag.map(|tag| Seen { tag, stamp }))
@@ -414,7 +423,7 @@ impl Worker {
 
     /// Remembers that an answer depends on a commit, if the log wants to know.
     #[inline]
-    pub(crate) fn depend_on(&mut self, stamp: Stamp) {
+    pub fn depend_on(&mut self, stamp: Stamp) {
         if self.wants_dependencies && !stamp.is_none() {
             match self.dependencies.iter_mut().find(|known| known.log() == stamp.log()) {
                 Some(known) => *known = (*known).max(stamp),
@@ -433,14 +442,16 @@ impl Worker {
     /// then while idle.
     pub fn idle(&mut self) {
         self.reclaim.adopt(self.store.orphans());
-        self.enter();
-        self.collect_garbage();
-        self.exit();
+        self.guarded(|worker| {
+            worker.enter();
+            worker.collect_garbage();
+            worker.exit();
+        });
     }
 }
 
-/// Dropped only when a procedure panics: gives its locks back.
-pub(crate) struct Unwinding<'w>(pub(crate) &'w mut Worker);
+/// Dropped only when something panics inside the worker: gives its locks and its window back.
+struct Unwinding<'w>(&'w mut Worker);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {

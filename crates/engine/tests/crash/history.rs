@@ -68,6 +68,12 @@ impl History {
         self.writers.get(key).copied()
     }
 
+    /// The events of this life that the present state of a table comes from: who wrote what is
+    /// there, and who removed what is not.
+    pub(crate) fn writers_of(&self, table: u16) -> impl Iterator<Item = usize> {
+        self.writers.iter().filter(move |(key, _)| key.0 == table).map(|(_, &event)| event)
+    }
+
     /// Records an event that everybody sees from now on; returns its number.
     pub(crate) fn happened(&mut self, event: Event) -> usize {
         let number = self.events.len();

@@ -10,6 +10,7 @@ use stillpoint_io::{Fault, SeededRng, SimDisk};
 use crate::history::State;
 use crate::lives::{configure, open_and_read};
 use crate::settings::Setting;
+use crate::stage::elsewhere;
 
 const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
 
@@ -25,6 +26,7 @@ fn open(disk: &SimDisk) -> (Engine, TableId, TableId) {
 pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
     let disk = SimDisk::new(1);
     let (engine, first, second) = open(&disk);
+    let engine = Arc::new(engine);
     let mut session = engine.session().expect("a session");
     session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
     for writes_to_first in [false, true] {
@@ -36,7 +38,8 @@ pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
                 tx.put(first, b"y", 0, b"new")?;
             }
             if runs == 1 {
-                engine.flush_tables(&[first]).expect("flushes");
+                let engine = engine.clone();
+                elsewhere(move || engine.flush_tables(&[first])).expect("flushes");
             }
             tx.put(second, b"z", 0, b"new")?;
             Ok(seen)
@@ -65,7 +68,8 @@ pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
         runs += 1;
         let x = tx.get(first, b"x")?.is_some();
         if runs == 1 {
-            engine.flush_tables(&[first]).expect("flushes");
+            let engine = engine.clone();
+            elsewhere(move || engine.flush_tables(&[first])).expect("flushes");
             let later = other.transact(|tx| tx.put(second, b"z", 0, b"after the flush"));
             later.expect("commits");
         }
@@ -81,6 +85,7 @@ pub(crate) fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() 
     for nth in 1.. {
         let disk = SimDisk::new(1);
         let (engine, first, second) = open(&disk);
+        let engine = Arc::new(engine);
         let mut session = engine.session().expect("a session");
         session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
         let mut flushed = None;
@@ -88,7 +93,8 @@ pub(crate) fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() 
             tx.put(first, b"y", 0, b"new")?;
             if flushed.is_none() {
                 disk.fail_at(nth, Fault::InputOutput);
-                flushed = Some(engine.flush_tables(&[first]));
+                let engine = engine.clone();
+                flushed = Some(elsewhere(move || engine.flush_tables(&[first])));
                 disk.clear_faults();
             }
             tx.put(second, b"z", 0, b"new")

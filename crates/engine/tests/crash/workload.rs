@@ -9,7 +9,7 @@ use stillpoint::{
 use stillpoint_io::{Rng, SeededRng};
 
 use crate::history::{Event, History, Key, MARKS, Value};
-use crate::stage::{Guest, Moment, while_visiting};
+use crate::stage::{Guest, Moment, elsewhere, while_visiting};
 
 /// The tables, in the order in which they are made.
 pub(crate) const TABLES: [&str; 4] = ["marks", "accounts", "lists", "things"];
@@ -137,7 +137,8 @@ impl Workload {
         let result = match self.below(40) {
             0..=9 if !self.lazy => self.transact(at),
             0..=19 => self.execute(at),
-            20..=22 => self.look(at),
+            20..=21 => self.look(at),
+            22 => self.count(at),
             23..=24 => self.scan(at),
             25..=29 => self.flush(at),
             30 if self.checkpoints && self.depth < 2 => self.checkpoint(),
@@ -244,6 +245,8 @@ impl Workload {
                     !committed || !wrote,
                     "transact failed with {error}, but its mark is there"
                 );
+                // The error has told something of what was read.
+                self.answer(&mut player);
                 Ok(())
             }
             Err(error) => Err(Ended(error)),
@@ -346,9 +349,20 @@ impl Workload {
             found.iter().eq(self.history.now.iter().filter(|(key, _)| key.0 == table)),
             "a scan of table {table} differs"
         );
-        for key in found.keys() {
-            player.unanswered.extend(self.history.writer(key));
-        }
+        // What a scan does not show is an answer, too.
+        player.unanswered.extend(self.history.writers_of(table));
+        self.players[at] = Some(player);
+        Ok(())
+    }
+
+    /// Counts the records of a table. Each commit so far may have changed the number.
+    fn count(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        let table = self.below(4) as u16;
+        let count = player.session.len(TableId(table)).expect("reads are served");
+        let known = self.history.now.keys().filter(|key| key.0 == table).count();
+        assert_eq!(count, known as u64, "count of table {table}");
+        player.unanswered.extend(0..self.history.events.len());
         self.players[at] = Some(player);
         Ok(())
     }
@@ -368,25 +382,32 @@ impl Workload {
         let mut player = self.players[at].take().expect("free");
         let steps = self.choose();
         let history = &self.history;
+        let mut done = Done::default();
         let result = player.session.transact(|tx| {
-            let mut done = Done::default();
+            done = Done::default();
             for (key, action) in &steps {
                 act(history, tx, None, key, action, &mut done).map_err(give_way)?;
             }
             Err::<(), _>(TxError::abandon("on purpose"))
         });
-        self.players[at] = Some(player);
-        match result {
-            Err(Error::Transaction(TxError::Abandoned(_))) => Ok(()),
+        player.unanswered.extend(done.needs);
+        let result = match result {
+            Err(Error::Transaction(TxError::Abandoned(_))) => {
+                self.answer(&mut player);
+                Ok(())
+            }
             Err(error) => Err(Ended(error)),
             Ok(()) => panic!("an abandoned transaction returned Ok"),
-        }
+        };
+        self.players[at] = Some(player);
+        result
     }
 
     fn flush_tables(&mut self) -> Result<(), Ended> {
         let emptied = if self.below(2) == 0 { vec![THINGS] } else { vec![LISTS, THINGS] };
         let tables: Vec<TableId> = emptied.iter().map(|&table| TableId(table)).collect();
-        let result = self.engine.flush_tables(&tables);
+        let engine = self.engine.clone();
+        let result = elsewhere(move || engine.flush_tables(&tables));
         let epoch = self.engine.stats().epoch;
         let needs =
             if self.journal { (0..self.history.events.len()).collect() } else { BTreeSet::new() };
@@ -432,7 +453,8 @@ impl Workload {
         let mut guest = std::mem::replace(self, hollow);
         guest.depth += 2;
         guest.history.checkpoints_begun.insert(epoch + 1);
-        let (result, guest) = while_visiting(Box::new(guest), || engine.checkpoint());
+        let guest: Box<dyn Guest> = Box::new(guest);
+        let (result, guest) = elsewhere(move || while_visiting(guest, || engine.checkpoint()));
         let guest: Box<dyn std::any::Any> = guest;
         *self = *guest.downcast::<Self>().expect("the same comes back");
         self.depth -= 2;

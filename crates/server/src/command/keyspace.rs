@@ -133,8 +133,8 @@ pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
     Ok(())
 }
 
-pub(crate) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, _: &mut Session) -> CmdResult {
-    let len = ctx.shared.databases.len(ctx.db());
+pub(crate) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
+    let len = session.len(ctx.shared.databases.table(ctx.db()))?;
     ctx.reply.int(len as i64);
     Ok(())
 }
@@ -146,7 +146,7 @@ pub(crate) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -
     let (now_ms, db) = (ctx.now_ms(), ctx.db());
     let table = ctx.shared.databases.table(db);
     for _ in 0..RANDOM_TRIES {
-        if ctx.shared.databases.len(db) == 0 {
+        if session.len(table)? == 0 {
             break;
         }
         let mut candidates: Vec<Box<[u8]>> = Vec::new();

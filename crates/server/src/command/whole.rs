@@ -196,7 +196,10 @@ fn look_up(
     let dbs = || (0..DATABASES).filter(|&db| listed[usize::from(db)]);
     let mut found = Vec::new();
     let mut bytes = 0;
-    let count: u64 = dbs().map(|db| databases.len(db)).sum();
+    let mut count = 0;
+    for db in dbs() {
+        count += session.len(databases.table(db))?;
+    }
     for db in dbs().take_while(|_| count <= KEYS_MAX) {
         let mut cursor = 0;
         loop {
@@ -228,7 +231,10 @@ pub(super) fn run_exec(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
     let found = look_up(ctx, session, listed.unwrap_or_default());
     let result = found.and_then(|found| {
         let databases = &ctx.shared.databases;
-        let len_before = std::array::from_fn(|db| databases.len(db as Db));
+        let mut len_before = [0; DATABASES as usize];
+        for (len, db) in len_before.iter_mut().zip(0..) {
+            *len = session.len(databases.table(db))?;
+        }
         let keyspace = Keyspace { keys: Vec::new(), len_before };
         let start = ctx.reply.mark();
         let mut exec = Exec { ctx, found, keyspace, start, error: None };

@@ -1,0 +1,99 @@
+//! Whether a store takes calls: it does, it has failed, or its engine is gone.
+
+use parking_lot::Mutex;
+use stillpoint_io::NotOwner;
+use stillpoint_sync::atomic::{
+    AtomicU8,
+    Ordering::{Acquire, Release},
+};
+
+use crate::error::Error;
+
+const SOUND: u8 = 0;
+const FAILED: u8 = 1;
+const ENDED: u8 = 2;
+
+/// Why a store has failed.
+#[derive(Clone, Debug)]
+enum Failure {
+    Reason(String),
+    NotOwner(NotOwner),
+}
+
+/// The state of a store between its opening and the end of its last session. It goes from sound to
+/// failed to ended, and never back.
+#[derive(Debug, Default)]
+pub(crate) struct Life {
+    /// Each call looks at it; it is written twice at most.
+    state: AtomicU8,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Life {
+    /// Nothing is acknowledged any more. The first reason counts.
+    pub(crate) fn fail(&self, reason: String) {
+        self.fail_with(Failure::Reason(reason));
+    }
+
+    /// The data directory is another's.
+    pub(crate) fn lose(&self, reason: NotOwner) {
+        self.fail_with(Failure::NotOwner(reason));
+    }
+
+    fn fail_with(&self, failure: Failure) {
+        self.failure.lock().get_or_insert(failure);
+        // Release: partner of the Acquire in `check`, which then finds the failure.
+        self.state.fetch_max(FAILED, Release);
+    }
+
+    /// The engine is gone: sessions do nothing any more.
+    pub(crate) fn end(&self) {
+        self.state.fetch_max(ENDED, Release);
+    }
+
+    /// Refuses what may write.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        // Acquire: partner of the Release in `fail_with` and `end`.
+        if self.state.load(Acquire) == SOUND { Ok(()) } else { self.refuse() }
+    }
+
+    /// Refuses what only reads: a store that has failed still serves reads.
+    #[inline]
+    pub(crate) fn check_read(&self) -> Result<(), Error> {
+        // Acquire: as in `check`.
+        if self.state.load(Acquire) == ENDED { Err(Error::Ended) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse(&self) -> Result<(), Error> {
+        // Acquire: as in `check`.
+        if self.state.load(Acquire) == ENDED {
+            return Err(Error::Ended);
+        }
+        match &*self.failure.lock() {
+            Some(Failure::Reason(reason)) => Err(Error::Failed(reason.clone())),
+            Some(Failure::NotOwner(reason)) => Err(Error::NotOwner(reason.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_counts_and_the_end_is_final() {
+        let life = Life::default();
+        assert!(life.check().is_ok() && life.check_read().is_ok());
+        life.fail("the first".to_owned());
+        life.lose(NotOwner::GivenBack("LOCK".into()));
+        assert!(matches!(life.check(), Err(Error::Failed(reason)) if reason == "the first"));
+        life.check_read().expect("reads are served");
+        life.end();
+        life.fail("late".to_owned());
+        assert!(matches!(life.check(), Err(Error::Ended)));
+        assert!(matches!(life.check_read(), Err(Error::Ended)));
+    }
+}

@@ -1,0 +1,234 @@
+//! How many sessions there are, what a call inside a transaction may not do, and what answers rest
+//! on in strict durability.
+
+use std::sync::Arc;
+
+use stillpoint::{
+    Config, Durability, Engine, Error, KeySet, Mode, Procedure, Session, Slot, Stamp,
+    StoredProcedure, TableId, Tx, TxError,
+};
+use stillpoint_io::{Disk, ManualClock, SeededRng, SimDisk};
+
+fn open(disk: &SimDisk, sessions: usize) -> Engine {
+    let mut config = Config::new("unused");
+    config.durability = Durability::Strict;
+    config.checkpoint_every = None;
+    config.sessions = sessions;
+    config.checkpoint_threads = 2;
+    config.logs = 2;
+    config.log_segment_bytes = 128 << 10;
+    config.max_memory_bytes = 256 << 20;
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    config.environment.disk = Some(disk);
+    config.environment.clock = Arc::new(ManualClock::self_advancing(1_700_000_000_000));
+    config.environment.rng = Arc::new(SeededRng::new(1));
+    config.environment.background = false;
+    Engine::open(config).expect("opens")
+}
+
+#[test]
+fn sessions_beyond_their_number_are_refused_and_take_nothing_else() {
+    let engine = open(&SimDisk::new(1), 3);
+    let mut sessions: Vec<Session> = (0..3).map(|_| engine.session().expect("room")).collect();
+    for _ in 0..10 {
+        let refused = engine.session();
+        assert!(matches!(refused, Err(Error::TooManySessions(3))), "{refused:?}");
+    }
+    engine.checkpoint().expect("capture threads have their places");
+    sessions.pop();
+    sessions.push(engine.session().expect("a place was given back"));
+    assert!(engine.session().is_err());
+    drop(sessions);
+    engine.checkpoint().expect("a checkpoint");
+    (0..20).for_each(|_| drop(engine.session().expect("given back each time")));
+}
+
+/// Runs some code inside a declared transaction.
+struct Inside<F>(F);
+
+impl<F: FnMut()> Procedure for Inside<F> {
+    fn declare(&mut self, _: &mut KeySet) {}
+    fn run(&mut self, _: &mut Tx<'_>) -> Result<(), TxError> {
+        (self.0)();
+        Ok(())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+#[test]
+fn what_waits_for_transactions_is_refused_inside_of_one() {
+    let disk = SimDisk::new(1);
+    let engine = open(&disk, 3);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let check = |from: &str| {
+        let is_refused = |what: &str, result: Result<(), Error>| {
+            let named =
+                matches!(result, Err(Error::InsideTransaction { what: named }) if named == what);
+            assert!(named, "{what} from {from}: {result:?}");
+        };
+        is_refused("flush_tables", engine.flush_tables(&[table]));
+        is_refused("checkpoint", engine.checkpoint().map(drop));
+    };
+    session.execute(&mut [Inside(|| check("a declared transaction"))][..]);
+    let put = session.transact(|tx| {
+        check("an undeclared transaction");
+        tx.put(table, b"key", 0, b"value")
+    });
+    put.expect("commits");
+    let mut visited = 0;
+    let scanned = session.scan(table, 0, 1000, &mut |_, _| {
+        visited += 1;
+        check("a visitor");
+    });
+    scanned.expect("reads");
+    assert_eq!(visited, 1);
+    // Outside again.
+    engine.checkpoint().expect("a checkpoint");
+    engine.flush_tables(&[table]).expect("flushes");
+    // To close the engine inside a transaction ends it, without waiting for itself.
+    let mut engine = Some(engine);
+    session.execute(
+        &mut [Inside(|| {
+            let refused = engine.take().expect("once").close();
+            assert!(
+                matches!(refused, Err(Error::InsideTransaction { what: "close" })),
+                "{refused:?}"
+            );
+        })][..],
+    );
+    assert!(matches!(session.flush(), Err(Error::Ended)));
+    open(&disk, 3);
+}
+
+/// Puts or deletes a key; committed, but flushed by nobody.
+struct Write<'a>(TableId, &'a [u8], Option<&'a [u8]>);
+
+impl Procedure for Write<'_> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.0, self.1, Mode::Write, 8);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        match self.2 {
+            Some(value) => tx.put_slot(Slot(0), 0, value),
+            None => tx.delete_slot(Slot(0)).map(drop),
+        }
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+/// Fails with what it has read.
+struct Tell;
+
+impl StoredProcedure for Tell {
+    type Input = ();
+    type Output = ();
+    fn declare(&self, _: &(), keys: &mut KeySet) {
+        keys.push(TableId(0), b"key", Mode::Read, 0);
+        keys.push(TableId(0), b"other", Mode::Read, 0);
+    }
+    fn run(&self, _: &(), tx: &mut Tx<'_>) -> Result<(), TxError> {
+        Err(tell(tx.value(Slot(0)).map(|value| value.to_vec())))
+    }
+}
+
+fn tell(value: Option<Vec<u8>>) -> TxError {
+    TxError::abandon(format!("found {value:?}"))
+}
+
+/// How a session tells that a key changed its value or went away.
+type Answer = fn(&Engine, &mut Session, TableId) -> String;
+
+fn told(result: Result<(), Error>) -> String {
+    result.expect_err("it always fails").to_string()
+}
+
+const ANSWERS: [(&str, Answer); 6] = [
+    ("the error of an undeclared transaction", |_, session, table| {
+        told(session.transact(|tx| {
+            let value = tx.get(table, b"key")?.map(|value| value.to_vec());
+            Err(tell(value))
+        }))
+    }),
+    ("the error of a procedure", |engine, session, _| {
+        engine.register("tell", Tell);
+        told(session.call("tell", &()))
+    }),
+    ("an abandoned write", |_, session, table| {
+        told(session.transact(|tx| {
+            let value = tx.get(table, b"key")?.map(|value| value.to_vec());
+            tx.put(table, b"another", 0, b"never written")?;
+            Err(tell(value))
+        }))
+    }),
+    ("a scan", |_, session, table| {
+        let mut found = Vec::new();
+        let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
+            found.push((key.to_vec(), value.to_vec()));
+        };
+        // An index of two keys is walked by one call.
+        assert_eq!(session.scan(table, 0, 1 << 20, &mut visit).expect("reads"), 0);
+        session.flush().expect("flushes");
+        format!("{found:?}")
+    }),
+    ("a count", |_, session, table| {
+        let count = session.len(table).expect("counts");
+        session.flush().expect("flushes");
+        count.to_string()
+    }),
+    ("a read", |_, session, table| {
+        let mut value = Vec::new();
+        let seen = session.read(table, b"key", &mut value).expect("reads");
+        session.flush().expect("flushes");
+        format!("{:?}", seen.map(|_| value))
+    }),
+];
+
+/// Whatever a strict session tells, it tells the same after a crash.
+#[test]
+fn whatever_is_told_survives_a_crash() {
+    for (name, answer) in ANSWERS {
+        for new in [None, Some(b"new")] {
+            for seed in 0..20 {
+                let disk = SimDisk::new(seed);
+                let engine = open(&disk, 4);
+                let table = engine.table("table").expect("a table");
+                let mut writer = engine.session().expect("a session");
+                let mut reader = engine.session().expect("a session");
+                writer.execute(&mut [Write(table, b"key", Some(b"old"))][..]);
+                writer.flush().expect("flushes");
+                writer.execute(&mut [Write(table, b"key", new.map(|new| &new[..]))][..]);
+                let before = answer(&engine, &mut reader, table);
+                let after_crash = disk.crash(seed);
+                drop((writer, reader, engine));
+                let engine = open(&after_crash, 4);
+                let mut reader = engine.session().expect("a session");
+                let after = answer(&engine, &mut reader, table);
+                assert_eq!(before, after, "{name}, {new:?}, crash {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn statistics_wait_for_nothing() {
+    let disk = SimDisk::new(1);
+    let engine = open(&disk, 4);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    session.execute(&mut [Write(table, b"key", Some(b"value"))][..]);
+    let flushes = disk.call_counts();
+    assert_eq!(engine.len(table), 1);
+    assert_eq!(engine.stats().epoch, 1);
+    assert_eq!(disk.call_counts(), flushes, "the disk is asked for nothing");
+    let waits = session.unflushed();
+    assert!(!waits.is_empty(), "the commit itself");
+    assert!(session.unflushed().is_empty());
+    session.len(table).expect("counts");
+    let answer = session.unflushed();
+    assert!(!answer.is_empty() && !engine.is_durable(&answer), "a count waits for every log");
+}
