@@ -246,8 +246,11 @@ mod tests {
 
     const LOCK: &str = "LOCK";
 
+    /// What somebody else does to the directory.
+    type Way<'a> = &'a dyn Fn(&dyn Disk);
+
     /// Whatever somebody does to the directory, its owner changes nothing afterwards.
-    fn is_final(disk: Arc<dyn Disk>, replace: &dyn Fn(&dyn Disk)) {
+    fn is_final(disk: Arc<dyn Disk>, replace: Way) {
         let (lock, data) = (Path::new(LOCK), Path::new("data"));
         let owned = OwnedDisk::lock(disk.clone(), lock).expect("a disk").expect("free");
         write_file_durably(&owned, data, b"ours").expect("it is ours");
@@ -288,7 +291,7 @@ mod tests {
             disk.open(other, OpenMode::CreateNew, Caching::Buffered).expect("made");
             disk.rename(other, lock).expect("renamed");
         };
-        let ways: [&dyn Fn(&dyn Disk); 3] = [&remove, &rename, &replace];
+        let ways: [Way; 3] = [&remove, &rename, &replace];
         for way in ways {
             is_final(Arc::new(SimDisk::new(1)), way);
             let scratch = tempfile::tempdir().expect("a directory");
