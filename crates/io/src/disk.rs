@@ -103,7 +103,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
 /// What [`Disk::lock_shared`] found.
 pub enum SharedLock {
     /// Nobody else holds the lock, and nobody gets it before this is dropped.
-    Held(Box<dyn Send + Sync>),
+    Held(Box<dyn DiskLock>),
     /// There is no lock file, so nobody holds it.
     Absent,
     /// Another process, or another engine on this disk, holds it.
