@@ -32,9 +32,29 @@ pub enum CheckpointError {
     /// The sink gave up; closing it says why.
     #[error("the checkpoint was given up: its sink failed")]
     Sink,
+    /// A commit panicked between claiming a record and emitting it: the checkpoint lacks the record.
+    #[error("the checkpoint was given up: a commit panicked while it handed out a record")]
+    HandOut,
+    /// The walk panicked again and again, so that records may lack the mark of this epoch. A further
+    /// checkpoint would leave them out, and is refused.
+    #[error("no further checkpoint can be taken before a restart: {0}")]
+    MarksLost(#[source] Box<CheckpointError>),
+    /// An earlier checkpoint has lost marks.
+    #[error(
+        "no checkpoint can be taken before a restart: a walk over the records panicked earlier and \
+         has left them without their marks"
+    )]
+    Refused,
     /// It was cancelled.
     #[error("the checkpoint was cancelled")]
     Cancelled,
+}
+
+impl CheckpointError {
+    /// True if no later checkpoint can succeed before the store is opened again.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::MarksLost(_) | Self::Refused)
+    }
 }
 
 /// Bytes of a checkpoint that are not what was written.

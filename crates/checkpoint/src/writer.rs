@@ -35,7 +35,7 @@ use stillpoint_format::manifest::{
 };
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::{BLOCK_TARGET_BYTES, Codec, PartHeader};
-use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, spawn};
+use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, catch_panic, spawn};
 use stillpoint_store::{Demand, Lane, Sink, Store};
 use stillpoint_sync::CachePadded;
 
@@ -374,32 +374,30 @@ pub fn remove_checkpoint(disk: &dyn Disk, epoch: u64, kind: CheckpointKind) -> D
     disk.sync_dir(Path::new(CHECKPOINT_DIR))
 }
 
-/// A writer thread: one part, begun when the first block comes. After a failure it drops what
-/// comes, so that nobody waits for room.
+/// A writer thread: one part, begun when the first block comes. After a failure or a panic the
+/// queue drops what comes, so that nobody waits for room.
 fn write_part(queue: &Queue, target: PartTarget) -> Option<Part> {
-    let mut part: Option<PartFile> = None;
-    let mut batch = Vec::new();
-    while queue.take(&mut batch) {
-        if !queue.has_failed() {
-            let written = match &mut part {
-                Some(part) => part.write(&mut batch, queue),
-                none => PartFile::create(&target)
-                    .and_then(|begun| none.insert(begun).write(&mut batch, queue)),
-            };
-            if let Err(error) = written {
-                queue.fail(error);
+    let written = catch_panic(&format!("writer-{}", target.header.part), || {
+        let mut part: Option<PartFile> = None;
+        while let Some(mut batch) = queue.take() {
+            if queue.has_failed() {
+                continue;
             }
+            let part = match &mut part {
+                Some(part) => part,
+                none => none.insert(PartFile::create(&target)?),
+            };
+            part.write(&mut batch.items, queue)?;
         }
-        queue.done(&mut batch);
-    }
-    if queue.has_failed() {
-        return None;
-    }
-    match part?.finish(queue.progress()) {
-        Ok(part) => Some(part),
-        Err(error) => {
-            queue.fail(error);
-            None
+        match part {
+            Some(part) if !queue.has_failed() => part.finish(queue.progress()).map(Some),
+            _ => Ok(None),
         }
-    }
+    });
+    let written: Result<Option<Part>, CheckpointError> =
+        written.map_err(CheckpointError::from).flatten();
+    written.unwrap_or_else(|error| {
+        queue.fail(error);
+        None
+    })
 }

@@ -50,8 +50,8 @@ pub use rng::{RealRng, Rng, SeededRng};
 pub use seeded::seeded_rounds;
 pub use sim::{Call, CallCounts, Fault, FaultPlan, Lasts, SimDisk, Tearing};
 pub use thread::{
-    JoinHandle, ThreadError, ask_for_short_slices, cpu_count, go_behind, is_interrupted_soon,
-    pin_to_core, spawn,
+    JoinHandle, ThreadError, ask_for_short_slices, catch_panic, cpu_count, go_behind,
+    is_interrupted_soon, pin_to_core, spawn,
 };
 pub use usage::{CpuTime, children_cpu_time, own_cpu_time};
 pub use whole::{read_all, write_file_durably};

@@ -257,7 +257,10 @@ impl State {
     fn begin(&mut self, call: Call) -> io::Result<Option<Fault>> {
         self.check_alive()?;
         self.counts.count(call);
-        Ok(self.faults.strike(call))
+        match self.faults.strike(call) {
+            Some(Fault::Panic) => Err(Fault::Panic.error()),
+            fault => Ok(fault),
+        }
     }
 
     /// Runs a call that has no effect if it fails. When the power goes in the middle of it, its

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::io;
+use std::panic::AssertUnwindSafe;
 
 #[cfg(target_os = "linux")]
 use crate::slice;
@@ -74,6 +75,24 @@ where
         Ok(inner) => Ok(JoinHandle { name, inner }),
         Err(source) => Err(ThreadError::Start { name, source }),
     }
+}
+
+/// Runs `f` and turns its panic into an error. `name` says in the error what panicked.
+///
+/// The caller must assume that whatever `f` was changing is half changed.
+///
+/// ```
+/// let ended = stillpoint_io::catch_panic("divider", || 1 / std::hint::black_box(0));
+/// assert!(ended.unwrap_err().to_string().starts_with("thread divider panicked"));
+/// ```
+///
+/// # Errors
+/// [`ThreadError::Panicked`].
+pub fn catch_panic<T>(name: &str, f: impl FnOnce() -> T) -> Result<T, ThreadError> {
+    std::panic::catch_unwind(AssertUnwindSafe(f)).map_err(|payload| ThreadError::Panicked {
+        name: name.to_owned(),
+        message: message(&*payload),
+    })
 }
 
 /// The text of a panic's payload.

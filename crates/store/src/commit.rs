@@ -21,7 +21,7 @@ use crate::phase::PhaseWord;
 use crate::planted::Bug;
 use crate::policy::{Lane, NoSink, RecordImage, Sink};
 use crate::stamp::ABSENT;
-use crate::store::{MARK, mark_of};
+use crate::store::{MARK, Store, mark_of};
 use crate::worker::Worker;
 
 /// Memory found for a write that does not fit its cell.
@@ -40,6 +40,19 @@ struct HalfInstalled;
 impl Drop for HalfInstalled {
     fn drop(&mut self) {
         std::process::abort();
+    }
+}
+
+/// Dropped only when a hand-out panics: a record may have been claimed and not emitted, so the
+/// checkpoint is incomplete.
+struct Unemitted<'a> {
+    store: &'a Store,
+    epoch: u64,
+}
+
+impl Drop for Unemitted<'_> {
+    fn drop(&mut self) {
+        self.store.driver().spoil(self.epoch);
     }
 }
 
@@ -307,11 +320,13 @@ impl Worker {
             self.store.policy().before_hand_outs(self.number, sink);
         }
         let mark = mark_of(phase.epoch());
+        let unemitted = Unemitted { store: &self.store, epoch: phase.epoch() };
         sink.with_lane(self.number, &mut |lane| {
             for &(key, first) in &self.written[from..] {
                 self.first_write(key - self.first_key, first, mark, lane);
             }
         });
+        std::mem::forget(unemitted);
     }
 
     /// Whoever claims the mark emits. The lock keeps the value from changing, so this side claims

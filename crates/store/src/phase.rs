@@ -12,7 +12,7 @@
 
 use stillpoint_sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, SeqCst},
+    Ordering::{Acquire, Release, SeqCst},
 };
 use stillpoint_sync::{CachePadded, Mutex, MutexGuard, Windows};
 
@@ -84,6 +84,8 @@ pub struct PhaseDriver {
     windows: Windows,
     moving: Mutex<()>,
     turn: Mutex<()>,
+    /// The last epoch whose checkpoint lacks a record; 0 for none.
+    spoilt: AtomicU64,
     planted: Planted,
 }
 
@@ -100,6 +102,7 @@ impl PhaseDriver {
             windows: Windows::new(workers),
             moving: Mutex::new(()),
             turn: Mutex::new(()),
+            spoilt: AtomicU64::new(0),
             planted: Planted::default(),
         }
     }
@@ -107,6 +110,19 @@ impl PhaseDriver {
     /// The right to take a checkpoint, held until it is over; `None` while another has it.
     pub fn try_turn(&self) -> Option<Turn<'_>> {
         self.turn.try_lock().map(|held| Turn { _held: held })
+    }
+
+    /// Notes that the checkpoint which began `epoch` lacks a record, so that it is given up. For
+    /// `u64::MAX`, that no checkpoint can be taken any more.
+    pub fn spoil(&self, epoch: u64) {
+        // Release: partner of the Acquire in `is_spoilt`.
+        self.spoilt.fetch_max(epoch, Release);
+    }
+
+    /// True if the checkpoint that began `epoch` lacks a record.
+    pub fn is_spoilt(&self, epoch: u64) -> bool {
+        // Acquire: partner of the Release in `spoil`.
+        self.spoilt.load(Acquire) >= epoch
     }
 
     /// Plants a bug, for a test that shows that it is found.

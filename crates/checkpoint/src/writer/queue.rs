@@ -78,6 +78,8 @@ struct State {
     in_hand: usize,
     empty: Vec<BlockBuilder>,
     closed: bool,
+    /// As the queue's `failed`. What comes is dropped, so that nobody needs a writer any more.
+    failed: bool,
 }
 
 /// The pool: a bounded queue between the lanes and the writer threads.
@@ -206,6 +208,11 @@ impl Queue {
         let now = self.bytes.fetch_add(bytes, Relaxed) + bytes;
         self.bytes_peak.fetch_max(now, Relaxed);
         let mut state = self.state.lock();
+        if state.failed {
+            drop(state);
+            self.bytes.fetch_sub(bytes, Relaxed);
+            return self.release(item);
+        }
         state.items.push_back(item);
         state.bytes += bytes;
         let wake = self.is_worth_waking(&state);
@@ -231,39 +238,28 @@ impl Queue {
         self.wait_ns.fetch_add(waited_ns, Relaxed);
     }
 
-    /// Appends the next items to write, waiting for them; false once the queue is closed and empty.
-    pub(super) fn take(&self, batch: &mut Vec<Item>) -> bool {
+    /// The next items to write, waiting for them; `None` once the queue is closed and empty.
+    pub(super) fn take(&self) -> Option<InHand<'_>> {
         let mut state = self.state.lock();
         let sleeps = |state: &mut State| !state.closed && !self.is_worth_waking(state);
         self.filled.wait_while(&mut state, sleeps);
-        let mut taken = 0;
-        while taken < self.batch_bytes
+        let mut taken = InHand { queue: self, items: Vec::new(), bytes: 0 };
+        while taken.bytes < self.batch_bytes
             && let Some(item) = state.items.pop_front()
         {
-            taken += item.bytes();
-            state.in_hand += 1;
-            batch.push(item);
+            taken.bytes += item.bytes();
+            taken.items.push(item);
         }
-        state.bytes -= taken;
-        !batch.is_empty()
+        state.in_hand += taken.items.len();
+        state.bytes -= taken.bytes;
+        drop(state);
+        Some(taken).filter(|taken| !taken.items.is_empty())
     }
 
-    /// Items were written or dropped: what they held is free.
-    pub(super) fn done(&self, batch: &mut Vec<Item>) {
-        let (count, bytes) = (batch.len(), batch.iter().map(Item::bytes).sum());
-        let mut blocks = Vec::with_capacity(count);
-        for item in batch.drain(..) {
-            match item {
-                Item::Block(block) => blocks.push(block),
-                Item::Large(large) => self.store.release_kept(large.value),
-            }
-        }
-        let mut state = self.state.lock();
-        state.empty.append(&mut blocks);
-        state.in_hand -= count;
-        self.bytes.fetch_sub(bytes, Relaxed);
-        if state.in_hand == 0 && state.items.is_empty() {
-            self.emptied.notify_all();
+    /// Frees what an item refers to that is not written.
+    fn release(&self, item: Item) {
+        if let Item::Large(large) = item {
+            self.store.release_kept(large.value);
         }
     }
 
@@ -291,8 +287,18 @@ impl Queue {
         self.failed.load(Acquire)
     }
 
+    /// From now on what is queued is dropped, and what comes.
     pub(super) fn set_failed(&self) {
         self.failed.store(true, Release);
+        let mut state = self.state.lock();
+        state.failed = true;
+        let dropped = std::mem::take(&mut state.items);
+        let bytes = std::mem::take(&mut state.bytes);
+        // Whoever waits for the end waits for these too: they may refer to the store's memory.
+        let dropped = InHand { queue: self, items: dropped.into(), bytes };
+        state.in_hand += dropped.items.len();
+        drop(state);
+        drop(dropped);
     }
 
     /// Keeps the first failure; what comes from now on is dropped.
@@ -303,5 +309,50 @@ impl Queue {
 
     pub(super) fn take_failure(&self) -> Option<CheckpointError> {
         self.failure.lock().take()
+    }
+}
+
+/// Items that were taken from the queue. Dropped when they are written, or when that has failed or
+/// panicked: what they held is free then, and nobody waits for them any more.
+pub(super) struct InHand<'a> {
+    queue: &'a Queue,
+    pub(super) items: Vec<Item>,
+    bytes: usize,
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        let Self { queue, items, bytes } = self;
+        let count = items.len();
+        let blocks = Vec::with_capacity(count);
+        // Dropped last, so that the count is right even if a release panics.
+        let mut settled = Settled { queue, count, bytes: *bytes, blocks };
+        for item in items.drain(..) {
+            match item {
+                Item::Block(block) => settled.blocks.push(block),
+                large @ Item::Large(_) => queue.release(large),
+            }
+        }
+    }
+}
+
+/// Counts items out of the hand.
+struct Settled<'a> {
+    queue: &'a Queue,
+    count: usize,
+    bytes: usize,
+    /// Those of the items that may be filled again.
+    blocks: Vec<BlockBuilder>,
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state.lock();
+        state.empty.append(&mut self.blocks);
+        state.in_hand -= self.count;
+        self.queue.bytes.fetch_sub(self.bytes, Relaxed);
+        if state.in_hand == 0 && state.items.is_empty() {
+            self.queue.emptied.notify_all();
+        }
     }
 }

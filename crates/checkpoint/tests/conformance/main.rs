@@ -10,6 +10,7 @@ mod files;
 mod memory;
 mod mirror;
 mod model;
+mod panics;
 mod planted;
 mod pressure;
 mod toy;

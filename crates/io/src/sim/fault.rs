@@ -101,9 +101,12 @@ pub enum Fault {
     /// [`SimDisk::crash`](crate::SimDisk::crash) tells what is left. A flush so cut is not done; any
     /// other change may or may not be found.
     PowerLoss,
+    /// The call panics and changes nothing: a bug in whatever calls the disk there.
+    Panic,
 }
 
 impl Fault {
+    /// What the struck call returns; [`Fault::Panic`] panics here.
     pub(super) fn error(self) -> io::Error {
         match self {
             Fault::DiskFull => {
@@ -111,6 +114,8 @@ impl Fault {
             }
             Fault::InputOutput => io::Error::other("injected input/output error"),
             Fault::PowerLoss => io::Error::other(NO_POWER),
+            // As a panic, but that nothing is printed: tests inject thousands.
+            Fault::Panic => std::panic::resume_unwind(Box::new("injected panic")),
         }
     }
 }

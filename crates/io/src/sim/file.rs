@@ -58,7 +58,7 @@ impl SimFile {
         state.order += 1;
         let whole = match fault {
             None | Some(Fault::PowerLoss) => bytes,
-            Some(Fault::DiskFull | Fault::InputOutput) => {
+            Some(Fault::DiskFull | Fault::InputOutput | Fault::Panic) => {
                 &bytes[..state.rng.below(bytes.len() as u64) as usize]
             }
         };

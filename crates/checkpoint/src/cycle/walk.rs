@@ -1,0 +1,348 @@
+//! The walk of a checkpoint: capture threads that go through all units, at the pace.
+
+use std::sync::Arc;
+
+use stillpoint_io::{JoinHandle, is_interrupted_soon, spawn};
+use stillpoint_store::{
+    Bug, Capture, Checkpointer, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store,
+};
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use super::{Cycle, caught, ran};
+use crate::error::CheckpointError;
+use crate::pace::Meter;
+use crate::progress::Progress;
+
+/// Bytes that a capture thread emits between two looks at the pace.
+const METERED_BYTES: u64 = 16 << 10;
+/// Bytes that it emits between two looks at what the transactions hand out. As much in the time of
+/// a nap is near what a device takes.
+const GIVE_WAY_BYTES: u64 = 256 << 10;
+
+/// A capture thread rests after so many pauses, each of dozens of records, or so many bytes: less than
+/// a quarter of a millisecond of work. Whoever wakes up on its core meanwhile waits that long; without
+/// rests, until the scheduler's next tick, which is milliseconds. Each rest costs the walk its turn.
+const BURST_PAUSES: u32 = 40;
+const BURST_BYTES: u64 = 512 << 10;
+/// Where the scheduler [interrupts](is_interrupted_soon) it sooner by itself, it works for so many
+/// times as long. Saves under load then take two thirds of the time; without any rest they take half of
+/// it, and one answer in a thousand waits longer.
+const BURSTS_WHERE_INTERRUPTED: u32 = 5;
+
+/// Window slots, given back when dropped.
+pub(super) struct Slots {
+    store: Arc<Store>,
+    slots: Vec<usize>,
+}
+
+impl Slots {
+    /// At least one and at most `wanted` of those that are free.
+    pub(super) fn claim(store: &Arc<Store>, wanted: usize) -> Result<Self, CheckpointError> {
+        let windows = store.driver().windows();
+        let slots: Vec<usize> = (0..wanted.max(1)).map_while(|_| windows.claim()).collect();
+        let claimed = Self { store: store.clone(), slots };
+        if claimed.slots.is_empty() {
+            let slots = windows.capacity();
+            return Err(CheckpointError::NoSlot { slots });
+        }
+        Ok(claimed)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The one of the calling thread.
+    pub(super) fn own(&self) -> usize {
+        self.slots[0]
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for &slot in &self.slots {
+            self.store.driver().windows().unclaim(slot);
+        }
+    }
+}
+
+/// What the capture threads share.
+pub(super) struct Walk {
+    store: Arc<Store>,
+    scheme: Arc<dyn Checkpointer>,
+    sink: Arc<dyn Sink>,
+    progress: Arc<Progress>,
+    meter: Meter,
+    epoch: u64,
+    pub(super) units: usize,
+    next: AtomicUsize,
+    abandoned: AtomicBool,
+    /// Bursts that it works between two rests; none where commits wait for its end.
+    bursts: Option<u32>,
+    /// Bytes that the capture threads have emitted themselves.
+    walked_bytes: AtomicU64,
+}
+
+impl Walk {
+    pub(super) fn new(cycle: &Cycle, epoch: u64, sink: &Arc<dyn Sink>, meter: Meter) -> Self {
+        let units = cycle.scheme.units(&cycle.store);
+        Progress::set(&cycle.progress.units_total, units as u64);
+        let bursts = match cycle.scheme.point_of_consistency() {
+            PointOfConsistency::PhysicalThroughout => None,
+            _ if is_interrupted_soon() => Some(BURSTS_WHERE_INTERRUPTED),
+            _ => Some(1),
+        };
+        Self {
+            store: cycle.store.clone(),
+            scheme: cycle.scheme.clone(),
+            sink: sink.clone(),
+            progress: cycle.progress.clone(),
+            meter,
+            epoch,
+            units,
+            next: AtomicUsize::new(0),
+            abandoned: AtomicBool::new(false),
+            bursts,
+            walked_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Walks all units with a thread per slot, the calling one first among them. When it returns,
+    /// every unit has been walked, with output or without.
+    pub(super) fn run(self: &Arc<Self>, slots: &Slots) -> Result<(), CheckpointError> {
+        let (&own, others) = slots.slots.split_first().expect("at least one");
+        let start = |(at, &slot): (usize, &usize)| -> Option<JoinHandle<()>> {
+            let walk = self.clone();
+            // With fewer threads it takes longer, which is better than none at all.
+            spawn(&format!("capture-{}", at + 1), move || walk.walk(slot)).ok()
+        };
+        let threads: Vec<_> = others.iter().enumerate().filter_map(start).collect();
+        let mut panicked = ran(|| self.walk(own)).err();
+        for thread in threads {
+            panicked = thread.join().err().map(Into::into).or(panicked);
+        }
+        if let Some(panic) = panicked {
+            // The units that a thread had begun are not finished.
+            finish_marks(&self.store, &*self.scheme, own)?;
+            return Err(panic);
+        }
+        match (self.is_abandoned(), self.progress.is_cancelled()) {
+            (false, _) => Ok(()),
+            (true, true) => Err(CheckpointError::Cancelled),
+            (true, false) if self.store.driver().is_spoilt(self.epoch) => {
+                Err(CheckpointError::HandOut)
+            }
+            (true, false) => Err(CheckpointError::Sink),
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Acquire)
+    }
+
+    fn walk(&self, slot: usize) {
+        let unfinished = Unfinished(self);
+        let mut hand = Hand {
+            walk: self,
+            slot,
+            unmetered: 0,
+            unseen: 0,
+            handed_out: 0,
+            burst_pauses: 0,
+            burst_bytes: 0,
+        };
+        loop {
+            // Relaxed: the units were there before the threads were.
+            let unit = self.next.fetch_add(1, Relaxed);
+            if unit >= self.units {
+                break;
+            }
+            hand.pause();
+            if self.is_abandoned() && self.store.driver().has_planted(Bug::MarksForgotten) {
+                break;
+            }
+            self.scheme.capture(&self.store, unit, &mut hand);
+            Progress::add(&self.progress.units_done, 1);
+        }
+        std::mem::forget(unfinished);
+    }
+}
+
+/// Dropped only when a capture thread panics: the other threads go on without output.
+struct Unfinished<'a>(&'a Walk);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.abandoned.store(true, Release);
+    }
+}
+
+/// Walks all units without output, so that every record has the mark of the present epoch. What
+/// panics is tried once more.
+///
+/// # Errors
+/// It panics again. Records may lack their marks, and the next checkpoint would take them for
+/// captured: the store takes no further checkpoint.
+pub(super) fn finish_marks(
+    store: &Store,
+    scheme: &dyn Checkpointer,
+    slot: usize,
+) -> Result<(), CheckpointError> {
+    let count = || caught(|| Ok(scheme.units(store)));
+    let walk = |unit| ran(|| scheme.capture(store, unit, &mut Silent(slot)));
+    let units = count().or_else(|_| count());
+    let walked =
+        units.and_then(|units| (0..units).try_for_each(|unit| walk(unit).or_else(|_| walk(unit))));
+    walked.map_err(|panic| {
+        store.driver().spoil(u64::MAX);
+        CheckpointError::MarksLost(Box::new(panic))
+    })
+}
+
+/// The capture thread of a checkpoint that is given up; holds its window slot.
+struct Silent(usize);
+
+impl Capture for Silent {
+    fn slot(&self) -> usize {
+        self.0
+    }
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut Nowhere);
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        true
+    }
+}
+
+/// One capture thread.
+struct Hand<'a> {
+    walk: &'a Walk,
+    slot: usize,
+    /// Bytes emitted since the last look at the pace.
+    unmetered: u64,
+    /// Bytes emitted since the last look at what is handed out, and what that was then.
+    unseen: u64,
+    handed_out: u64,
+    /// Pauses and bytes since the last rest.
+    burst_pauses: u32,
+    burst_bytes: u64,
+}
+
+impl Hand<'_> {
+    fn should_stop(&self) -> bool {
+        let walk = self.walk;
+        let stop = walk.progress.is_cancelled()
+            || walk.sink.demand() == Demand::GiveUp
+            || walk.store.driver().is_spoilt(walk.epoch);
+        if stop {
+            self.walk.abandoned.store(true, Release);
+        }
+        stop
+    }
+
+    #[cold]
+    fn wait_for_room(&self) {
+        while self.walk.sink.demand() == Demand::Wait && !self.should_stop() {
+            self.walk.meter.nap();
+        }
+    }
+
+    /// Stands back while the transactions hand out as much as the walk would emit: they do its
+    /// work as they go, and have better use for the core than to meet it there.
+    fn give_way(&mut self) {
+        // Relaxed: sums for a rule of thumb.
+        self.walk.walked_bytes.fetch_add(std::mem::take(&mut self.unseen), Relaxed);
+        loop {
+            let walked = self.walk.walked_bytes.load(Relaxed);
+            let handed_out = self.walk.sink.taken_bytes().saturating_sub(walked);
+            let before = std::mem::replace(&mut self.handed_out, handed_out);
+            if handed_out < before + GIVE_WAY_BYTES || self.should_stop() {
+                return;
+            }
+            self.walk.meter.nap();
+        }
+    }
+}
+
+impl Capture for Hand<'_> {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        if self.walk.is_abandoned() {
+            return with(&mut Nowhere);
+        }
+        let mut bytes = 0;
+        self.walk.sink.with_lane(self.slot, &mut |lane| {
+            let mut metered = Metered { lane, bytes: 0, last: 0 };
+            with(&mut metered);
+            bytes = metered.bytes;
+        });
+        self.unmetered += bytes;
+        self.unseen += bytes;
+        self.burst_bytes += bytes;
+    }
+
+    fn pause(&mut self) {
+        if self.walk.is_abandoned() || self.should_stop() {
+            return;
+        }
+        if self.walk.sink.demand() == Demand::Wait {
+            self.wait_for_room();
+        }
+        if self.walk.meter.is_paced() && self.unmetered >= METERED_BYTES {
+            self.unmetered = 0;
+            let taken = || self.walk.sink.taken_bytes();
+            self.walk.meter.wait(taken, || self.should_stop());
+        }
+        if self.unseen >= GIVE_WAY_BYTES {
+            self.give_way();
+        }
+        self.burst_pauses += 1;
+        if let Some(bursts) = self.walk.bursts
+            && (self.burst_pauses >= bursts * BURST_PAUSES
+                || self.burst_bytes >= u64::from(bursts) * BURST_BYTES)
+        {
+            (self.burst_pauses, self.burst_bytes) = (0, 0);
+            self.walk.meter.rest();
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.walk.is_abandoned()
+    }
+}
+
+/// A lane whose bytes are counted.
+struct Metered<'a> {
+    lane: &'a mut dyn Lane,
+    bytes: u64,
+    /// Those of the last record.
+    last: u64,
+}
+
+impl Lane for Metered<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.last = (record.key.len() + record.value.len()) as u64;
+        self.bytes += self.last;
+        self.lane.emit(record);
+    }
+
+    fn take_back(&mut self) {
+        self.bytes -= self.last;
+        self.lane.take_back();
+    }
+}
+
+/// Where the records of a checkpoint go that is given up.
+struct Nowhere;
+
+impl Lane for Nowhere {
+    fn emit(&mut self, _: &RecordImage<'_>) {}
+    fn take_back(&mut self) {}
+}

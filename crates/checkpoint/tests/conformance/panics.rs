@@ -1,0 +1,335 @@
+//! Panics at the n-th call of everything that a checkpoint calls: policy, scheme, sink, lane,
+//! observer, clock, disk. The checkpoint that meets one fails or is whole, nothing waits for ever,
+//! and the next checkpoint equals the model.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use stillpoint_checkpoint::{
+    Captured, CheckpointError, Cycle, Row, Scheme, SchemeOptions, run_checkpoint,
+};
+use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
+use stillpoint_store::{
+    Capture, CellPolicy, Checkpointer, Demand, Lane, Outcome, Phase, PointOfConsistency,
+    RecordImage, Sink, Store, TableId, Worker,
+};
+
+use crate::bank::rows_that_take_checkpoints;
+use crate::memory::MemorySink;
+use crate::model::assert_same;
+use crate::world::{SLOTS, World};
+
+const TABLE: TableId = TableId(0);
+const KEYS: u32 = 28;
+/// Of so many calls one panics, unless the environment asks for all.
+const STEP: u64 = 5;
+/// Checkpoints after which a new world begins: what the model costs grows with its history.
+const WORLD_ENDS: u64 = 40;
+
+fn step() -> u64 {
+    std::env::var("STILLPOINT_FAULTS_ALL").map_or(STEP, |_| 1)
+}
+
+/// Counts calls; panics at the `first`-th and as many as follow it up to `last`.
+#[derive(Debug)]
+struct Fuse {
+    calls: AtomicU64,
+    first: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Fuse {
+    fn new() -> Arc<Self> {
+        let never = || AtomicU64::new(u64::MAX);
+        Arc::new(Self { calls: AtomicU64::new(0), first: never(), last: never() })
+    }
+
+    fn set(&self, first: u64, last: u64) {
+        self.calls.store(0, SeqCst);
+        self.first.store(first, SeqCst);
+        self.last.store(last, SeqCst);
+    }
+
+    fn burn(&self) {
+        let call = self.calls.fetch_add(1, SeqCst) + 1;
+        if (self.first.load(SeqCst)..=self.last.load(SeqCst)).contains(&call) {
+            // As a panic, but that nothing is printed: there are thousands.
+            resume_unwind(Box::new("injected panic"));
+        }
+    }
+}
+
+struct FusedPolicy(Arc<dyn CellPolicy>, Arc<Fuse>);
+
+impl CellPolicy for FusedPolicy {
+    fn wants_first_writes(&self) -> bool {
+        self.0.wants_first_writes()
+    }
+    fn before_hand_outs(&self, worker: usize, sink: &dyn Sink) {
+        self.1.burn();
+        self.0.before_hand_outs(worker, sink);
+    }
+    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
+        self.1.burn();
+        self.0.before_first_write(record, lane);
+        self.1.burn();
+    }
+}
+
+struct FusedScheme(Arc<dyn Checkpointer>, Arc<Fuse>);
+
+impl Checkpointer for FusedScheme {
+    fn point_of_consistency(&self) -> PointOfConsistency {
+        self.0.point_of_consistency()
+    }
+    fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>) {
+        self.1.burn();
+        self.0.enter(phase, epoch, sink);
+    }
+    fn units(&self, store: &Store) -> usize {
+        self.1.burn();
+        self.0.units(store)
+    }
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        self.1.burn();
+        self.0.capture(store, unit, to);
+        self.1.burn();
+    }
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        self.1.burn();
+        self.0.ended(epoch, outcome);
+    }
+}
+
+struct FusedSink(Arc<MemorySink>, Arc<Fuse>);
+
+impl Sink for FusedSink {
+    fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.1.burn();
+        self.0.with_lane(lane, &mut |lane| with(&mut FusedLane(lane, &self.1)));
+        self.1.burn();
+    }
+    fn has_room(&self) -> bool {
+        self.1.burn();
+        false
+    }
+    fn wait_for_room(&self, _: usize) {
+        self.1.burn();
+    }
+    fn demand(&self) -> Demand {
+        self.1.burn();
+        Demand::Go
+    }
+    fn taken_bytes(&self) -> u64 {
+        self.1.burn();
+        0
+    }
+    fn drain(&self) {
+        self.1.burn();
+    }
+}
+
+struct FusedLane<'a>(&'a mut dyn Lane, &'a Fuse);
+
+impl Lane for FusedLane<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.1.burn();
+        self.0.emit(record);
+        self.1.burn();
+    }
+    fn take_back(&mut self) {
+        self.1.burn();
+        self.0.take_back();
+    }
+}
+
+#[derive(Debug)]
+struct FusedClock(Arc<Fuse>);
+
+impl Clock for FusedClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.burn();
+        RealClock.monotonic_ns()
+    }
+    fn wall_ms(&self) -> u64 {
+        self.0.burn();
+        RealClock.wall_ms()
+    }
+    fn sleep(&self, duration: Duration) {
+        self.0.burn();
+        RealClock.sleep(duration);
+    }
+}
+
+/// A world whose policy, scheme and clock burn a fuse, and in whose phases a worker commits.
+struct Fused {
+    world: World,
+    fuse: Arc<Fuse>,
+    stops: bool,
+}
+
+/// One commit, which may panic. What it did not log it has not done.
+fn put(worker: &mut Worker, number: u32, round: u64) {
+    let mut value = round.to_le_bytes().to_vec();
+    value.resize(8 + (number as usize % 3) * 60, number as u8);
+    let key = number.to_be_bytes();
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        worker.transact(|tx| match (u64::from(number) + round).is_multiple_of(5) {
+            true => tx.delete(TABLE, &key).map(|_| ()),
+            false => tx.put(TABLE, &key, number as u8, &value),
+        })
+    }));
+}
+
+impl Fused {
+    fn new(row: &Row) -> Self {
+        let fuse = Fuse::new();
+        let Scheme { policy, checkpointer } = row.build(&SchemeOptions { workers: SLOTS });
+        let checkpointer = checkpointer.expect("a row that takes checkpoints");
+        let scheme = Scheme {
+            policy: Arc::new(FusedPolicy(policy, fuse.clone())),
+            checkpointer: Some(Arc::new(FusedScheme(checkpointer, fuse.clone()))),
+        };
+        let mut world = World::with_scheme(scheme, 9);
+        world.threads = 1;
+        world.clock = Arc::new(FusedClock(fuse.clone()));
+        let mut worker = world.worker(0);
+        (0..KEYS).for_each(|number| put(&mut worker, number, 1));
+        worker.transact(|tx| tx.put(TABLE, b"large", 1, &[7; 40_000])).expect("memory");
+        drop(worker);
+        let stops = row.capabilities.point != Some(PointOfConsistency::Virtual);
+        Self { world, fuse, stops }
+    }
+
+    /// A cycle in each of whose phases every seventh record is changed.
+    fn cycle(&self) -> Cycle {
+        let (fuse, stops) = (self.fuse.clone(), self.stops);
+        let (store, history) = (self.world.store.clone(), self.world.history.clone());
+        let observer = move |phase, epoch| {
+            fuse.burn();
+            if !(stops && matches!(phase, Phase::Resolve | Phase::Capture)) {
+                let log = Box::new(history.log(0));
+                let mut worker = Worker::new(store.clone(), log).expect("a free slot");
+                (phase as u32..KEYS).step_by(7).for_each(|n| put(&mut worker, n, epoch));
+            }
+            fuse.burn();
+        };
+        Cycle { observer: Some(Arc::new(observer)), ..self.world.cycle() }
+    }
+
+    fn take_into_memory(&self) -> (Arc<MemorySink>, Result<Captured, CheckpointError>) {
+        let kept = Arc::new(MemorySink::default());
+        let sink: Arc<dyn Sink> = Arc::new(FusedSink(kept.clone(), self.fuse.clone()));
+        let taken = run_checkpoint(&self.cycle(), &sink);
+        (kept, taken)
+    }
+
+    /// Everything is at rest, and the next checkpoint is whole.
+    fn confirm(&self, context: &str) {
+        self.fuse.set(u64::MAX, u64::MAX);
+        assert_eq!(self.world.store.driver().now().phase(), Phase::Rest, "{context}");
+        assert_eq!(self.world.unmarked(), 0, "{context}: unmarked records");
+        let (written, _) = self
+            .world
+            .take_with(&self.cycle())
+            .unwrap_or_else(|error| panic!("{context}, the next one: {error}"));
+        let expected = self.world.history.state_before(written.epoch);
+        let found = self.world.load(&crate::world::entry(written));
+        assert_same(&found, &expected, context);
+    }
+}
+
+#[test]
+fn a_panic_costs_at_most_that_checkpoint() {
+    for row in rows_that_take_checkpoints() {
+        let mut fused = Fused::new(row);
+        let (mut nth, mut tried, mut failed) = (1, 0, 0);
+        loop {
+            nth += step();
+            tried += 1;
+            if tried % WORLD_ENDS == 0 {
+                fused = Fused::new(row);
+            }
+            let context = format!("{}, panic at call {nth}", row.name);
+            fused.fuse.set(nth, nth);
+            let (kept, taken) = fused.take_into_memory();
+            let calls = fused.fuse.calls.load(SeqCst);
+            match taken {
+                Ok(captured) => {
+                    let expected = fused.world.history.state_before(captured.epoch);
+                    assert_same(&kept.state(&context), &expected, &context);
+                }
+                Err(error) => {
+                    assert!(!error.is_fatal(), "{context}: {error}");
+                    failed += 1;
+                }
+            }
+            fused.confirm(&context);
+            if calls < nth {
+                break;
+            }
+        }
+        assert!(failed > tried / 4, "{}: {failed} of {tried} failed", row.name);
+    }
+}
+
+#[test]
+fn a_panic_at_a_call_of_the_disk_costs_at_most_that_checkpoint() {
+    for row in rows_that_take_checkpoints() {
+        let fused = Fused::new(row);
+        let mut nth = 0;
+        loop {
+            nth += 1;
+            let context = format!("{}, panic at call {nth} of the disk", row.name);
+            let before = fused.world.sim.call_counts().total();
+            fused.world.sim.inject(FaultPlan {
+                calls: Call::ALL.to_vec(),
+                nth,
+                fault: Fault::Panic,
+                lasts: Lasts::Once,
+            });
+            let taken = fused.world.take_with(&fused.cycle());
+            let calls = fused.world.sim.call_counts().total() - before;
+            fused.world.sim.clear_faults();
+            match taken {
+                Ok((written, _)) => {
+                    assert!(calls < nth, "{context}: it did not fail");
+                    let expected = fused.world.history.state_before(written.epoch);
+                    let found = fused.world.load(&crate::world::entry(written));
+                    assert_same(&found, &expected, &context);
+                }
+                Err(error) => assert!(matches!(error, CheckpointError::Thread(_)), "{error}"),
+            }
+            fused.confirm(&context);
+            if calls < nth {
+                break;
+            }
+        }
+    }
+}
+
+/// A walk that panics whenever it comes to a record: no checkpoint may be taken any more, since
+/// records without their marks would be missing from it.
+#[test]
+fn a_walk_that_always_panics_is_the_last() {
+    for row in rows_that_take_checkpoints() {
+        let fused = Fused::new(row);
+        let fuse = fused.fuse.clone();
+        let mut cycle = fused.cycle();
+        cycle.observer = Some(Arc::new(move |phase, _| {
+            if phase == Phase::Capture {
+                // The call of `units` and what the clock is asked come before the walk.
+                fuse.set(4, u64::MAX);
+            }
+        }));
+        let error = fused.world.take_with(&cycle).expect_err("the walk panics");
+        assert!(error.is_fatal(), "{}: {error}", row.name);
+        assert!(error.to_string().contains("injected panic"), "{error}");
+        fused.fuse.set(u64::MAX, u64::MAX);
+        assert_eq!(fused.world.store.driver().now().phase(), Phase::Rest, "{}", row.name);
+        let again = fused.world.take();
+        assert!(matches!(again, Err(CheckpointError::Refused)), "{}: {again:?}", row.name);
+    }
+}
