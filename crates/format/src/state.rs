@@ -1,8 +1,9 @@
-//! State arrays: what they are, their two images, and the log of actions between images.
+//! State arrays: what they are, their images, and the log of actions between images.
 //!
 //! ```text
 //! STATE                    schema: names, cell sizes and lengths of the arrays
-//! image-0, image-1         double backup: written in turn, each valid with its trailer only
+//! image-0 to image-2       images: written in turn, each valid with its trailer only
+//! image-<n>.trailer        a second copy of an image's trailer, which recovery writes
 //! actions/<first tick>     segments of the log of actions
 //! ```
 
@@ -25,12 +26,17 @@ pub use schema::{ARRAYS_MAX, ArraySchema, NAME_BYTES_MAX, StateSchema};
 pub const SCHEMA: &str = "STATE";
 /// Directory of the segments of the log of actions.
 pub const ACTIONS_DIR: &str = "actions";
-/// Images.
-pub const IMAGES: usize = 2;
+/// Files of images. Two are in use; the third while an image is made from the one before.
+pub const IMAGES: usize = 3;
 
 /// `image-0`: the file of an image.
 pub fn image_name(slot: usize) -> String {
     format!("image-{slot}")
+}
+
+/// `image-0.trailer`: the file of the second copy of an image's trailer.
+pub fn image_trailer_name(slot: usize) -> String {
+    format!("image-{slot}.trailer")
 }
 
 /// `00000000000000004711`: a segment's file name inside [`ACTIONS_DIR`].

@@ -344,6 +344,24 @@ impl<S: Scheme> Cells<S> {
         self.shared.gate.last()
     }
 
+    /// True if the next capture is the last one again, as of its own tick.
+    pub(crate) fn captures_again(&self, last: Last) -> bool {
+        S::CONTENT == Content::Changes && last == Last::Failed
+    }
+
+    /// Makes the next capture of changes one of all cells. No capture is under way; what the last
+    /// one should have held is forgotten, since the next one holds it.
+    fn mark_all_changed(&mut self) {
+        for slot in &self.shared.slots {
+            with_grid!(&slot.grid, grid => {
+                for index in 0..grid.cells() {
+                    S::handle_write(grid, self.turn, index, Extent::Part, |_| {});
+                }
+                S::image_is_durable(grid, self.turn);
+            });
+        }
+    }
+
     /// Sets ticks and cells as they were: for recovery.
     pub(crate) fn resume_at(&mut self, ticks: u64) {
         self.ticks = ticks;
@@ -425,8 +443,11 @@ impl<S: Scheme> Arrays<S> {
             return None;
         }
         let last = cells.shared.gate.last()?;
-        let is_again = S::CONTENT == Content::Changes && last == Last::Failed;
-        if !is_again || is_planted(Bug::ForgetsAFailedCapture) {
+        if !cells.captures_again(last) || is_planted(Bug::ForgetsAFailedCapture) {
+            let is_whole = S::CONTENT == Content::Changes && last == Last::BaseLost;
+            if is_whole && !is_planted(Bug::ForgetsALostBase) {
+                cells.mark_all_changed();
+            }
             for slot in &cells.shared.slots {
                 with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn));
             }

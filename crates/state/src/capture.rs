@@ -21,6 +21,7 @@ pub(crate) struct Gate(AtomicU32);
 const DURABLE: u32 = 0;
 const RUNNING: u32 = 1;
 const FAILED: u32 = 2;
+const BASE_LOST: u32 = 3;
 
 impl Gate {
     pub(crate) fn new() -> Self {
@@ -35,6 +36,7 @@ impl Gate {
         match self.0.load(Acquire) {
             RUNNING => None,
             FAILED => Some(Last::Failed),
+            BASE_LOST => Some(Last::BaseLost),
             _ => Some(Last::Durable),
         }
     }
@@ -45,7 +47,11 @@ impl Gate {
     }
 
     fn end(&self, last: Last) {
-        let state = if last == Last::Durable { DURABLE } else { FAILED };
+        let state = match last {
+            Last::Durable => DURABLE,
+            Last::Failed => FAILED,
+            Last::BaseLost => BASE_LOST,
+        };
         self.0.store(state, Release); // pairs with the Acquire in `last`
     }
 }
@@ -55,7 +61,7 @@ impl Gate {
 ///
 /// Ends with [`durable`](Self::durable); dropped without it, the capture has failed. If it was one of
 /// changes, the next one is the same again, as of the same tick: the image before cannot do without
-/// them.
+/// them. If there is no image before any more, [`base_is_lost`](Self::base_is_lost) ends it.
 #[derive(Debug)]
 pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,
@@ -143,6 +149,11 @@ impl<S: Scheme> Capture<S> {
         with_grid!(&slot.grid, grid => {
             S::write_to_stable_storage(grid, self.turn, &self.frozen, cells, image)
         })
+    }
+
+    /// The capture has failed because the image before it is lost: the next capture holds all cells.
+    pub fn base_is_lost(mut self) {
+        self.last = Last::BaseLost;
     }
 
     /// The image is durable: the next capture holds what changes from here on.

@@ -136,6 +136,60 @@ pub enum StateError {
         "the log of actions has failed: {0}; nothing more becomes durable: check the disk, and open the state again"
     )]
     LogFailed(Arc<DiskError>),
+    /// No image becomes durable. Told once until one does.
+    #[error(
+        "{failures} images in a row have failed, the last one by: {source}; check the disk: the log of actions, if there is one, grows until an image is durable"
+    )]
+    ImagesFail {
+        /// Captures that failed since the last durable image.
+        failures: u64,
+        /// Why the last of them failed.
+        #[source]
+        source: Box<StateError>,
+    },
+    /// The thread that writes images has panicked.
+    #[error(
+        "the thread that writes images has panicked; no further image is taken: close the state and open it again"
+    )]
+    WriterPanicked,
+    /// Neither a log nor images make ticks durable.
+    #[error(
+        "tick {tick} cannot become durable: actions are not logged, and the scheme takes no images; set `logs_actions`, or choose another scheme"
+    )]
+    NothingKeepsTicks {
+        /// The tick.
+        tick: u64,
+    },
+    /// A tick that has not ended cannot become durable.
+    #[error("tick {tick} has not ended; the last one that has is {ended}")]
+    TickNotEnded {
+        /// The tick that was asked for.
+        tick: u64,
+        /// The last tick that has ended.
+        ended: u64,
+    },
+    /// Cells were changed since the last tick, so no image can be taken of it any more.
+    #[error(
+        "cells were changed after tick {ended} had ended, and no image of that tick is under way: end the tick first"
+    )]
+    CellsChanged {
+        /// The last tick that has ended.
+        ended: u64,
+    },
+    /// The step of a tick has run, and its tick has not ended.
+    #[error("the step of tick {tick} has run already: end the tick by `tick`")]
+    StepHasRun {
+        /// The tick.
+        tick: u64,
+    },
+    /// A step has panicked: its tick cannot end.
+    #[error(
+        "the step of tick {tick} has panicked and left cells half changed; close the state and open it again: it goes on from its durable ticks"
+    )]
+    StepPanicked {
+        /// The tick.
+        tick: u64,
+    },
     /// The process could not be forked, or its child is gone.
     #[error(transparent)]
     Fork(#[from] ForkError),

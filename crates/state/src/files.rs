@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_format::state::{
-    ACTIONS_DIR, ArraySchema, ImageHeader, ImageLayout, StateSchema, actions_name, image_name,
-    parse_actions_name,
+    ACTIONS_DIR, ArraySchema, ImageHeader, ImageLayout, ImageTrailer, StateSchema, TRAILER_BYTES,
+    actions_name, image_name, image_trailer_name, parse_actions_name,
 };
 use stillpoint_io::{Clock, Disk, DiskError, Rng};
 
@@ -29,16 +29,22 @@ pub(crate) struct Files {
     pub(crate) schema: StateSchema,
 }
 
-/// An image that is durable, or was found so.
+/// An image with its trailer.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     pub(crate) header: ImageHeader,
     pub(crate) layout: ImageLayout,
+    pub(crate) trailer: ImageTrailer,
 }
 
 impl Image {
     pub(crate) fn slot(&self) -> usize {
         self.header.slot as usize
+    }
+
+    /// The trailer as both of its copies hold it.
+    pub(crate) fn encoded_trailer(&self) -> [u8; TRAILER_BYTES] {
+        self.trailer.encode(self.header.identity(), self.layout.trailer_at())
     }
 }
 
@@ -53,6 +59,10 @@ impl Files {
 
     pub(crate) fn image_path(slot: usize) -> PathBuf {
         image_name(slot).into()
+    }
+
+    pub(crate) fn image_trailer_path(slot: usize) -> PathBuf {
+        image_trailer_name(slot).into()
     }
 
     pub(crate) fn segment_path(first_tick: u64) -> PathBuf {

@@ -15,6 +15,7 @@
 
 mod actions;
 mod arrays;
+mod background;
 mod bits;
 mod capture;
 mod config;
@@ -31,6 +32,7 @@ mod recovery;
 pub mod registry;
 mod scheme;
 pub mod schemes;
+mod settle;
 mod state;
 mod writer;
 

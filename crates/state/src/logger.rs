@@ -123,6 +123,16 @@ impl LogQueue {
         self.state.lock().bytes
     }
 
+    /// Why nothing more becomes durable.
+    fn death(&self) -> Option<StateError> {
+        self.state
+            .lock()
+            .failure
+            .as_ref()
+            .filter(|it| matches!(it, Failure::Dead(_)))
+            .map(Failure::error)
+    }
+
     fn take(&self) -> Option<(ActionBatchBuilder, bool)> {
         let mut state = self.state.lock();
         if state.ready.is_empty() && !state.filling.is_empty() {
@@ -195,8 +205,12 @@ impl LogWriter {
     /// Writes and flushes one batch; false if there is none.
     ///
     /// # Errors
-    /// The disk's. If it is full the batch is kept, and tried again next time.
+    /// The disk's. If it is full the batch is kept, and tried again next time. After any other error
+    /// nothing is tried again.
     pub(crate) fn flush_one(&mut self) -> Result<bool, StateError> {
+        if let Some(error) = self.queue.death() {
+            return Err(error);
+        }
         if self.pending.is_none() {
             self.pending = self.queue.take();
         }

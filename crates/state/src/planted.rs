@@ -42,6 +42,10 @@ stillpoint_sync::planted_bugs! {
         TrailerBeforeFlush,
         /// An image is written over the newest one, not over the older.
         OverwritesTheNewest,
+        /// An image that is merged from the disk is written over the image before the newest.
+        OverwritesTheImageBefore,
+        /// The image that changes are laid over is lost, and the next capture is one of changes.
+        ForgetsALostBase,
         /// A tick is reported durable when its actions are written, not when they are flushed.
         DurableBeforeFlush,
         /// Actions are removed up to the newest image, before it is durable.

@@ -17,7 +17,8 @@ pub struct Progress {
     pub(crate) blocks_done: AtomicU64,
     pub(crate) blocks_total: AtomicU64,
     pub(crate) images: AtomicU64,
-    pub(crate) failures: AtomicU64,
+    failures: AtomicU64,
+    failures_in_a_row: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) image_ns: AtomicU64,
     pub(crate) writer_cpu_ns: AtomicU64,
@@ -41,11 +42,14 @@ pub struct ProgressSnapshot {
     pub images: u64,
     /// Captures that failed.
     pub failures: u64,
+    /// Captures that failed since the last durable image.
+    pub failures_in_a_row: u64,
     /// Why the last of them failed.
     pub last_failure: Option<StateError>,
     /// Bytes of images written.
     pub written_bytes: u64,
-    /// Nanoseconds from the point of consistency of the last durable image to its durability.
+    /// Nanoseconds that the last durable image took, from when the writer took it up. The writer
+    /// looks for a capture every millisecond, and its thread has a low priority.
     pub image_ns: u64,
     /// CPU time of the writer's thread, in nanoseconds.
     pub writer_cpu_ns: u64,
@@ -72,7 +76,8 @@ impl Progress {
             blocks_total: load(&self.blocks_total),
             images: load(&self.images),
             failures: load(&self.failures),
-            last_failure: self.last_failure.lock().clone(),
+            failures_in_a_row: self.failures_in_a_row(),
+            last_failure: self.last_failure(),
             written_bytes: load(&self.written_bytes),
             image_ns: load(&self.image_ns),
             writer_cpu_ns: load(&self.writer_cpu_ns),
@@ -98,6 +103,7 @@ impl Progress {
     pub(crate) fn image_is_durable(&self, tick: u64) {
         self.image_tick.store(tick, Relaxed);
         self.images.fetch_add(1, Relaxed);
+        self.failures_in_a_row.store(0, Relaxed);
         self.ticks_are_durable(tick);
     }
 
@@ -109,6 +115,15 @@ impl Progress {
     pub(crate) fn capture_failed(&self, error: StateError) {
         *self.last_failure.lock() = Some(error);
         self.failures.fetch_add(1, Relaxed);
+        self.failures_in_a_row.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn failures_in_a_row(&self) -> u64 {
+        self.failures_in_a_row.load(Relaxed)
+    }
+
+    pub(crate) fn last_failure(&self) -> Option<StateError> {
+        self.last_failure.lock().clone()
     }
 
     pub(crate) fn set(counter: &AtomicU64, value: u64) {

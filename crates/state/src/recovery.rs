@@ -1,8 +1,5 @@
-//! Recovery: the newest valid image, then the actions since.
-//!
-//! Nothing on the disk changes but what a crash may repeat. What was read may be in the operating
-//! system's cache only, after the death of a process, so all that counts is flushed before the state
-//! is used.
+//! Recovery: the newest valid image, then the actions since. What was read becomes durable before
+//! the state is used (see [`crate::settle`]); otherwise nothing on the disk changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +7,13 @@ use std::sync::Arc;
 use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::state::{
-    ACTIONS_DIR, ActionBatch, ActionSegmentHeader, IMAGES, ImageHeader, ImageLayout, ImageTrailer,
-    SCHEMA, StateSchema, TRAILER_BYTES, announced_batch_bytes, image_name, open_block,
-    parse_actions_name, read_action_batch, valid_batch_behind,
+    ACTIONS_DIR, ActionBatch, ActionBatchBuilder, ActionSegmentHeader, IMAGES, ImageHeader,
+    ImageLayout, ImageTrailer, SCHEMA, StateSchema, TRAILER_BYTES, announced_batch_bytes,
+    image_name, open_block, parse_actions_name, read_action_batch, valid_batch_behind,
 };
 use stillpoint_io::{
-    AlignedBuf, Caching, DiskError, DiskFile, OpenMode, in_parallel, read_all, write_file_durably,
+    AlignedBuf, Caching, Disk, DiskError, DiskFile, OpenMode, in_parallel, read_all,
+    write_file_durably,
 };
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -26,6 +24,7 @@ use crate::files::{Files, Image, Place, array_schemas};
 use crate::plain::with_grid;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::Scheme;
+use crate::settle::settle;
 
 /// What recovery has found and done.
 #[derive(Clone, Debug, Default)]
@@ -50,8 +49,11 @@ pub struct Recovered {
 
 /// What the files are found to be.
 pub(crate) struct Found {
-    pub(crate) images: Vec<Image>,
+    /// The image that was loaded.
+    pub(crate) image: Option<Image>,
     pub(crate) next_capture: u64,
+    /// The newest tick of a damaged image.
+    damaged_tick: u64,
     pub(crate) recovered: Recovered,
 }
 
@@ -124,13 +126,15 @@ pub(crate) fn recover<S: Scheme>(
     first: &mut dyn FnMut(&mut Cells<S>),
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
 ) -> Result<Found, StateError> {
-    let mut found = Found { images: Vec::new(), next_capture: 0, recovered: Recovered::default() };
+    let (image, recovered) = (None, Recovered::default());
+    let mut found = Found { image, next_capture: 0, damaged_tick: 0, recovered };
     let start_ns = files.now_ns();
-    let loaded = load_newest(files, arrays, threads, &mut found)?;
+    // An image that cannot be read does not count for the writer: its file is the next to be used.
+    found.image = load_newest(files, arrays, threads, &mut found)?;
     found.recovered.image_ns = files.now_ns() - start_ns;
-    let image_tick = loaded.as_ref().map(|image| image.header.tick);
+    let image_tick = found.image.as_ref().map(|image| image.header.tick);
     found.recovered.image_tick = image_tick;
-    if loaded.is_none() {
+    if found.image.is_none() {
         if !found.recovered.damaged_images.is_empty() {
             clear(arrays.shared());
         }
@@ -138,22 +142,31 @@ pub(crate) fn recover<S: Scheme>(
     }
     let start_ns = files.now_ns();
     arrays.resume_at(image_tick.unwrap_or(0));
-    replay(files, arrays, step).map_err(|error| {
-        match (error, found.recovered.damaged_images.first()) {
-            // The gap is there because the damaged image was to fill it.
-            (StateError::Gap { .. }, Some(damaged)) => damaged.clone(),
-            (error, _) => error,
-        }
+    let last_batch = replay(files, arrays, step).map_err(|error| match error {
+        StateError::Gap { .. } => image_is_missed(&found.recovered.damaged_images).unwrap_or(error),
+        error => error,
     })?;
+    if arrays.ticks() < found.damaged_tick {
+        let missed = image_is_missed(&found.recovered.damaged_images);
+        return Err(missed.expect("an image of that tick is damaged"));
+    }
     found.recovered.replay_ns = files.now_ns() - start_ns;
     found.recovered.tick = arrays.ticks();
     found.recovered.replayed_ticks = arrays.ticks() - image_tick.unwrap_or(0);
-    // An image that cannot be read does not count for the writer: its file is the next to be used.
-    found.images = loaded.into_iter().collect();
     if !is_planted(Bug::RecoversUnflushed) {
-        flush_what_counts(files, &found)?;
+        settle(files, found.image.as_ref(), last_batch)?;
     }
     Ok(found)
+}
+
+/// The newest damaged image, whose tick no other files lead to.
+fn image_is_missed(damaged_images: &[StateError]) -> Option<StateError> {
+    let mut error = damaged_images.first()?.clone();
+    if let StateError::Damaged { cure, .. } = &mut error {
+        *cure = "no other file leads to its tick: restore the file from a copy, or remove it to go \
+                 on from an earlier tick";
+    }
+    Some(error)
 }
 
 /// Loads the newest image that is whole.
@@ -176,18 +189,19 @@ fn load_newest<S: Scheme>(
         found.next_capture = found.next_capture.max(header.capture + 1);
         let layout = ImageLayout::new(&files.schema.arrays, header.block_bytes);
         let layout = layout.map_err(damaged(file.path().to_owned(), "remove the file"))?;
-        if let Some(trailer) = read_trailer(&header, &layout, &*file)? {
-            candidates.push((Image { header, layout }, trailer, file));
+        if let Some(trailer) = read_trailer(files.disk(), &header, &layout, &*file)? {
+            candidates.push((Image { header, layout, trailer }, file));
         }
     }
-    candidates.sort_by_key(|(image, ..)| std::cmp::Reverse(image.header.capture));
-    for (image, trailer, file) in candidates {
-        match load(files, &image, &trailer, &file, arrays.shared(), threads) {
+    candidates.sort_by_key(|(image, _)| std::cmp::Reverse(image.header.capture));
+    for (image, file) in candidates {
+        match load(files, &image, &file, arrays.shared(), threads) {
             Ok(()) => {
                 found.recovered.image_bytes = image.layout.file_bytes();
                 return Ok(Some(image));
             }
             Err(error @ StateError::Damaged { .. }) => {
+                found.damaged_tick = found.damaged_tick.max(image.header.tick);
                 found.recovered.damaged_images.push(error);
             }
             Err(error) => return Err(error),
@@ -212,22 +226,28 @@ fn read_header(
     Ok(Some(header))
 }
 
-/// `None` if the image was not finished.
+/// The trailer, or its second copy; `None` if the image was not finished.
 fn read_trailer(
+    disk: &dyn Disk,
     header: &ImageHeader,
     layout: &ImageLayout,
     file: &dyn DiskFile,
 ) -> Result<Option<ImageTrailer>, DiskError> {
     let mut page = AlignedBuf::zeroed(TRAILER_BYTES);
     let read = file.read_at(&mut page, layout.trailer_at())?;
-    Ok(ImageTrailer::decode(header, layout, &page[..read]).ok())
+    if let Ok(trailer) = ImageTrailer::decode(header, layout, &page[..read]) {
+        return Ok(Some(trailer));
+    }
+    match read_all(disk, &Files::image_trailer_path(header.slot as usize)) {
+        Err(error) if error.is_not_found() => Ok(None),
+        copy => Ok(ImageTrailer::decode(header, layout, &copy?).ok()),
+    }
 }
 
 /// Reads all blocks of an image, several threads at once, each verified before it is used.
 fn load<S: Scheme>(
     files: &Arc<Files>,
     image: &Image,
-    trailer: &ImageTrailer,
     file: &Arc<dyn DiskFile>,
     shared: &Arc<Shared<S>>,
     threads: usize,
@@ -263,7 +283,7 @@ fn load<S: Scheme>(
     let checksums: Vec<u32> = checksums.into_iter().map(|(_, checksum)| checksum).collect();
     let cure = "the image before and the actions since are used, if they are whole";
     let path = files.disk().describe(&Files::image_path(image.slot()));
-    trailer.verify_chain(&image.layout, &checksums).map_err(damaged(path, cure))
+    image.trailer.verify_chain(&image.layout, &checksums).map_err(damaged(path, cure))
 }
 
 /// Makes all cells zero again.
@@ -278,33 +298,36 @@ fn clear<S: Scheme>(shared: &Shared<S>) {
     }
 }
 
-/// Runs the steps since the image again.
+/// Runs the steps since the image again. Returns the last batch of the log.
 fn replay<S: Scheme>(
     files: &Files,
     arrays: &mut Arrays<S>,
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
-) -> Result<(), StateError> {
+) -> Result<Option<ActionBatchBuilder>, StateError> {
     if is_planted(Bug::ReplaysTheImagesTick) && arrays.ticks() > 0 {
         let before = arrays.ticks() - 1;
         arrays.resume_at(before);
     }
     let segments = files.segments()?;
+    let mut last_batch = None;
     for (at, &first) in segments.iter().enumerate() {
-        let is_behind = segments.get(at + 1).is_some_and(|&next| next <= arrays.ticks() + 1);
+        let next = segments.get(at + 1).copied();
+        let is_behind = next.is_some_and(|next| next <= arrays.ticks() + 1);
         if !is_behind {
-            replay_segment(files, first, at + 1 == segments.len(), arrays, step)?;
+            last_batch = replay_segment(files, first, next, arrays, step)?.or(last_batch);
         }
     }
-    Ok(())
+    Ok(last_batch)
 }
 
+/// Replays a segment up to the tick with which the next one begins. Returns its last batch.
 fn replay_segment<S: Scheme>(
     files: &Files,
     first_tick: u64,
-    is_last: bool,
+    next: Option<u64>,
     arrays: &mut Arrays<S>,
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
-) -> Result<(), StateError> {
+) -> Result<Option<ActionBatchBuilder>, StateError> {
     let path = Files::segment_path(first_tick);
     let bytes = read_all(files.disk(), &path)?;
     let described = files.disk().describe(&path);
@@ -313,25 +336,29 @@ fn replay_segment<S: Scheme>(
         Ok(header) => header,
         // Its header is flushed with its first batch: it was being begun, and holds nothing that
         // was ever durable, unless a second batch follows, which is written only after that.
-        Err(_) if is_last && !has_second_batch(&bytes) => return Ok(()),
+        Err(_) if next.is_none() && !has_second_batch(&bytes) => return Ok(None),
         Err(error) => return Err(damaged(described, cure)(error)),
     };
     header.expect(files.schema.store, first_tick).map_err(damaged(described.clone(), cure))?;
     let identity = header.identity();
-    let (mut offset, mut number) = (HEADER_BYTES, 0);
+    let (mut offset, mut number, mut last) = (HEADER_BYTES, 0, None);
     loop {
         let rest = bytes.get(offset..).unwrap_or_default();
         let batch = match read_action_batch(identity, offset as u64, number, rest) {
+            // The next segment holds these ticks, or others instead of them.
+            Ok(batch) if next.is_some_and(|next| next <= batch.first_tick) => break,
             Ok(batch) => batch,
             Err(error) if valid_batch_behind(identity, offset as u64, number, rest).is_some() => {
                 return Err(damaged(described, cure)(error));
             }
-            Err(_) => return Ok(()), // the end, or what was being written at the crash
+            Err(_) => break, // the end, or what was being written at the crash
         };
         replay_batch(&batch, &described, arrays, step)?;
         offset += batch.len;
         number += 1;
+        last = Some(batch);
     }
+    Ok(last.as_ref().map(ActionBatchBuilder::copy_of))
 }
 
 /// True if a batch lies where a second one would.
@@ -378,19 +405,4 @@ fn run_up_to<S: Scheme>(
         step(arrays, tick, Actions::of(&[]));
         arrays.end_tick();
     }
-}
-
-/// What was read becomes durable.
-fn flush_what_counts(files: &Files, found: &Found) -> Result<(), DiskError> {
-    let disk = files.disk();
-    for image in &found.images {
-        let path = Files::image_path(image.slot());
-        disk.open(&path, OpenMode::ReadWrite, Caching::Direct)?.sync()?;
-    }
-    for first in files.segments()? {
-        let path = Files::segment_path(first);
-        disk.open(&path, OpenMode::ReadWrite, Caching::Buffered)?.sync()?;
-    }
-    disk.sync_dir(Path::new(ACTIONS_DIR))?;
-    disk.sync_dir(Path::new(""))
 }

@@ -64,7 +64,8 @@ pub enum Content {
     ///
     /// A failed capture of changes is taken again, as of the same tick: nobody has touched what it
     /// reads, so that costs nothing, where joining it to the next one would cost the mutator a
-    /// look at every mark.
+    /// look at every mark. If the image before is lost, the next capture holds all cells, as of its
+    /// own tick. The mutator pays for that once, by a partial write of no bytes to every cell.
     Changes,
 }
 
@@ -75,6 +76,8 @@ pub enum Last {
     Durable,
     /// It failed.
     Failed,
+    /// It failed because the image before, over which its changes were to be laid, is lost.
+    BaseLost,
 }
 
 /// What a capture holds beside the state's own memory: nothing, for most schemes.
@@ -126,7 +129,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
 
     /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs;
-    /// of changes, the last one is durable.
+    /// of changes, the last one is durable, or all cells were written since.
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
 
     /// *PointOfConsistency*: the mutator has ended a step. If the writer is done with the last

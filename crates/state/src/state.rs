@@ -4,31 +4,23 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use stillpoint_format::names;
 use stillpoint_format::state::ImageLayout;
-use stillpoint_io::{JoinHandle, WriteBehind, go_behind, spawn};
 use stillpoint_mem::PageSize;
-use stillpoint_sync::CachePadded;
-use stillpoint_sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Relaxed, Release},
-};
 
 use crate::actions::{ActionLog, Actions};
 use crate::arrays::{Array, Arrays, ArraysBuilder, Cells};
-use crate::capture::Capture;
-use crate::config::{Background, Config, Every, Pace};
+use crate::background::{Hands, Mailbox, start_threads};
+use crate::config::{Background, Config, Every};
 use crate::error::StateError;
 use crate::files::{Files, Place};
-use crate::logger::{self, LogQueue, LogWriter, TICK_BYTES_MAX};
+use crate::logger::{LogQueue, LogWriter, TICK_BYTES_MAX};
 use crate::plain::Plain;
 use crate::progress::Progress;
 use crate::recovery::{Recovered, open_schema, recover};
-use crate::scheme::{Content, Scheme};
-use crate::writer::{Advance, ImageWriter, WRITES};
+use crate::scheme::{Content, Last, Scheme};
+use crate::writer::{Advance, ImageWriter};
 
 /// Says which arrays a state has, and opens it.
 #[derive(Debug)]
@@ -83,7 +75,7 @@ impl<S: Scheme> StateBuilder<S> {
             progress.clone(),
             config,
             layout,
-            &found.images,
+            found.image,
             found.next_capture,
         );
         let queue = Arc::new(LogQueue::new(config.queue_bytes_max));
@@ -94,83 +86,39 @@ impl<S: Scheme> StateBuilder<S> {
         let mailbox = Arc::new(Mailbox::new(config.every != Every::Asked));
         let hands = match config.background {
             Background::ByHand => Hands::Own { writer: Box::new(writer), log, every: config.every },
-            Background::Threads => start_threads(&files, &mailbox, config, writer, log)?,
+            Background::Threads => start_threads(&files, &progress, &mailbox, config, writer, log)?,
         };
         let log = config.logs_actions.then_some(queue);
         let actions = ActionLog::default();
-        let state =
-            State { arrays, progress, log, actions, mailbox, hands, _files: files, _lock: lock };
+        let state = State {
+            arrays,
+            is_changed: false,
+            step: Step::None,
+            progress,
+            log,
+            actions,
+            mailbox,
+            hands,
+            has_told: false,
+            _files: files,
+            _lock: lock,
+        };
         Ok((state, found.recovered))
     }
 }
 
-/// Where the mutator leaves a capture for the writer.
-#[derive(Debug)]
-struct Mailbox<S: Scheme> {
-    job: Mutex<Option<Capture<S>>>,
-    came: Condvar,
-    /// True if the next tick is to begin a capture. Every tick looks at it, and the writer at what
-    /// is beside it: they share no line.
-    is_wanted: CachePadded<AtomicBool>,
-    stops: AtomicBool,
+/// What [`State::step`] has done in the tick that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    None,
+    HasRun,
+    HasPanicked,
 }
 
-impl<S: Scheme> Mailbox<S> {
-    fn new(is_wanted: bool) -> Self {
-        Self {
-            job: Mutex::new(None),
-            came: Condvar::new(),
-            is_wanted: CachePadded::new(AtomicBool::new(
-                is_wanted && S::CONTENT != Content::Nothing,
-            )),
-            stops: AtomicBool::new(false),
-        }
-    }
-
-    fn stop(&self) {
-        self.stops.store(true, Release); // pairs with the Acquire in `stops`
-        self.came.notify_one();
-    }
-
-    fn stops(&self) -> bool {
-        self.stops.load(Acquire) // pairs with the Release in `stop`
-    }
-}
-
-/// Who moves the writer and the logger.
-#[derive(Debug)]
-enum Hands<S: Scheme> {
-    Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },
-    Own { writer: Box<ImageWriter<S>>, log: Option<LogWriter>, every: Every },
-}
-
-fn start_threads<S: Scheme>(
-    files: &Arc<Files>,
-    mailbox: &Arc<Mailbox<S>>,
-    config: &Config,
-    writer: ImageWriter<S>,
-    log: Option<LogWriter>,
-) -> Result<Hands<S>, StateError> {
-    let (every, pace, interval) = (config.every, config.pace, config.flush_interval);
-    let writer = (S::CONTENT != Content::Nothing).then(|| {
-        let (files, mailbox) = (files.clone(), mailbox.clone());
-        let mut writer = writer;
-        writer.set_behind(WriteBehind::start("state-image", WRITES)?);
-        spawn("state-writer", move || WriterThread { files, mailbox, every, pace }.run(writer))
-    });
-    let writer = writer.transpose()?;
-    let logger = log.map(|log| spawn("state-logger", move || logger::run(log, interval)));
-    match logger.transpose() {
-        Ok(logger) => Ok(Hands::Threads { writer, logger }),
-        Err(error) => {
-            mailbox.stop();
-            if let Some(writer) = writer {
-                let _ = writer.join();
-            }
-            Err(error.into())
-        }
-    }
-}
+/// Failures in a row after which [`State::tick`] tells that images fail.
+const FAILURES_TO_TELL: u64 = 5;
+/// How often an image that is waited for is tried.
+const ATTEMPTS: usize = 3;
 
 /// A state on a disk, in the hands of its one mutator: arrays whose ticks survive a crash.
 ///
@@ -218,11 +166,16 @@ fn start_threads<S: Scheme>(
 /// ```
 pub struct State<S: Scheme> {
     arrays: Arrays<S>,
+    /// Cells may have changed since the last tick.
+    is_changed: bool,
+    step: Step,
     progress: Arc<Progress>,
     log: Option<Arc<LogQueue>>,
     actions: ActionLog,
     mailbox: Arc<Mailbox<S>>,
     hands: Hands<S>,
+    /// The caller knows that images fail.
+    has_told: bool,
     _files: Arc<Files>,
     _lock: Box<dyn Send + Sync>,
 }
@@ -244,6 +197,7 @@ impl<S: Scheme> Deref for State<S> {
 impl<S: Scheme> DerefMut for State<S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Cells<S> {
+        self.is_changed = true;
         &mut self.arrays
     }
 }
@@ -257,8 +211,9 @@ impl<S: Scheme> State<S> {
     /// Adds an action to the tick that has not ended.
     ///
     /// # Errors
-    /// [`StateError::ActionsTooLong`]; the action was not added.
+    /// [`StateError::ActionsTooLong`] or [`StateError::StepPanicked`]; the action was not added.
     pub fn log(&mut self, action: &[u8]) -> Result<(), StateError> {
+        self.check_step()?;
         let bytes = self.actions.bytes_with(action.len());
         if bytes > TICK_BYTES_MAX {
             let (tick, max) = (self.ticks() + 1, TICK_BYTES_MAX);
@@ -270,15 +225,33 @@ impl<S: Scheme> State<S> {
 
     /// Runs a step with the actions logged for it, and ends the tick.
     ///
+    /// If the step panics, its tick never ends: the cells are half changed, and neither its actions
+    /// nor its changes become durable. Cells can still be read. [`close`](Self::close) keeps the
+    /// ticks before it; the state then goes on where it is opened again.
+    ///
     /// # Errors
-    /// As [`tick`](Self::tick): the step has run, its tick has not ended.
+    /// As [`tick`](Self::tick): the step has run. If its tick has not ended, that is to be done by
+    /// `tick`; until then there is no other step ([`StateError::StepHasRun`]).
     pub fn step(
         &mut self,
         run: impl FnOnce(&mut Cells<S>, u64, Actions<'_>),
     ) -> Result<u64, StateError> {
+        self.check_step()?;
         let tick = self.arrays.ticks() + 1;
+        if self.step == Step::HasRun {
+            return Err(StateError::StepHasRun { tick });
+        }
+        self.step = Step::HasPanicked; // unless it returns
         run(&mut self.arrays, tick, Actions::of(self.actions.encoded()));
+        self.step = Step::HasRun;
         self.tick()
+    }
+
+    fn check_step(&self) -> Result<(), StateError> {
+        if self.step == Step::HasPanicked {
+            return Err(StateError::StepPanicked { tick: self.arrays.ticks() + 1 });
+        }
+        Ok(())
     }
 
     /// Ends a tick and returns its number. Its actions are on their way to the disk; it is durable
@@ -287,38 +260,73 @@ impl<S: Scheme> State<S> {
     ///
     /// # Errors
     /// [`StateError::LogFull`]: there is no room; nothing happened, and the tick can be ended later.
-    /// [`StateError::LogFailed`]: nothing more becomes durable.
+    /// [`StateError::LogFailed`]: nothing more becomes durable; the tick has not ended.
+    /// [`StateError::StepPanicked`]: the tick cannot end.
+    /// [`StateError::ImagesFail`], [`StateError::WriterPanicked`]: the tick *has* ended, and the
+    /// program may go on; told once until an image is durable. The writer goes on trying, with
+    /// longer and longer pauses.
     pub fn tick(&mut self) -> Result<u64, StateError> {
+        self.check_step()?;
         if let Some(log) = &self.log {
             let may_wait = matches!(self.hands, Hands::Threads { .. });
             log.push(self.arrays.ticks() + 1, self.actions.encoded(), may_wait)?;
         }
         self.actions.clear();
         self.arrays.end_tick();
-        // Relaxed: a hint; what a capture needs is ordered by its gate.
-        if self.mailbox.is_wanted.load(Relaxed) {
+        (self.is_changed, self.step) = (false, Step::None);
+        if self.mailbox.is_wanted() {
             self.begin_capture();
+            self.tell_failures(FAILURES_TO_TELL)?;
         }
         Ok(self.arrays.ticks())
     }
 
     fn begin_capture(&mut self) {
+        if self.mailbox.is_dead() {
+            return;
+        }
         let Some(capture) = self.arrays.point_of_consistency() else {
             return;
         };
-        self.mailbox.is_wanted.store(false, Relaxed); // a hint, as above
+        self.mailbox.want(false);
         if let Some(log) = &self.log {
             log.end_segment();
         }
-        // The writer looks for it every millisecond: waking it would cost a system call.
-        *self.mailbox.job.lock() = Some(capture);
+        self.mailbox.put(capture);
+    }
+
+    /// Tells, once, that so many images in a row have failed. Who moves the writer knows it.
+    fn tell_failures(&mut self, failures_min: u64) -> Result<(), StateError> {
+        if matches!(self.hands, Hands::Own { .. }) {
+            return Ok(());
+        }
+        let failures = self.progress.failures_in_a_row();
+        let error = if self.mailbox.is_dead() {
+            self.mailbox.want(false);
+            Some(StateError::WriterPanicked)
+        } else if failures >= failures_min {
+            self.images_fail()
+        } else {
+            self.has_told &= failures > 0;
+            None
+        };
+        match error {
+            Some(error) if !std::mem::replace(&mut self.has_told, true) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn images_fail(&self) -> Option<StateError> {
+        let failures = self.progress.failures_in_a_row();
+        let source = Box::new(self.progress.last_failure()?);
+        Some(StateError::ImagesFail { failures, source })
     }
 
     /// Asks for an image as of the end of the next tick at which none is under way; or, if one of
     /// changes has failed, for that one again.
     pub fn checkpoint(&self) {
         if S::CONTENT != Content::Nothing {
-            self.mailbox.is_wanted.store(true, Relaxed); // a hint, as above
+            self.mailbox.want(true);
         }
     }
 
@@ -327,28 +335,70 @@ impl<S: Scheme> State<S> {
         self.progress.durable_tick()
     }
 
-    /// Waits until all ticks up to this one are durable.
+    /// Waits until all ticks up to this one are durable. If actions are not logged, that takes an
+    /// image, which is written without pauses.
     ///
     /// # Errors
-    /// The log has failed, or waits for space on the disk.
-    ///
-    /// # Panics
-    /// If the tick has not ended, or actions are not logged.
+    /// [`StateError::TickNotEnded`]. With a log: it has failed, or waits for space on the disk.
+    /// Without: [`StateError::ImagesFail`] after three attempts; [`StateError::CellsChanged`] between
+    /// two ticks, and [`StateError::NothingKeepsTicks`] if the scheme takes no images.
     pub fn wait_durable(&mut self, tick: u64) -> Result<(), StateError> {
-        assert!(tick <= self.ticks(), "tick {tick} has not ended");
+        let ended = self.ticks();
+        if tick > ended {
+            return Err(StateError::TickNotEnded { tick, ended });
+        }
         if matches!(self.hands, Hands::Own { .. }) {
             while self.progress.durable_tick() < tick && self.flush_actions()? {}
         }
         match &self.log {
             Some(log) => log.wait_for(tick, &self.progress),
-            None => {
-                assert!(
-                    self.durable_tick() >= tick,
-                    "without a log only images make ticks durable"
-                );
-                Ok(())
+            None => self.wait_for_image(tick),
+        }
+    }
+
+    /// Waits for an image that holds a tick, and begins it if none is under way.
+    fn wait_for_image(&mut self, tick: u64) -> Result<(), StateError> {
+        let mut failures = 0;
+        while self.durable_tick() < tick {
+            if S::CONTENT == Content::Nothing {
+                return Err(StateError::NothingKeepsTicks { tick });
+            }
+            if let Some(last) = self.arrays.last_capture() {
+                let is_between_ticks = self.is_changed || self.step != Step::None;
+                if is_between_ticks && !self.arrays.captures_again(last) {
+                    return Err(StateError::CellsChanged { ended: self.ticks() });
+                }
+                self.begin_capture();
+            }
+            if !self.finish_capture()? {
+                failures += 1;
+                if failures == ATTEMPTS {
+                    self.has_told = true;
+                    let error = self.images_fail();
+                    return Err(error.expect("a capture that failed has said why"));
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Waits for the end of the capture under way; false if it has failed.
+    fn finish_capture(&mut self) -> Result<bool, StateError> {
+        if matches!(self.hands, Hands::Own { .. }) {
+            return Ok(loop {
+                match self.advance_writer() {
+                    Ok(Advance::Wrote { .. }) => {}
+                    Ok(Advance::Durable { .. } | Advance::Idle) => break true,
+                    Err(_) => break false,
+                }
+            });
+        }
+        let arrays = &self.arrays;
+        if !self.mailbox.wait_for_end(|| arrays.last_capture().is_some()) {
+            self.has_told = true;
+            return Err(StateError::WriterPanicked);
+        }
+        Ok(self.arrays.last_capture() == Some(Last::Durable))
     }
 
     /// Bytes of actions that wait for a flush.
@@ -373,14 +423,14 @@ impl<S: Scheme> State<S> {
             panic!("the writer has a thread of its own");
         };
         if writer.is_idle()
-            && let Some(capture) = self.mailbox.job.lock().take()
+            && let Some(capture) = self.mailbox.take()
         {
             writer.begin(capture);
         }
         let advanced = writer.advance();
         let has_ended = !matches!(advanced, Ok(Advance::Wrote { .. } | Advance::Idle));
         if has_ended && *every != Every::Asked {
-            self.mailbox.is_wanted.store(true, Relaxed); // a hint, as above
+            self.mailbox.want(true);
         }
         advanced
     }
@@ -400,18 +450,20 @@ impl<S: Scheme> State<S> {
         log.as_mut().map_or(Ok(false), LogWriter::flush_one)
     }
 
-    /// Makes all ended ticks durable, gives up an image under way, and ends the threads.
+    /// Makes all ended ticks durable and ends the threads. If actions are not logged, that takes a
+    /// last image; otherwise an image under way is given up. A program that wants neither, with a
+    /// scheme that takes no images and no log, keeps nothing, and that is no error.
     ///
     /// # Errors
-    /// What kept ticks from becoming durable, or a thread's panic.
+    /// As [`wait_durable`](Self::wait_durable): what kept ticks from becoming durable. Then, if
+    /// [`tick`](Self::tick) has not told it, why the last images failed; or a thread's panic.
     pub fn close(mut self) -> Result<(), StateError> {
-        let flushed = if self.log.is_some() {
-            let tick = self.ticks();
-            self.wait_durable(tick)
-        } else {
-            Ok(())
+        let kept = match (S::CONTENT, &self.log) {
+            (Content::Nothing, None) => Ok(()),
+            _ => self.wait_durable(self.ticks()),
         };
-        flushed.and(self.stop())
+        let told = self.tell_failures(1);
+        kept.and(told).and(self.stop())
     }
 
     fn stop(&mut self) -> Result<(), StateError> {
@@ -434,89 +486,4 @@ impl<S: Scheme> Drop for State<S> {
         // A panic of a thread was seen, or is of no more use now.
         let _ = self.stop();
     }
-}
-
-/// How often the writer looks whether something is to be done.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long it waits after a failure.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
-/// Longest sleep between two blocks, so that it ends soon when told to.
-const SLEEP_NS_MAX: u64 = 10_000_000;
-
-struct WriterThread<S: Scheme> {
-    files: Arc<Files>,
-    mailbox: Arc<Mailbox<S>>,
-    every: Every,
-    pace: Pace,
-}
-
-impl<S: Scheme> WriterThread<S> {
-    fn run(self, mut writer: ImageWriter<S>) {
-        go_behind();
-        let mut may_begin_ns = 0;
-        while let Some(capture) = self.wait(may_begin_ns) {
-            let begun_ns = self.files.now_ns();
-            writer.begin(capture);
-            let is_durable = self.write(&mut writer, begun_ns);
-            may_begin_ns = match self.every {
-                Every::Interval(interval) => begun_ns.saturating_add(nanos(interval)),
-                Every::Possible | Every::Asked => 0,
-            };
-            if !is_durable {
-                let now_ns = self.files.now_ns();
-                may_begin_ns = may_begin_ns.max(now_ns.saturating_add(nanos(AFTER_FAILURE)));
-            }
-        }
-    }
-
-    /// The next capture, which is asked for in time; `None` at the end.
-    fn wait(&self, may_begin_ns: u64) -> Option<Capture<S>> {
-        let mut job = self.mailbox.job.lock();
-        loop {
-            if self.mailbox.stops() {
-                return None;
-            }
-            if let Some(capture) = job.take() {
-                return Some(capture);
-            }
-            if self.every != Every::Asked && self.files.now_ns() >= may_begin_ns {
-                self.mailbox.is_wanted.store(true, Relaxed); // a hint, as in `State::tick`
-            }
-            self.mailbox.came.wait_for(&mut job, LOOK);
-        }
-    }
-
-    /// Writes an image; false if that failed, or was given up at the end.
-    fn write(&self, writer: &mut ImageWriter<S>, begun_ns: u64) -> bool {
-        loop {
-            match writer.advance() {
-                Ok(Advance::Wrote { bytes }) => self.keep_pace(bytes, begun_ns),
-                Ok(Advance::Durable { .. }) => return true,
-                Ok(Advance::Idle) | Err(_) => return false,
-            }
-            if self.mailbox.stops() {
-                return false;
-            }
-        }
-    }
-
-    fn keep_pace(&self, bytes: u64, begun_ns: u64) {
-        let Pace::BytesPerSecond(rate) = self.pace else {
-            return;
-        };
-        let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-        while !self.mailbox.stops() {
-            let passed_ns = u128::from(self.files.now_ns().saturating_sub(begun_ns));
-            let ahead_ns = u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX);
-            if ahead_ns == 0 {
-                return;
-            }
-            let sleep = Duration::from_nanos(ahead_ns.min(SLEEP_NS_MAX));
-            self.files.place.clock.sleep(sleep);
-        }
-    }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,17 @@
-//! The asynchronous writer: captures become images, in the two files in turn.
+//! The asynchronous writer: captures become images, in two or three files in turn.
 //!
 //! ```text
-//! void      header of the new image, trailer gone; flushed      the older image ends to exist
+//! void      header of the new image, trailer gone; flushed      the oldest image ends to exist
 //! blocks    one is filled while others are written
 //! seal      flushed; trailer; flushed                           the new image begins to exist
 //! ```
 //!
-//! The newest image is never touched. Whatever fails, the file under way is removed (a failed flush
-//! is not retried on it), and the capture has failed.
+//! The newest image is never touched. A writer that lays changes over the newest image from the disk
+//! keeps the image before it, too, since the newest may prove damaged while it is read. In that case
+//! the next capture is whole and needs no image ([`Capture::base_is_lost`]).
+//!
+//! Whatever fails, the file under way is removed (a failed flush is not retried on it), and the
+//! capture has failed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,8 +44,13 @@ pub(crate) struct ImageWriter<S: Scheme> {
     layout: ImageLayout,
     next_capture: u64,
     newest: Option<Image>,
-    /// True once an image of this process is durable: before, captures of changes are full.
+    /// The image before the newest, if this process has seen it become durable.
+    before: Option<Image>,
+    /// True while captures of changes need the newest image. The first capture of a process does
+    /// not, nor does the next one after the newest image could not be read.
     has_base: bool,
+    /// The newest image could not be read.
+    base_is_lost: bool,
     /// In the manner of Copy: the bytes of every array.
     copy: Vec<AlignedBuf>,
     block: AlignedBuf,
@@ -97,10 +106,9 @@ impl<S: Scheme> ImageWriter<S> {
         progress: Arc<Progress>,
         config: &Config,
         layout: ImageLayout,
-        images: &[Image],
+        newest: Option<Image>,
         next_capture: u64,
     ) -> Self {
-        let newest = images.iter().max_by_key(|image| image.header.capture).cloned();
         Self {
             files,
             progress,
@@ -108,7 +116,9 @@ impl<S: Scheme> ImageWriter<S> {
             layout,
             next_capture,
             newest,
+            before: None,
             has_base: false,
+            base_is_lost: false,
             copy: Vec::new(),
             block: AlignedBuf::new(),
             behind: None,
@@ -128,8 +138,7 @@ impl<S: Scheme> ImageWriter<S> {
     /// Takes a capture on.
     pub(crate) fn begin(&mut self, capture: Capture<S>) {
         assert!(self.is_idle(), "captures come one after the other");
-        let slot = self.newest.as_ref().map_or(0, |newest| (newest.slot() + 1) % IMAGES);
-        let slot = if is_planted(Bug::OverwritesTheNewest) { 0 } else { slot };
+        let slot = self.free_slot();
         let header = ImageHeader {
             store: self.files.schema.store,
             created_ms: self.files.place.clock.wall_ms(),
@@ -146,6 +155,22 @@ impl<S: Scheme> ImageWriter<S> {
         self.under_way = Some(UnderWay { capture, header, started_ns, stage: Stage::Void });
     }
 
+    /// True if changes are laid over the newest image on the disk.
+    fn merges_from_disk(&self) -> bool {
+        S::CONTENT == Content::Changes && self.merge == Merge::FromDisk
+    }
+
+    /// The file for the next image: the first that holds none which is needed.
+    fn free_slot(&self) -> usize {
+        if is_planted(Bug::OverwritesTheNewest) {
+            return 0;
+        }
+        let keeps_two = self.merges_from_disk() && !is_planted(Bug::OverwritesTheImageBefore);
+        let before = self.before.as_ref().filter(|_| keeps_two);
+        let is_needed = |slot| self.newest.iter().chain(before).any(|image| image.slot() == slot);
+        (0..IMAGES).find(|&slot| !is_needed(slot)).expect("two of three files are needed at most")
+    }
+
     /// Does the next part of the image under way.
     ///
     /// # Errors
@@ -156,17 +181,18 @@ impl<S: Scheme> ImageWriter<S> {
             return Ok(Advance::Idle);
         };
         match self.go_on(&mut under_way) {
-            Ok(true) => {
-                let UnderWay { capture, header, started_ns, .. } = under_way;
+            Ok(Some(image)) => {
+                let UnderWay { capture, started_ns, .. } = under_way;
+                let tick = image.header.tick;
                 let cost = capture.freeze_cost();
                 Progress::set(&self.progress.fork_ns, cost.fork_ns);
                 Progress::set(&self.progress.copied_bytes, cost.copied_bytes);
-                self.publish(header, started_ns);
+                self.publish(image, started_ns);
                 // Last: whoever sees that no capture is under way finds its image in the progress.
                 capture.durable();
-                Ok(Advance::Durable { tick: header.tick })
+                Ok(Advance::Durable { tick })
             }
-            Ok(false) => {
+            Ok(None) => {
                 let bytes = self.bytes_so_far(&under_way);
                 self.under_way = Some(under_way);
                 Ok(Advance::Wrote { bytes })
@@ -179,6 +205,10 @@ impl<S: Scheme> ImageWriter<S> {
                 let _ =
                     self.files.disk().remove(&Files::image_path(under_way.header.slot as usize));
                 self.progress.capture_failed(error.clone());
+                if self.base_is_lost {
+                    self.has_base = false;
+                    under_way.capture.base_is_lost();
+                }
                 Err(error)
             }
         }
@@ -194,16 +224,16 @@ impl<S: Scheme> ImageWriter<S> {
         }
     }
 
-    /// True once the image is durable.
-    fn go_on(&mut self, under_way: &mut UnderWay<S>) -> Result<bool, StateError> {
+    /// The image, once it is durable.
+    fn go_on(&mut self, under_way: &mut UnderWay<S>) -> Result<Option<Image>, StateError> {
         match &mut under_way.stage {
             Stage::Void => {
-                let base = self.open_base()?;
+                let base = self.open_base().inspect_err(|_| self.base_is_lost = true)?;
                 let file = self.void(&under_way.header)?;
                 under_way.capture.copy_over();
                 let checksums = Vec::with_capacity(self.layout.blocks() as usize);
                 under_way.stage = Stage::Blocks { file, base, checksums };
-                Ok(false)
+                Ok(None)
             }
             Stage::Blocks { file, base, checksums } => {
                 if (checksums.len() as u64) < self.layout.blocks() {
@@ -216,12 +246,11 @@ impl<S: Scheme> ImageWriter<S> {
                     Progress::add(&self.progress.written_bytes, place.len as u64);
                     let under_way = self.behind.as_ref().map_or(0, WriteBehind::under_way);
                     Progress::set(&self.progress.blocks_done, block + 1 - under_way as u64);
-                    return Ok(false);
+                    return Ok(None);
                 }
                 self.drain()?;
                 Progress::set(&self.progress.blocks_done, self.layout.blocks());
-                self.seal(&under_way.header, file, checksums)?;
-                Ok(true)
+                Ok(Some(self.seal(under_way.header, file, checksums)?))
             }
         }
     }
@@ -241,7 +270,13 @@ impl<S: Scheme> ImageWriter<S> {
 
     /// Opens or makes the file, and makes sure that no crash can leave an image in it.
     fn void(&mut self, header: &ImageHeader) -> Result<Arc<dyn DiskFile>, StateError> {
-        let (disk, path) = (self.files.disk(), Files::image_path(header.slot as usize));
+        let slot = header.slot as usize;
+        let (disk, path) = (self.files.disk(), Files::image_path(slot));
+        let trailer_path = Files::image_trailer_path(slot);
+        if disk.exists(&trailer_path)? {
+            disk.remove(&trailer_path)?;
+            disk.sync_dir(Path::new(""))?;
+        }
         let file = match disk.open(&path, OpenMode::ReadWrite, Caching::Direct) {
             Err(error) if error.is_not_found() => {
                 let file = disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
@@ -285,7 +320,7 @@ impl<S: Scheme> ImageWriter<S> {
             self.block[payload.clone()].copy_from_slice(copy);
         } else {
             if let Some(base) = base {
-                self.read_base(base, place)?;
+                self.read_base(base, place).inspect_err(|_| self.base_is_lost = true)?;
             }
             let room = &mut self.block[payload.clone()];
             capture.write_to_stable_storage(array, cells, room)?;
@@ -304,8 +339,8 @@ impl<S: Scheme> ImageWriter<S> {
 
     /// The image that this capture's changes are laid over, if it takes one from the disk.
     fn open_base(&self) -> Result<Option<Base>, DiskError> {
-        let is_merged = S::CONTENT == Content::Changes && self.merge == Merge::FromDisk;
-        let Some(image) = self.newest.as_ref().filter(|_| is_merged && self.has_base) else {
+        let is_merged = self.merges_from_disk() && self.has_base;
+        let Some(image) = self.newest.as_ref().filter(|_| is_merged) else {
             return Ok(None);
         };
         let path = Files::image_path(image.slot());
@@ -323,45 +358,63 @@ impl<S: Scheme> ImageWriter<S> {
         opened.map(drop).map_err(|source| StateError::Damaged {
             path: base.file.path().to_owned(),
             source,
-            cure: "check the disk; a restart replays from the image before",
+            cure: "check the disk; the next image is written whole from memory",
         })
     }
 
     fn seal(
         &self,
-        header: &ImageHeader,
+        header: ImageHeader,
         file: &Arc<dyn DiskFile>,
         checksums: &[u32],
-    ) -> Result<(), DiskError> {
+    ) -> Result<Image, DiskError> {
         let trailer = ImageTrailer {
             capture: header.capture,
             tick: header.tick,
             blocks: self.layout.blocks(),
             chain: ImageTrailer::chain_of(checksums),
         };
+        let image = Image { header, layout: self.layout.clone(), trailer };
         let mut page = AlignedBuf::new();
-        let at = self.layout.trailer_at();
-        page.extend_from_slice(&trailer.encode(header.identity(), at));
+        page.extend_from_slice(&image.encoded_trailer());
         if !is_planted(Bug::TrailerBeforeFlush) {
             file.sync()?;
         }
-        file.write_at(&page, at)?;
-        file.sync()
+        file.write_at(&page, self.layout.trailer_at())?;
+        file.sync()?;
+        Ok(image)
     }
 
     /// The image is durable: actions that neither it nor the one before needs can go.
-    fn publish(&mut self, header: ImageHeader, started_ns: u64) {
+    fn publish(&mut self, image: Image, started_ns: u64) {
         let progress = &self.progress;
-        progress.image_is_durable(header.tick);
+        progress.image_is_durable(image.header.tick);
         Progress::set(&progress.image_ns, self.files.now_ns().saturating_sub(started_ns));
         Progress::set(&progress.writer_cpu_ns, thread_cpu_ns());
-        let before = self.newest.replace(Image { header, layout: self.layout.clone() });
+        let replaced = self.newest.replace(image);
+        if !std::mem::take(&mut self.base_is_lost) {
+            self.before = replaced;
+        }
         self.has_base = true;
         // Should the new image be damaged one day, the one before it and the actions since lead to
-        // the same state. Without an older image they are kept from the beginning.
-        if let Some(before) = before {
-            // A failure leaves more than is needed; the next image tries again.
+        // the same state. Without an older image they are kept from the beginning. A failure to
+        // remove leaves more than is needed; the next image tries again.
+        if let Some(before) = &self.before {
             let _ = self.files.remove_segments_up_to(before.header.tick);
         }
+        if !self.merges_from_disk() {
+            let _ = self.remove_images_not_needed();
+        }
+    }
+
+    /// Removes the file of images that only a merge from the disk needs.
+    fn remove_images_not_needed(&self) -> Result<(), DiskError> {
+        let kept = || self.newest.iter().chain(&self.before);
+        for slot in IMAGES - 1..IMAGES {
+            if kept().all(|image| image.slot() != slot) {
+                self.files.disk().remove(&Files::image_path(slot))?;
+            }
+        }
+        Ok(())
     }
 }

@@ -41,7 +41,9 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
         }
         Bug::PingPongBringsNothingOver => (&["ipp", "npp"], false),
         Bug::HourglassReadsOneCopy | Bug::HourglassBringsNothingOver => (HOURGLASS, false),
-        Bug::ForgetsAFailedCapture => (&["hg", "hg-interleaved", "ipp", "npp"], false),
+        Bug::ForgetsAFailedCapture | Bug::ForgetsALostBase => {
+            (&["hg", "hg-interleaved", "ipp", "npp"], false)
+        }
         Bug::PiggybackDoesNotWaitForTheCopier | Bug::PiggybackSettlesTooEarly => (PIGGYBACK, false),
         Bug::PiggybackIgnoresThePieceUnderWay | Bug::PiggybackAnnouncesTooLate => {
             (&["pb", "pb-interleaved"], true)

@@ -95,6 +95,14 @@ impl ActionBatchBuilder {
         Self::default()
     }
 
+    /// The ticks and actions of an intact batch, to be sealed for another place.
+    pub fn copy_of(batch: &ActionBatch<'_>) -> Self {
+        let mut bytes = vec![0; BATCH_HEADER_BYTES];
+        bytes.extend_from_slice(batch.payload);
+        let ticks = Some((batch.first_tick, batch.last_tick));
+        Self { bytes, payload: batch.payload.len(), ticks }
+    }
+
     /// True if there is no tick in it.
     pub fn is_empty(&self) -> bool {
         self.ticks.is_none()

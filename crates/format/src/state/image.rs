@@ -38,7 +38,7 @@ pub struct ImageHeader {
     pub schema: u32,
     /// Bytes of a full block: a multiple of 4096.
     pub block_bytes: u32,
-    /// Which of the two files.
+    /// Which of the files of images.
     pub slot: u32,
 }
 

@@ -3,6 +3,7 @@
 //! `STILLPOINT_STATE_CRASH_SEEDS=1000` runs so many seeds of each; `STILLPOINT_STATE_SEED` begins at
 //! another. `STILLPOINT_STATE_FAULTS_ALL=1` lets every call fail in each way, for every scheme.
 
+mod failed_flush;
 mod lives;
 mod pointed;
 mod world;

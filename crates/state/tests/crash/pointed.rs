@@ -36,6 +36,8 @@ pub(crate) const SCENARIOS: &[(&str, fn())] = &[
     ),
     ("a missing segment is a gap", a_missing_segment_is_a_gap),
     ("a damaged base is not merged", a_damaged_base_is_not_merged),
+    ("a damaged base costs no other image", a_damaged_base_costs_no_other_image),
+    ("an image that nothing makes up for is not passed over", an_image_is_not_passed_over),
     ("other arrays and other processes are refused", other_arrays_and_other_processes_are_refused),
     ("a state reopens under another scheme", a_state_reopens_under_another_scheme),
     (
@@ -189,6 +191,95 @@ fn a_damaged_base_is_not_merged() {
     assert!(error.to_string().starts_with("/sim/image-0: state image block"), "{error}");
     let failure = state.progress().snapshot().last_failure.expect("it failed");
     assert_eq!(failure.to_string(), error.to_string());
+}
+
+/// The newest of four images is damaged before a capture, or after so many of its steps. Whenever the
+/// machine dies from then on, the state is there; and the next capture makes an image of everything.
+fn a_damaged_base_costs_no_other_image() {
+    for steps in 0..4 {
+        damage_base_after::<Hg>(steps);
+        damage_base_after::<PingPong<Interleaved>>(steps);
+    }
+}
+
+fn damage_base_after<S: Scheme>(steps: usize) {
+    let at = format!("{:?}, damaged after {steps} steps", std::any::type_name::<S>());
+    let disk = SimDisk::new(1);
+    let config = Config { merge: Merge::FromDisk, ..by_hand() };
+    let (mut state, _, handles) = open::<S>(&disk, &config, 1).expect("a new state");
+    let mut model = Model::new();
+    for _ in 0..4 {
+        image(&mut state, handles, &mut model);
+    }
+    let newest = (0..3).map(|slot| format!("image-{slot}")).max_by_key(|name| capture(&disk, name));
+    state.checkpoint();
+    tick(&mut state, handles, &mut model);
+    while state.flush_actions().expect("a disk") {}
+    for _ in 0..steps {
+        assert!(matches!(state.advance_writer(), Ok(Advance::Wrote { .. })), "{at}");
+    }
+    // The last block is not read yet.
+    let block = stillpoint_format::state::BLOCK_BYTES_MIN;
+    damage(&disk, &newest.expect("an image"), u64::from(block) * 2 + 4096 + 100);
+    let mut failures = 0;
+    loop {
+        let advanced = state.advance_writer();
+        let after = disk.crash_image(7);
+        let (found, recovered, its_handles) =
+            open::<S>(&after, &config, 2).unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert!(contents(&*found, its_handles) == model, "{at}: {recovered:?}");
+        match advanced {
+            Ok(Advance::Durable { tick }) => break assert_eq!(tick, state.ticks(), "{at}"),
+            Ok(Advance::Wrote { .. }) => {}
+            Ok(Advance::Idle) => {
+                state.checkpoint();
+                tick(&mut state, handles, &mut model);
+                while state.flush_actions().expect("a disk") {}
+            }
+            Err(error) => {
+                assert!(matches!(error, StateError::Damaged { .. }), "{at}: {error}");
+                failures += 1;
+            }
+        }
+    }
+    assert_eq!(failures, 1, "{at}");
+    image(&mut state, handles, &mut model);
+    drop(state);
+    let (state, recovered, handles) = open::<S>(&disk.kill(), &config, 2).expect("it is there");
+    assert_eq!((recovered.image_tick, recovered.damaged_images.len()), (Some(state.ticks()), 0));
+    assert!(contents(&*state, handles) == model, "{at}");
+}
+
+/// The number of a whole image's capture.
+fn capture(disk: &SimDisk, name: &str) -> Option<u64> {
+    let bytes = stillpoint_io::read_all(disk, Path::new(name)).ok()?;
+    Some(stillpoint_format::state::ImageHeader::decode(&bytes).ok()?.capture)
+}
+
+/// Without a log, nothing leads to the tick of a damaged image: the state does not go on from an
+/// older one, or from the beginning, unless somebody removes the file.
+fn an_image_is_not_passed_over() {
+    let disk = SimDisk::new(1);
+    let config = Config { logs_actions: false, ..by_hand() };
+    let (mut state, _, handles) = open::<Hg>(&disk, &config, 1).expect("a new state");
+    for (slot, images) in [(0, 1), (1, 2)] {
+        let (mut model, action) = (contents(&*state, handles), []);
+        state.checkpoint();
+        let ended = state.step(|cells, tick, actions| {
+            step(&mut OnState(cells, handles), tick, actions);
+        });
+        step(&mut model, ended.expect("no log"), action);
+        state.wait_durable(images).expect("an image");
+        let copy = disk.crash_image(3);
+        let name = format!("image-{slot}");
+        damage(&copy, &name, 9000);
+        let error = open::<Hg>(&copy, &config, 2).expect_err("an image is missed").to_string();
+        assert!(error.starts_with(&format!("/sim/{name}: ")), "{error}");
+        assert!(error.contains("no other file leads to its tick"), "{error}");
+        copy.remove(Path::new(&name)).expect("a disk");
+        let (state, ..) = open::<Hg>(&copy, &config, 2).expect("an older tick, knowingly");
+        assert_eq!(state.ticks(), images - 1);
+    }
 }
 
 fn other_arrays_and_other_processes_are_refused() {

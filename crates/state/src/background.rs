@@ -1,0 +1,267 @@
+//! Who moves the writer and the logger, and how captures reach the writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint_io::{JoinHandle, WriteBehind, go_behind, spawn};
+use stillpoint_sync::CachePadded;
+use stillpoint_sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use crate::capture::Capture;
+use crate::config::{Config, Every, Pace};
+use crate::error::StateError;
+use crate::files::Files;
+use crate::logger::{self, LogWriter};
+use crate::progress::Progress;
+use crate::scheme::{Content, Scheme};
+use crate::writer::{Advance, ImageWriter, WRITES};
+
+/// How often the writer looks whether something is to be done.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long it waits after a failure, and longest after many in a row, each of which doubles it.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+const AFTER_FAILURES_MAX: Duration = Duration::from_secs(60);
+/// Longest sleep between two blocks, so that it ends soon when told to.
+const SLEEP_NS_MAX: u64 = 10_000_000;
+
+/// Where the mutator leaves a capture for the writer.
+#[derive(Debug)]
+pub(crate) struct Mailbox<S: Scheme> {
+    job: Mutex<Option<Capture<S>>>,
+    /// A capture came, or the writer is to end.
+    came: Condvar,
+    /// A capture has ended, or the writer has.
+    ended: Condvar,
+    /// True if the next tick is to begin a capture. Every tick looks at it, and the writer at what
+    /// is beside it: they share no line.
+    is_wanted: CachePadded<AtomicBool>,
+    /// The image under way is waited for: it is not paced.
+    is_urgent: AtomicBool,
+    stops: AtomicBool,
+    /// The writer's thread has panicked.
+    is_dead: AtomicBool,
+}
+
+impl<S: Scheme> Mailbox<S> {
+    pub(crate) fn new(is_wanted: bool) -> Self {
+        let is_wanted = is_wanted && S::CONTENT != Content::Nothing;
+        Self {
+            job: Mutex::new(None),
+            came: Condvar::new(),
+            ended: Condvar::new(),
+            is_wanted: CachePadded::new(AtomicBool::new(is_wanted)),
+            is_urgent: AtomicBool::new(false),
+            stops: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+        }
+    }
+
+    /// True if the next tick is to begin a capture.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        // Relaxed: a hint; what a capture needs is ordered by its gate.
+        self.is_wanted.load(Relaxed)
+    }
+
+    pub(crate) fn want(&self, is_wanted: bool) {
+        self.is_wanted.store(is_wanted, Relaxed); // a hint, as in `is_wanted`
+    }
+
+    /// Leaves a capture. The writer looks for it every millisecond: waking it would cost the mutator
+    /// a system call.
+    pub(crate) fn put(&self, capture: Capture<S>) {
+        *self.job.lock() = Some(capture);
+    }
+
+    pub(crate) fn take(&self) -> Option<Capture<S>> {
+        self.job.lock().take()
+    }
+
+    /// Waits until `has_ended` says that the capture under way has, and hurries it. False if the
+    /// writer's thread has panicked.
+    pub(crate) fn wait_for_end(&self, mut has_ended: impl FnMut() -> bool) -> bool {
+        self.is_urgent.store(true, Relaxed); // Relaxed: a hint
+        self.came.notify_one();
+        let mut job = self.job.lock();
+        let is_alive = loop {
+            if self.is_dead() {
+                break false;
+            }
+            if has_ended() {
+                break true;
+            }
+            self.ended.wait_for(&mut job, LOOK);
+        };
+        self.is_urgent.store(false, Relaxed); // a hint, as above
+        is_alive
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stops.store(true, Release); // pairs with the Acquire in `stops`
+        self.came.notify_one();
+    }
+
+    fn stops(&self) -> bool {
+        self.stops.load(Acquire) // pairs with the Release in `stop`
+    }
+
+    /// True once the writer's thread has panicked.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Acquire) // pairs with the Release in `TellOnPanic`
+    }
+}
+
+/// Who moves the writer and the logger.
+#[derive(Debug)]
+pub(crate) enum Hands<S: Scheme> {
+    Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },
+    Own { writer: Box<ImageWriter<S>>, log: Option<LogWriter>, every: Every },
+}
+
+pub(crate) fn start_threads<S: Scheme>(
+    files: &Arc<Files>,
+    progress: &Arc<Progress>,
+    mailbox: &Arc<Mailbox<S>>,
+    config: &Config,
+    writer: ImageWriter<S>,
+    log: Option<LogWriter>,
+) -> Result<Hands<S>, StateError> {
+    let (every, pace, interval) = (config.every, config.pace, config.flush_interval);
+    let writer = (S::CONTENT != Content::Nothing).then(|| {
+        let (files, mailbox, progress) = (files.clone(), mailbox.clone(), progress.clone());
+        let mut writer = writer;
+        writer.set_behind(WriteBehind::start("state-image", WRITES)?);
+        let thread = WriterThread { files, mailbox, progress, every, pace };
+        spawn("state-writer", move || thread.run(writer))
+    });
+    let writer = writer.transpose()?;
+    let logger = log.map(|log| spawn("state-logger", move || logger::run(log, interval)));
+    match logger.transpose() {
+        Ok(logger) => Ok(Hands::Threads { writer, logger }),
+        Err(error) => {
+            mailbox.stop();
+            if let Some(writer) = writer {
+                let _ = writer.join();
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// The writer's thread.
+struct WriterThread<S: Scheme> {
+    files: Arc<Files>,
+    mailbox: Arc<Mailbox<S>>,
+    progress: Arc<Progress>,
+    every: Every,
+    pace: Pace,
+}
+
+/// Nobody waits for a writer that has panicked, and the next tick is told.
+struct TellOnPanic<S: Scheme>(Arc<Mailbox<S>>);
+
+impl<S: Scheme> Drop for TellOnPanic<S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_dead.store(true, Release); // pairs with the Acquire in `is_dead`
+            self.0.want(true);
+            self.0.ended.notify_all();
+        }
+    }
+}
+
+impl<S: Scheme> WriterThread<S> {
+    fn run(self, mut writer: ImageWriter<S>) {
+        let _guard = TellOnPanic(self.mailbox.clone());
+        go_behind();
+        let mut may_begin_ns = 0;
+        while let Some(capture) = self.wait(may_begin_ns) {
+            let begun_ns = self.files.now_ns();
+            writer.begin(capture);
+            let is_durable = self.write(&mut writer, begun_ns);
+            self.mailbox.ended.notify_all();
+            may_begin_ns = match self.every {
+                Every::Interval(interval) => begun_ns.saturating_add(nanos(interval)),
+                Every::Possible | Every::Asked => 0,
+            };
+            if !is_durable {
+                let pause_ns = nanos(after_failures(self.progress.failures_in_a_row()));
+                may_begin_ns = may_begin_ns.max(self.files.now_ns().saturating_add(pause_ns));
+            }
+        }
+    }
+
+    /// The next capture, which is asked for in time; `None` at the end.
+    fn wait(&self, may_begin_ns: u64) -> Option<Capture<S>> {
+        let mut job = self.mailbox.job.lock();
+        loop {
+            if self.mailbox.stops() {
+                return None;
+            }
+            if let Some(capture) = job.take() {
+                return Some(capture);
+            }
+            if self.every != Every::Asked && self.files.now_ns() >= may_begin_ns {
+                self.mailbox.want(true);
+            }
+            self.mailbox.came.wait_for(&mut job, LOOK);
+        }
+    }
+
+    /// Writes an image; false if that failed, or was given up at the end.
+    fn write(&self, writer: &mut ImageWriter<S>, begun_ns: u64) -> bool {
+        loop {
+            match writer.advance() {
+                Ok(Advance::Wrote { bytes }) => self.keep_pace(bytes, begun_ns),
+                Ok(Advance::Durable { .. }) => return true,
+                Ok(Advance::Idle) | Err(_) => return false,
+            }
+            if self.mailbox.stops() {
+                return false;
+            }
+        }
+    }
+
+    fn keep_pace(&self, bytes: u64, begun_ns: u64) {
+        let Pace::BytesPerSecond(rate) = self.pace else {
+            return;
+        };
+        let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+        // Relaxed: a hint.
+        while !self.mailbox.stops() && !self.mailbox.is_urgent.load(Relaxed) {
+            let passed_ns = u128::from(self.files.now_ns().saturating_sub(begun_ns));
+            let ahead_ns = u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX);
+            if ahead_ns == 0 {
+                return;
+            }
+            let sleep = Duration::from_nanos(ahead_ns.min(SLEEP_NS_MAX));
+            self.files.place.clock.sleep(sleep);
+        }
+    }
+}
+
+/// The pause after so many failures in a row.
+fn after_failures(failures: u64) -> Duration {
+    let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+    AFTER_FAILURE.saturating_mul(1 << doublings).min(AFTER_FAILURES_MAX)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_minute() {
+        let pauses =
+            [1, 2, 3, 10, 11, u64::MAX].map(|failures| after_failures(failures).as_millis());
+        assert_eq!(pauses, [100, 200, 400, 51_200, 60_000, 60_000]);
+    }
+}
