@@ -71,7 +71,7 @@ fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
     let scheme = row.build(&SchemeOptions { workers: WORKERS });
     let config = StoreConfig { workers: WORKERS, hash_seed: HASH_SEED, ..StoreConfig::default() };
     let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
-    store.set_table(TABLE, 1).expect("address space");
+    store.add_table(TABLE, 1).expect("address space");
     (store, scheme.checkpointer.expect("it takes checkpoints"))
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Disk, Rng};
@@ -17,6 +17,8 @@ const MANIFEST: &str = "MANIFEST";
 pub(crate) struct Catalog {
     disk: Arc<dyn Disk>,
     now: Mutex<Manifest>,
+    /// Held by who changes which tables there are, in the MANIFEST and in the store.
+    changing_tables: Mutex<()>,
 }
 
 /// Reads the MANIFEST; `None` in an empty directory.
@@ -60,7 +62,13 @@ pub(crate) fn fresh(rng: &dyn Rng, wall_ms: u64) -> Manifest {
 
 impl Catalog {
     pub(crate) fn new(disk: Arc<dyn Disk>, manifest: Manifest) -> Self {
-        Self { disk, now: Mutex::new(manifest) }
+        Self { disk, now: Mutex::new(manifest), changing_tables: Mutex::default() }
+    }
+
+    /// The right to change which tables there are: taken before anything else that a change of
+    /// tables locks or waits for.
+    pub(crate) fn change_tables(&self) -> MutexGuard<'_, ()> {
+        self.changing_tables.lock()
     }
 
     /// A copy of the MANIFEST as it is on disk.

@@ -5,6 +5,8 @@ use std::time::Duration;
 pub use stillpoint_format::manifest::Codec;
 use stillpoint_io::{Clock, Disk, RealClock, RealDisk, RealRng, Rng};
 
+use stillpoint_store::AddressSpace;
+
 use crate::error::Error;
 
 pub use stillpoint_journal::Durability;
@@ -70,6 +72,8 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
     /// Seeds.
     pub rng: Arc<dyn Rng>,
+    /// Address space for records and indexes.
+    pub space: Arc<AddressSpace>,
     /// False for a simulation: no thread of the engine's own; checkpoints run where they are
     /// asked for, flushes where they are needed.
     pub background: bool,
@@ -101,6 +105,7 @@ impl Config {
                 disk: None,
                 clock: Arc::new(RealClock),
                 rng: Arc::new(RealRng),
+                space: Arc::default(),
                 background: true,
             },
         }

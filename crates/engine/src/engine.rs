@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::manifest::{CleanShutdown, Manifest, TableEntry};
+use stillpoint_format::manifest::{CleanShutdown, Manifest};
 use stillpoint_io::{Disk, DiskError, JoinHandle, OwnedDisk};
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_recovery::{Progress, RecoverySummary};
-use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, TableId, Worker};
+use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, Worker};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -136,7 +136,7 @@ impl Shared {
 /// that were acknowledged after the replacement, for a second at most, are in files that are no
 /// longer below the directory's name.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -207,90 +207,6 @@ impl Engine {
     /// True if it is safe already.
     pub fn is_durable(&self, unflushed: &Unflushed) -> bool {
         unflushed.stamps.iter().all(|&stamp| self.shared.journal.is_closed(stamp))
-    }
-
-    /// The table of that name, made if there is none. Names are 1 to 255 bytes.
-    pub fn table(&self, name: &str) -> Result<TableId, Error> {
-        Ok(self.tables_named(&[name])?[0])
-    }
-
-    /// The tables of those names, in their order. Those that are missing are made, all at once:
-    /// after a crash all of them are there or none.
-    pub fn tables_named(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
-        for name in names {
-            check_table_name(name)?;
-        }
-        let known = self.shared.catalog.now();
-        let ids: Option<Vec<TableId>> = names.iter().map(|name| table_of(&known, name)).collect();
-        if let Some(ids) = ids {
-            return Ok(ids);
-        }
-        let made = self.shared.publish(|manifest| -> Result<Vec<TableId>, Error> {
-            let before = manifest.tables.clone();
-            let ids: Result<Vec<TableId>, Error> =
-                names.iter().map(|name| find_or_add(manifest, name)).collect();
-            match &ids {
-                Ok(_) => manifest.tables.sort_by_key(|table| table.id),
-                Err(_) => manifest.tables = before,
-            }
-            ids
-        })?;
-        let ids = made?;
-        for &id in &ids {
-            if self.shared.store.generation(id).is_none() {
-                self.shared.store.set_table(id, 1)?;
-            }
-        }
-        Ok(ids)
-    }
-
-    /// Names and numbers of all tables.
-    pub fn tables(&self) -> Vec<(String, TableId)> {
-        let manifest = self.shared.catalog.now();
-        manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
-    }
-
-    /// Number of keys of a table: a statistic, which waits for nothing. A crash may take back what
-    /// it counts; [`Session::len`] is for answers.
-    pub fn len(&self, table: TableId) -> u64 {
-        self.shared.store.record_count(table)
-    }
-
-    /// Removes everything from some tables, at once and durably, in time that does not depend on
-    /// their size. Waits until commits under way are done, and holds new ones meanwhile.
-    ///
-    /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor.
-    pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
-        Inside::refuse("flush_tables")?;
-        let shared = &self.shared;
-        let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
-        let quiesced = shared.store.driver().quiesce();
-        let next = |id: TableId| shared.store.generation(id).map_or(1, |generation| generation + 1);
-        if shared.records_commits {
-            // What was overwritten must not be less durable than the flush.
-            if !is_planted(Bug::EmptiesBeforeLogs) {
-                shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
-            }
-            shared.publish(|manifest| {
-                for entry in manifest.tables.iter_mut().filter(|e| tables.contains(&TableId(e.id)))
-                {
-                    entry.generation = next(TableId(entry.id));
-                }
-            })?;
-        }
-        // Without a journal the next checkpoint makes the flush durable, as it does all else.
-        for &table in tables {
-            if shared.store.generation(table).is_some() {
-                shared.store.set_table(table, next(table))?;
-            }
-        }
-        drop(quiesced);
-        if !shared.config.environment.background {
-            // Nobody else frees the old generations.
-            shared.store.maintain();
-        }
-        Ok(())
     }
 
     /// A session for one thread.
@@ -412,33 +328,6 @@ impl Drop for Engine {
         self.shared.life.end();
         self.shared.owned.give_back();
     }
-}
-
-fn refused_name(name: &str, reason: &'static str) -> Error {
-    Error::TableName { name: name.to_owned(), reason }
-}
-
-fn check_table_name(name: &str) -> Result<(), Error> {
-    if name.is_empty() || name.len() > 255 {
-        return Err(refused_name(name, "it must have 1 to 255 bytes"));
-    }
-    Ok(())
-}
-
-fn table_of(manifest: &Manifest, name: &str) -> Option<TableId> {
-    manifest.tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
-}
-
-fn find_or_add(manifest: &mut Manifest, name: &str) -> Result<TableId, Error> {
-    if let Some(id) = table_of(manifest, name) {
-        return Ok(id);
-    }
-    let used = |id: &u16| manifest.tables.iter().any(|table| table.id == *id);
-    let Some(id) = (0..=u16::MAX).find(|id| !used(id)) else {
-        return Err(refused_name(name, "there are 65,536 tables already"));
-    };
-    manifest.tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
-    Ok(TableId(id))
 }
 
 /// A log that keeps nothing, and counts.

@@ -89,6 +89,18 @@ pub enum Error {
     /// Address space for a table could not be had.
     #[error(transparent)]
     Memory(#[from] stillpoint_store::RegionError),
+    /// Address space for another table could not be had; none was made.
+    #[error("no room for another table beside the {open} that are open: {source}")]
+    TableSpace {
+        /// Tables that are open.
+        open: usize,
+        /// What the system refused.
+        #[source]
+        source: stillpoint_store::RegionError,
+    },
+    /// A table could not be added to the store.
+    #[error(transparent)]
+    AddTable(#[from] stillpoint_store::AddTableError),
     /// A thread could not be started, or panicked.
     #[error(transparent)]
     Thread(#[from] stillpoint_io::ThreadError),

@@ -49,6 +49,7 @@ mod open;
 mod procedure;
 mod session;
 mod stats;
+mod tables;
 
 pub use checkpoints::{CheckpointDone, CheckpointStatus};
 pub use config::{Codec, Config, Durability, Environment};
@@ -60,7 +61,8 @@ pub use stats::Stats;
 pub use stillpoint_io::{NotOwner, ask_for_short_slices};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx, TxError, ValueRef,
+    AddressSpace, Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx,
+    TxError, ValueRef,
 };
 
 /// Names and descriptions of the checkpoint schemes, for help texts.

@@ -153,11 +153,12 @@ fn new_store(
             workers: workers(config),
             hash_seed: manifest.hash_seed,
             epoch,
+            space: config.environment.space.clone(),
         },
         policy,
     )?);
     for table in &manifest.tables {
-        store.set_table(TableId(table.id), table.generation)?;
+        store.add_table(TableId(table.id), table.generation)?;
     }
     Ok(store)
 }

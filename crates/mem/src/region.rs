@@ -1,12 +1,17 @@
+use std::sync::Arc;
+// Not the model checkers': these say what the system has granted, and order nothing.
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::atomic::AtomicU64;
 
 /// The size of the huge pages that regions ask for (small in the models, whose words are dear).
 pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 10 } else { 2 << 20 };
+/// The size of the system's pages, or of something that is a multiple of them.
+const SMALL_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 6 } else { 16 << 10 };
 
 /// The address space for a region could not be had.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reserve {bytes} bytes of address space: {reason}; lower max_memory, or raise the process's address-space limit (ulimit -v)"
+    "cannot reserve {bytes} bytes of address space: {reason}; lower max_memory, use fewer tables, or raise the limits on address space (ulimit -v) and mappings (vm.max_map_count)"
 )]
 pub struct RegionError {
     /// Size of the smallest reservation that was tried.
@@ -25,10 +30,84 @@ pub enum PageSize {
     Huge,
 }
 
+/// The door through which a store's address space comes from the system. It counts the requests,
+/// and a test can have them refused from the n-th on.
+#[derive(Debug)]
+pub struct AddressSpace {
+    requests: AtomicUsize,
+    requests_max: AtomicUsize,
+}
+
+impl Default for AddressSpace {
+    fn default() -> Self {
+        Self { requests: AtomicUsize::new(0), requests_max: AtomicUsize::new(usize::MAX) }
+    }
+}
+
+impl AddressSpace {
+    /// Requests made so far, refused ones included.
+    pub fn requests(&self) -> usize {
+        // Relaxed: a count.
+        self.requests.load(Relaxed)
+    }
+
+    /// Refuses every request after the first `requests`, as a system does that has nothing left.
+    pub fn end_after(&self, requests: usize) {
+        // Relaxed: the test that sets it orders its own threads.
+        self.requests_max.store(requests, Relaxed);
+    }
+
+    /// Reserves `bytes` that can be used at once. Less than a huge page is rounded up to pages of
+    /// the system, more to huge pages.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Region, RegionError> {
+        self.admit(bytes)?;
+        let (unit, pages) = match bytes < HUGE_PAGE_BYTES {
+            true => (SMALL_PAGE_BYTES, PageSize::Small),
+            false => (HUGE_PAGE_BYTES, PageSize::Huge),
+        };
+        let backing = backing::Backing::reserve(bytes.next_multiple_of(unit), pages, true)?;
+        Ok(Region { backing, space: Some(self.clone()) })
+    }
+
+    /// Reserves as much of `bytes` as the system grants, halving down to `least`, on huge pages.
+    /// Nothing of it can be used, nor counts against what may be committed, until the region
+    /// [grows](Region::grow).
+    pub fn reserve_to_grow(
+        self: &Arc<Self>,
+        bytes: usize,
+        least: usize,
+    ) -> Result<Region, RegionError> {
+        let mut bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        loop {
+            let reserved = self
+                .admit(bytes)
+                .and_then(|()| backing::Backing::reserve(bytes, PageSize::Huge, false));
+            match reserved {
+                Ok(backing) => return Ok(Region { backing, space: Some(self.clone()) }),
+                Err(error) if bytes / 2 < least => return Err(error),
+                Err(_) => bytes = (bytes / 2).next_multiple_of(HUGE_PAGE_BYTES),
+            }
+        }
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), RegionError> {
+        // Relaxed: counts.
+        if self.requests.fetch_add(1, Relaxed) >= self.requests_max.load(Relaxed) {
+            let reason = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            return Err(RegionError { bytes, reason });
+        }
+        Ok(())
+    }
+}
+
 /// A slice of words, all zero at first, whose memory the operating system supplies page by page
 /// as it is touched. Its address never changes.
 #[derive(Debug)]
-pub struct Region(backing::Backing);
+pub struct Region {
+    backing: backing::Backing,
+    /// Where a region that can grow asks for more.
+    space: Option<Arc<AddressSpace>>,
+}
 
 impl Region {
     /// Reserves `bytes` (rounded up to huge pages) of address space. Costs no memory until touched.
@@ -38,42 +117,55 @@ impl Region {
 
     /// As [`reserve`](Self::reserve), on pages of that size.
     pub fn reserve_with(bytes: usize, pages: PageSize) -> Result<Self, RegionError> {
-        backing::Backing::reserve(bytes.next_multiple_of(HUGE_PAGE_BYTES), pages).map(Self)
+        let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        Ok(Self { backing: backing::Backing::reserve(bytes, pages, true)?, space: None })
     }
 
-    /// Reserves as much of `bytes` as the system grants, halving down to `least`.
-    pub fn reserve_up_to(bytes: usize, least: usize) -> Result<Self, RegionError> {
-        let mut bytes = bytes;
-        loop {
-            match Self::reserve(bytes) {
-                Ok(region) => return Ok(region),
-                Err(error) if bytes / 2 < least => return Err(error),
-                Err(_) => bytes /= 2,
-            }
-        }
-    }
-
-    /// The words.
+    /// The words that can be used.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
-        self.0.words()
+        self.backing.words()
     }
 
-    /// Bytes reserved.
+    /// Bytes that can be used.
     pub fn len_bytes(&self) -> usize {
         self.words().len() * 8
+    }
+
+    /// Bytes of address space, those included that cannot be used yet.
+    pub fn reserved_bytes(&self) -> usize {
+        self.backing.reserved_words() * 8
+    }
+
+    /// Makes the first `bytes` usable, rounded up to huge pages.
+    ///
+    /// # Errors
+    /// The system does not grant the memory. The region is as it was.
+    ///
+    /// # Panics
+    /// If the reservation is shorter.
+    pub fn grow(&self, bytes: usize) -> Result<(), RegionError> {
+        let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        assert!(bytes <= self.reserved_bytes(), "a region grows within its reservation");
+        if bytes <= self.len_bytes() {
+            return Ok(());
+        }
+        if let Some(space) = &self.space {
+            space.admit(bytes)?;
+        }
+        self.backing.grow(bytes)
     }
 
     /// Touches the pages of `words[first..first + count]` ahead of their use, so that no
     /// transaction pays for it. Best effort.
     pub fn populate(&self, first: usize, count: usize) {
-        self.0.populate(first, count);
+        self.backing.populate(first, count);
     }
 
     /// Leaves this memory out of child processes: a fork then neither copies its page tables nor
     /// makes writes to it copy pages. A child that touches it is killed. Best effort, and for good.
     pub fn keep_from_children(&self) {
-        self.0.keep_from_children();
+        self.backing.keep_from_children();
     }
 
     /// Gives the pages of `words[first..first + count]` back to the system; they read as zero
@@ -82,24 +174,27 @@ impl Region {
     pub fn discard(&self, first: usize, count: usize) {
         assert!((first * 8).is_multiple_of(HUGE_PAGE_BYTES), "unaligned discard");
         assert!((count * 8).is_multiple_of(HUGE_PAGE_BYTES), "unaligned discard");
-        self.0.discard(first, count);
+        self.backing.discard(first, count);
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
 mod backing {
     use super::{HUGE_PAGE_BYTES, PageSize, RegionError};
-    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
     use std::ffi::c_void;
     use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use stillpoint_sync::atomic::AtomicU64;
 
     #[derive(Debug)]
     pub(super) struct Backing {
+        words: NonNull<AtomicU64>,
+        /// Words from the first on that can be read and written; never fewer again.
+        usable: AtomicUsize,
+        reserved: usize,
         mapping: NonNull<c_void>,
         mapped_bytes: usize,
-        words: NonNull<AtomicU64>,
-        len: usize,
     }
 
     // SAFETY: the mapping is owned by this value, and is only reached as atomics.
@@ -108,15 +203,24 @@ mod backing {
     unsafe impl Sync for Backing {}
 
     impl Backing {
-        pub(super) fn reserve(bytes: usize, pages: PageSize) -> Result<Self, RegionError> {
-            let mapped_bytes = bytes + HUGE_PAGE_BYTES;
+        /// `usable` says whether the memory can be used at once or after [`grow`](Self::grow).
+        pub(super) fn reserve(
+            bytes: usize,
+            pages: PageSize,
+            usable: bool,
+        ) -> Result<Self, RegionError> {
+            // The system aligns to its own pages.
+            let slack = if bytes < HUGE_PAGE_BYTES { 0 } else { HUGE_PAGE_BYTES };
+            let mapped_bytes = bytes + slack;
+            let access =
+                if usable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
             // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing
             // that exists.
             let mapping = unsafe {
                 rustix::mm::mmap_anonymous(
                     std::ptr::null_mut(),
                     mapped_bytes,
-                    ProtFlags::READ | ProtFlags::WRITE,
+                    access,
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
             }
@@ -125,7 +229,7 @@ mod backing {
                 PageSize::Small => Advice::LinuxNoHugepage,
                 PageSize::Huge => Advice::LinuxHugepage,
             };
-            let offset = mapping.align_offset(HUGE_PAGE_BYTES);
+            let offset = if slack == 0 { 0 } else { mapping.align_offset(HUGE_PAGE_BYTES) };
             // SAFETY: offset is less than a huge page, which the mapping has in excess of `bytes`.
             let aligned = unsafe { mapping.byte_add(offset) };
             // SAFETY: the range lies inside the mapping made above. Advice changes no contents;
@@ -133,15 +237,45 @@ mod backing {
             let _ = unsafe { rustix::mm::madvise(aligned, bytes, advice) };
             let words = NonNull::new(aligned.cast()).expect("a mapping is never at zero");
             let mapping = NonNull::new(mapping).expect("a mapping is never at zero");
-            Ok(Self { mapping, mapped_bytes, words, len: bytes / 8 })
+            let reserved = bytes / 8;
+            let usable = AtomicUsize::new(if usable { reserved } else { 0 });
+            Ok(Self { words, usable, reserved, mapping, mapped_bytes })
         }
 
         #[inline]
         pub(super) fn words(&self) -> &[AtomicU64] {
-            // SAFETY: `words` points to `len` zero-initialised or written words inside the
-            // mapping, aligned to a huge page, alive as long as `self`, and only ever reached
-            // as atomics.
-            unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+            // Relaxed: the system made the memory usable before the number was stored, for all
+            // threads; what the words hold is ordered by whoever hands out their indexes.
+            let usable = self.usable.load(Relaxed);
+            // SAFETY: `words` points to at least `usable` zero-initialised or written words inside
+            // the mapping that can be read and written, aligned for them, alive as long as `self`,
+            // and only ever reached as atomics.
+            unsafe { std::slice::from_raw_parts(self.words.as_ptr(), usable) }
+        }
+
+        pub(super) fn reserved_words(&self) -> usize {
+            self.reserved
+        }
+
+        /// Makes the words of the first `bytes` usable; not more than are reserved.
+        pub(super) fn grow(&self, bytes: usize) -> Result<(), RegionError> {
+            assert!(bytes <= self.reserved * 8, "beyond the reservation");
+            // Relaxed: a smaller number only makes the range longer.
+            let usable = self.usable.load(Relaxed).min(bytes / 8);
+            // SAFETY: `usable` is inside the mapping.
+            let start = unsafe { self.words.as_ptr().add(usable) };
+            // SAFETY: the range ends inside the mapping; more access takes none away.
+            unsafe {
+                rustix::mm::mprotect(
+                    start.cast(),
+                    bytes - usable * 8,
+                    MprotectFlags::READ | MprotectFlags::WRITE,
+                )
+            }
+            .map_err(|errno| RegionError { bytes, reason: errno.into() })?;
+            // Relaxed: see `words`. All words up to here are usable, whoever made them so.
+            self.usable.fetch_max(bytes / 8, Relaxed);
+            Ok(())
         }
 
         pub(super) fn populate(&self, first: usize, count: usize) {
@@ -152,7 +286,7 @@ mod backing {
             if done.is_err() {
                 for word in words.iter().step_by(512) {
                     // Relaxed: adding nothing changes no value; the touch is what counts.
-                    word.fetch_or(0, stillpoint_sync::atomic::Ordering::Relaxed);
+                    word.fetch_or(0, Relaxed);
                 }
             }
         }
@@ -178,7 +312,7 @@ mod backing {
             if done.is_err() {
                 for word in words {
                     // Relaxed: the caller sees to it that nobody uses these words.
-                    word.store(0, stillpoint_sync::atomic::Ordering::Relaxed);
+                    word.store(0, Relaxed);
                 }
             }
         }
@@ -196,7 +330,7 @@ mod backing {
 #[cfg(any(loom, shuttle))]
 mod backing {
     use super::{PageSize, RegionError};
-    use stillpoint_sync::atomic::{AtomicU64, Ordering};
+    use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     /// Words of the model checker; the reservation is cut down to what a model needs.
     #[derive(Debug)]
@@ -205,17 +339,23 @@ mod backing {
     const MODEL_WORDS: usize = 2048;
 
     impl Backing {
-        pub(super) fn reserve(bytes: usize, _: PageSize) -> Result<Self, RegionError> {
+        pub(super) fn reserve(bytes: usize, _: PageSize, _: bool) -> Result<Self, RegionError> {
             Ok(Self((0..MODEL_WORDS.min(bytes / 8)).map(|_| AtomicU64::new(0)).collect()))
         }
         pub(super) fn words(&self) -> &[AtomicU64] {
             &self.0
         }
+        pub(super) fn reserved_words(&self) -> usize {
+            self.0.len()
+        }
+        pub(super) fn grow(&self, _: usize) -> Result<(), RegionError> {
+            Ok(())
+        }
         pub(super) fn populate(&self, _: usize, _: usize) {}
         pub(super) fn keep_from_children(&self) {}
         pub(super) fn discard(&self, first: usize, count: usize) {
             for word in &self.0[first..first + count] {
-                word.store(0, Ordering::Relaxed);
+                word.store(0, Relaxed);
             }
         }
     }
@@ -224,7 +364,6 @@ mod backing {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use stillpoint_sync::atomic::Ordering;
 
     #[test]
     fn words_start_at_zero_and_discard_brings_them_back_to_it() {
@@ -235,20 +374,42 @@ mod tests {
         let page = HUGE_PAGE_BYTES / 8;
         region.populate(0, page);
         for word in words {
-            assert_eq!(word.load(Ordering::Relaxed), 0);
-            word.store(7, Ordering::Relaxed);
+            assert_eq!(word.load(Relaxed), 0);
+            word.store(7, Relaxed);
         }
         region.discard(page, page);
-        assert_eq!(words[page - 1].load(Ordering::Relaxed), 7);
-        assert_eq!(words[page].load(Ordering::Relaxed), 0);
-        assert_eq!(words[2 * page].load(Ordering::Relaxed), 7);
+        assert_eq!(words[page - 1].load(Relaxed), 7);
+        assert_eq!(words[page].load(Relaxed), 0);
+        assert_eq!(words[2 * page].load(Relaxed), 7);
     }
 
     #[test]
-    fn a_large_reservation_costs_nothing() {
-        let region = Region::reserve_up_to(1 << 40, 1 << 30).expect("address space");
-        let last = region.words().last().expect("not empty");
-        last.store(1, Ordering::Relaxed);
-        assert!(region.len_bytes() >= 1 << 30);
+    fn a_large_reservation_costs_nothing_and_grows() {
+        let space = Arc::new(AddressSpace::default());
+        let region = space.reserve_to_grow(1 << 40, 1 << 30).expect("address space");
+        assert!(region.reserved_bytes() >= 1 << 30);
+        assert_eq!(region.words().len(), 0);
+        region.grow(3 << 20).expect("memory");
+        assert_eq!(region.len_bytes(), 4 << 20);
+        region.words().last().expect("not empty").store(1, Relaxed);
+        region.grow(1).expect("nothing to do");
+        region.grow(64 << 20).expect("memory");
+        assert_eq!(region.len_bytes(), 64 << 20);
+        assert_eq!(region.words()[(4 << 20) / 8 - 1].load(Relaxed), 1);
+    }
+
+    #[test]
+    fn address_space_that_ends_is_a_typed_error() {
+        let space = Arc::new(AddressSpace::default());
+        let region = space.reserve_to_grow(1 << 30, 1 << 30).expect("address space");
+        space.end_after(2);
+        let small = space.reserve(100).expect("the second request");
+        assert!(small.len_bytes() < HUGE_PAGE_BYTES);
+        assert!(space.reserve(100).is_err());
+        assert!(region.grow(1).is_err());
+        assert_eq!(region.words().len(), 0, "a refusal changes nothing");
+        assert_eq!(space.requests(), 4);
+        space.end_after(usize::MAX);
+        region.grow(1).expect("memory");
     }
 }

@@ -298,7 +298,7 @@ fn main() {
     for threads in [1, 2] {
         let subject = |name: &str| -> Arc<dyn Subject> {
             let ours = |batched| Ours {
-                index: Index::new().expect("address space"),
+                index: Index::new(&Arc::default()).expect("address space"),
                 records: records.clone(),
                 batched,
             };

@@ -9,7 +9,8 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use stillpoint_mem::{HUGE_PAGE_BYTES, Region, RegionError};
+use std::sync::Arc;
+use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, Region, RegionError};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -21,6 +22,10 @@ const UNITS_PER_SLAB: u64 = (SLAB_BYTES / UNIT_BYTES) as u64;
 pub(crate) const NUMBER_BITS: u32 = 36;
 const REGION_BYTES_MAX: usize = 1 << 40;
 const REGION_BYTES_MIN: usize = 64 << 20;
+/// The reserve beyond the limit is this part of it, within the two bounds.
+const RESERVE_PART: usize = 16;
+const RESERVE_BYTES_MIN: usize = 16 << 20;
+const RESERVE_BYTES_MAX: usize = 1 << 30;
 /// Cells that a cache takes from the arena at a time, at most.
 const RUN_CELLS: usize = 64;
 const RUN_BYTES: usize = 64 << 10;
@@ -47,7 +52,7 @@ pub(crate) enum Kind {
     /// Chunks and tables of large values, and long keys.
     Block = 2,
     /// Locks of keys without a value, made beyond the memory limit so that reads and deletions go
-    /// on. No value is kept inside of them, and the transactions under way bound their number.
+    /// on, up to twice the reserve. No value is kept inside of them.
     Lock = 3,
     /// Long keys of such locks.
     LockKey = 4,
@@ -159,10 +164,11 @@ impl Slab {
 }
 
 impl Arena {
-    pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
-        let wanted = limit_bytes.saturating_mul(2).clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
-        let region = Region::reserve_up_to(wanted, REGION_BYTES_MIN.min(wanted))?;
-        let slabs = region.len_bytes() / SLAB_BYTES;
+    pub(crate) fn new(limit_bytes: usize, space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
+        let beyond = limit_bytes.max(2 * reserve_bytes(limit_bytes));
+        let wanted = limit_bytes.saturating_add(beyond).clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
+        let region = space.reserve_to_grow(wanted, REGION_BYTES_MIN.min(wanted))?;
+        let slabs = region.reserved_bytes() / SLAB_BYTES;
         Ok(Self {
             region,
             slabs: (0..slabs).map(|_| AtomicU64::new(0)).collect(),
@@ -274,7 +280,8 @@ impl Arena {
         let ahead = (taken / 16).clamp(2, 64);
         let goal = (taken + ahead).min(self.slabs.len());
         let from = self.slabs_populated.load(Relaxed).max(taken);
-        if from >= goal || (from - taken) * SLAB_BYTES + self.held_bytes() > self.limit_bytes() {
+        let over = (from - taken) * SLAB_BYTES + self.held_bytes() > self.limit_bytes();
+        if from >= goal || over || !self.grow_to(from) {
             return false;
         }
         self.region.populate(from * SLAB_BYTES / 8, SLAB_BYTES / 8);
@@ -282,17 +289,29 @@ impl Arena {
         from + 1 < goal
     }
 
-    fn take_slab(&self, pools: &mut Pools, key: PoolKey) -> Result<u64, MemoryLimit> {
+    fn take_slab(
+        &self,
+        pools: &mut Pools,
+        key: PoolKey,
+        allowance: Allowance,
+    ) -> Result<u64, MemoryLimit> {
         let limit = self.limit_bytes();
         let full = MemoryLimit { held: self.held_bytes(), limit };
-        if full.held + SLAB_BYTES > limit && key.kind < Kind::Lock as u8 {
+        let reserve = reserve_bytes(limit);
+        let beyond = match allowance {
+            // What must go on when writers with the reserve have used it up.
+            _ if key.kind >= Kind::Lock as u8 => 2 * reserve,
+            Allowance::Reserve => reserve,
+            Allowance::Limit => 0,
+        };
+        if full.held + SLAB_BYTES > limit.saturating_add(beyond) {
             return Err(full);
         }
         let index = match pools.free_slabs.pop() {
             Some(index) => index,
             None => {
                 let index = self.slabs_taken.load(Relaxed);
-                if index == self.slabs.len() {
+                if index == self.slabs.len() || !self.grow_to(index) {
                     return Err(full);
                 }
                 self.slabs[index].store(key.describe(), Relaxed);
@@ -306,15 +325,31 @@ impl Arena {
         Ok(index as u64 * UNITS_PER_SLAB)
     }
 
+    /// Makes a slab's memory usable, and that of some that come after it. False if the system does
+    /// not grant it.
+    fn grow_to(&self, index: usize) -> bool {
+        if (index + 1) * SLAB_BYTES <= self.region.len_bytes() {
+            return true;
+        }
+        // More than one, so that not every slab costs a system call.
+        let more = (index + 1 + (index / 16).clamp(1, 64)).min(self.slabs.len());
+        [more, index + 1].into_iter().any(|slabs| self.region.grow(slabs * SLAB_BYTES).is_ok())
+    }
+
     /// Moves up to a run of free cells of one kind into `run`.
-    fn refill(&self, key: PoolKey, run: &mut Vec<u64>) -> Result<(), MemoryLimit> {
+    fn refill(
+        &self,
+        key: PoolKey,
+        run: &mut Vec<u64>,
+        allowance: Allowance,
+    ) -> Result<(), MemoryLimit> {
         let bytes = CLASS_BYTES[usize::from(key.class)];
         let units = (bytes / UNIT_BYTES) as u64;
         let wanted = RUN_CELLS.min(RUN_BYTES.div_ceil(bytes));
         let mut pools = self.pools.lock();
         let pool = pools.by_key.entry(key).or_default();
         if pool.free.is_empty() && pool.next == pool.end {
-            let start = self.take_slab(&mut pools, key)?;
+            let start = self.take_slab(&mut pools, key, allowance)?;
             let pool = pools.by_key.entry(key).or_default();
             pool.next = start;
             pool.end = start + (SLAB_BYTES / bytes) as u64 * units;
@@ -359,6 +394,24 @@ impl Arena {
 #[derive(Debug, Default)]
 pub(crate) struct CellCache {
     pools: Vec<(PoolKey, Vec<u64>)>,
+    /// How far the present transaction may go.
+    pub(crate) allowance: Allowance,
+}
+
+/// Up to where memory is granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Allowance {
+    /// Up to the memory limit.
+    #[default]
+    Limit,
+    /// Up to the reserve beyond it.
+    Reserve,
+}
+
+/// Bytes beyond a limit that transactions may hold which say so. Locks of keys without a value may
+/// take as much again.
+pub(crate) fn reserve_bytes(limit: usize) -> usize {
+    (limit / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
 }
 
 impl CellCache {
@@ -384,9 +437,10 @@ impl CellCache {
         let class = class_for(bytes);
         assert!(class < CLASS_BYTES.len(), "no cell holds {bytes} bytes");
         let key = PoolKey { owner, kind: kind as u8, class: class as u8 };
+        let allowance = self.allowance;
         let pool = self.pool(key);
         if pool.is_empty() {
-            arena.refill(key, pool)?;
+            arena.refill(key, pool, allowance)?;
         }
         Ok(pool.pop().expect("refilled"))
     }
@@ -438,7 +492,7 @@ mod tests {
 
     #[test]
     fn cells_are_distinct_and_come_back() {
-        let arena = Arena::new(64 << 20).expect("address space");
+        let arena = Arena::new(64 << 20, &Arc::default()).expect("address space");
         let mut cache = CellCache::default();
         let mut seen = HashSet::new();
         let per_slab = SLAB_BYTES / 128;
@@ -462,7 +516,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_a_typed_error_and_invented_numbers_are_harmless() {
-        let arena = Arena::new(2 * SLAB_BYTES).expect("address space");
+        let arena = Arena::new(2 * SLAB_BYTES, &Arc::default()).expect("address space");
         let mut cache = CellCache::default();
         let cells =
             std::iter::from_fn(|| cache.allocate(&arena, 1, Kind::Block, CELL_BYTES_MAX).ok());

@@ -1,5 +1,6 @@
-//! The hash index: linear hashing over a contiguous reservation, so that it grows one bucket at a
-//! time, without a directory and without a pause (Litwin 1980).
+//! The hash index: linear hashing over segments that double, so that it grows one bucket at a time,
+//! without a pause, and takes address space by need (Litwin 1980). A round of splits, from one level
+//! to the next, fills one segment.
 //!
 //! ```text
 //! bucket (64 bytes):  [ control | entry × 7 ]
@@ -19,7 +20,8 @@
 //! Growth: beyond [`LOAD_START`] entries per bucket a round of splits begins, and every insertion
 //! adds [`SPLITS_PER_INSERT`] of them until the number of buckets has doubled.
 
-use stillpoint_mem::{HUGE_PAGE_BYTES, Region, RegionError};
+use std::sync::Arc;
+use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, RegionError, Segments};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -48,15 +50,13 @@ const CHECK_EVERY: i64 = if IS_MODEL { 1 } else { 32 };
 /// A model checker grows the index from its first dozen of entries.
 const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
-/// Address space for buckets and for overflow buckets.
-const BUCKET_RESERVE_BYTES: usize = 64 << 30;
-const OVERFLOW_RESERVE_BYTES: usize = 32 << 30;
-const RESERVE_BYTES_MIN: usize = 8 << 20;
+/// Overflow buckets of the first segment of them.
+const OVERFLOW_FIRST: usize = if IS_MODEL { 4 } else { 256 };
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    buckets: Region,
-    overflow: Region,
+    buckets: Segments,
+    overflow: Segments,
     /// Overflow buckets taken; number 0 is none.
     overflow_taken: AtomicU64,
     state: AtomicU64,
@@ -72,7 +72,7 @@ pub(crate) enum Inserted {
     New,
     /// The key is there already, in this cell.
     Existing(u64),
-    /// The reservation of address space is used up.
+    /// The system grants no more address space.
     Full,
 }
 
@@ -109,11 +109,13 @@ fn moves(first: &[AtomicU64]) -> u64 {
 }
 
 impl Index {
-    pub(crate) fn new() -> Result<Self, RegionError> {
+    pub(crate) fn new(space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
         let counter = || CachePadded::new(AtomicI64::new(0));
+        let buckets = Segments::new(space.clone(), BUCKET_WORDS << LEVEL_MIN);
+        buckets.reserve_up_to(0)?;
         Ok(Self {
-            buckets: Region::reserve_up_to(BUCKET_RESERVE_BYTES, RESERVE_BYTES_MIN)?,
-            overflow: Region::reserve_up_to(OVERFLOW_RESERVE_BYTES, RESERVE_BYTES_MIN)?,
+            buckets,
+            overflow: Segments::new(space.clone(), BUCKET_WORDS * OVERFLOW_FIRST),
             overflow_taken: AtomicU64::new(1),
             state: AtomicU64::new(u64::from(LEVEL_MIN) << 56),
             splitting: AtomicBool::new(false),
@@ -123,7 +125,8 @@ impl Index {
         })
     }
 
-    /// Makes room for `entries` at once, if the index never grew and is empty.
+    /// Makes room for `entries` at once, if the index never grew and is empty; for as many as the
+    /// system grants address space for.
     pub(crate) fn reserve(&self, entries: u64) {
         if self.splitting.swap(true, Acquire) {
             return;
@@ -144,9 +147,12 @@ impl Index {
 
     fn state_for(&self, entries: u64) -> u64 {
         let buckets = (entries * 4).div_ceil(LOAD_START_QUARTERS).max(1);
-        let room = (self.buckets.words().len() / BUCKET_WORDS) as u64;
-        let level = buckets.next_power_of_two().min(room / 2).ilog2();
-        u64::from(level.clamp(LEVEL_MIN, LEVEL_MAX)) << 56
+        let mut level = buckets.next_power_of_two().ilog2().clamp(LEVEL_MIN, LEVEL_MAX);
+        let last_word = |level: u32| (BUCKET_WORDS << level) - 1;
+        while level > LEVEL_MIN && self.buckets.reserve_up_to(last_word(level)).is_err() {
+            level -= 1;
+        }
+        u64::from(level) << 56
     }
 
     /// Number of entries.
@@ -165,12 +171,13 @@ impl Index {
         (self.bucket_count() + self.overflow_taken.load(Relaxed)) as usize * BUCKET_WORDS * 8
     }
 
-    /// Touches pages that the next splits will need. True if there was work.
+    /// Touches pages that the next splits will need. True if there was work. A small index, of
+    /// which there may be thousands, is left alone.
     pub(crate) fn populate_ahead(&self) -> bool {
         let used = self.bucket_count() as usize * BUCKET_WORDS * 8;
         let goal = used + (used / 8).clamp(HUGE_PAGE_BYTES, 16 * HUGE_PAGE_BYTES);
         let from = self.populated_bytes.load(Relaxed).max(used / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES);
-        if from >= goal || from + HUGE_PAGE_BYTES > self.buckets.len_bytes() {
+        if used < HUGE_PAGE_BYTES || from >= goal || !self.buckets.is_reserved(from / 8) {
             return false;
         }
         self.buckets.populate(from / 8, HUGE_PAGE_BYTES / 8);
@@ -180,13 +187,11 @@ impl Index {
 
     #[inline]
     fn bucket(&self, number: u64) -> &[AtomicU64] {
-        let first = number as usize * BUCKET_WORDS;
-        &self.buckets.words()[first..first + BUCKET_WORDS]
+        self.buckets.line::<BUCKET_WORDS>(number as usize)
     }
 
     fn overflow_bucket(&self, number: u64) -> &[AtomicU64] {
-        let first = number as usize * BUCKET_WORDS;
-        &self.overflow.words()[first..first + BUCKET_WORDS]
+        self.overflow.line::<BUCKET_WORDS>(number as usize)
     }
 
     /// The chain that begins with a bucket.
@@ -370,15 +375,25 @@ impl Index {
             }
             last = bucket;
         }
-        // Relaxed: the number is published by the control word below.
-        let number = self.overflow_taken.fetch_add(1, Relaxed);
-        if (number as usize + 1) * BUCKET_WORDS > self.overflow.words().len() {
-            self.overflow_taken.fetch_sub(1, Relaxed);
+        let Some(number) = self.take_overflow_bucket() else {
             return false;
-        }
+        };
         self.overflow_bucket(number)[1].store(new, Release);
         last[0].fetch_or(number << OVERFLOW_SHIFT, Release);
         true
+    }
+
+    /// The number of an overflow bucket that nobody else has; `None` without address space.
+    fn take_overflow_bucket(&self) -> Option<u64> {
+        // Relaxed: the number is published by the control word that will hold it.
+        let mut number = self.overflow_taken.load(Relaxed);
+        loop {
+            self.overflow.reserve_up_to(number as usize * BUCKET_WORDS).ok()?;
+            match self.overflow_taken.compare_exchange(number, number + 1, Relaxed, Relaxed) {
+                Ok(_) => return Some(number),
+                Err(now) => number = now,
+            }
+        }
     }
 
     /// Replaces a key's cell by another; the caller holds the lock of the old one.
@@ -455,8 +470,8 @@ impl Index {
         let state = self.state.load(Relaxed);
         let (level, split) = ((state >> 56) as u32, state & SPLIT_MASK);
         let new = (1 << level) + split;
-        let room = (new as usize + 1) * BUCKET_WORDS <= self.buckets.words().len();
-        let done = if level < LEVEL_MAX && room {
+        let has_room = || self.buckets.reserve_up_to(new as usize * BUCKET_WORDS).is_ok();
+        let done = if level < LEVEL_MAX && has_room() {
             let last = split + 1 == 1 << level;
             let next = if last { u64::from(level + 1) << 56 } else { state + 1 };
             self.split(self.bucket(split), self.bucket(new), level, next);
@@ -555,9 +570,45 @@ mod tests {
             .wrapping_mul(0xd6e8_feb8_6659_fd93)
     }
 
+    fn new_index() -> Result<Index, RegionError> {
+        Index::new(&Arc::default())
+    }
+
+    #[test]
+    fn without_address_space_it_neither_grows_nor_loses_anything() {
+        let space = Arc::new(AddressSpace::default());
+        let mut refused_at = std::collections::BTreeSet::new();
+        for requests in 1..12 {
+            space.end_after(space.requests() + requests);
+            let index = Index::new(&space).expect("the first request");
+            let insert = |key| index.insert(0, hash(key), key, |cell| cell == key, || {});
+            let full = (1..200_000).find(|&key| insert(key) == Inserted::Full);
+            let stored = full.unwrap_or(200_000) - 1;
+            refused_at.insert(stored);
+            assert_eq!(index.len(), stored);
+            for key in 1..=stored {
+                assert_eq!(index.find(hash(key), |cell| cell == key), Some(key), "{requests}");
+            }
+            space.end_after(usize::MAX);
+            if full.is_some() {
+                assert_eq!(insert(stored + 1), Inserted::New, "room again");
+            }
+        }
+        assert!(refused_at.len() > 5, "it ran out at different sizes: {refused_at:?}");
+    }
+
+    #[test]
+    fn a_small_index_takes_little_address_space() {
+        let space = Arc::new(AddressSpace::default());
+        let index = Index::new(&space).expect("address space");
+        assert_eq!(space.requests(), 1);
+        assert!(index.held_bytes() < 32 << 10);
+        assert!(!index.populate_ahead(), "nothing of it is touched ahead");
+    }
+
     #[test]
     fn grows_through_many_rounds_and_finds_all() {
-        let index = Index::new().expect("address space");
+        let index = new_index().expect("address space");
         let n = 200_000;
         for key in 1..=n {
             assert_eq!(index.insert(0, hash(key), key, |cell| cell == key, || {}), Inserted::New);
@@ -590,7 +641,7 @@ mod tests {
 
     #[test]
     fn colliding_hashes_go_to_overflow_buckets() {
-        let index = Index::new().expect("address space");
+        let index = new_index().expect("address space");
         for key in 1..=1000 {
             assert_eq!(index.insert(0, 42, key, |cell| cell == key, || {}), Inserted::New);
         }
@@ -603,7 +654,7 @@ mod tests {
 
     #[test]
     fn a_scan_meets_every_lasting_entry_though_the_index_grows() {
-        let index = Index::new().expect("address space");
+        let index = new_index().expect("address space");
         let lasting = 3_000;
         for key in 1..=lasting {
             index.insert(0, hash(key), key, |cell| cell == key, || {});
@@ -629,7 +680,7 @@ mod tests {
 
     #[test]
     fn readers_and_writers_side_by_side() {
-        let index = std::sync::Arc::new(Index::new().expect("address space"));
+        let index = Arc::new(new_index().expect("address space"));
         let per_thread = 60_000u64;
         let threads: Vec<_> = (0..4u64)
             .map(|t| {

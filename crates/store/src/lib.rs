@@ -13,7 +13,7 @@
 //!
 //! let store = Arc::new(Store::new(&StoreConfig::default(), Arc::new(NoPolicy))?);
 //! let accounts = TableId(0);
-//! store.set_table(accounts, 1)?;
+//! store.add_table(accounts, 1)?;
 //! let mut worker = Worker::new(store, Box::new(NoLog::default())).expect("a free slot");
 //! worker.transact(|tx| tx.put(accounts, b"alice", 0, b"100"))?;
 //! let balance = worker.transact(|tx| Ok(tx.get(accounts, b"alice")?.map(|value| value.to_vec())))?;
@@ -23,6 +23,7 @@
 
 mod arena;
 mod blob;
+mod catalog;
 mod cell;
 mod commit;
 mod commit_log;
@@ -48,6 +49,7 @@ mod words;
 mod worker;
 
 pub use arena::MemoryLimit;
+pub use catalog::{AddTableError, NewTable, Replaced};
 pub use commit_log::{
     Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes,
 };
@@ -61,7 +63,7 @@ pub use policy::{
     PointOfConsistency, RecordImage, Sink,
 };
 pub use stillpoint_format::Stamp;
-pub use stillpoint_mem::RegionError;
+pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use store::{Store, StoreConfig};
 pub use table::TableId;
 pub use tx::Tx;

@@ -9,7 +9,7 @@ use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word::{self, Held as HeldBy, Priority};
 
-use crate::arena::Kind;
+use crate::arena::{Allowance, Kind};
 use crate::cell::{Cell, Place, cell_bytes};
 use crate::error::TxError;
 use crate::index::Inserted;
@@ -447,6 +447,7 @@ impl Worker {
     /// Gives all locks back after a commit or a rollback; forgets the transaction.
     pub(crate) fn release_all(&mut self) {
         self.locked_version = u64::MAX;
+        self.cache.allowance = Allowance::Limit;
         // Plain stores suffice while no walk can claim the mark of a locked record. It does so in
         // CAPTURE only, and begins after every window has closed that may have seen the phase before
         // it. Outside the window nothing is known of the phase.

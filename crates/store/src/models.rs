@@ -35,7 +35,7 @@ fn find(index: &Index, key: u64) -> bool {
 #[test]
 fn the_index_loses_nothing_while_it_grows() {
     let work = || {
-        let index = Arc::new(Index::new().expect("a model's memory"));
+        let index = Arc::new(Index::new(&Arc::default()).expect("a model's memory"));
         for key in 1..=8 {
             assert_eq!(insert(&index, 0, key), Inserted::New);
         }
@@ -91,7 +91,7 @@ fn the_index_loses_nothing_while_it_grows() {
 fn entries_that_move_nearer_are_never_missed() {
     const LEAVE: u64 = 0b10;
     let work = || {
-        let index = Arc::new(Index::new().expect("a model's memory"));
+        let index = Arc::new(Index::new(&Arc::default()).expect("a model's memory"));
         let insert = |index: &Index, cell: u64, low: u64| {
             let new = index.insert(0, cell << 8 | low, cell, |found| found == cell, || {});
             assert_eq!(new, Inserted::New);
@@ -127,7 +127,7 @@ fn entries_that_move_nearer_are_never_missed() {
 #[test]
 fn a_key_is_inserted_once() {
     let work = || {
-        let index = Arc::new(Index::new().expect("a model's memory"));
+        let index = Arc::new(Index::new(&Arc::default()).expect("a model's memory"));
         for key in 1..=8 {
             insert(&index, 0, key);
         }
@@ -197,7 +197,7 @@ fn look_three_times(
 #[test]
 fn a_read_without_lock_is_never_torn() {
     let work = || {
-        let memory = Arc::new(Memory::new(1 << 20).expect("a model's memory"));
+        let memory = Arc::new(Memory::new(1 << 20, &Arc::default()).expect("a model's memory"));
         let windows = Arc::new(Windows::new(2));
         let reader_slot = windows.claim().expect("room");
         let mut cache = CellCache::default();

@@ -229,6 +229,13 @@ pub struct Quiesced<'a> {
     driver: &'a PhaseDriver,
 }
 
+impl Quiesced<'_> {
+    /// True if it is this driver's store that is quiesced.
+    pub(crate) fn is_of(&self, driver: &PhaseDriver) -> bool {
+        std::ptr::eq(self.driver, driver)
+    }
+}
+
 impl Drop for Quiesced<'_> {
     fn drop(&mut self) {
         self.driver.word.fetch_and(!GATE, SeqCst);

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use stillpoint_sync::atomic::Ordering::Relaxed;
-
 use crate::blob;
 use crate::phase::Phase;
 use crate::store::Store;
@@ -207,8 +205,7 @@ impl<'a> RecordImage<'a> {
     pub fn keep_large(&self) -> Option<KeptValue> {
         let (memory, blob) = self.value.large_in()?;
         blob::retain(memory, blob);
-        // Relaxed: called inside a window, whose end orders it before whoever waits for that.
-        memory.kept.fetch_add(1, Relaxed);
+        memory.keep(blob);
         Some(KeptValue { blob })
     }
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
-use stillpoint_mem::RegionError;
+use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    AtomicU64,
+    Ordering::{Relaxed, Release},
 };
-use stillpoint_sync::{CachePadded, Mutex, RwLock, lock_word};
+use stillpoint_sync::{CachePadded, Mutex, lock_word};
 
 use crate::arena::{Arena, CellCache, Kind};
-use crate::blob;
+use crate::blob::{self, Blob};
+use crate::catalog::Catalog;
 use crate::cell::Cell;
 use crate::phase::PhaseDriver;
 use crate::planted::Bug;
@@ -35,11 +36,19 @@ pub struct StoreConfig {
     pub hash_seed: u64,
     /// First epoch.
     pub epoch: u64,
+    /// Where address space comes from.
+    pub space: Arc<AddressSpace>,
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { max_memory_bytes: 1 << 40, workers: 64, hash_seed: 0, epoch: 1 }
+        Self {
+            max_memory_bytes: 1 << 40,
+            workers: 64,
+            hash_seed: 0,
+            epoch: 1,
+            space: Arc::default(),
+        }
     }
 }
 
@@ -47,22 +56,42 @@ impl Default for StoreConfig {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) arena: Arena,
-    /// Large values kept by checkpoints.
-    pub(crate) kept: AtomicU64,
+    /// Large values that checkpoints keep: owners and how many of each, those with none left out.
+    kept: Mutex<Vec<(u32, u64)>>,
 }
 
 impl Memory {
-    pub(crate) fn new(limit_bytes: usize) -> Result<Self, RegionError> {
-        Ok(Self { arena: Arena::new(limit_bytes)?, kept: AtomicU64::new(0) })
+    pub(crate) fn new(limit_bytes: usize, space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
+        Ok(Self { arena: Arena::new(limit_bytes, space)?, kept: Mutex::default() })
     }
 }
 
-/// A table generation that was replaced, until nobody can reach it.
-#[derive(Debug)]
-struct Retired {
-    table: Arc<Table>,
-    /// Catalog version that replaced it.
-    version: u64,
+impl Memory {
+    /// A checkpoint keeps a large value. Inside a window, whose end comes before whoever waits for
+    /// it looks at [`is_kept`](Self::is_kept).
+    pub(crate) fn keep(&self, blob: Blob) {
+        let owner = self.arena.owner_of(blob.table);
+        let mut kept = self.kept.lock();
+        match kept.iter_mut().find(|(of, _)| *of == owner) {
+            Some((_, count)) => *count += 1,
+            None => kept.push((owner, 1)),
+        }
+    }
+
+    /// A checkpoint does not need a large value any more, which is freed by now.
+    fn release_kept(&self, owner: u32) {
+        let mut kept = self.kept.lock();
+        let at = kept.iter().position(|(of, _)| *of == owner).expect("it was kept");
+        kept[at].1 -= 1;
+        if kept[at].1 == 0 {
+            kept.swap_remove(at);
+        }
+    }
+
+    /// True if a checkpoint keeps large values of this owner: its slabs stay.
+    pub(crate) fn is_kept(&self, owner: u32) -> bool {
+        self.kept.lock().iter().any(|(of, _)| *of == owner)
+    }
 }
 
 /// Tables of records in memory.
@@ -74,18 +103,13 @@ pub struct Store {
     /// What takes the hand-outs of the present checkpoint.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     marks: bool,
-    tables: RwLock<Vec<Option<Arc<Table>>>>,
-    /// Grows with every change of `tables`; workers keep a copy of the tables of one version.
-    catalog_version: CachePadded<AtomicU64>,
-    owners: Mutex<Vec<(u32, Arc<Table>)>>,
-    next_owner: AtomicU32,
-    retired: Mutex<Vec<Retired>>,
+    pub(crate) catalog: Catalog,
     /// Per worker: catalog version + 1 that an open transaction began with, 0 without one.
-    transactions: Box<[CachePadded<AtomicU64>]>,
+    pub(crate) transactions: Box<[CachePadded<AtomicU64>]>,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
     /// Cells of workers that are gone.
-    attic: Mutex<CellCache>,
+    pub(crate) attic: Mutex<CellCache>,
     /// Absent cells that they could not reclaim yet.
     orphans: Mutex<Vec<Absent>>,
 }
@@ -101,17 +125,13 @@ impl Store {
     pub fn new(config: &StoreConfig, policy: Arc<dyn CellPolicy>) -> Result<Self, RegionError> {
         let slot = || CachePadded::new(AtomicU64::new(0));
         Ok(Self {
-            memory: Memory::new(config.max_memory_bytes)?,
+            memory: Memory::new(config.max_memory_bytes, &config.space)?,
             driver: PhaseDriver::new(config.workers, config.epoch),
             hasher: KeyHasher::new(config.hash_seed),
             marks: policy.wants_first_writes(),
             policy,
             sink: Mutex::default(),
-            tables: RwLock::default(),
-            catalog_version: CachePadded::new(AtomicU64::new(0)),
-            owners: Mutex::default(),
-            next_owner: AtomicU32::new(1),
-            retired: Mutex::default(),
+            catalog: Catalog::new(config.space.clone()),
             transactions: (0..config.workers).map(|_| slot()).collect(),
             ages: slot(),
             attic: Mutex::default(),
@@ -162,68 +182,6 @@ impl Store {
         Cell::new(&self.memory, number)
     }
 
-    /// Makes a table, or replaces its contents by nothing under a new generation. To replace,
-    /// the caller holds the store quiesced.
-    pub fn set_table(&self, id: TableId, generation: u32) -> Result<(), RegionError> {
-        let owner = self.next_owner.fetch_add(1, Relaxed);
-        let table = Arc::new(Table::new(id, generation, owner)?);
-        let mut tables = self.tables.write();
-        if tables.len() <= usize::from(id.0) {
-            tables.resize(usize::from(id.0) + 1, None);
-        }
-        self.owners.lock().push((owner, table.clone()));
-        let old = tables[usize::from(id.0)].replace(table);
-        // Release: partner of the Acquire in `catalog_version`.
-        let version = self.catalog_version.fetch_add(1, Release) + 1;
-        if let Some(table) = old {
-            self.retired.lock().push(Retired { table, version });
-        }
-        Ok(())
-    }
-
-    #[inline]
-    pub(crate) fn catalog_version(&self) -> u64 {
-        self.catalog_version.load(Acquire)
-    }
-
-    pub(crate) fn tables(&self) -> (u64, Vec<Option<Arc<Table>>>) {
-        let tables = self.tables.read();
-        (self.catalog_version(), tables.clone())
-    }
-
-    pub(crate) fn table(&self, id: TableId) -> Option<Arc<Table>> {
-        self.tables.read().get(usize::from(id.0)).cloned().flatten()
-    }
-
-    /// Generation of a table; `None` if there is none of that number.
-    pub fn generation(&self, id: TableId) -> Option<u32> {
-        self.table(id).map(|table| table.generation)
-    }
-
-    /// Records with a value in a table.
-    pub fn record_count(&self, id: TableId) -> u64 {
-        self.table(id).map_or(0, |table| table.len())
-    }
-
-    /// Keys of a table that have a cell: those with a value, and absent ones not yet reclaimed.
-    pub fn cell_count(&self, id: TableId) -> u64 {
-        self.table(id).map_or(0, |table| table.index.len())
-    }
-
-    /// Generations of tables whose memory is held: the present ones, and replaced ones that
-    /// somebody might still reach.
-    pub fn generations_held(&self) -> usize {
-        let present = self.tables.read().iter().flatten().count();
-        present + self.retired.lock().len()
-    }
-
-    /// Makes room in a table's index, if it is empty.
-    pub fn reserve(&self, id: TableId, records: u64) {
-        if let Some(table) = self.table(id) {
-            table.index.reserve(records);
-        }
-    }
-
     /// Bytes held by records, large values and indexes.
     pub fn held_bytes(&self) -> usize {
         self.memory.arena.held_bytes()
@@ -254,44 +212,13 @@ impl Store {
     pub fn maintain(&self) -> bool {
         let mut more = self.memory.arena.populate_ahead();
         let mut index_bytes = 0;
-        for (_, table) in self.owners.lock().iter() {
+        self.catalog.for_each(|table| {
             more |= table.index.populate_ahead();
             index_bytes += table.index.held_bytes();
-        }
+        });
         self.memory.arena.set_other_bytes(index_bytes);
         self.drop_retired();
         more
-    }
-
-    fn drop_retired(&self) {
-        let mut retired = self.retired.lock();
-        if retired.is_empty() || self.driver.now().phase() != crate::Phase::Rest {
-            // A checkpoint may still have to capture the old generation.
-            return;
-        }
-        self.driver.windows().wait_grace();
-        let is_open = |old: &Retired| {
-            self.transactions.iter().any(|slot| {
-                let began = slot.load(Acquire);
-                began != 0 && began <= old.version
-            })
-        };
-        // A checkpoint that begins meanwhile must not find the slabs any more when they are dropped.
-        let unreachable: Vec<u32> =
-            retired.iter().filter(|old| !is_open(old)).map(|old| old.table.owner).collect();
-        let goes = |owner: &u32| unreachable.contains(owner);
-        self.owners.lock().retain(|(owner, _)| !goes(owner));
-        self.driver.windows().wait_grace();
-        // Acquire: partner of the Release in `release_kept`. What was kept before the grace period
-        // is seen after it.
-        if self.memory.kept.load(Acquire) != 0 {
-            return;
-        }
-        retired.retain(|old| !goes(&old.table.owner));
-        for owner in unreachable {
-            self.attic.lock().forget_owner(owner);
-            self.memory.arena.drop_owner(owner);
-        }
     }
 
     /// Number of slabs to walk for a capture.
@@ -423,7 +350,7 @@ impl Store {
         if slab.kind != Kind::Record as u8 && slab.kind != Kind::Lock as u8 {
             return 0;
         }
-        let Some(table) = self.owner(slab.owner) else {
+        let Some(table) = self.catalog.owner(slab.owner) else {
             return 0;
         };
         let mut seen = 0;
@@ -434,18 +361,15 @@ impl Store {
         seen
     }
 
-    fn owner(&self, owner: u32) -> Option<Arc<Table>> {
-        let owners = self.owners.lock();
-        owners.iter().find(|(number, _)| *number == owner).map(|(_, table)| table.clone())
-    }
-
     /// Drops a large value kept by [`RecordImage::keep_large`].
     pub fn release_kept(&self, kept: KeptValue) {
+        let blob = kept.into_blob();
+        let owner = self.memory.arena.owner_of(blob.table);
         let mut attic = self.attic.lock();
-        blob::release(&self.memory, &mut attic, kept.into_blob());
+        blob::release(&self.memory, &mut attic, blob);
         attic.drain(&self.memory.arena);
-        // Release: partner of the load in `drop_retired`.
-        self.memory.kept.fetch_sub(1, Release);
+        drop(attic);
+        self.memory.release_kept(owner);
     }
 
     pub(crate) fn orphan(&self, absent: impl Iterator<Item = Absent>) {

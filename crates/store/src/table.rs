@@ -1,5 +1,6 @@
+use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
-use stillpoint_mem::RegionError;
+use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{
     AtomicI64, AtomicU64,
@@ -29,12 +30,17 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(id: TableId, generation: u32, owner: u32) -> Result<Self, RegionError> {
+    pub(crate) fn new(
+        id: TableId,
+        generation: u32,
+        owner: u32,
+        space: &Arc<AddressSpace>,
+    ) -> Result<Self, RegionError> {
         Ok(Self {
             id,
             generation,
             owner,
-            index: Index::new()?,
+            index: Index::new(space)?,
             floors: (0..FLOORS).map(|_| AtomicU64::new(0)).collect(),
             records: std::array::from_fn(|_| CachePadded::new(AtomicI64::new(0))),
         })

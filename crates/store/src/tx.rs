@@ -2,6 +2,7 @@
 
 use stillpoint_format::Stamp;
 
+use crate::arena::Allowance;
 use crate::blob::VALUE_BYTES_MAX;
 use crate::cell::Record;
 use crate::error::TxError;
@@ -22,6 +23,14 @@ pub struct Tx<'w> {
 impl<'w> Tx<'w> {
     pub(crate) fn new(worker: &'w mut Worker) -> Self {
         Self { worker }
+    }
+
+    /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
+    /// that must go on at full memory, such as those that make room later: a time to live, a
+    /// rename. They are refused only when the reserve is used up, too: a sixteenth of the limit,
+    /// but at least 16 MiB and at most 1 GiB.
+    pub fn use_reserve(&mut self) {
+        self.worker.cache.allowance = Allowance::Reserve;
     }
 
     // ── keys by slot: declared ones, and those found with `key` ──

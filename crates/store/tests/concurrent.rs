@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellPolicy, KeptValue, KeySet, Lane, Mode, NoLog, Procedure, RecordImage, Slot, Stamp, Store,
-    TableId, Tx, TxError, Worker,
+    CellPolicy, KeptValue, KeySet, Lane, Mode, NoLog, Procedure, RecordImage, Replaced, Slot,
+    Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -459,7 +459,8 @@ fn a_table_is_flushed_under_load() {
             while !stop.load(SeqCst) {
                 let quiesced = flushed.driver().quiesce();
                 generation += 1;
-                flushed.set_table(U, generation).expect("address space");
+                let new = flushed.new_table(U, generation).expect("address space");
+                flushed.replace_tables(&quiesced, vec![new], Replaced::Captured);
                 drop(quiesced);
                 for _ in 0..10 {
                     flushed.maintain();

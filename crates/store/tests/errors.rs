@@ -152,6 +152,35 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
     });
 }
 
+/// Writes that say so go on at full memory, up to the reserve and not beyond; then reads of keys
+/// without a value go on still.
+#[test]
+fn the_reserve_is_granted_to_who_asks_and_ends() {
+    let store = store_of(24 << 20, 2, 1);
+    let mut worker = worker_of(&store);
+    let fill = |worker: &mut Worker, reserve: bool, prefix: &str| {
+        (0..1_000_000u64).find(|step| {
+            let key = format!("{prefix} {step}").into_bytes();
+            let ended = worker.transact(|tx| {
+                if reserve {
+                    tx.use_reserve();
+                }
+                tx.put(T, &key, 0, &[1; 1000])
+            });
+            matches!(ended, Err(TxError::Memory(_)))
+        })
+    };
+    assert!(fill(&mut worker, false, "plain").is_some(), "the limit was never reached");
+    assert!(store.held_bytes() <= 24 << 20);
+    let within = fill(&mut worker, true, "reserve").expect("the reserve was never used up");
+    // Sixteen MiB of records of a KiB and a little.
+    assert!((10_000..16_384).contains(&within), "{within}");
+    assert!(store.held_bytes() <= 40 << 20, "{}", store.held_bytes());
+    assert_eq!(fill(&mut worker, false, "plain again"), Some(0), "one transaction's permit");
+    reads_go_on(&mut worker);
+    assert!(store.held_bytes() <= 56 << 20, "{}", store.held_bytes());
+}
+
 #[test]
 fn what_is_too_long_is_refused() {
     let store = store_of(1 << 30, 2, 1);

@@ -15,7 +15,7 @@ type Record = (Vec<u8>, u8, Option<Vec<u8>>);
 fn empty_store(max_memory_bytes: usize) -> Arc<Store> {
     let config = StoreConfig { max_memory_bytes, hash_seed: 11, ..StoreConfig::default() };
     let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("address space"));
-    store.set_table(TABLE, 1).expect("address space");
+    store.add_table(TABLE, 1).expect("address space");
     store
 }
 

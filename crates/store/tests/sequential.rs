@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    KeySet, Mode, Phase, Procedure, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    KeySet, Mode, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 /// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
@@ -381,8 +381,8 @@ impl Bench {
         let quiesced = self.store.driver().quiesce();
         self.generation += 1;
         let table = TableId(1);
-        let set = self.store.set_table(table, self.generation);
-        set.expect("address space");
+        let new = self.store.new_table(table, self.generation).expect("address space");
+        self.store.replace_tables(&quiesced, vec![new], Replaced::Captured);
         drop(quiesced);
         assert_eq!(self.store.generation(table), Some(self.generation));
         self.model.retain(|key, _| key.0 == 0);

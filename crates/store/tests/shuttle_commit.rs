@@ -33,9 +33,14 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         let gathered = Arc::new(Gathered::default());
-        let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 4, hash_seed: 1, epoch: 1 };
+        let config = StoreConfig {
+            max_memory_bytes: 1 << 20,
+            workers: 4,
+            hash_seed: 1,
+            ..Default::default()
+        };
         let store = Arc::new(Store::new(&config, gathered.clone()).expect("a model's memory"));
-        store.set_table(TableId(0), 1).expect("a model's memory");
+        store.add_table(TableId(0), 1).expect("a model's memory");
         Arc::new(Self {
             store,
             gathered,

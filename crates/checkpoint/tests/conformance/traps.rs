@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use stillpoint_checkpoint::Row;
 use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_io::spawn;
-use stillpoint_store::{PointOfConsistency, TableId, Tx, TxError, Worker};
+use stillpoint_store::{PointOfConsistency, Replaced, TableId, Tx, TxError, Worker};
 
 use crate::memory::{Step, Steps};
 use crate::model::assert_same;
@@ -235,7 +235,8 @@ fn a_flushed_table_keeps_its_generations_apart() {
             let mut steps = Steps::new(&world);
             steps.to(step);
             let quiesced = world.store.driver().quiesce();
-            world.store.set_table(TABLE, 2).expect("address space");
+            let new = world.store.new_table(TABLE, 2).expect("address space");
+            world.store.replace_tables(&quiesced, vec![new], Replaced::Captured);
             drop(quiesced);
             worker.transact(|tx| tx.put(TABLE, b"new", 0, b"generation")).expect("memory");
             let later: Vec<_> = match step < Step::Resolve {

@@ -51,7 +51,7 @@ impl World {
         };
         let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
         for table in 0..TABLES {
-            store.set_table(TableId(table), 1).expect("address space");
+            store.add_table(TableId(table), 1).expect("address space");
         }
         let sim = SimDisk::new(seed);
         let mut config = WriterConfig::new(STORE, HASH_SEED);

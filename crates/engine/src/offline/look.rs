@@ -239,7 +239,7 @@ fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
     };
     let store = Arc::new(Store::new(&config, Arc::new(stillpoint_store::NoPolicy))?);
     for entry in &manifest.tables {
-        store.set_table(TableId(entry.id), entry.generation)?;
+        store.add_table(TableId(entry.id), entry.generation)?;
     }
     Ok(store)
 }

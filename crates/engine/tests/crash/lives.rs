@@ -78,6 +78,7 @@ pub(crate) fn configure(
             guests: setting.row().capabilities.point == Some(PointOfConsistency::Virtual),
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),
+        space: Arc::default(),
         background: false,
     };
     config

@@ -65,7 +65,7 @@ impl Procedure for CalcTransaction {
 pub(crate) fn filled(records: u64) -> Arc<Store> {
     let config = StoreConfig { max_memory_bytes: 64 << 30, ..StoreConfig::default() };
     let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("address space"));
-    store.set_table(TABLE, 1).expect("address space");
+    store.add_table(TABLE, 1).expect("address space");
     store.reserve(TABLE, records);
     let mut worker = worker(&store);
     for key in 0..records {

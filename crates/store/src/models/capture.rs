@@ -166,7 +166,7 @@ impl World {
     fn new(bug: Option<Bug>) -> Self {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 6, ..Default::default() };
         let store = Store::new(&config, Arc::new(HandsOut)).expect("a model's memory");
-        store.set_table(TABLE, 1).expect("a model's memory");
+        store.add_table(TABLE, 1).expect("a model's memory");
         Self { store: Arc::new(store), history: Arc::default(), bug }
     }
 

@@ -32,7 +32,7 @@ fn crowded(cell: u64) -> u64 {
 }
 
 fn loaders_fill_an_index(hash: fn(u64) -> u64) {
-    let index = Arc::new(Index::new().expect("a model's memory"));
+    let index = Arc::new(Index::new(&Arc::default()).expect("a model's memory"));
     for cell in 1..=6 {
         assert_eq!(index.load(hash(cell), cell, |found| found == cell), Inserted::New);
     }
@@ -79,7 +79,7 @@ fn loaders_of_an_index_lose_nothing() {
 #[test]
 fn room_made_meanwhile_loses_nothing() {
     let work = || {
-        let index = Arc::new(Index::new().expect("a model's memory"));
+        let index = Arc::new(Index::new(&Arc::default()).expect("a model's memory"));
         let reserving = index.clone();
         let reserver = thread::spawn(move || reserving.reserve(40));
         let loaders = [10u64, 20].map(|first| {
@@ -130,7 +130,7 @@ fn loaders_of_a_store_leave_each_key_once() {
     let work = || {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 4, ..Default::default() };
         let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("a model's memory"));
-        store.set_table(TABLE, 1).expect("a model's memory");
+        store.add_table(TABLE, 1).expect("a model's memory");
         let both = |each: fn(&mut Loader, u8)| {
             let threads = [1, 2].map(|number: u8| {
                 let mut loader = Loader::new(store.clone()).expect("a free slot");

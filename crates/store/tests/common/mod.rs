@@ -87,10 +87,16 @@ pub(crate) fn store_with(
     seed: u64,
     policy: Arc<dyn CellPolicy>,
 ) -> Arc<Store> {
-    let config = StoreConfig { max_memory_bytes, workers, hash_seed: seed, epoch: 1 + seed % 2 };
+    let config = StoreConfig {
+        max_memory_bytes,
+        workers,
+        hash_seed: seed,
+        epoch: 1 + seed % 2,
+        ..StoreConfig::default()
+    };
     let store = Arc::new(Store::new(&config, policy).expect("address space"));
     for table in 0..2 {
-        store.set_table(TableId(table), 1).expect("address space");
+        store.add_table(TableId(table), 1).expect("address space");
     }
     store
 }

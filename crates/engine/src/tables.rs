@@ -1,0 +1,184 @@
+//! Tables by name: found, made, emptied.
+//!
+//! ```text
+//! right to change tables ─▶ prepare (address space) ─▶ publish (MANIFEST) ─▶ commit (memory)
+//! ```
+//! One lock covers the MANIFEST's tables and the store's. Preparing can fail and has changed nothing
+//! then; publishing can fail, and either leaves the old MANIFEST or fails the store; committing
+//! cannot fail.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use stillpoint_format::manifest::TableEntry;
+use stillpoint_store::{NewTable, Replaced, TableId};
+use stillpoint_sync::planted::{Bug, is_planted};
+
+use crate::engine::{Engine, Shared};
+use crate::error::Error;
+use crate::guards::Inside;
+
+impl Engine {
+    /// The table of that name, made if there is none. Names are 1 to 255 bytes.
+    pub fn table(&self, name: &str) -> Result<TableId, Error> {
+        Ok(self.tables_named(&[name])?[0])
+    }
+
+    /// The tables of those names, in their order. Those that are missing are made, all at once:
+    /// after a crash all of them are there or none.
+    ///
+    /// # Errors
+    /// A name cannot be used, or there is no address space for another table, or the MANIFEST
+    /// could not be written: then none is made. [`Error::InsideTransaction`] if one is missing,
+    /// inside a transaction or a scan's visitor.
+    pub fn tables_named(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
+        for name in names {
+            check_table_name(name)?;
+        }
+        if let Some(ids) = self.known_tables(names) {
+            return Ok(ids);
+        }
+        Inside::refuse("making a table")?;
+        let shared = &self.shared;
+        let _changing = shared.catalog.change_tables();
+        let before = shared.catalog.now().tables;
+        let mut after = before.clone();
+        let ids = find_or_add(&mut after, names)?;
+        // Everything that can fail comes first. The MANIFEST may name what is not there after a
+        // crash only, and then the next opening makes it.
+        let made = after
+            .iter()
+            .filter(|entry| shared.store.generation(TableId(entry.id)).is_none())
+            .map(|entry| shared.store.new_table(TableId(entry.id), entry.generation))
+            .collect::<Result<Vec<NewTable>, _>>()
+            .map_err(|source| Error::TableSpace { open: before.len(), source })?;
+        if made.is_empty() {
+            return Ok(ids);
+        }
+        shared.publish(|manifest| manifest.tables = after)?;
+        let published = Published(shared);
+        shared.store.add_tables(made).expect("only who holds the right to change tables adds one");
+        published.committed();
+        Ok(ids)
+    }
+
+    /// The tables of those names, if the MANIFEST and the store have them all.
+    fn known_tables(&self, names: &[&str]) -> Option<Vec<TableId>> {
+        let manifest = self.shared.catalog.now();
+        let known = |id: &TableId| self.shared.store.generation(*id).is_some();
+        names.iter().map(|name| table_of(&manifest.tables, name).filter(known)).collect()
+    }
+
+    /// Names and numbers of all tables.
+    pub fn tables(&self) -> Vec<(String, TableId)> {
+        let manifest = self.shared.catalog.now();
+        manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
+    }
+
+    /// Number of keys of a table: a statistic, which waits for nothing. A crash may take back what
+    /// it counts; [`Session::len`](crate::Session::len) is for answers.
+    pub fn len(&self, table: TableId) -> u64 {
+        self.shared.store.record_count(table)
+    }
+
+    /// Removes everything from some tables, at once and durably, in time that does not depend on
+    /// their size. Waits until commits under way are done, and holds new ones meanwhile. Numbers
+    /// without a table are ignored.
+    ///
+    /// # Errors
+    /// There is no address space for the empty tables, or the MANIFEST could not be written: then
+    /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction or a scan's
+    /// visitor.
+    pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
+        Inside::refuse("flush_tables")?;
+        let shared = &self.shared;
+        let _changing = shared.catalog.change_tables();
+        let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
+        let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
+        // Everything that can fail comes before the MANIFEST says that the tables are empty.
+        let emptied = next
+            .iter()
+            .map(|(&id, &generation)| shared.store.new_table(id, generation))
+            .collect::<Result<Vec<NewTable>, _>>()?;
+        let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
+        let quiesced = shared.store.driver().quiesce();
+        if shared.records_commits {
+            // What was overwritten must not be less durable than the flush.
+            if !is_planted(Bug::EmptiesBeforeLogs) {
+                shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
+            }
+            shared.publish(|manifest| {
+                for entry in &mut manifest.tables {
+                    if let Some(&generation) = next.get(&TableId(entry.id)) {
+                        entry.generation = generation;
+                    }
+                }
+            })?;
+        }
+        let published = Published(shared);
+        // Without a journal the next checkpoint makes the flush durable, as it does all else.
+        shared.store.replace_tables(&quiesced, emptied, Replaced::Captured);
+        published.committed();
+        drop(quiesced);
+        if !shared.config.environment.background {
+            // Nobody else frees the old generations.
+            shared.store.maintain();
+        }
+        Ok(())
+    }
+}
+
+/// The MANIFEST names what memory does not have yet. If that never comes, nothing more may be
+/// acknowledged: what is committed under the old tables would be lost at the next opening.
+struct Published<'a>(&'a Shared);
+
+impl Published<'_> {
+    fn committed(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Published<'_> {
+    fn drop(&mut self) {
+        self.0.fail("a change of tables is in the MANIFEST and not in memory".to_owned());
+    }
+}
+
+fn refused_name(name: &str, reason: &'static str) -> Error {
+    Error::TableName { name: name.to_owned(), reason }
+}
+
+fn check_table_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() || name.len() > 255 {
+        return Err(refused_name(name, "it must have 1 to 255 bytes"));
+    }
+    Ok(())
+}
+
+fn table_of(tables: &[TableEntry], name: &str) -> Option<TableId> {
+    tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
+}
+
+/// Finds the tables of some names, or adds them with numbers that are free. The tables stay in the
+/// order of their numbers.
+fn find_or_add(tables: &mut Vec<TableEntry>, names: &[&str]) -> Result<Vec<TableId>, Error> {
+    let mut by_name: HashMap<String, u16> =
+        tables.iter().map(|table| (table.name.clone(), table.id)).collect();
+    let used: BTreeSet<u16> = tables.iter().map(|table| table.id).collect();
+    let mut free = (0..=u16::MAX).filter(|id| !used.contains(id));
+    let mut ids = Vec::new();
+    for &name in names {
+        let id = match by_name.get(name) {
+            Some(&id) => id,
+            None => {
+                let full = || refused_name(name, "there are 65,536 tables already");
+                let id = free.next().ok_or_else(full)?;
+                tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
+                by_name.insert(name.to_owned(), id);
+                id
+            }
+        };
+        ids.push(TableId(id));
+    }
+    tables.sort_by_key(|table| table.id);
+    Ok(ids)
+}

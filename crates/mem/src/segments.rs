@@ -1,0 +1,154 @@
+//! Words that grow by segments, each as long as all before it together.
+//!
+//! ```text
+//! segment 0: words 0 .. n      segment 1: n .. 2n      segment 2: 2n .. 4n      …
+//! ```
+//! So address space is taken by need, nothing ever moves, and a word is found by one look at a
+//! table that is small enough to stay in the cache.
+
+use std::sync::Arc;
+// Not the model checkers': a segment's words are sound from the moment it is reserved, so the
+// pointers need no order.
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use stillpoint_sync::Mutex;
+use stillpoint_sync::atomic::AtomicU64;
+
+use crate::region::{AddressSpace, Region, RegionError};
+
+/// Most segments; the last one of them begins 2^30 times the first one's length away.
+const SEGMENTS: usize = 32;
+
+/// Words in segments that are reserved one after the other.
+#[derive(Debug)]
+pub struct Segments {
+    /// Per segment, where word 0 would be if all words were in a row with the segment's; null
+    /// before it is reserved.
+    origins: [AtomicPtr<AtomicU64>; SEGMENTS],
+    first_shift: u32,
+    regions: Mutex<Vec<Region>>,
+    space: Arc<AddressSpace>,
+}
+
+impl Segments {
+    /// No segments yet. The first will have `first_words` words, a power of two.
+    pub fn new(space: Arc<AddressSpace>, first_words: usize) -> Self {
+        assert!(first_words.is_power_of_two(), "segments double");
+        Self {
+            origins: std::array::from_fn(|_| AtomicPtr::default()),
+            first_shift: first_words.ilog2(),
+            regions: Mutex::new(Vec::new()),
+            space,
+        }
+    }
+
+    #[inline]
+    fn segment_of(&self, word: usize) -> usize {
+        (usize::BITS - (word >> self.first_shift).leading_zeros()) as usize
+    }
+
+    /// First word and length of a segment.
+    fn range(&self, segment: usize) -> (usize, usize) {
+        let first = 1 << self.first_shift;
+        if segment == 0 { (0, first) } else { (first << (segment - 1), first << (segment - 1)) }
+    }
+
+    /// Reserves the segments up to that of a word.
+    ///
+    /// # Errors
+    /// The system does not grant the address space. What was reserved before stays.
+    pub fn reserve_up_to(&self, word: usize) -> Result<(), RegionError> {
+        let wanted = self.segment_of(word);
+        if self.is_reserved(word) {
+            return Ok(());
+        }
+        let mut regions = self.regions.lock();
+        while regions.len() <= wanted {
+            let (start, len) = self.range(regions.len());
+            let region = self.space.reserve(len * 8)?;
+            assert!(region.words().len() >= len, "as long as asked for");
+            let origin = region.words().as_ptr().cast_mut().wrapping_sub(start);
+            // Relaxed: see the field's type.
+            self.origins[regions.len()].store(origin, Relaxed);
+            regions.push(region);
+        }
+        Ok(())
+    }
+
+    /// True if the word's segment is reserved.
+    #[inline]
+    pub fn is_reserved(&self, word: usize) -> bool {
+        // Relaxed: see the field's type.
+        let segment = self.segment_of(word);
+        self.origins.get(segment).is_some_and(|origin| !origin.load(Relaxed).is_null())
+    }
+
+    /// The `N` words at the `number`-th multiple of `N`. `N` is a power of two.
+    ///
+    /// # Panics
+    /// If they are not reserved.
+    #[inline]
+    pub fn line<const N: usize>(&self, number: usize) -> &[AtomicU64; N] {
+        const { assert!(N.is_power_of_two()) };
+        assert!(N <= 1 << self.first_shift, "a line lies inside a segment");
+        let word = number * N;
+        // Relaxed: see the field's type.
+        let origin = self.origins[self.segment_of(word)].load(Relaxed);
+        assert!(!origin.is_null(), "the segment is reserved");
+        // SAFETY: the segment's words are as many as `range` says, live as long as `self`, and are
+        // only ever reached as atomics. `word` is in the segment, by `segment_of`; so are the
+        // words up to the next multiple of `N`, since segments begin and end at multiples of it.
+        unsafe { &*origin.wrapping_add(word).cast() }
+    }
+
+    /// Touches pages of `count` words from `first` on ahead of their use; the words that are not
+    /// reserved, and those of segments shorter than `count`, are left out.
+    pub fn populate(&self, first: usize, count: usize) {
+        let segment = self.segment_of(first);
+        let (start, len) = self.range(segment);
+        if let Some(region) = self.regions.lock().get(segment)
+            && first + count <= start + len
+        {
+            region.populate(first - start, count);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_has_its_place() {
+        let space = Arc::new(AddressSpace::default());
+        let segments = Segments::new(space.clone(), 64);
+        assert!(!segments.is_reserved(0));
+        segments.reserve_up_to(10_000).expect("address space");
+        assert!(segments.is_reserved(16_383) && !segments.is_reserved(16_384));
+        assert_eq!(space.requests(), 9, "64 words, then 64, 128 and so on up to 8192");
+        for line in 0..16_384 / 8 {
+            for (at, word) in segments.line::<8>(line).iter().enumerate() {
+                assert_eq!(word.swap((line * 8 + at) as u64 + 1, Relaxed), 0);
+            }
+        }
+        for line in 0..16_384 / 8 {
+            for (at, word) in segments.line::<8>(line).iter().enumerate() {
+                assert_eq!(word.load(Relaxed), (line * 8 + at) as u64 + 1);
+            }
+        }
+        segments.populate(8_192, 8_192);
+        segments.populate(8_192, 9_000);
+        segments.populate(1 << 20, 1);
+    }
+
+    #[test]
+    fn a_refusal_leaves_what_there_was() {
+        let space = Arc::new(AddressSpace::default());
+        let segments = Segments::new(space.clone(), 64);
+        space.end_after(2);
+        segments.reserve_up_to(64).expect("two requests");
+        assert!(segments.reserve_up_to(128).is_err());
+        assert!(segments.is_reserved(127) && !segments.is_reserved(128));
+        space.end_after(usize::MAX);
+        segments.reserve_up_to(128).expect("address space");
+    }
+}
