@@ -100,6 +100,17 @@ pub(crate) enum DurabilityArg {
     Strict,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DebugArg {
+    /// Nobody
+    No,
+    /// Clients of the same machine
+    Local,
+    /// Every client
+    Yes,
+}
+
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// The data directory; made if it does not exist [default: ./data]
@@ -144,6 +155,9 @@ pub(crate) struct ServeArgs {
     /// Password that clients must give with AUTH
     #[arg(long, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,
+    /// Who may use DEBUG, which is for tests [default: no]
+    #[arg(long, value_enum)]
+    pub(crate) enable_debug_command: Option<DebugArg>,
     /// File with settings
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

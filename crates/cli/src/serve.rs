@@ -11,9 +11,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use stillpoint::{Codec, Config, Durability, Engine};
 use stillpoint_io::{Disk, RealClock, RealDisk, RealRng};
-use stillpoint_server::{Server, ServerConfig};
+use stillpoint_server::{DebugCommand, Server, ServerConfig};
 
-use crate::args::{DurabilityArg, ServeArgs};
+use crate::args::{DebugArg, DurabilityArg, ServeArgs};
 use crate::error::CliError;
 use crate::units::{Interval, interval, show_size, size};
 
@@ -38,6 +38,7 @@ struct File {
     durability: Option<DurabilityArg>,
     max_memory: Option<String>,
     requirepass: Option<String>,
+    enable_debug_command: Option<DebugArg>,
 }
 
 /// Runs the server until it is told to end.
@@ -137,6 +138,11 @@ fn settings(args: &ServeArgs, file: File) -> Result<(Config, ServerConfig), CliE
         port: args.port.or(file.port).unwrap_or(defaults.port),
         threads,
         requirepass: args.requirepass.clone().or(file.requirepass),
+        debug_command: match args.enable_debug_command.or(file.enable_debug_command) {
+            None | Some(DebugArg::No) => DebugCommand::No,
+            Some(DebugArg::Local) => DebugCommand::Local,
+            Some(DebugArg::Yes) => DebugCommand::Yes,
+        },
         ..defaults
     };
     Ok((config, server))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stillpoint::Stamp;
 
+use crate::auth::Auth;
 use crate::command::Spec;
 use crate::config::Db;
 use crate::registry::ClientInfo;
@@ -117,6 +118,9 @@ pub(crate) struct Client {
     pub(crate) reply_mode: ReplyMode,
     /// The next request waits for this.
     pub(crate) awaited_save: Option<AwaitedSave>,
+    /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
+    /// waits; 0: it need not wait.
+    pub(crate) silent_until_ms: u64,
     /// Close once the replies so far are sent.
     pub(crate) closing: bool,
     /// What other threads may see of it.
@@ -132,9 +136,20 @@ impl Client {
             watched: Vec::new(),
             reply_mode: ReplyMode::On,
             awaited_save: None,
+            silent_until_ms: 0,
             closing: false,
             info,
         }
+    }
+
+    /// True if the client may do nothing before it has authenticated.
+    pub(crate) fn must_authenticate(&self, auth: &Auth) -> bool {
+        !self.authenticated && auth.is_required()
+    }
+
+    /// True if the next request waits for the end of the last one.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.awaited_save.is_some() || self.silent_until_ms > 0
     }
 
     /// Back to the state of a new connection.

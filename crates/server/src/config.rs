@@ -11,6 +11,28 @@ pub const DATABASES: u16 = 16;
 /// The number of a database.
 pub(crate) type Db = u16;
 
+/// Who may use `DEBUG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugCommand {
+    /// Nobody.
+    No,
+    /// Clients from the same machine.
+    Local,
+    /// Every client.
+    Yes,
+}
+
+impl DebugCommand {
+    /// The value of `enable-debug-command`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::Local => "local",
+            Self::Yes => "yes",
+        }
+    }
+}
+
 /// What the server is started with. Some of it can be changed by `CONFIG SET`.
 #[derive(Clone)]
 pub struct ServerConfig {
@@ -24,6 +46,8 @@ pub struct ServerConfig {
     pub requirepass: Option<String>,
     /// False lets remote clients in without a password.
     pub protected_mode: bool,
+    /// Who may use `DEBUG`, which is for tests.
+    pub debug_command: DebugCommand,
     /// Most clients at once.
     pub maxclients: usize,
     /// Seconds after which an idle client is disconnected; 0: never.
@@ -34,10 +58,13 @@ pub struct ServerConfig {
     pub max_bulk_bytes: u64,
     /// Most bytes of one client's unfinished request.
     pub query_buffer_bytes: usize,
-    /// Most bytes of replies that one client has not taken.
+    /// Most bytes of replies that one client has not taken; a reply beyond ends the connection.
+    /// While half of it is pending the client's next requests wait.
     pub output_buffer_bytes: usize,
-    /// Most bytes of input and output buffers of all clients together.
-    pub client_memory_bytes: u64,
+    /// Most bytes of input and output buffers of all clients together, beside the memory for
+    /// data; beyond it the client that holds most is disconnected. `None`: half of what the data
+    /// may take, at least 256 MiB and at most 4 GiB.
+    pub client_memory_bytes: Option<u64>,
     /// Seconds without progress after which a client that does not take its replies is disconnected.
     pub slow_reader_s: u64,
     /// Seconds that clients are given to take their last replies at shutdown.
@@ -68,13 +95,14 @@ impl ServerConfig {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             requirepass: None,
             protected_mode: true,
+            debug_command: DebugCommand::No,
             maxclients: 10_000,
             timeout_s: 0,
             tcp_keepalive_s: 300,
             max_bulk_bytes: 512 << 20,
             query_buffer_bytes: 1 << 30,
             output_buffer_bytes: 1 << 30,
-            client_memory_bytes: 4 << 30,
+            client_memory_bytes: None,
             slow_reader_s: 60,
             drain_s: 5,
             clock,

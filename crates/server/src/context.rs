@@ -84,6 +84,7 @@ impl Ctx<'_> {
     pub(crate) fn answer_error(&mut self, mark: Mark, error: &CmdError) {
         self.reply.truncate(mark);
         self.reply.error(error.message());
+        self.local.stats.count_error(error.message());
     }
 
     /// The value of the `i`-th key, unless it is missing or expired.

@@ -15,6 +15,7 @@
 
 mod auth;
 mod client;
+mod client_memory;
 mod command;
 mod config;
 mod context;
@@ -35,7 +36,7 @@ mod stats;
 mod value;
 mod watches;
 
-pub use config::{DATABASES, ServerConfig};
+pub use config::{DATABASES, DebugCommand, ServerConfig};
 pub use error::ServerError;
 pub use server::{Server, serve};
 pub use value::StoredValue;

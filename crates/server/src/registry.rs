@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Names that a client gave itself and its library.
 #[derive(Debug, Default, Clone)]
@@ -26,6 +26,8 @@ pub(crate) struct ClientInfo {
     pub(crate) names: Mutex<Names>,
     /// Another client asked for the end of this one.
     pub(crate) killed: AtomicBool,
+    /// What it held when it was chosen to go because all clients held too much; else 0.
+    pub(crate) evicted_bytes: AtomicUsize,
     pub(crate) last_ms: AtomicU64,
     pub(crate) db: AtomicU32,
     /// Commands queued by `MULTI`, plus one; 0 outside.
@@ -56,6 +58,7 @@ impl ClientInfo {
             created_ms: 0,
             names: Mutex::default(),
             killed: AtomicBool::new(false),
+            evicted_bytes: AtomicUsize::new(0),
             last_ms: AtomicU64::new(0),
             db: AtomicU32::new(0),
             multi: AtomicU32::new(0),
@@ -135,6 +138,11 @@ impl Registry {
 
     pub(crate) fn len(&self) -> usize {
         self.clients.lock().len()
+    }
+
+    /// The clients by id; none comes or goes meanwhile.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ClientInfo>>> {
+        self.clients.lock()
     }
 
     /// The clients at this moment, oldest first.

@@ -8,6 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use stillpoint::Durability;
 
 use crate::auth::Auth;
+use crate::client_memory::ClientMemory;
 use crate::command::{COMMANDS, Lookup};
 use crate::config::{DATABASES, Db, ServerConfig};
 use crate::databases::Databases;
@@ -82,8 +83,8 @@ pub(crate) struct Shared {
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: LatencyMonitor,
     pub(crate) rates: Mutex<Rates>,
-    /// Bytes of input and output buffers of all clients.
-    pub(crate) client_memory: AtomicU64,
+    /// Input and output buffers of all clients.
+    pub(crate) client_memory: ClientMemory,
     /// Clients are held back until this moment (`CLIENT PAUSE`), and whether reads are too.
     pub(crate) paused_until_ms: AtomicU64,
     pub(crate) paused_all: AtomicBool,
@@ -116,6 +117,9 @@ impl Shared {
         let workers: Vec<_> = (0..config.threads).map(|_| Arc::new(WorkerStats::new())).collect();
         let auth = Auth::default();
         auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
+        let client_memory_bytes = config.client_memory_bytes.unwrap_or_else(|| {
+            ClientMemory::derived_limit(databases.engine.stats().max_memory_bytes)
+        });
         let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
         Self {
             params: Params {
@@ -139,7 +143,7 @@ impl Shared {
             slowlog: SlowLog::default(),
             latency: LatencyMonitor::default(),
             rates: Mutex::default(),
-            client_memory: AtomicU64::new(0),
+            client_memory: ClientMemory::new(client_memory_bytes),
             paused_until_ms: AtomicU64::new(0),
             paused_all: AtomicBool::new(false),
             stopping,
@@ -210,7 +214,7 @@ impl Shared {
     /// Bytes held for data and for clients; remembers the peak.
     pub(crate) fn used_memory(&self) -> u64 {
         // Relaxed: numbers for people.
-        let used = self.data_bytes() + self.client_memory.load(Ordering::Relaxed);
+        let used = self.data_bytes() + self.client_memory.total();
         self.totals.peak_memory.fetch_max(used, Ordering::Relaxed);
         used
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 
+use crate::command::Spec;
 use crate::resp::Args;
 
 /// Arguments kept of one command.
@@ -28,13 +29,17 @@ pub(crate) struct SlowLog {
     inner: Mutex<(u64, VecDeque<SlowEntry>)>,
 }
 
-/// What is kept of the arguments: as Redis cuts them.
-fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
+/// What is kept of the arguments: as Redis cuts them, and without secrets.
+fn shortened(spec: &Spec, args: Args<'_>) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let mut out: Vec<Vec<u8>> = args
         .from(0)
         .take(kept)
-        .map(|arg| {
+        .enumerate()
+        .map(|(i, arg)| {
+            if spec.secrets.hide(args, i) {
+                return b"(redacted)".to_vec();
+            }
             if arg.len() <= ARG_BYTES_MAX {
                 return arg.to_vec();
             }
@@ -57,11 +62,11 @@ impl SlowLog {
         max_len: usize,
         unix_s: u64,
         duration_us: u64,
-        args: Args<'_>,
+        (spec, args): (&Spec, Args<'_>),
         client: String,
         client_name: String,
     ) {
-        let args = shortened(args);
+        let args = shortened(spec, args);
         let mut inner = self.inner.lock();
         let (next_id, entries) = &mut *inner;
         let id = *next_id;

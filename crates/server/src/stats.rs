@@ -1,6 +1,9 @@
 //! Counters: one block per event loop, written by it alone and read by all.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::command::COMMANDS;
 use crate::config::{DATABASES, Db};
@@ -56,6 +59,8 @@ pub(crate) struct WorkerStats {
     pub(crate) errors: Counter,
     pub(crate) flushes: Counter,
     pub(crate) flush_nanoseconds: Counter,
+    /// Error replies by the first word of their text.
+    errors_by_code: Mutex<BTreeMap<Box<str>, u64>>,
     by_command: Box<[CommandStats]>,
     /// Keys with an expiry that came minus those that went, by database.
     expiring: [AtomicI64; DATABASES as usize],
@@ -84,6 +89,7 @@ impl WorkerStats {
             errors: Counter::default(),
             flushes: Counter::default(),
             flush_nanoseconds: Counter::default(),
+            errors_by_code: Mutex::default(),
             by_command: (0..COMMANDS.rows()).map(zero).collect(),
             expiring: Default::default(),
             expiring_set: Default::default(),
@@ -106,6 +112,24 @@ impl WorkerStats {
         stats.nanoseconds.add(nanoseconds);
         let bucket = (64 - (nanoseconds / 1000).leading_zeros()) as usize;
         stats.latency[bucket.min(LATENCY_BUCKETS - 1)].add(1);
+    }
+
+    /// Counts an error reply of that text.
+    pub(crate) fn count_error(&self, text: &str) {
+        self.errors.add(1);
+        let code = text.split(' ').next().unwrap_or_default();
+        let mut errors = self.errors_by_code.lock();
+        match errors.get_mut(code) {
+            Some(count) => *count += 1,
+            None => drop(errors.insert(code.into(), 1)),
+        }
+    }
+
+    /// Adds the error replies by code to `sums`.
+    pub(crate) fn add_errors(&self, sums: &mut BTreeMap<Box<str>, u64>) {
+        for (code, count) in &*self.errors_by_code.lock() {
+            *sums.entry(code.clone()).or_default() += count;
+        }
     }
 
     pub(crate) fn count_lookup(&self, hit: bool) {
@@ -147,6 +171,7 @@ impl WorkerStats {
         ] {
             counter.clear();
         }
+        self.errors_by_code.lock().clear();
         for stats in &self.by_command {
             stats.clear();
         }

@@ -96,6 +96,7 @@ static PARAMS: &[Param] = &[
     at_start!("databases", |_| crate::config::DATABASES.to_string()),
     fixed!("dbfilename", "MANIFEST"),
     at_start!("dir", |s| s.databases.engine.config().data.display().to_string()),
+    at_start!("enable-debug-command", |s| s.config.debug_command.as_str().to_owned()),
     fixed!("hz", "10"),
     at_start!("io-threads", |s| s.config.threads.to_string()),
     Param {
@@ -125,6 +126,19 @@ static PARAMS: &[Param] = &[
                 0 => s.databases.engine.set_max_memory_bytes(usize::MAX),
                 bytes => s.databases.engine.set_max_memory_bytes(bytes),
             }
+            Ok(())
+        }),
+    },
+    Param {
+        name: "maxmemory-clients",
+        get: |s| match s.client_memory.limit() {
+            u64::MAX => "0".to_owned(),
+            bytes => bytes.to_string(),
+        },
+        set: Some(|s, v| {
+            // Zero is no limit, as Redis has it.
+            let bytes = Some(size(v)?).filter(|&bytes| bytes > 0);
+            s.client_memory.set_limit(bytes.unwrap_or(u64::MAX));
             Ok(())
         }),
     },

@@ -48,6 +48,7 @@ pub(crate) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
+/// As Redis words it.
 const WRONG_PASS: CmdError =
     CmdError::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 
@@ -65,10 +66,10 @@ fn authenticate(ctx: &mut Ctx<'_>, user: &[u8], password: &[u8]) -> CmdResult {
             ctx.client.authenticated = true;
             Ok(())
         }
-        Attempt::Refused => Err(WRONG_PASS),
-        Attempt::TooSoon => Err(CmdError::fixed(
-            "ERR too many failed authentications from this address; wait up to 30 seconds",
-        )),
+        Attempt::Refused { delay_ms } => {
+            ctx.client.silent_until_ms = now_ms + delay_ms;
+            Err(WRONG_PASS)
+        }
     }
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
             }
         }
     }
-    if !ctx.client.authenticated {
+    if ctx.client.must_authenticate(&ctx.shared.auth) {
         return Err(CmdError::fixed(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
              HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \

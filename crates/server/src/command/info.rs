@@ -1,6 +1,7 @@
 //! INFO: the fields that dashboards read. What Redis says of RDB files is said of
 //! checkpoints here.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::connection::REDIS_VERSION;
@@ -153,7 +154,7 @@ fn memory(out: &mut String, shared: &Shared) {
     field(out, "used_memory_scripts", 0);
     field(out, "maxmemory_policy", "noeviction");
     field(out, "mem_fragmentation_ratio", format!("{:.2}", resident as f64 / used.max(1) as f64));
-    field(out, "mem_clients_normal", shared.client_memory.load(RELAXED));
+    field(out, "mem_clients_normal", shared.client_memory.total());
     field(out, "mem_allocator", "slabs");
     field(out, "active_defrag_running", 0);
     field(out, "lazyfree_pending_objects", 0);
@@ -217,7 +218,6 @@ fn stats(out: &mut String, shared: &Shared) {
     field(out, "sync_partial_err", 0);
     field(out, "expired_keys", shared.sum(|w| w.expired.get()));
     field(out, "evicted_keys", 0);
-    field(out, "evicted_clients", 0);
     field(out, "keyspace_hits", shared.sum(|w| w.hits.get()));
     field(out, "keyspace_misses", shared.sum(|w| w.misses.get()));
     field(out, "pubsub_channels", 0);
@@ -228,6 +228,7 @@ fn stats(out: &mut String, shared: &Shared) {
     field(out, "accept_errors", totals.accept_errors.load(RELAXED));
     field(out, "total_reads_processed", shared.sum(|w| w.reads.get()));
     field(out, "total_writes_processed", shared.sum(|w| w.writes.get()));
+    field(out, "evicted_clients", shared.client_memory.evicted.load(RELAXED));
     let flushes = shared.sum(|w| w.flushes.get());
     field(out, "log_flushes", flushes);
     let flush_us = shared.sum(|w| w.flush_nanoseconds.get()) / 1000;
@@ -284,9 +285,10 @@ fn commandstats(out: &mut String, shared: &Shared) {
 }
 
 fn errorstats(out: &mut String, shared: &Shared) {
-    let errors = shared.sum(|w| w.errors.get());
-    if errors > 0 {
-        field(out, "errorstat_ERR", format!("count={errors}"));
+    let mut errors = BTreeMap::new();
+    shared.workers.iter().for_each(|worker| worker.add_errors(&mut errors));
+    for (code, count) in errors {
+        field(out, &format!("errorstat_{code}"), format!("count={count}"));
     }
 }
 

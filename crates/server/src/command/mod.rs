@@ -67,6 +67,8 @@ impl Flags {
     pub(crate) const IN_MULTI: Self = Self(1 << 11);
     /// Cannot be refused to a blocked or overloaded client.
     pub(crate) const STALE: Self = Self(1 << 12);
+    /// Refused unless the server was started so that it is allowed.
+    pub(crate) const PROTECTED: Self = Self(1 << 13);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -154,6 +156,29 @@ pub(crate) enum Handler {
 /// Declares keys that the key spec cannot express.
 pub(crate) type DeclareFn = fn(Args<'_>, Db, &Databases, &mut KeySet);
 
+/// Arguments that no log and no other client may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Secrets {
+    None,
+    /// All from this one on.
+    From(usize),
+    /// So many after each of these words.
+    After(&'static [(&'static str, usize)]),
+}
+
+impl Secrets {
+    /// True if argument `i` is one of them.
+    pub(crate) fn hide(self, args: Args<'_>, i: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::From(first) => i >= first,
+            Self::After(words) => words
+                .iter()
+                .any(|&(word, count)| (i.saturating_sub(count)..i).any(|j| is(args.at(j), word))),
+        }
+    }
+}
+
 /// One row of the command table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
@@ -172,6 +197,7 @@ pub(crate) struct Spec {
     pub(crate) summary: &'static str,
     pub(crate) handler: Handler,
     pub(crate) declare: Option<DeclareFn>,
+    pub(crate) secrets: Secrets,
     /// Number among all rows, for counters.
     pub(crate) id: u16,
 }

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use super::Handler::{Container, Exec, Keyed, Pure, Store};
 use super::{
-    Flags, Group, Handler, KeySpec, Spec, client, config, connection, docs, expiry, help, keys,
-    keyspace, numbers, server, strings, transactions, whole,
+    Flags, Group, Handler, KeySpec, Secrets, Spec, client, config, connection, docs, expiry, help,
+    keys, keyspace, numbers, server, strings, transactions, whole,
 };
 
 const W: Flags = Flags::WRITE;
@@ -14,6 +14,7 @@ const M: Flags = Flags::DENYOOM;
 const F: Flags = Flags::FAST;
 const ADM: Flags = Flags::ADMIN.or(Flags::NOSCRIPT);
 const ANY: Flags = Flags::LOADING.or(Flags::STALE);
+const TEST: Flags = ADM.or(ANY).or(Flags::PROTECTED);
 const WF: Flags = W.or(F);
 const WM: Flags = W.or(M);
 const WMF: Flags = W.or(M).or(F);
@@ -51,6 +52,7 @@ const fn row(
         summary,
         handler,
         declare: None,
+        secrets: Secrets::None,
         id: 0,
     }
 }
@@ -110,6 +112,11 @@ const fn declared_by(mut spec: Spec, declare: super::DeclareFn) -> Spec {
     spec
 }
 
+const fn with_secrets(mut spec: Spec, secrets: Secrets) -> Spec {
+    spec.secrets = secrets;
+    spec
+}
+
 const HELP: Spec = sub("help", 2, ANY, "5.0.0", Pure(help), "Lists the subcommands.");
 
 #[rustfmt::skip] // a row is a line
@@ -151,7 +158,7 @@ static CONFIG: [Spec; 5] = children("config", 2, Group::Server, [
     HELP,
     sub("resetstat", 2, ADM.or(ANY), "2.0.0", Pure(config::resetstat), "Resets the statistics."),
     sub("rewrite", 2, ADM.or(ANY), "2.8.0", Pure(config::rewrite), "Writes the parameters to the configuration file."),
-    sub("set", -4, ADM.or(ANY), "2.0.0", Pure(config::set), "Changes parameters."),
+    with_secrets(sub("set", -4, ADM.or(ANY), "2.0.0", Pure(config::set), "Changes parameters."), Secrets::After(&[("requirepass", 1)])),
 ]);
 
 #[rustfmt::skip] // a row is a line
@@ -192,12 +199,12 @@ static LATENCY: [Spec; 6] = children("latency", 6, Group::Server, [
 
 #[rustfmt::skip] // a row is a line
 static DEBUG: [Spec; 6] = children("debug", 7, Group::Server, [
-    sub("change-repl-id", 2, ADM.or(ANY), "1.0.0", Pure(server::debug_ok), "Does nothing here."),
+    sub("change-repl-id", 2, TEST, "1.0.0", Pure(server::debug_ok), "Does nothing here."),
     HELP,
-    sub("jmap", 2, ADM.or(ANY), "1.0.0", Pure(server::debug_ok), "Does nothing here."),
-    sub("quicklist-packed-threshold", 3, ADM.or(ANY), "1.0.0", Pure(server::debug_ok), "Does nothing here."),
-    sub("set-active-expire", 3, ADM.or(ANY), "1.0.0", Pure(server::debug_active_expire), "Switches the background deletion of expired keys."),
-    sub("sleep", 3, ADM.or(ANY), "1.0.0", Pure(server::debug_sleep), "Holds one event loop for some seconds."),
+    sub("jmap", 2, TEST, "1.0.0", Pure(server::debug_ok), "Does nothing here."),
+    sub("quicklist-packed-threshold", 3, TEST, "1.0.0", Pure(server::debug_ok), "Does nothing here."),
+    sub("set-active-expire", 3, TEST, "1.0.0", Pure(server::debug_active_expire), "Switches the background deletion of expired keys."),
+    sub("sleep", 3, TEST, "1.0.0", Pure(server::debug_sleep), "Answers after some seconds."),
 ]);
 
 #[rustfmt::skip] // a row is a line
@@ -219,7 +226,7 @@ static MODULE: [Spec; 2] = children("module", 9, Group::Server, [
 static TOP: [Spec; TOP_ROWS] = number([
     row("acl", -2, Flags::NONE, NONE, Group::Server, "6.0.0", Container(&ACL), "Users and their rights."),
     row("append", 3, WMF, ONE, Group::String, "2.0.0", Keyed(strings::append), "Appends to a string, which is created if it is missing."),
-    row("auth", -2, OPEN, NONE, Group::Connection, "1.0.0", Pure(connection::auth), "Authenticates the connection."),
+    with_secrets(row("auth", -2, OPEN, NONE, Group::Connection, "1.0.0", Pure(connection::auth), "Authenticates the connection."), Secrets::From(1)),
     row("bgrewriteaof", 1, ADM, NONE, Group::Server, "1.0.0", Pure(server::bgrewriteaof), "Starts a checkpoint, which frees the log before it."),
     row("bgsave", -1, ADM, NONE, Group::Server, "1.0.0", Pure(server::bgsave), "Starts a checkpoint."),
     row("client", -2, Flags::NONE, NONE, Group::Connection, "2.4.0", Container(&CLIENT), "Connections."),
@@ -245,7 +252,7 @@ static TOP: [Spec; TOP_ROWS] = number([
     row("getex", -2, WF, ONE, Group::String, "6.2.0", Keyed(strings::getex), "Returns the string at a key and changes its expiry."),
     row("getrange", 4, R, ONE, Group::String, "2.4.0", Keyed(strings::getrange), "Returns part of the string at a key."),
     row("getset", 3, WMF, ONE, Group::String, "1.0.0", Keyed(strings::getset), "Sets a string and returns the old one."),
-    row("hello", -1, OPEN, NONE, Group::Connection, "6.0.0", Pure(connection::hello), "Chooses the protocol version and authenticates."),
+    with_secrets(row("hello", -1, OPEN, NONE, Group::Connection, "6.0.0", Pure(connection::hello), "Chooses the protocol version and authenticates."), Secrets::After(&[("auth", 2)])),
     row("incr", 2, WMF, ONE, Group::String, "1.0.0", Keyed(numbers::incr), "Adds one to an integer, which is 0 if it is missing."),
     row("incrby", 3, WMF, ONE, Group::String, "1.0.0", Keyed(numbers::incrby), "Adds to an integer, which is 0 if it is missing."),
     row("incrbyfloat", 3, WMF, ONE, Group::String, "2.6.0", Keyed(numbers::incrbyfloat), "Adds to a number, which is 0 if it is missing."),

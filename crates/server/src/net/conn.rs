@@ -1,12 +1,14 @@
 //! One client's socket and buffers.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
 use mio::net::TcpStream;
 
 use crate::client::Client;
-use crate::resp::{Limits, Parser, Reply};
+use crate::command::Spec;
+use crate::resp::{Limits, Parser, Reply, Span};
 use crate::shared::Shared;
 
 /// A client on its way to its event loop.
@@ -16,12 +18,17 @@ pub(crate) struct Incoming {
     pub(crate) address: SocketAddr,
 }
 
-/// Replies pending beyond which no more requests of the client are executed.
-const OUTPUT_SOFT_BYTES: usize = 1 << 20;
-/// Output memory kept between passes.
-const OUTPUT_KEEP_BYTES: usize = 64 << 10;
 /// Input memory kept between passes.
 const INPUT_KEEP_BYTES: usize = 64 << 10;
+
+/// A request that was planned for a round and did not run in it.
+#[derive(Debug)]
+pub(crate) struct Postponed {
+    /// Bytes of the request and of empty lines after it.
+    pub(crate) used: usize,
+    pub(crate) spans: Box<[Span]>,
+    pub(crate) spec: &'static Spec,
+}
 
 /// One client: socket, buffers, session.
 #[derive(Debug)]
@@ -35,10 +42,14 @@ pub(crate) struct Conn {
     pub(crate) start: usize,
     /// Length of a request that is parsed and waits for its turn.
     pub(crate) held: Option<usize>,
-    /// Bytes of `reply` already sent.
-    sent: usize,
+    /// Requests that run before that one, from `start` on.
+    pub(crate) postponed: VecDeque<Postponed>,
+    /// Replies pending from which on no more requests of the client are executed.
+    pause_bytes: usize,
     /// The socket may have more to read.
     pub(crate) readable: bool,
+    /// The socket may take more.
+    pub(crate) writable: bool,
     /// The poll has said that the end of input is on its way.
     pub(crate) read_closed: bool,
     /// Everything in `input` but an unfinished request is executed.
@@ -53,8 +64,6 @@ pub(crate) struct Conn {
     pub(crate) active_ms: u64,
     /// Monotonic milliseconds when the client last took some of its replies.
     pub(crate) progress_ms: u64,
-    /// Bytes counted for this client in the total.
-    pub(crate) counted_bytes: usize,
     /// The connection is in the list of those to look at after the round.
     pub(crate) touched: bool,
     /// It was to be looked at while it was in that list.
@@ -73,17 +82,26 @@ pub(crate) enum ReadOutcome {
 }
 
 impl Conn {
-    pub(crate) fn new(stream: TcpStream, client: Client, output_bytes: usize, now_ms: u64) -> Self {
+    /// A client whose requests wait while `pause_bytes` of `reply` are pending.
+    pub(crate) fn new(
+        stream: TcpStream,
+        client: Client,
+        reply: Reply,
+        pause_bytes: usize,
+        now_ms: u64,
+    ) -> Self {
         Self {
             stream,
             client,
-            reply: Reply::new(output_bytes),
+            reply,
             parser: Parser::default(),
             input: Vec::new(),
             start: 0,
             held: None,
-            sent: 0,
+            postponed: VecDeque::new(),
+            pause_bytes,
             readable: true,
+            writable: true,
             read_closed: false,
             wants_input: true,
             end_of_input: false,
@@ -91,7 +109,6 @@ impl Conn {
             pending: 0,
             active_ms: now_ms,
             progress_ms: now_ms,
-            counted_bytes: 0,
             touched: false,
             missed: false,
         }
@@ -127,43 +144,39 @@ impl Conn {
         }
     }
 
-    /// Sends what the socket takes; returns how many bytes.
-    pub(crate) fn write(&mut self, now_ms: u64) -> usize {
+    /// Sends what the socket takes, about `most` bytes at most; returns how many.
+    pub(crate) fn write(&mut self, most: usize, now_ms: u64) -> usize {
         let mut total = 0;
-        while self.sent < self.reply.bytes().len() && !self.broken {
-            match self.stream.write(&self.reply.bytes()[self.sent..]) {
+        while self.writable && !self.broken && total < most {
+            let front = self.reply.front();
+            if front.is_empty() {
+                break;
+            }
+            match self.stream.write(&front[..front.len().min(most)]) {
                 Ok(0) => self.broken = true,
                 Ok(n) => {
-                    self.sent += n;
+                    self.reply.consume(n);
                     total += n;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => self.broken = true,
             }
         }
-        if self.sent == self.reply.bytes().len() {
-            self.reply.clear(OUTPUT_KEEP_BYTES);
-            self.sent = 0;
+        if total > 0 || self.unsent() == 0 {
             self.progress_ms = now_ms;
-        } else if total > 0 {
-            self.progress_ms = now_ms;
-            if self.sent > OUTPUT_SOFT_BYTES {
-                self.reply.consume(self.sent);
-                self.sent = 0;
-            }
         }
         total
     }
 
     /// Bytes of replies not yet sent.
     pub(crate) fn unsent(&self) -> usize {
-        self.reply.bytes().len() - self.sent
+        self.reply.pending()
     }
 
     /// True while the client has so much to take that it gets no more.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.unsent() > OUTPUT_SOFT_BYTES
+        self.unsent() >= self.pause_bytes
     }
 
     /// Forgets executed requests.
@@ -180,10 +193,10 @@ impl Conn {
 
     /// What the client's requests may ask for now.
     pub(crate) fn limits(&self, shared: &Shared) -> Limits {
-        if self.client.authenticated {
-            Limits::authenticated(shared.max_bulk_bytes() as i64)
-        } else {
+        if self.client.must_authenticate(&shared.auth) {
             Limits::UNAUTHENTICATED
+        } else {
+            Limits::authenticated(shared.max_bulk_bytes() as i64)
         }
     }
 
@@ -192,6 +205,7 @@ impl Conn {
         self.input.capacity()
             + self.reply.capacity()
             + self.parser.memory()
+            + self.postponed.capacity() * size_of::<Postponed>()
             + self.client.memory()
             + size_of::<Self>()
     }

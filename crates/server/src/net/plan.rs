@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 
 use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
 
-use super::conn::Conn;
+use super::conn::{Conn, Postponed};
 use crate::client::{Client, ReplyMode};
 use crate::command::{
     Flags, Handler, Spec, answered, declare_exec, describe_all, exec_needs_gate, is, queue,
     resolve, run_exec, run_exec_alone,
 };
+use crate::config::DebugCommand;
 use crate::context::{Ctx, Local};
 use crate::error::{CmdError, CmdResult};
 use crate::registry::RELAXED;
@@ -24,6 +25,14 @@ use crate::shared::Shared;
 
 /// Calls of one round; beyond, prefetched lines would push each other out of the cache.
 const ROUND_CALLS: usize = 256;
+/// Calls of one client that fit into a round however many clients there are.
+const CLIENT_CALLS_MIN: usize = 8;
+/// Work of one round: about a microsecond for each argument and for each [`UNIT_BYTES`] read or
+/// answered. A command that alone is more runs all the same.
+const ROUND_WORK: usize = 2048;
+const UNIT_BYTES: usize = 1 << 10;
+/// A reply of this length is reason enough to ask whether the clients hold too much.
+const LARGE_REPLY_BYTES: usize = 64 << 10;
 
 /// One call of the batch.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +94,19 @@ pub(crate) enum Planned {
     Drained,
     /// More to do in the next round.
     More,
-    /// Too many replies wait to be taken, or a `SAVE` for its end.
+    /// Too many replies wait to be taken, or the reply to the last request has to wait.
     Blocked,
+    /// `CLIENT PAUSE`: look again later.
+    HeldBack,
+}
+
+/// What became of a parsed request.
+enum Placed {
+    /// It is in the batch, or has run.
+    Done,
+    /// It waits for the client's requests in the batch.
+    Waits,
+    HeldBack,
 }
 
 /// Decision about one request.
@@ -104,12 +124,58 @@ enum Verdict {
 pub(crate) struct Plan {
     pub(crate) calls: Vec<Call>,
     spans: Vec<Span>,
+    /// Work of the calls, replies excepted.
+    work: usize,
+    /// The round's requests of one client end at this number of calls.
+    calls_max: usize,
+    /// When to look at the sockets again, in monotonic nanoseconds.
+    until_ns: u64,
+    /// Calls that did not run, in the order of `calls`.
+    postponed: Vec<u32>,
 }
 
 impl Plan {
-    pub(crate) fn clear(&mut self) {
+    /// Begins a round for `clients` clients, to be planned before `until_ns`.
+    pub(crate) fn begin(&mut self, clients: usize, until_ns: u64) {
         self.calls.clear();
         self.spans.clear();
+        self.postponed.clear();
+        self.work = 0;
+        self.calls_max = (ROUND_CALLS / clients.max(1)).max(CLIENT_CALLS_MIN);
+        self.until_ns = until_ns;
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.calls.len() >= ROUND_CALLS || self.work >= ROUND_WORK
+    }
+
+    fn push(&mut self, id: usize, base: usize, used: usize, spans: &[Span], spec: &'static Spec) {
+        let first_span = self.spans.len() as u32;
+        self.spans.extend_from_slice(spans);
+        self.work += spans.len() + used / UNIT_BYTES;
+        let spans = spans.len() as u32;
+        self.calls.push(Call { conn: id as u32, base: base as u32, first_span, spans, spec });
+    }
+
+    /// Gives the calls that did not run back to their clients, and these for the next round.
+    pub(crate) fn give_back(&mut self, conns: &mut Conns, again: &mut Vec<usize>) {
+        // From the last on: each ends where the next one, or what is not yet planned, begins.
+        for i in self.postponed.drain(..).rev() {
+            let call = self.calls[i as usize];
+            let id = call.conn as usize;
+            let Some(conn) = conns.get_mut(id) else {
+                continue;
+            };
+            let spans = call.first_span as usize..(call.first_span + call.spans) as usize;
+            let spans = self.spans[spans].into();
+            let used = conn.start - call.base as usize;
+            conn.start = call.base as usize;
+            conn.postponed.push_front(Postponed { used, spans, spec: call.spec });
+            conn.wants_input = false;
+            if !again.contains(&id) {
+                again.push(id);
+            }
+        }
     }
 
     /// Takes as many requests of a client as may run in this round.
@@ -121,17 +187,26 @@ impl Plan {
         local: &mut Local,
         session: &mut Session,
     ) -> Planned {
+        let first = self.calls.len();
         loop {
             if conn.client.closing || conn.broken {
                 return Planned::Drained;
             }
-            if self.calls.len() >= ROUND_CALLS {
+            if conn.start == conn.input.len() {
+                conn.wants_input = true;
+                return Planned::Drained;
+            }
+            if self.is_full() || self.calls.len() - first >= self.calls_max {
                 return Planned::More;
             }
-            if conn.is_blocked() || conn.client.awaited_save.is_some() {
-                // With nothing left to execute, what comes next must still be read.
-                conn.wants_input = conn.start == conn.input.len();
+            if conn.is_blocked() || conn.client.is_waiting() {
                 return Planned::Blocked;
+            }
+            if let Some(next) = conn.postponed.pop_front() {
+                self.push(id, conn.start, next.used, &next.spans, next.spec);
+                conn.pending += 1;
+                conn.start += next.used;
+                continue;
             }
             let used = match conn.held {
                 Some(used) => used,
@@ -146,23 +221,26 @@ impl Plan {
                         Err(_) if conn.pending > 0 => return Planned::More,
                         Err(error) => {
                             conn.reply.error(&format!("ERR {error}"));
-                            local.stats.errors.add(1);
+                            local.stats.count_error("ERR");
                             conn.client.closing = true;
                             return Planned::Drained;
                         }
                     }
                 }
             };
-            if !self.place(id, conn, used, shared, local, session) {
-                conn.held = Some(used);
-                return Planned::More;
+            let placed = self.place(id, conn, used, shared, local, session);
+            conn.held = Some(used);
+            match placed {
+                Placed::Waits => return Planned::More,
+                Placed::HeldBack => return Planned::HeldBack,
+                Placed::Done => {}
             }
             conn.held = None;
             conn.start += used;
         }
     }
 
-    /// Puts the parsed request of `used` bytes where it belongs; false if it must wait.
+    /// Puts the parsed request of `used` bytes where it belongs.
     fn place(
         &mut self,
         id: usize,
@@ -171,29 +249,32 @@ impl Plan {
         shared: &Arc<Shared>,
         local: &mut Local,
         session: &mut Session,
-    ) -> bool {
+    ) -> Placed {
         let request = &conn.input[conn.start..conn.start + used];
         let args = Args::new(request, conn.parser.spans());
         if args.is_empty() {
-            return true;
+            return Placed::Done;
         }
         let verdict = judge(shared, &conn.client, args);
         if let Verdict::Batch(spec) = verdict {
-            let first_span = self.spans.len() as u32;
-            self.spans.extend_from_slice(conn.parser.spans());
-            let spans = args.len() as u32;
-            let (conn_id, base) = (id as u32, conn.start as u32);
-            self.calls.push(Call { conn: conn_id, base, first_span, spans, spec });
+            self.push(id, conn.start, used, conn.parser.spans(), spec);
             conn.pending += 1;
-            return true;
+            return Placed::Done;
         }
-        if conn.pending > 0 || matches!(verdict, Verdict::HoldBack) {
-            return false;
+        if conn.pending > 0 {
+            return Placed::Waits;
+        }
+        if matches!(verdict, Verdict::HoldBack) {
+            return Placed::HeldBack;
         }
         let (client, reply) = (&mut conn.client, &mut conn.reply);
         let mut ctx = Ctx { client, reply, shared, local, first_slot: 0 };
-        run_now(&mut ctx, verdict, args, session);
-        true
+        let ended_ns = run_now(&mut ctx, verdict, args, session);
+        if ended_ns >= self.until_ns {
+            // Others have waited long enough.
+            self.work = ROUND_WORK;
+        }
+        Placed::Done
     }
 }
 
@@ -203,11 +284,11 @@ fn judge(shared: &Shared, client: &Client, args: Args<'_>) -> Verdict {
         Ok(spec) => spec,
         Err(error) => {
             // Before authentication nobody is told which commands there are.
-            let error = if client.authenticated { error } else { NO_AUTH };
+            let error = if client.must_authenticate(&shared.auth) { NO_AUTH } else { error };
             return Verdict::Refuse(None, error);
         }
     };
-    if !client.authenticated && !spec.flags.has(Flags::NO_AUTH) {
+    if !spec.flags.has(Flags::NO_AUTH) && client.must_authenticate(&shared.auth) {
         return Verdict::Refuse(Some(spec), NO_AUTH);
     }
     if is_paused(shared, spec) {
@@ -239,9 +320,9 @@ fn is_paused(shared: &Shared, spec: &Spec) -> bool {
     concerned && shared.config.clock.monotonic_ns() / 1_000_000 < until_ms
 }
 
-/// Runs a request that is not for the batch.
-fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Session) {
-    let mark = ctx.reply.mark();
+/// Runs a request that is not for the batch; gives the moment of its end in nanoseconds.
+fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Session) -> u64 {
+    let mark = ctx.reply.begin();
     let start_ns = ctx.shared.config.clock.monotonic_ns();
     let (spec, result) = match verdict {
         Verdict::Now(spec) => (Some(spec), dispatch(ctx, spec, args, session)),
@@ -257,16 +338,16 @@ fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Se
     };
     if let Err(error) = result {
         ctx.answer_error(mark, &error);
-        ctx.local.stats.errors.add(1);
         if let Some(spec) = spec {
             ctx.local.stats.command(spec.id).failed.add(1);
         }
     }
     settle_reply(ctx.client, ctx.reply, mark);
+    let ended_ns = ctx.shared.config.clock.monotonic_ns();
     if let Some(spec) = spec {
-        let took_ns = ctx.shared.config.clock.monotonic_ns() - start_ns;
-        note_time(ctx.shared, ctx.local, ctx.client, spec, args, took_ns);
+        note_time(ctx.shared, ctx.local, ctx.client, spec, args, ended_ns - start_ns);
     }
+    ended_ns
 }
 
 /// True for the first line of an HTTP request: a page in somebody's browser that was
@@ -295,12 +376,32 @@ fn refuse_in_multi(
     error
 }
 
+/// Refuses a protected command unless the server was started so that this client may use it.
+fn check_protected(ctx: &Ctx<'_>) -> CmdResult {
+    let allowed = match ctx.shared.config.debug_command {
+        DebugCommand::No => false,
+        DebugCommand::Local => ctx.client.info.address.ip().to_canonical().is_loopback(),
+        DebugCommand::Yes => true,
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(CmdError::fixed(
+        "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you \
+         can run it from a local connection, otherwise you need to set this option in the \
+         configuration file, and then restart the server.",
+    ))
+}
+
 fn dispatch(
     ctx: &mut Ctx<'_>,
     spec: &'static Spec,
     args: Args<'_>,
     session: &mut Session,
 ) -> CmdResult {
+    if spec.flags.has(Flags::PROTECTED) {
+        check_protected(ctx)?;
+    }
     ctx.count_call(spec);
     ctx.client.info.last_command.store(u32::from(spec.id) + 1, RELAXED);
     let shared = Arc::clone(ctx.shared);
@@ -350,7 +451,7 @@ fn note_time(
         let max_len = shared.params.slowlog_max_len.load(RELAXED);
         let name = client.info.names.lock().name.clone();
         let address = client.info.address.to_string();
-        shared.slowlog.push(max_len, unix_s, took_us, args, address, name);
+        shared.slowlog.push(max_len, unix_s, took_us, (spec, args), address, name);
     }
     note_latency(shared, spec, unix_s, took_us / 1000);
 }
@@ -365,7 +466,7 @@ fn note_latency(shared: &Shared, spec: &Spec, unix_s: u64, took_ms: u64) {
 
 /// One round: the calls of the plan as a batch of transactions.
 pub(crate) struct Round<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a mut Plan,
     pub(crate) conns: &'a mut Conns,
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) local: &'a mut Local,
@@ -375,40 +476,69 @@ pub(crate) struct Round<'a> {
     mark: Option<Mark>,
     /// That reply is an error already.
     has_error: bool,
+    /// That call was postponed.
+    is_postponed: bool,
+    /// Work of the calls and their replies so far.
+    work: usize,
+    /// No more calls run in this round: enough was done, or the clients hold too much.
+    is_over: bool,
 }
 
 impl<'a> Round<'a> {
     pub(crate) fn new(
-        plan: &'a Plan,
+        plan: &'a mut Plan,
         conns: &'a mut Conns,
         shared: &'a Arc<Shared>,
         local: &'a mut Local,
         time_each: bool,
     ) -> Self {
-        Self { plan, conns, shared, local, time_each, mark: None, has_error: false }
+        Self {
+            plan,
+            conns,
+            shared,
+            local,
+            time_each,
+            mark: None,
+            has_error: false,
+            is_postponed: false,
+            work: 0,
+            is_over: false,
+        }
     }
 
-    /// Executes the round and counts its time.
-    pub(crate) fn execute(&mut self, session: &mut Session) {
+    /// Executes the round and counts its time; gives the moment of its end in nanoseconds.
+    pub(crate) fn execute(&mut self, session: &mut Session) -> u64 {
         let start_ns = self.shared.config.clock.monotonic_ns();
         {
             let _place = self.shared.gate.enter(self.local.worker);
             session.execute(self);
         }
-        let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
-        let mean_ns = took_ns / self.plan.calls.len().max(1) as u64;
-        for call in &self.plan.calls {
+        let ended_ns = self.shared.config.clock.monotonic_ns();
+        let took_ns = ended_ns - start_ns;
+        let ran = self.plan.calls.len() - self.plan.postponed.len();
+        let mean_ns = took_ns / ran.max(1) as u64;
+        let mut postponed = self.plan.postponed.iter().peekable();
+        for (i, call) in self.plan.calls.iter().enumerate() {
             if let Some(conn) = self.conns.get_mut(call.conn as usize) {
                 conn.pending = 0;
                 conn.client.info.last_command.store(u32::from(call.spec.id) + 1, RELAXED);
             }
-            if !self.time_each {
+            if postponed.next_if(|&&next| next as usize == i).is_none() && !self.time_each {
                 self.local.stats.count_time(call.spec.id, mean_ns);
             }
         }
         if let [only] = self.plan.calls[..] {
             note_latency(self.shared, only.spec, self.local.now_ms / 1000, took_ns / 1_000_000);
         }
+        ended_ns
+    }
+
+    /// Notes what call `i` has cost, its reply of `replied` bytes included.
+    fn note_work(&mut self, i: usize, replied: usize) {
+        self.work += self.plan.calls[i].spans as usize + replied / UNIT_BYTES;
+        // The total is shared by all event loops: it is read after large replies only.
+        let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
+        self.is_over |= self.work >= ROUND_WORK || too_much();
     }
 }
 
@@ -438,12 +568,18 @@ impl Batch for Round<'_> {
     }
 
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        let call = &self.plan.calls[i];
+        let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return Err(answered());
         };
-        let args = self.plan.args(call, &conn.input);
-        let mark = conn.reply.mark();
+        if self.is_over || conn.is_blocked() {
+            self.is_postponed = true;
+            self.plan.postponed.push(i as u32);
+            return Err(answered());
+        }
+        let args = self.plan.args(&call, &conn.input);
+        let before = conn.reply.pending();
+        let mark = conn.reply.begin();
         self.mark = Some(mark);
         let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
         let mut ctx = Ctx {
@@ -460,7 +596,6 @@ impl Batch for Round<'_> {
         };
         let done = result.map_err(|error| {
             ctx.answer_error(mark, &error);
-            ctx.local.stats.errors.add(1);
             ctx.local.stats.command(call.spec.id).failed.add(1);
             answered()
         });
@@ -469,10 +604,15 @@ impl Batch for Round<'_> {
             note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
         }
         self.has_error = done.is_err();
+        let replied = conn.reply.pending() - before;
+        self.note_work(i, replied);
         done
     }
 
     fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
+        if std::mem::take(&mut self.is_postponed) {
+            return;
+        }
         let mark = self.mark.take();
         let has_error = std::mem::take(&mut self.has_error);
         let call = &self.plan.calls[i];
@@ -484,8 +624,9 @@ impl Batch for Round<'_> {
             && !has_error
         {
             conn.reply.truncate(mark);
-            conn.reply.error(CmdError::from(error).message());
-            self.local.stats.errors.add(1);
+            let error = CmdError::from(error);
+            conn.reply.error(error.message());
+            self.local.stats.count_error(error.message());
             self.local.stats.command(call.spec.id).failed.add(1);
             if matches!(call.spec.handler, Handler::Exec) {
                 conn.client.multi = None;

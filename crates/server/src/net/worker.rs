@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 use stillpoint::Session;
 
@@ -14,10 +15,12 @@ use super::conn::{Conn, Incoming, ReadOutcome};
 use super::flusher::Flusher;
 use super::plan::{Conns, Plan, Planned, Round};
 use crate::client::Client;
+use crate::client_memory::Account;
 use crate::context::Local;
 use crate::error::{ServerError, quoted};
 use crate::expire::{Cycle, delete_expired};
 use crate::registry::{ClientInfo, RELAXED};
+use crate::resp::Reply;
 use crate::shared::Shared;
 
 /// The token of the listening socket.
@@ -29,10 +32,20 @@ pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 const TICK_MS: u64 = 100;
 /// Bytes read from one client in one pass.
 const READ_BYTES: usize = 256 << 10;
-/// Requests executed before sockets are looked at again.
-const PASS_CALLS: usize = 8192;
-/// Buffers up to this size are never the reason to disconnect a client.
-const SMALL_CLIENT_BYTES: usize = 64 << 10;
+/// Bytes read from all clients in one pass.
+const PASS_READ_BYTES: usize = 4 << 20;
+/// Bytes sent to one client in one pass, and about how many to all.
+const WRITE_BYTES: usize = 256 << 10;
+const PASS_WRITE_BYTES: usize = 4 << 20;
+/// Bytes that a client may be sent in any pass.
+const WRITE_BYTES_MIN: usize = 16 << 10;
+/// Time of requests before sockets are looked at again. One that is under way ends first.
+const PASS_NS: u64 = 2_000_000;
+/// Buffers of this size of a client that is gone are freed bit by bit: giving a gigabyte back to
+/// the system takes long.
+const LATER_BYTES: usize = 1 << 20;
+/// Bytes freed in one turn.
+const FREED_BYTES: usize = 8 << 20;
 
 /// One event loop: its sockets, its clients, its session.
 #[derive(Debug)]
@@ -51,6 +64,10 @@ pub(crate) struct Worker {
     ready: Vec<usize>,
     /// Clients to look at after the rounds.
     touched: Vec<usize>,
+    /// Buffers of clients that are gone.
+    discarded: Vec<Vec<u8>>,
+    /// Bytes sent in this turn.
+    sent: usize,
     /// Where replies wait for a flush.
     flusher: Option<Flusher>,
     /// Clients whose replies wait for the request of that number, oldest first. They are *touched*,
@@ -83,6 +100,8 @@ impl Worker {
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
             touched: Vec::new(),
+            discarded: Vec::new(),
+            sent: 0,
             flusher: flusher.transpose()?,
             waiting: VecDeque::new(),
             now_ms: 0,
@@ -111,10 +130,12 @@ impl Worker {
                 LISTENER => self.accept(),
                 MAILBOX => self.adopt(),
                 Token(id) => {
-                    self.note_event(id, event.is_readable(), event.is_read_closed());
+                    self.note_event(id, event);
                 }
             }
         }
+        self.sent = 0;
+        self.free_discarded();
         self.send_flushed()?;
         self.pass()?;
         if self.now_ms >= self.next_tick_ms {
@@ -134,7 +155,7 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
-        let timeout_ms = if self.ready.is_empty() {
+        let timeout_ms = if self.ready.is_empty() && self.discarded.is_empty() {
             self.next_tick_ms.saturating_sub(self.monotonic_ms())
         } else {
             0
@@ -161,8 +182,11 @@ impl Worker {
         }
     }
 
-    /// Takes over the clients handed to this loop.
+    /// Takes over the clients handed to this loop; lets those go that hold too much.
     fn adopt(&mut self) {
+        if self.shared.client_memory.has_leaving() {
+            self.close_evicted();
+        }
         for incoming in self.shared.mailboxes.take(self.number) {
             let id = self.adopt_one(incoming);
             match id {
@@ -189,15 +213,19 @@ impl Worker {
                 ..ClientInfo::blank(address)
             });
             shared.registry.insert(Arc::clone(&info));
+            let output_bytes = shared.config.output_buffer_bytes;
+            let account = Account { shared: Arc::clone(shared), info: Arc::clone(&info) };
+            let reply = Reply::with_room(output_bytes, Box::new(account));
             let client = Client::new(info, !shared.auth.is_required());
-            Some(Conn::new(stream, client, shared.config.output_buffer_bytes, *now_ms))
+            Some(Conn::new(stream, client, reply, output_bytes / 2, *now_ms))
         })
     }
 
-    fn note_event(&mut self, id: usize, readable: bool, read_closed: bool) {
+    fn note_event(&mut self, id: usize, event: &Event) {
         if let Some(conn) = self.conns.get_mut(id) {
-            conn.readable |= readable;
-            conn.read_closed |= read_closed;
+            conn.readable |= event.is_readable();
+            conn.read_closed |= event.is_read_closed();
+            conn.writable |= event.is_writable();
             self.ready.push(id);
         }
     }
@@ -205,7 +233,15 @@ impl Worker {
     /// Reads, executes, and writes what need not wait for a flush.
     fn pass(&mut self) -> Result<(), ServerError> {
         let mut active = std::mem::take(&mut self.ready);
-        active.retain(|&id| self.read(id));
+        let (mut bytes, mut unread) = (0, Vec::new());
+        active.retain(|&id| {
+            if bytes < PASS_READ_BYTES {
+                return self.read(id, &mut bytes);
+            }
+            unread.push(id);
+            false
+        });
+        self.ready.append(&mut unread);
         let executed = self.rounds(active);
         if !self.local.expired.is_empty() {
             let Self { session, local, shared, .. } = self;
@@ -252,8 +288,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads from a client if it has room for requests; true if it may have some to execute.
-    fn read(&mut self, id: usize) -> bool {
+    /// Reads from a client if it has room for requests, and adds to `bytes` how many came; true if
+    /// it may have some to execute.
+    fn read(&mut self, id: usize, bytes: &mut usize) -> bool {
         let Self { conns, scratch, local, shared, touched, now_ms, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
             return false;
@@ -264,17 +301,22 @@ impl Worker {
         }
         conn.touched = true;
         touched.push(id);
+        let capacity = conn.input.capacity();
         if conn.readable
             && conn.wants_input
             && !conn.client.closing
             && let ReadOutcome::Some(n) = conn.read(scratch)
         {
+            *bytes += n;
             local.stats.net_in.add(n as u64);
             local.stats.reads.add(1);
             conn.active_ms = *now_ms;
-            if exceeds_limits(conn, shared) {
+            if conn.input.len() > shared.config.query_buffer_bytes {
                 shared.totals.query_limit_disconnects.fetch_add(1, Ordering::Relaxed);
                 conn.broken = true;
+            }
+            if conn.input.capacity() > capacity {
+                conn.broken |= !shared.count_client_memory(&conn.client.info, conn.memory());
             }
         }
         !conn.broken && conn.start < conn.input.len()
@@ -283,40 +325,40 @@ impl Worker {
     /// Plans and executes until the clients have no more requests or it is time to look
     /// at the sockets again. True if anything was executed.
     fn rounds(&mut self, mut active: Vec<usize>) -> bool {
-        let mut executed = 0;
+        let executed = !active.is_empty();
         let mut again = Vec::new();
-        while !active.is_empty() {
-            self.plan.clear();
+        let mut now_ns = self.shared.config.clock.monotonic_ns();
+        let until_ns = now_ns + PASS_NS;
+        while !active.is_empty() && now_ns < until_ns {
+            let Self { plan, conns, shared, local, session, .. } = self;
+            plan.begin(active.len(), until_ns);
+            let mut served = 0;
             for &id in &active {
-                let Self { plan, conns, shared, local, session, .. } = self;
                 let Some(conn) = conns.get_mut(id) else {
                     continue;
                 };
                 conn.wants_input = false;
                 if plan.take(id, conn, shared, local, session) == Planned::More {
                     again.push(id);
+                    served += usize::from(!plan.is_full());
                 }
-                executed += 1;
             }
-            let calls = self.plan.calls.len();
-            if calls > 0 {
-                let Self { plan, conns, shared, local, session, .. } = self;
+            // Those for whom there was no more room are the first in the next round.
+            again.rotate_left(served);
+            now_ns = if plan.calls.is_empty() {
+                shared.config.clock.monotonic_ns()
+            } else {
                 let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
                 let time_each = (0..1000).contains(&limit_us);
-                Round::new(plan, conns, shared, local, time_each).execute(session);
-                executed += calls;
-            } else {
-                // Nobody could go on: CLIENT PAUSE holds them back.
-                again.clear();
-            }
+                let ended_ns = Round::new(plan, conns, shared, local, time_each).execute(session);
+                plan.give_back(conns, &mut again);
+                ended_ns
+            };
             active.clear();
             std::mem::swap(&mut active, &mut again);
-            if executed > PASS_CALLS {
-                break;
-            }
         }
         self.ready.append(&mut active);
-        executed > 0
+        executed
     }
 
     /// Sees to the flush that replies have to wait for from now on: asks for it, if there is something
@@ -343,7 +385,7 @@ impl Worker {
 
     /// Sends a client's replies and settles its accounts.
     fn finish(&mut self, id: usize) {
-        let Self { conns, local, shared, now_ms, ready, .. } = self;
+        let Self { conns, local, shared, now_ms, ready, sent, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
             return;
         };
@@ -351,12 +393,17 @@ impl Worker {
         conn.missed = false;
         let was_blocked = conn.is_blocked();
         if conn.reply.overflowed() {
-            shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+            if conn.client.info.evicted_bytes.load(RELAXED) == 0 {
+                shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+            }
             conn.broken = true;
         }
-        if conn.unsent() > 0 {
-            let sent = conn.write(*now_ms);
-            local.stats.net_out.add(sent as u64);
+        let may_send = conn.client.silent_until_ms == 0;
+        if conn.unsent() > 0 && conn.writable && may_send {
+            let most = WRITE_BYTES.min(PASS_WRITE_BYTES.saturating_sub(*sent)).max(WRITE_BYTES_MIN);
+            let bytes = conn.write(most, *now_ms);
+            *sent += bytes;
+            local.stats.net_out.add(bytes as u64);
             local.stats.writes.add(1);
         }
         let killed = conn.client.info.killed.load(Ordering::Acquire);
@@ -365,26 +412,60 @@ impl Worker {
             return self.close(id);
         }
         conn.compact();
-        let bytes = conn.memory();
-        account(shared, conn.counted_bytes, bytes);
-        conn.counted_bytes = bytes;
-        publish(conn, local.now_ms, bytes);
+        publish(conn, local.now_ms);
         let unblocked = was_blocked && !conn.is_blocked();
         let may_read = (conn.readable || conn.end_of_input) && conn.wants_input;
-        if unblocked || may_read {
+        let may_write = conn.writable && conn.unsent() > 0 && may_send;
+        if !shared.count_client_memory(&conn.client.info, conn.memory()) {
+            self.close(id);
+        } else if unblocked || may_read || may_write {
             ready.push(id);
         }
     }
 
     fn close(&mut self, id: usize) {
-        let Some(mut conn) = self.conns.remove(id) else {
+        let Some(conn) = self.conns.remove(id) else {
             return;
         };
+        let Conn { mut stream, reply, input, client, .. } = *conn;
         // The socket leaves the poll when it is closed in any case.
-        let _ = self.poll.registry().deregister(&mut conn.stream);
-        account(&self.shared, conn.counted_bytes, 0);
-        self.shared.registry.remove(conn.client.info.id);
+        let _ = self.poll.registry().deregister(&mut stream);
+        self.shared.registry.remove(client.info.id);
+        let mut later: Vec<Vec<u8>> = reply.into_pieces().into();
+        later.push(input);
+        let bytes = later.iter().map(Vec::capacity).sum();
+        if bytes < LATER_BYTES {
+            later.clear();
+        }
+        self.shared.client_memory.leave(&client.info, if later.is_empty() { 0 } else { bytes });
+        self.discarded.append(&mut later);
         self.shared.mailboxes.forget(self.number);
+    }
+
+    /// Frees some of the buffers of clients that are gone.
+    fn free_discarded(&mut self) {
+        let mut freed = 0;
+        while freed < FREED_BYTES
+            && let Some(buffer) = self.discarded.pop()
+        {
+            freed += buffer.capacity();
+        }
+        if freed > 0 {
+            self.shared.client_memory.freed(freed);
+        }
+    }
+
+    /// Disconnects the clients that were chosen to go because all of them hold too much.
+    fn close_evicted(&mut self) {
+        let ids: Vec<usize> = self.conns.ids().collect();
+        for id in ids {
+            // A client whose replies wait for a flush is disconnected after it.
+            if self.conns.get_mut(id).is_some_and(|conn| {
+                !conn.touched && conn.client.info.evicted_bytes.load(RELAXED) > 0
+            }) {
+                self.close(id);
+            }
+        }
     }
 
     /// What is due ten times a second.
@@ -414,6 +495,20 @@ impl Worker {
         Ok(())
     }
 
+    /// Lets a client go on that was to wait until now.
+    fn settle_silence(&mut self, id: usize) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if conn.client.silent_until_ms > 0 {
+            conn.progress_ms = self.now_ms;
+            if self.now_ms >= conn.client.silent_until_ms {
+                conn.client.silent_until_ms = 0;
+                self.ready.push(id);
+            }
+        }
+    }
+
     /// Answers a client whose `SAVE` has come to its end.
     fn settle_save(&mut self, id: usize) {
         let Some(conn) = self.conns.get_mut(id) else {
@@ -428,6 +523,7 @@ impl Worker {
         } else if now.failures > awaited.failures {
             let why = now.last_error.unwrap_or_default();
             conn.reply.error(&format!("ERR {}", quoted(why.as_bytes(), 512)));
+            self.local.stats.count_error("ERR");
         } else {
             return;
         }
@@ -446,6 +542,7 @@ impl Worker {
                 continue;
             }
             self.settle_save(id);
+            self.settle_silence(id);
             let Some(conn) = self.conns.get_mut(id) else {
                 continue;
             };
@@ -484,7 +581,8 @@ impl Worker {
                 continue;
             };
             let executing = conn.start < conn.input.len() && !conn.wants_input;
-            if conn.unsent() == 0 && !executing && !conn.touched {
+            let has_all = conn.unsent() == 0 && !executing;
+            if !conn.touched && (has_all || conn.client.silent_until_ms > 0) {
                 self.close(id);
             }
         }
@@ -492,28 +590,8 @@ impl Worker {
     }
 }
 
-/// True if a client's unfinished request is too long, or all clients together hold too much
-/// and this one is not small.
-fn exceeds_limits(conn: &Conn, shared: &Shared) -> bool {
-    if conn.input.len() > shared.config.query_buffer_bytes {
-        return true;
-    }
-    let total = shared.client_memory.load(Ordering::Relaxed);
-    total > shared.config.client_memory_bytes && conn.memory() > SMALL_CLIENT_BYTES
-}
-
-/// Replaces `before` bytes of a client by `after` in the total.
-fn account(shared: &Shared, before: usize, after: usize) {
-    // Relaxed: a sum; nothing is read in its order.
-    match after.checked_sub(before) {
-        Some(0) => {}
-        Some(more) => drop(shared.client_memory.fetch_add(more as u64, Ordering::Relaxed)),
-        None => drop(shared.client_memory.fetch_sub((before - after) as u64, Ordering::Relaxed)),
-    }
-}
-
 /// Brings what others see of a client up to date.
-fn publish(conn: &Conn, now_ms: u64, bytes: usize) {
+fn publish(conn: &Conn, now_ms: u64) {
     let (client, info) = (&conn.client, &conn.client.info);
     info.last_ms.store(now_ms, RELAXED);
     info.db.store(u32::from(client.db), RELAXED);
@@ -521,6 +599,5 @@ fn publish(conn: &Conn, now_ms: u64, bytes: usize) {
     info.watched.store(client.watched.len() as u32, RELAXED);
     info.input_bytes.store(conn.input.len(), RELAXED);
     info.output_bytes.store(conn.unsent(), RELAXED);
-    info.memory_bytes.store(bytes, RELAXED);
     info.resp3.store(conn.reply.is_resp3(), RELAXED);
 }

@@ -1,52 +1,113 @@
 //! Replies, written straight into the connection's output buffer.
 
+use std::collections::VecDeque;
+
 use super::{format_f64, push_i64};
 
 /// A place in the output to come back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(usize);
 
-/// The output buffer of a connection and the protocol version it speaks.
+/// Who is asked before an output takes more memory.
+pub trait Room: std::fmt::Debug + Send {
+    /// Counts `bytes` more for the client; false if it may not have them.
+    fn grow(&self, bytes: usize) -> bool;
+}
+
+/// Replies of this length together become a piece; what follows goes to the next.
+pub const PIECE_BYTES: usize = 256 << 10;
+/// A piece is closed before a reply when so much of it is full: the next small replies would
+/// double its memory.
+const FULL_PIECE_BYTES: usize = PIECE_BYTES - PIECE_BYTES / 16;
+/// The first memory of an output.
+const FIRST_BYTES: usize = 1 << 10;
+/// Memory that an empty output keeps.
+const KEEP_BYTES: usize = 64 << 10;
+
+/// The output of a connection and the protocol version it speaks.
 ///
-/// Once `limit` bytes are pending the rest is dropped and
-/// [`overflowed`](Self::overflowed) says so: the connection must then be closed.
+/// Finished replies wait in pieces, so that neither a new reply nor a sent one moves the others.
+/// Once `limit` bytes are pending, or the client may have no more memory, the rest is dropped and
+/// [`overflowed`](Self::overflowed) says so: the connection must then be closed. Memory is asked
+/// for before a value is copied.
 #[derive(Debug)]
 pub struct Reply {
+    /// Whole replies that are older than those in `bytes`.
+    pieces: VecDeque<Vec<u8>>,
+    /// Lengths and capacities of all `pieces`.
+    piece_bytes: usize,
+    piece_capacity: usize,
+    /// Bytes taken of the oldest piece, or of `bytes` if there is none.
+    taken: usize,
     bytes: Vec<u8>,
     resp3: bool,
     limit: usize,
     overflowed: bool,
     errors: u64,
+    room: Option<Box<dyn Room>>,
 }
 
 impl Reply {
-    /// An empty RESP2 output that holds at most about `limit` bytes.
+    /// An empty RESP2 output of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { bytes: Vec::new(), resp3: false, limit, overflowed: false, errors: 0 }
+        Self {
+            pieces: VecDeque::new(),
+            piece_bytes: 0,
+            piece_capacity: 0,
+            taken: 0,
+            bytes: Vec::new(),
+            resp3: false,
+            limit,
+            overflowed: false,
+            errors: 0,
+            room: None,
+        }
     }
 
-    /// The bytes written and not yet taken.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// As [`new`](Self::new); `room` is asked before each growth.
+    pub fn with_room(limit: usize, room: Box<dyn Room>) -> Self {
+        Self { room: Some(room), ..Self::new(limit) }
     }
 
-    /// Capacity of the buffer in bytes.
+    /// The oldest bytes not yet taken; empty if there are none.
+    pub fn front(&self) -> &[u8] {
+        &self.pieces.front().unwrap_or(&self.bytes)[self.taken..]
+    }
+
+    /// Bytes written and not yet taken.
+    pub fn pending(&self) -> usize {
+        self.piece_bytes + self.bytes.len() - self.taken
+    }
+
+    /// Capacity of all buffers in bytes.
     pub fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        self.piece_capacity + self.bytes.capacity()
     }
 
-    /// Forgets everything written; keeps the memory up to `keep` bytes.
-    pub fn clear(&mut self, keep: usize) {
-        self.bytes.clear();
-        self.bytes.shrink_to(keep);
-    }
-
-    /// Forgets the first `n` bytes.
+    /// Takes the first `n` bytes of [`front`](Self::front).
     pub fn consume(&mut self, n: usize) {
-        self.bytes.drain(..n);
+        self.taken += n;
+        if let Some(piece) = self.pieces.front() {
+            if self.taken == piece.len() {
+                self.piece_bytes -= piece.len();
+                self.piece_capacity -= piece.capacity();
+                self.pieces.pop_front();
+                self.taken = 0;
+            }
+        } else if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEEP_BYTES);
+            self.taken = 0;
+        }
     }
 
-    /// True once a reply did not fit the limit.
+    /// Gives up everything that is pending, as pieces to be freed at leisure.
+    pub fn into_pieces(mut self) -> VecDeque<Vec<u8>> {
+        self.pieces.push_back(self.bytes);
+        self.pieces
+    }
+
+    /// True once a reply did not fit.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -66,6 +127,17 @@ impl Reply {
         self.resp3 = resp3;
     }
 
+    /// Begins the reply to the next request; marks of earlier replies are void.
+    #[inline]
+    pub fn begin(&mut self) -> Mark {
+        if self.bytes.len() >= FULL_PIECE_BYTES {
+            self.piece_bytes += self.bytes.len();
+            self.piece_capacity += self.bytes.capacity();
+            self.pieces.push_back(std::mem::take(&mut self.bytes));
+        }
+        self.mark()
+    }
+
     /// The present end.
     pub fn mark(&self) -> Mark {
         Mark(self.bytes.len())
@@ -76,11 +148,32 @@ impl Reply {
         self.bytes.truncate(mark.0);
     }
 
+    #[inline]
     fn room(&mut self, more: usize) -> bool {
-        if self.bytes.len().saturating_add(more) > self.limit {
+        let has_room = self.bytes.capacity() - self.bytes.len() >= more && !self.overflowed;
+        has_room || self.grow(more)
+    }
+
+    /// Makes room for `more` bytes if the client may have them.
+    #[cold]
+    fn grow(&mut self, more: usize) -> bool {
+        let most = self.limit.saturating_sub(self.piece_bytes);
+        let needed = self.bytes.len().saturating_add(more);
+        if self.overflowed || needed > most {
             self.overflowed = true;
+            return false;
         }
-        !self.overflowed
+        let capacity = self.bytes.capacity();
+        // A piece begins with all its memory if there were others before.
+        let least = if self.pieces.is_empty() { FIRST_BYTES } else { PIECE_BYTES };
+        let usual = least.max(2 * capacity);
+        let wanted = needed.max(usual.min(most));
+        if self.room.as_ref().is_some_and(|room| !room.grow(wanted - capacity)) {
+            self.overflowed = true;
+            return false;
+        }
+        self.bytes.reserve_exact(wanted - self.bytes.len());
+        true
     }
 
     fn header(&mut self, kind: u8, n: i64) {
@@ -226,9 +319,13 @@ impl Reply {
 
     /// Announces, at `mark`, an array of `n` elements that were written since.
     pub fn array_at(&mut self, mark: Mark, n: usize) {
-        let tail = self.bytes.split_off(mark.0);
-        self.array(n);
-        self.bytes.extend_from_slice(&tail);
+        if !self.room(24) {
+            return;
+        }
+        let mut header = vec![b'*'];
+        push_i64(&mut header, n as i64);
+        header.extend_from_slice(b"\r\n");
+        self.bytes.splice(mark.0..mark.0, header);
     }
 }
 
@@ -240,7 +337,7 @@ mod tests {
         let mut reply = Reply::new(1 << 20);
         reply.set_resp3(resp3);
         f(&mut reply);
-        String::from_utf8(reply.bytes().to_vec()).expect("ASCII reply")
+        String::from_utf8(reply.front().to_vec()).expect("ASCII reply")
     }
 
     #[test]
@@ -278,9 +375,66 @@ mod tests {
     fn beyond_the_limit_nothing_is_kept() {
         let mut reply = Reply::new(100);
         reply.bulk(&[b'x'; 60]);
-        let len = reply.bytes().len();
+        let len = reply.pending();
         reply.bulk(&[b'x'; 60]);
         assert!(reply.overflowed());
-        assert_eq!(reply.bytes().len(), len);
+        assert_eq!(reply.pending(), len);
+        assert!(reply.capacity() <= 100);
+    }
+
+    #[test]
+    fn replies_in_pieces_come_out_in_order() {
+        let mut reply = Reply::new(64 << 20);
+        let mut expected = Vec::new();
+        let mut taken = Vec::new();
+        for i in 0..2000_usize {
+            let value = vec![i as u8; i * 13 % 9000 + if i % 500 == 499 { 700_000 } else { 0 }];
+            let mark = reply.begin();
+            reply.bulk(&value);
+            if i % 7 == 3 {
+                // Dropped, as the reply of a client that wants none.
+                reply.truncate(mark);
+            } else {
+                expected.extend_from_slice(format!("${}\r\n", value.len()).as_bytes());
+                expected.extend_from_slice(&value);
+                expected.extend_from_slice(b"\r\n");
+            }
+            if i % 3 == 0 {
+                let n = reply.front().len().min(i * 31);
+                taken.extend_from_slice(&reply.front()[..n]);
+                reply.consume(n);
+            }
+            assert_eq!(taken.len() + reply.pending(), expected.len());
+        }
+        while !reply.front().is_empty() {
+            let n = reply.front().len().min(100_000);
+            taken.extend_from_slice(&reply.front()[..n]);
+            reply.consume(n);
+        }
+        assert!(taken == expected);
+        assert!(reply.capacity() <= KEEP_BYTES);
+    }
+
+    #[derive(Debug)]
+    struct Purse(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+    impl Room for Purse {
+        fn grow(&self, bytes: usize) -> bool {
+            let left = self.0.load(std::sync::atomic::Ordering::Relaxed).checked_sub(bytes);
+            left.is_some_and(|left| {
+                self.0.store(left, std::sync::atomic::Ordering::Relaxed);
+                true
+            })
+        }
+    }
+
+    #[test]
+    fn memory_is_asked_for_before_a_value_is_copied() {
+        let left = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(5000));
+        let mut reply = Reply::with_room(1 << 20, Box::new(Purse(left)));
+        reply.bulk(&[b'x'; 3000]);
+        let mut asked = false;
+        reply.bulk_with(3000, |_| asked = true);
+        assert!(reply.overflowed() && !asked && reply.capacity() <= 5000);
     }
 }

@@ -170,7 +170,8 @@ fn administration_answers_what_dashboards_read() {
         "ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config"
     );
     c.call(&["CONFIG", "SET", "latency-monitor-threshold", "1"]);
-    c.call(&["DEBUG", "SLEEP", "0.01"]);
+    c.call(&["MSET", "text1", &"ab".repeat(2000), "text2", &"ba".repeat(2000)]);
+    c.call(&["LCS", "text1", "text2", "LEN"]);
     assert_eq!(c.call(&["LATENCY", "LATEST"]).items().len(), 1);
     assert!(c.call(&["MEMORY", "USAGE", "k"]).int() > 0);
     assert!(c.call(&["LASTSAVE"]).int() > 1_600_000_000);

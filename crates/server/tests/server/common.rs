@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Engine};
 use stillpoint_io::{Clock, RealClock, RealRng};
-use stillpoint_server::{Server, ServerConfig, ServerError};
+use stillpoint_server::{DebugCommand, Server, ServerConfig, ServerError};
 
 /// A server on a free port; ends when dropped.
 pub(crate) struct TestServer {
@@ -23,6 +23,7 @@ pub(crate) fn config() -> ServerConfig {
     let mut config = ServerConfig::new(Arc::new(RealClock), Arc::new(RealRng));
     config.port = 0;
     config.threads = 2;
+    config.debug_command = DebugCommand::Local;
     config
 }
 
@@ -155,6 +156,25 @@ impl Client {
         let _ = self.stream.write_all(bytes);
     }
 
+    /// How long sending may take without progress.
+    pub(crate) fn write_timeout(&self, timeout: Duration) {
+        self.stream.set_write_timeout(Some(timeout)).expect("timeout");
+    }
+
+    /// Sends bytes that the server must take.
+    pub(crate) fn send_whole(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server takes what is sent");
+    }
+
+    /// Reads exactly so many bytes.
+    pub(crate) fn read_bytes(mut self, len: usize) -> Vec<u8> {
+        let mut bytes = self.buffer.split_off(self.at);
+        let have = bytes.len();
+        bytes.resize(len, 0);
+        self.stream.read_exact(&mut bytes[have..]).expect("all replies");
+        bytes
+    }
+
     pub(crate) fn send(&mut self, args: &[&[u8]]) {
         let encoded = encode(args);
         self.send_raw(&encoded);
@@ -263,6 +283,12 @@ pub(crate) fn encode(args: &[&[u8]]) -> Vec<u8> {
         out.extend_from_slice(b"\r\n");
     }
     out
+}
+
+/// The number in the line `name` of an answer to `INFO`.
+pub(crate) fn field(info: &str, name: &str) -> u64 {
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.and_then(|v| v.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {info}"))
 }
 
 /// Waits until `condition` holds, for ten seconds at most.

@@ -1,11 +1,13 @@
 //! The server from outside: over sockets, beside a real redis-server and with the
 //! clients that people use.
 
+mod buffers;
 mod clients;
 mod commands;
 mod common;
 mod differential;
 mod durability;
 mod limits;
+mod secrets;
 mod strict;
 mod transactions;

@@ -1,0 +1,104 @@
+//! Replies that nobody takes: what they may hold, and who goes when it is too much.
+
+use std::time::Duration;
+
+use stillpoint_io::{Clock, RealClock};
+
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
+
+/// Sends requests from a thread while nothing is read.
+fn send_all(mut client: Client, bytes: Vec<u8>) -> Client {
+    client.write_timeout(Duration::from_secs(20));
+    client.send_whole(&bytes);
+    client
+}
+
+#[test]
+fn a_pipeline_is_answered_that_is_written_before_it_is_read() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let value = "x".repeat(100);
+    c.call(&["SET", "k", &value]);
+    let count = 600_000;
+    let c = send_all(c, encode(&[b"GET", b"k"]).repeat(count));
+    let expected = format!("$100\r\n{value}\r\n");
+    let replies = c.read_bytes(count * expected.len());
+    assert!(replies.chunks(expected.len()).all(|reply| reply == expected.as_bytes()));
+}
+
+#[test]
+fn a_round_stops_when_its_client_has_enough_to_take() {
+    let mut config = config();
+    config.output_buffer_bytes = 16 << 20;
+    let server = TestServer::with(config);
+    let (mut c, mut witness) = (server.client(), server.client());
+    let value = "x".repeat(1 << 20);
+    c.call(&["SET", "big", &value]);
+    // Requests of every kind between the large ones; order and effect are those of a client that
+    // waits for each reply.
+    let mut requests = Vec::new();
+    for i in 0..60 {
+        requests.extend(encode(&[b"GET", b"big"]).repeat(4));
+        requests.extend_from_slice(b"INCR \"n\\x41\"\r\n\r\n");
+        if i % 10 == 0 {
+            requests.extend(encode(&[b"MULTI"]));
+            requests.extend(encode(&[b"INCR", b"m"]));
+            requests.extend(encode(&[b"GET", b"big"]));
+            requests.extend(encode(&[b"EXEC"]));
+            requests.extend(encode(&[b"CLIENT", b"REPLY", b"SKIP"]));
+            requests.extend(encode(&[b"INCR", b"m"]));
+        }
+        requests.extend(encode(&[b"DBSIZE"]));
+    }
+    let mut c = send_all(c, requests);
+    for _ in 0..20 {
+        let held = field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal");
+        assert!(held < 12 << 20, "{held} bytes for clients");
+        RealClock.sleep(Duration::from_millis(5));
+    }
+    let big = || Value::bulk(&value);
+    let mut m = 0;
+    for i in 0..60 {
+        for _ in 0..4 {
+            assert!(c.read() == big(), "round {i}");
+        }
+        assert_eq!(c.read(), Value::Int(i + 1));
+        if i % 10 == 0 {
+            assert_eq!(c.read(), Value::ok());
+            assert_eq!(c.read(), Value::Simple("QUEUED".to_owned()));
+            assert_eq!(c.read(), Value::Simple("QUEUED".to_owned()));
+            m += 1;
+            assert!(c.read() == Value::Array(vec![Value::Int(m), big()]));
+            m += 1;
+        }
+        assert_eq!(c.read(), Value::Int(3), "round {i}");
+    }
+    assert_eq!(c.call(&["GET", "nA"]), Value::bulk("60"));
+}
+
+#[test]
+fn the_largest_holder_goes_first_and_nobody_else() {
+    let mut config = config();
+    config.output_buffer_bytes = 32 << 20;
+    config.client_memory_bytes = Some(64 << 20);
+    let server = TestServer::with(config);
+    let mut witness = server.client();
+    witness.call(&["SET", "big", &"x".repeat(1 << 20)]);
+    let mut uploader = server.client();
+    let value = "y".repeat(300 << 10);
+    let hogs: Vec<Client> =
+        (0..8).map(|_| send_all(server.client(), encode(&[b"GET", b"big"]).repeat(90))).collect();
+    for i in 0..30 {
+        // Clients with buffers of their own, old and new, are served throughout.
+        assert_eq!(uploader.call(&["SET", "u", &value]), Value::ok(), "round {i}");
+        assert_eq!(server.client().call(&["SET", "v", &value]), Value::ok(), "round {i}");
+        let held = field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal");
+        assert!(held < 70 << 20, "{held} bytes for clients");
+    }
+    let evicted = field(&witness.call(&["INFO", "stats"]).text(), "evicted_clients");
+    assert!((4..8).contains(&evicted), "{evicted} of 8 had to go");
+    drop(hogs);
+    eventually("the memory is given back", || {
+        field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal") < 2 << 20
+    });
+}
