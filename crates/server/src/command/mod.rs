@@ -13,6 +13,7 @@ mod expiry;
 mod info;
 mod keys;
 mod keyspace;
+mod long_double;
 mod numbers;
 mod server;
 mod strings;

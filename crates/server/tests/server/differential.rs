@@ -148,9 +148,8 @@ const TEMPLATES: &[&str] = &[
     "INCR|DECR <key>",
     "INCRBY|DECRBY <key> <number>",
     "INCRBY|DECRBY <key> <number>",
-    // Redis adds in 80-bit floats, this server in decimal: equal for sums of eighths.
-    "INCRBYFLOAT f0|f1 1.5|-0.25|3|5.0e3|x|1e2|0.125",
-    "SET f0 10.5|x|-3|2e2",
+    "INCRBYFLOAT f0|f1 1.5|-0.1|3|5.0e3|x|1e22|0.126",
+    "SET f0 10.7|x|-3|2e2",
     "SETRANGE <key> <number> <value>",
     "GETRANGE <key> <number> <number>",
     "GETRANGE|SUBSTR <key> <number> <number>",

@@ -7,6 +7,7 @@ mod commands;
 mod common;
 mod differential;
 mod durability;
+mod floats;
 mod limits;
 mod secrets;
 mod strict;
