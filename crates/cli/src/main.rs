@@ -14,6 +14,8 @@ use clap::Parser;
 use crate::args::{Cli, Command};
 use crate::error::CliError;
 
+/// The commit that this program was built from: see `build.rs`.
+const COMMIT: &str = env!("STILLPOINT_COMMIT");
 /// Exit code of `check` for a damaged directory, and of any command that meets damage.
 const DAMAGED: u8 = 1;
 /// Exit code of everything else that went wrong.
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
         Command::Restore { dir, checkpoint, to, json } => {
             offline::restore(dir, *checkpoint, to, *json, &mut output)
         }
-        Command::Lab(args) => match stillpoint_lab::cli::run(args, &mut output) {
+        Command::Lab(args) => match stillpoint_lab::cli::run(args, COMMIT, &mut output) {
             Ok(true) => Ok(ExitCode::SUCCESS),
             Ok(false) => Ok(ExitCode::from(DAMAGED)),
             Err(error) => Err(CliError::Lab(error.to_string())),

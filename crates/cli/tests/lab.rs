@@ -13,6 +13,12 @@ fn lab(arguments: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
+#[expect(clippy::disallowed_methods, reason = "a result file is no engine's")]
+fn json(path: &std::path::Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(path).expect("the file is there");
+    serde_json::from_str(&text).expect("JSON")
+}
+
 #[test]
 fn experiments_of_state_arrays_run_in_quick_mode() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -25,6 +31,11 @@ fn experiments_of_state_arrays_run_in_quick_mode() {
     }
     let (_, said, _) = lab(&["run", "fc-words", "--quick", "--part", "sizes", "--out", &out]);
     assert!(said.contains("report: "), "{said}");
+    let result = json(&dir.path().join("fc-words.json"));
+    let claims = result["claims"].as_array().expect("claims");
+    assert!(claims.len() > 20, "a part leaves the claims of the others: {}", claims.len());
+    assert!(claims.iter().all(|claim| claim["met"].is_null()), "quick runs judge nothing");
+    assert!(result["parts"]["sizes"]["commit"].is_string());
 }
 
 #[test]
@@ -52,4 +63,31 @@ fn advice_tells_by_its_status_whether_the_limits_are_kept() {
     let (status, said, _) = ask("0.001");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("no scheme keeps the worst tick"), "{said}");
+}
+
+#[test]
+fn a_result_names_the_commit_of_the_program_and_not_of_the_folder_it_runs_in() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"];
+        let mut command = Command::new("git");
+        command.current_dir(dir.path()).args(identity).args(arguments).output()
+    };
+    // Without git, the folder is not even a repository: the commit is the program's all the same.
+    let _ = git(&["init", "-q"]);
+    let _ = git(&["commit", "-q", "--allow-empty", "-m", "another project"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_stillpoint"))
+        .current_dir(dir.path())
+        .args(["lab", "run", "fc-fig11", "--quick", "--out", "results"])
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let result = json(&dir.path().join("results/fc-fig11.json"));
+    let commit = env!("STILLPOINT_COMMIT");
+    assert_eq!(result["commit"], commit);
+    let digits = commit.trim_end_matches("-dirty");
+    let is_hash = digits.len() == 40 && digits.chars().all(|c| c.is_ascii_hexdigit());
+    assert!(is_hash || !std::path::Path::new("../../.git").exists(), "{commit}");
+    assert!(result["conditions"]["load_average_before"].is_number());
 }

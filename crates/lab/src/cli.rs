@@ -133,12 +133,13 @@ fn run_child(child: &Child) -> LabResult<()> {
 }
 
 /// Carries out a command of the lab. Results go to `output`, progress to standard error.
+/// `commit` is what this program was built from; every result file names it.
 ///
 /// Returns whether every claim that was judged was met; quick runs judge nothing.
 ///
 /// # Errors
 /// When an experiment is unknown or fails, or a file cannot be read or written.
-pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
+pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bool> {
     let print = |output: &mut dyn Write, line: String| {
         writeln!(output, "{line}").map_err(|source| LabError::File {
             op: "write to",
@@ -163,6 +164,7 @@ pub fn run(args: &LabArgs, output: &mut dyn Write) -> LabResult<bool> {
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
             let mut context = Context::new(out, *quick, binary, Box::new(std::io::stderr()));
+            commit.clone_into(&mut context.commit);
             context.runs = *runs;
             context.seconds = *seconds;
             context.part.clone_from(part);
@@ -215,8 +217,8 @@ fn lines(result: &ExperimentResult) -> Vec<String> {
             None => "not measured",
         };
         let measured = claim.measured.map_or("—".to_owned(), |m| format!("{m:.3}"));
-        let (text, floor, unit) = (&claim.claim, claim.floor, &claim.unit);
-        lines.push(format!("  {verdict:<12} {measured:>10} {unit} (floor {floor})  {text}"));
+        let (text, bound, unit) = (&claim.claim, claim.bound, &claim.unit);
+        lines.push(format!("  {verdict:<12} {measured:>10} {unit} (bound {bound})  {text}"));
     }
     lines
 }
@@ -236,7 +238,7 @@ mod tests {
         let program = Program::try_parse_from([&["stillpoint"], words].concat())
             .map_err(|e| LabError::process("parse", e))?;
         let mut output = Vec::new();
-        run(&program.lab, &mut output)?;
+        run(&program.lab, "0123abc", &mut output)?;
         Ok(String::from_utf8_lossy(&output).into_owned())
     }
 
@@ -279,7 +281,7 @@ mod tests {
         let said = say(&["report", "--out", &dir.path().to_string_lossy()])?;
         assert!(said.contains("report.html"));
         let page = crate::sys::read_text(&dir.path().join("report.html"))?;
-        assert!(page.contains("reaches its aim"));
+        assert!(page.contains("reaches its goal"));
         Ok(())
     }
 }

@@ -2,11 +2,13 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::conditions::Conditions;
 use crate::error::LabResult;
-use crate::machine::{Machine, commit};
+use crate::machine::Machine;
 use crate::result::ExperimentResult;
 use crate::sys;
 
@@ -18,7 +20,9 @@ pub struct Context {
     pub quick: bool,
     /// The `stillpoint` binary.
     pub binary: PathBuf,
-    /// Runs of each pair that a floor names, when not the experiment's own number.
+    /// The commit that the binary was built from; `unknown` where nobody told.
+    pub commit: String,
+    /// Runs of each pair that a bound names, when not the experiment's own number.
     pub runs: Option<usize>,
     /// Seconds of each run, when not the experiment's own.
     pub seconds: Option<f64>,
@@ -27,6 +31,7 @@ pub struct Context {
     /// Where engines and servers under test keep their data; emptied afterwards.
     pub work: PathBuf,
     progress: Mutex<Box<dyn Write + Send>>,
+    huge_page_bytes_max: AtomicU64,
 }
 
 impl std::fmt::Debug for Context {
@@ -42,11 +47,13 @@ impl Context {
             out: out.to_owned(),
             quick,
             binary,
+            commit: "unknown".into(),
             runs: None,
             seconds: None,
             part: None,
             work: out.join("work"),
             progress: Mutex::new(progress),
+            huge_page_bytes_max: AtomicU64::new(0),
         }
     }
 
@@ -55,6 +62,19 @@ impl Context {
         let mut progress = self.progress.lock();
         // A closed terminal is no reason to lose the experiment.
         let _ = writeln!(progress, "{text}").and_then(|()| progress.flush());
+    }
+
+    /// Remembers how many bytes lay on huge pages at some moment; the result has the most.
+    pub fn saw_huge_pages(&self, bytes: u64) {
+        // Relaxed: a maximum for the report, which publishes no other memory; its partner is the
+        // load in `huge_page_bytes_max`, by the same thread.
+        self.huge_page_bytes_max.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes of all that [`Context::saw_huge_pages`] was told.
+    pub fn huge_page_bytes_max(&self) -> u64 {
+        // Relaxed: its partner is `saw_huge_pages`.
+        self.huge_page_bytes_max.load(Ordering::Relaxed)
     }
 
     /// True if this part is to be run.
@@ -92,19 +112,21 @@ impl Context {
             id: id.to_owned(),
             title: title.to_owned(),
             paper: paper.to_owned(),
-            commit: commit(),
+            commit: self.commit.clone(),
             command,
             quick: self.quick,
             skipped: None,
             started_ms: sys::wall_ms(),
             seconds: 0.0,
             machine: Machine::here(),
+            conditions: Conditions::default(),
             parameters: Default::default(),
             series: Vec::new(),
             figures: Vec::new(),
             tables: Vec::new(),
             claims: Vec::new(),
             notes: Vec::new(),
+            parts: Default::default(),
         }
     }
 }

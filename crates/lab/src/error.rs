@@ -48,6 +48,20 @@ pub enum LabError {
         /// The parts there are, separated by commas.
         known: String,
     },
+    /// The part cannot be merged: quick runs measure nothing, and a file has one kind of run.
+    #[error(
+        "{} holds {of_file}, and {of_run} of a part does not go into it; choose another --out or \
+         run the whole experiment",
+        path.display()
+    )]
+    OtherMode {
+        /// The file.
+        path: PathBuf,
+        /// What the file holds: a quick run or a measured one.
+        of_file: &'static str,
+        /// What was asked for.
+        of_run: &'static str,
+    },
     /// A child process that did not start, did not answer or ended too early.
     #[error("{command}: {reason}")]
     Process {

@@ -4,6 +4,7 @@ use crate::arrays::mmo::experiments as mmo;
 use crate::arrays::tpcc::experiments as tpcc;
 use crate::arrays::{snap, words};
 use crate::calc::{Bench, fig2, fig6};
+use crate::conditions::Meter;
 use crate::context::Context;
 use crate::engines;
 use crate::error::{LabError, LabResult};
@@ -132,18 +133,47 @@ impl Experiment {
             return Err(LabError::UnknownPart { id: self.id, part: part.clone(), known });
         }
         sys::create_dir_all(&context.out)?;
-        let began_ns = sys::now_ns();
+        let earlier = self.earlier(context)?;
+        let (began_ns, meter) = (sys::now_ns(), Meter::start());
         let mut result = (self.run)(context)?;
         result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
+        result.conditions = meter.finish(context.huge_page_bytes_max());
+        if context.quick {
+            // Too short to judge anything by.
+            result.claims.iter_mut().for_each(|claim| claim.met = None);
+        }
+        if let Some(part) = &context.part {
+            let mut whole = earlier.unwrap_or_else(|| result.without_findings());
+            whole.merge_part(part, result);
+            result = whole;
+        }
         let path = result.save(&context.out)?;
         context.note(format!("{}: written to {}", self.id, path.display()));
         Ok(result)
     }
 }
 
+impl Experiment {
+    /// The result that the run of a part goes into.
+    fn earlier(&self, context: &Context) -> LabResult<Option<ExperimentResult>> {
+        let path = ExperimentResult::path_in(&context.out, self.id);
+        if context.part.is_none() || !path.is_file() {
+            return Ok(None);
+        }
+        let earlier = ExperimentResult::load(&path)?;
+        if earlier.quick != context.quick {
+            let mode = |quick: bool| if quick { "a quick run" } else { "a measured run" };
+            let (of_file, of_run) = (mode(earlier.quick), mode(context.quick));
+            return Err(LabError::OtherMode { path, of_file, of_run });
+        }
+        Ok(Some(earlier))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::{Bound, Claim};
 
     #[test]
     fn a_part_must_be_one_of_the_experiment() {
@@ -154,6 +184,63 @@ mod tests {
             let error = experiment.run_and_save(&context).expect_err("no such part").to_string();
             assert!(error.contains("naps") && error.contains(experiment.id), "{error}");
         }
+    }
+
+    /// An experiment of two parts, whose runs are numbered.
+    fn toy(context: &Context) -> LabResult<ExperimentResult> {
+        let mut result = context.result("toy", "A toy", "none");
+        for part in ["one", "two"].into_iter().filter(|part| context.wants(part)) {
+            result.in_part(part, |result| {
+                let claim = Claim::new(part, "Stillpoint", Bound::AtMost(1.0));
+                result.claims.push(claim.measured(0.5));
+                Ok(())
+            })?;
+        }
+        Ok(result)
+    }
+
+    const TOY: Experiment =
+        Experiment { id: "toy", title: "A toy", paper: "none", parts: &["one", "two"], run: toy };
+
+    #[test]
+    fn a_part_is_merged_into_the_file_of_the_whole_run() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), false, "none".into(), Box::new(std::io::sink()));
+        context.commit = "aaaa".into();
+        TOY.run_and_save(&context)?;
+        context.commit = "bbbb".into();
+        context.part = Some("two".into());
+        TOY.run_and_save(&context)?;
+        let file = ExperimentResult::load(&dir.path().join("toy.json"))?;
+        let claims: Vec<&str> = file.claims.iter().map(|claim| &*claim.claim).collect();
+        assert_eq!(claims, ["one", "two"], "the other part's claims are still there");
+        assert_eq!((&*file.commit, &*file.parts["two"].commit), ("aaaa", "bbbb"));
+        assert_eq!(file.command, "stillpoint lab run toy");
+
+        context.quick = true;
+        let error = TOY.run_and_save(&context).expect_err("another mode").to_string();
+        assert!(error.contains("toy.json") && error.contains("a measured run"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_alone_makes_a_file_of_its_own() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        context.part = Some("one".into());
+        let result = TOY.run_and_save(&context)?;
+        assert_eq!((result.claims.len(), result.parts.len()), (1, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_quick_run_judges_nothing() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        TOY.run_and_save(&context)?;
+        let file = ExperimentResult::load(&dir.path().join("toy.json"))?;
+        assert!(file.claims.iter().all(|claim| claim.met.is_none() && claim.measured.is_some()));
+        Ok(())
     }
 
     #[test]

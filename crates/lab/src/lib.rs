@@ -18,6 +18,7 @@ pub mod adapter;
 pub mod arrays;
 pub mod calc;
 pub mod cli;
+pub mod conditions;
 pub mod context;
 pub mod device;
 pub mod drive;

@@ -1,7 +1,6 @@
-//! The machine and the commit that a result belongs to.
+//! The machine that a result belongs to.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -73,45 +72,6 @@ fn last_level_cache_bytes() -> u64 {
     (0..=4).filter_map(size).max().unwrap_or(0)
 }
 
-/// The commit of the working tree around the current directory, `-dirty` added
-/// when tracked files differ from it; else `STILLPOINT_COMMIT`; else `unknown`.
-pub fn commit() -> String {
-    if let Some(commit) = commit_from_git() {
-        return commit;
-    }
-    if let Some(commit) = std::env::current_dir().ok().and_then(|dir| commit_from_files(&dir)) {
-        return commit;
-    }
-    std::env::var("STILLPOINT_COMMIT").unwrap_or_else(|_| "unknown".to_owned())
-}
-
-fn commit_from_git() -> Option<String> {
-    let git = |args: &[&str]| {
-        let output = Command::new("git").args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let commit = git(&["rev-parse", "HEAD"])?;
-    let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    Some(if changes.is_empty() { commit } else { format!("{commit}-dirty") })
-}
-
-/// Without the git program: `.git/HEAD`, then the loose or the packed reference.
-fn commit_from_files(start: &Path) -> Option<String> {
-    let git: PathBuf = start.ancestors().map(|dir| dir.join(".git")).find(|git| git.is_dir())?;
-    let head = sys::read_text(&git.join("HEAD")).ok()?;
-    let Some(reference) = head.trim().strip_prefix("ref: ") else {
-        return Some(head.trim().to_owned());
-    };
-    if let Ok(commit) = sys::read_text(&git.join(reference)) {
-        return Some(commit.trim().to_owned());
-    }
-    let packed = sys::read_text(&git.join("packed-refs")).ok()?;
-    packed.lines().find_map(|line| {
-        let (commit, name) = line.split_once(' ')?;
-        (name == reference).then(|| commit.to_owned())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,22 +83,5 @@ mod tests {
         assert_eq!(field(text, "model name"), Some("A CPU"));
         assert_eq!(field(text, "Mem"), None);
         assert_eq!(kibibytes("7 MB"), None);
-    }
-
-    #[test]
-    fn a_commit_is_found_without_git() -> Result<(), Box<dyn std::error::Error>> {
-        let dir = tempfile::tempdir()?;
-        let git = dir.path().join(".git");
-        sys::create_dir_all(&git.join("refs/heads"))?;
-        sys::write_text(&git.join("HEAD"), "ref: refs/heads/main\n")?;
-        sys::write_text(&git.join("packed-refs"), "# pack\naaaa refs/heads/main\n")?;
-        let below = dir.path().join("a/b");
-        sys::create_dir_all(&below)?;
-        assert_eq!(commit_from_files(&below), Some("aaaa".into()));
-        sys::write_text(&git.join("refs/heads/main"), "bbbb\n")?;
-        assert_eq!(commit_from_files(&below), Some("bbbb".into()), "loose before packed");
-        sys::write_text(&git.join("HEAD"), "cccc\n")?;
-        assert_eq!(commit_from_files(&below), Some("cccc".into()), "detached");
-        Ok(())
     }
 }

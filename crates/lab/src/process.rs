@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use stillpoint_io::JoinHandle;
 
-use proc::{anonymous_bytes, children, cpu_seconds, peak_bytes, private_bytes};
+use proc::{anonymous_bytes, children, cpu_seconds, huge_page_bytes, peak_bytes, private_bytes};
 
 use crate::error::{LabError, LabResult};
 use crate::resp_client::admin::Admin;
@@ -197,6 +197,16 @@ impl Server {
         self.child.wait().map_err(|e| LabError::process(&self.command, e))?;
         Ok(())
     }
+}
+
+/// CPU seconds of this process and of the children that it has waited for; 0 if nobody tells.
+pub fn own_cpu_seconds() -> f64 {
+    cpu_seconds(std::process::id()).unwrap_or(0.0)
+}
+
+/// Bytes of this process that lie on huge pages (AnonHugePages).
+pub fn own_huge_page_bytes() -> u64 {
+    huge_page_bytes(std::process::id()).unwrap_or(0)
 }
 
 /// Anonymous resident bytes of this process; 0 where the system does not say.

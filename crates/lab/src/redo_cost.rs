@@ -112,13 +112,14 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
         title: "Throughput with and without the redo log".into(),
         columns: columns.map(String::from).to_vec(),
         rows: Vec::new(),
+        ..Table::default()
     };
     let beds = beds(bench, ROW, plan.records)?;
     for workers in [1, 2] {
         let pairs = pairs(bench, plan, &beds, workers, Change::Counter, plan.seconds)?;
         table.rows.push(row(workers, "8 of 100 bytes", &pairs));
         let of = if workers == 1 { "1 worker" } else { "2 workers" };
-        let claim = format!("redo, changed ranges, beside no journal, {of}");
+        let claim = format!("throughput: redo ÷ no journal, changed ranges, {of}");
         result
             .claims
             .push(Claim::new(claim, SOURCE, Bound::AtLeast(0.85)).measured_runs(&ratios(&pairs)));

@@ -4,13 +4,17 @@
 //! machine, the commit and the command. Figures are described, not drawn, so
 //! that a later report may draw them better.
 
+mod claim;
+mod merge;
+
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use claim::{Bound, Claim, Samples};
+
+use crate::conditions::Conditions;
 use crate::error::{LabError, LabResult};
 use crate::machine::Machine;
 use crate::stats::Spread;
@@ -25,7 +29,7 @@ pub struct ExperimentResult {
     pub title: String,
     /// Where the claims come from: paper, section, figure.
     pub paper: String,
-    /// The commit that was measured, with `-dirty` when the tree had changes.
+    /// The commit that the measured program was built from, with `-dirty` when the tree had changes.
     pub commit: String,
     /// The command that repeats it.
     pub command: String,
@@ -40,6 +44,9 @@ pub struct ExperimentResult {
     pub seconds: f64,
     /// The machine.
     pub machine: Machine,
+    /// What else the machine did during the run, and which memory pages it gave.
+    #[serde(default)]
+    pub conditions: Conditions,
     /// Every parameter of the run, by name with its unit last.
     pub parameters: BTreeMap<String, serde_json::Value>,
     /// Measured series, in the order in which they are drawn.
@@ -54,20 +61,86 @@ pub struct ExperimentResult {
     pub claims: Vec<Claim>,
     /// What a reader must know to judge the figures.
     #[serde(default)]
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
+    /// The runs of single parts that were merged into this file, by part.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, PartRun>,
+}
+
+/// The run of one part, where it was not the run of the whole experiment.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct PartRun {
+    /// As [`ExperimentResult::commit`].
+    pub commit: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// When it began, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// The machine.
+    pub machine: Machine,
+    /// What else the machine did meanwhile.
+    pub conditions: Conditions,
+    /// Every parameter of the run.
+    pub parameters: BTreeMap<String, serde_json::Value>,
+}
+
+/// A sentence for the reader. Older files have the text alone.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(from = "NoteForm")]
+pub struct Note {
+    /// The part of the experiment that it belongs to; empty for all parts.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub part: String,
+    /// The sentence.
+    pub text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NoteForm {
+    Text(String),
+    Note {
+        #[serde(default)]
+        part: String,
+        text: String,
+    },
+}
+
+impl From<NoteForm> for Note {
+    fn from(form: NoteForm) -> Note {
+        match form {
+            NoteForm::Text(text) => Note { part: String::new(), text },
+            NoteForm::Note { part, text } => Note { part, text },
+        }
+    }
 }
 
 /// A curve: points in order of x.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Series {
     /// Unique within the result.
     pub name: String,
+    /// What the legend says: the scheme, where the curve is a scheme's. The name where empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// The part of the experiment that it belongs to; empty for all parts.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub part: String,
     /// Unit of x.
     pub x_unit: String,
     /// Unit of y.
     pub y_unit: String,
     /// `[x, y]`.
     pub points: Vec<[f64; 2]>,
+}
+
+impl Series {
+    /// What the legend says.
+    pub fn label(&self) -> &str {
+        if self.label.is_empty() { &self.name } else { &self.label }
+    }
 }
 
 /// How an axis maps values to lengths.
@@ -86,6 +159,9 @@ pub enum Scale {
 pub struct Figure {
     /// Headline: what is to be seen.
     pub title: String,
+    /// The part of the experiment that it belongs to; empty for all parts.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub part: String,
     /// One or two sentences below it.
     #[serde(default)]
     pub caption: String,
@@ -99,7 +175,7 @@ pub struct Figure {
     /// Scale of the y axis.
     #[serde(default)]
     pub y_scale: Scale,
-    /// Names of the series, in the order of their colours. Empty for bars.
+    /// Names of the series, in the order of the legend. Empty for bars.
     #[serde(default)]
     pub series: Vec<String>,
     /// Shaded stretches of the x axis: captures, saves.
@@ -136,175 +212,32 @@ pub struct Bar {
 }
 
 /// A table of text cells; the first row of cells has the columns' heads.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Table {
     /// Headline.
     pub title: String,
+    /// The part of the experiment that it belongs to; empty for all parts.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub part: String,
     /// Heads of the columns.
     pub columns: Vec<String>,
     /// Cells, row by row, as many as there are columns.
     pub rows: Vec<Vec<String>>,
 }
 
-/// At most or at least: how a measured figure is judged.
-///
-/// Written in the file as a person writes it: `"≤ 1.01"`, `"≥ 0.98"`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bound {
-    /// Met by figures that are not greater.
-    AtMost(f64),
-    /// Met by figures that are not smaller.
-    AtLeast(f64),
-}
-
-impl Bound {
-    /// True if the figure meets the bound; a figure that is no number does not.
-    pub fn is_met_by(self, measured: f64) -> bool {
-        match self {
-            Bound::AtMost(limit) => measured <= limit,
-            Bound::AtLeast(limit) => measured >= limit,
-        }
-    }
-
-    /// The number in the bound.
-    pub fn limit(self) -> f64 {
-        match self {
-            Bound::AtMost(limit) | Bound::AtLeast(limit) => limit,
-        }
-    }
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Bound::AtMost(limit) => write!(f, "≤ {limit}"),
-            Bound::AtLeast(limit) => write!(f, "≥ {limit}"),
-        }
-    }
-}
-
-impl FromStr for Bound {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let parse =
-            |rest: &str| rest.trim().parse::<f64>().map_err(|e| format!("bound {text:?}: {e}"));
-        if let Some(rest) = text.strip_prefix('≤') {
-            Ok(Bound::AtMost(parse(rest)?))
-        } else if let Some(rest) = text.strip_prefix('≥') {
-            Ok(Bound::AtLeast(parse(rest)?))
-        } else {
-            Err(format!("bound {text:?} must begin with ≤ or ≥"))
-        }
-    }
-}
-
-impl Serialize for Bound {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bound {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// What had to come out, and what did.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-pub struct Claim {
-    /// The sentence that is checked.
-    pub claim: String,
-    /// Who asks for it: paper and section, or the project's own aim.
-    pub source: String,
-    /// The paper's figure, in its own words.
-    pub paper: Option<String>,
-    /// What must be reached.
-    pub floor: Bound,
-    /// What is hoped for.
-    pub aim: Option<Bound>,
-    /// The median of what was measured; absent when it could not be.
-    pub measured: Option<f64>,
-    /// Smallest and greatest of the runs, where there were several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<Spread>,
-    /// Unit of `measured` and of the bounds.
-    pub unit: String,
-    /// Whether `measured` meets `floor`; absent when nothing was measured.
-    pub met: Option<bool>,
-}
-
-impl Claim {
-    /// A claim of the project itself, not measured yet.
-    pub fn new(claim: impl Into<String>, source: impl Into<String>, floor: Bound) -> Claim {
-        Claim {
-            claim: claim.into(),
-            source: source.into(),
-            paper: None,
-            floor,
-            aim: None,
-            measured: None,
-            spread: None,
-            unit: "×".to_owned(),
-            met: None,
-        }
-    }
-
-    /// Adds the paper's figure.
-    #[must_use]
-    pub fn paper(mut self, figure: impl Into<String>) -> Claim {
-        self.paper = Some(figure.into());
-        self
-    }
-
-    /// Adds the aim beyond the floor.
-    #[must_use]
-    pub fn aim(mut self, aim: Bound) -> Claim {
-        self.aim = Some(aim);
-        self
-    }
-
-    /// Sets the unit; `×` otherwise.
-    #[must_use]
-    pub fn unit(mut self, unit: impl Into<String>) -> Claim {
-        self.unit = unit.into();
-        self
-    }
-
-    /// Sets the measured figure and judges it.
-    #[must_use]
-    pub fn measured(mut self, measured: f64) -> Claim {
-        if measured.is_finite() {
-            self.measured = Some(measured);
-            self.met = Some(self.floor.is_met_by(measured));
-        }
-        self
-    }
-
-    /// Sets the measured figure to the median of several runs and judges that.
-    #[must_use]
-    pub fn measured_runs(self, runs: &[f64]) -> Claim {
-        match Spread::of(runs) {
-            Some(spread) => {
-                let mut claim = self.measured(spread.median);
-                claim.spread = Some(spread);
-                claim
-            }
-            None => self,
-        }
-    }
-}
-
 impl ExperimentResult {
+    /// Adds a sentence for the reader.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(Note { part: String::new(), text: text.into() });
+    }
+
     /// The result's file in a folder of results.
     pub fn path_in(out: &Path, id: &str) -> PathBuf {
         out.join(format!("{id}.json"))
     }
 
-    /// Writes `OUT/<id>.json` and one SVG file per figure; returns the JSON file's path.
+    /// Writes `OUT/<id>.json` and one SVG file per figure; returns the JSON file's path. Pictures of
+    /// an earlier run that had more figures are removed.
     ///
     /// # Errors
     /// When the folder or a file cannot be written.
@@ -315,10 +248,19 @@ impl ExperimentResult {
             .map_err(|e| LabError::BadResult { path: path.clone(), reason: e.to_string() })?;
         sys::write_text(&path, &text)?;
         for (number, figure) in self.figures.iter().enumerate() {
-            let svg = crate::figure::render(figure, &self.series, crate::figure::Place::Standalone);
-            sys::write_text(&out.join(format!("{}-{}.svg", self.id, number + 1)), &svg)?;
+            let svg =
+                crate::figure::render(figure, &self.series, crate::figure::Embedding::Standalone);
+            sys::write_text(&self.picture_path(out, number + 1), &svg)?;
+        }
+        let further = (self.figures.len() + 1..).map(|number| self.picture_path(out, number));
+        for path in further.take_while(|path| path.is_file()) {
+            sys::remove_file(&path)?;
         }
         Ok(path)
+    }
+
+    fn picture_path(&self, out: &Path, number: usize) -> PathBuf {
+        out.join(format!("{}-{number}.svg", self.id))
     }
 
     /// Reads one result file.
@@ -349,26 +291,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_written_as_people_write_them() {
-        for (bound, text) in [(Bound::AtMost(1.01), "≤ 1.01"), (Bound::AtLeast(0.98), "≥ 0.98")]
-        {
-            assert_eq!(bound.to_string(), text);
-            assert_eq!(text.parse::<Bound>(), Ok(bound));
-        }
-        assert!("1.01".parse::<Bound>().is_err());
-        assert!("≤ much".parse::<Bound>().is_err());
-    }
-
-    #[test]
-    fn a_claim_is_met_on_the_right_side_of_its_floor() {
-        let claim = Claim::new("c", "s", Bound::AtMost(1.2));
-        assert_eq!(claim.clone().measured(1.2).met, Some(true));
-        assert_eq!(claim.clone().measured(1.21).met, Some(false));
-        let claim = Claim::new("c", "s", Bound::AtLeast(8.0));
-        assert_eq!(claim.clone().measured_runs(&[7.0, 9.0, 8.5]).met, Some(true));
-        assert_eq!(claim.clone().measured_runs(&[7.0, 7.5, 8.5]).met, Some(false));
-        assert_eq!(claim.clone().measured_runs(&[]).met, None, "nothing measured, nothing judged");
-        assert_eq!(claim.measured(f64::NAN).met, None);
+    fn notes_of_older_files_are_plain_text() {
+        let note: Note = serde_json::from_str("\"mind it\"").expect("a note");
+        assert_eq!(note, Note { part: String::new(), text: "mind it".into() });
+        let note = Note { part: "rest".into(), text: "mind it".into() };
+        let text = serde_json::to_string(&note).expect("JSON");
+        assert_eq!(serde_json::from_str::<Note>(&text).expect("a note"), note);
     }
 
     #[test]
@@ -381,7 +309,12 @@ mod tests {
         let result = crate::report::tests::sample();
         let path = result.save(dir.path())?;
         assert_eq!(ExperimentResult::load(&path)?, result);
-        assert_eq!(ExperimentResult::load_all(dir.path())?, vec![result]);
+        assert_eq!(ExperimentResult::load_all(dir.path())?, vec![result.clone()]);
+
+        let without = ExperimentResult { figures: Vec::new(), ..result.clone() };
+        assert!(dir.path().join("sample-1.svg").is_file());
+        without.save(dir.path())?;
+        assert!(!dir.path().join("sample-1.svg").exists(), "its figure is gone");
 
         sys::write_text(&dir.path().join("other.json"), "{}")?;
         let error = ExperimentResult::load_all(dir.path()).expect_err("no result file");

@@ -47,6 +47,22 @@ impl Spread {
     }
 }
 
+/// A number of things: `1 run`, `5 runs`.
+pub fn counted(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
+/// What a caption says of so many runs.
+pub fn spread_of(runs: usize) -> String {
+    if runs == 1 { "one run".into() } else { format!("median and spread of {runs} runs") }
+}
+
+/// `above ÷ below` of two measured costs; not-a-number unless both are above zero: the ratio of a
+/// difference that drowned in noise says nothing.
+pub fn cost_ratio(above: f64, below: f64) -> f64 {
+    if above > 0.0 && below > 0.0 { above / below } else { f64::NAN }
+}
+
 /// The median, or not-a-number for no values.
 pub fn median(values: &[f64]) -> f64 {
     Spread::of(values).map_or(f64::NAN, |s| s.median)
@@ -197,6 +213,21 @@ mod tests {
         let spread = Spread::of(&[3.0, 1.0, 2.0, 10.0]).expect("numbers");
         assert_eq!((spread.median, spread.low, spread.high, spread.runs), (2.5, 1.0, 10.0, 4));
         assert!((quantile(&[0.0, 10.0], 0.25) - 2.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!((counted(1, "run"), counted(5, "run")), ("1 run".into(), "5 runs".into()));
+        assert_eq!(spread_of(1), "one run");
+    }
+
+    #[test]
+    fn a_ratio_of_costs_needs_two_costs() {
+        assert_eq!(cost_ratio(3.0, 2.0), 1.5);
+        for (above, below) in [(1.0, 0.0), (1.0, -2.0), (-1.0, 2.0), (-1.0, -2.0), (f64::NAN, 1.0)]
+        {
+            assert!(cost_ratio(above, below).is_nan(), "{above} ÷ {below}");
+        }
     }
 
     #[test]

@@ -114,7 +114,8 @@ pub(crate) fn time_flushes(dir: &Path, bytes: usize, count: usize) -> LabResult<
     Ok(times)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the lab's own probe file")]
-fn remove_file(path: &Path) -> LabResult<()> {
+/// Removes a file.
+#[expect(clippy::disallowed_methods, reason = "probe files and pictures are no engine's")]
+pub(crate) fn remove_file(path: &Path) -> LabResult<()> {
     std::fs::remove_file(path).map_err(file_error("remove", path))
 }

@@ -45,10 +45,18 @@ impl<'a> Drawing<'a> {
 
     /// A curve.
     pub fn curve(&mut self, name: &str, points: Vec<[f64; 2]>) {
+        let label = name.to_owned();
         let name = format!("{name}{}", self.suffix);
         self.figure.series.push(name.clone());
         let (x_unit, y_unit) = self.units.clone();
-        self.result.series.push(Series { name, x_unit, y_unit, points });
+        self.result.series.push(Series {
+            name,
+            label,
+            x_unit,
+            y_unit,
+            points,
+            ..Series::default()
+        });
     }
 
     /// Puts the figure into the result.

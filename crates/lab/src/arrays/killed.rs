@@ -47,7 +47,7 @@ pub fn check_schemes(
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
     if !context.binary.is_file() {
-        result.notes.push("Recovery after a kill was not checked in this run.".into());
+        result.note("Recovery after a kill was not checked in this run.");
         return Ok(());
     }
     let mut ticks = 0;
@@ -55,7 +55,7 @@ pub fn check_schemes(
         ticks += check(context, scheme)?;
         context.note(format!("{scheme}: killed with an image under way, and recovered"));
     }
-    result.notes.push(format!(
+    result.note(format!(
         "{}: killed (kill −9) with an image under way; what came back, {ticks} ticks in all, was \
          compared word by word with the load, and no durable tick was missing.",
         schemes.join(", ")

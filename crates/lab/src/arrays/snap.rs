@@ -163,18 +163,25 @@ pub fn run(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
         "periods": plan.periods,
         "further_boundaries": plan.further_boundaries,
         "write_bytes": 4,
+        "logs_actions": plan.drive().logs_actions,
     });
     if let serde_json::Value::Object(fields) = parameters {
         result.parameters.extend(fields);
     }
+    if !plan.drive().logs_actions {
+        result.note(
+            "The action log is off: the end of a tick hands no actions over and waits for no flush. \
+             With the log on, a boundary takes longer.",
+        );
+    }
     if context.wants("sizes") {
-        sizes(context, plan, &mut result)?;
+        result.in_part("sizes", |result| sizes(context, plan, result))?;
     }
     if context.wants("rates") {
-        rates(context, plan, &mut result)?;
+        result.in_part("rates", |result| rates(context, plan, result))?;
     }
     if context.wants("reads") {
-        reads(context, plan, &mut result)?;
+        result.in_part("reads", |result| reads(context, plan, result))?;
     }
     sys::remove_dir_all(&context.work)?;
     Ok(result)
@@ -194,7 +201,7 @@ fn points(
         let copies = registry::find(scheme).map_or(0, |row| row.needs(PAGE_BYTES).copies) + 1;
         let needed = (copies * pages * PAGE_BYTES) as u64 * 21 / 20;
         if needed > available_bytes() {
-            result.notes.push(format!(
+            result.note(format!(
                 "{scheme} was left out at {pages} pages: it needs {} MB of memory",
                 needed / 1_000_000
             ));
@@ -258,7 +265,7 @@ fn table(title: String, points: &[Point], plan: &Plan) -> Table {
         ]
     };
     let columns = columns.map(String::from).to_vec();
-    Table { title, columns, rows: points.iter().map(row).collect() }
+    Table { title, columns, rows: points.iter().map(row).collect(), ..Table::default() }
 }
 
 fn of<'a>(points: &'a [Point], scheme: &'a str) -> impl Iterator<Item = &'a Point> {
@@ -285,7 +292,7 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
         .axes(caption, ("state", "GiB"), ("worst tick", "ms"))
         .log();
     curves(drawing, &all, |point| [point.gib(), point.middle(Ticks::max_ms)]);
-    let caption = "The end of the ticks at which captures begin; median.";
+    let caption = "The end of the ticks at which captures begin, with the action log off; median.";
     let drawing = Drawing::new(result, "Tick boundary by size", ", boundary")
         .axes(caption, ("state", "GiB"), ("boundary", "µs"))
         .log();
@@ -317,16 +324,17 @@ fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64
 fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
     for scheme in FLAT {
         let boundary = of(points, scheme).map(Point::boundary_us).fold(f64::NAN, f64::max);
-        let text = format!("{scheme}: tick boundary at the worst size, {what}");
+        let text = format!("{scheme}: tick boundary at the worst size, {what}, action log off");
         let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0)).unit("µs");
         result.claims.push(claim.measured(boundary));
-        let text = format!("{scheme}: tick boundary, largest beside smallest size, {what}");
+        let text =
+            format!("{scheme}: tick boundary, largest ÷ smallest size, {what}, action log off");
         result.claims.push(
             Claim::new(text, SOURCE, Bound::AtMost(1.2))
                 .paper("not affected by the data size")
                 .measured(growth(points, scheme, Point::boundary_us)),
         );
-        let text = format!("{scheme}: worst tick, largest beside smallest size, {what}");
+        let text = format!("{scheme}: worst tick, largest ÷ smallest size, {what}");
         result.claims.push(
             Claim::new(text, SOURCE, Bound::AtMost(1.2))
                 .paper("not affected by the data size")
@@ -337,7 +345,7 @@ fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
         let beside =
             |point: &Point| point.middle(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
         let worst = of(points, scheme).map(beside).fold(f64::NAN, f64::max);
-        let text = format!("{scheme}: worst tick of a capture beside the raw loop's worst, {what}");
+        let text = format!("worst tick of a capture: {scheme} ÷ baseline's worst tick, {what}");
         let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.5));
         result.claims.push(claim.measured(worst));
     }
@@ -348,14 +356,14 @@ fn spikes(points: &[Point], result: &mut ExperimentResult) {
     let flat_at_end =
         of(points, "ipp").last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));
     result.claims.push(
-        Claim::new("ipp: worst tick beside the mean, largest size", SOURCE, Bound::AtMost(1.5))
+        Claim::new("ipp: worst tick ÷ mean tick, largest size", SOURCE, Bound::AtMost(1.5))
             .paper("no spikes")
             .measured(flat_at_end.unwrap_or(f64::NAN)),
     );
     let worst = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::max_ms));
     for scheme in ["ns", "fork"] {
         let Some(spike) = worst(scheme) else { continue };
-        let text = format!("{scheme}'s worst tick beside hourglass's, largest size");
+        let text = format!("worst tick: {scheme} ÷ hg, largest size");
         result.claims.push(
             Claim::new(text, SOURCE, Bound::AtLeast(10.0))
                 .paper("several orders of magnitude")

@@ -40,7 +40,7 @@ pub fn check_rows(
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
     if !bench.children {
-        result.notes.push("Recovery was not checked in this run.".into());
+        result.note("Recovery was not checked in this run.");
         return Ok(());
     }
     for &row in rows {
@@ -52,7 +52,7 @@ pub fn check_rows(
             row.scheme
         );
         bench.context.note(&note);
-        result.notes.push(note);
+        result.note(note);
     }
     Ok(())
 }

@@ -161,12 +161,12 @@ fn claims(points: &[Point], result: &mut ExperimentResult) {
         let floor = (floor * 1e4).ceil() / 1e4;
         result.claims.push(
             Claim::new(
-                format!("peak of memory at r = {}, beside memory at rest", point.r),
+                format!("peak of memory ÷ memory at rest, r = {}", point.r),
                 "CALC paper, §5.1.6; formula for uniform updates",
                 Bound::AtMost(floor),
             )
             .paper("1.2 ×")
-            .aim(Bound::AtMost(1.02))
+            .goal(Bound::AtMost(1.02))
             .measured(peak),
         );
     }
@@ -196,13 +196,20 @@ fn figures(points: &[Point], result: &mut ExperimentResult) {
         .map(String::from)
         .to_vec(),
         rows: Vec::new(),
+        ..Table::default()
     };
     for point in points {
         let name = format!("r = {}", point.r);
         figure.series.push(name.clone());
         let points = point.share(process_bytes);
         let (x_unit, y_unit) = ("s".into(), "×".into());
-        result.series.push(Series { name: name.clone(), x_unit, y_unit, points });
+        result.series.push(Series {
+            name: name.clone(),
+            x_unit,
+            y_unit,
+            points,
+            ..Series::default()
+        });
         let Some(capture) = point.outcome.captures.first() else {
             continue;
         };

@@ -37,7 +37,7 @@ pub fn calc_beside_none(
 ) -> LabResult<Option<Ratio>> {
     let installed = Command::new("valgrind").arg("--version").output().is_ok();
     if !bench.children || !installed {
-        result.notes.push("Instructions were not counted: valgrind is not installed.".into());
+        result.note("Instructions were not counted: valgrind is not installed.");
         return Ok(None);
     }
     let ratio =

@@ -2,7 +2,7 @@
 
 use crate::result::Scale;
 
-/// Maps values to places along one side of a figure.
+/// Maps values to positions along one side of a figure.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     scale: Scale,
@@ -13,7 +13,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis whose values, all of them, lie between the places `from` and `to`.
+    /// An axis whose values, all of them, lie between the positions `from` and `to`.
     /// A linear one begins at zero unless a value is below; its ends are round.
     pub(super) fn new(scale: Scale, values: &[f64], from: f64, to: f64, round: bool) -> Axis {
         let usable = values.iter().copied().filter(|&v| drawable(scale, v));
@@ -41,8 +41,8 @@ impl Axis {
         axis
     }
 
-    /// The place of a value.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    /// The position of a value.
+    pub(super) fn position(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log => (value / self.low).log10() / (self.high / self.low).log10(),

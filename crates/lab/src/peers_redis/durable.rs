@@ -49,6 +49,7 @@ pub fn run(
         title: "Durable writes".into(),
         columns: ["pipeline", "server", "SET/s", "spread", "p99 ms"].map(String::from).to_vec(),
         rows: Vec::new(),
+        ..Table::default()
     };
     for pipeline in plan.pipelines {
         let runs = measure(context, plan, peers, &servers, pipeline)?;
@@ -68,7 +69,7 @@ pub fn run(
     }
     result.tables.push(table);
     let checked = crash(context, plan, peers, servers)?;
-    result.notes.push(format!(
+    result.note(format!(
         "Durable servers were killed in the middle of writes and started again: {checked}."
     ));
     Ok(())
@@ -113,7 +114,7 @@ fn claims(runs: &Runs, pipeline: usize, flush_ms: f64) -> [Claim; 2] {
     let floor = if pipeline > 1 { 2.0 } else { 1.2 };
     [
         Claim::new(
-            format!("strict writes beside appendfsync always, pipeline {pipeline}"),
+            format!("durable writes: strict ÷ appendfsync always, pipeline {pipeline}"),
             SOURCE,
             Bound::AtLeast(floor),
         )

@@ -230,13 +230,14 @@ pub fn run_with(
         result.parameters.insert(format!("command of {}", peer.name), line.into());
     }
     if context.wants(THROUGHPUT) {
-        throughput::run(context, plan, &peers.plain, result)?;
+        result
+            .in_part(THROUGHPUT, |result| throughput::run(context, plan, &peers.plain, result))?;
     }
     if context.wants(SAVING) {
-        saving::run(context, plan, &peers.plain, result)?;
+        result.in_part(SAVING, |result| saving::run(context, plan, &peers.plain, result))?;
     }
     if context.wants(DURABLE) {
-        durable::run(context, plan, &peers.durable, result)?;
+        result.in_part(DURABLE, |result| durable::run(context, plan, &peers.durable, result))?;
     }
     sys::remove_dir_all(&context.work)
 }

@@ -257,7 +257,7 @@ fn claims(ours: &Findings, reference: &Findings) -> Vec<Claim> {
     let memory = of_saves(ours, |s| s.extra_share() * 100.0);
     let (save, their_save) = (of_saves(ours, Saves::seconds), of_saves(reference, Saves::seconds));
     vec![
-        Claim::new("p99.9 while saving beside our own at rest", SOURCE, Bound::AtMost(1.2))
+        Claim::new("p99.9: while saving ÷ at rest", SOURCE, Bound::AtMost(1.2))
             .paper("fork's spike gone (ICDE 2018, §5)")
             .measured_runs(&slower),
         Claim::new("memory that a save adds", SOURCE, Bound::AtMost(5.0))
@@ -289,6 +289,7 @@ fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
         title: "Saves under load and restarts (medians)".into(),
         columns: columns.map(String::from).to_vec(),
         rows: Vec::new(),
+        ..Table::default()
     };
     for (peer, f) in peers.iter().zip(found) {
         let three = |part: fn(&Saves) -> Percentiles| {

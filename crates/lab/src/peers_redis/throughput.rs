@@ -10,7 +10,7 @@ use crate::figure::axis::grouped;
 use crate::process::{Peer, Server};
 use crate::resp_client::{self, LoadPlan};
 use crate::result::{Bar, Bound, Claim, ExperimentResult, Figure, Table};
-use crate::stats::{Spread, median};
+use crate::stats::{Spread, median, spread_of};
 
 /// One cell of the comparison, measured for every peer.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +46,7 @@ pub fn run(
     }
     let tool = bench_tool::find();
     if tool.is_none() {
-        result.notes.push("redis-benchmark is not installed; the lab's own client was used".into());
+        result.note("redis-benchmark is not installed; the lab's own client was used");
     }
     let mut cells = Vec::new();
     for pipeline in plan.pipelines {
@@ -158,11 +158,12 @@ impl Cell {
     fn claims(&self) -> Vec<Claim> {
         let (pipelined, by) = (self.pipeline > 1, self.generator);
         let floor = Bound::AtLeast(if pipelined { 2.0 } else { 1.2 });
-        let text = format!("{} throughput beside Redis, by {by}", self.title());
+        let text = format!("throughput: Stillpoint ÷ Redis, {}, by {by}", self.title());
         let mut claims =
             vec![Claim::new(text, SOURCE, floor).measured_runs(&Cell::ratios(&self.rates))];
         if pipelined {
-            let text = format!("{} server CPU per command, by {by}", self.title());
+            let text =
+                format!("server CPU per command: Stillpoint ÷ Redis, {}, by {by}", self.title());
             let claim = Claim::new(text, SOURCE, Bound::AtMost(0.5));
             claims.push(claim.measured_runs(&Cell::ratios(&self.cpu)));
         }
@@ -192,18 +193,18 @@ fn report(plan: &Plan, peers: &[Peer], cells: &[Cell], result: &mut ExperimentRe
         title: "Throughput and CPU".into(),
         columns: columns.map(String::from).to_vec(),
         rows: cells.iter().flat_map(|cell| cell.rows(peers)).collect(),
+        ..Table::default()
     });
     result.claims.extend(cells.iter().flat_map(Cell::claims));
     let by_tool = cells.iter().any(|cell| cell.generator == TOOL);
     let shown = if by_tool { TOOL } else { OWN };
     let caption = format!(
-        "{} connections, {} client threads, {} keys of {} bytes, {shown}; \
-         median and spread of {} runs.",
+        "{} connections, {} client threads, {} keys of {} bytes, {shown}; {}.",
         plan.connections,
         plan.threads,
         grouped(plan.keys),
         plan.value_bytes,
-        plan.runs,
+        spread_of(plan.runs),
     );
     result.figures.push(Figure {
         title: "Requests per second".into(),

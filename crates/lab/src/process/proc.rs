@@ -45,6 +45,11 @@ pub(super) fn private_bytes(pid: u32) -> Option<u64> {
     Some(part("Private_Clean")? + part("Private_Dirty")?)
 }
 
+/// Anonymous bytes of a process on huge pages.
+pub(super) fn huge_page_bytes(pid: u32) -> Option<u64> {
+    field(&proc_file(pid, "smaps_rollup").ok()?, "AnonHugePages").and_then(kibibytes)
+}
+
 /// The greatest resident size that a process ever had, in bytes (`VmHWM`).
 pub(super) fn peak_bytes(pid: u32) -> Option<u64> {
     field(&proc_file(pid, "status").ok()?, "VmHWM").and_then(kibibytes)

@@ -1,6 +1,8 @@
 use super::*;
+use crate::conditions::Conditions;
 use crate::machine::Machine;
-use crate::result::{Figure, Series};
+use crate::result::{Bound, Claim};
+use crate::result::{Figure, Note, Series};
 
 /// A result with a bit of everything.
 pub(crate) fn sample() -> ExperimentResult {
@@ -23,12 +25,14 @@ pub(crate) fn sample() -> ExperimentResult {
             kernel: "6.1".into(),
             build: "release".into(),
         },
+        conditions: Conditions { load_average_before: 0.25, ..Conditions::default() },
         parameters: [("keys".to_owned(), serde_json::json!(1_000))].into(),
         series: vec![Series {
             name: "tps".into(),
             x_unit: "s".into(),
             y_unit: "1/s".into(),
             points: vec![[0.0, 1.0], [1.0, 2.5]],
+            ..Series::default()
         }],
         figures: vec![Figure {
             title: "Throughput".into(),
@@ -39,14 +43,16 @@ pub(crate) fn sample() -> ExperimentResult {
             title: "Numbers".into(),
             columns: vec!["what".into(), "how much".into()],
             rows: vec![vec!["a & b".into(), "17".into()]],
+            ..Table::default()
         }],
         claims: vec![
-            claim("reaches its aim", Bound::AtMost(1.2)).aim(Bound::AtMost(1.1)).measured(1.0),
-            claim("meets its floor", Bound::AtLeast(2.0)).measured_runs(&[2.0, 2.5, 3.0]),
+            claim("reaches its goal", Bound::AtMost(1.2)).goal(Bound::AtMost(1.1)).measured(1.0),
+            claim("meets its bound", Bound::AtLeast(2.0)).measured_runs(&[2.0, 2.5, 3.0]),
             claim("misses", Bound::AtMost(5.0)).unit("%").paper("10 %").measured(20.0),
             claim("was not measured", Bound::AtMost(5.0)),
         ],
-        notes: vec!["Mind the \"gap\".".into()],
+        notes: vec![Note { part: String::new(), text: "Mind the \"gap\".".into() }],
+        parts: Default::default(),
     }
 }
 
@@ -55,7 +61,7 @@ fn the_page_shows_every_claim_with_its_verdict() {
     let html = page(&[sample()]);
     for text in [
         "<b>2</b> of 4 claims met, <b>1</b> missed, 1 not measured",
-        "badge aim\">aim",
+        "badge goal\">goal met",
         "badge met\">met",
         "badge missed\">missed",
         "badge none\">not measured",
@@ -67,10 +73,14 @@ fn the_page_shows_every_claim_with_its_verdict() {
         "Mind the &quot;gap&quot;.",
         "2000-02-29 00:00 UTC",
         "24 GiB memory",
+        "0.25 before",
     ] {
         assert!(html.contains(text), "{text:?} is missing in {html}");
     }
-    assert_eq!(html.matches("<path").count(), 1);
+    assert_eq!(html.matches("<title>tps").count(), 1);
+    assert!(html.contains("<details class=\"claims\" open>"), "one is missed");
+    let figure = html.find("<figure>").expect("a figure");
+    assert!(figure < html.find("misses").expect("a claim"), "figures first");
 }
 
 #[test]
@@ -78,6 +88,28 @@ fn quick_runs_are_shown_and_not_judged() {
     let html = page(&[ExperimentResult { quick: true, ..sample() }]);
     assert!(html.contains("quick run") && html.contains("Nothing was judged"));
     assert!(!html.contains("badge met") && !html.contains("badge missed"));
+    assert!(!html.contains("worse | better"), "no column that would stay empty");
+    let met = Claim::new("c", "s", Bound::AtMost(2.0)).measured(1.0);
+    let html = page(&[ExperimentResult { claims: vec![met], ..sample() }]);
+    assert!(html.contains("<details class=\"claims\"><summary>1 claim<"), "folded: {html}");
+}
+
+#[test]
+fn every_result_names_its_own_machine() {
+    let other = Machine { model: "ANOTHER MACHINE".into(), ..sample().machine };
+    let older = ExperimentResult { id: "older".into(), machine: other.clone(), ..sample() };
+    let html = page(&[older, sample()]);
+    assert!(html.contains("different machines") && html.contains("ANOTHER MACHINE"), "{html}");
+    assert!(html.matches("A CPU").count() == 1, "that of the other result");
+
+    let mut whole = sample();
+    whole.merge_part(
+        "p",
+        ExperimentResult { machine: other, commit: "another commit".into(), ..sample() },
+    );
+    let html = page(&[whole]);
+    assert!(html.contains("different machines") && html.contains("ANOTHER MACHINE"));
+    assert!(html.contains("Part p, run by itself") && html.contains("another commit"));
 }
 
 #[test]
@@ -99,13 +131,13 @@ fn an_empty_folder_and_a_skipped_result_are_said_so() {
     };
     let html = page(&[skipped]);
     assert!(html.contains("Skipped: redis-server is not installed."));
-    assert!(!html.contains("<h2>Claims</h2>"));
+    assert!(!html.contains("class=\"claims\""));
 }
 
 #[test]
 fn gauges_point_to_the_better_side() {
     let x = |claim: &Claim| -> f64 {
-        let svg = gauge(claim);
+        let svg = claims::gauge(claim);
         let at = svg.find("cx=\"").expect("a dot") + 4;
         svg[at..].split('"').next().expect("a number").parse().expect("a number")
     };

@@ -11,8 +11,8 @@ use crate::arrays::drive::{self, Drive, Images};
 use crate::arrays::outcome::Outcome;
 use crate::context::Context;
 use crate::error::LabResult;
-use crate::result::{Bar, Bound, Claim, ExperimentResult, Figure, Series, Table};
-use crate::stats::{Spread, median};
+use crate::result::{Bar, Bound, Claim, ExperimentResult, Figure, Scale, Series, Table};
+use crate::stats::{Spread, cost_ratio, median, spread_of};
 use crate::sys;
 
 /// The registered name of the overhead and the recovery.
@@ -110,6 +110,7 @@ fn begin(context: &Context, plan: &Plan, id: &str, title: &str) -> (ExperimentRe
         "tick_s": plan.tick.as_secs_f64(),
         "image_every_ticks": plan.image_ticks,
         "images_per_run": plan.images,
+        "logs_actions": plan.drive().logs_actions,
         "runs": plan.runs,
         "seed": plan.seed,
     });
@@ -174,7 +175,7 @@ pub fn fig10(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
         let killed = kill_and_recover(context, plan, &game, "ipp")?;
         recovery_claims(&killed, &mut result);
     } else {
-        result.notes.push("No process was killed in this run.".into());
+        result.note("No process was killed in this run.");
     }
     sys::remove_dir_all(&context.work)?;
     Ok(result)
@@ -186,21 +187,23 @@ fn ratios(rows: &[Row], scheme: &str, beside: &str) -> Vec<f64> {
         return Vec::new();
     };
     let pairs = one.outcomes.iter().zip(&other.outcomes);
-    pairs.map(|(one, other)| one.all().overhead_ms() / other.all().overhead_ms()).collect()
+    pairs
+        .map(|(one, other)| cost_ratio(one.all().overhead_ms(), other.all().overhead_ms()))
+        .collect()
 }
 
 fn overhead_claims(rows: &[Row], result: &mut ExperimentResult) {
     let claims = [
-        ("overhead of ns beside ipp", "ns", "ipp", "nearly 7 ×", 7.0),
-        ("overhead of bacou beside ipp", "bacou", "ipp", "more", 2.0),
-        ("overhead of bazz beside ipp", "bazz", "ipp", "about that of ns", 2.0),
-        ("overhead of bacou beside bazz", "bacou", "bazz", "more", 1.5),
+        ("overhead: ns ÷ ipp", "ns", "ipp", "nearly 7 ×", 7.0),
+        ("overhead: bacou ÷ ipp", "bacou", "ipp", "more", 2.0),
+        ("overhead: bazz ÷ ipp", "bazz", "ipp", "about that of ns", 2.0),
+        ("overhead: bacou ÷ bazz", "bacou", "bazz", "more", 1.5),
     ];
     for (claim, scheme, beside, paper, aim) in claims {
         result.claims.push(
             Claim::new(claim, "SIGMOD 2011, §5.4, Figure 10", Bound::AtLeast(1.0))
                 .paper(paper)
-                .aim(Bound::AtLeast(aim))
+                .goal(Bound::AtLeast(aim))
                 .measured_runs(&ratios(rows, scheme, beside)),
         );
     }
@@ -213,10 +216,12 @@ fn overhead_figures(rows: &[Row], result: &mut ExperimentResult) {
     };
     result.figures.push(Figure {
         title: "Overhead per checkpoint".into(),
-        caption: "CPU time of the mutator beyond the raw loop's, per image; median and spread."
-            .into(),
+        caption: format!(
+            "CPU time of the mutator beyond the baseline's, per image; {}.",
+            spread_of(rows.first().map_or(0, |row| row.outcomes.len()))
+        ),
         x_label: "scheme".into(),
-        y_label: "ms".into(),
+        y_label: "overhead per checkpoint, ms".into(),
         bars: rows.iter().filter_map(bar).collect(),
         ..Figure::default()
     });
@@ -234,6 +239,7 @@ fn overhead_figures(rows: &[Row], result: &mut ExperimentResult) {
         title: "The game under each scheme".into(),
         columns: columns.map(String::from).to_vec(),
         rows: Vec::new(),
+        ..Table::default()
     };
     for row in rows {
         let held = |it: &Outcome| it.held_bytes as f64 / it.state_bytes as f64;
@@ -254,10 +260,14 @@ fn overhead_figures(rows: &[Row], result: &mut ExperimentResult) {
 }
 
 fn recovery_claims(killed: &Killed, result: &mut ExperimentResult) {
-    let source = "SIGMOD 2011, §5.4; the project's own floor";
+    let source = "SIGMOD 2011, §5.4; the project's own bound";
     result.claims.push(
-        Claim::new("recovery: image read beside the disk's read rate", source, Bound::AtLeast(0.8))
-            .measured(killed.image_bytes_per_s() / killed.disk_bytes_per_s),
+        Claim::new(
+            "recovery: rate of reading the image ÷ the disk's read rate",
+            source,
+            Bound::AtLeast(0.8),
+        )
+        .measured(killed.image_bytes_per_s() / killed.disk_bytes_per_s),
     );
     result.claims.push(
         Claim::new(
@@ -266,11 +276,11 @@ fn recovery_claims(killed: &Killed, result: &mut ExperimentResult) {
             Bound::AtMost(8.1),
         )
         .paper("8.1 s: 3.9 s and at most 4.2 s")
-        .aim(Bound::AtMost(2.0))
+        .goal(Bound::AtMost(2.0))
         .unit("s")
         .measured(killed.open_s),
     );
-    result.notes.push(killed.to_string());
+    result.note(killed.to_string());
 }
 
 /// Runs `fc-fig11`.
@@ -297,14 +307,14 @@ fn latency_claims(rows: &[Row], result: &mut ExperimentResult) {
     let source = "SIGMOD 2011, §5.4, Figure 11";
     let uniform = ipp.all(|it| it.all().max_ms() / it.all().mean_ms());
     result.claims.push(
-        Claim::new("ipp: worst tick beside the mean tick", source, Bound::AtMost(1.5))
+        Claim::new("ipp: worst tick ÷ mean tick", source, Bound::AtMost(1.5))
             .paper("almost uniform, at most 0.9 ms")
             .measured_runs(&uniform),
     );
     let raw = ipp.all(|it| it.all().max_captured_ms() / it.all().raw_max_ms());
     result.claims.push(
         Claim::new(
-            "ipp: worst tick during a checkpoint beside the raw loop's worst",
+            "worst tick of a capture: ipp ÷ baseline's worst tick",
             "Stillpoint",
             Bound::AtMost(1.5),
         )
@@ -312,9 +322,9 @@ fn latency_claims(rows: &[Row], result: &mut ExperimentResult) {
     );
     let peaks = [ns.median(|it| it.all().max_ms()) / ipp.median(|it| it.all().max_ms())];
     result.claims.push(
-        Claim::new("worst tick of ns beside that of ipp", source, Bound::AtLeast(2.0))
+        Claim::new("worst tick: ns ÷ ipp", source, Bound::AtLeast(2.0))
             .paper("29 ms and 0.9 ms: 32 ×")
-            .aim(Bound::AtLeast(10.0))
+            .goal(Bound::AtLeast(10.0))
             .measured_runs(&peaks),
     );
 }
@@ -323,20 +333,27 @@ fn latency_figures(rows: &[Row], result: &mut ExperimentResult) {
     let mut figure = Figure {
         title: "Latency of ticks".into(),
         caption: "Time of the mutator in each tick of 0.1 s: updates, and the tick's end.".into(),
-        x_label: "seconds".into(),
-        y_label: "ms".into(),
+        x_label: "time, s".into(),
+        y_label: "latency of the tick, ms".into(),
+        y_scale: Scale::Log,
         ..Figure::default()
     };
     let mut add = |name: &str, points: Vec<[f64; 2]>| {
         figure.series.push(name.to_owned());
         let (x_unit, y_unit) = ("s".into(), "ms".into());
-        result.series.push(Series { name: name.to_owned(), x_unit, y_unit, points });
+        result.series.push(Series {
+            name: name.to_owned(),
+            x_unit,
+            y_unit,
+            points,
+            ..Series::default()
+        });
     };
-    for row in rows.iter().filter(|row| ["ns", "bacou", "bazz", "ipp"].contains(&row.scheme)) {
+    for row in rows.iter().filter(|row| row.scheme != "izz") {
         add(row.scheme, row.outcomes[0].latency_points());
     }
     if let Some(ipp) = row(rows, "ipp") {
-        add("raw loop", ipp.outcomes[0].raw_points());
+        add("baseline", ipp.outcomes[0].raw_points());
     }
     result.figures.push(figure);
     let columns = [
@@ -352,6 +369,7 @@ fn latency_figures(rows: &[Row], result: &mut ExperimentResult) {
         title: "Peaks".into(),
         columns: columns.map(String::from).to_vec(),
         rows: Vec::new(),
+        ..Table::default()
     };
     for row in rows {
         let longest = |it: &Outcome| it.all().boundaries_us().into_iter().fold(f64::NAN, f64::max);
@@ -396,7 +414,7 @@ mod tests {
         let result = fig11(&context, &Plan::of(&context))?;
         assert_eq!(result.claims.len(), 3);
         assert!(result.claims.iter().all(|claim| claim.met.is_some()));
-        assert_eq!(result.series.len(), 5);
+        assert_eq!(result.series.len(), SCHEMES.len());
         assert!(result.series.iter().all(|series| series.points.len() == 10));
         Ok(())
     }

@@ -109,7 +109,7 @@ impl Heard {
 /// When a child ends by itself, or what it leaves is wrong: then nothing would be a figure.
 pub fn check_rows(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     if !plan.children {
-        result.notes.push("No process was killed in this run.".into());
+        result.note("No process was killed in this run.");
         return Ok(());
     }
     let population = Population::new(plan.killed, plan.seed);
@@ -128,7 +128,7 @@ pub fn check_rows(context: &Context, plan: &Plan, result: &mut ExperimentResult)
             recovery.seconds()
         );
         context.note(&note);
-        result.notes.push(note);
+        result.note(note);
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult)
 }
 
 /// The paper's period, at the pace of its disk as far as the state fits into a period.
-fn drive(plan: &Plan) -> Drive {
+pub(super) fn drive(plan: &Plan) -> Drive {
     let period_s = (plan.period_ticks * plan.tick_ms) as f64 / 1e3;
     let least = bytes(plan.objects) as f64 / (0.8 * period_s);
     Drive {
@@ -72,7 +72,8 @@ fn said(outcome: &Outcome) -> String {
 
 fn draw(outcomes: &[Outcome], rate: u64, figure: &str, result: &mut ExperimentResult) {
     let title = format!("Latency of each tick at {} updates/s", grouped(rate));
-    let caption = "Step and end of each tick of 0.1 s, with the writer on the disk.";
+    let caption =
+        "Step and end of each tick of 0.1 s, with the writer on the disk and the action log off.";
     let mut drawing = Drawing::new(result, &title, &format!(", {figure}"))
         .axes(caption, ("time", "s"), ("latency", "ms"))
         .log_y();
@@ -123,6 +124,7 @@ fn table(outcomes: &[Outcome], plan: &Plan, rate: u64) -> Table {
         ),
         columns: columns.map(String::from).to_vec(),
         rows: outcomes.iter().map(row).collect(),
+        ..Table::default()
     }
 }
 
@@ -135,20 +137,20 @@ fn claims(outcomes: &[Outcome], plan: &Plan, rate: u64, result: &mut ExperimentR
             let flat = outcome.of_periods(|ticks| ticks.max_ms() / ticks.mean_ms());
             result.claims.push(
                 Claim::new(
-                    format!("{name}: worst tick beside the mean, {at}"),
+                    format!("{name}: worst tick ÷ mean tick, {at}"),
                     figures,
                     Bound::AtMost(1.5),
                 )
                 .paper("nearly constant, 0.8 ms at 320,000 updates/s")
-                .measured_runs(&flat),
+                .measured_periods(&flat),
             );
         }
         if ["ipp", "hg", "pb"].contains(&name.as_str()) {
             let worst = outcome.of_periods(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
-            let text = format!("{name}: worst tick of a capture beside the raw loop's worst, {at}");
+            let text = format!("worst tick of a capture: {name} ÷ baseline's worst tick, {at}");
             result
                 .claims
-                .push(Claim::new(text, "Stillpoint", Bound::AtMost(1.5)).measured_runs(&worst));
+                .push(Claim::new(text, "Stillpoint", Bound::AtMost(1.5)).measured_periods(&worst));
         }
     }
     if rate == RATE {
@@ -161,7 +163,9 @@ fn claims(outcomes: &[Outcome], plan: &Plan, rate: u64, result: &mut ExperimentR
             let text =
                 format!("overhead of the best scheme ({}), of the tick, {at}", outcome.scheme);
             result.claims.push(
-                Claim::new(text, "Stillpoint", Bound::AtMost(0.5)).unit("%").measured_runs(&shares),
+                Claim::new(text, "Stillpoint", Bound::AtMost(0.5))
+                    .unit("%")
+                    .measured_periods(&shares),
             );
         }
     }

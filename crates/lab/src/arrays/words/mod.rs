@@ -149,22 +149,22 @@ pub fn run(context: &Context, plan: &Plan) -> LabResult<ExperimentResult> {
         "periods": plan.periods,
         "live_tick_ms": plan.tick_ms,
         "live_periods": plan.live_periods,
+        "logs_actions": latency::drive(plan).logs_actions,
         "trace_accesses": plan.pool,
     });
     if let serde_json::Value::Object(fields) = parameters {
         result.parameters.extend(fields);
     }
-    result.notes.push(
+    result.note(
         "Overhead is the mutator's CPU time beyond that of the raw loop, which runs the same ticks \
          on arrays without checkpoints in turn with it. In memory, a capture is open all the time \
          and nobody contends for the cells, as in the paper, whose writer was off: for bacou and \
-         bazz these are lower bounds (§5.3). Objects and words are numbered by popularity."
-            .into(),
+         bazz these are lower bounds (§5.3). Objects and words are numbered by popularity.",
     );
     check_schemes(context, &plan.killed, &mut result)?;
     overhead::run(context, plan, &mut result)?;
     if context.wants("latency") {
-        latency::run(context, plan, &mut result)?;
+        result.in_part("latency", |result| latency::run(context, plan, result))?;
     }
     sys::remove_dir_all(&context.work)?;
     Ok(result)

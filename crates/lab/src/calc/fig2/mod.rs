@@ -221,7 +221,12 @@ pub fn run(bench: &Bench<'_>, plan: &Plan) -> LabResult<ExperimentResult> {
     for bed in beds {
         bed.clear()?;
     }
-    report::add(plan, &found, &mut result);
+    for part in PARTS.iter().filter(|part| wants(part)) {
+        result.in_part(part, |result| {
+            report::add(part, plan, &found, result);
+            Ok(())
+        })?;
+    }
     sys::remove_dir_all(&bench.context.work)?;
     Ok(result)
 }

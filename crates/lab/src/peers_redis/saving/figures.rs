@@ -66,34 +66,45 @@ pub(super) fn add(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut 
 }
 
 fn collect(peer: &str, saves: &Saves, groups: &mut Groups, series: &mut Vec<Series>) {
-    let mut add = |group: &mut Group, what: &str, units: [&str; 2], points: Vec<[f64; 2]>| {
-        let name = format!("{peer}: {what}");
-        group.series.push(name.clone());
-        let [x_unit, y_unit] = units.map(String::from);
-        series.push(Series { name: name.clone(), x_unit, y_unit, points });
-        let labels = std::iter::once(format!("{peer} saves")).chain(repeat("again".to_owned()));
-        group.spans.extend(saves.stretches.iter().zip(labels).map(|([from, to], label)| Span {
-            label,
-            from: from - saves.first_s(),
-            to: to - saves.first_s(),
-            series: Some(name.clone()),
-        }));
-    };
+    let mut add =
+        |group: &mut Group, label: &str, what: &str, units: [&str; 2], points: Vec<[f64; 2]>| {
+            let name = format!("{peer}: {what}");
+            group.series.push(name.clone());
+            let [x_unit, y_unit] = units.map(String::from);
+            let label = label.to_owned();
+            series.push(Series {
+                name: name.clone(),
+                label,
+                x_unit,
+                y_unit,
+                points,
+                ..Series::default()
+            });
+            let labels = std::iter::once(format!("{peer} saves")).chain(repeat("again".to_owned()));
+            group.spans.extend(saves.stretches.iter().zip(labels).map(|([from, to], label)| {
+                Span {
+                    label,
+                    from: from - saves.first_s(),
+                    to: to - saves.first_s(),
+                    series: Some(name.clone()),
+                }
+            }));
+        };
     let shifted = |points: Vec<[f64; 2]>| -> Vec<[f64; 2]> {
         points.into_iter().map(|[x, y]| [x - saves.first_s(), y]).collect()
     };
     let slow = shifted(saves.report.latencies.points_ms(0.999));
-    add(&mut groups.slow, "p99.9", ["s", "ms"], slow);
+    add(&mut groups.slow, peer, "p99.9", ["s", "ms"], slow);
     let rate = shifted(saves.report.windows.points());
-    add(&mut groups.rate, "throughput", ["s", "requests/s"], rate);
+    add(&mut groups.rate, peer, "throughput", ["s", "requests/s"], rate);
     let rest = saves.rest_bytes();
     let beyond = |total: u64| (total as f64 / rest - 1.0) * 100.0;
     let samples = saves.memory.iter().filter(|s| saves.since(s) >= 0.0);
     let held =
         samples.map(|s| [saves.since(s) - saves.first_s(), beyond(s.total_bytes())]).collect();
-    add(&mut groups.memory, "memory", ["s", "%"], held);
+    add(&mut groups.memory, peer, "memory", ["s", "%"], held);
     let tail = [("at rest", saves.at_rest()), ("while saving", saves.while_saving())];
     for (what, latencies) in tail {
-        add(&mut groups.tail, what, ["ms", "share"], latencies.tail_points());
+        add(&mut groups.tail, "", what, ["ms", "share"], latencies.tail_points());
     }
 }
