@@ -87,6 +87,26 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    /// Give up what of a refused data directory cannot be read, so that the rest can be served
+    #[command(after_help = "\
+Without --accept-loss nothing changes: it says what would be given up. Put missing files or the
+newest MANIFEST back first, if there is a copy of them.
+
+Exit 0 if nothing has to be given up, or if it was given up; 1 if something would have to be.
+
+Examples:
+  stillpoint repair ./data
+  stillpoint repair --accept-loss ./data")]
+    Repair {
+        /// The data directory
+        dir: PathBuf,
+        /// Give it up
+        #[arg(long)]
+        accept_loss: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Run experiments and make their report
     Lab(stillpoint_lab::cli::LabArgs),
 }

@@ -1,4 +1,4 @@
-//! The one binary, `stillpoint`: serve, check, inspect, dump, restore, lab.
+//! The one binary, `stillpoint`: serve, check, inspect, dump, restore, repair, lab.
 
 mod args;
 mod error;
@@ -31,6 +31,9 @@ fn main() -> ExitCode {
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
         Command::Restore { dir, checkpoint, to, json } => {
             offline::restore(dir, *checkpoint, to, *json, &mut output)
+        }
+        Command::Repair { dir, accept_loss, json } => {
+            offline::repair(dir, *accept_loss, *json, &mut output)
         }
         Command::Lab(args) => match stillpoint_lab::cli::run(args, COMMIT, &mut output) {
             Ok(true) => Ok(ExitCode::SUCCESS),

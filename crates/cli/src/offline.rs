@@ -1,4 +1,4 @@
-//! check, inspect, dump, restore.
+//! check, inspect, dump, restore, repair.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -192,4 +192,39 @@ pub(crate) fn restore(
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn repair(dir: &Path, accept_loss: bool, as_json: bool, out: &mut dyn Write) -> Done {
+    let repair = offline::repair(dir, accept_loss)?;
+    let sound = repair.gives_up.is_empty();
+    if as_json {
+        let all = json!({
+            "gives_up": repair.gives_up,
+            "checkpoint": repair.checkpoint,
+            "checkpoint_records": repair.checkpoint_records,
+            "log_bytes": repair.replay_bytes,
+            "done": repair.done,
+        });
+        writeln!(out, "{all}")?;
+    } else {
+        let verb = if repair.done { "given up" } else { "would be given up" };
+        for what in &repair.gives_up {
+            writeln!(out, "{verb}: {what}")?;
+        }
+        let log = show_size(repair.replay_bytes);
+        match repair.checkpoint {
+            Some(epoch) => {
+                let records = repair.checkpoint_records;
+                writeln!(out, "left: checkpoint {epoch} with {records} records, {log} of log")?;
+            }
+            None => writeln!(out, "left: no checkpoint, {log} of log")?,
+        }
+        if sound {
+            writeln!(out, "nothing has to be given up")?;
+        } else if !repair.done {
+            writeln!(out, "nothing was changed; --accept-loss gives it up")?;
+        }
+    }
+    let ended_well = sound || repair.done;
+    Ok(if ended_well { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::Manifest;
+use stillpoint_format::names;
 use stillpoint_io::{Disk, Rng};
 
 use crate::error::Error;
-
-const MANIFEST: &str = "MANIFEST";
 
 /// The one owner of the MANIFEST.
 #[derive(Debug)]
@@ -23,12 +22,12 @@ pub(crate) struct Catalog {
 
 /// Reads the MANIFEST; `None` in an empty directory.
 pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
-    let path = Path::new(MANIFEST);
+    let path = Path::new(names::MANIFEST);
     if !disk.exists(path)? {
         let left: Vec<String> = disk
             .list(Path::new(""))?
             .into_iter()
-            .filter(|name| name == "checkpoint" || name == "log")
+            .filter(|name| name == names::CHECKPOINT_DIR || name == names::LOG_DIR)
             .filter(|name| disk.list(Path::new(name)).is_ok_and(|found| !found.is_empty()))
             .collect();
         if left.is_empty() {
@@ -81,7 +80,7 @@ impl Catalog {
         let mut now = self.now.lock();
         let mut next = now.clone();
         let result = change(&mut next);
-        let path = Path::new(MANIFEST);
+        let path = Path::new(names::MANIFEST);
         let bytes = next
             .encode()
             .map_err(|source| Error::Manifest { file: self.disk.describe(path), source })?;
@@ -98,7 +97,7 @@ impl Catalog {
 
     /// True if the file is the one before, or if there was none and is none.
     fn is_on_disk(&self, before: &Manifest) -> bool {
-        let path = Path::new(MANIFEST);
+        let path = Path::new(names::MANIFEST);
         match self.disk.exists(path) {
             Ok(true) => stillpoint_io::read_all(&*self.disk, path)
                 .is_ok_and(|found| before.encode().is_ok_and(|bytes| bytes == found)),

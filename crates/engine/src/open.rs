@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
-use stillpoint_format::manifest::{IncarnationEntry, Manifest};
+use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Disk, OwnedDisk};
-use stillpoint_journal::{Durability, Journal};
+use stillpoint_journal::{Durability, Ends, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
 use stillpoint_store::{CellPolicy, Store, StoreConfig, TableId};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
@@ -36,8 +36,7 @@ pub(crate) fn open(
     let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
     let scheme = scheme_row.build(&SchemeOptions { workers: workers(&config) });
     let environment = &config.environment;
-    let (plan, catalog) = plan(&config, &disk, progress)?;
-    crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
+    let plan = plan(&config, &disk, progress)?;
     let store = new_store(&config, &plan.manifest, plan.epoch, scheme.policy.clone())?;
     let recovered = stillpoint_recovery::run(
         &disk,
@@ -47,9 +46,14 @@ pub(crate) fn open(
         &*environment.clock,
         progress,
     )?;
-    plan.trim()?;
+    let ends = plan.copy_ends(environment.clock.wall_ms())?;
     let journal_row = crate::journal_row(&config.journal)?;
-    let journal = open_journal(&config, &disk, &plan)?;
+    let journal = open_journal(&config, &disk, &plan, &ends)?;
+    let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
+    let logs = if journal_row.capabilities.records_commits { config.logs as u8 } else { 0 };
+    catalog.publish(|manifest| *manifest = plan.successor(logs, &ends))?;
+    plan.trim(&ends)?;
+    crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
     let records_commits = journal_row.capabilities.records_commits;
     let shared = Shared {
         records_commits,
@@ -103,17 +107,21 @@ fn workers(config: &Config) -> usize {
     config.sessions + config.recovery_threads.max(config.checkpoint_threads) + 1
 }
 
-/// Decides what recovery will do, and makes the decision durable before anything is served:
-/// the cut of the last incarnation, and the floor of the new one.
+/// Decides what recovery will do. Changes nothing on disk, but that a new store gets its MANIFEST.
 fn plan(
     config: &Config,
     disk: &Arc<dyn Disk>,
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<(Plan, Catalog), Error> {
+) -> Result<Plan, Error> {
     let environment = &config.environment;
     let manifest = match catalog::read(&**disk)? {
         Some(manifest) => manifest,
-        None => catalog::fresh(&*environment.rng, environment.clock.wall_ms()),
+        None => {
+            // The first file of a store: whatever a start that fails leaves is beside it.
+            let fresh = catalog::fresh(&*environment.rng, environment.clock.wall_ms());
+            Catalog::new(disk.clone(), fresh.clone()).publish(|_| ())?;
+            fresh
+        }
     };
     let clock = &*environment.clock;
     let start_ns = clock.monotonic_ns();
@@ -127,18 +135,7 @@ fn plan(
                 elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
             });
         })?;
-    plan.flush()?;
-    let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
-    catalog.publish(|manifest| {
-        manifest.clean_shutdown = None;
-        manifest.next_epoch = plan.epoch + 1;
-        manifest.incarnations.push(IncarnationEntry {
-            number: plan.incarnation,
-            gsn_floor: plan.gsn_floor,
-            cut: None,
-        });
-    })?;
-    Ok((plan, catalog))
+    Ok(plan)
 }
 
 fn new_store(
@@ -167,6 +164,7 @@ fn open_journal(
     config: &Config,
     disk: &Arc<dyn Disk>,
     plan: &Plan,
+    ends: &Ends,
 ) -> Result<Arc<dyn Journal>, Error> {
     let row = crate::journal_row(&config.journal)?;
     let environment = stillpoint_journal::Environment {
@@ -183,6 +181,7 @@ fn open_journal(
         if row.capabilities.records_commits { config.durability } else { Durability::Checkpoint };
     settings.interval = config.flush_interval;
     settings.segment_bytes = config.log_segment_bytes;
+    settings.earlier = ends.segments.clone();
     settings.background = config.environment.background;
     Ok((row.open)(&environment, &settings)?)
 }

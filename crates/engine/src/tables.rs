@@ -172,7 +172,7 @@ fn find_or_add(tables: &mut Vec<TableEntry>, names: &[&str]) -> Result<Vec<Table
             None => {
                 let full = || refused_name(name, "there are 65,536 tables already");
                 let id = free.next().ok_or_else(full)?;
-                tables.push(TableEntry { id, name: name.to_owned(), generation: 1 });
+                tables.push(TableEntry::new(id, name, 1));
                 by_name.insert(name.to_owned(), id);
                 id
             }

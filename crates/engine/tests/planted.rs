@@ -17,11 +17,14 @@
 //! | `DirectoryNotFlushed` | a log segment whose name a crash takes back |
 //! | `ReplaysFromTheBeginning` | what is in the checkpoint is replayed over it |
 //! | `PositionsTooLate` | what came after the point of consistency counts as in the checkpoint |
+//! | `EndsNotCopied` | what a cache may hold is named by the cut |
 //! | `CutNotClosed` | recovery keeps records that rest on lost ones |
 //! | `EmptiesBeforeLogs` | a flush of tables is durable before what was committed earlier |
 //! | `ReclaimsBeforeClosed` | a key is inserted again without resting on its lost deletion |
 //! | `FloorNotRaised` | a key that is inserted again goes back in order |
 
+#[path = "crash/doubt.rs"]
+mod doubt;
 #[path = "crash/history.rs"]
 mod history;
 #[path = "crash/lives.rs"]
@@ -42,8 +45,10 @@ use stillpoint_sync::planted::{Bug, plant};
 /// Seeds that may pass before the bug must have shown itself.
 const SEEDS: u64 = 60;
 /// Scenarios that are tried first.
-const SCENARIOS: [(&str, fn()); 9] = [
+const SCENARIOS: [(&str, fn()); 11] = [
     ("two hops", pointed::two_hops),
+    ("what only a cache held", doubt::what_only_a_cache_held_is_not_named),
+    ("a start on a full disk", doubt::a_full_disk_refuses_a_start_that_copies),
     ("second crash", pointed::second_crash),
     ("an answered read", pointed::an_answered_read),
     ("an insertion rests on the deletion", pointed::an_insertion_rests_on_the_deletion),

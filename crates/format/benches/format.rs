@@ -69,8 +69,14 @@ fn segment_of(records: u64, body: &[u8]) -> Vec<u8> {
         let head = RecordHead { gsn, epoch: 1, deps: &[] };
         builder.append(head, RecordKind::Writes, body).expect("legal");
     }
-    let place =
-        BatchPlace { segment: &SEGMENT, offset: 4096, number: 1, flushed_below: 1, align: 8 };
+    let place = BatchPlace {
+        segment: &SEGMENT,
+        offset: 4096,
+        number: 1,
+        flushed_below: 1,
+        align: 8,
+        closed: &[],
+    };
     [&SEGMENT.encode()[..], builder.seal(&place)].concat()
 }
 
@@ -150,6 +156,7 @@ fn seals(c: &mut Criterion) {
                     number: 1,
                     flushed_below: 1,
                     align: 4096,
+                    closed: &[],
                 };
                 builder.seal(&place).len()
             },

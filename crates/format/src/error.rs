@@ -27,13 +27,14 @@ pub enum DecodeCause {
     },
     /// The file was written by another release.
     #[error(
-        "unknown format version {found} (this build reads {}): use the release that wrote the file, \
-         or dump the store there and restore it here",
-        crate::FORMAT_VERSION
+        "unknown format version {found} (this build reads {reads}): dump the store with the release \
+         that wrote the file, and load the dump with this one"
     )]
     UnknownVersion {
         /// The version that the file claims.
         found: u32,
+        /// The version that this build reads.
+        reads: u32,
     },
     /// The bytes are damaged, stale, or belong somewhere else.
     #[error("checksum mismatch: stored {stored:#010x}, computed {computed:#010x}")]

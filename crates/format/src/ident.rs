@@ -11,9 +11,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::FORMAT_VERSION;
 use crate::bytes::{array, put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
+use crate::{FORMAT_VERSION, STATE_FORMAT_VERSION};
 
 /// Bytes of a file header: one block, so that what follows stays aligned for Direct I/O.
 pub const HEADER_BYTES: usize = 4096;
@@ -99,6 +99,18 @@ pub enum FileKind {
     StateActions = 5,
 }
 
+impl FileKind {
+    /// The version that this build writes and reads.
+    fn version(self) -> u32 {
+        match self {
+            FileKind::LogSegment | FileKind::CheckpointPart => FORMAT_VERSION,
+            FileKind::StateSchema | FileKind::StateImage | FileKind::StateActions => {
+                STATE_FORMAT_VERSION
+            }
+        }
+    }
+}
+
 /// The checksum seed of one file. Cheap to copy; made once per file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u32);
@@ -142,7 +154,7 @@ pub(crate) fn encode_header(
 ) -> [u8; HEADER_BYTES] {
     let mut block = [0; HEADER_BYTES];
     put(&mut block, 0, &MAGIC);
-    put(&mut block, 8, &FORMAT_VERSION.to_le_bytes());
+    put(&mut block, 8, &kind.version().to_le_bytes());
     block[12] = kind as u8;
     put(&mut block, 16, &store.0);
     put(&mut block, 32, &created_ms.to_le_bytes());
@@ -173,8 +185,9 @@ pub(crate) fn decode_header<'a>(
         return Err(fail(DecodeCause::Checksum { stored, computed }));
     }
     let version = u32_at(block, 8);
-    if version != FORMAT_VERSION {
-        return Err(fail(DecodeCause::UnknownVersion { found: version }));
+    if version != kind.version() {
+        let reads = kind.version();
+        return Err(fail(DecodeCause::UnknownVersion { found: version, reads }));
     }
     if block[12] != kind as u8 {
         let (found, expected) = (u64::from(block[12]), u64::from(kind as u8));
@@ -244,8 +257,8 @@ mod tests {
         let crc = crc32c::crc32c(&newer[..CRC_AT]);
         put(&mut newer, CRC_AT, &crc.to_le_bytes());
         let error = cause(&newer, FileKind::LogSegment).expect("unknown version");
-        assert_eq!(error, DecodeCause::UnknownVersion { found: 9 });
-        assert!(error.to_string().contains("this build reads 1"), "{error}");
+        assert_eq!(error, DecodeCause::UnknownVersion { found: 9, reads: 2 });
+        assert!(error.to_string().contains("this build reads 2"), "{error}");
         assert!(matches!(
             cause(&[0; HEADER_BYTES], FileKind::LogSegment),
             Some(DecodeCause::BadMagic { found: 0 })

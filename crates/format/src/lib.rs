@@ -32,8 +32,12 @@ pub mod state;
 pub use error::{DecodeCause, DecodeError, EncodeError};
 pub use stamp::Stamp;
 
-/// The format version that this build writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the MANIFEST, of log segments and of checkpoint parts that this build writes,
+/// and the only one it reads.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The version of the files of state arrays that this build writes, and the only one it reads.
+pub const STATE_FORMAT_VERSION: u32 = 1;
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 65_536;

@@ -1,8 +1,8 @@
 //! The redo log: segments, batches, records (`docs/formats.md`, "Log").
 //!
 //! ```text
-//! segment = header block (4096) · batch · batch · … · zeros or stale bytes
-//! batch   = header (64) · record · record · … · dependency summary · zero padding
+//! segment = header block (4096) · batch · batch · … · [continuation mark] · zeros or stale bytes
+//! batch   = header (64) · record · record · … · dependency summary · watermarks · zero padding
 //! record  = head (16) · dependencies (8 each) · body
 //! ```
 //!
@@ -13,6 +13,7 @@
 //! [`classify_tail`] then tells a torn tail from damage.
 
 mod batch;
+mod continuation;
 mod read;
 mod record;
 mod segment;
@@ -20,6 +21,7 @@ mod tail;
 mod write;
 
 pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
+pub use continuation::{CONTINUATION_BYTES, Continuation};
 pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Step};
 pub use record::{DepIter, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind};
 pub use segment::SegmentHeader;

@@ -4,7 +4,7 @@
 //! One line that a machine checks, then JSON that a person can read:
 //!
 //! ```text
-//! stillpoint-manifest 1 crc32c=1c291ca3 len=2048
+//! stillpoint-manifest 2 crc32c=1c291ca3 len=2048
 //! { "store": "…", … }
 //! ```
 //!
@@ -60,6 +60,49 @@ pub struct TableEntry {
     pub name: String,
     /// Its present generation; data of older ones is void.
     pub generation: u32,
+    /// How its records are stored.
+    pub kind: TableKind,
+    /// The function that says which partition of a checkpoint a key belongs to.
+    pub partitioning: Partitioning,
+    /// What its kind keeps here; kind `memory` keeps nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private: Option<serde_json::Value>,
+}
+
+impl TableEntry {
+    /// A table of records in memory, partitioned by key hash.
+    pub fn new(id: u16, name: impl Into<String>, generation: u32) -> Self {
+        TableEntry {
+            id,
+            name: name.into(),
+            generation,
+            kind: TableKind::Memory,
+            partitioning: Partitioning::KeyHash,
+            private: None,
+        }
+    }
+}
+
+/// How the records of a table are stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TableKind {
+    /// In memory, by key.
+    Memory,
+    /// In a way that this build does not know: such a manifest is refused.
+    #[serde(untagged)]
+    Other(String),
+}
+
+/// The function that says which partition of a checkpoint a key belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Partitioning {
+    /// The top bits of the key hash.
+    KeyHash,
+    /// One that this build does not know: such a manifest is refused.
+    #[serde(untagged)]
+    Other(String),
 }
 
 /// A checkpoint.
@@ -154,10 +197,32 @@ pub struct IncarnationEntry {
     pub number: u32,
     /// Its gsns are greater than this; everything up to it counts as closed.
     pub gsn_floor: u64,
+    /// How many logs it has, numbered from 0. The first segment of each begins one above the
+    /// floor. 0 if it keeps no log.
+    pub logs: u8,
     /// Written by the recovery after it: per log, the last gsn that was kept. A log that is
     /// not listed keeps nothing. Absent for the present incarnation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<LogGsn>>,
+    /// Written with the cut: the logs whose end is in another file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tails: Vec<LogTail>,
+}
+
+/// The end of a log, copied by a recovery that could not know whether it was durable. What the
+/// segments of the log hold from the first batch on does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogTail {
+    /// The log.
+    pub log: u8,
+    /// The incarnation whose start made the copy: it is part of the file's name
+    /// ([`crate::names::tail_name`]).
+    pub made_by: u32,
+    /// Number of the first batch in the copy.
+    pub first_batch: u64,
+    /// No record in the copy has a smaller gsn.
+    pub first_gsn: u64,
 }
 
 /// The store was closed in order.
@@ -178,8 +243,8 @@ pub enum ManifestError {
     FirstLine,
     /// Another release wrote it.
     #[error(
-        "manifest format version {found} is unknown (this build reads {FORMAT_VERSION}): open the \
-         store with the release that wrote it, or dump it there and restore it here"
+        "manifest format version {found} is unknown (this build reads {FORMAT_VERSION}): dump the \
+         store with the release that wrote it, and load the dump with this one"
     )]
     UnknownVersion {
         /// The version that it claims.
@@ -207,6 +272,12 @@ pub enum ManifestError {
     /// Its JSON does not have the fields of this version.
     #[error("manifest document: {0}")]
     Document(String),
+    /// It needs what this build does not have.
+    #[error("{what} is unknown to this build: use the release that made it")]
+    Unsupported {
+        /// The table and what is special about it.
+        what: String,
+    },
     /// Its fields contradict each other.
     #[error("manifest inconsistent: {0}")]
     Inconsistent(String),

@@ -93,6 +93,19 @@ pub fn parse_segment_name(name: &str) -> Option<(u32, u64)> {
         .then_some((incarnation, first_gsn))
 }
 
+/// `tail-0000000003-0000000002`: the end of a log of incarnation 2, copied at the start of
+/// incarnation 3.
+pub fn tail_name(made_by: u32, incarnation: u32) -> String {
+    format!("tail-{made_by:010}-{incarnation:010}")
+}
+
+/// Reads a name of [`tail_name`] as (made by, incarnation); `None` if it is not one.
+pub fn parse_tail_name(name: &str) -> Option<(u32, u32)> {
+    let (made_by, incarnation) = name.strip_prefix("tail-")?.split_once('-')?;
+    let (made_by, incarnation) = (made_by.parse().ok()?, incarnation.parse().ok()?);
+    (tail_name(made_by, incarnation) == name).then_some((made_by, incarnation))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +124,11 @@ mod tests {
         }
         assert_eq!(log_dir(4), "log/004");
         assert_eq!(parse_log_name("004"), Some(4));
+        for (made_by, incarnation) in [(0, 0), (3, 2), (u32::MAX, 7)] {
+            let name = tail_name(made_by, incarnation);
+            assert_eq!(parse_tail_name(&name), Some((made_by, incarnation)), "{name}");
+            assert_eq!(parse_segment_name(&name), None, "{name} is no segment");
+        }
         for (incarnation, gsn) in [(0, 0), (2, 4711), (u32::MAX, crate::GSN_MAX)] {
             let name = segment_name(incarnation, gsn);
             assert_eq!(parse_segment_name(&name), Some((incarnation, gsn)), "{name}");

@@ -22,7 +22,7 @@ pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically and durably: written beside as `<path>.tmp`, flushed, renamed, the
+/// Replaces a file atomically and durably: written beside as `<path>.next`, flushed, renamed, the
 /// directory flushed. After a crash the file is the old or the new one, whole; after success it is
 /// the new one. Two writers of one path must take turns.
 ///
@@ -32,7 +32,7 @@ pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
 pub fn write_file_durably(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<()> {
     let beside = {
         let mut name = path.as_os_str().to_owned();
-        name.push(".tmp");
+        name.push(".next");
         PathBuf::from(name)
     };
     disk.remove(&beside)?; // a crash may have left one

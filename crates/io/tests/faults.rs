@@ -182,7 +182,7 @@ fn replacing_a_file_under_every_error_keeps_the_old_or_has_the_new() {
                 let found = read_all(&disk, path).expect("never missing");
                 let renamed = site == 6;
                 assert_eq!(found, if renamed { b"new" } else { b"old" }, "{fault:?} at {site}");
-                assert!(!disk.exists(Path::new("MANIFEST.tmp")).expect("alive"));
+                assert!(!disk.exists(Path::new("MANIFEST.next")).expect("alive"));
                 let after = read_all(&disk.crash_image(seed), path).expect("never missing");
                 assert!(after == b"old" || (renamed && after == b"new"));
                 let retried = write_file_durably(&disk, path, b"newer");

@@ -265,13 +265,13 @@ fn read_back(disk: &Arc<dyn Disk>, clock: &dyn Clock) {
     }
     journal.close().expect("closes");
     drop(journal);
-    let entry = IncarnationEntry { number: 1, gsn_floor: 0, cut: None };
+    let entry = IncarnationEntry { number: 1, gsn_floor: 0, logs: 2, cut: None, tails: Vec::new() };
     let start = ReplayStart::default();
     let input = ScanInput {
         store: STORE,
         incarnations: &[entry],
         clean_shutdown: None,
-        logs: None,
+        next_epoch: u64::MAX,
         start: &start,
         threads: 2,
         progress: &|_, _| (),

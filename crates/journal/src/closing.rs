@@ -143,6 +143,18 @@ impl Closing {
         (self.closed(next.log) < next.gsn).then_some(next)
     }
 
+    /// Lists up to where the logs other than `log` are closed, those without a record of this
+    /// incarnation left out.
+    pub(crate) fn others_closed(&self, log: u8, into: &mut Vec<LogGsn>) {
+        into.clear();
+        for other in (0..self.logs()).filter(|&other| other != log) {
+            let gsn = self.closed(other);
+            if gsn > self.floor {
+                into.push(LogGsn { log: other, gsn });
+            }
+        }
+    }
+
     /// Number of logs.
     pub(crate) fn logs(&self) -> u8 {
         self.marks.len() as u8

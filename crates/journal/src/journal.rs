@@ -1,6 +1,7 @@
 //! The trait that every journal implements, and what goes in and out of it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +81,24 @@ pub struct Config {
     /// Threads that flush and prepare in the background. Without them the caller does all
     /// of it, in a fixed order, for simulations.
     pub background: bool,
+    /// The segments of earlier incarnations that are still needed, oldest first: released like
+    /// its own.
+    pub earlier: Vec<EarlierSegment>,
+}
+
+/// A segment of an earlier incarnation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierSegment {
+    /// The log.
+    pub log: u8,
+    /// The incarnation that wrote it.
+    pub incarnation: u32,
+    /// No record in it has a smaller gsn.
+    pub first_gsn: u64,
+    /// Length of the file.
+    pub bytes: u64,
+    /// The file, below the data directory.
+    pub path: PathBuf,
 }
 
 impl Config {
@@ -99,6 +118,7 @@ impl Config {
             spare_segments: 2,
             recycled_segments: 8,
             background: true,
+            earlier: Vec::new(),
         }
     }
 }

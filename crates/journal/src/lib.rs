@@ -38,10 +38,12 @@ mod workers;
 pub use error::JournalError;
 #[cfg(not(any(loom, shuttle)))]
 pub use journal::{
-    Appended, Capabilities, CommitInput, Config, Durability, EncodeWrites, Environment, Journal,
-    JournalStats, Operation,
+    Appended, Capabilities, CommitInput, Config, Durability, EarlierSegment, EncodeWrites,
+    Environment, Journal, JournalStats, Operation,
 };
 #[cfg(not(any(loom, shuttle)))]
-pub use reader::{LogEnd, Logs, Proof, ReplayStart, ScanError, ScanInput, scan};
+pub use reader::{
+    Ends, LogEnd, Logs, Loss, Proof, ReplayStart, ScanError, ScanInput, scan, scan_accepting_loss,
+};
 #[cfg(not(any(loom, shuttle)))]
 pub use replay::{Merge, PartitionOf, Replay, ReplayOptions, ReplayWrite, Round};

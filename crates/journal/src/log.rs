@@ -9,6 +9,7 @@ mod append;
 mod handoff;
 mod write;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::group::GroupCommit;
 use crate::journal::{CommitInput, Config, Environment, JournalStats};
-use crate::segments::{Found, Kept, Segment, Spare, Stock};
+use crate::segments::{Kept, Segment, Spare, Stock};
 use append::{Appender, Obstacle, Unused};
 use handoff::Handoff;
 use write::{Writer, create_dir, name_segment};
@@ -84,13 +85,13 @@ impl Log {
         id: u8,
         env: &Environment,
         shared: &Arc<Shared>,
-        found: Found,
+        spares: Vec<Spare>,
     ) -> Result<Self, JournalError> {
         let config = &shared.config;
         let dir = PathBuf::from(names::log_dir(id));
         create_dir(&*env.disk, &dir)?;
         let (spares, odd): (Vec<Spare>, Vec<Spare>) =
-            found.spares.into_iter().partition(|spare| spare.bytes == config.segment_bytes);
+            spares.into_iter().partition(|spare| spare.bytes == config.segment_bytes);
         odd.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
         let stock = Stock::new(env, config, id, spares);
         let header = SegmentHeader {
@@ -106,7 +107,8 @@ impl Log {
         if !is_planted(Bug::DirectoryNotFlushed) {
             env.disk.sync_dir(&dir)?;
         }
-        let mut kept = found.kept;
+        let of_log = config.earlier.iter().filter(|of| of.log == id);
+        let mut kept: Vec<Kept> = of_log.map(Kept::from).collect();
         kept.push(keep(&segment));
         let floor = config.floor;
         let handoff = Arc::new(Handoff::default());
@@ -125,7 +127,7 @@ impl Log {
             hindered: CachePadded::new(AtomicBool::new(false)),
             handoff,
             group: GroupCommit::new(),
-            writer: Mutex::new(Writer::new(dir, segment, file, floor)),
+            writer: Mutex::new(Writer::new(dir, segment, file, floor, config.logs)),
             failed: OnceLock::new(),
             counts: CachePadded::new(Counts::default()),
             stock,
@@ -258,13 +260,23 @@ impl Log {
     /// Flushes everything up to a gsn that was given out.
     pub(crate) fn flush_to(&self, gsn: u64) -> Result<(), JournalError> {
         let closing = &self.shared.closing;
+        let led = Cell::new(false);
         self.group.until(
             || match self.failed.get() {
                 _ if closing.flushed(self.id) >= gsn => Ok(true),
                 Some(failed) => Err(failed.clone()),
+                // All that was appended before is flushed, so nobody gave this gsn out.
+                None if led.get() => Err(JournalError::UnknownStamp {
+                    stamp: Stamp::new(gsn, self.id),
+                    logs: closing.logs(),
+                }),
                 None => Ok(false),
             },
-            || self.lead(Reach::Flush),
+            || {
+                self.lead(Reach::Flush)?;
+                led.set(true);
+                Ok(())
+            },
         )
     }
 
@@ -329,7 +341,7 @@ impl Log {
         }
         self.handoff.take_sealed(&mut writer.queue);
         while !writer.queue.is_empty() {
-            let bytes = writer.write_next(disk)?;
+            let bytes = writer.write_next(disk, &self.shared.closing)?;
             self.counts.batches.fetch_add(writer.written.len() as u64, Ordering::Relaxed);
             self.counts.written_bytes.fetch_add(bytes, Ordering::Relaxed);
             for batch in writer.written.drain(..) {

@@ -12,6 +12,11 @@
 //! was flushed before it, and a later one that covers the missing one proves damage. Names
 //! of segments appear only after their headers are durable, so a bad header is damage.
 //!
+//! Whole files that are missing are noticed, too: the manifest says how many logs an
+//! incarnation has, a segment that the log has left says where the log goes on, and batches
+//! say up to where other logs were closed. Batches of an incarnation or of an epoch that the
+//! manifest does not know prove that the manifest is older than the log.
+//!
 //! Incarnations before the latest have a cut on record, which is final; theirs must reach
 //! it. The latest one's is found here, from the summaries of the batches first and the
 //! exact records where a summary does not fit. Memory is bounded: windows, and one note
@@ -20,26 +25,32 @@
 mod chain;
 mod cutting;
 mod error;
+mod listing;
+mod loss;
 mod segment;
+mod tails;
 mod walk;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::EndCause;
 use stillpoint_format::manifest::{CheckpointEntry, CleanShutdown, IncarnationEntry};
-use stillpoint_format::{LOG_NONE, LogGsn, names};
-use stillpoint_io::{Disk, DiskFile, OpenMode};
+use stillpoint_io::Disk;
 
 pub(crate) use chain::Chain;
 pub use error::{Proof, ScanError};
+pub use loss::Loss;
 pub(crate) use segment::{Place, SegmentFile, Window, after};
+pub use tails::Ends;
 pub(crate) use walk::Walked;
 
-use chain::join;
-use walk::{list_segments, walk_all};
+use listing::list_segments;
+use loss::Judge;
+use walk::walk_all;
 
 /// What the checkpoint that is loaded holds already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,9 +93,8 @@ pub struct ScanInput<'a> {
     pub incarnations: &'a [IncarnationEntry],
     /// Set if the store was closed in order.
     pub clean_shutdown: Option<&'a CleanShutdown>,
-    /// Number of logs that the latest incarnation was opened with, if known: each has a
-    /// segment then, so that one without is missing and not empty.
-    pub logs: Option<u8>,
+    /// No record of any log has this epoch or a later one.
+    pub next_epoch: u64,
     /// Where replay starts.
     pub start: &'a ReplayStart,
     /// Threads to use, at least one.
@@ -125,8 +135,16 @@ pub struct Logs {
     /// Per incarnation, oldest first: its logs' chains.
     pub(crate) incarnations: Vec<Vec<Chain>>,
     ends: Vec<LogEnd>,
-    latest: Option<u32>,
+    /// The incarnations' numbers, oldest first.
+    numbers: Vec<u32>,
+    /// The latest incarnation has a cut on record already, or was closed in order: all that is
+    /// kept of it is durable.
+    ended: bool,
+    store: StoreId,
     gsn_max: u64,
+    epoch_max: u64,
+    /// The greatest incarnation with batches that the manifest does not name.
+    unnamed: u32,
 }
 
 /// Finds and validates the segments that matter, and the cut of the latest incarnation.
@@ -134,46 +152,111 @@ pub struct Logs {
 /// # Errors
 /// [`ScanError`]: damage, a missing file, or a disk that refuses. A torn tail is none.
 pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanError> {
-    let listed = list_segments(&**disk, input)?;
-    let walked = walk_all(disk, input, listed)?;
+    judged(disk, input, &[], &mut Judge::default())
+}
+
+/// As [`scan`], but gives up what is damaged, missing or unknown, and what rests on it. `limits`
+/// are the first gsns of logs that are to be given up in any case.
+///
+/// # Errors
+/// A disk that refuses.
+pub fn scan_accepting_loss(
+    disk: &Arc<dyn Disk>,
+    input: &ScanInput<'_>,
+    limits: &[LogGsn],
+) -> Result<(Logs, Vec<Loss>), ScanError> {
+    let mut judge = Judge::accepting();
+    let logs = judged(disk, input, limits, &mut judge)?;
+    Ok((logs, judge.into_losses()))
+}
+
+fn judged(
+    disk: &Arc<dyn Disk>,
+    input: &ScanInput<'_>,
+    limits: &[LogGsn],
+    judge: &mut Judge,
+) -> Result<Logs, ScanError> {
+    let listed = list_segments(&**disk, input, judge)?;
+    let walked = walk_all(disk, input, listed, judge)?;
+    let all = || walked.iter().flatten().flatten();
     let mut gsn_max = input.incarnations.iter().map(|entry| entry.gsn_floor).max().unwrap_or(0);
     gsn_max = input.start.positions.iter().map(|p| p.gsn).fold(gsn_max, u64::max);
-    gsn_max = walked.iter().flatten().flatten().map(Walked::gsn_max).fold(gsn_max, u64::max);
-    let mut incarnations = Vec::new();
-    for (entry, logs) in input.incarnations.iter().zip(walked) {
-        let kept = kept_before(entry, input.clean_shutdown);
-        let mut chains = Vec::new();
-        for (log, segments) in (0..LOG_NONE).zip(logs) {
-            let base = input.start.position(log).max(entry.gsn_floor);
-            // Without a place in the cut a log keeps nothing.
-            let kept = kept
-                .map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn).max(base));
-            chains.push(join(&**disk, log, base, kept, segments)?);
-        }
-        incarnations.push(chains);
-    }
-    if let (Some(chains), Some(logs)) = (incarnations.last(), input.logs) {
-        let floor = input.incarnations.last().map_or(0, |entry| entry.gsn_floor);
-        chains
-            .iter()
-            .take(logs.into())
-            .try_for_each(|chain| chain.expect_segment(&**disk, floor))?;
-    }
-    let ends = match incarnations.last_mut() {
-        Some(chains) => cutting::cut(chains, input.start.epoch)?,
-        None => Vec::new(),
-    };
-    for chain in incarnations.iter_mut().flatten() {
-        chain.drop_beyond_end();
-    }
-    Ok(Logs {
+    gsn_max = all().map(Walked::gsn_max).fold(gsn_max, u64::max);
+    let epoch_max = all().map(|of| of.epoch_max).max().unwrap_or(0);
+    let mut logs = Logs {
         disk: Arc::clone(disk),
         start: input.start.clone(),
-        incarnations,
-        ends,
-        latest: input.incarnations.last().map(|entry| entry.number),
+        incarnations: Vec::new(),
+        ends: Vec::new(),
+        numbers: Vec::new(),
+        ended: true,
+        store: input.store,
         gsn_max,
-    })
+        epoch_max,
+        unnamed: judge.unnamed,
+    };
+    let mut entries = input.incarnations.iter().zip(walked);
+    for (entry, walked) in entries.by_ref() {
+        let kept = kept_before(entry, input.clean_shutdown);
+        logs.incarnations.push(joined(&**disk, input, entry, walked, limits, judge)?);
+        logs.numbers.push(entry.number);
+        logs.ended = kept.is_some();
+        if judge.has_lost(entry.number) {
+            break;
+        }
+    }
+    for (entry, walked) in entries {
+        for segments in walked.iter().filter(|segments| !segments.is_empty()) {
+            let log = segments[0].file.header.log;
+            let last_gsn = segments.iter().map(|of| of.end.last_gsn).max().unwrap_or(0);
+            judge.follow(entry.number, log, entry.gsn_floor, last_gsn);
+        }
+    }
+    if let (Some(chains), Some(&number)) = (logs.incarnations.last_mut(), logs.numbers.last()) {
+        logs.ends = cutting::cut(chains, input.start.epoch, number, judge)?;
+    }
+    for chain in logs.incarnations.iter_mut().flatten() {
+        chain.drop_beyond_end();
+    }
+    Ok(logs)
+}
+
+/// Joins the logs of one incarnation.
+fn joined(
+    disk: &dyn Disk,
+    input: &ScanInput<'_>,
+    entry: &IncarnationEntry,
+    walked: Vec<Vec<Walked>>,
+    limits: &[LogGsn],
+    judge: &mut Judge,
+) -> Result<Vec<Chain>, ScanError> {
+    let kept = kept_before(entry, input.clean_shutdown);
+    // Of an incarnation that has not ended in order every log is there.
+    let is_latest = input.incarnations.last().is_some_and(|last| last.number == entry.number);
+    let expects_segment = kept.is_none() && is_latest;
+    let mut chains = Vec::new();
+    for (log, segments) in (0..entry.logs).zip(walked) {
+        let base = input.start.position(log).max(entry.gsn_floor);
+        // Without a place in the cut a log keeps nothing.
+        let kept =
+            kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn).max(base));
+        let mut chain = Chain::new(log, base, segments);
+        let mut found = chain.join(disk, kept);
+        if found.is_ok() && expects_segment {
+            found = chain.expect_segment(disk);
+        }
+        if let Err(why) = found {
+            judge.give_up(why, (entry.number, log), chain.kept_gsn, kept)?;
+        }
+        let limit = limits.iter().find(|limit| limit.log == log && limit.gsn > base);
+        if let Some(&limit) = limit.filter(|limit| limit.gsn <= chain.kept_gsn) {
+            let why = loss::unknown(disk, limit);
+            judge.give_up(why, (entry.number, log), limit.gsn - 1, Some(chain.kept_gsn))?;
+            chain.kept_gsn = chain.last_gsn_below(limit.gsn)?;
+        }
+        chains.push(chain);
+    }
+    Ok(chains)
 }
 
 /// What an earlier recovery or a clean shutdown has promised of an incarnation.
@@ -203,50 +286,26 @@ impl Logs {
         self.gsn_max
     }
 
+    /// The greatest epoch of any record found.
+    pub fn epoch_max(&self) -> u64 {
+        self.epoch_max
+    }
+
+    /// The incarnations that are kept, oldest first, and the greatest whose batches are given up
+    /// because no manifest names it.
+    pub fn incarnations(&self) -> (&[u32], u32) {
+        (&self.numbers, self.unnamed)
+    }
+
     /// Bytes of log that replay will read.
     pub fn replay_bytes(&self) -> u64 {
         self.incarnations.iter().flatten().map(Chain::bytes).sum()
     }
 
-    /// Flushes the segments that are kept. After the death of a process what was read may be in
-    /// the page cache only: it must be durable before a cut that promises it is.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn flush(&self) -> Result<(), ScanError> {
-        for chain in self.incarnations.iter().flatten() {
-            for segment in &chain.segments {
-                segment.file.flush()?;
-            }
-            if !chain.segments.is_empty() {
-                self.disk.sync_dir(Path::new(&names::log_dir(chain.log)))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes what lies beyond the cut, which must be durable in the manifest, and gives
-    /// preallocated space back. May be interrupted and repeated.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn trim(&self) -> Result<(), ScanError> {
-        let Some(latest) = self.latest else {
-            return Ok(());
-        };
-        for chain in self.incarnations.last().into_iter().flatten() {
-            for path in chain.beyond(latest) {
-                self.disk.remove(path)?;
-            }
-            if let Some((path, end)) = chain.end_of_kept()? {
-                let file =
-                    self.disk.open(path, OpenMode::ReadWrite, stillpoint_io::Caching::Buffered)?;
-                if end < file.len()? {
-                    file.set_len(end)?;
-                    DiskFile::sync(&*file)?;
-                }
-            }
-        }
-        Ok(())
+    /// The incarnations of which replay reads a record.
+    pub fn needed(&self) -> impl Iterator<Item = u32> {
+        let needed = |chains: &Vec<Chain>| chains.iter().any(|chain| chain.kept_gsn > chain.base);
+        let of = self.numbers.iter().zip(&self.incarnations);
+        of.filter(move |(_, chains)| needed(chains)).map(|(number, _)| *number)
     }
 }

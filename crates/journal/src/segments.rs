@@ -22,7 +22,7 @@ use stillpoint_io::{
 };
 
 use crate::error::JournalError;
-use crate::journal::{Config, Durability, Environment};
+use crate::journal::{Config, Durability, EarlierSegment, Environment};
 use crate::monitor::Monitor;
 
 /// Names of prepared segments begin so. They hold no records.
@@ -62,22 +62,26 @@ pub(crate) struct Kept {
     pub(crate) path: PathBuf,
 }
 
-/// What a listing of a log's directory found.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// Segments of earlier incarnations, in order.
-    pub(crate) kept: Vec<Kept>,
-    pub(crate) spares: Vec<Spare>,
+impl From<&EarlierSegment> for Kept {
+    fn from(of: &EarlierSegment) -> Self {
+        let EarlierSegment { incarnation, first_gsn, bytes, ref path, .. } = *of;
+        Kept { incarnation, first_gsn, bytes, path: path.clone() }
+    }
 }
 
-/// Lists the directory of a log. Segments that a crash left behind before `incarnation`
-/// became known hold no record and become spares.
-pub(crate) fn list(disk: &dyn Disk, log: u8, incarnation: u32) -> Result<Found, JournalError> {
+/// The prepared segments in the directory of a log. A segment of `incarnation` or a later one
+/// was left by a start that failed: it holds no record, and becomes a prepared one.
+pub(crate) fn list_spares(
+    disk: &dyn Disk,
+    log: u8,
+    incarnation: u32,
+) -> Result<Vec<Spare>, JournalError> {
     let dir = PathBuf::from(names::log_dir(log));
-    let mut found = Found::default();
+    let mut spares = Vec::new();
+    let mut left = Vec::new();
     let mut listed = match disk.list(&dir) {
         Ok(listed) => listed,
-        Err(error) if error.is_not_found() => return Ok(found),
+        Err(error) if error.is_not_found() => return Ok(spares),
         Err(error) => return Err(error.into()),
     };
     listed.sort();
@@ -89,17 +93,35 @@ pub(crate) fn list(disk: &dyn Disk, log: u8, incarnation: u32) -> Result<Found, 
         }
         let bytes = disk.open(&path, OpenMode::Read, Caching::Buffered)?.len()?;
         match segment {
-            Some((of, first_gsn)) if of < incarnation => {
-                found.kept.push(Kept { incarnation: of, first_gsn, bytes, path });
-            }
+            Some((of, _)) if of < incarnation => {}
             Some((of, _)) => {
                 refuse_records(disk, &path, of)?;
-                found.spares.push(Spare { path, bytes, reused: true });
+                left.push(Spare { path, bytes, reused: true });
             }
-            None => found.spares.push(Spare { path, bytes, reused: true }),
+            None => spares.push(Spare { path, bytes, reused: true }),
         }
     }
-    Ok(found)
+    // Its header is going to be overwritten: under the name of a segment it must stay intact.
+    for mut spare in left {
+        let path = dir.join(spare_name(next_spare(&spares)));
+        disk.rename(&spare.path, &path)?;
+        spare.path = path;
+        spares.push(spare);
+    }
+    Ok(spares)
+}
+
+fn spare_name(number: u64) -> String {
+    format!("{SPARE_PREFIX}{number:06}")
+}
+
+/// The first number that no prepared segment has.
+fn next_spare(spares: &[Spare]) -> u64 {
+    let number = |spare: &Spare| {
+        let name = spare.path.file_name()?.to_str()?;
+        name.strip_prefix(SPARE_PREFIX)?.parse::<u64>().ok()
+    };
+    spares.iter().filter_map(number).max().map_or(0, |last| last + 1)
 }
 
 /// An incarnation is used once: a segment of it with records must not be overwritten.
@@ -152,11 +174,7 @@ pub(crate) struct Stock {
 
 impl Stock {
     pub(crate) fn new(env: &Environment, config: &Config, log: u8, spares: Vec<Spare>) -> Self {
-        let number = |spare: &Spare| {
-            let name = spare.path.file_name()?.to_str()?;
-            name.strip_prefix(SPARE_PREFIX)?.parse::<u64>().ok()
-        };
-        let next_name = spares.iter().filter_map(number).max().map_or(0, |last| last + 1);
+        let next_name = next_spare(&spares);
         let shelf = Shelf { ready: spares.into(), next_name, ..Shelf::default() };
         Stock {
             log,
@@ -246,7 +264,7 @@ impl Stock {
 
     fn next_path(&self) -> PathBuf {
         let mut shelf = self.shelf.lock();
-        let path = self.dir.join(format!("{SPARE_PREFIX}{:06}", shelf.next_name));
+        let path = self.dir.join(spare_name(shelf.next_name));
         shelf.next_name += 1;
         path
     }
@@ -289,9 +307,9 @@ impl Stock {
             return self.disk.remove(&kept.path);
         }
         let path = self.next_path();
+        // A crash may bring the old name back, and with it another segment's bytes. No reader
+        // opens them: the next segment's name says that this one is in the checkpoint.
         self.disk.rename(&kept.path, &path)?;
-        // Durable before it is overwritten, so that no crash shows new bytes under the old name.
-        self.disk.sync_dir(&self.dir)?;
         self.put(Spare { path, bytes: kept.bytes, reused: true });
         Ok(())
     }

@@ -23,6 +23,22 @@ pub enum RecoveryError {
         #[source]
         source: TxError,
     },
+    /// A log holds a write of a table that the manifest does not know.
+    #[error(
+        "log {log} holds a write of table {table}, generation {generation}, with gsn {gsn}, which \
+         the MANIFEST does not name: the MANIFEST is older than the log; put the newest MANIFEST \
+         back, or give up what it does not name with `stillpoint repair --accept-loss`"
+    )]
+    NewerTable {
+        /// The log.
+        log: u8,
+        /// The record's gsn.
+        gsn: u64,
+        /// The table.
+        table: u16,
+        /// The table's generation in the record.
+        generation: u32,
+    },
     /// The store has no room for the loaders.
     #[error(
         "recovery needs {wanted} workers of the store, and only {found} are free: raise the number of sessions"
@@ -45,6 +61,7 @@ impl RecoveryError {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
+            Self::NewerTable { .. } => true,
             Self::NoSlot { .. } | Self::Thread(_) => false,
         }
     }

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! MANIFEST ─▶ plan: logs scanned, the cut found, the next incarnation's floor chosen
-//!                │   (the caller makes the plan's MANIFEST durable: nothing is served before)
 //!                ▼
 //!             run: checkpoints loaded in parallel ─▶ logs replayed in parallel by key ─▶ checked
+//!                ▼
+//!             copy_ends: what may be in the page cache only is made durable, in files of its own
+//!                ▼   (the caller publishes the successor of the MANIFEST: nothing is served before)
+//!             trim: what the published MANIFEST has given up is removed
 //! ```
-//! Everything may be interrupted at any instant and begun again: nothing on disk changes but by
-//! the caller's publication of the plan, and by trimming what the published plan has cut away.
+//! Everything may be interrupted at any instant and begun again: no file that the MANIFEST names
+//! changes before its successor is published.
 
 mod error;
 mod load;
@@ -15,8 +18,9 @@ mod plan;
 mod progress;
 mod replay;
 mod run;
+mod verify;
 
 pub use error::RecoveryError;
-pub use plan::{Plan, plan};
+pub use plan::{Plan, plan, plan_accepting_loss};
 pub use progress::{Progress, Stage};
 pub use run::{RecoverySummary, load, run};

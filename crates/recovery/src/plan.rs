@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use stillpoint_format::LogGsn;
-use stillpoint_format::manifest::Manifest;
+use stillpoint_format::manifest::{IncarnationEntry, Manifest};
 use stillpoint_io::Disk;
-use stillpoint_journal::{Logs, ReplayStart, ScanInput, scan};
+use stillpoint_journal::{
+    Ends, LogEnd, Logs, Loss, ReplayStart, ScanInput, scan, scan_accepting_loss,
+};
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::error::RecoveryError;
@@ -13,8 +15,7 @@ use crate::error::RecoveryError;
 /// What a recovery will do.
 #[derive(Debug)]
 pub struct Plan {
-    /// The manifest, with the cut of the latest incarnation. The caller adds its own incarnation
-    /// and makes it durable before it serves anything.
+    /// The manifest as it was read.
     pub manifest: Manifest,
     /// Number of the next incarnation.
     pub incarnation: u32,
@@ -36,59 +37,139 @@ pub fn plan(
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Plan, RecoveryError> {
-    let mut manifest = manifest;
-    let start = manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
-        ReplayStart::after(checkpoint, &manifest.incarnations)
-    });
-    let start =
-        if is_planted(Bug::ReplaysFromTheBeginning) { ReplayStart::default() } else { start };
-    let logs = scan(
-        disk,
-        &ScanInput {
-            store: manifest.store,
-            incarnations: &manifest.incarnations,
-            clean_shutdown: manifest.clean_shutdown.as_ref(),
-            logs: None,
-            start: &start,
-            threads: threads.max(1),
-            progress,
-        },
-    )?;
-    if let Some(latest) = manifest.incarnations.last_mut() {
-        let all = || logs.ends().iter().map(|end| LogGsn { log: end.log, gsn: end.valid_gsn });
-        let planted = is_planted(Bug::CutNotRecorded);
-        latest.cut = Some(if planted { all().collect() } else { logs.cut() });
+    let start = start_of(&manifest);
+    let logs = scan(disk, &input(&manifest, &start, threads, progress))?;
+    let latest = manifest.incarnations.last().map_or(0, |latest| latest.number);
+    Ok(Plan::new(manifest, latest, logs))
+}
+
+/// As [`plan`], but gives up what is damaged, missing or unknown to the manifest, and what may
+/// rest on it. The checkpoints that the manifest names must be sound.
+///
+/// # Errors
+/// A disk that refuses.
+pub fn plan_accepting_loss(
+    disk: &Arc<dyn Disk>,
+    manifest: Manifest,
+    threads: usize,
+) -> Result<(Plan, Vec<Loss>), RecoveryError> {
+    let start = start_of(&manifest);
+    let mut limits: Vec<LogGsn> = Vec::new();
+    loop {
+        let all_epochs = Manifest { next_epoch: u64::MAX, ..manifest.clone() };
+        let input = input(&all_epochs, &start, threads, &|_, _| {});
+        let (logs, losses) = scan_accepting_loss(disk, &input, &limits)?;
+        let (kept, unnamed) = logs.incarnations();
+        let latest = manifest.incarnations.last().map_or(0, |latest| latest.number);
+        let mut left = manifest.clone();
+        left.incarnations.retain(|entry| kept.contains(&entry.number));
+        left.next_epoch = left.next_epoch.max(logs.epoch_max() + 1);
+        if !losses.is_empty()
+            && let Some(last) = left.incarnations.last_mut()
+        {
+            left.clean_shutdown = None;
+            if last.cut.is_some() {
+                let cut = logs.cut();
+                last.tails.retain(|tail| {
+                    cut.iter().any(|end| end.log == tail.log && end.gsn >= tail.first_gsn)
+                });
+                last.cut = Some(cut);
+            }
+        }
+        let plan = Plan::new(left, latest.max(unnamed), logs);
+        match plan.verify_records(threads) {
+            Ok(()) => return Ok((plan, losses)),
+            Err(RecoveryError::NewerTable { log, gsn, .. }) => {
+                limits.retain(|limit| limit.log != log);
+                limits.push(LogGsn { log, gsn });
+            }
+            Err(error) => return Err(error),
+        }
     }
-    let incarnation = manifest.incarnations.last().map_or(1, |latest| latest.number + 1);
-    let checkpoint_floor = manifest.checkpoints.iter().map(|c| c.gsn_floor).max().unwrap_or(0);
-    Ok(Plan {
-        incarnation,
-        gsn_floor: logs.gsn_max().max(checkpoint_floor),
-        epoch: manifest.next_epoch,
-        manifest,
-        logs,
+}
+
+fn start_of(manifest: &Manifest) -> ReplayStart {
+    if is_planted(Bug::ReplaysFromTheBeginning) {
+        return ReplayStart::default();
+    }
+    manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
+        ReplayStart::after(checkpoint, &manifest.incarnations)
     })
 }
 
+fn input<'a>(
+    manifest: &'a Manifest,
+    start: &'a ReplayStart,
+    threads: usize,
+    progress: &'a (dyn Fn(u64, u64) + Sync),
+) -> ScanInput<'a> {
+    ScanInput {
+        store: manifest.store,
+        incarnations: &manifest.incarnations,
+        clean_shutdown: manifest.clean_shutdown.as_ref(),
+        next_epoch: manifest.next_epoch,
+        start,
+        threads: threads.max(1),
+        progress,
+    }
+}
+
 impl Plan {
-    /// Makes durable what the plan keeps: after the death of a process it may be in the page cache
-    /// only. To be done before the plan's manifest is published.
-    ///
-    /// # Errors
-    /// The disk's.
-    pub fn flush(&self) -> Result<(), RecoveryError> {
-        Ok(self.logs.flush()?)
+    /// `latest` is the greatest incarnation that has written a batch.
+    fn new(manifest: Manifest, latest: u32, logs: Logs) -> Self {
+        let checkpoint_floor = manifest.checkpoints.iter().map(|c| c.gsn_floor).max().unwrap_or(0);
+        Plan {
+            incarnation: latest + 1,
+            gsn_floor: logs.gsn_max().max(checkpoint_floor),
+            epoch: manifest.next_epoch,
+            manifest,
+            logs,
+        }
     }
 
-    /// Removes from disk what the plan has cut away. Its manifest must be durable.
+    /// The manifest that begins the new incarnation: the cut of the latest one, the copied ends of
+    /// its logs, and the incarnation that starts, with `logs` logs. Incarnations without a record
+    /// that replay needs are left out.
+    pub fn successor(&self, logs: u8, ends: &Ends) -> Manifest {
+        let mut next = self.manifest.clone();
+        if let Some(latest) = next.incarnations.last_mut()
+            && latest.cut.is_none()
+        {
+            let valid = |end: &LogEnd| LogGsn { log: end.log, gsn: end.valid_gsn };
+            let planted = is_planted(Bug::CutNotRecorded);
+            let all = || self.logs.ends().iter().map(valid).collect();
+            latest.cut = Some(if planted { all() } else { self.logs.cut() });
+            latest.tails = ends.tails.clone();
+        }
+        let needed: Vec<u32> = self.logs.needed().collect();
+        next.incarnations.retain(|entry| needed.contains(&entry.number));
+        next.incarnations.push(IncarnationEntry {
+            number: self.incarnation,
+            gsn_floor: self.gsn_floor,
+            logs,
+            cut: None,
+            tails: Vec::new(),
+        });
+        next.clean_shutdown = None;
+        next.next_epoch = self.epoch + 1;
+        next
+    }
+
+    /// Copies what is kept and may be in the page cache only, and makes the copies durable. To be
+    /// done before the successor is published; changes no file that the manifest names.
     ///
     /// # Errors
     /// The disk's. It can be begun again.
-    pub fn trim(&self) -> Result<(), RecoveryError> {
-        if is_planted(Bug::CutNotRecorded) {
-            return Ok(());
-        }
-        Ok(self.logs.trim()?)
+    pub fn copy_ends(&self, created_ms: u64) -> Result<Ends, RecoveryError> {
+        Ok(self.logs.copy_ends(self.incarnation, created_ms)?)
+    }
+
+    /// Removes from the logs what the published successor has given up.
+    ///
+    /// # Errors
+    /// The disk's. It can be begun again.
+    pub fn trim(&self, ends: &Ends) -> Result<(), RecoveryError> {
+        Ok(self.logs.trim(self.incarnation, ends)?)
     }
 
     /// Bytes of log that replay will read.

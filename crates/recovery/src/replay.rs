@@ -1,6 +1,8 @@
 //! Rounds of log into the store, each partition of the keys by its own thread.
 
-use stillpoint_format::log::WriteOp;
+use std::cmp::Ordering;
+
+use stillpoint_format::log::{Write, WriteOp};
 use stillpoint_journal::{ReplayWrite, Round};
 use stillpoint_store::{Loader, Replayed, TableId};
 
@@ -38,14 +40,23 @@ pub(crate) fn apply_partition(
             return Ok(applied);
         }
         for &(write, hash) in &batch {
-            if loader.generation(TableId(write.write.table)) == Some(write.write.generation) {
-                apply(loader, write, hash)?;
-                applied.writes += 1;
-            } else {
-                applied.stale += 1;
+            let now = loader.generation(TableId(write.write.table));
+            match now.map(|now| write.write.generation.cmp(&now)) {
+                Some(Ordering::Equal) => {
+                    apply(loader, write, hash)?;
+                    applied.writes += 1;
+                }
+                Some(Ordering::Less) => applied.stale += 1,
+                Some(Ordering::Greater) | None => return Err(newer_table(write)),
             }
         }
     }
+}
+
+/// The record of a table, or of a generation, that the manifest does not know.
+pub(crate) fn newer_table(write: &ReplayWrite<'_>) -> RecoveryError {
+    let Write { table, generation, .. } = write.write;
+    RecoveryError::NewerTable { log: write.log, gsn: write.gsn, table, generation }
 }
 
 fn apply(loader: &mut Loader, write: &ReplayWrite<'_>, hash: u64) -> Result<(), RecoveryError> {

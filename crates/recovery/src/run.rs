@@ -17,7 +17,7 @@ use crate::progress::{Progress, Stage};
 use crate::replay::{Applied, apply_partition};
 
 /// Bytes of log that a round of replay reads.
-const ROUND_BYTES: usize = 32 << 20;
+pub(crate) const ROUND_BYTES: usize = 32 << 20;
 /// Time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 

@@ -72,6 +72,8 @@ crate::planted_bugs! {
         ReplaysFromTheBeginning,
         /// The logs' positions are those at the publication, not those at the point of consistency.
         PositionsTooLate,
+        /// The ends of logs that a cache may hold are named by the cut as if they were durable.
+        EndsNotCopied,
         /// Recovery keeps every valid record, whether or not it rests on a lost one.
         CutNotClosed,
         /// A deleted record is reclaimed before its deletion is closed.

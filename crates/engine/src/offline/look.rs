@@ -188,8 +188,12 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     for entry in &directory.manifest.checkpoints {
         checked.add(directory, entry)?;
     }
-    match plan(directory) {
-        Ok(plan) => checked.replay_bytes = Some(plan.replay_bytes()),
+    let planned = plan(directory).and_then(|plan| {
+        plan.verify_records(cpu_count())?;
+        Ok(plan.replay_bytes())
+    });
+    match planned {
+        Ok(bytes) => checked.replay_bytes = Some(bytes),
         Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
         Err(error) => return Err(error),
     }

@@ -11,12 +11,14 @@
 //! 10,000:  `STILLPOINT_CRASH_STATES=10000 cargo test -p stillpoint --test crash`
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <durability>`
 
+mod doubt;
 mod faults;
 mod history;
 mod lives;
 mod pointed;
 mod settings;
 mod stage;
+mod starts;
 mod workload;
 
 use lives::run_seed;
@@ -81,6 +83,16 @@ fn an_insertion_comes_after_the_deletion() {
 #[test]
 fn a_checkpoint_cut_off_at_any_call() {
     pointed::a_checkpoint_cut_off_at_any_call();
+}
+
+#[test]
+fn what_only_a_cache_held_is_not_named() {
+    doubt::what_only_a_cache_held_is_not_named();
+}
+
+#[test]
+fn a_full_disk_refuses_a_start_that_copies() {
+    doubt::a_full_disk_refuses_a_start_that_copies();
 }
 
 /// Runs seeds on every scheme and journal of this durability.

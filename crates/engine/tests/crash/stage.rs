@@ -105,7 +105,7 @@ pub(crate) struct StageDisk(pub(crate) SimDisk);
 impl StageDisk {
     fn before(&self, path: &Path) {
         set_in_phases(false);
-        if path.starts_with("checkpoint") || path.ends_with("MANIFEST.tmp") {
+        if path.starts_with("checkpoint") || path.ends_with("MANIFEST.next") {
             ask(Moment::Quiet);
         }
     }

@@ -49,10 +49,10 @@ pub(crate) mod at {
     pub(crate) const EPOCH_MAX: usize = 58;
     pub(crate) const UNFLUSHED: usize = 60;
     pub(crate) const DEP_COUNT: usize = 62;
-    pub(crate) const RESERVED: usize = 63;
+    pub(crate) const CLOSED_COUNT: usize = 63;
 }
 
-const _: () = assert!(at::RESERVED + 1 == BATCH_HEADER_BYTES);
+const _: () = assert!(at::CLOSED_COUNT + 1 == BATCH_HEADER_BYTES);
 const _: () = assert!(BATCH_BODY_MAX + SUMMARY_MAX + ALIGN_MAX <= u32::MAX as usize);
 const _: () = assert!(RECORD_HEAD_BYTES == 4 + 1 + 1 + 2 + 8);
 
@@ -89,6 +89,9 @@ pub struct BatchPlace<'a> {
     pub flushed_below: u64,
     /// The length is padded with zeros to a multiple of this power of two, 8 to 4096.
     pub align: usize,
+    /// Up to where other logs were closed before this batch was handed to the disk. The padding
+    /// takes as many of them as it has room for, the first ones first.
+    pub closed: &'a [LogGsn],
 }
 
 /// Collects the records of a batch in one reused buffer.
@@ -290,6 +293,12 @@ impl BatchBuilder {
             self.buf.extend_from_slice(&pack_dep(dep).to_le_bytes());
         }
         let total = self.bytes().next_multiple_of(place.align);
+        let room = ((total - self.bytes()) / DEP_BYTES).min(usize::from(u8::MAX));
+        let closed = &place.closed[..place.closed.len().min(room)];
+        for &mark in closed {
+            assert!(dep_is_legal(mark), "an impossible watermark {}@{}", mark.log, mark.gsn);
+            self.buf.extend_from_slice(&pack_dep(mark).to_le_bytes());
+        }
         self.buf.resize(self.lead + total, 0);
         let unflushed = place.number.saturating_sub(place.flushed_below);
         let unflushed = u16::try_from(unflushed).unwrap_or(UNFLUSHED_UNKNOWN);
@@ -316,6 +325,7 @@ impl BatchBuilder {
         put(header, at::EPOCH_MAX, &self.epoch_max.to_le_bytes());
         put(header, at::UNFLUSHED, &unflushed.to_le_bytes());
         header[at::DEP_COUNT] = self.named.len() as u8;
+        header[at::CLOSED_COUNT] = closed.len() as u8;
         let crc = identity.checksum(place.offset, &header[HEADER_CRC_FROM..]);
         put(header, at::HEADER_CRC, &crc.to_le_bytes());
         self.sealed()

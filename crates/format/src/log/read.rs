@@ -3,11 +3,12 @@
 use super::batch::{
     BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
 };
+use super::continuation::Continuation;
 use super::record::{DEP_BYTES, DepIter, RECORD_HEAD_BYTES, RecordKind};
 use super::segment::SegmentHeader;
 use super::write::WriteIter;
 use crate::GSN_MAX;
-use crate::bytes::{Cursor, array, u16_at, u32_at, u64_at};
+use crate::bytes::{Cursor, array, put, u16_at, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
 use crate::ident::{HEADER_BYTES, Identity};
 
@@ -29,6 +30,7 @@ pub(crate) struct BatchHeader {
     pub(crate) epoch_min: u64,
     pub(crate) epoch_max: u64,
     pub(crate) dep_count: u8,
+    pub(crate) closed_count: u8,
 }
 
 impl BatchHeader {
@@ -70,6 +72,7 @@ impl BatchHeader {
             epoch_min: epoch(at::EPOCH_MIN),
             epoch_max: epoch(at::EPOCH_MAX),
             dep_count: header[at::DEP_COUNT],
+            closed_count: header[at::CLOSED_COUNT],
         };
         match batch.check() {
             Ok(()) => Ok(batch),
@@ -79,7 +82,8 @@ impl BatchHeader {
 
     /// What an intact header must satisfy; otherwise its writer was wrong.
     fn check(&self) -> Result<(), DecodeCause> {
-        let used = BATCH_HEADER_BYTES + self.records_len + usize::from(self.dep_count) * DEP_BYTES;
+        let packed = usize::from(self.dep_count) + usize::from(self.closed_count);
+        let used = BATCH_HEADER_BYTES + self.records_len + packed * DEP_BYTES;
         if self.total_len < used || !self.total_len.is_multiple_of(BATCH_ALIGN) {
             return Err(DecodeCause::Inconsistent("batch length does not hold its records"));
         }
@@ -136,6 +140,12 @@ pub enum EndCause {
         stored: u32,
         /// The checksum that the payload has.
         computed: u32,
+    },
+    /// The log goes on in another segment.
+    #[error("the log goes on in the segment that begins at gsn {first_gsn}")]
+    Continued {
+        /// No record of the next segment has a smaller gsn; its name says so, too.
+        first_gsn: u64,
     },
     /// An intact batch that is not the next one. Never the result of a crash.
     #[error("batch number {found}, expected {expected}")]
@@ -242,6 +252,16 @@ impl<'a> BatchReader<'a> {
     }
 
     fn read(&self) -> Result<Batch<'a>, EndCause> {
+        if let Some(mark) =
+            Continuation::decode(self.identity, &self.bytes[self.at..], self.offset())?
+        {
+            let (found, expected) = (mark.first_batch, self.next_number);
+            return Err(if found == expected {
+                EndCause::Continued { first_gsn: mark.first_gsn }
+            } else {
+                EndCause::Sequence { found, expected }
+            });
+        }
         let batch = Batch::decode(self.identity, &self.bytes[self.at..], self.offset())?;
         if batch.header.number != self.next_number {
             let (found, expected) = (batch.header.number, self.next_number);
@@ -261,8 +281,10 @@ impl<'a> BatchReader<'a> {
 pub struct Batch<'a> {
     header: BatchHeader,
     offset: u64,
+    raw: &'a [u8],
     records: &'a [u8],
     deps: DepIter<'a>,
+    closed: DepIter<'a>,
 }
 
 impl<'a> Batch<'a> {
@@ -284,13 +306,16 @@ impl<'a> Batch<'a> {
         }
         // The header's check made sure that these lengths fit.
         let (records, rest) = payload.split_at(header.records_len);
-        let deps = &rest[..usize::from(header.dep_count) * DEP_BYTES];
-        let deps = DepIter::new(deps).ok_or(EndCause::Malformed(DecodeError {
-            what: WHAT,
-            offset,
-            cause: DecodeCause::Inconsistent("impossible dependency in the summary"),
-        }))?;
-        Ok(Batch { header, offset, records, deps })
+        let (deps, rest) = rest.split_at(usize::from(header.dep_count) * DEP_BYTES);
+        let closed = &rest[..usize::from(header.closed_count) * DEP_BYTES];
+        let positions = |bytes, why| {
+            let cause = DecodeCause::Inconsistent(why);
+            let malformed = EndCause::Malformed(DecodeError { what: WHAT, offset, cause });
+            DepIter::new(bytes).ok_or(malformed)
+        };
+        let deps = positions(deps, "impossible dependency in the summary")?;
+        let closed = positions(closed, "impossible closed watermark")?;
+        Ok(Batch { header, offset, raw: batch, records, deps, closed })
     }
 
     /// File offset of the batch.
@@ -337,6 +362,29 @@ impl<'a> Batch<'a> {
     /// The greatest gsn that any of its records names, per log.
     pub fn deps(&self) -> DepIter<'a> {
         self.deps.clone()
+    }
+
+    /// Up to where other logs were closed before this batch was handed to the disk.
+    pub fn closed(&self) -> DepIter<'a> {
+        self.closed.clone()
+    }
+
+    /// Appends the batch to `out` as it has to be at `offset` of another segment of its log: the
+    /// same records, with the checksums of that place.
+    ///
+    /// # Panics
+    /// If it cannot lie there: the offset is odd, or the segment begins with a later batch.
+    pub fn copy_to(&self, segment: &SegmentHeader, offset: u64, out: &mut Vec<u8>) {
+        assert!(offset.is_multiple_of(BATCH_ALIGN as u64), "batch at odd offset");
+        assert!(self.number() >= segment.first_batch, "batch below the segment's first");
+        assert!(self.first_gsn() >= segment.first_gsn, "gsn below the segment's first");
+        let (identity, start) = (segment.identity(), out.len());
+        out.extend_from_slice(self.raw);
+        let copy = &mut out[start..];
+        let payload_crc = identity.checksum(offset, &copy[BATCH_HEADER_BYTES..]);
+        put(copy, at::PAYLOAD_CRC, &payload_crc.to_le_bytes());
+        let crc = identity.checksum(offset, &copy[HEADER_CRC_FROM..BATCH_HEADER_BYTES]);
+        put(copy, at::HEADER_CRC, &crc.to_le_bytes());
     }
 
     /// Its records in gsn order.

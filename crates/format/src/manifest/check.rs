@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{CheckpointEntry, CheckpointKind, Manifest, ManifestError, TableRecords};
+use super::{
+    CheckpointEntry, CheckpointKind, IncarnationEntry, Manifest, ManifestError, Partitioning,
+    TableEntry, TableKind, TableRecords,
+};
 use crate::names::parse_part_name;
 use crate::{GSN_MAX, LOG_NONE, LogGsn, PARTITIONS_LOG2_MAX};
 
@@ -54,6 +57,9 @@ impl Manifest {
             if table.name.is_empty() {
                 return inconsistent(format!("table {} has no name", table.id));
             }
+            if let Some(what) = table.unsupported() {
+                return Err(ManifestError::Unsupported { what });
+            }
             if !ids.insert(table.id) || !names.insert(&table.name) {
                 let (id, name) = (table.id, &table.name);
                 return inconsistent(format!("table {id} ({name:?}) is listed twice"));
@@ -90,6 +96,9 @@ impl Manifest {
             if let Some(why) = incarnation.cut.as_deref().and_then(bad_positions) {
                 return inconsistent(format!("{}: cut: {why}", what()));
             }
+            if let Some(why) = incarnation.bad_logs() {
+                return inconsistent(format!("{}: {why}", what()));
+            }
         }
         if let Some(shutdown) = &self.clean_shutdown {
             if self.incarnation().map(|last| last.number) != Some(shutdown.incarnation) {
@@ -101,6 +110,44 @@ impl Manifest {
             }
         }
         Ok(())
+    }
+}
+
+impl TableEntry {
+    /// What of it this build does not know.
+    fn unsupported(&self) -> Option<String> {
+        let name = &self.name;
+        if let TableKind::Other(kind) = &self.kind {
+            return Some(format!("kind {kind:?} of table {name:?}"));
+        }
+        if let Partitioning::Other(function) = &self.partitioning {
+            return Some(format!("partitioning {function:?} of table {name:?}"));
+        }
+        self.private.as_ref().map(|_| format!("the private section of table {name:?}"))
+    }
+}
+
+impl IncarnationEntry {
+    /// Why its logs, cut and tails do not fit each other.
+    fn bad_logs(&self) -> Option<String> {
+        let kept = self.cut.as_deref().unwrap_or_default();
+        if let Some(beyond) = kept.iter().find(|kept| kept.log >= self.logs) {
+            return Some(format!("it kept records of log {}, of {} logs", beyond.log, self.logs));
+        }
+        let mut logs = HashSet::new();
+        self.tails.iter().find_map(|tail| {
+            let log = tail.log;
+            let kept = kept.iter().find(|kept| kept.log == log);
+            if !logs.insert(log) {
+                Some(format!("log {log} has two ends"))
+            } else if tail.made_by <= self.number {
+                Some(format!("the end of log {log} was copied by incarnation {}", tail.made_by))
+            } else if kept.is_none_or(|kept| kept.gsn < tail.first_gsn) {
+                Some(format!("the end of log {log} begins above what was kept"))
+            } else {
+                None
+            }
+        })
     }
 }
 

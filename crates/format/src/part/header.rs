@@ -9,6 +9,8 @@ use crate::names::CheckpointKind;
 
 const WHAT: &str = "checkpoint part header";
 const PARAMS_BYTES: usize = 24;
+/// Code of the function that assigns keys to partitions; others are set aside.
+const PARTITIONED_BY_KEY_HASH: u8 = 0;
 
 /// Who a checkpoint part is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,7 @@ impl PartHeader {
         params[20] = self.kind as u8;
         params[21] = self.partitions_log2;
         params[22] = self.codec as u8;
+        params[23] = PARTITIONED_BY_KEY_HASH;
         encode_header(FileKind::CheckpointPart, self.store, self.created_ms, &params)
     }
 
@@ -60,6 +63,10 @@ impl PartHeader {
                 return Err(fail(DecodeCause::Unknown { field: "checkpoint kind", value }));
             }
         };
+        if params[23] != PARTITIONED_BY_KEY_HASH {
+            let value = u64::from(params[23]);
+            return Err(fail(DecodeCause::Unknown { field: "partition function", value }));
+        }
         let partitions_log2 = params[21];
         if partitions_log2 > PARTITIONS_LOG2_MAX {
             return Err(fail(DecodeCause::OutOfRange {

@@ -1,9 +1,9 @@
-//! Files of format version 1, kept in the repository: they must decode for as
+//! Files of format version 2, kept in the repository: they must decode for as
 //! long as the version is read, and what is encoded today must equal them.
 
 use stillpoint_format::log::{
-    BatchBuilder, BatchPlace, BatchReader, RecordHead, RecordKind, SegmentEnd, SegmentHeader, Step,
-    Tail, classify_tail,
+    BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, RecordHead, RecordKind,
+    SegmentEnd, SegmentHeader, Step, Tail, classify_tail,
 };
 use stillpoint_format::manifest::{Manifest, ManifestError};
 use stillpoint_format::part::{BLOCK_HEADER_BYTES, Codec, PartHeader, PartIndex};
@@ -14,7 +14,7 @@ use crate::common::{Op, Transaction, encode_ops, manifest, segment_header, write
 
 macro_rules! fixture {
     ($name:literal) => {
-        ($name, include_bytes!(concat!("fixtures/v1/", $name)))
+        ($name, include_bytes!(concat!("fixtures/v2/", $name)))
     };
 }
 
@@ -70,6 +70,7 @@ fn segment() -> Vec<u8> {
     let header = segment_header();
     let mut segment = header.encode().to_vec();
     let mut builder = BatchBuilder::with_capacity(1024);
+    let closed = [LogGsn { log: 1, gsn: 4999 }, LogGsn { log: 254, gsn: 5001 }];
     for (n, records) in (0..).zip(transactions()) {
         for (gsn, epoch, deps, ops) in &records {
             let mut body = Vec::new();
@@ -87,11 +88,15 @@ fn segment() -> Vec<u8> {
             number: 100 + n,
             flushed_below: 100 + n,
             align: if n == 1 { 512 } else { 8 },
+            closed: &closed,
         };
         segment.extend_from_slice(builder.seal(&place));
         builder.clear();
     }
-    segment.resize(8192, 0);
+    let offset = segment.len() as u64;
+    let mark = Continuation { first_batch: 103, first_gsn: 6001 }.encode(&header, offset);
+    segment.extend_from_slice(&mark);
+    segment.resize(3 * 4096, 0);
     segment
 }
 
@@ -131,6 +136,10 @@ fn segment_decodes() {
     for (n, expected) in (0..).zip(transactions()) {
         let Step::Batch(batch) = reader.next_batch() else { panic!("batch {n}") };
         assert_eq!((batch.number(), batch.flushed_below()), (100 + n, 100 + n));
+        // The other batches have no room for them.
+        let closed = [LogGsn { log: 1, gsn: 4999 }, LogGsn { log: 254, gsn: 5001 }];
+        let expected_closed = if n == 1 { &closed[..] } else { &[] };
+        assert_eq!(batch.closed().collect::<Vec<_>>(), expected_closed);
         let records: Vec<_> = batch.records().map(|record| record.expect("valid")).collect();
         for (record, (gsn, epoch, deps, ops)) in records.iter().zip(&expected) {
             assert_eq!((record.gsn, record.epoch), (*gsn, *epoch));
@@ -142,7 +151,8 @@ fn segment_decodes() {
             assert_eq!((command.kind, command.body), (RecordKind::Command, &b"call me"[..]));
         }
     }
-    assert!(matches!(reader.next_batch(), Step::End(_)));
+    let Step::End(end) = reader.next_batch() else { panic!("three batches") };
+    assert_eq!(end.cause, EndCause::Continued { first_gsn: 6001 });
 }
 
 #[test]
@@ -161,7 +171,7 @@ fn broken_segments_are_told_apart() {
     assert_eq!(recycled.incarnation, 3);
     assert!(read(&recycled, SEGMENT_RECYCLED.1).0.is_empty());
     let newer = SegmentHeader::decode(SEGMENT_NEWER.1).expect_err("newer version");
-    assert_eq!(newer.cause, DecodeCause::UnknownVersion { found: 2 });
+    assert_eq!(newer.cause, DecodeCause::UnknownVersion { found: 3, reads: 2 });
 }
 
 #[test]
@@ -192,7 +202,25 @@ fn manifests_decode_or_say_why_not() {
     let error = Manifest::decode(MANIFEST_EDITED.1);
     assert!(matches!(error, Err(ManifestError::Checksum { .. })), "{error:?}");
     let error = Manifest::decode(MANIFEST_NEWER.1);
-    assert_eq!(error, Err(ManifestError::UnknownVersion { found: 2 }));
+    assert_eq!(error, Err(ManifestError::UnknownVersion { found: 3 }));
+}
+
+/// Files of version 1 are refused with what to do about them.
+#[test]
+fn version_1_is_refused() {
+    let old = |name: &str, error: String| {
+        let cure = "the release that wrote";
+        assert!(error.contains("version 1 ") && error.contains("dump"), "{name}: {error}");
+        assert!(error.contains(cure) && error.contains("this build reads 2"), "{name}: {error}");
+    };
+    let refused = SegmentHeader::decode(include_bytes!("fixtures/v1/segment.log"));
+    old("segment", refused.expect_err("version 1").to_string());
+    let refused = PartHeader::decode(include_bytes!("fixtures/v1/part-none"));
+    old("part", refused.expect_err("version 1").to_string());
+    let refused = Manifest::decode(include_bytes!("fixtures/v1/MANIFEST"));
+    let refused = refused.expect_err("version 1");
+    assert_eq!(refused, ManifestError::UnknownVersion { found: 1 });
+    old("manifest", refused.to_string());
 }
 
 /// All fixtures, as this build would write them.
@@ -206,7 +234,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
     let header = SegmentHeader { incarnation: 3, first_gsn: 9000, ..segment_header() };
     recycled[..4096].copy_from_slice(&header.encode());
     let mut newer = segment.clone();
-    newer[8] = 2;
+    newer[8] = 3;
     let crc = crc32c::crc32c(&newer[..4092]).to_le_bytes();
     newer[4092..4096].copy_from_slice(&crc);
     let mut flipped = plain.clone();
@@ -232,7 +260,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         (PART_CUT.0, plain[..4096].to_vec()),
         (MANIFEST.0, document),
         (MANIFEST_EDITED.0, text.replacen("calc", "cola", 1).into()),
-        (MANIFEST_NEWER.0, text.replacen("manifest 1 ", "manifest 2 ", 1).into()),
+        (MANIFEST_NEWER.0, text.replacen("manifest 2 ", "manifest 3 ", 1).into()),
     ]
 }
 
@@ -258,7 +286,7 @@ fn encoders_still_write_the_same_bytes() {
     reason = "a tool for authors; the crate itself knows no files"
 )]
 fn write_fixtures() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format/fixtures/v1");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format/fixtures/v2");
     std::fs::create_dir_all(dir).expect("directory");
     for (name, bytes) in all() {
         let path = format!("{dir}/{name}");

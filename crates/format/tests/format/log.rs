@@ -4,8 +4,8 @@ use crate::common::{Op, batch, segment_header, writes_of};
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
-    Batch, BatchBuilder, BatchPlace, BatchReader, EndCause, PatchRange, RecordHead, RecordKind,
-    SegmentEnd, SegmentHeader, Step, Tail, WriteIter, WritesEncoder, classify_tail,
+    Batch, BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, PatchRange, RecordHead,
+    RecordKind, SegmentEnd, SegmentHeader, Step, Tail, WriteIter, WritesEncoder, classify_tail,
 };
 use stillpoint_format::{
     DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, LogGsn, VALUE_BYTES_MAX,
@@ -240,8 +240,14 @@ fn a_failed_append_leaves_no_trace() {
             Ok(())
         })
         .expect("legal");
-    let place =
-        BatchPlace { segment: &header, offset: 4096, number: 100, flushed_below: 0, align: 8 };
+    let place = BatchPlace {
+        segment: &header,
+        offset: 4096,
+        number: 100,
+        flushed_below: 0,
+        align: 8,
+        closed: &[],
+    };
     let segment = [&header.encode()[..], builder.seal(&place)].concat();
     let (batches, _) = read_all(&header, &segment);
     let bodies: Vec<_> = batches[0].records().map(|record| record.expect("valid").body).collect();
@@ -265,6 +271,7 @@ fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
             number: 100,
             flushed_below: 0,
             align: 4096,
+            closed: &[],
         };
         let sealed = builder.seal(&place);
         assert_eq!(sealed.len(), before.next_multiple_of(4096));
@@ -284,8 +291,14 @@ fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
 #[test]
 fn a_checksum_computed_ahead_is_the_same() {
     let header = segment_header();
-    let place =
-        BatchPlace { segment: &header, offset: 8192, number: 101, flushed_below: 0, align: 4096 };
+    let place = BatchPlace {
+        segment: &header,
+        offset: 8192,
+        number: 101,
+        flushed_below: 0,
+        align: 4096,
+        closed: &[],
+    };
     let build = |ahead: &[usize]| {
         let mut builder = BatchBuilder::with_capacity(1 << 16);
         for n in 0..20 {
@@ -432,8 +445,14 @@ fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
         let head = RecordHead { gsn, epoch: 40, deps };
         builder.append(head, RecordKind::Command, b"call").expect("legal");
     }
-    let place =
-        BatchPlace { segment: &header, offset: 4096, number: 100, flushed_below: 0, align: 8 };
+    let place = BatchPlace {
+        segment: &header,
+        offset: 4096,
+        number: 100,
+        flushed_below: 0,
+        align: 8,
+        closed: &[],
+    };
     let mut batch = builder.seal(&place).to_vec();
     change(&mut batch);
     let crc = header.identity().checksum(4096, &batch[64..]).to_le_bytes();
@@ -574,4 +593,74 @@ fn windows_continue_where_the_last_ended() {
         assert_eq!(batch.bytes(), reader.offset() - batch.offset());
     }
     assert!(matches!(reader.next_batch(), Step::End(end) if end.cause == EndCause::Exhausted));
+}
+
+/// Watermarks go into the padding as far as it has room, and a batch that is copied to another
+/// segment is the same batch.
+#[test]
+fn watermarks_fill_the_padding_and_copies_are_the_same() {
+    let header = segment_header();
+    let other = SegmentHeader { first_gsn: header.first_gsn - 7, ..header };
+    let closed: Vec<LogGsn> =
+        (1..200).map(|log| LogGsn { log, gsn: 1000 + u64::from(log) }).collect();
+    for (align, body, fits) in [(8, 8, 0), (512, 8, 51), (4096, 8, 199), (4096, 3000, 125)] {
+        let mut builder = BatchBuilder::with_capacity(1 << 13);
+        let deps = [LogGsn { log: 3, gsn: 8 }];
+        let head = RecordHead { gsn: header.first_gsn, epoch: 1, deps: &deps };
+        builder.append(head, RecordKind::Command, &vec![7; body]).expect("appends");
+        let place = BatchPlace {
+            segment: &header,
+            offset: 4096,
+            number: 100,
+            flushed_below: 99,
+            align,
+            closed: &closed,
+        };
+        let sealed = builder.seal(&place).to_vec();
+        let segment = [&header.encode()[..], &sealed].concat();
+        let (batches, _) = read_all(&header, &segment);
+        let found: Vec<LogGsn> = batches[0].closed().collect();
+        assert_eq!(found, closed[..fits], "{align}, {body}");
+        assert_eq!(batches[0].deps().collect::<Vec<_>>(), deps);
+
+        let mut copy = other.encode().to_vec();
+        batches[0].copy_to(&other, 4096, &mut copy);
+        assert!(read_all(&header, &copy).0.is_empty(), "it has another identity");
+        let (copied, _) = read_all(&other, &copy);
+        assert_eq!(copied[0].closed().collect::<Vec<_>>(), found);
+        assert_eq!((copied[0].number(), copied[0].flushed_below()), (100, 99));
+        let bodies = |batch: &Batch<'_>| -> Vec<Vec<u8>> {
+            batch.records().map(|record| record.expect("valid").body.to_vec()).collect()
+        };
+        assert_eq!(bodies(&copied[0]), bodies(&batches[0]));
+    }
+}
+
+/// Every flipped bit of a mark is detected, and a mark with another number is no crash's.
+#[test]
+fn continuation_marks_are_read_or_refused() {
+    let header = segment_header();
+    let end = |mark: &[u8]| {
+        let segment = [&header.encode()[..], mark].concat();
+        let Step::End(end) = BatchReader::new(&header, &segment).next_batch() else {
+            panic!("a mark is no batch")
+        };
+        end.cause
+    };
+    let mark = Continuation { first_batch: header.first_batch, first_gsn: 7000 };
+    let bytes = mark.encode(&header, 4096);
+    assert_eq!(end(&bytes), EndCause::Continued { first_gsn: 7000 });
+    for at in (0..80).chain(4000..4096) {
+        for bit in 0..8 {
+            let mut flipped = bytes;
+            flipped[at] ^= 1 << bit;
+            let cause = end(&flipped);
+            assert!(!matches!(cause, EndCause::Continued { .. }), "byte {at}, bit {bit}");
+        }
+    }
+    let later = Continuation { first_batch: header.first_batch + 1, first_gsn: 7000 };
+    let cause = end(&later.encode(&header, 4096));
+    assert!(matches!(cause, EndCause::Sequence { .. }), "{cause}");
+    let cut = end(&bytes[..4095]);
+    assert!(matches!(cut, EndCause::Truncated { needed: 4096, .. }), "{cut}");
 }

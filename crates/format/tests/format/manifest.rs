@@ -5,8 +5,8 @@ use crate::common::manifest::{checkpoint, manifest, positions};
 use proptest::prelude::*;
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{
-    CheckpointKind, CleanShutdown, LogPositions, Manifest, ManifestError, TableEntry,
-    TableGeneration,
+    CheckpointKind, CleanShutdown, LogPositions, Manifest, ManifestError, Partitioning, TableEntry,
+    TableGeneration, TableKind,
 };
 
 #[test]
@@ -25,7 +25,7 @@ fn a_person_can_read_it() {
     let bytes = manifest().encode().expect("consistent");
     let text = String::from_utf8(bytes).expect("text");
     let (first, document) = text.split_once('\n').expect("two parts");
-    assert!(first.starts_with("stillpoint-manifest 1 crc32c="), "{first}");
+    assert!(first.starts_with("stillpoint-manifest 2 crc32c="), "{first}");
     assert!(first.ends_with(&format!(" len={}", document.len())), "{first}");
     assert!(document.contains("\"hash_seed\": \"0123456789abcdef\""), "{document}");
     assert!(document.contains("\"kind\": \"partial\",\n      \"base\": 5"), "{document}");
@@ -52,10 +52,10 @@ fn every_bit_flip_and_every_truncation_is_detected() {
 fn errors_name_the_cure() {
     let bytes = manifest().encode().expect("consistent");
     let text = String::from_utf8(bytes).expect("text");
-    let newer = text.replacen("manifest 1 ", "manifest 2 ", 1);
+    let newer = text.replacen("manifest 2 ", "manifest 3 ", 1);
     let error = Manifest::decode(newer.as_bytes()).expect_err("newer");
-    assert_eq!(error, ManifestError::UnknownVersion { found: 2 });
-    assert!(error.to_string().contains("this build reads 1"), "{error}");
+    assert_eq!(error, ManifestError::UnknownVersion { found: 3 });
+    assert!(error.to_string().contains("this build reads 2"), "{error}");
     assert!(error.to_string().contains("release that wrote it"), "{error}");
     let edited = text.replacen("calc", "cola", 1);
     let error = Manifest::decode(edited.as_bytes()).expect_err("edited");
@@ -64,8 +64,8 @@ fn errors_name_the_cure() {
         text.replacen("crc32c=", "crc32c=0", 1),
         text.replacen("len=", "len=+", 1),
         text.replacen("len=", "len=0", 1),
-        text.replacen(" 1 ", " 01 ", 1),
-        text.replacen(" 1 ", "  1 ", 1),
+        text.replacen(" 2 ", " 02 ", 1),
+        text.replacen(" 2 ", "  2 ", 1),
         String::new(),
         "\n".into(),
     ] {
@@ -136,6 +136,19 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("has no cut", |m| m.incarnations[1].cut = None),
     ("above the floor", |m| m.incarnations[0].cut = Some(positions(&[(0, 1001)]))),
     ("gsn floor above", |m| m.incarnations[2].gsn_floor = 1 << 52),
+    ("of log 1, of 1 logs", |m| m.incarnations[0].logs = 1),
+    ("log 1 has two ends", |m| {
+        let tail = m.incarnations[0].tails[0];
+        m.incarnations[0].tails.push(tail);
+    }),
+    ("copied by incarnation 1", |m| m.incarnations[0].tails[0].made_by = 1),
+    ("above what was kept", |m| m.incarnations[0].tails[0].first_gsn = 881),
+    ("above what was kept", |m| m.incarnations[0].tails[0].log = 2),
+    ("kind \"paged\" of table", |m| m.tables[0].kind = TableKind::Other("paged".into())),
+    ("partitioning \"slots\" of table", |m| {
+        m.tables[1].partitioning = Partitioning::Other("slots".into());
+    }),
+    ("private section of table", |m| m.tables[1].private = Some("bytes".into())),
     ("not the latest", |m| {
         m.clean_shutdown = Some(CleanShutdown { incarnation: 2, last: vec![] });
     }),
@@ -191,7 +204,7 @@ proptest! {
         manifest.tables = names
             .into_iter()
             .enumerate()
-            .map(|(n, name)| TableEntry { id: n as u16, name, generation: numbers[0] as u32 })
+            .map(|(n, name)| TableEntry::new(n as u16, name, numbers[0] as u32))
             .collect();
         manifest.checkpoints[0].scheme = scheme;
         manifest.checkpoints[0].value_bytes = numbers[1];

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
-    BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BatchBuilder, RECORD_HEAD_BYTES, RecordHead,
-    RecordKind, SegmentHeader, WritesEncoder,
+    BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BatchBuilder, CONTINUATION_BYTES, RECORD_HEAD_BYTES,
+    RecordHead, RecordKind, SegmentHeader, WritesEncoder,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_zeros};
@@ -260,7 +260,8 @@ impl Appender {
         let around = RECORD_HEAD_BYTES
             + self.deps.len() * SUMMARY_ENTRY_BYTES
             + named.min(usize::from(LOG_NONE)) * SUMMARY_ENTRY_BYTES;
-        let room = usize::try_from(self.segment.bytes - self.offset).unwrap_or(usize::MAX);
+        let room = self.segment.bytes - CONTINUATION_BYTES as u64 - self.offset;
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
         let before = batch.builder.bytes();
         let mut needed = 0;
         let done = batch.builder.append_with(head, RecordKind::Writes, |buf| {
@@ -281,7 +282,8 @@ impl Appender {
             }
             Err(EncodeError::BatchFull) if needed > 0 => {
                 batch.oversized |= needed > 2 * self.batch_bytes;
-                Err(Full::Segment((needed + HEADER_BYTES).next_multiple_of(DIRECT_ALIGN) as u64))
+                let bytes = needed + HEADER_BYTES + CONTINUATION_BYTES;
+                Err(Full::Segment(bytes.next_multiple_of(DIRECT_ALIGN) as u64))
             }
             Err(EncodeError::BatchFull | EncodeError::EpochSpan { .. }) => Err(Full::Batch),
             Err(source) => Err(Full::Never(source)),

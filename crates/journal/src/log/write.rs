@@ -5,17 +5,27 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stillpoint_format::log::BatchPlace;
+use stillpoint_format::LogGsn;
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{BatchPlace, Continuation};
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, DiskResult, OpenMode};
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use super::append::Batch;
-use crate::closing::Named;
+use crate::closing::{Closing, Named};
 use crate::segments::Segment;
 
 /// Bytes from which on no further batch joins a call: devices take a few large writes faster than
 /// many small ones.
 const CALL_BYTES: u64 = 4 << 20;
+
+/// A segment that the log has left, and the mark that goes to its end.
+#[derive(Debug)]
+struct Filled {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+    mark: AlignedBuf,
+}
 
 /// The state that only the leader touches.
 #[derive(Debug)]
@@ -26,10 +36,14 @@ pub(crate) struct Writer {
     pub(crate) written: Vec<Batch>,
     segment: Arc<Segment>,
     file: Arc<dyn DiskFile>,
-    /// Files of segments that were filled since the last flush.
-    filled: Vec<Arc<dyn DiskFile>>,
+    /// Where the next batch goes in it.
+    offset: u64,
+    /// Segments that were filled since the last flush.
+    filled: Vec<Filled>,
     /// The directory has names that are not durable.
     names_dirty: bool,
+    /// Scratch: up to where the other logs are closed.
+    closed: Vec<LogGsn>,
     /// Gsn of the last record written.
     pub(crate) written_gsn: u64,
     /// Number of the batch after the last one written.
@@ -49,6 +63,7 @@ impl Writer {
         segment: Arc<Segment>,
         file: Arc<dyn DiskFile>,
         floor: u64,
+        logs: u8,
     ) -> Self {
         Writer {
             dir,
@@ -58,8 +73,10 @@ impl Writer {
             flushed_below: segment.header.first_batch,
             segment,
             file,
+            offset: HEADER_BYTES as u64,
             filled: Vec::new(),
             names_dirty: false,
+            closed: Vec::with_capacity(logs.into()),
             written_gsn: floor,
             named: Vec::new(),
             busy: false,
@@ -68,7 +85,7 @@ impl Writer {
 
     /// Writes the batches at the front of the queue that lie behind one another by one call, and
     /// leaves them in `written`. Returns their bytes on disk.
-    pub(crate) fn write_next(&mut self, disk: &dyn Disk) -> DiskResult<u64> {
+    pub(crate) fn write_next(&mut self, disk: &dyn Disk, closing: &Closing) -> DiskResult<u64> {
         let Some(first) = self.queue.front() else {
             return Ok(0);
         };
@@ -76,6 +93,7 @@ impl Writer {
         if !Arc::ptr_eq(&segment, &self.segment) {
             self.begin_segment(disk, &segment)?;
         }
+        closing.others_closed(segment.header.log, &mut self.closed);
         let mut bytes = 0;
         while bytes < CALL_BYTES
             && let Some(mut batch) =
@@ -90,6 +108,7 @@ impl Writer {
         assert!(from + bytes <= segment.bytes, "only allocated space");
         let slices: Vec<_> = self.written.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
         self.file.write_vectored_at(&slices, from)?;
+        self.offset = from + bytes;
         for batch in &mut self.written {
             self.written_gsn = batch.builder.last_gsn().unwrap_or(self.written_gsn);
             self.named.append(&mut batch.named);
@@ -105,6 +124,7 @@ impl Writer {
             number: batch.number,
             flushed_below: self.flushed_below,
             align: DIRECT_ALIGN,
+            closed: &self.closed,
         });
         if !bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN) {
             let mut aligned = AlignedBuf::new();
@@ -116,8 +136,18 @@ impl Writer {
 
     /// Goes on in another file.
     fn begin_segment(&mut self, disk: &dyn Disk, segment: &Arc<Segment>) -> DiskResult<()> {
-        self.filled.push(Arc::clone(&self.file));
-        self.file = name_segment(disk, segment)?;
+        let file = name_segment(disk, segment)?;
+        // A segment without a batch has the same name, and has just been replaced.
+        if self.offset > HEADER_BYTES as u64 {
+            let header = &segment.header;
+            let next =
+                Continuation { first_batch: header.first_batch, first_gsn: header.first_gsn };
+            let mut mark = AlignedBuf::new();
+            mark.extend_from_slice(&next.encode(&self.segment.header, self.offset));
+            let file = Arc::clone(&self.file);
+            self.filled.push(Filled { file, offset: self.offset, mark });
+        }
+        (self.file, self.offset) = (file, HEADER_BYTES as u64);
         self.segment = Arc::clone(segment);
         self.names_dirty = true;
         Ok(())
@@ -130,14 +160,16 @@ impl Writer {
 
     /// Makes everything written durable.
     pub(crate) fn flush(&mut self, disk: &dyn Disk) -> DiskResult<()> {
-        for file in self.filled.drain(..) {
-            file.sync()?;
-        }
-        self.file.sync()?;
+        // The names come first: a mark must not name a segment that a crash takes away.
         if self.names_dirty && !is_planted(Bug::DirectoryNotFlushed) {
             disk.sync_dir(&self.dir)?;
             self.names_dirty = false;
         }
+        for Filled { file, offset, mark } in self.filled.drain(..) {
+            file.write_at(&mark, offset)?;
+            file.sync()?;
+        }
+        self.file.sync()?;
         self.flushed_below = self.next_number;
         Ok(())
     }

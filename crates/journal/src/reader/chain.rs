@@ -1,7 +1,7 @@
 //! The segments of one log of one incarnation, joined: where it ends, and whether it may.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{EndCause, SegmentEnd, Tail, classify_tail};
@@ -9,7 +9,7 @@ use stillpoint_format::{DecodeCause, DecodeError, names};
 use stillpoint_io::Disk;
 
 use super::error::{Proof, ScanError};
-use super::segment::{SegmentFile, Window};
+use super::segment::{Place, SegmentFile, Window};
 use super::walk::{WINDOW_BYTES, Walked};
 
 /// A log of one incarnation: what is valid of it, and what is kept.
@@ -24,24 +24,26 @@ pub(crate) struct Chain {
     pub(crate) valid_gsn: u64,
     /// The last gsn that is kept.
     pub(crate) kept_gsn: u64,
-    /// Files of this incarnation that hold nothing kept.
-    dropped: Vec<(u32, PathBuf)>,
-}
-
-/// Joins the walked segments of a log. `kept` is what must be there and no more counts.
-pub(crate) fn join(
-    disk: &dyn Disk,
-    log: u8,
-    base: u64,
-    kept: Option<u64>,
-    segments: Vec<Walked>,
-) -> Result<Chain, ScanError> {
-    let chain = Chain { log, base, segments, valid_gsn: base, kept_gsn: base, dropped: Vec::new() };
-    chain.joined(disk, kept)
+    /// All batches with smaller numbers were flushed, as some valid batch says.
+    pub(crate) flushed_below: u64,
 }
 
 impl Chain {
-    fn joined(mut self, disk: &dyn Disk, kept: Option<u64>) -> Result<Self, ScanError> {
+    /// The walked segments of a log, not yet joined.
+    pub(crate) fn new(log: u8, base: u64, segments: Vec<Walked>) -> Self {
+        Chain { log, base, segments, valid_gsn: base, kept_gsn: base, flushed_below: 0 }
+    }
+
+    /// Joins the segments. `kept` is what must be there and no more counts. After an error the
+    /// chain ends before the damage.
+    pub(crate) fn join(&mut self, disk: &dyn Disk, kept: Option<u64>) -> Result<(), ScanError> {
+        let joined = self.find_end(disk, kept);
+        self.valid_gsn = kept.map_or(self.valid_gsn, |kept| kept.min(self.valid_gsn));
+        self.kept_gsn = self.valid_gsn;
+        joined
+    }
+
+    fn find_end(&mut self, disk: &dyn Disk, kept: Option<u64>) -> Result<(), ScanError> {
         if let Some(first) = self.segments.first() {
             if first.file.header.first_gsn > self.base + 1 {
                 return Err(self.missing(disk, self.base, Some(first.file.header.first_gsn)));
@@ -53,8 +55,15 @@ impl Chain {
         while last < self.segments.len() {
             let (end, next) = (self.segments[last].end, self.segments.get(last + 1));
             self.valid_gsn = self.valid_gsn.max(end.last_gsn);
+            self.flushed_below = self.flushed_below.max(self.segments[last].flushed_below);
             if kept.is_some_and(|kept| kept <= self.valid_gsn) {
                 break;
+            }
+            if let Some(EndCause::Continued { first_gsn }) = self.segments[last].cause {
+                let found = next.map(|next| next.file.header.first_gsn);
+                if found != Some(first_gsn) {
+                    return Err(self.missing(disk, end.last_gsn, found));
+                }
             }
             if let Some(next) = next
                 && next.file.begin().number == end.number
@@ -71,15 +80,11 @@ impl Chain {
             self.judge_end(last)?;
             break;
         }
-        if let Some(kept) = kept {
-            if self.valid_gsn < kept {
-                return Err(self.short(last, kept));
-            }
-            self.valid_gsn = kept;
+        if let Some(kept) = kept.filter(|&kept| self.valid_gsn < kept) {
+            return Err(self.short(last, kept));
         }
-        self.kept_gsn = self.valid_gsn;
-        self.drop_segments(last + 1);
-        Ok(self)
+        self.segments.truncate(last + 1);
+        Ok(())
     }
 
     /// The log ends in the segment at `at`, before a batch that is not valid. May it?
@@ -122,10 +127,9 @@ impl Chain {
         Ok(())
     }
 
-    /// A log that was opened has a segment, unless a checkpoint has covered all of it.
-    pub(crate) fn expect_segment(&self, disk: &dyn Disk, floor: u64) -> Result<(), ScanError> {
-        let absent = self.segments.is_empty() && self.dropped.is_empty() && self.base == floor;
-        if absent { Err(self.missing(disk, floor, None)) } else { Ok(()) }
+    /// A log that was opened has a segment: the newest one is never freed.
+    pub(crate) fn expect_segment(&self, disk: &dyn Disk) -> Result<(), ScanError> {
+        if self.segments.is_empty() { Err(self.missing(disk, self.base, None)) } else { Ok(()) }
     }
 
     fn missing(&self, disk: &dyn Disk, after_gsn: u64, found_gsn: Option<u64>) -> ScanError {
@@ -144,19 +148,12 @@ impl Chain {
         }
     }
 
-    fn drop_segments(&mut self, from: usize) {
-        let from = from.min(self.segments.len());
-        for segment in self.segments.drain(from..) {
-            self.dropped.push((segment.file.header.incarnation, segment.file.path));
-        }
-    }
-
     /// Shortens the chain to what is kept.
     pub(crate) fn drop_beyond_end(&mut self) {
         let kept_gsn = self.kept_gsn;
         let keep = |segment: &&Walked| segment.file.header.first_gsn <= kept_gsn;
         let from = self.segments.iter().take_while(keep).count();
-        self.drop_segments(from);
+        self.segments.truncate(from);
     }
 
     /// Bytes between the first batch that may matter and the last valid one.
@@ -165,25 +162,37 @@ impl Chain {
         self.segments.iter().map(bytes).sum()
     }
 
-    /// Files of an incarnation without a kept record.
-    pub(crate) fn beyond(&self, incarnation: u32) -> impl Iterator<Item = &Path> {
-        let of = move |dropped: &&(u32, PathBuf)| dropped.0 == incarnation;
-        self.dropped.iter().filter(of).map(|dropped| &*dropped.1)
+    /// The last gsn of a record before `gsn`; `base` if there is none above it.
+    pub(crate) fn last_gsn_below(&self, gsn: u64) -> Result<u64, ScanError> {
+        let mut last = self.base;
+        for segment in &self.segments {
+            segment.file.walk(segment.begin, WINDOW_BYTES, |batch, _| {
+                for record in batch.records() {
+                    let record = record.map_err(|source| segment.file.malformed(source))?;
+                    if record.gsn >= gsn {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    last = last.max(record.gsn);
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        Ok(last)
     }
 
-    /// The last segment with a kept record, and the offset behind the last batch with one.
-    pub(crate) fn end_of_kept(&self) -> Result<Option<(&Path, u64)>, ScanError> {
+    /// The place behind the last batch with a kept record in the last segment with one.
+    pub(crate) fn end_of_kept(&self) -> Result<Option<Place>, ScanError> {
         let Some(last) = self.segments.last() else {
             return Ok(None);
         };
         if last.end.last_gsn <= self.kept_gsn {
-            return Ok(Some((&last.file.path, last.end.offset)));
+            return Ok(Some(last.end));
         }
         let (end, _) = last.file.walk(last.begin, WINDOW_BYTES, |batch, _| {
             let beyond = batch.first_gsn() > self.kept_gsn;
             Ok(if beyond { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        Ok(Some((&last.file.path, end.offset)))
+        Ok(Some(end))
     }
 }
 

@@ -7,20 +7,40 @@ use stillpoint_sync::planted::{Bug, is_planted};
 use super::LogEnd;
 use super::chain::Chain;
 use super::error::ScanError;
+use super::loss::Judge;
 use super::segment::SegmentFile;
 use super::walk::{Need, WINDOW_BYTES};
 use crate::cut::{FirstUnmet, close, is_met};
 
 /// Shortens the chains to the greatest cut that is closed under dependencies, and tells
 /// how each log that has a segment ended.
-pub(super) fn cut(chains: &mut [Chain], start_epoch: u64) -> Result<Vec<LogEnd>, ScanError> {
+pub(super) fn cut(
+    chains: &mut [Chain],
+    start_epoch: u64,
+    incarnation: u32,
+    judge: &mut Judge,
+) -> Result<Vec<LogEnd>, ScanError> {
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.kept_gsn).collect();
+    let closed = match seen_closed(chains) {
+        Ok(closed) if !judge.accepts() => closed,
+        // What was closed once may be given up with what it rests on.
+        Ok(_) => vec![0; chains.len()],
+        Err(why) => {
+            if let ScanError::Unclosed { log, last_gsn, closed_gsn, .. } = why {
+                judge.give_up(why, (incarnation, log), last_gsn, Some(closed_gsn))?;
+            }
+            vec![0; chains.len()]
+        }
+    };
     if !is_planted(Bug::CutNotClosed) {
-        let mut walks = Walks { chains, start_epoch };
+        let mut walks = Walks { chains, start_epoch, closed: &closed };
         close(&mut ends, &mut walks)?;
     }
     let mut report = Vec::new();
     for (chain, kept_gsn) in chains.iter_mut().zip(ends) {
+        if kept_gsn < chain.kept_gsn && judge.has_lost(incarnation) {
+            judge.follow(incarnation, chain.log, kept_gsn, chain.kept_gsn);
+        }
         chain.kept_gsn = kept_gsn;
         if let Some(last) = chain.segments.last() {
             report.push(LogEnd {
@@ -34,9 +54,36 @@ pub(super) fn cut(chains: &mut [Chain], start_epoch: u64) -> Result<Vec<LogEnd>,
     Ok(report)
 }
 
+/// Per log, up to where a batch of another log says that it was closed.
+///
+/// # Errors
+/// A log that ends before: its end was durable, and is missing.
+fn seen_closed(chains: &[Chain]) -> Result<Vec<u64>, ScanError> {
+    let mut seen = vec![0; chains.len()];
+    for chain in chains {
+        for segment in &chain.segments {
+            for mark in &segment.closed {
+                let log = usize::from(mark.log);
+                if chains.get(log).is_none_or(|other| other.valid_gsn < mark.gsn) {
+                    return Err(ScanError::Unclosed {
+                        log: mark.log,
+                        last_gsn: chains.get(log).map_or(0, |other| other.valid_gsn),
+                        closed_gsn: mark.gsn,
+                        path: segment.file.shown.clone(),
+                    });
+                }
+                seen[log] = seen[log].max(mark.gsn);
+            }
+        }
+    }
+    Ok(seen)
+}
+
 struct Walks<'a> {
     chains: &'a [Chain],
     start_epoch: u64,
+    /// Records up to here were closed once.
+    closed: &'a [u64],
 }
 
 impl FirstUnmet<ScanError> for Walks<'_> {
@@ -78,7 +125,15 @@ impl Walks<'_> {
                     return Ok(ControlFlow::Break(()));
                 }
                 let held = record.gsn <= chain.base || record.epoch < self.start_epoch;
-                if !held && !record.deps().all(|dep| is_met(dep, ends)) {
+                if !held && let Some(dep) = record.deps().find(|dep| !is_met(*dep, ends)) {
+                    if record.gsn <= self.closed[usize::from(chain.log)] {
+                        return Err(ScanError::Unclosed {
+                            log: dep.log,
+                            last_gsn: ends.get(usize::from(dep.log)).copied().unwrap_or(0),
+                            closed_gsn: dep.gsn,
+                            path: file.shown.clone(),
+                        });
+                    }
                     found = Some(before);
                     return Ok(ControlFlow::Break(()));
                 }

@@ -22,8 +22,8 @@ pub enum ScanError {
     /// Bytes that were durable once are damaged.
     #[error(
         "{} at byte {offset}: log {log} is damaged ({cause}){}; records above gsn {last_gsn} are \
-         lost: put a copy of this file back, or restore an older checkpoint with \
-         `stillpoint restore`",
+         lost: put a copy of this file back, restore a checkpoint with `stillpoint \
+         restore`, or give up what is missing with `stillpoint repair --accept-loss`",
         path.display(),
         proof.as_ref().map_or_else(String::new, |proof| format!(
             ", batch {} at byte {} of {} proves that it was durable",
@@ -46,8 +46,8 @@ pub enum ScanError {
     },
     /// A segment's header, or a record in an intact batch, is not what it should be.
     #[error(
-        "{}: {source}; put a copy of this file back, or restore an older checkpoint with \
-         `stillpoint restore`",
+        "{}: {source}; put a copy of this file back, restore a checkpoint with `stillpoint \
+         restore`, or give up what is missing with `stillpoint repair --accept-loss`",
         path.display()
     )]
     Malformed {
@@ -59,7 +59,8 @@ pub enum ScanError {
     /// A segment is not there.
     #[error(
         "{}: log {log} has no segment with the records after gsn {after_gsn}{}; put the missing \
-         file back, or restore an older checkpoint with `stillpoint restore`",
+         file back, restore a checkpoint with `stillpoint restore`, or give up what is missing with \
+         `stillpoint repair --accept-loss`",
         dir.display(),
         found_gsn.map_or_else(String::new, |gsn| format!(", the next one begins at gsn {gsn}"))
     )]
@@ -90,6 +91,67 @@ pub enum ScanError {
         last_gsn: u64,
         /// The last gsn that must be there.
         kept_gsn: u64,
+    },
+    /// A log ends before what another log knew to be durable.
+    #[error(
+        "log {log} ends at gsn {last_gsn}, and {} proves that gsn {closed_gsn} was durable; put a \
+         copy of the missing file back, restore a checkpoint with `stillpoint restore`, or give up \
+         what is missing with `stillpoint repair --accept-loss`",
+        path.display()
+    )]
+    Unclosed {
+        /// The log.
+        log: u8,
+        /// The last gsn that is there.
+        last_gsn: u64,
+        /// The last gsn that must be there.
+        closed_gsn: u64,
+        /// The segment with the proof.
+        path: PathBuf,
+    },
+    /// There are batches of an incarnation that the manifest does not name.
+    #[error(
+        "{} holds records of incarnation {incarnation}, and the MANIFEST ends with incarnation \
+         {latest}: the MANIFEST is older than the log; put the newest MANIFEST back, or give up \
+         what it does not name with `stillpoint repair --accept-loss`",
+        path.display()
+    )]
+    NewerLog {
+        /// The segment.
+        path: PathBuf,
+        /// Its incarnation.
+        incarnation: u32,
+        /// The manifest's latest one.
+        latest: u32,
+    },
+    /// There are records of an epoch that the manifest does not know.
+    #[error(
+        "{} holds records of epoch {epoch}, and the MANIFEST says that epoch {next_epoch} has not \
+         begun: the MANIFEST is older than the log; put the newest MANIFEST back, or accept the \
+         records with `stillpoint repair --accept-loss`",
+        path.display()
+    )]
+    NewerEpoch {
+        /// The segment.
+        path: PathBuf,
+        /// The epoch of a record.
+        epoch: u64,
+        /// The first epoch that has not begun.
+        next_epoch: u64,
+    },
+    /// A log holds records that the manifest is too old for.
+    #[error(
+        "{}: from gsn {gsn} on log {log} holds writes that the MANIFEST does not know: it is older \
+         than the log",
+        dir.display()
+    )]
+    Unknown {
+        /// The log's directory.
+        dir: PathBuf,
+        /// The log.
+        log: u8,
+        /// The first such record.
+        gsn: u64,
     },
     /// The disk refused.
     #[error("{0}")]

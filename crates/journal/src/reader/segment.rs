@@ -64,11 +64,6 @@ impl SegmentFile {
         ScanError::Malformed { path: self.shown.clone(), source }
     }
 
-    /// Makes what was read of it durable, if it was not.
-    pub(crate) fn flush(&self) -> Result<(), ScanError> {
-        Ok(self.file.sync()?)
-    }
-
     /// Before its first batch.
     pub(crate) fn begin(&self) -> Place {
         Place {

@@ -1,33 +1,25 @@
-//! From names to walked segments: which segments matter, and what is in each.
+//! What is in each segment that matters.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::EndCause;
-use stillpoint_format::{LOG_NONE, LogGsn, names};
 use stillpoint_io::{Disk, in_parallel};
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
 
+use super::ScanInput;
 use super::error::ScanError;
+use super::listing::{Named, PerLog};
+use super::loss::Judge;
 use super::segment::{Place, SegmentFile, after};
-use super::{ScanInput, kept_before};
 
 /// Bytes that a thread reads at once.
 pub(crate) const WINDOW_BYTES: usize = 4 << 20;
 /// Most runs of batches with dependencies that are told apart in one segment.
 const NEEDS_MAX: usize = 4096;
-
-/// A segment by its name.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    pub(crate) log: u8,
-    pub(crate) incarnation: u32,
-    pub(crate) first_gsn: u64,
-    pub(crate) path: PathBuf,
-}
 
 /// A run of batches with what they depend on.
 #[derive(Clone, Debug)]
@@ -51,60 +43,32 @@ pub(crate) struct Walked {
     /// Why it ends there, if not for lack of interest.
     pub(crate) cause: Option<EndCause>,
     pub(crate) needs: Vec<Need>,
+    /// All batches of the log with smaller numbers were flushed, as a batch in it says.
+    pub(crate) flushed_below: u64,
+    /// Up to where other logs were closed, as its batches say.
+    pub(crate) closed: Vec<LogGsn>,
+    /// The greatest epoch of its records.
+    pub(crate) epoch_max: u64,
     /// The greatest gsn named by any record.
     named_max: u64,
 }
 
 impl Walked {
+    /// The place before the batch of that number, if it is a valid one of this segment.
+    pub(crate) fn place_of(&self, number: u64) -> Result<Option<Place>, ScanError> {
+        if number == self.begin.number {
+            return Ok(Some(self.begin));
+        }
+        let (place, cause) = self.file.walk(self.file.begin(), WINDOW_BYTES, |batch, _| {
+            let there = batch.number() == number;
+            Ok(if there { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(cause.is_none().then_some(place))
+    }
+
     pub(crate) fn gsn_max(&self) -> u64 {
         self.end.last_gsn.max(self.named_max)
     }
-}
-
-/// Per incarnation and log, the segments that may hold a record that matters, in order.
-pub(crate) type PerLog<T> = Vec<Vec<Vec<T>>>;
-
-/// Lists the segments that matter.
-pub(crate) fn list_segments(
-    disk: &dyn Disk,
-    input: &ScanInput<'_>,
-) -> Result<PerLog<Named>, ScanError> {
-    let empty = || vec![Vec::new(); usize::from(LOG_NONE)];
-    let mut listed: PerLog<Named> = input.incarnations.iter().map(|_| empty()).collect();
-    for log in 0..LOG_NONE {
-        let dir = PathBuf::from(names::log_dir(log));
-        let all = match disk.list(&dir) {
-            Ok(all) => all,
-            Err(error) if error.is_not_found() => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let mut segments: Vec<Named> = Vec::new();
-        for name in all {
-            if let Some((incarnation, first_gsn)) = names::parse_segment_name(&name) {
-                segments.push(Named { log, incarnation, first_gsn, path: dir.join(name) });
-            }
-        }
-        segments.sort_by_key(|segment| (segment.incarnation, segment.first_gsn));
-        let position = input.start.position(log);
-        for (at, segment) in segments.iter().enumerate() {
-            // The next one's name tells where this one ends at the latest. A freed segment
-            // may have been overwritten already, so it is not even opened.
-            let superseded = segments
-                .get(at + 1)
-                .is_some_and(|next| next.first_gsn <= position.saturating_add(1));
-            // Unknown incarnations: freed long ago, or begun by an opening that never served.
-            let known = input.incarnations.iter().position(|e| e.number == segment.incarnation);
-            if let Some(known) = known.filter(|_| !superseded) {
-                let kept = kept_before(&input.incarnations[known], input.clean_shutdown);
-                let last =
-                    kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn));
-                if last.is_none_or(|last| last > position && segment.first_gsn <= last) {
-                    listed[known][usize::from(log)].push(segment.clone());
-                }
-            }
-        }
-    }
-    Ok(listed)
 }
 
 /// What every walking thread shares.
@@ -123,6 +87,7 @@ pub(crate) fn walk_all(
     disk: &Arc<dyn Disk>,
     input: &ScanInput<'_>,
     listed: PerLog<Named>,
+    judge: &mut Judge,
 ) -> Result<PerLog<Walked>, ScanError> {
     let mut todo = Vec::new();
     let mut walked: PerLog<Walked> = Vec::new();
@@ -144,23 +109,38 @@ pub(crate) fn walk_all(
         done_bytes: AtomicU64::new(0),
         total_bytes,
     };
-    let work = || -> Result<Vec<(usize, Walked)>, ScanError> {
+    let goes_on = judge.accepts();
+    let work = || {
         let mut done = Vec::new();
         loop {
             let Some((incarnation, segment)) = job.todo.lock().pop() else {
-                return Ok(done);
+                return done;
             };
-            done.push((incarnation, job.walk(incarnation, &segment)?));
+            let segment = job.walk(incarnation, &segment).map_err(|why| (segment, why));
+            let failed = segment.is_err();
+            done.push((incarnation, segment));
+            if failed && !goes_on {
+                return done;
+            }
         }
     };
-    for done in in_parallel("log-scan", (0..threads).map(|_| work).collect())? {
-        for (incarnation, segment) in done? {
-            let log = usize::from(segment.file.header.log);
-            walked[incarnation][log].push(segment);
+    let mut failed = Vec::new();
+    for (incarnation, segment) in
+        in_parallel("log-scan", (0..threads).map(|_| work).collect())?.into_iter().flatten()
+    {
+        match segment {
+            Ok(segment) => {
+                walked[incarnation][usize::from(segment.file.header.log)].push(segment);
+            }
+            Err((segment, why)) => failed.push((incarnation, segment, why)),
         }
     }
     for segments in walked.iter_mut().flatten() {
         segments.sort_by_key(|segment| segment.file.header.first_gsn);
+    }
+    for (incarnation, Named { log, incarnation: number, first_gsn, .. }, why) in failed {
+        judge.give_up(why, (number, log), first_gsn.saturating_sub(1), None)?;
+        walked[incarnation][usize::from(log)].retain(|of| of.file.header.first_gsn < first_gsn);
     }
     Ok(walked)
 }
@@ -177,7 +157,22 @@ impl Job<'_> {
         let mut begin = file.begin();
         let mut needs = Needs::default();
         let mut told = file.begin().offset;
+        let (mut flushed_below, mut epoch_max) = (0, 0);
+        let mut closed: Vec<LogGsn> = Vec::new();
         let (end, cause) = file.walk(file.begin(), WINDOW_BYTES, |batch, at| {
+            if batch.number() >= named.below_batch {
+                return Ok(ControlFlow::Break(()));
+            }
+            if batch.epochs().1 >= self.input.next_epoch {
+                return Err(ScanError::NewerEpoch {
+                    path: file.shown.clone(),
+                    epoch: batch.epochs().1,
+                    next_epoch: self.input.next_epoch,
+                });
+            }
+            flushed_below = flushed_below.max(batch.flushed_below());
+            epoch_max = epoch_max.max(batch.epochs().1);
+            batch.closed().for_each(|mark| raise(&mut closed, mark));
             if batch.last_gsn() <= position {
                 begin = after(batch);
             } else {
@@ -192,13 +187,31 @@ impl Job<'_> {
         })?;
         self.tell(file.bytes.saturating_sub(told));
         let Needs { runs, named_max } = needs;
-        Ok(Walked { file, begin, end, cause, needs: runs, named_max })
+        Ok(Walked {
+            file,
+            begin,
+            end,
+            cause,
+            needs: runs,
+            flushed_below,
+            closed,
+            epoch_max,
+            named_max,
+        })
     }
 
     fn tell(&self, bytes: u64) {
         // Relaxed: a figure for people.
         let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         (self.input.progress)(done.min(self.total_bytes), self.total_bytes);
+    }
+}
+
+/// Raises the position in a log to `to`, if it is greater.
+pub(super) fn raise(positions: &mut Vec<LogGsn>, to: LogGsn) {
+    match positions.iter_mut().find(|of| of.log == to.log) {
+        Some(of) => of.gsn = of.gsn.max(to.gsn),
+        None => positions.push(to),
     }
 }
 
@@ -226,12 +239,7 @@ impl Needs {
             let mut merged = pair[0].clone();
             for later in &pair[1..] {
                 merged.last_gsn = later.last_gsn;
-                for dep in &later.deps {
-                    match merged.deps.iter_mut().find(|of| of.log == dep.log) {
-                        Some(of) => of.gsn = of.gsn.max(dep.gsn),
-                        None => merged.deps.push(*dep),
-                    }
-                }
+                later.deps.iter().for_each(|&dep| raise(&mut merged.deps, dep));
             }
             merged
         };

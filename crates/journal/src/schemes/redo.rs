@@ -38,7 +38,7 @@ use crate::journal::{
 };
 use crate::log::{Background, Log, Shared};
 use crate::registry::Scheme;
-use crate::segments::{Kept, list};
+use crate::segments::{Kept, list_spares};
 use crate::workers::{Signal, Wake};
 
 const NAME: &str = "redo";
@@ -92,16 +92,16 @@ impl Redo {
             closing,
         });
         let open = |log| {
-            let found = list(&*env.disk, log, config.incarnation)?;
-            Log::open(log, env, &shared, found)
+            let spares = list_spares(&*env.disk, log, config.incarnation)?;
+            Log::open(log, env, &shared, spares)
         };
         let logs = (0..config.logs).map(open).collect::<Result<Box<[Log]>, JournalError>>()?;
-        let mut retired = Vec::new();
         for log in config.logs..LOG_NONE {
-            let found = list(&*env.disk, log, config.incarnation)?;
-            found.spares.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
-            retired.extend(found.kept);
+            let spares = list_spares(&*env.disk, log, config.incarnation)?;
+            spares.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
         }
+        let retired = config.earlier.iter().filter(|of| of.log >= config.logs);
+        let retired = retired.map(Kept::from).collect();
         let (flusher, preparer) = (Signal::default(), Signal::default());
         let core = Arc::new(Core { shared, logs, flusher, preparer });
         let redo = Redo { core, threads: Mutex::default(), retired: Mutex::new(retired) };

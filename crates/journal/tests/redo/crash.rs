@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_io::{Disk, Fault, Rng, SeededRng, SimDisk};
-use stillpoint_journal::{Journal, JournalError, ReplayStart};
+use stillpoint_journal::{Config, Journal, JournalError, ReplayStart};
 
 use crate::support::{World, entry, open, scan_with, small};
 
@@ -104,11 +104,11 @@ fn live(seed: u64, incarnations: u32) {
     let mut acknowledged = BTreeSet::new();
     let mut manifest =
         Manifest { incarnations: Vec::new(), start: ReplayStart::default(), epoch: 1 };
-    let mut floor = 0;
+    let (mut floor, mut earlier) = (0, Vec::new());
     for number in 1..=incarnations {
         // The number of logs may differ from the last run.
         let logs = 1 + rng.below(4);
-        let config = small(number, floor, logs as u8);
+        let config = Config { earlier: earlier.clone(), ..small(number, floor, logs as u8) };
         if rng.below(4) == 0 {
             // A crash while the next incarnation is opened, before the manifest names it.
             disk.fail_at(1 + rng.below(20), Fault::PowerLoss);
@@ -144,8 +144,11 @@ fn live(seed: u64, incarnations: u32) {
             let recovered = world.check(&context, &found, &acknowledged, &manifest.start, known);
             if other == 2 {
                 floor = found.gsn_max();
-                manifest.incarnations.last_mut().expect("open").cut = Some(found.cut());
-                found.trim().expect("trims");
+                let ends = found.copy_ends(number + 1, 0).expect("copies");
+                let latest = manifest.incarnations.last_mut().expect("open");
+                (latest.cut, latest.tails) = (Some(found.cut()), ends.tails.clone());
+                found.trim(number + 1, &ends).expect("trims");
+                earlier = ends.segments;
                 // Cells of the recovered store may carry their old stamps.
                 world = recovered;
                 disk = after;
@@ -189,7 +192,8 @@ fn a_dropped_record_stays_dropped_when_its_dependency_could_return() {
     let gsns: Vec<u64> = crate::support::replay(&second, 1 << 16).iter().map(|of| of.gsn).collect();
     assert_eq!(gsns, [3]);
     known[1].cut = Some(second.cut());
-    second.trim().expect("trims");
+    let ends = second.copy_ends(3, 0).expect("copies");
+    second.trim(3, &ends).expect("trims");
     let left = disk.list("log/001".as_ref()).expect("lists");
     assert!(!left.iter().any(|name| name.starts_with("0000000002-")), "{left:?}");
 }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use stillpoint_format::log::BATCH_HEADER_BYTES;
-use stillpoint_format::{LogGsn, names};
+use stillpoint_format::manifest::IncarnationEntry;
+use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Caching, Disk, OpenMode, SimDisk, read_all};
-use stillpoint_journal::{ReplayStart, ScanError};
+use stillpoint_journal::{JournalError, ReplayStart, ScanError, ScanInput, scan};
 
-use crate::support::{entry, open, put, scan_first, scan_with, small};
+use crate::support::{STORE, entry, open, put, scan_first, scan_with, small};
 
 fn segments(disk: &SimDisk, log: u8) -> Vec<PathBuf> {
     let dir = PathBuf::from(names::log_dir(log));
@@ -113,15 +114,17 @@ fn a_missing_segment_is_missed() {
     assert!(matches!(error, ScanError::Missing { after_gsn: 0, .. }), "{error}");
     assert!(error.to_string().contains("/sim/log/000: log 0 has no segment"), "{error}");
     let error = scan_without(1).expect_err("a middle one is missing");
-    assert!(matches!(error, ScanError::Damaged { proof: Some(_), .. }), "{error}");
+    assert!(matches!(error, ScanError::Missing { found_gsn: Some(_), .. }), "{error}");
 
-    // Nothing local tells of the last one, but a recorded cut does.
+    // Of the last one its predecessor tells, and a recorded cut.
+    let error = scan_without(paths.len() - 1).expect_err("the newest one is missing");
+    assert!(matches!(error, ScanError::Missing { found_gsn: None, .. }), "{error}");
     let disk = fresh();
     disk.remove(paths.last().expect("some")).expect("removes");
     let cut = vec![LogGsn { log: 0, gsn: 40 }];
     let known = [entry(1, 0, Some(cut)), entry(2, 40, None)];
     let error = scan_with(&disk, &known, &none, None).expect_err("shorter than its cut");
-    assert!(matches!(error, ScanError::Short { kept_gsn: 40, .. }), "{error}");
+    assert!(matches!(error, ScanError::Missing { found_gsn: None, .. }), "{error}");
 
     // All of a log's segments gone: the number of logs tells, or the cut.
     let disk = fresh();
@@ -129,8 +132,11 @@ fn a_missing_segment_is_missed() {
     assert!(scan_with(&disk, &[entry(1, 0, None)], &none, Some(1)).is_err());
     assert!(scan_with(&disk, &known, &none, None).is_err());
 
-    // What a checkpoint holds may be missing.
+    // What a checkpoint holds may be missing, but for the newest segment: it is never freed.
     let start = ReplayStart { epoch: 2, floor: 0, positions: vec![LogGsn { log: 0, gsn: 40 }] };
+    assert!(scan_with(&disk, &[entry(1, 0, None)], &start, Some(1)).is_err());
+    let disk = fresh();
+    disk.remove(&paths[0]).expect("removes");
     assert!(scan_with(&disk, &[entry(1, 0, None)], &start, Some(1)).is_ok());
 }
 
@@ -147,4 +153,85 @@ fn files_of_another_store_or_place_are_refused() {
     file.set_len(4096 + 100).expect("cuts");
     let error = scan_first(&disk).expect_err("shorter than allocated");
     assert!(matches!(error, ScanError::Damaged { .. }), "{error}");
+}
+
+/// Bytes of a log that nothing in it answers for: a batch of another log says that they were there.
+#[test]
+fn a_log_that_ends_before_what_another_saw_closed_is_damaged() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 2));
+    put(&*journal, 1, 1, &[], b"k", b"first").expect("appends");
+    journal.flush(1).expect("flushes");
+    put(&*journal, 0, 1, &[], b"j", b"independent").expect("appends");
+    journal.flush(0).expect("flushes");
+    drop(journal);
+    let disk = disk.kill();
+    assert_eq!(scan_first(&disk).expect("sound").ends().len(), 2);
+    let path = &segments(&disk, 1)[0];
+    overwrite(&disk, path, 4096, &[0; 4096]);
+    let error = scan_first(&disk).expect_err("its end is gone");
+    let expected = |error: &ScanError| {
+        matches!(error, ScanError::Unclosed { log: 1, last_gsn: 0, closed_gsn: 1, .. })
+    };
+    assert!(expected(&error), "{error}");
+    assert!(error.is_damage() && error.to_string().contains("/sim/log/000/"), "{error}");
+}
+
+/// A segment of an incarnation that the manifest does not name is a stray without a batch, or the
+/// manifest is older than the log.
+#[test]
+fn records_that_the_manifest_does_not_know_are_refused() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 1));
+    put(&*journal, 0, 7, &[], b"k", b"v").expect("appends");
+    journal.flush(0).expect("flushes");
+    drop(journal);
+    drop(open(&disk, &small(2, 1, 1)));
+    let known = [entry(1, 0, None)];
+    let none = ReplayStart::default();
+    assert!(scan_with(&disk, &known, &none, Some(1)).is_ok(), "a stray");
+    let journal = open(&disk, &small(2, 1, 1));
+    put(&*journal, 0, 7, &[], b"k", b"v").expect("appends");
+    journal.flush(0).expect("flushes");
+    let error = scan_with(&disk, &known, &none, Some(1)).expect_err("the manifest is older");
+    let newer =
+        |error: &ScanError| matches!(error, ScanError::NewerLog { incarnation: 2, latest: 1, .. });
+    assert!(newer(&error), "{error}");
+    assert!(error.to_string().contains("older than the log"), "{error}");
+
+    let disk: std::sync::Arc<dyn Disk> = std::sync::Arc::new(disk);
+    let known = [
+        IncarnationEntry { logs: 1, ..entry(1, 0, Some(vec![LogGsn { log: 0, gsn: 1 }])) },
+        IncarnationEntry { logs: 1, ..entry(2, 1, None) },
+    ];
+    for (next_epoch, sound) in [(8, true), (7, false)] {
+        let input = ScanInput {
+            store: STORE,
+            incarnations: &known,
+            clean_shutdown: None,
+            next_epoch,
+            start: &none,
+            threads: 1,
+            progress: &|_, _| (),
+        };
+        match scan(&disk, &input) {
+            Ok(_) => assert!(sound),
+            Err(error) => {
+                let newer = matches!(error, ScanError::NewerEpoch { epoch: 7, next_epoch: 7, .. });
+                assert!(newer && !sound, "{error}");
+            }
+        }
+    }
+}
+
+/// A dependency that nobody gave out is an error of whoever waits for it. It used to be waited for
+/// without end.
+#[test]
+fn a_dependency_that_nobody_gave_out_is_not_waited_for() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 2));
+    let unknown = Stamp::new(500, 1);
+    let stamp = put(&*journal, 0, 1, &[unknown], b"k", b"v").expect("appends");
+    let error = journal.make_closed(&[stamp]).expect_err("nobody gave it out");
+    assert!(matches!(error, JournalError::UnknownStamp { .. }), "{error}");
 }

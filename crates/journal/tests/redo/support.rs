@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::IncarnationEntry;
-use stillpoint_format::{LogGsn, Stamp};
+use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Disk, ManualClock, SimDisk};
 use stillpoint_journal::{
     CommitInput, Config, Durability, Environment, Journal, JournalError, Logs, ReplayOptions,
@@ -70,11 +70,15 @@ pub(crate) fn scan_with(
     logs: Option<u8>,
 ) -> Result<Logs, ScanError> {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut incarnations = incarnations.to_vec();
+    if let Some(latest) = incarnations.last_mut() {
+        latest.logs = logs.unwrap_or_else(|| count_logs(&*disk));
+    }
     let input = ScanInput {
         store: STORE,
-        incarnations,
+        incarnations: &incarnations,
         clean_shutdown: None,
-        logs,
+        next_epoch: u64::MAX,
         start,
         threads: 2,
         progress: &|done, total| assert!(done <= total),
@@ -83,7 +87,12 @@ pub(crate) fn scan_with(
 }
 
 pub(crate) fn entry(number: u32, gsn_floor: u64, cut: Option<Vec<LogGsn>>) -> IncarnationEntry {
-    IncarnationEntry { number, gsn_floor, cut }
+    IncarnationEntry { number, gsn_floor, logs: 8, cut, tails: Vec::new() }
+}
+
+/// Logs that have a directory.
+pub(crate) fn count_logs(disk: &dyn Disk) -> u8 {
+    disk.list(names::LOG_DIR.as_ref()).map_or(0, |found| found.len() as u8)
 }
 
 /// Scans a store of one incarnation without a checkpoint.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_format::Stamp;
+use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_io::{Clock, Disk, RealClock, RealDisk, in_parallel};
 use stillpoint_journal::{
     Config, Durability, Environment, Journal, ReplayOptions, ReplayStart, ScanInput, registry, scan,
 };
 
-use crate::support::{STORE, entry, put};
+use crate::support::{STORE, count_logs, entry, put};
 
 struct Real {
     disk: Arc<dyn Disk>,
@@ -43,9 +44,9 @@ fn replayed(real: &Real) -> u64 {
     let start = ReplayStart::default();
     let input = ScanInput {
         store: STORE,
-        incarnations: &[entry(1, 0, None)],
+        incarnations: &[IncarnationEntry { logs: count_logs(&*real.disk), ..entry(1, 0, None) }],
         clean_shutdown: None,
-        logs: None,
+        next_epoch: u64::MAX,
         start: &start,
         threads: 2,
         progress: &|_, _| (),

@@ -10,8 +10,8 @@ const BATCH_HEADER_BYTES: usize = 64;
 
 /// A manifest with a right first line around the given document.
 pub(crate) fn forge_manifest(document: &[u8]) -> Vec<u8> {
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&1u32.to_le_bytes()), document);
-    let first = format!("stillpoint-manifest 1 crc32c={crc:08x} len={}\n", document.len());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&2u32.to_le_bytes()), document);
+    let first = format!("stillpoint-manifest 2 crc32c={crc:08x} len={}\n", document.len());
     [first.as_bytes(), document].concat()
 }
 

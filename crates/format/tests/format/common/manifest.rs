@@ -2,8 +2,8 @@
 
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{
-    CheckpointEntry, CheckpointKind, Codec, IncarnationEntry, LogPositions, Manifest, PartEntry,
-    TableEntry, TableGeneration, TableRecords,
+    CheckpointEntry, CheckpointKind, Codec, IncarnationEntry, LogPositions, LogTail, Manifest,
+    PartEntry, TableEntry, TableGeneration, TableRecords,
 };
 
 use super::STORE;
@@ -15,19 +15,24 @@ pub(crate) fn manifest() -> Manifest {
         hash_seed: 0x0123_4567_89AB_CDEF,
         created_ms: 1_790_000_000_000,
         next_epoch: 10,
-        tables: vec![
-            TableEntry { id: 0, name: "default".into(), generation: 4 },
-            TableEntry { id: 7, name: "accounts \"é\"".into(), generation: 0 },
-        ],
+        tables: vec![TableEntry::new(0, "default", 4), TableEntry::new(7, "accounts \"é\"", 0)],
         checkpoints: vec![checkpoint(5, None), checkpoint(7, Some(5)), checkpoint(9, Some(7))],
         incarnations: vec![
             IncarnationEntry {
                 number: 1,
                 gsn_floor: 0,
+                logs: 3,
                 cut: Some(positions(&[(0, 900), (1, 880)])),
+                tails: vec![LogTail { log: 1, made_by: 2, first_batch: 40, first_gsn: 870 }],
             },
-            IncarnationEntry { number: 2, gsn_floor: 1000, cut: Some(vec![]) },
-            IncarnationEntry { number: 3, gsn_floor: 5000, cut: None },
+            IncarnationEntry {
+                number: 2,
+                gsn_floor: 1000,
+                logs: 0,
+                cut: Some(vec![]),
+                tails: vec![],
+            },
+            IncarnationEntry { number: 3, gsn_floor: 5000, logs: 2, cut: None, tails: vec![] },
         ],
         clean_shutdown: None,
     }

@@ -88,7 +88,9 @@ pub(crate) fn batch(
                 .expect("legal record");
         }
     }
-    builder.seal(&BatchPlace { segment, offset, number, flushed_below, align }).to_vec()
+    builder
+        .seal(&BatchPlace { segment, offset, number, flushed_below, align, closed: &[] })
+        .to_vec()
 }
 
 /// The writes of a record, owned.

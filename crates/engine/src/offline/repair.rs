@@ -1,0 +1,122 @@
+//! The way on for a directory that is refused: it knowingly gives up what cannot be read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stillpoint_format::manifest::{IncarnationEntry, Manifest};
+use stillpoint_io::{Clock, RealClock, cpu_count};
+use stillpoint_recovery::{Plan, RecoveryError};
+
+use super::{Directory, load_options, open};
+use crate::catalog::Catalog;
+use crate::error::Error;
+
+/// What a repair gives up, or would give up.
+#[derive(Clone, Debug, Default)]
+pub struct Repair {
+    /// What is given up, in sentences: checkpoints, and records by log and gsn. Empty if the
+    /// directory is sound.
+    pub gives_up: Vec<String>,
+    /// The checkpoint that is left to load, if any is.
+    pub checkpoint: Option<u64>,
+    /// Records of it.
+    pub checkpoint_records: u64,
+    /// Bytes of log that are left to replay.
+    pub replay_bytes: u64,
+    /// It has been done.
+    pub done: bool,
+}
+
+/// Finds what of a data directory can be recovered although files are damaged, missing, or newer
+/// than the MANIFEST. With `accept_loss` the rest is given up: the next start finds a sound store.
+/// Without, nothing changes.
+///
+/// # Errors
+/// It is in use, or no store, or its MANIFEST cannot be read: without it nothing says which files
+/// count. Or the disk refuses.
+pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
+    let Directory { disk, manifest, _lock } = open(dir)?;
+    let mut found = Repair::default();
+    let mut left = manifest.clone();
+    loop {
+        let Some((epoch, why)) = first_damaged(&disk, &left)? else { break };
+        found.gives_up.push(format!("checkpoint {epoch}: {why}"));
+        left.checkpoints.retain(|entry| entry.epoch != epoch && entry.base != Some(epoch));
+        drop_without_base(&mut left);
+    }
+    let (plan, losses) = stillpoint_recovery::plan_accepting_loss(&disk, left, cpu_count())?;
+    for loss in &losses {
+        let up_to = match loss.up_to_gsn {
+            Some(gsn) => format!("gsns {} to {gsn}", loss.above_gsn + 1),
+            None => format!("all gsns above {}", loss.above_gsn),
+        };
+        let (log, incarnation) = (loss.log, loss.incarnation);
+        found
+            .gives_up
+            .push(format!("log {log}, {up_to} of incarnation {incarnation}: {}", loss.why));
+    }
+    if plan.manifest.next_epoch != manifest.next_epoch && found.gives_up.is_empty() {
+        let (known, next) = (manifest.next_epoch, plan.manifest.next_epoch);
+        found.gives_up.push(format!(
+            "nothing, but the MANIFEST is older than the log: it says that epoch {known} has not \
+             begun, and {next} is the first that has not"
+        ));
+    }
+    let newest = plan.manifest.newest_chain();
+    found.checkpoint = newest.last().map(|entry| entry.epoch);
+    found.checkpoint_records = newest.iter().map(|entry| entry.records).sum();
+    found.replay_bytes = plan.replay_bytes();
+    if found.checkpoint.is_none() && found.replay_bytes == 0 && !found.gives_up.is_empty() {
+        found.gives_up.push("nothing is left: the store will be empty".to_owned());
+    }
+    if accept_loss && !found.gives_up.is_empty() {
+        publish(&disk, &manifest, &plan)?;
+        found.done = true;
+    }
+    Ok(found)
+}
+
+/// The newest checkpoint of the chain to load that is damaged, and its first damage.
+fn first_damaged(
+    disk: &Arc<dyn stillpoint_io::Disk>,
+    manifest: &Manifest,
+) -> Result<Option<(u64, String)>, Error> {
+    let options = load_options(manifest);
+    for entry in manifest.newest_chain() {
+        let verified =
+            stillpoint_checkpoint::verify(disk, entry, &options, cpu_count(), &Arc::default());
+        let verified = verified.map_err(RecoveryError::from)?;
+        if let Some(damage) = verified.damage.first() {
+            return Ok(Some((entry.epoch, damage.to_string())));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes partial checkpoints from the list whose base is not in it.
+fn drop_without_base(manifest: &mut Manifest) {
+    loop {
+        let epochs: Vec<u64> = manifest.checkpoints.iter().map(|entry| entry.epoch).collect();
+        let count = epochs.len();
+        manifest.checkpoints.retain(|entry| entry.base.is_none_or(|base| epochs.contains(&base)));
+        if manifest.checkpoints.len() == count {
+            return;
+        }
+    }
+}
+
+/// Publishes what is left, and removes the rest: in the order of a start, without serving.
+fn publish(
+    disk: &Arc<dyn stillpoint_io::Disk>,
+    before: &Manifest,
+    plan: &Plan,
+) -> Result<(), Error> {
+    let ends = plan.copy_ends(RealClock.wall_ms())?;
+    let mut next = plan.successor(0, &ends);
+    if let Some(IncarnationEntry { cut, .. }) = next.incarnations.last_mut() {
+        *cut = Some(Vec::new());
+    }
+    Catalog::new(disk.clone(), before.clone()).publish(|manifest| *manifest = next.clone())?;
+    plan.trim(&ends)?;
+    crate::checkpoints::remove_strays(&**disk, &next)
+}

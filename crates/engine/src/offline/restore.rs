@@ -1,0 +1,122 @@
+//! A new data directory from one checkpoint of another.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_checkpoint::Verified;
+use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, IncarnationEntry, Manifest};
+use stillpoint_format::names;
+use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, cpu_count};
+
+use super::{Directory, load_options, open, plan};
+use crate::catalog::Catalog;
+use crate::error::Error;
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Makes a new data directory from one checkpoint of another: the state at its point of
+/// consistency. Gives the checkpoint's records and bytes.
+///
+/// # Errors
+/// The directory is in use, or no store, or damaged; it has no such checkpoint; or the new one
+/// exists and is not empty.
+pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
+    let directory = open(dir)?;
+    let manifest = &directory.manifest;
+    let Some(entry) = manifest.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch)
+    else {
+        let known: Vec<u64> = manifest.checkpoints.iter().map(|c| c.epoch).collect();
+        return Err(Error::NoSuchCheckpoint { dir: dir.to_owned(), epoch, known });
+    };
+    if entry.kind != CheckpointKind::Full {
+        return Err(Error::NotFull { dir: dir.to_owned(), epoch });
+    }
+    let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
+    target.create_dir_all(Path::new(""))?;
+    if !target.list(Path::new(""))?.is_empty() {
+        return Err(Error::NotEmpty(to.to_owned()));
+    }
+    let copied = copy_checkpoint(&*directory.disk, &*target, entry)
+        .and_then(|()| verify_copy(&target, manifest, entry));
+    if let Err(error) = copied {
+        // Nothing counts without a MANIFEST; what is left would only be in the way of the next try.
+        let _ = target.remove(Path::new(names::CHECKPOINT_DIR));
+        return Err(error);
+    }
+    let mut restored = manifest.clone();
+    for table in &mut restored.tables {
+        // The generation at the point of consistency: a later flush is not part of it.
+        if let Some(then) = entry.generations.iter().find(|then| then.table == table.id) {
+            table.generation = then.generation;
+        }
+    }
+    restored.checkpoints = vec![entry.clone()];
+    restored.clean_shutdown = None;
+    let newest = manifest.incarnations.last().map_or(1, |incarnation| incarnation.number + 1);
+    // Nothing of the other directory's logs counts here.
+    let floor = inspect_gsn(&directory)?;
+    restored.incarnations.clear();
+    restored.incarnations.push(IncarnationEntry {
+        number: newest,
+        gsn_floor: floor,
+        logs: 0,
+        cut: Some(Vec::new()),
+        tails: Vec::new(),
+    });
+    let bytes = entry.parts.iter().map(|part| part.bytes).sum();
+    Catalog::new(target.clone(), restored).publish(|_| ())?;
+    Ok((entry.records, bytes))
+}
+
+/// A copy that is damaged, at either end, is not published.
+fn verify_copy(
+    target: &Arc<dyn Disk>,
+    manifest: &Manifest,
+    entry: &CheckpointEntry,
+) -> Result<(), Error> {
+    let options = load_options(manifest);
+    stillpoint_checkpoint::verify(target, entry, &options, cpu_count(), &Arc::default())
+        .and_then(Verified::sound)
+        .map_err(stillpoint_recovery::RecoveryError::from)?;
+    Ok(())
+}
+
+/// The greatest gsn of the directory; what the logs of a damaged one hold does not matter here.
+fn inspect_gsn(directory: &Directory) -> Result<u64, Error> {
+    match plan(directory) {
+        Ok(plan) => Ok(plan.gsn_floor),
+        Err(error) if error.is_damage() => {
+            let floors = directory.manifest.incarnations.iter().map(|entry| entry.gsn_floor);
+            let positions = directory.manifest.checkpoints.iter().flat_map(|c| &c.positions);
+            let positions = positions.flat_map(|of| of.logs.iter().map(|position| position.gsn));
+            Ok(floors.chain(positions).max().unwrap_or(0))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn copy_checkpoint(from: &dyn Disk, to: &dyn Disk, entry: &CheckpointEntry) -> Result<(), Error> {
+    let dir = PathBuf::from(names::checkpoint_dir(entry.epoch, entry.kind));
+    to.create_dir_all(&dir)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    for part in &entry.parts {
+        let path = dir.join(&part.file);
+        let source = from.open(&path, OpenMode::Read, Caching::Buffered)?;
+        let target = to.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
+        let mut at = 0;
+        loop {
+            let count = source.read_at(&mut buffer, at)?;
+            if count == 0 {
+                break;
+            }
+            target.write_at(&buffer[..count], at)?;
+            at += count as u64;
+        }
+        target.sync()?;
+    }
+    to.sync_dir(&dir)?;
+    to.sync_dir(Path::new(names::CHECKPOINT_DIR))?;
+    to.sync_dir(Path::new(""))?;
+    Ok(())
+}

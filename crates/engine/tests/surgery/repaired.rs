@@ -1,0 +1,49 @@
+//! The way on after a refusal.
+
+use std::path::PathBuf;
+
+use stillpoint::offline;
+
+use crate::store::{Shape, directory, files, judge, make, serve};
+
+/// Whatever is missing: without `accept_loss` nothing changes, and with it the store starts, `check`
+/// finds it sound, nothing is there that was never written, and what is lost was announced.
+#[test]
+fn every_refusal_has_a_way_on() {
+    let shapes = [
+        Shape { logs: 1, lives: &[20], checkpoints: 0, closes: false },
+        Shape { logs: 2, lives: &[20, 10], checkpoints: 1, closes: false },
+        Shape { logs: 2, lives: &[10, 10, 10], checkpoints: 0, closes: true },
+    ];
+    let mut repaired = 0;
+    for shape in shapes {
+        let home = tempfile::tempdir().expect("a directory");
+        let acknowledged = make(home.path(), shape);
+        let all = files(home.path());
+        let names: Vec<PathBuf> = all.keys().cloned().collect();
+        for name in names.iter().filter(|name| *name != "MANIFEST") {
+            let context = format!("{shape:?} without {}", name.display());
+            let mut left = all.clone();
+            left.remove(name);
+            if judge(&left, &context).is_ok() {
+                continue;
+            }
+            let dir = directory(&left);
+            let announced = offline::repair(dir.path(), false).expect(&context);
+            assert!(!announced.gives_up.is_empty() && !announced.done, "{context}: {announced:?}");
+            assert!(files(dir.path()) == left, "{context}: changed");
+            let done = offline::repair(dir.path(), true).expect(&context);
+            assert!(done.done && done.gives_up == announced.gives_up, "{context}: {done:?}");
+            let checked = offline::check(dir.path()).expect(&context);
+            assert_eq!(checked.damage, Vec::<String>::new(), "{context}");
+            let again = offline::repair(dir.path(), true).expect(&context);
+            assert!(again.gives_up.is_empty(), "{context}: {again:?}");
+            let found = serve(dir.path()).expect(&context);
+            assert!(found.keys().all(|key| acknowledged.contains_key(key)), "{context}");
+            let empty = done.gives_up.iter().any(|what| what.contains("nothing is left"));
+            assert_eq!(found.is_empty(), empty, "{context}: {done:?}");
+            repaired += 1;
+        }
+    }
+    assert!(repaired > 8, "only {repaired} were refused");
+}

@@ -1,0 +1,153 @@
+//! From names to segments: which files of the logs matter.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use stillpoint_format::log::{SegmentEnd, Tail, classify_tail};
+use stillpoint_format::names;
+use stillpoint_io::Disk;
+
+use super::error::ScanError;
+use super::loss::Judge;
+use super::segment::{SegmentFile, Window};
+use super::walk::WINDOW_BYTES;
+use super::{ScanInput, kept_before};
+
+/// A segment by its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) log: u8,
+    pub(crate) incarnation: u32,
+    pub(crate) first_gsn: u64,
+    pub(crate) path: PathBuf,
+    /// Batches with this number or a greater one do not count: another file has them.
+    pub(crate) below_batch: u64,
+}
+
+/// Per incarnation and log, the segments that may hold a record that matters, in order.
+pub(crate) type PerLog<T> = Vec<Vec<Vec<T>>>;
+
+/// The logs that have a directory.
+pub(crate) fn list_logs(disk: &dyn Disk) -> Result<Vec<u8>, ScanError> {
+    match disk.list(Path::new(names::LOG_DIR)) {
+        Ok(found) => Ok(found.iter().filter_map(|name| names::parse_log_name(name)).collect()),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lists the segments that matter.
+pub(crate) fn list_segments(
+    disk: &dyn Disk,
+    input: &ScanInput<'_>,
+    judge: &mut Judge,
+) -> Result<PerLog<Named>, ScanError> {
+    let empty = |logs: u8| vec![Vec::new(); usize::from(logs)];
+    let mut listed: PerLog<Named> =
+        input.incarnations.iter().map(|entry| empty(entry.logs)).collect();
+    for log in list_logs(disk)? {
+        let segments = named_segments(disk, input, log, judge)?;
+        let position = input.start.position(log);
+        for (at, segment) in segments.iter().enumerate() {
+            // The next one's name tells where this one ends at the latest. A freed segment
+            // may have been overwritten already, so it is not even opened.
+            let superseded = segments
+                .get(at + 1)
+                .is_some_and(|next| next.first_gsn <= position.saturating_add(1));
+            // Unknown incarnations: freed long ago.
+            let known = input.incarnations.iter().position(|e| e.number == segment.incarnation);
+            if let Some(known) = known.filter(|_| !superseded) {
+                let kept = kept_before(&input.incarnations[known], input.clean_shutdown);
+                let last =
+                    kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn));
+                if last.is_none_or(|last| last > position && segment.first_gsn <= last) {
+                    listed[known][usize::from(log)].push(segment.clone());
+                }
+            }
+        }
+    }
+    Ok(listed)
+}
+
+/// The segments of a log in order, each incarnation's end where the manifest says that it is.
+fn named_segments(
+    disk: &dyn Disk,
+    input: &ScanInput<'_>,
+    log: u8,
+    judge: &mut Judge,
+) -> Result<Vec<Named>, ScanError> {
+    let dir = PathBuf::from(names::log_dir(log));
+    let found = disk.list(&dir)?;
+    let mut segments: Vec<Named> = Vec::new();
+    let latest = input.incarnations.last().map_or(0, |entry| entry.number);
+    for name in &found {
+        let Some((incarnation, first_gsn)) = names::parse_segment_name(name) else {
+            continue;
+        };
+        let path = dir.join(name);
+        let entry = input.incarnations.iter().find(|entry| entry.number == incarnation);
+        let named = entry.is_some_and(|entry| log < entry.logs);
+        if !named && (entry.is_some() || incarnation > latest) {
+            if let Err(why) = expect_no_batch(disk, &path, input, (incarnation, log, first_gsn)) {
+                judge.unnamed = judge.unnamed.max(incarnation);
+                judge.give_up(why, (incarnation, log), first_gsn.saturating_sub(1), None)?;
+            }
+            continue;
+        }
+        let tail = entry.and_then(|entry| entry.tails.iter().find(|tail| tail.log == log));
+        if tail.is_some_and(|tail| first_gsn >= tail.first_gsn) {
+            continue;
+        }
+        let below_batch = tail.map_or(u64::MAX, |tail| tail.first_batch);
+        segments.push(Named { log, incarnation, first_gsn, path, below_batch });
+    }
+    for entry in input.incarnations {
+        for tail in entry.tails.iter().filter(|tail| tail.log == log) {
+            let name = names::tail_name(tail.made_by, entry.number);
+            if found.contains(&name) {
+                segments.push(Named {
+                    log,
+                    incarnation: entry.number,
+                    first_gsn: tail.first_gsn,
+                    path: dir.join(name),
+                    below_batch: u64::MAX,
+                });
+            }
+        }
+    }
+    segments.sort_by_key(|segment| (segment.incarnation, segment.first_gsn));
+    Ok(segments)
+}
+
+/// A start that failed leaves segments without a batch, of an incarnation that no manifest names.
+fn expect_no_batch(
+    disk: &dyn Disk,
+    path: &Path,
+    input: &ScanInput<'_>,
+    who: (u32, u8, u64),
+) -> Result<(), ScanError> {
+    let file = SegmentFile::open(disk, path, input.store, who)?;
+    if !file.holds_batch()? {
+        return Ok(());
+    }
+    let latest = input.incarnations.last().map_or(0, |entry| entry.number);
+    Err(ScanError::NewerLog { path: file.shown, incarnation: who.0, latest })
+}
+
+impl SegmentFile {
+    /// True if there is a valid batch anywhere in it.
+    fn holds_batch(&self) -> Result<bool, ScanError> {
+        let mut found = false;
+        let (end, cause) = self.walk(self.begin(), WINDOW_BYTES, |_, _| {
+            found = true;
+            Ok(ControlFlow::Break(()))
+        })?;
+        let Some(cause) = cause.filter(|_| !found) else {
+            return Ok(found);
+        };
+        let mut window = Window::default();
+        self.read(&mut window, end.offset, usize::MAX)?;
+        let end = SegmentEnd { offset: end.offset, next_number: end.number, cause };
+        Ok(classify_tail(&self.header, &window.bytes, end.offset, &end) != Tail::End)
+    }
+}

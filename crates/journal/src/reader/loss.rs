@@ -1,0 +1,81 @@
+//! What a scan that accepts loss gives up instead of refusing.
+
+use std::path::Path;
+
+use stillpoint_format::{LogGsn, names};
+use stillpoint_io::Disk;
+
+use super::error::ScanError;
+
+/// What is given up of one log.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// The log.
+    pub log: u8,
+    /// The incarnation.
+    pub incarnation: u32,
+    /// Records with a greater gsn are given up.
+    pub above_gsn: u64,
+    /// The last gsn that is known to have been there, if any is.
+    pub up_to_gsn: Option<u64>,
+    /// Why.
+    pub why: String,
+}
+
+/// Whether a scan refuses what is damaged, missing or unknown, or gives it up and says so.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    /// `None` refuses.
+    losses: Option<Vec<Loss>>,
+    /// The greatest incarnation seen whose batches no manifest names.
+    pub(super) unnamed: u32,
+}
+
+impl Judge {
+    pub(super) fn accepting() -> Self {
+        Judge { losses: Some(Vec::new()), unnamed: 0 }
+    }
+
+    pub(super) fn accepts(&self) -> bool {
+        self.losses.is_some()
+    }
+
+    /// Notes damage as a loss, or passes on what cannot be accepted.
+    pub(super) fn give_up(
+        &mut self,
+        why: ScanError,
+        (incarnation, log): (u32, u8),
+        above_gsn: u64,
+        up_to_gsn: Option<u64>,
+    ) -> Result<(), ScanError> {
+        let Some(losses) = self.losses.as_mut().filter(|_| why.is_damage()) else {
+            return Err(why);
+        };
+        let up_to_gsn = up_to_gsn.filter(|&up_to| up_to > above_gsn);
+        losses.push(Loss { log, incarnation, above_gsn, up_to_gsn, why: why.to_string() });
+        Ok(())
+    }
+
+    /// True if something of an incarnation was given up.
+    pub(super) fn has_lost(&self, incarnation: u32) -> bool {
+        self.losses.iter().flatten().any(|loss| loss.incarnation == incarnation)
+    }
+
+    /// Notes what rests on something that was given up.
+    pub(super) fn follow(&mut self, incarnation: u32, log: u8, above_gsn: u64, up_to_gsn: u64) {
+        if let Some(losses) = &mut self.losses {
+            let why = "it may rest on what is lost elsewhere".to_owned();
+            losses.push(Loss { log, incarnation, above_gsn, up_to_gsn: Some(up_to_gsn), why });
+        }
+    }
+
+    pub(super) fn into_losses(self) -> Vec<Loss> {
+        self.losses.unwrap_or_default()
+    }
+}
+
+/// Records that are given up because the manifest does not know what they write.
+pub(super) fn unknown(disk: &dyn Disk, from: LogGsn) -> ScanError {
+    let dir = disk.describe(Path::new(&names::log_dir(from.log)));
+    ScanError::Unknown { dir, log: from.log, gsn: from.gsn }
+}

@@ -1,0 +1,210 @@
+//! The ends of logs that may be in the page cache only, and what a start does about them.
+//!
+//! A flush may have failed in a process that is dead now. What it should have made durable can
+//! still be read, and no later flush makes it durable. It may also be durable and acknowledged,
+//! so it must not be overwritten. Its batches are copied to a file of their own; the manifest
+//! that records the cut names the copy.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use stillpoint_format::log::SegmentHeader;
+use stillpoint_format::manifest::LogTail;
+use stillpoint_format::names;
+use stillpoint_io::{Caching, Disk, OpenMode};
+use stillpoint_sync::planted::{Bug, is_planted};
+
+use super::Logs;
+use super::chain::Chain;
+use super::error::ScanError;
+use super::listing::list_logs;
+use super::segment::Place;
+use super::walk::WINDOW_BYTES;
+use crate::journal::EarlierSegment;
+
+/// Bytes of batches that are gathered for one write.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// The ends of logs, copied, and which files hold the logs from then on.
+#[derive(Debug, Default)]
+pub struct Ends {
+    /// The copies, for the manifest.
+    pub tails: Vec<LogTail>,
+    /// What replay reads once the manifest names the copies.
+    pub segments: Vec<EarlierSegment>,
+}
+
+impl Logs {
+    /// Copies of each log of the latest incarnation the batches that are kept and not known to be
+    /// durable, and flushes the copies and their directories. No file that a manifest names
+    /// changes. `made_by` is the incarnation that starts.
+    ///
+    /// # Errors
+    /// The disk's, a full one included: nothing is lost, and it can be begun again.
+    pub fn copy_ends(&self, made_by: u32, created_ms: u64) -> Result<Ends, ScanError> {
+        let mut ends = Ends::default();
+        for (at, (&incarnation, chains)) in self.numbers.iter().zip(&self.incarnations).enumerate()
+        {
+            let latest = at + 1 == self.numbers.len();
+            for chain in chains.iter().filter(|chain| chain.kept_gsn > chain.base) {
+                let unproven = if latest && !self.ended { chain.unproven()? } else { None };
+                let end = if latest { chain.end_of_kept()? } else { None };
+                ends.segments.extend(chain.segments_until(unproven, end));
+                if let Some(from) = unproven {
+                    let header = SegmentHeader {
+                        store: self.store,
+                        created_ms,
+                        incarnation,
+                        log: chain.log,
+                        first_gsn: from.1.last_gsn + 1,
+                        first_batch: from.1.number,
+                    };
+                    ends.copy(&*self.disk, chain, from, &header, made_by)?;
+                }
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Removes from disk what a published manifest has given up: segments of incarnations before
+    /// `incarnation` and copies of ends that replay does not read. Gives the space behind the
+    /// last kept batches back. May be interrupted and repeated.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn trim(&self, incarnation: u32, ends: &Ends) -> Result<(), ScanError> {
+        if is_planted(Bug::CutNotRecorded) {
+            return Ok(());
+        }
+        remove_strays(&*self.disk, incarnation, &ends.segments)?;
+        let latest = self.numbers.last().copied();
+        for kept in ends.segments.iter().filter(|of| Some(of.incarnation) == latest) {
+            let file = self.disk.open(&kept.path, OpenMode::ReadWrite, Caching::Buffered)?;
+            if kept.bytes < file.len()? {
+                file.set_len(kept.bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Ends {
+    /// Copies the kept batches of a chain from a place on into a new file, and makes it durable.
+    fn copy(
+        &mut self,
+        disk: &dyn Disk,
+        chain: &Chain,
+        (at, from): (usize, Place),
+        header: &SegmentHeader,
+        made_by: u32,
+    ) -> Result<(), ScanError> {
+        let dir = PathBuf::from(names::log_dir(chain.log));
+        let path = dir.join(names::tail_name(made_by, header.incarnation));
+        // A start that failed may have left one.
+        disk.remove(&path)?;
+        let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
+        let mut gathered = header.encode().to_vec();
+        let mut written = 0;
+        for segment in &chain.segments[at..] {
+            let begin = if segment.begin.number < from.number { from } else { segment.begin };
+            segment.file.walk(begin, WINDOW_BYTES, |batch, _| {
+                if batch.number() >= segment.end.number || batch.first_gsn() > chain.kept_gsn {
+                    return Ok(ControlFlow::Break(()));
+                }
+                batch.copy_to(header, written + gathered.len() as u64, &mut gathered);
+                if gathered.len() >= WRITE_BYTES {
+                    file.write_at(&gathered, written)?;
+                    written += gathered.len() as u64;
+                    gathered.clear();
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        file.write_at(&gathered, written)?;
+        file.sync()?;
+        disk.sync_dir(&dir)?;
+        let bytes = written + gathered.len() as u64;
+        self.segments.push(earlier(header, &path, bytes));
+        self.tails.push(LogTail {
+            log: chain.log,
+            made_by,
+            first_batch: header.first_batch,
+            first_gsn: header.first_gsn,
+        });
+        Ok(())
+    }
+}
+
+fn earlier(header: &SegmentHeader, path: &Path, bytes: u64) -> EarlierSegment {
+    let SegmentHeader { log, incarnation, first_gsn, .. } = *header;
+    EarlierSegment { log, incarnation, first_gsn, bytes, path: path.to_owned() }
+}
+
+/// Removes the files of logs that are older than an incarnation and not `kept`.
+fn remove_strays(
+    disk: &dyn Disk,
+    incarnation: u32,
+    kept: &[EarlierSegment],
+) -> Result<(), ScanError> {
+    for log in list_logs(disk)? {
+        let dir = PathBuf::from(names::log_dir(log));
+        for name in disk.list(&dir)? {
+            let segment = names::parse_segment_name(&name).map(|(of, _)| of);
+            let older = segment.is_some_and(|of| of < incarnation);
+            let path = dir.join(&name);
+            if (older || names::parse_tail_name(&name).is_some())
+                && !kept.iter().any(|kept| kept.path == path)
+            {
+                disk.remove(&path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Chain {
+    /// The segments that replay reads once the batches from `unproven` on are in a copy; the last
+    /// one, without a copy, up to `end`.
+    fn segments_until(
+        &self,
+        unproven: Option<(usize, Place)>,
+        end: Option<Place>,
+    ) -> Vec<EarlierSegment> {
+        let mut kept = Vec::new();
+        for (at, segment) in self.segments.iter().enumerate() {
+            let header = &segment.file.header;
+            let bytes = match (unproven, end) {
+                (Some((last, from)), _) if at == last => {
+                    if from.last_gsn < header.first_gsn {
+                        break;
+                    }
+                    from.offset
+                }
+                (None, Some(end)) if at + 1 == self.segments.len() => end.offset,
+                _ => segment.file.bytes,
+            };
+            kept.push(earlier(header, &segment.file.path, bytes));
+            if unproven.is_some_and(|(last, _)| at == last) {
+                break;
+            }
+        }
+        kept
+    }
+
+    /// Where what is kept and not known to be durable begins: the segment, and the place in it.
+    fn unproven(&self) -> Result<Option<(usize, Place)>, ScanError> {
+        if is_planted(Bug::EndsNotCopied) {
+            return Ok(None);
+        }
+        for (at, segment) in self.segments.iter().enumerate() {
+            let from = self.flushed_below.max(segment.begin.number);
+            if from < segment.end.number
+                && let Some(place) = segment.place_of(from)?
+                && place.last_gsn < self.kept_gsn
+            {
+                return Ok(Some((at, place)));
+            }
+        }
+        Ok(None)
+    }
+}
