@@ -40,8 +40,9 @@ impl Session {
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
     /// returns once whatever it wrote and read survives any crash.
     ///
-    /// Meeting the lock of an older transaction it is rolled back and tried again by itself, so
-    /// `body` may run several times and must have no effects but through `tx`. An error that
+    /// Meeting the lock of another transaction it is rolled back and tried again by itself, so
+    /// `body` may run several times (17 at most, unless tables are flushed meanwhile). It must have
+    /// no effects but through `tx`, and use no other session. An error that
     /// `body` returns rolls back. It is told when what the transaction read survives any crash.
     ///
     /// ```

@@ -17,6 +17,12 @@ pub enum TxError {
         /// Its length in bytes.
         len: usize,
     },
+    /// The keys of one transaction have too many bytes together.
+    #[error("the keys of one transaction have more than {limit_bytes} bytes together; split it")]
+    KeysTooLong {
+        /// The limit.
+        limit_bytes: usize,
+    },
     /// A value is longer than 512 MiB.
     #[error("a value of {len} bytes is too long; the limit is 536870912")]
     ValueTooLong {

@@ -1,5 +1,7 @@
+use stillpoint_format::KEY_BYTES_MAX;
 use stillpoint_format::hash::KeyHasher;
 
+use crate::error::TxError;
 use crate::table::TableId;
 
 /// What a transaction does to a declared key.
@@ -36,18 +38,29 @@ pub struct KeySet {
     pub(crate) keys: Vec<DeclaredKey>,
     /// Where the transaction that is declaring begins.
     first: usize,
+    /// Keys that were not taken, with their lengths.
+    refused: Vec<(usize, usize)>,
 }
+
+/// Bytes of all keys of a batch: what a key's place can say. Tests come to the limit sooner.
+const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { u32::MAX as usize };
 
 impl KeySet {
     pub(crate) fn new(hasher: KeyHasher) -> Self {
-        Self { hasher, bytes: Vec::new(), keys: Vec::new(), first: 0 }
+        Self { hasher, bytes: Vec::new(), keys: Vec::new(), first: 0, refused: Vec::new() }
+    }
+
+    pub(crate) fn hash(&self, table: TableId, key: &[u8]) -> u64 {
+        self.hasher.hash(table.0, key)
     }
 
     /// Declares a key; `value_len` is the length of the value that will be written, if known, so
     /// that a new record gets a cell of the right size. Naming a key twice is fine: both slots are
-    /// the same record.
+    /// the same record. The transaction is refused if a key is longer than 65,536 bytes, or if the
+    /// keys together reach 4 GiB.
     #[inline]
     pub fn push(&mut self, table: TableId, key: &[u8], mode: Mode, value_len: usize) -> Slot {
+        let key = if self.has_room(key) { key } else { self.refuse(key) };
         let hash = self.hasher.hash(table.0, key);
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(key);
@@ -61,6 +74,41 @@ impl KeySet {
             mode,
         });
         Slot((self.keys.len() - self.first - 1) as u32)
+    }
+
+    #[inline]
+    fn has_room(&self, key: &[u8]) -> bool {
+        key.len() <= KEY_BYTES_MAX && self.bytes.len() + key.len() <= BYTES_MAX
+    }
+
+    /// Notes a key that is not taken; the empty key stands for it.
+    #[cold]
+    fn refuse(&mut self, key: &[u8]) -> &'static [u8] {
+        self.refused.push((self.keys.len(), key.len()));
+        &[]
+    }
+
+    /// Refuses a transaction one of whose keys was not taken.
+    #[inline]
+    pub(crate) fn check(&self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
+        if self.refused.is_empty() { Ok(()) } else { self.check_refused(&keys) }
+    }
+
+    #[cold]
+    fn check_refused(&self, keys: &std::ops::Range<usize>) -> Result<(), TxError> {
+        match self.refused.iter().find(|(index, _)| keys.contains(index)) {
+            None => Ok(()),
+            Some(&(_, len)) if len > KEY_BYTES_MAX => Err(TxError::KeyTooLong { len }),
+            Some(_) => Err(TxError::KeysTooLong { limit_bytes: BYTES_MAX }),
+        }
+    }
+
+    /// Takes back the last key.
+    pub(crate) fn pop(&mut self) {
+        if let Some(last) = self.keys.pop() {
+            self.bytes.truncate(last.start as usize);
+            self.refused.retain(|&(index, _)| index < self.keys.len());
+        }
     }
 
     /// Number of keys of the transaction that is declaring.
@@ -81,6 +129,7 @@ impl KeySet {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.keys.clear();
+        self.refused.clear();
         self.first = 0;
     }
 
@@ -92,6 +141,58 @@ impl KeySet {
     #[inline]
     pub(crate) fn key(&self, index: usize) -> &[u8] {
         let key = &self.keys[index];
-        &self.bytes[key.start as usize..(key.start + key.len) as usize]
+        &self.bytes[key.start as usize..key.start as usize + key.len as usize]
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_not_taken_refuse_their_transaction_only() {
+        let table = TableId(0);
+        let mut keys = KeySet::new(KeyHasher::new(1));
+        let longest = vec![7; KEY_BYTES_MAX];
+        let too_long = vec![7; KEY_BYTES_MAX + 1];
+        keys.push(table, &longest, Mode::Read, 0);
+        keys.next_transaction();
+        assert_eq!(keys.push(table, b"good", Mode::Read, 0), Slot(0));
+        assert_eq!(keys.push(table, &too_long, Mode::Read, 0), Slot(1));
+        keys.next_transaction();
+        keys.push(table, b"other", Mode::Read, 0);
+        keys.check(0..1).expect("as long as a key may be");
+        let refused = keys.check(1..3).expect_err("one is too long");
+        assert!(matches!(refused, TxError::KeyTooLong { len } if len == too_long.len()));
+        keys.check(3..4).expect("another transaction");
+        assert_eq!(keys.bytes.len(), KEY_BYTES_MAX + 9, "what is refused takes no memory");
+        // A key that is taken back leaves nothing.
+        keys.push(table, &too_long, Mode::Read, 0);
+        keys.pop();
+        keys.pop();
+        keys.push(table, b"next", Mode::Read, 0);
+        keys.check(3..4).expect("taken back");
+        assert_eq!((keys.key(3), keys.key(0)), (&b"next"[..], &longest[..]));
+    }
+
+    #[test]
+    fn keys_beyond_the_limit_refuse_their_transaction() {
+        let mut keys = KeySet::new(KeyHasher::new(1));
+        let key = vec![1; KEY_BYTES_MAX];
+        let room = BYTES_MAX / KEY_BYTES_MAX;
+        for _ in 0..=room {
+            keys.push(TableId(0), &key, Mode::Read, 0);
+        }
+        keys.check(0..room).expect("they fit");
+        let refused = keys.check(0..room + 1).expect_err("one too many");
+        assert!(matches!(refused, TxError::KeysTooLong { limit_bytes: BYTES_MAX }), "{refused}");
+        assert!((0..room).all(|index| keys.key(index) == key));
+        // Taken back, and refused again, for as long as somebody asks.
+        for _ in 0..3 {
+            keys.pop();
+            keys.check(0..room).expect("they fit");
+            keys.push(TableId(0), &key, Mode::Read, 0);
+            assert!(keys.check(0..room + 1).is_err());
+        }
     }
 }

@@ -32,6 +32,7 @@ mod index;
 mod keys;
 mod load;
 mod locking;
+mod lookup;
 #[cfg(all(test, shuttle))]
 mod models;
 mod pending;
@@ -39,6 +40,7 @@ mod phase;
 mod planted;
 mod policy;
 mod reclaim;
+mod retry;
 mod scan;
 mod stamp;
 mod store;
@@ -62,6 +64,7 @@ pub use policy::{
     Capture, CellPolicy, Checkpointer, Demand, KeptValue, Lane, NoPolicy, Outcome,
     PointOfConsistency, RecordImage, Sink,
 };
+pub use retry::RUNS_MAX;
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use store::{Store, StoreConfig};

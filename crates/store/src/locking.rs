@@ -14,6 +14,7 @@ use crate::cell::{Cell, Place, cell_bytes};
 use crate::error::TxError;
 use crate::index::Inserted;
 use crate::keys::Mode;
+use crate::lookup::SCAN_MAX;
 use crate::pending;
 use crate::phase::{Phase, PhaseWord};
 use crate::stamp::ABSENT;
@@ -31,6 +32,19 @@ pub(crate) enum LockState {
     Alias(u32),
     /// Read without a lock into the worker's scratch buffer, with this tag if it had a value.
     Snapshot(Option<u8>),
+}
+
+/// How a transaction comes by its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discipline {
+    /// Its keys are declared: locked before it runs, in a global order, waiting for anybody.
+    Declared,
+    /// It finds its keys on the way: wait-die.
+    WaitDie,
+    /// The keys of its earlier runs are locked like declared ones; it waits for no other.
+    Remembered,
+    /// It has the permit of the store, and waits for anybody.
+    Permitted,
 }
 
 /// What a transaction knows of one of its keys.
@@ -160,10 +174,17 @@ impl Worker {
         true
     }
 
-    fn slot_of_cell(&self, number: u64) -> Option<usize> {
-        self.held.iter().position(|held| {
-            held.cell == number && matches!(held.state, LockState::Shared | LockState::Exclusive)
-        })
+    fn slot_of_cell(&mut self, number: u64) -> Option<usize> {
+        let Self { held, slots_by_cell, .. } = self;
+        let holds = |held: &Held| matches!(held.state, LockState::Shared | LockState::Exclusive);
+        if held.len() <= SCAN_MAX {
+            return held.iter().position(|held| held.cell == number && holds(held));
+        }
+        while slots_by_cell.covered() < held.len() {
+            let next = &held[slots_by_cell.covered()];
+            slots_by_cell.cover(holds(next).then_some(next.cell), |slot| held[slot].cell);
+        }
+        slots_by_cell.find(number, |slot| held[slot].cell == number)
     }
 
     /// Gives all locks back and takes them in the order of cell numbers.
@@ -173,7 +194,11 @@ impl Worker {
     /// is looked up again once the window was left.
     #[cold]
     fn lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
-        self.store.begin_transaction(self.number, self.tables.version);
+        // An undeclared transaction is announced already.
+        let announces = self.discipline == Discipline::Declared;
+        if announces {
+            self.store.begin_transaction(self.number, self.tables.version);
+        }
         self.release_all();
         let mut backoff = Backoff::new();
         let locked = loop {
@@ -181,7 +206,7 @@ impl Worker {
                 Ok(true) => break Ok(()),
                 Ok(false) => {
                     self.release_all();
-                    self.wait_outside(&mut backoff);
+                    self.wait_outside(&mut backoff, true);
                 }
                 Err(error) => break Err(error),
             }
@@ -189,7 +214,9 @@ impl Worker {
         if locked.is_err() {
             self.release_all();
         }
-        self.store.end_transaction(self.number);
+        if announces {
+            self.store.end_transaction(self.number);
+        }
         locked
     }
 
@@ -222,7 +249,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Waits for one lock; false if the cell is not the key's any more, or the tables changed.
+    /// Waits for one lock; false if the cell is not the key's any more, the tables changed, or
+    /// somebody has the permit.
     /// Sets `left` if it left the window meanwhile.
     fn wait_for(&mut self, index: usize, slot: usize, left: &mut bool) -> Result<bool, TxError> {
         let (cell, mode) = (self.held[slot].cell, self.keys.keys[index].mode);
@@ -238,13 +266,17 @@ impl Worker {
                     return Ok(true);
                 }
                 Err(Refused::Gone) => return Ok(false),
+                // Who has the permit may wait for what is held here.
+                Err(Refused::Held(_)) if self.store.driver().now().is_permitted() => {
+                    return Ok(false);
+                }
                 Err(Refused::Held(_)) if backoff.is_spinning() => {
                     self.announce(cell, mode, Priority::DECLARED);
                     backoff.wait();
                 }
                 Err(Refused::Held(_)) => {
                     self.announce(cell, mode, Priority::DECLARED);
-                    self.wait_outside(&mut backoff);
+                    self.wait_outside(&mut backoff, false);
                     *left = true;
                     // Outside the window the cell may have been reclaimed.
                     if self.tables.version != version || self.resolve(index)? != cell {
@@ -262,25 +294,34 @@ impl Worker {
         }
     }
 
-    fn wait_outside(&mut self, backoff: &mut Backoff) {
+    /// Leaves the window for a moment. `begins` says that no lock is held.
+    fn wait_outside(&mut self, backoff: &mut Backoff, begins: bool) {
         self.exit();
         backoff.wait();
         // The cells of later transactions of the batch, too, were found in the window left.
         for key in &mut self.keys.keys {
             key.candidate = 0;
         }
-        self.enter();
+        if begins {
+            self.enter_to_begin();
+        } else {
+            self.enter();
+        }
     }
 
-    /// Locks one key of an undeclared transaction, under wait-die, and enters it as the next slot.
-    /// Not inside a window.
+    /// Locks one key of an undeclared transaction, and enters it as the next slot. Not inside a
+    /// window.
     pub(crate) fn lock_undeclared(&mut self, index: usize) -> Result<(), TxError> {
         let mode = self.keys.keys[index].mode;
         let mut backoff = Backoff::new();
         loop {
             let version = self.tables.version;
-            self.enter();
-            let outcome = self.try_lock_undeclared(index, mode, version);
+            if self.held.is_empty() && self.discipline != Discipline::Permitted {
+                self.enter_to_begin();
+            } else {
+                self.enter();
+            }
+            let outcome = self.try_lock_undeclared(index, mode, version, &backoff);
             self.exit();
             match outcome? {
                 Some(()) => return Ok(()),
@@ -289,11 +330,22 @@ impl Worker {
         }
     }
 
+    /// True if an undeclared transaction may wait for a lock whose oldest holder is `by`.
+    fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
+        match self.discipline {
+            Discipline::WaitDie => self.priority.may_wait_for(by),
+            // A moment is no wait: it ends whatever the others do.
+            Discipline::Remembered => backoff.is_spinning(),
+            Discipline::Declared | Discipline::Permitted => true,
+        }
+    }
+
     fn try_lock_undeclared(
         &mut self,
         index: usize,
         mode: Mode,
         version: u64,
+        backoff: &Backoff,
     ) -> Result<Option<()>, TxError> {
         if self.tables.version != version && !self.held.is_empty() {
             // A table may have been flushed; what is locked may belong to the old generation.
@@ -306,7 +358,7 @@ impl Worker {
             Err(Refused::Held(by)) => {
                 if self.alias(cell, mode) {
                     Ok(Some(()))
-                } else if self.priority.may_wait_for(by) {
+                } else if self.may_wait_for(by, backoff) {
                     self.announce(cell, mode, self.priority);
                     Ok(None)
                 } else {
@@ -326,7 +378,7 @@ impl Worker {
                     self.held[slot].state = LockState::Exclusive;
                     return Ok(());
                 }
-                Err(HeldBy(by)) if self.priority.may_wait_for(by) => {
+                Err(HeldBy(by)) if self.may_wait_for(by, &backoff) => {
                     lock_word::await_sharers(lock, self.priority);
                     backoff.wait();
                 }
@@ -473,6 +525,10 @@ impl Worker {
             }
         }
         self.held.clear();
+        if !self.slots_by_key.is_empty() || !self.slots_by_cell.is_empty() {
+            self.slots_by_key.clear();
+            self.slots_by_cell.clear();
+        }
     }
 }
 

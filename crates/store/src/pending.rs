@@ -1,5 +1,7 @@
 //! The private writes of a transaction, until it commits.
 
+use crate::blob::VALUE_BYTES_MAX;
+
 /// Kind of a pending write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
@@ -15,9 +17,16 @@ pub(crate) struct Op {
     pub(crate) offset: u32,
     /// The next patch of the same key; 0 for none.
     pub(crate) next: u32,
+    /// Of the first patch of a key: the last one.
+    last: u32,
+    /// Of the first patch of a key: where the farthest reaches to. Of a put: the bytes set aside.
+    extent: u32,
+    len: u32,
     start: usize,
-    len: usize,
 }
+
+// Values, offsets and their sums are below 2^32: a value has 512 MiB at most.
+const _: () = assert!(size_of::<Op>() == 32 && VALUE_BYTES_MAX < 1 << 31);
 
 /// Number of no operation.
 pub(crate) const NONE: u32 = 0;
@@ -47,65 +56,65 @@ impl Pending {
 
     #[inline]
     pub(crate) fn bytes(&self, op: &Op) -> &[u8] {
-        &self.data[op.start..op.start + op.len]
+        &self.data[op.start..op.start + op.len as usize]
     }
 
     pub(crate) fn len_of(&self, op: &Op) -> usize {
-        op.len
+        op.len as usize
     }
 
     #[inline]
     pub(crate) fn add(&mut self, kind: OpKind, tag: u8, offset: usize, bytes: &[u8]) -> u32 {
         let start = self.data.len();
         self.data.extend_from_slice(bytes);
-        let offset = offset as u32;
-        self.ops.push(Op { kind, tag, offset, next: NONE, start, len: bytes.len() });
-        self.ops.len() as u32
+        let (offset, len) = (offset as u32, bytes.len() as u32);
+        let number = self.ops.len() as u32 + 1;
+        let extent = offset + len;
+        self.ops.push(Op { kind, tag, offset, next: NONE, last: number, extent, len, start });
+        number
     }
 
     /// Appends a patch to the chain that begins at `first`.
     pub(crate) fn chain(&mut self, first: u32, number: u32) {
-        let mut at = first;
-        while self.ops[at as usize - 1].next != NONE {
-            at = self.ops[at as usize - 1].next;
-        }
-        self.ops[at as usize - 1].next = number;
+        let extent = self.ops[number as usize - 1].extent;
+        let head = &mut self.ops[first as usize - 1];
+        head.extent = head.extent.max(extent);
+        let last = std::mem::replace(&mut head.last, number);
+        self.ops[last as usize - 1].next = number;
     }
 
     /// Overwrites part of a pending value, which may grow by it.
     pub(crate) fn patch_put(&mut self, number: u32, offset: usize, bytes: &[u8]) {
-        let op = self.ops[number as usize - 1];
+        let op = &mut self.ops[number as usize - 1];
         let end = offset + bytes.len();
-        if end > op.len {
-            if op.start + op.len != self.data.len() {
+        if end > op.extent as usize {
+            if op.start + op.extent as usize == self.data.len() {
+                self.data.resize(op.start + end, 0);
+                op.extent = end as u32;
+            } else {
+                // Twice as much as needed, so that a value that grows often is moved seldom.
+                let room = (2 * end).min(VALUE_BYTES_MAX);
                 let start = self.data.len();
-                self.data.extend_from_within(op.start..op.start + op.len);
-                self.ops[number as usize - 1].start = start;
+                self.data.extend_from_within(op.start..op.start + op.len as usize);
+                self.data.resize(start + room, 0);
+                (op.start, op.extent) = (start, room as u32);
             }
-            let start = self.ops[number as usize - 1].start;
-            self.data.resize(start + end, 0);
-            self.ops[number as usize - 1].len = end;
         }
-        let start = self.ops[number as usize - 1].start + offset;
+        op.len = op.len.max(end as u32);
+        let start = op.start + offset;
         self.data[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Length of a value of `len` bytes after the patches from `first` on.
     pub(crate) fn len_after(&self, first: u32, len: usize) -> usize {
-        let mut len = len;
-        let mut next = first;
-        while let Some(op) = self.op(next) {
-            len = len.max(op.offset as usize + op.len);
-            next = op.next;
-        }
-        len
+        self.op(first).map_or(len, |head| len.max(head.extent as usize))
     }
 
     /// Applies the patches from `first` on to a value.
     pub(crate) fn apply(&self, first: u32, value: &mut Vec<u8>) {
         let mut next = first;
         while let Some(op) = self.op(next) {
-            let (from, to) = (op.offset as usize, op.offset as usize + op.len);
+            let (from, to) = (op.offset as usize, op.offset as usize + op.len as usize);
             if value.len() < to {
                 value.resize(to, 0);
             }

@@ -39,6 +39,8 @@ pub enum Phase {
 pub struct PhaseWord(u64);
 
 const GATE: u64 = 1 << 3;
+/// One transaction has the permit of the whole store.
+const PERMIT: u64 = 1 << 4;
 const PHASE_MASK: u64 = 7;
 const EPOCH_SHIFT: u32 = 8;
 
@@ -70,6 +72,11 @@ impl PhaseWord {
         self.0 & GATE != 0
     }
 
+    #[inline]
+    pub(crate) fn is_permitted(self) -> bool {
+        self.0 & PERMIT != 0
+    }
+
     /// True while a record that is not marked must be given to the checkpoint before it changes.
     #[inline]
     pub(crate) fn is_capturing(self) -> bool {
@@ -86,6 +93,7 @@ pub struct PhaseDriver {
     turn: Mutex<()>,
     /// The last epoch whose checkpoint lacks a record; 0 for none.
     spoilt: AtomicU64,
+    permit: Mutex<()>,
     planted: Planted,
 }
 
@@ -103,6 +111,7 @@ impl PhaseDriver {
             moving: Mutex::new(()),
             turn: Mutex::new(()),
             spoilt: AtomicU64::new(0),
+            permit: Mutex::new(()),
             planted: Planted::default(),
         }
     }
@@ -164,8 +173,8 @@ impl PhaseDriver {
         let epoch = now.epoch() + u64::from(phase == Phase::Resolve);
         let next = PhaseWord::new(phase, epoch);
         // SeqCst with the fence in `Windows::token`: partner of the fence in `Windows::enter`.
-        // An exchange of the changed bits only: the gate may be opened at any moment.
-        self.word.fetch_xor((now.0 ^ next.0) & !GATE, SeqCst);
+        // An exchange of the changed bits only: the gate and the permit change at any moment.
+        self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
         drop(moving);
         if !(self.has_planted(Bug::NoGracePeriod)
             && matches!(phase, Phase::Resolve | Phase::Capture))
@@ -195,24 +204,46 @@ impl PhaseDriver {
         }
     }
 
+    /// Takes the permit of the whole store, waiting for who has it. While it is held, no other
+    /// transaction [begins](Self::enter_to_begin): those that hold locks end, and no new ones come.
+    pub(crate) fn take_permit(&self) -> Permit<'_> {
+        let turn = self.permit.lock();
+        // SeqCst: with the phase, as in `advance`. Whoever enters later sees it; who does not is
+        // waited for by its locks.
+        self.word.fetch_or(PERMIT, SeqCst);
+        Permit { driver: self, _turn: turn }
+    }
+
     /// Opens a worker's window, waiting while the store is quiesced.
     #[inline]
     pub(crate) fn enter(&self, slot: usize) -> PhaseWord {
+        self.enter_unless(slot, GATE)
+    }
+
+    /// As [`enter`](Self::enter), for who holds no locks and is about to take some: waits for the
+    /// one who has the permit, too.
+    #[inline]
+    pub(crate) fn enter_to_begin(&self, slot: usize) -> PhaseWord {
+        self.enter_unless(slot, GATE | PERMIT)
+    }
+
+    #[inline]
+    fn enter_unless(&self, slot: usize, closed: u64) -> PhaseWord {
         loop {
             self.windows.enter(slot);
             let now = self.now();
-            if !now.is_gated() {
+            if now.0 & closed == 0 {
                 return now;
             }
             self.windows.exit(slot);
-            self.wait_for_gate();
+            self.wait_while(closed);
         }
     }
 
     #[cold]
-    fn wait_for_gate(&self) {
+    fn wait_while(&self, closed: u64) {
         let mut backoff = stillpoint_sync::Backoff::new();
-        while self.now().is_gated() {
+        while self.now().0 & closed != 0 {
             backoff.wait();
         }
     }
@@ -220,6 +251,20 @@ impl PhaseDriver {
     #[inline]
     pub(crate) fn exit(&self, slot: usize) {
         self.windows.exit(slot);
+    }
+}
+
+/// The right of one transaction to wait for any lock: others that hold some give them back rather
+/// than wait, and nobody begins.
+#[derive(Debug)]
+pub(crate) struct Permit<'a> {
+    driver: &'a PhaseDriver,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.driver.word.fetch_and(!PERMIT, SeqCst);
     }
 }
 

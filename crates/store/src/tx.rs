@@ -7,7 +7,8 @@ use crate::blob::VALUE_BYTES_MAX;
 use crate::cell::Record;
 use crate::error::TxError;
 use crate::keys::{Mode, Slot};
-use crate::locking::LockState;
+use crate::locking::{Discipline, LockState};
+use crate::lookup::SCAN_MAX;
 use crate::pending::{NONE, OpKind};
 use crate::stamp::ABSENT;
 use crate::table::TableId;
@@ -170,7 +171,11 @@ impl<'w> Tx<'w> {
                 if self.worker.is_declared() {
                     return Err(TxError::DeclaredForReading { slot: slot as u32 });
                 }
-                self.worker.upgrade(at)?;
+                if let Err(error) = self.worker.upgrade(at) {
+                    self.worker.remembered.add(table, key, mode);
+                    return Err(error);
+                }
+                self.worker.keys.keys[slot].mode = Mode::Write;
             }
             return Ok(Slot(slot as u32));
         }
@@ -178,8 +183,14 @@ impl<'w> Tx<'w> {
             return Err(TxError::NotDeclared);
         }
         let slot = worker.keys.push(table, key, mode, 0);
-        if let Err(error) = worker.lock_undeclared(slot.0 as usize) {
-            worker.keys.keys.truncate(slot.0 as usize);
+        let index = slot.0 as usize;
+        let locked =
+            worker.keys.check(index..index + 1).and_then(|()| worker.lock_undeclared(index));
+        if let Err(error) = locked {
+            worker.keys.pop();
+            if matches!(error, TxError::Conflict) {
+                worker.remembered.add(table, key, mode);
+            }
             return Err(error);
         }
         Ok(slot)
@@ -246,7 +257,7 @@ fn self_absent(stamp_word: u64) -> bool {
 
 impl Worker {
     fn is_declared(&self) -> bool {
-        self.priority == stillpoint_sync::lock_word::Priority::DECLARED
+        self.discipline == Discipline::Declared
     }
 
     #[inline]
@@ -258,12 +269,20 @@ impl Worker {
         self.held[slot].pending = NONE;
     }
 
-    fn slot_of_key(&self, table: TableId, key: &[u8]) -> Option<usize> {
+    fn slot_of_key(&mut self, table: TableId, key: &[u8]) -> Option<usize> {
         let hash = self.store.hash(table, key);
-        (0..self.held.len()).find(|slot| {
-            let index = self.first_key + slot;
-            let declared = &self.keys.keys[index];
-            declared.hash == hash && declared.table == table && self.keys.key(index) == key
-        })
+        let Self { keys, held, first_key, slots_by_key, .. } = self;
+        let hash_of = |slot: usize| keys.keys[*first_key + slot].hash;
+        let is_it = |slot: usize| {
+            let declared = &keys.keys[*first_key + slot];
+            declared.table == table && keys.key(*first_key + slot) == key
+        };
+        if held.len() <= SCAN_MAX {
+            return (0..held.len()).find(|&slot| hash_of(slot) == hash && is_it(slot));
+        }
+        while slots_by_key.covered() < held.len() {
+            slots_by_key.cover(Some(hash_of(slots_by_key.covered())), hash_of);
+        }
+        slots_by_key.find(hash, |slot| hash_of(slot) == hash && is_it(slot))
     }
 }

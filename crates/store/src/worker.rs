@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_sync::Backoff;
-use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::Priority;
 
 use crate::arena::CellCache;
@@ -13,12 +11,14 @@ use crate::commit::Prepared;
 use crate::commit_log::CommitLog;
 use crate::error::TxError;
 use crate::keys::{KeySet, Mode};
-use crate::locking::Held;
+use crate::locking::{Discipline, Held};
+use crate::lookup::Lookup;
 use crate::pending::Pending;
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
 use crate::policy::Sink;
 use crate::reclaim::Reclaim;
+use crate::retry::Remembered;
 use crate::store::Store;
 use crate::table::{Table, TableId};
 use crate::tx::Tx;
@@ -114,6 +114,12 @@ pub struct Worker {
     /// Oldest catalog version that a locked cell is of.
     pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
+    pub(crate) discipline: Discipline,
+    /// Slots of the running transaction by key and by cell, once there are many.
+    pub(crate) slots_by_key: Lookup,
+    pub(crate) slots_by_cell: Lookup,
+    /// Keys that an undeclared transaction has met in runs that conflicted.
+    pub(crate) remembered: Remembered,
     pub(crate) pending: Pending,
     pub(crate) written: Vec<(usize, u32)>,
     pub(crate) touched: Vec<Stamp>,
@@ -142,6 +148,7 @@ impl Worker {
         let mut reclaim = Reclaim::default();
         reclaim.adopt(store.orphans());
         let begun = store.driver().now();
+        let store_hasher = store.hasher();
         Some(Self {
             keys: KeySet::new(store.hasher()),
             store,
@@ -156,6 +163,10 @@ impl Worker {
             first_key: 0,
             locked_version: u64::MAX,
             priority: Priority::DECLARED,
+            discipline: Discipline::Declared,
+            slots_by_key: Lookup::default(),
+            slots_by_cell: Lookup::default(),
+            remembered: Remembered::new(store_hasher),
             pending: Pending::default(),
             written: Vec::new(),
             touched: Vec::new(),
@@ -188,6 +199,18 @@ impl Worker {
     #[inline]
     pub(crate) fn enter(&mut self) {
         self.store.driver().enter(self.number);
+        self.entered();
+    }
+
+    /// As [`enter`](Self::enter), to take locks while none is held: waits for who has the permit.
+    #[inline]
+    pub(crate) fn enter_to_begin(&mut self) {
+        self.store.driver().enter_to_begin(self.number);
+        self.entered();
+    }
+
+    #[inline]
+    fn entered(&mut self) {
         self.in_window = true;
         if self.tables.version != self.store.catalog_version() {
             self.refresh_tables();
@@ -234,8 +257,9 @@ impl Worker {
 
     fn execute_all<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let mut next = 0;
+        self.discipline = Discipline::Declared;
         while next < batch.len() {
-            self.enter();
+            self.enter_to_begin();
             self.declare_batch(batch, next);
             self.prefetch_batch();
             let mut first = 0;
@@ -284,7 +308,7 @@ impl Worker {
 
     /// Remembers the phase in which a transaction begins, for a planted bug that commits in it.
     #[inline]
-    fn note_phase(&mut self) {
+    pub(crate) fn note_phase(&mut self) {
         let driver = self.store.driver();
         if driver.has_planted(Bug::PhaseReadBeforeLocks) {
             self.begun = driver.now();
@@ -300,6 +324,7 @@ impl Worker {
         self.note_phase();
         self.first_key = keys.start;
         self.priority = Priority::DECLARED;
+        self.keys.check(keys.clone())?;
         if keys.len() == 1 && self.keys.keys[keys.start].mode == Mode::Read {
             self.snapshot_key(keys.start)?;
         } else {
@@ -319,10 +344,15 @@ impl Worker {
         }
     }
 
-    /// Runs a transaction that finds its keys on the way. Meeting the lock of an older transaction
-    /// it is rolled back and tried again, with its age kept, so that it wins in the end; `body` may
-    /// therefore run several times and must have no other effects. If it panics, the transaction is
-    /// rolled back and the worker can be used again.
+    /// Runs a transaction that finds its keys on the way. Meeting the lock of an older or a declared
+    /// transaction it is rolled back and tried again; `body` may therefore run several times and
+    /// must have no other effects, and use no other worker. After a few conflicts the keys of the
+    /// earlier runs are locked like declared ones before it runs. If its keys differ from run to
+    /// run, it gets the permit of the whole store at last, and runs once more: [`RUNS_MAX`] times
+    /// in all, and again if tables are flushed meanwhile. If it panics, the transaction is rolled
+    /// back and the worker can be used again.
+    ///
+    /// [`RUNS_MAX`]: crate::RUNS_MAX
     pub fn transact<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -337,40 +367,6 @@ impl Worker {
         body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<(R, Option<Stamp>), TxError> {
         self.guarded(|worker| worker.transact_until_ended(body))
-    }
-
-    fn transact_until_ended<R>(
-        &mut self,
-        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
-    ) -> Result<(R, Option<Stamp>), TxError> {
-        // Relaxed: only the number counts.
-        let age = self.store.ages.fetch_add(1, Relaxed);
-        let mut backoff = Backoff::new();
-        loop {
-            self.keys.clear();
-            self.first_key = 0;
-            self.priority = Priority::undeclared(age);
-            self.note_phase();
-            self.store.begin_transaction(self.number, self.tables.version);
-            let ran = body(&mut Tx::new(self));
-            let ended = ran.and_then(|result| {
-                self.enter();
-                let committed = self.commit();
-                self.exit();
-                Ok((result, committed?))
-            });
-            if ended.is_err() {
-                self.roll_back();
-            }
-            self.store.end_transaction(self.number);
-            self.enter();
-            self.collect_garbage();
-            self.exit();
-            match ended {
-                Err(TxError::Conflict) => backoff.wait(),
-                ended => return ended,
-            }
-        }
     }
 
     /// Reads one key without a lock: appends the newest committed value to `out`.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellPolicy, KeptValue, KeySet, Lane, Mode, NoLog, Procedure, RecordImage, Replaced, Slot,
-    Stamp, Store, TableId, Tx, TxError, Worker,
+    CellPolicy, KeptValue, KeySet, Lane, Mode, NoLog, Phase, Procedure, RecordImage, Replaced,
+    Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -608,7 +608,7 @@ fn large_values_are_kept_and_freed() {
                         _ => tx.put(T, &key, 0, &whole(turn, len)),
                     }
                 });
-                // At most 6 values of 0.8 MB with two versions each: the limit is never near.
+                // At most 7 values of 0.8 MB with two versions each: the limit is never near.
                 ended.expect("memory");
             }
             left.fetch_sub(1, SeqCst);
@@ -617,10 +617,22 @@ fn large_values_are_kept_and_freed() {
     let (phases, driven) = (keeper.clone(), store.clone());
     works.push(Box::new(move || {
         let mut given_back = 0;
-        while left.load(SeqCst) > 0 {
-            common::checkpoint(&driven, &Arc::default(), |_| {
+        let mut worker = worker_of(&driven);
+        let mut replace = |turn| {
+            // A key of its own, so that at least this value is replaced in the middle.
+            let put = worker.transact(|tx| tx.put(T, &account(6), 0, &whole(turn, 80_000)));
+            put.expect("memory");
+        };
+        let mut turn = 0;
+        replace(turn);
+        while left.load(SeqCst) > 0 || turn == 0 {
+            turn += 1;
+            common::checkpoint(&driven, &Arc::default(), |phase| {
                 for _ in 0..10 {
                     std::thread::yield_now();
+                }
+                if phase == Phase::Resolve {
+                    replace(turn);
                 }
             });
             for (kept, expected) in std::mem::take(&mut *phases.kept.lock()) {
@@ -631,12 +643,12 @@ fn large_values_are_kept_and_freed() {
                 given_back += 1;
             }
         }
-        assert!(given_back > 0);
+        assert!(given_back >= turn, "{given_back} values in {turn} checkpoints");
     }));
     together(works);
     // Everything comes back: the limit's worth of new values fits where the old ones were.
     let mut worker = worker_of(&store);
-    for key in 0..6 {
+    for key in 0..7 {
         worker.transact(|tx| tx.delete(T, &account(key))).expect("a deletion");
     }
     drop(worker);

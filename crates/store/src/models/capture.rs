@@ -22,8 +22,8 @@ use stillpoint_sync::{Mutex, lock_word};
 
 use crate::store::{MARK, mark_of};
 use crate::{
-    Bug, Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, Phase, RecordImage,
-    Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Bug, Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, Mode, Phase,
+    RecordImage, Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -206,10 +206,19 @@ enum Deed {
     Delete,
     DeleteAndPut,
     Read,
+    /// Locks it as a writer does, and leaves it as it is: the walk may claim it meanwhile.
+    LockOnly,
 }
 
-const DEEDS: [Deed; 6] =
-    [Deed::Put, Deed::PutLonger, Deed::Patch, Deed::Delete, Deed::DeleteAndPut, Deed::Read];
+const DEEDS: [Deed; 7] = [
+    Deed::Put,
+    Deed::PutLonger,
+    Deed::Patch,
+    Deed::Delete,
+    Deed::DeleteAndPut,
+    Deed::Read,
+    Deed::LockOnly,
+];
 
 fn run(tx: &mut Tx<'_>, key: u8, deed: Deed, tag: u8) -> Result<(), TxError> {
     let key = [key];
@@ -227,6 +236,7 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Deed, tag: u8) -> Result<(), TxError> {
             tx.put(TABLE, &key, tag, &[tag; 20])
         }
         Deed::Read => tx.get(TABLE, &key).map(|_| ()),
+        Deed::LockOnly => tx.key(TABLE, &key, Mode::Write).map(|_| ()),
     }
 }
 
