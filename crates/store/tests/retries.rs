@@ -76,7 +76,7 @@ fn runs_among(mode: Mode, threads: u64, pick: fn(u64, u64) -> u64) -> Vec<u32> {
         .collect();
     let mut runs = Vec::new();
     let mut added = 0;
-    for _ in 0..8 {
+    for _ in 0..2 {
         let mut run = 0;
         let ended = writer.transact(|tx| {
             run += 1;
