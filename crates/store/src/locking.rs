@@ -507,11 +507,15 @@ impl Worker {
             && (!self.in_window || self.store.driver().now().phase() == Phase::Capture);
         for slot in 0..self.held.len() {
             let held = self.held[slot];
-            let cell = match held.state {
-                LockState::Shared | LockState::Exclusive => self.record(&held),
-                _ => continue,
-            };
-            let absent = cell.stamp_word() & ABSENT != 0;
+            if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
+                continue;
+            }
+            let word = self.record(&held).stamp_word();
+            let absent = word & ABSENT != 0;
+            if absent && self.remove_released(slot, held, word) {
+                continue;
+            }
+            let cell = self.record(&held);
             match held.state {
                 LockState::Exclusive if !claimable => {
                     lock_word::release_exclusive_unclaimable(cell.lock());

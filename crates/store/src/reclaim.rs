@@ -6,19 +6,26 @@
 //! killed before the index lets it go, under the lock of the index bucket that an insertion of the
 //! same key must take.
 //!
-//! Every release of an absent cell's lock makes an entry, so the queues may name a cell twice, and
+//! A cell that no log wrote, made for the lock of a missing key for instance, is reclaimed by the
+//! transaction that releases it last. Other releases of an absent cell's lock make an entry each.
+//! A worker looks at twice as many entries as it has made since it last looked, so that what waits
+//! is bounded by what was deleted in the time that closing takes.
+//!
+//! Every such release makes an entry, so the queues may name a cell twice, and
 //! one that was reclaimed and belongs to another key now. So an entry is only a hint where to look.
 
 use std::collections::VecDeque;
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::GraceToken;
+use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::blob::{self, Blob};
+use crate::locking::{Held, LockState};
 use crate::stamp::{ABSENT, DEAD};
-use crate::table::TableId;
+use crate::table::{Table, TableId};
 use crate::worker::Worker;
 
 /// A cell that had no value when its lock was released.
@@ -45,13 +52,17 @@ impl Garbage {
 
 /// Garbage that waits for one grace period together.
 const PER_GRACE: usize = 64;
-/// Absent cells looked at per round.
+/// Absent cells looked at per round, at least.
 const PER_ROUND: usize = 128;
+/// And at most by a worker with nothing else to do.
+const PER_IDLE_ROUND: usize = 8192;
 
 /// What a worker has to reclaim.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
     absent: VecDeque<Absent>,
+    /// Entries made since the last round.
+    added: usize,
     garbage: Vec<Garbage>,
     waiting: VecDeque<(GraceToken, Vec<Garbage>)>,
 }
@@ -59,6 +70,7 @@ pub(crate) struct Reclaim {
 impl Reclaim {
     pub(crate) fn add(&mut self, owner: u32, table: TableId, cell: u64) {
         self.absent.push_back(Absent { owner, table, cell });
+        self.added += 1;
     }
 
     pub(crate) fn retire_cell(&mut self, owner: u32, number: u64) {
@@ -90,26 +102,81 @@ impl Worker {
     #[inline]
     pub(crate) fn collect_garbage(&mut self) {
         if !self.reclaim.absent.is_empty() {
-            self.reclaim_absent();
+            let added = std::mem::take(&mut self.reclaim.added);
+            self.reclaim_absent(PER_ROUND.max(2 * added));
         }
         if self.reclaim.garbage.len() >= PER_GRACE || !self.reclaim.waiting.is_empty() {
-            self.pass_grace();
+            self.pass_grace(PER_GRACE);
         }
     }
 
-    /// Looks at the oldest entries, up to the first whose deletion is not closed yet: those behind
-    /// it are hardly older.
+    /// As [`collect_garbage`](Self::collect_garbage), for a worker that has the time: more, and
+    /// nothing is kept back until there is more of its kind.
+    pub(crate) fn collect_all_garbage(&mut self) {
+        self.reclaim.added = 0;
+        self.reclaim_absent(PER_IDLE_ROUND);
+        self.pass_grace(1);
+        let Self { cache, store, .. } = self;
+        cache.drain(&store.memory().arena);
+    }
+
+    /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet: those
+    /// behind it are hardly older. True if it looked at as many.
     #[cold]
-    fn reclaim_absent(&mut self) {
-        for _ in 0..PER_ROUND {
+    fn reclaim_absent(&mut self, most: usize) -> bool {
+        for _ in 0..most {
             let Some(&absent) = self.reclaim.absent.front() else {
-                return;
+                return false;
             };
             if !self.try_reclaim(absent) {
-                return;
+                return false;
             }
             self.reclaim.absent.pop_front();
         }
+        true
+    }
+
+    /// Reclaims the cell of a key without a value instead of giving its lock back: true if the lock
+    /// is gone with it. Only where no log wrote the cell, so that nothing need be closed before, and
+    /// where nobody shares the lock or awaits it: the last one to leave finds it so. `word` is the
+    /// stamp word.
+    #[cold]
+    pub(crate) fn remove_released(&mut self, slot: usize, held: Held, word: u64) -> bool {
+        let stamp = Stamp::from_bits(word);
+        if !stamp.is_none() {
+            return false;
+        }
+        let declared = self.keys.keys[self.first_key + slot];
+        let owner = self.store.memory().arena.owner_of(held.cell);
+        let table = self.tables.get(declared.table).filter(|table| table.owner == owner);
+        let Some(table) = table else {
+            // Of a generation that was replaced, and goes with it.
+            return false;
+        };
+        let lock = self.store.cell(held.cell).lock();
+        if held.state == LockState::Shared {
+            // Relaxed: whoever awaits the lock and is not seen finds the cell dead and makes another.
+            let awaited = lock_word::is_awaited(lock.load(Relaxed));
+            if awaited || lock_word::try_upgrade(lock, self.priority).is_err() {
+                return false;
+            }
+        }
+        let gone = self.remove_cell(table, declared.hash, held.cell, stamp);
+        debug_assert!(gone, "a locked cell is in the index");
+        lock_word::release_exclusive(lock);
+        self.reclaim.retire_cell(owner, held.cell);
+        true
+    }
+
+    /// Takes an absent cell out of the index, whose lock is held exclusively; false if it is not
+    /// there.
+    fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
+        table.index.remove(self.number, hash, number, || {
+            if !is_planted(Bug::FloorNotRaised) {
+                table.raise_floor(hash, stamp.gsn());
+            }
+            self.store.cell(number).kill();
+        })
     }
 
     /// True if the cell needs no more attention: reclaimed, or not absent any more. False if its
@@ -142,12 +209,7 @@ impl Worker {
             cell.read_key(&mut self.scratch);
             let hash = self.store.hash(absent.table, &self.scratch);
             // A cell that is not in the index yet is looked after by whoever is adding it.
-            gone = table.index.remove(self.number, hash, absent.cell, || {
-                if !is_planted(Bug::FloorNotRaised) {
-                    table.raise_floor(hash, stamp.gsn());
-                }
-                cell.kill();
-            });
+            gone = self.remove_cell(table, hash, absent.cell, stamp);
         }
         lock_word::release_exclusive(cell.lock());
         if gone {
@@ -156,9 +218,11 @@ impl Worker {
         !is_absent || is_closed
     }
 
-    fn pass_grace(&mut self) {
+    /// Lets garbage wait for a grace period, once there is as much of it as `least`, and frees what
+    /// has waited.
+    fn pass_grace(&mut self, least: usize) {
         let windows = self.store.driver().windows();
-        if self.reclaim.garbage.len() >= PER_GRACE {
+        if self.reclaim.garbage.len() >= least {
             let batch = std::mem::take(&mut self.reclaim.garbage);
             // The own window is open and counts: the batch waits until it has been left.
             self.reclaim.waiting.push_back((windows.token(), batch));
@@ -191,9 +255,12 @@ impl Worker {
 
     /// Frees all garbage; absent cells that are not durably gone are left to another worker.
     pub(crate) fn finish_reclaiming(&mut self) {
-        self.enter();
-        self.reclaim_absent();
-        self.exit();
+        let mut more = true;
+        while more {
+            self.enter();
+            more = self.reclaim_absent(PER_IDLE_ROUND);
+            self.exit();
+        }
         self.store.driver().windows().wait_grace();
         // In a window, since a table may have been dropped and its garbage must be forgotten.
         self.enter();

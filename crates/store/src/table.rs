@@ -57,7 +57,11 @@ impl Table {
 
     /// A cell with this stamp is about to be reclaimed.
     pub(crate) fn raise_floor(&self, hash: u64, gsn: u64) {
-        self.floor(hash).fetch_max(gsn, Release);
+        let floor = self.floor(hash);
+        // Relaxed: a floor only rises; most cells begin with it and need no change of it.
+        if floor.load(Relaxed) < gsn {
+            floor.fetch_max(gsn, Release);
+        }
     }
 
     /// Counts records that came and went.

@@ -440,7 +440,7 @@ impl Worker {
         self.reclaim.adopt(self.store.orphans());
         self.guarded(|worker| {
             worker.enter();
-            worker.collect_garbage();
+            worker.collect_all_garbage();
             worker.exit();
         });
     }

@@ -178,6 +178,12 @@ pub fn await_sharers(word: &AtomicU64, priority: Priority) {
     }
 }
 
+/// True if somebody waits for the sharers to leave, as this value of the word says.
+#[inline]
+pub fn is_awaited(seen: u64) -> bool {
+    seen & AWAITED != 0
+}
+
 /// Turns the caller's share into the exclusive lock if it is the only share.
 pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
     // Relaxed: as in try_exclusive.

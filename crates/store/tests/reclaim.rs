@@ -1,0 +1,148 @@
+//! Cells of keys without a value leave as fast as they come, counted in cells and bytes held.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use common::{CheckingLog, env_or, store_of};
+use stillpoint_store::{KeySet, Mode, Procedure, Slot, Stamp, Store, TableId, Tx, TxError, Worker};
+
+const T: TableId = TableId(0);
+/// More than any round inside of the store.
+const BATCH: u64 = 1_000;
+
+type Step = fn(&mut Tx<'_>, Slot) -> Result<(), TxError>;
+
+/// One transaction that reads, writes or deletes a run of keys.
+struct Many {
+    keys: std::ops::Range<u64>,
+    mode: Mode,
+    step: Step,
+    result: Option<Result<Option<Stamp>, TxError>>,
+}
+
+impl Procedure for Many {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for key in self.keys.clone() {
+            keys.push(T, &key.to_be_bytes(), self.mode, 100);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let slots = (self.keys.end - self.keys.start) as u32;
+        (0..slots).try_for_each(|slot| (self.step)(tx, Slot(slot)))
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.result = Some(result);
+    }
+}
+
+fn run(worker: &mut Worker, keys: std::ops::Range<u64>, mode: Mode, step: Step) {
+    let mut many = Many { keys, mode, step, result: None };
+    worker.execute(std::slice::from_mut(&mut many));
+    many.result.expect("it ran").expect("memory");
+}
+
+fn read_missing(worker: &mut Worker, first: u64) {
+    run(worker, first..first + BATCH, Mode::Read, |tx, slot| {
+        assert!(tx.value(slot).is_none());
+        Ok(())
+    });
+}
+
+fn put(worker: &mut Worker, first: u64) {
+    run(worker, first..first + BATCH, Mode::Write, |tx, slot| tx.put_slot(slot, 0, &[7; 100]));
+}
+
+fn delete(worker: &mut Worker, first: u64) {
+    run(worker, first..first + BATCH, Mode::Write, |tx, slot| {
+        assert!(tx.delete_slot(slot)?);
+        Ok(())
+    });
+}
+
+fn worker_of(store: &Arc<Store>, number: u8, closed: &Arc<AtomicU64>) -> Worker {
+    let log = CheckingLog::new(number, &Arc::default(), closed);
+    Worker::new(store.clone(), log).expect("a free slot")
+}
+
+#[test]
+fn missing_keys_leave_no_cells() {
+    let store = store_of(64 << 20, 4, 1);
+    // Nothing is ever closed: nothing of this needs it.
+    let closed = Arc::new(AtomicU64::new(0));
+    let mut worker = worker_of(&store, 0, &closed);
+    let mut other = worker_of(&store, 1, &closed);
+    // A deletion that is not closed waits, and nothing waits behind it.
+    worker.transact(|tx| tx.put(T, b"gone", 0, b"value")).expect("memory");
+    worker.transact(|tx| tx.delete(T, b"gone")).expect("a deletion");
+    for round in 0..env_or("STORE_TEST_ROUNDS", 200) {
+        read_missing(&mut worker, round * BATCH);
+        read_missing(&mut other, round * BATCH);
+        assert_eq!(store.cell_count(T), 1, "round {round}");
+    }
+    assert!(store.held_bytes() < 8 << 20, "{}", store.held_bytes());
+    assert_eq!(store.record_count(T), 0);
+}
+
+/// Two share the lock of a missing key: the last one to leave takes the cell along.
+#[test]
+fn the_last_sharer_of_a_missing_key_takes_its_cell_along() {
+    let store = store_of(64 << 20, 4, 1);
+    let closed = Arc::new(AtomicU64::new(0));
+    let (mut first, mut second) = (worker_of(&store, 0, &closed), worker_of(&store, 1, &closed));
+    let read = first.transact(|tx| {
+        assert!(tx.get(T, b"missing")?.is_none());
+        second.transact(|tx| Ok(tx.get(T, b"missing")?.is_some()))?;
+        assert_eq!(store.cell_count(T), 1, "the first still has its lock");
+        Ok(())
+    });
+    read.expect("no conflict");
+    assert_eq!(store.cell_count(T), 0);
+}
+
+/// A queue: a batch goes in, the oldest batch comes out, and closing lags behind.
+#[test]
+fn queues_that_come_and_go_keep_their_size() {
+    const ROUNDS_HELD: u64 = 10;
+    for lag in [0, 3] {
+        let store = store_of(32 << 20, 4, 1);
+        let closed = Arc::new(AtomicU64::new(0));
+        let mut worker = worker_of(&store, 0, &closed);
+        for round in 0..env_or("STORE_TEST_ROUNDS", 200) {
+            put(&mut worker, round * BATCH);
+            if round >= ROUNDS_HELD {
+                delete(&mut worker, (round - ROUNDS_HELD) * BATCH);
+            }
+            // Each round has two commits at most.
+            closed.store((2 * round).saturating_sub(2 * lag), SeqCst);
+            let waiting = store.cell_count(T) - store.record_count(T);
+            assert!(waiting <= (lag + ROUNDS_HELD) * BATCH, "round {round}: {waiting} absent");
+        }
+        assert_eq!(store.record_count(T), ROUNDS_HELD * BATCH);
+        assert!(store.held_bytes() <= 10 << 20, "{}", store.held_bytes());
+    }
+}
+
+/// What a session deleted before it went idle or ended is reclaimed once it is closed.
+#[test]
+fn sessions_that_go_idle_or_end_leave_nothing() {
+    let store = store_of(64 << 20, 8, 1);
+    let closed = Arc::new(AtomicU64::new(0));
+    let mut workers: Vec<Worker> = (0..4).map(|n| worker_of(&store, n, &closed)).collect();
+    for (at, worker) in workers.iter_mut().enumerate() {
+        let first = at as u64 * 10 * BATCH;
+        for from in (first..first + 10 * BATCH).step_by(BATCH as usize) {
+            put(worker, from);
+            delete(worker, from);
+        }
+    }
+    assert_eq!(store.cell_count(T), 4 * 10 * BATCH, "nothing is closed yet");
+    // Two end, two go idle.
+    workers.truncate(2);
+    closed.store(u64::MAX, SeqCst);
+    for _ in 0..8 {
+        workers.iter_mut().for_each(Worker::idle);
+    }
+    assert_eq!(store.cell_count(T), 0);
+}
