@@ -213,7 +213,7 @@ fn judged(
         }
     }
     if let (Some(chains), Some(&number)) = (logs.incarnations.last_mut(), logs.numbers.last()) {
-        logs.ends = cutting::cut(chains, input.start.epoch, number, judge)?;
+        logs.ends = cutting::cut(chains, input.start.epoch, (number, logs.ended), judge)?;
     }
     for chain in logs.incarnations.iter_mut().flatten() {
         chain.drop_beyond_end();

@@ -63,7 +63,7 @@ pub fn plan_accepting_loss(
         let latest = manifest.incarnations.last().map_or(0, |latest| latest.number);
         let mut left = manifest.clone();
         left.incarnations.retain(|entry| kept.contains(&entry.number));
-        left.next_epoch = left.next_epoch.max(logs.epoch_max() + 1);
+        left.next_epoch = left.next_epoch.max(logs.epoch_max().saturating_add(1));
         if !losses.is_empty()
             && let Some(last) = left.incarnations.last_mut()
         {
@@ -119,7 +119,7 @@ impl Plan {
     fn new(manifest: Manifest, latest: u32, logs: Logs) -> Self {
         let checkpoint_floor = manifest.checkpoints.iter().map(|c| c.gsn_floor).max().unwrap_or(0);
         Plan {
-            incarnation: latest + 1,
+            incarnation: latest.saturating_add(1),
             gsn_floor: logs.gsn_max().max(checkpoint_floor),
             epoch: manifest.next_epoch,
             manifest,
@@ -151,7 +151,7 @@ impl Plan {
             tails: Vec::new(),
         });
         next.clean_shutdown = None;
-        next.next_epoch = self.epoch + 1;
+        next.next_epoch = self.epoch.saturating_add(1);
         next
     }
 

@@ -47,3 +47,27 @@ fn every_refusal_has_a_way_on() {
     }
     assert!(repaired > 8, "only {repaired} were refused");
 }
+
+/// A copy that is damaged is not published, and leaves nothing in the way.
+#[test]
+fn a_damaged_checkpoint_is_not_restored() {
+    let home = tempfile::tempdir().expect("a directory");
+    make(home.path(), Shape { logs: 1, lives: &[10], checkpoints: 1, closes: true });
+    let mut all = files(home.path());
+    let (part, bytes) =
+        all.iter_mut().find(|(path, _)| path.starts_with("checkpoint")).expect("a checkpoint");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let part = part.clone();
+    let spoilt = directory(&all);
+    let epoch = offline::inspect(spoilt.path()).expect("reads").manifest.checkpoints[0].epoch;
+    let target = tempfile::tempdir().expect("a directory");
+    let refused = offline::restore(spoilt.path(), epoch, target.path()).expect_err("damaged");
+    assert!(refused.is_damage(), "{refused}");
+    assert!(files(target.path()).is_empty(), "something is left");
+    let bytes = all.get_mut(&part).expect("it is there");
+    bytes[middle] ^= 1;
+    let sound = directory(&all);
+    offline::restore(sound.path(), epoch, target.path()).expect("the next try succeeds");
+    assert!(!serve(target.path()).expect("opens").is_empty());
+}

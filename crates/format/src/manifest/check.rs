@@ -15,6 +15,9 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError::Inconsistent`] names the field and the reason.
     pub fn validate(&self) -> Result<(), ManifestError> {
+        if self.next_epoch == u64::MAX {
+            return inconsistent("there is no epoch after the next one".into());
+        }
         self.validate_tables()?;
         self.validate_incarnations()?;
         let mut seen = HashSet::new();
@@ -90,6 +93,9 @@ impl Manifest {
         }
         for incarnation in &self.incarnations {
             let what = || format!("incarnation {}", incarnation.number);
+            if incarnation.number == u32::MAX {
+                return inconsistent(format!("{}: there is none after it", what()));
+            }
             if incarnation.gsn_floor > GSN_MAX {
                 return inconsistent(format!("{}: gsn floor above 2^52", what()));
             }

@@ -135,6 +135,8 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("out of order", |m| m.incarnations[1].gsn_floor = 5001),
     ("has no cut", |m| m.incarnations[1].cut = None),
     ("above the floor", |m| m.incarnations[0].cut = Some(positions(&[(0, 1001)]))),
+    ("no epoch after", |m| m.next_epoch = u64::MAX),
+    ("there is none after it", |m| m.incarnations[2].number = u32::MAX),
     ("gsn floor above", |m| m.incarnations[2].gsn_floor = 1 << 52),
     ("of log 1, of 1 logs", |m| m.incarnations[0].logs = 1),
     ("log 1 has two ends", |m| {

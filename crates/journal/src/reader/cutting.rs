@@ -17,11 +17,14 @@ use crate::cut::{FirstUnmet, close, is_met};
 pub(super) fn cut(
     chains: &mut [Chain],
     start_epoch: u64,
-    incarnation: u32,
+    (incarnation, ended): (u32, bool),
     judge: &mut Judge,
 ) -> Result<Vec<LogEnd>, ScanError> {
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.kept_gsn).collect();
-    let closed = match seen_closed(chains) {
+    // A recorded cut was found with them. It may end a log below a watermark that lies in a gap
+    // between two gsns.
+    let seen = if ended { Ok(vec![0; chains.len()]) } else { seen_closed(chains) };
+    let closed = match seen {
         Ok(closed) if !judge.accepts() => closed,
         // What was closed once may be given up with what it rests on.
         Ok(_) => vec![0; chains.len()],

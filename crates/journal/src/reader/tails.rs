@@ -30,7 +30,8 @@ const WRITE_BYTES: usize = 4 << 20;
 pub struct Ends {
     /// The copies, for the manifest.
     pub tails: Vec<LogTail>,
-    /// What replay reads once the manifest names the copies.
+    /// What replay reads once the manifest names the copies, and the bytes that were copied: if
+    /// the manifest before is put back, they are still there.
     pub segments: Vec<EarlierSegment>,
 }
 
@@ -49,7 +50,7 @@ impl Logs {
             for chain in chains.iter().filter(|chain| chain.kept_gsn > chain.base) {
                 let unproven = if latest && !self.ended { chain.unproven()? } else { None };
                 let end = if latest { chain.end_of_kept()? } else { None };
-                ends.segments.extend(chain.segments_until(unproven, end));
+                ends.segments.extend(chain.segments_until(end));
                 if let Some(from) = unproven {
                     let header = SegmentHeader {
                         store: self.store,
@@ -163,32 +164,16 @@ fn remove_strays(
 }
 
 impl Chain {
-    /// The segments that replay reads once the batches from `unproven` on are in a copy; the last
-    /// one, without a copy, up to `end`.
-    fn segments_until(
-        &self,
-        unproven: Option<(usize, Place)>,
-        end: Option<Place>,
-    ) -> Vec<EarlierSegment> {
-        let mut kept = Vec::new();
-        for (at, segment) in self.segments.iter().enumerate() {
-            let header = &segment.file.header;
-            let bytes = match (unproven, end) {
-                (Some((last, from)), _) if at == last => {
-                    if from.last_gsn < header.first_gsn {
-                        break;
-                    }
-                    from.offset
-                }
-                (None, Some(end)) if at + 1 == self.segments.len() => end.offset,
+    /// The segments of the chain, the last one up to `end`.
+    fn segments_until(&self, end: Option<Place>) -> impl Iterator<Item = EarlierSegment> {
+        let last = self.segments.len().saturating_sub(1);
+        self.segments.iter().enumerate().map(move |(at, segment)| {
+            let bytes = match end {
+                Some(end) if at == last => end.offset,
                 _ => segment.file.bytes,
             };
-            kept.push(earlier(header, &segment.file.path, bytes));
-            if unproven.is_some_and(|(last, _)| at == last) {
-                break;
-            }
-        }
-        kept
+            earlier(&segment.file.header, &segment.file.path, bytes)
+        })
     }
 
     /// Where what is kept and not known to be durable begins: the segment, and the place in it.

@@ -14,6 +14,12 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
             Step::Batch(batch) => {
                 assert!(batch.offset() + batch.bytes() <= segment.len() as u64);
                 let _ = batch.deps().count();
+                let _ = batch.closed().count();
+                let mut copy = header.encode().to_vec();
+                batch.copy_to(header, 4096, &mut copy);
+                let mut copied =
+                    BatchReader::window(header, &copy[4096..], 4096, batch.number(), 0);
+                assert!(matches!(copied.next_batch(), Step::Batch(_)));
                 for record in batch.records() {
                     let Ok(record) = record else { break };
                     let _ = record.deps().count();

@@ -88,9 +88,8 @@ pub(crate) fn batch(
                 .expect("legal record");
         }
     }
-    builder
-        .seal(&BatchPlace { segment, offset, number, flushed_below, align, closed: &[] })
-        .to_vec()
+    let closed = &[LogGsn { log: 200, gsn: 5 }, LogGsn { log: 201, gsn: 6 }];
+    builder.seal(&BatchPlace { segment, offset, number, flushed_below, align, closed }).to_vec()
 }
 
 /// The writes of a record, owned.

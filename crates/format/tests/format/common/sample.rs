@@ -1,6 +1,6 @@
 //! Small files, whole and right, of one seed each.
 
-use stillpoint_format::log::SegmentHeader;
+use stillpoint_format::log::{Continuation, SegmentHeader};
 use stillpoint_format::part::Codec;
 
 use super::mutate::Stream;
@@ -21,7 +21,13 @@ pub(crate) fn sample_segment(stream: &mut Stream) -> (SegmentHeader, Vec<u8>) {
             })
             .collect();
         let at = segment.len() as u64;
-        segment.extend_from_slice(&batch(&header, at, 100 + number, 100 + number, 8, &records));
+        let align = [8, 256][stream.below(2)];
+        segment.extend_from_slice(&batch(&header, at, 100 + number, 100 + number, align, &records));
+    }
+    if stream.below(2) == 0 {
+        let at = segment.len() as u64;
+        let mark = Continuation { first_batch: 103, first_gsn: gsn + 1 };
+        segment.extend_from_slice(&mark.encode(&header, at));
     }
     segment.resize(segment.len() + 100, 0);
     (header, segment)
