@@ -35,8 +35,10 @@ Examples:
   stillpoint serve --journal none --checkpoint-every 5m     a cache: the last checkpoint survives
   stillpoint serve --config stillpoint.json                 settings from a file; options override it
 
-SIGTERM and SIGINT end it cleanly. A configuration file is a JSON object whose names are those of
-the options with underscores: {\"port\": 6380, \"durability\": \"strict\", \"max_memory\": \"8GiB\"}")]
+SIGTERM and SIGINT end it cleanly, during loading at once; a second one ends it in any case. SIGHUP
+opens the log file anew. A configuration file is a JSON object whose names are those of the options
+with underscores: {\"port\": 6380, \"durability\": \"strict\", \"max_memory\": \"8GiB\"}
+An option stands before the environment variable of its name, and that before the file.")]
     Serve(Box<ServeArgs>),
     /// Verify every file and record of a data directory: exit 0 if sound, 1 if damaged
     #[command(after_help = "Example:\n  stillpoint check ./data && echo sound")]
@@ -131,54 +133,76 @@ pub(crate) enum DebugArg {
     Yes,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// Time, level, message, fields
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// The data directory; made if it does not exist [default: ./data]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, env = "STILLPOINT_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Address to listen on [default: 127.0.0.1]
-    #[arg(long, value_name = "ADDRESS")]
+    /// Addresses to listen on, or names of this host, with commas between them [default: 127.0.0.1]
+    #[arg(long, env = "STILLPOINT_BIND", value_name = "ADDRESSES")]
     pub(crate) bind: Option<String>,
     /// Port to listen on [default: 6379]
-    #[arg(long)]
+    #[arg(long, env = "STILLPOINT_PORT")]
     pub(crate) port: Option<u16>,
     /// Event loops [default: one per core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, env = "STILLPOINT_THREADS", value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Checkpoint scheme: calc, naive or none [default: calc]
-    #[arg(long, value_name = "SCHEME")]
+    #[arg(long, env = "STILLPOINT_CHECKPOINT", value_name = "SCHEME")]
     pub(crate) checkpoint: Option<String>,
     /// Time between checkpoints; never for none by time [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = interval)]
+    #[arg(long, env = "STILLPOINT_CHECKPOINT_EVERY", value_name = "TIME", value_parser = interval)]
     pub(crate) checkpoint_every: Option<Interval>,
     /// Bytes per second that a checkpoint may write [default: as fast as the disk]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, env = "STILLPOINT_CHECKPOINT_PACE", value_name = "SIZE", value_parser = size)]
     pub(crate) checkpoint_pace: Option<u64>,
     /// Compression of checkpoints: none, lz4 or zstd [default: none]
-    #[arg(long, value_name = "CODEC")]
+    #[arg(long, env = "STILLPOINT_COMPRESS", value_name = "CODEC")]
     pub(crate) compress: Option<String>,
     /// Checkpoints to keep [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, env = "STILLPOINT_KEEP_CHECKPOINTS", value_name = "N")]
     pub(crate) keep_checkpoints: Option<usize>,
     /// A checkpoint begins when recovery would read this much log [default: 4GiB]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, env = "STILLPOINT_LOG_LIMIT", value_name = "SIZE", value_parser = size)]
     pub(crate) log_limit: Option<u64>,
     /// Journal: redo or none [default: redo]
-    #[arg(long, value_name = "JOURNAL")]
+    #[arg(long, env = "STILLPOINT_JOURNAL", value_name = "JOURNAL")]
     pub(crate) journal: Option<String>,
     /// When a commit is acknowledged [default: relaxed]
-    #[arg(long, value_enum)]
+    #[arg(long, env = "STILLPOINT_DURABILITY", value_enum)]
     pub(crate) durability: Option<DurabilityArg>,
     /// Memory for records, values and indexes [default: three quarters of the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, env = "STILLPOINT_MAX_MEMORY", value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
     /// Password that clients must give with AUTH
-    #[arg(long, value_name = "PASS")]
+    #[arg(long, env = "STILLPOINT_REQUIREPASS", hide_env_values = true, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,
     /// Who may use DEBUG, which is for tests [default: no]
-    #[arg(long, value_enum)]
+    #[arg(long, env = "STILLPOINT_ENABLE_DEBUG_COMMAND", value_enum)]
     pub(crate) enable_debug_command: Option<DebugArg>,
+    /// How much to log: debug, verbose, notice or warning [default: notice]
+    #[arg(long, env = "STILLPOINT_LOG_LEVEL", value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+    /// How to write the log [default: text]
+    #[arg(long, env = "STILLPOINT_LOG_FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+    /// File to append the log to, opened anew at SIGHUP [default: stderr]
+    #[arg(long, env = "STILLPOINT_LOG_FILE", value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+    /// File to write the number of the process to while it runs
+    #[arg(long, env = "STILLPOINT_PIDFILE", value_name = "FILE")]
+    pub(crate) pidfile: Option<PathBuf>,
     /// File with settings
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "STILLPOINT_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }

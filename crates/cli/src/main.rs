@@ -2,6 +2,7 @@
 
 mod args;
 mod error;
+mod log;
 mod offline;
 mod serve;
 mod units;

@@ -244,6 +244,7 @@ pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
     }
     let commits = shared.commit_count();
     let start_ns = shared.config.environment.clock.monotonic_ns();
+    tracing::info!("a checkpoint begins");
     let result = take_one(shared, start_ns);
     let end_ns = shared.config.environment.clock.monotonic_ns();
     let mut state = checkpoints.state.lock();
@@ -251,6 +252,13 @@ pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
     state.last_ns = end_ns;
     match &result {
         Ok((done, positions)) => {
+            tracing::info!(
+                epoch = done.epoch,
+                records = done.records,
+                bytes = done.bytes,
+                ms = done.duration.as_millis() as u64,
+                "a checkpoint is published"
+            );
             state.last_commits = commits;
             state.positions = positions.clone();
             state.earlier_log_bytes = 0;
@@ -260,6 +268,7 @@ pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
             state.published += 1;
         }
         Err(error) => {
+            tracing::error!(%error, "a checkpoint has failed; the previous one is kept");
             state.last_error = Some(error.to_string());
             state.failures += 1;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::manifest::{CleanShutdown, Manifest};
-use stillpoint_io::{Disk, DiskError, JoinHandle, OwnedDisk};
+use stillpoint_io::{Cancel, Disk, DiskError, JoinHandle, OwnedDisk};
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_recovery::{Progress, RecoverySummary};
 use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, Worker};
@@ -149,15 +149,23 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Opens a store, or makes one in an empty directory; recovers what the last run left.
     pub fn open(config: Config) -> Result<Self, Error> {
-        Self::open_with_progress(config, &mut |_| {})
+        Self::open_with_progress(config, &Cancel::default(), &mut |_| {})
     }
 
-    /// As [`open`](Self::open); `progress` hears now and then how far recovery is.
+    /// As [`open`](Self::open); `progress` hears now and then how far recovery is, and another thread
+    /// may cancel it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::Cancelled`] soon after `cancel` was asked for, up to the
+    /// moment at which the new incarnation is made durable.
     pub fn open_with_progress(
         config: Config,
+        cancel: &Cancel,
         progress: &mut (dyn FnMut(&Progress) + Send),
     ) -> Result<Self, Error> {
-        let shared = crate::open::open(config, progress)?;
+        let opened = crate::open::open(config, cancel, progress);
+        let shared =
+            opened.map_err(|error| if cancel.is_cancelled() { Error::Cancelled } else { error })?;
         let engine = Self { shared, threads: Mutex::default() };
         engine.start_threads()?;
         Ok(engine)

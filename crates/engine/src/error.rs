@@ -27,6 +27,9 @@ pub enum Error {
         #[source]
         source: stillpoint_format::manifest::ManifestError,
     },
+    /// The opening was cancelled.
+    #[error("the opening of the store was cancelled: nothing has changed, open it again")]
+    Cancelled,
     /// There is no store in the directory.
     #[error("{} holds no store: give the data directory of a server or engine", .0.display())]
     NoStore(PathBuf),

@@ -14,9 +14,11 @@ const FAILED: u8 = 1;
 const ENDED: u8 = 2;
 
 /// Why a store has failed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 enum Failure {
+    #[error("{0}")]
     Reason(String),
+    #[error(transparent)]
     NotOwner(NotOwner),
 }
 
@@ -41,7 +43,12 @@ impl Life {
     }
 
     fn fail_with(&self, failure: Failure) {
-        self.failure.lock().get_or_insert(failure);
+        let mut first = self.failure.lock();
+        if first.is_none() {
+            tracing::error!(reason = %failure, "the store has failed and acknowledges nothing more");
+        }
+        first.get_or_insert(failure);
+        drop(first);
         // Release: partner of the Acquire in `check`, which then finds the failure.
         self.state.fetch_max(FAILED, Release);
     }

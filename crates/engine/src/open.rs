@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_format::manifest::Manifest;
-use stillpoint_io::{Disk, OwnedDisk};
+use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Durability, Ends, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
 use stillpoint_store::{CellPolicy, Store, StoreConfig, TableId};
@@ -25,27 +25,34 @@ use crate::procedure::Procedures;
 /// Time between two tries to lock a directory that is in use.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Opens a store and recovers what the last run left.
+/// Opens a store and recovers what the last run left. Cancelled, it gives an error as soon as it
+/// next reads.
 pub(crate) fn open(
     config: Config,
+    cancel: &Cancel,
     progress: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<Arc<Shared>, Error> {
     config.check()?;
-    let owned = lock(&config)?;
+    let owned = lock(&config, cancel)?;
     let disk: Arc<dyn Disk> = owned.clone();
+    let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
     let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
     let scheme = scheme_row.build(&SchemeOptions { workers: workers(&config) });
     let environment = &config.environment;
-    let plan = plan(&config, &disk, progress)?;
+    let plan = plan(&config, &read, progress)?;
     let store = new_store(&config, &plan.manifest, plan.epoch, scheme.policy.clone())?;
     let recovered = stillpoint_recovery::run(
-        &disk,
+        &read,
         &plan,
         &store,
         config.recovery_threads,
         &*environment.clock,
         progress,
     )?;
+    // From here on files are made: the opening is done to its end.
+    if !cancel.seal() {
+        return Err(Error::Cancelled);
+    }
     let ends = plan.copy_ends(environment.clock.wall_ms())?;
     let journal_row = crate::journal_row(&config.journal)?;
     let journal = open_journal(&config, &disk, &plan, &ends)?;
@@ -85,7 +92,7 @@ pub(crate) fn open(
 }
 
 /// Locks the data directory, waiting for who holds it as long as the settings say.
-fn lock(config: &Config) -> Result<Arc<OwnedDisk>, Error> {
+fn lock(config: &Config, cancel: &Cancel) -> Result<Arc<OwnedDisk>, Error> {
     let disk = config.disk()?;
     disk.create_dir_all(Path::new(""))?;
     let clock = &config.environment.clock;
@@ -94,6 +101,9 @@ fn lock(config: &Config) -> Result<Arc<OwnedDisk>, Error> {
     loop {
         if let Some(owned) = OwnedDisk::lock(disk.clone(), Path::new("LOCK"))? {
             return Ok(Arc::new(owned));
+        }
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled);
         }
         if clock.monotonic_ns() >= deadline_ns {
             return Err(Error::InUse(disk.describe(Path::new(""))));

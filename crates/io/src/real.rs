@@ -15,9 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use self::file::RealFile;
+use crate::clock::{Clock, RealClock};
 use crate::disk::{
     Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, parts, poisoned,
 };
+
+/// A flush that takes this long is told in the log: a healthy disk needs some milliseconds.
+const SLOW_FLUSH_NS: u64 = 500_000_000;
 
 /// A disk over a directory of this machine.
 ///
@@ -47,12 +51,22 @@ impl FlushState {
         if self.failed.load(Ordering::Acquire) { Err(poisoned()) } else { Ok(()) }
     }
 
-    /// Runs a flush, unless one has failed before, and remembers its failure.
-    fn flush(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    /// Runs a flush of the file or directory at `path`, unless one has failed before, and remembers
+    /// its failure. One that takes long is told.
+    fn flush(&self, path: &Path, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let _turn = self.one_at_a_time.lock();
         self.check()?;
+        let start_ns = RealClock.monotonic_ns();
         // Release: pairs with the Acquire above.
-        flush().inspect_err(|_| self.failed.store(true, Ordering::Release))
+        let flushed = flush().inspect_err(|_| self.failed.store(true, Ordering::Release));
+        let took_ns = RealClock.monotonic_ns() - start_ns;
+        if let Err(error) = &flushed {
+            tracing::error!(path = %path.display(), %error, "a flush has failed");
+        } else if took_ns >= SLOW_FLUSH_NS {
+            let ms = took_ns / 1_000_000;
+            tracing::warn!(path = %path.display(), ms, "the disk is slow: a flush took long");
+        }
+        flushed
     }
 }
 
@@ -194,7 +208,7 @@ impl Disk for RealDisk {
             return Err(fail(io::Error::from(ErrorKind::NotADirectory)));
         }
         let state = self.flushes.lock().entry(relative).or_default().clone();
-        state.flush(|| directory.sync_all()).map_err(fail)
+        state.flush(&absolute, || directory.sync_all()).map_err(fail)
     }
 
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
@@ -272,7 +286,6 @@ impl Drop for LockGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, RealClock};
     use std::time::Duration;
 
     #[test]
@@ -282,7 +295,7 @@ mod tests {
         let first = {
             let (state, running) = (state.clone(), running.clone());
             crate::spawn("first", move || {
-                state.flush(|| {
+                state.flush(Path::new("first"), || {
                     running.store(true, Ordering::Release);
                     RealClock.sleep(Duration::from_millis(20));
                     Err(io::Error::other("the only report of the failure"))
@@ -294,7 +307,7 @@ mod tests {
         while !running.load(Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        let second = state.flush(|| Ok(()));
+        let second = state.flush(Path::new("second"), || Ok(()));
         assert!(second.is_err(), "the kernel would have said that all is well");
         assert!(first.join().expect("no panic").is_err());
     }

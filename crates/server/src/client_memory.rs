@@ -116,6 +116,7 @@ impl Shared {
                 break;
             };
             let bytes = size(&largest).max(1);
+            tracing::warn!(client = %largest.address, bytes, limit_bytes = memory.limit(), "client closed: all clients hold too much, and it holds most");
             largest.evicted_bytes.store(bytes, Relaxed);
             memory.leaving.fetch_add(bytes as u64, Relaxed);
             memory.evicted.fetch_add(1, Relaxed);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use stillpoint_io::{Clock, Rng};
 
+use crate::log::LogLevel;
+
 /// Databases that `SELECT` chooses among; database `n` is table `n`.
 pub const DATABASES: u16 = 16;
 
@@ -36,7 +38,8 @@ impl DebugCommand {
 /// What the server is started with. Some of it can be changed by `CONFIG SET`.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Address to listen on; beyond loopback a password is needed for remote clients.
+    /// Addresses to listen on, or names of this host, with spaces or commas between them; beyond
+    /// loopback a password is needed for remote clients.
     pub bind: String,
     /// Port; 0 lets the system choose (see [`Server::port`](crate::Server::port)).
     pub port: u16,
@@ -69,6 +72,10 @@ pub struct ServerConfig {
     pub slow_reader_s: u64,
     /// Seconds that clients are given to take their last replies at shutdown.
     pub drain_s: u64,
+    /// How much the log tells.
+    pub log_level: LogLevel,
+    /// The file that settings were read from, for `INFO`; empty if there was none.
+    pub config_file: String,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
@@ -105,6 +112,8 @@ impl ServerConfig {
             client_memory_bytes: None,
             slow_reader_s: 60,
             drain_s: 5,
+            log_level: LogLevel::default(),
+            config_file: String::new(),
             clock,
             rng,
         }

@@ -19,9 +19,16 @@ pub enum ServerError {
         #[source]
         source: std::io::Error,
     },
-    /// The bind address is no IP address.
-    #[error("--bind {0:?} is not an IP address; give one such as 127.0.0.1 or ::1")]
-    BindAddress(String),
+    /// The name to listen on has no address.
+    #[error(
+        "--bind {name:?}: {reason}; give addresses such as 127.0.0.1 or ::1, or names of this host, with spaces or commas between them"
+    )]
+    BindAddress {
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// The event loop could not be set up or broke.
     #[error("{what}: {source}")]
     Loop {
@@ -100,6 +107,13 @@ impl CmdError {
 
 impl From<TxError> for CmdError {
     fn from(error: TxError) -> Self {
+        match &error {
+            TxError::Memory(limit) => {
+                tracing::warn!(reason = %limit, "writes are refused: memory is full; delete keys, or raise maxmemory")
+            }
+            TxError::Log(refused) => tracing::warn!(reason = %refused, "writes are refused"),
+            _ => {}
+        }
         Self::Store(match error {
             TxError::Memory(_) => "OOM command not allowed when used memory > 'maxmemory'.".into(),
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),

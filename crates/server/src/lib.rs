@@ -26,6 +26,8 @@ mod expire;
 #[doc(hidden)]
 pub mod fuzzing;
 mod glob;
+mod loading;
+mod log;
 mod net;
 mod registry;
 pub mod resp;
@@ -38,5 +40,6 @@ mod watches;
 
 pub use config::{DATABASES, DebugCommand, ServerConfig};
 pub use error::ServerError;
-pub use server::{Server, serve};
+pub use log::LogLevel;
+pub use server::{Bound, Loading, Server, serve};
 pub use value::StoredValue;

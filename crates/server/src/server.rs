@@ -1,19 +1,108 @@
 //! Starting and ending the server.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use mio::net::TcpListener;
-use mio::{Interest, Poll, Waker};
-use stillpoint::Engine;
+use mio::{Poll, Waker};
+use stillpoint::{Engine, Progress};
 use stillpoint_io::JoinHandle;
 
 use crate::config::ServerConfig;
 use crate::databases::Databases;
 use crate::error::ServerError;
-use crate::net::{LISTENER, Listener, MAILBOX, Mailboxes, Worker};
+use crate::loading::LoadingProgress;
+use crate::net::{Handover, Listener, LoadingLoop, MAILBOX, Mailboxes, Worker};
+use crate::registry::RELAXED;
 use crate::shared::Shared;
+
+/// A server that listens and does not serve yet: a taken port shows before anything is loaded.
+#[derive(Debug)]
+pub struct Bound {
+    config: ServerConfig,
+    listener: Listener,
+    address: SocketAddr,
+}
+
+/// A server that answers while its data is loaded. Dropped, it lets its clients go.
+#[derive(Debug)]
+pub struct Loading {
+    config: ServerConfig,
+    address: SocketAddr,
+    answers: LoadingLoop,
+    progress: Arc<LoadingProgress>,
+}
+
+impl Bound {
+    /// Listens. Clients are accepted by the system, and answered from [`answer`](Self::answer) or
+    /// [`start`](Self::start) on.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on or the configuration is out of range.
+    pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
+        check(&config)?;
+        let listener = Listener::bind(&config.bind, config.port)?;
+        let address = listener.addresses().first().copied();
+        let address = address.ok_or_else(|| ServerError::BindAddress {
+            name: config.bind.clone(),
+            reason: "the system does not say where it listens".to_owned(),
+        })?;
+        Ok(Self { config, listener, address })
+    }
+
+    /// The port listened on.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Answers from now on: `PING`, `INFO` and what logs in, and `-LOADING` to all else.
+    ///
+    /// # Errors
+    /// When the system gives no poll, or no thread.
+    pub fn answer(self) -> Result<Loading, ServerError> {
+        let Self { config, listener, address } = self;
+        let progress = Arc::new(LoadingProgress::new(Arc::clone(&config.clock), address.port()));
+        let answers = LoadingLoop::start(config.clone(), listener, Arc::clone(&progress))?;
+        Ok(Loading { config, address, answers, progress })
+    }
+
+    /// Starts the event loops; clients are served when this returns.
+    ///
+    /// `stopping`, once raised (by a signal handler, say), ends the server within a
+    /// tenth of a second plus the time that clients need to take their last replies.
+    ///
+    /// # Errors
+    /// When the system gives no poll or thread, or the engine no table or session.
+    pub fn start(
+        self,
+        engine: Arc<Engine>,
+        stopping: Arc<AtomicBool>,
+    ) -> Result<Server, ServerError> {
+        let Self { config, listener, address } = self;
+        let handover = Handover { listener, clients: Vec::new() };
+        Server::run(config, engine, stopping, address, handover)
+    }
+}
+
+impl Loading {
+    /// Tells clients that ask how far loading is.
+    pub fn tell(&self, progress: &Progress) {
+        self.progress.tell(progress);
+    }
+
+    /// As [`Bound::start`]. The clients that are connected stay.
+    ///
+    /// # Errors
+    /// As [`Bound::start`]; and what ended the answers before.
+    pub fn start(
+        self,
+        engine: Arc<Engine>,
+        stopping: Arc<AtomicBool>,
+    ) -> Result<Server, ServerError> {
+        let handover = self.answers.end()?;
+        Server::run(self.config, engine, stopping, self.address, handover)
+    }
+}
 
 /// A running server.
 #[derive(Debug)]
@@ -26,24 +115,24 @@ pub struct Server {
 impl Server {
     /// Listens and starts the event loops; clients are served when this returns.
     ///
-    /// `stopping`, once raised (by a signal handler, say), ends the server within a
-    /// tenth of a second plus the time that clients need to take their last replies.
-    ///
     /// # Errors
-    /// When the address cannot be listened on or the configuration is out of range.
+    /// As [`Bound::new`] and [`Bound::start`].
     pub fn start(
         config: ServerConfig,
         engine: Arc<Engine>,
         stopping: Arc<AtomicBool>,
     ) -> Result<Self, ServerError> {
-        check(&config)?;
+        Bound::new(config)?.start(engine, stopping)
+    }
+
+    fn run(
+        config: ServerConfig,
+        engine: Arc<Engine>,
+        stopping: Arc<AtomicBool>,
+        address: SocketAddr,
+        handover: Handover,
+    ) -> Result<Self, ServerError> {
         let databases = Databases::open(engine)?;
-        let ip: IpAddr =
-            config.bind.parse().map_err(|_| ServerError::BindAddress(config.bind.clone()))?;
-        let wanted = SocketAddr::new(ip, config.port);
-        let bind_error = |source| ServerError::Bind { address: wanted, source };
-        let mut socket = TcpListener::bind(wanted).map_err(bind_error)?;
-        let address = socket.local_addr().map_err(bind_error)?;
         let loop_error = |what| move |source| ServerError::Loop { what, source };
         let mut polls = Vec::new();
         let mut wakers = Vec::new();
@@ -53,17 +142,21 @@ impl Server {
             wakers.push(waker.map_err(loop_error("creating a waker"))?);
             polls.push(poll);
         }
-        polls[0]
-            .registry()
-            .register(&mut socket, LISTENER, Interest::READABLE)
-            .map_err(loop_error("registering the listening socket"))?;
-        let mut listener = Some(Listener::new(socket));
+        let Handover { mut listener, clients } = handover;
+        listener.register(polls[0].registry())?;
+        let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
+        let mut listener = Some(listener);
         let mailboxes = Mailboxes::new(wakers);
         let shared = Arc::new(Shared::new(config, databases, address.port(), stopping, mailboxes));
         let mut server = Self { address, shared, threads: Vec::new() };
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
         }
+        for client in clients {
+            server.shared.totals.connections.fetch_add(1, RELAXED);
+            server.shared.mailboxes.send(client);
+        }
+        tracing::info!(addresses = addresses.join(" "), "ready to accept connections");
         Ok(server)
     }
 
@@ -81,7 +174,9 @@ impl Server {
             stillpoint_io::ask_for_short_slices();
             // However a loop ends, by error or by panic, the others must not go on alone.
             let _end = EndAll(shared);
-            worker.run()
+            worker.run().inspect_err(|error| {
+                tracing::error!(%error, event_loop = number, "an event loop has failed; the server ends");
+            })
         });
         self.threads.push(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
         Ok(())
@@ -120,6 +215,9 @@ struct EndAll(Arc<Shared>);
 
 impl Drop for EndAll {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("an event loop has panicked; the server ends");
+        }
         self.0.stop();
         self.0.wake_all();
     }

@@ -83,6 +83,9 @@ pub(crate) struct Shared {
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: LatencyMonitor,
     pub(crate) rates: Mutex<Rates>,
+    pub(crate) refusals: Mutex<Refusals>,
+    /// Bytes that the program occupied before it served.
+    pub(crate) startup_bytes: u64,
     /// Input and output buffers of all clients.
     pub(crate) client_memory: ClientMemory,
     /// Clients are held back until this moment (`CLIENT PAUSE`), and whether reads are too.
@@ -104,6 +107,28 @@ pub(crate) struct Rates {
     pub(crate) commands: Rate,
     pub(crate) net_in: Rate,
     pub(crate) net_out: Rate,
+}
+
+/// Whether the log takes writes, looked at ten times a second.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    refused: u64,
+    commits: u64,
+    /// Writes were refused, and none was taken since.
+    pub(crate) are_going_on: bool,
+}
+
+impl Refusals {
+    /// Notes how many writes the log has refused and taken by now.
+    pub(crate) fn note(&mut self, refused: u64, commits: u64) {
+        if refused != self.refused {
+            self.are_going_on = true;
+        } else if self.are_going_on && commits != self.commits {
+            self.are_going_on = false;
+            tracing::info!(refused, "writes are taken again");
+        }
+        (self.refused, self.commits) = (refused, commits);
+    }
 }
 
 impl Shared {
@@ -134,7 +159,6 @@ impl Shared {
             },
             auth,
             gate: Gate::new(config.threads),
-            databases,
             lookup: COMMANDS.lookup(),
             registry: Registry::default(),
             missing_keys: Arc::default(),
@@ -143,6 +167,9 @@ impl Shared {
             slowlog: SlowLog::default(),
             latency: LatencyMonitor::default(),
             rates: Mutex::default(),
+            refusals: Mutex::default(),
+            startup_bytes: stillpoint_io::resident_bytes()
+                .saturating_sub(databases.engine.stats().memory_bytes as u64),
             client_memory: ClientMemory::new(client_memory_bytes),
             paused_until_ms: AtomicU64::new(0),
             paused_all: AtomicBool::new(false),
@@ -152,6 +179,7 @@ impl Shared {
             port,
             mailboxes,
             expiring_base: Default::default(),
+            databases,
             config,
         }
     }

@@ -48,8 +48,16 @@ impl Serving {
         Self::begin_as(stillpoint(), data, arguments)
     }
 
-    pub(crate) fn begin_as(mut command: Command, data: &Path, arguments: &[&str]) -> Self {
-        let port = free_port();
+    pub(crate) fn begin_as(command: Command, data: &Path, arguments: &[&str]) -> Self {
+        Self::begin_at(free_port(), command, data, arguments)
+    }
+
+    pub(crate) fn begin_at(
+        port: u16,
+        mut command: Command,
+        data: &Path,
+        arguments: &[&str],
+    ) -> Self {
         command.arg("serve").arg("--data").arg(data).args(["--threads", "2", "--port"]);
         command.arg(port.to_string()).args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -87,6 +95,11 @@ impl Serving {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).expect("text");
         (status, said, self.errors())
+    }
+
+    /// True while the process has not ended.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
     }
 
     fn errors(&mut self) -> String {
@@ -131,6 +144,12 @@ impl Client {
         }
         self.stream.get_mut().write_all(request.as_bytes())?;
         self.reply()
+    }
+
+    /// Sends a command and reads nothing.
+    pub(crate) fn send(&mut self, words: &[&str]) {
+        let request = words.join(" ") + "\r\n";
+        self.stream.get_mut().write_all(request.as_bytes()).expect("the server takes it");
     }
 
     fn reply(&mut self) -> std::io::Result<String> {

@@ -167,7 +167,7 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&self) -> DiskResult<()> {
-        self.flush.flush(|| self.file.sync_data()).map_err(|e| self.fail("flush", e))
+        self.flush.flush(&self.path, || self.file.sync_data()).map_err(|e| self.fail("flush", e))
     }
 
     fn len(&self) -> DiskResult<u64> {

@@ -108,7 +108,11 @@ static PARAMS: &[Param] = &[
         }),
     },
     fixed!("lazyfree-lazy-user-flush", "yes"),
-    fixed!("loglevel", "notice"),
+    Param {
+        name: "loglevel",
+        get: |s| s.config.log_level.name().to_owned(),
+        set: Some(|s, v| s.config.log_level.set(v)),
+    },
     Param {
         name: "maxclients",
         get: |s| s.params.maxclients.load(RELAXED).to_string(),

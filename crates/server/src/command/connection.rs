@@ -6,7 +6,7 @@ use crate::client::ReplyMode;
 use crate::config::DATABASES;
 use crate::context::Ctx;
 use crate::error::{CmdError, CmdResult, quoted};
-use crate::resp::{Args, parse_i64};
+use crate::resp::{Args, Reply, parse_i64};
 
 /// The Redis version whose commands and wording are followed.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -48,8 +48,7 @@ pub(crate) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// As Redis words it.
-const WRONG_PASS: CmdError =
+pub(crate) const WRONG_PASS: CmdError =
     CmdError::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 
 /// Checks user and password of the client.
@@ -67,6 +66,7 @@ fn authenticate(ctx: &mut Ctx<'_>, user: &[u8], password: &[u8]) -> CmdResult {
             Ok(())
         }
         Attempt::Refused { delay_ms } => {
+            tracing::warn!(client = %ctx.client.info.address, "wrong password");
             ctx.client.silent_until_ms = now_ms + delay_ms;
             Err(WRONG_PASS)
         }
@@ -91,62 +91,89 @@ pub(crate) fn auth(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
-    let mut version = None;
-    let mut name = None;
-    if let Some(arg) = args.get(1) {
+/// What `HELLO` asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Hello<'a> {
+    pub(crate) version: Option<i64>,
+    /// User and password.
+    pub(crate) login: Option<(&'a [u8], &'a [u8])>,
+    pub(crate) name: Option<&'a [u8]>,
+}
+
+impl<'a> Hello<'a> {
+    /// The answer to a client that has not logged in and does not do so now.
+    pub(crate) const NOAUTH: CmdError = CmdError::fixed(
+        "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+         HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+         select the RESP protocol version at the same time",
+    );
+
+    pub(crate) fn parse(args: Args<'a>) -> Result<Self, CmdError> {
+        let mut hello = Self::default();
+        let Some(arg) = args.get(1) else {
+            return Ok(hello);
+        };
         let number = parse_i64(arg)
             .ok_or(CmdError::fixed("ERR Protocol version is not an integer or out of range"))?;
         if !(2..=3).contains(&number) {
             return Err(CmdError::fixed("NOPROTO unsupported protocol version"));
         }
-        version = Some(number);
+        hello.version = Some(number);
         let mut i = 2;
         while let Some(option) = args.get(i) {
             if is(option, "AUTH") && i + 2 < args.len() {
-                authenticate(ctx, args.at(i + 1), args.at(i + 2))?;
+                hello.login = Some((args.at(i + 1), args.at(i + 2)));
                 i += 3;
             } else if is(option, "SETNAME") && i + 1 < args.len() {
                 let text = args.at(i + 1);
                 super::client::check_name(text, "Client names")?;
-                name = Some(text);
+                hello.name = Some(text);
                 i += 2;
             } else {
                 let shown = quoted(option, 64);
                 return Err(CmdError::text(format!("ERR Syntax error in HELLO option '{shown}'")));
             }
         }
+        Ok(hello)
+    }
+}
+
+pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+    let hello = Hello::parse(args)?;
+    if let Some((user, password)) = hello.login {
+        authenticate(ctx, user, password)?;
     }
     if ctx.client.must_authenticate(&ctx.shared.auth) {
-        return Err(CmdError::fixed(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
-             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
-             select the RESP protocol version at the same time",
-        ));
+        return Err(Hello::NOAUTH);
     }
-    if let Some(name) = name {
+    if let Some(name) = hello.name {
         ctx.client.info.names.lock().name = String::from_utf8_lossy(name).into_owned();
     }
-    if let Some(version) = version {
+    if let Some(version) = hello.version {
         ctx.reply.set_resp3(version == 3);
     }
-    let proto = if ctx.reply.is_resp3() { 3 } else { 2 };
-    ctx.reply.map(7);
-    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
-        ctx.reply.bulk(field.as_bytes());
-        ctx.reply.bulk(value.as_bytes());
-    }
-    ctx.reply.bulk(b"proto");
-    ctx.reply.int(proto);
-    ctx.reply.bulk(b"id");
-    ctx.reply.int(ctx.client.info.id as i64);
-    for (field, value) in [("mode", "standalone"), ("role", "master")] {
-        ctx.reply.bulk(field.as_bytes());
-        ctx.reply.bulk(value.as_bytes());
-    }
-    ctx.reply.bulk(b"modules");
-    ctx.reply.array(0);
+    write_hello(ctx.reply, ctx.client.info.id);
     Ok(())
+}
+
+/// The answer to `HELLO`, for the client of that id.
+pub(crate) fn write_hello(reply: &mut Reply, id: u64) {
+    let proto = if reply.is_resp3() { 3 } else { 2 };
+    reply.map(7);
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.int(proto);
+    reply.bulk(b"id");
+    reply.int(id as i64);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
 }
 
 /// `CLIENT REPLY ON|OFF|SKIP`.

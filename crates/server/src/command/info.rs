@@ -8,6 +8,7 @@ use super::connection::REDIS_VERSION;
 use super::{COMMANDS, is};
 use crate::config::DATABASES;
 use crate::context::Ctx;
+use crate::loading::LoadingProgress;
 use crate::registry::RELAXED;
 use crate::resp::Args;
 use crate::shared::Shared;
@@ -42,17 +43,20 @@ static SECTIONS: &[Section] = &[
 impl Section {
     /// The sections that the arguments name.
     pub(crate) fn chosen(args: Args<'_>) -> Vec<&'static Self> {
-        let named = |section: &&Self| {
-            args.len() == 1 && section.by_default
-                || args.from(1).any(|arg| {
-                    is(arg, "all")
-                        || is(arg, "everything")
-                        || is(arg, "default") && section.by_default
-                        || is(arg, section.name)
-                })
-        };
+        let named = |section: &&Self| is_named(args, section.name, section.by_default);
         SECTIONS.iter().filter(named).collect()
     }
+}
+
+/// True if the arguments of `INFO` name a section.
+fn is_named(args: Args<'_>, name: &str, by_default: bool) -> bool {
+    args.len() == 1 && by_default
+        || args.from(1).any(|arg| {
+            is(arg, "all")
+                || is(arg, "everything")
+                || is(arg, "default") && by_default
+                || is(arg, name)
+        })
 }
 
 /// Writes the sections.
@@ -72,6 +76,44 @@ fn field(out: &mut String, name: &str, value: impl std::fmt::Display) {
     let _ = write!(out, "{name}:{value}\r\n");
 }
 
+/// `INFO` while data is loaded: what is known then.
+pub(crate) fn loading_info(args: Args<'_>, progress: &LoadingProgress) -> String {
+    let mut out = String::new();
+    if is_named(args, "Server", true) {
+        out.push_str("# Server\r\n");
+        program(&mut out);
+        field(&mut out, "tcp_port", progress.port);
+        field(&mut out, "uptime_in_seconds", progress.uptime_s());
+        out.push_str("\r\n");
+    }
+    if is_named(args, "Memory", true) {
+        out.push_str("# Memory\r\n");
+        field(&mut out, "used_memory_rss", stillpoint_io::resident_bytes());
+        out.push_str("\r\n");
+    }
+    if is_named(args, "Persistence", true) {
+        out.push_str("# Persistence\r\n");
+        loading(&mut out, progress);
+    }
+    out
+}
+
+/// How far loading is: bytes of the stage under way.
+fn loading(out: &mut String, progress: &LoadingProgress) {
+    let now = progress.now();
+    let (done, total) = now.map_or((0, 0), |now| (now.bytes_done, now.bytes_total));
+    let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
+    let left = now.and_then(|now| now.remaining());
+    field(out, "loading", 1);
+    field(out, "async_loading", 0);
+    field(out, "loading_start_time", progress.started_ms / 1000);
+    field(out, "loading_stage", now.map_or("opening", |now| now.stage.as_str()));
+    field(out, "loading_total_bytes", total);
+    field(out, "loading_loaded_bytes", done);
+    field(out, "loading_loaded_perc", format!("{:.2}", share * 100.0));
+    field(out, "loading_eta_seconds", left.map_or(1, |left| left.as_secs()));
+}
+
 /// A number of bytes for people, as Redis prints it.
 fn human(bytes: u64) -> String {
     const UNITS: [(&str, u64); 4] =
@@ -88,7 +130,8 @@ fn uptime_s(shared: &Shared) -> u64 {
     shared.config.clock.wall_ms().saturating_sub(shared.started_ms) / 1000
 }
 
-fn server(out: &mut String, shared: &Shared) {
+/// What does not change while the program runs.
+fn program(out: &mut String) {
     field(out, "redis_version", REDIS_VERSION);
     field(out, "redis_git_sha1", "00000000");
     field(out, "redis_git_dirty", 0);
@@ -100,6 +143,10 @@ fn server(out: &mut String, shared: &Shared) {
     field(out, "monotonic_clock", "POSIX clock_gettime");
     field(out, "multiplexing_api", "epoll");
     field(out, "process_id", std::process::id());
+}
+
+fn server(out: &mut String, shared: &Shared) {
+    program(out);
     field(out, "process_supervised", "no");
     field(out, "run_id", &shared.run_id);
     field(out, "tcp_port", shared.port);
@@ -109,7 +156,7 @@ fn server(out: &mut String, shared: &Shared) {
     field(out, "hz", 10);
     field(out, "configured_hz", 10);
     field(out, "executable", "stillpoint");
-    field(out, "config_file", "");
+    field(out, "config_file", &shared.config.config_file);
     field(out, "io_threads_active", u8::from(shared.config.threads > 1));
     field(out, "event_loops", shared.config.threads);
 }
@@ -149,11 +196,24 @@ fn memory(out: &mut String, shared: &Shared) {
     }
     field(out, "used_memory_dataset", dataset);
     field(out, "used_memory_overhead", used.saturating_sub(dataset));
-    field(out, "used_memory_startup", 0);
+    let buffers = shared.databases.engine.stats().journal.buffer_bytes;
+    let startup = shared.startup_bytes;
+    field(out, "used_memory_startup", startup);
+    field(out, "used_memory_log_buffers", buffers);
+    field(
+        out,
+        "used_memory_peak_perc",
+        format!("{:.2}%", used as f64 / peak.max(1) as f64 * 100.0),
+    );
     field(out, "used_memory_lua", 0);
     field(out, "used_memory_scripts", 0);
     field(out, "maxmemory_policy", "noeviction");
-    field(out, "mem_fragmentation_ratio", format!("{:.2}", resident as f64 / used.max(1) as f64));
+    // What is known to be in use, the program itself included: a small store is not fragmented
+    // because the program has a size.
+    let known = used + startup + buffers;
+    let ratio = resident as f64 / known.max(1) as f64;
+    field(out, "mem_fragmentation_ratio", format!("{ratio:.2}"));
+    field(out, "mem_fragmentation_bytes", resident as i64 - known as i64);
     field(out, "mem_clients_normal", shared.client_memory.total());
     field(out, "mem_allocator", "slabs");
     field(out, "active_defrag_running", 0);
@@ -176,17 +236,24 @@ fn persistence(out: &mut String, shared: &Shared) {
     field(out, "rdb_last_bgsave_status", if failed { "err" } else { "ok" });
     let last_s = state.last.as_ref().map(|done| done.duration.as_secs_f64().ceil() as i64);
     field(out, "rdb_last_bgsave_time_sec", last_s.unwrap_or(-1));
+    let now_ns = shared.config.clock.monotonic_ns();
+    let running_s = running.map(|p| now_ns.saturating_sub(p.started_ns) / 1_000_000_000);
+    field(out, "rdb_current_bgsave_time_sec", running_s.map_or(-1, u64::cast_signed));
     field(out, "rdb_saves", state.published);
     field(out, "rdb_last_cow_size", state.last.as_ref().map_or(0, |done| done.pool_bytes_max));
     field(out, "aof_enabled", u8::from(shared.has_journal()));
     field(out, "aof_rewrite_in_progress", 0);
     field(out, "aof_rewrite_scheduled", 0);
-    field(out, "aof_last_bgrewrite_status", "ok");
+    // A checkpoint is what shortens the log.
+    field(out, "aof_last_bgrewrite_status", if failed { "err" } else { "ok" });
     let healthy = shared.databases.engine.health().is_ok();
-    field(out, "aof_last_write_status", if healthy { "ok" } else { "err" });
+    let taken = healthy && !shared.refusals.lock().are_going_on;
+    field(out, "aof_last_write_status", if taken { "ok" } else { "err" });
     field(out, "aof_current_size", stats.journal.written_bytes);
     field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
     field(out, "checkpoint_failures", state.failures);
+    let age_s = shared.config.clock.wall_ms().saturating_sub(last_ms) / 1000;
+    field(out, "checkpoint_age_seconds", age_s);
     field(out, "checkpoint_last_error", state.last_error.as_deref().unwrap_or(""));
     field(out, "journal", &stats.journal_scheme);
     field(out, "log_waits", stats.journal.waits);
@@ -225,6 +292,10 @@ fn stats(out: &mut String, shared: &Shared) {
     field(out, "latest_fork_usec", 0);
     field(out, "total_forks", 0);
     field(out, "total_error_replies", shared.sum(|w| w.errors.get()));
+    let mut errors = BTreeMap::new();
+    shared.workers.iter().for_each(|worker| worker.add_errors(&mut errors));
+    let refused: u64 = ["OOM", "MISCONF"].iter().filter_map(|code| errors.get(*code)).sum();
+    field(out, "refused_writes", refused);
     field(out, "accept_errors", totals.accept_errors.load(RELAXED));
     field(out, "total_reads_processed", shared.sum(|w| w.reads.get()));
     field(out, "total_writes_processed", shared.sum(|w| w.writes.get()));
@@ -254,13 +325,17 @@ fn replication(out: &mut String, shared: &Shared) {
     field(out, "repl_backlog_active", 0);
 }
 
-/// User and system time are counted together, as user time.
 fn cpu(out: &mut String, _: &Shared) {
-    let seconds = stillpoint_io::process_cpu_ns() as f64 / 1e9;
-    field(out, "used_cpu_sys", "0.000000");
-    field(out, "used_cpu_user", format!("{seconds:.6}"));
-    field(out, "used_cpu_sys_children", "0.000000");
-    field(out, "used_cpu_user_children", "0.000000");
+    let own = stillpoint_io::own_cpu_time();
+    let children = stillpoint_io::children_cpu_time();
+    for (name, us) in [
+        ("used_cpu_sys", own.system_us),
+        ("used_cpu_user", own.user_us),
+        ("used_cpu_sys_children", children.system_us),
+        ("used_cpu_user_children", children.user_us),
+    ] {
+        field(out, name, format!("{}.{:06}", us / 1_000_000, us % 1_000_000));
+    }
 }
 
 fn commandstats(out: &mut String, shared: &Shared) {

@@ -30,9 +30,10 @@ use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::Args;
 
+pub(crate) use connection::{Hello, WRONG_PASS, write_hello};
 pub(crate) use docs::command as describe_all;
 pub(crate) use exec::{answered, declare_exec, exec_needs_gate, run_exec, run_exec_alone};
-pub(crate) use info::{Section, write_info};
+pub(crate) use info::{Section, loading_info, write_info};
 pub(crate) use table::{COMMANDS, Lookup};
 pub(crate) use transactions::queue;
 

@@ -86,6 +86,7 @@ pub(crate) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
         }
     }
     // Redis answers nothing: the end of the connection is the answer.
+    tracing::info!(client = %ctx.client.info.address, "a client ends the server");
     ctx.client.closing = true;
     ctx.shared.stop();
     ctx.shared.wake_all();

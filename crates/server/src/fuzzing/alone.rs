@@ -154,7 +154,11 @@ impl Server {
         // The loop reads, writes and polls; it does not ask what family the socket is of.
         let its = std::net::TcpStream::from(OwnedFd::from(its));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        self.shared.mailboxes.send(Incoming { stream: TcpStream::from_std(its), address });
+        self.shared.mailboxes.send(Incoming {
+            stream: TcpStream::from_std(its),
+            address,
+            said: None,
+        });
         Client { stream: mine, replies: Vec::new() }
     }
 

@@ -8,6 +8,7 @@ use mio::net::TcpStream;
 
 use crate::client::Client;
 use crate::command::Spec;
+use crate::registry::Names;
 use crate::resp::{Limits, Parser, Reply, Span};
 use crate::shared::Shared;
 
@@ -16,6 +17,18 @@ use crate::shared::Shared;
 pub(crate) struct Incoming {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
+    /// What it said while data was loaded, if it was there then.
+    pub(crate) said: Option<Box<Said>>,
+}
+
+/// What a client has said before its event loop knew it.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// Bytes that are not answered.
+    pub(crate) input: Vec<u8>,
+    pub(crate) authenticated: bool,
+    pub(crate) resp3: bool,
+    pub(crate) names: Names,
 }
 
 /// Input memory kept between passes.
@@ -112,6 +125,15 @@ impl Conn {
             touched: false,
             missed: false,
         }
+    }
+
+    /// Goes on where the client was while data was loaded.
+    pub(crate) fn resume(&mut self, said: Said) {
+        self.input = said.input;
+        self.wants_input = self.input.is_empty();
+        self.client.authenticated |= said.authenticated;
+        self.reply.set_resp3(said.resp3);
+        *self.client.info.names.lock() = said.names;
     }
 
     /// Reads once, by way of `scratch`.

@@ -11,6 +11,7 @@
 mod conn;
 mod flusher;
 mod listener;
+mod loading;
 mod plan;
 mod worker;
 
@@ -19,8 +20,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mio::Waker;
 use parking_lot::Mutex;
 
-pub(crate) use conn::Incoming;
+pub(crate) use conn::{Incoming, Said};
 pub(crate) use listener::Listener;
+pub(crate) use loading::{Handover, LoadingLoop};
 pub(crate) use worker::{LISTENER, MAILBOX, Worker};
 
 /// What other threads leave for an event loop.

@@ -198,7 +198,7 @@ impl Worker {
 
     fn adopt_one(&mut self, incoming: Incoming) -> Option<usize> {
         let Self { conns, poll, shared, local, now_ms, number, .. } = self;
-        let Incoming { mut stream, address } = incoming;
+        let Incoming { mut stream, address, said } = incoming;
         conns.insert(|id| {
             let both = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(&mut stream, Token(id), both).ok()?;
@@ -217,7 +217,11 @@ impl Worker {
             let account = Account { shared: Arc::clone(shared), info: Arc::clone(&info) };
             let reply = Reply::with_room(output_bytes, Box::new(account));
             let client = Client::new(info, !shared.auth.is_required());
-            Some(Conn::new(stream, client, reply, output_bytes / 2, *now_ms))
+            let mut conn = Conn::new(stream, client, reply, output_bytes / 2, *now_ms);
+            if let Some(said) = said {
+                conn.resume(*said);
+            }
+            Some(conn)
         })
     }
 
@@ -313,6 +317,7 @@ impl Worker {
             conn.active_ms = *now_ms;
             if conn.input.len() > shared.config.query_buffer_bytes {
                 shared.totals.query_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(client = %conn.client.info.address, bytes = conn.memory(), "client closed: its request is too long");
                 conn.broken = true;
             }
             if conn.input.capacity() > capacity {
@@ -490,6 +495,8 @@ impl Worker {
             rates.net_in.sample(now_ns, self.shared.sum(|w| w.net_in.get()));
             rates.net_out.sample(now_ns, self.shared.sum(|w| w.net_out.get()));
             drop(rates);
+            let stats = self.shared.databases.engine.stats();
+            self.shared.refusals.lock().note(stats.journal.refusals, stats.commits);
             self.shared.used_memory();
         }
         Ok(())
@@ -555,6 +562,7 @@ impl Worker {
             let idle = timeout_ms > 0 && idle_ms > timeout_ms && !waits;
             let slow = slow_ms > 0 && conn.unsent() > 0 && stuck_ms > slow_ms;
             if slow {
+                tracing::warn!(client = %conn.client.info.address, unsent_bytes = conn.unsent(), stuck_ms, "client closed: it does not take its replies");
                 let totals = &self.shared.totals;
                 totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
             }
@@ -569,8 +577,7 @@ impl Worker {
     /// Lets the clients take their last replies; true when all is done.
     fn drain(&mut self) -> bool {
         if let Some(mut listener) = self.listener.take() {
-            // It leaves the poll when it is closed in any case.
-            let _ = self.poll.registry().deregister(listener.socket());
+            listener.deregister(self.poll.registry());
         }
         let drain_ms = self.shared.config.drain_s * 1000;
         let until_ms = *self.drain_until_ms.get_or_insert(self.now_ms + drain_ms);

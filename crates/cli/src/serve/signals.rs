@@ -1,0 +1,101 @@
+//! What the process does about signals, and what is due now and then beside serving.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use stillpoint_io::{Cancel, Clock, JoinHandle, RealClock};
+
+use crate::error::CliError;
+use crate::log::Log;
+
+/// Time between two looks.
+const TICK: Duration = Duration::from_millis(50);
+/// Looks between two tellings of what the log left out.
+const TICKS_PER_SECOND: u32 = 20;
+/// Exit code of a process that a second signal has ended, as a shell would tell of the signal.
+const ENDED_BY_SIGNAL: i32 = 128;
+
+/// The ways to end the server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ends {
+    /// Raised: the event loops end.
+    pub(super) stopping: Arc<AtomicBool>,
+    /// Ends an opening of the store that is under way.
+    pub(super) opening: Cancel,
+}
+
+/// The thread that waits for signals. Dropped, it ends.
+pub(super) struct Watch {
+    thread: Option<JoinHandle<()>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// From here on signals do what this server does about them.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn start(ends: Ends, log: Log) -> Result<Self, CliError> {
+        let all = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
+        let mut signals = Signals::new(all).map_err(CliError::Signals)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&over);
+        let thread = stillpoint_io::spawn("signals", move || {
+            let mut ticks = 0_u32;
+            // Relaxed: only ever raised, by `drop`.
+            while !its.load(Ordering::Relaxed) {
+                for signal in signals.pending() {
+                    heed(signal, &ends, &log);
+                }
+                RealClock.sleep(TICK);
+                ticks += 1;
+                if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                    log.tell_repeats();
+                }
+            }
+            log.tell_all_repeats();
+        });
+        let thread = thread.map_err(stillpoint::Error::from)?;
+        Ok(Self { thread: Some(thread), over })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Relaxed: partner of the load in the thread.
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has ended nothing else, and was told.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn heed(signal: i32, ends: &Ends, log: &Log) {
+    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+    match signal {
+        SIGTERM | SIGINT => {
+            // Relaxed: only ever raised; the event loops look at it each turn.
+            if ends.stopping.swap(true, Ordering::Relaxed) {
+                tracing::error!(
+                    signal = name,
+                    "ends at once, without waiting for clients or files"
+                );
+                std::process::exit(ENDED_BY_SIGNAL + signal);
+            }
+            tracing::info!(signal = name, "ends: a second one ends it at once");
+            ends.opening.cancel();
+            super::supervisor::tell(&[sd_notify::NotifyState::Stopping]);
+        }
+        SIGHUP => match log.reopen() {
+            Ok(()) => tracing::info!("the log is opened anew"),
+            Err(error) => {
+                tracing::error!(%error, "the log cannot be opened anew; the old one goes on")
+            }
+        },
+        _ => tracing::info!(signal = name, "a signal that means nothing here"),
+    }
+}

@@ -1,0 +1,66 @@
+//! How much the log tells. The lines themselves go out through `tracing`; who receives them asks
+//! this level.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tracing::Level;
+
+/// Names of the levels, as `CONFIG SET loglevel` takes them, and the least severe event of each.
+const LEVELS: [(&str, Level); 4] = [
+    ("debug", Level::TRACE),
+    ("verbose", Level::DEBUG),
+    ("notice", Level::INFO),
+    ("warning", Level::WARN),
+];
+/// Where `notice` stands.
+const NOTICE: usize = 2;
+
+/// How much the log tells; may be changed while the server runs. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct LogLevel(Arc<AtomicUsize>);
+
+impl Default for LogLevel {
+    /// `notice`.
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(NOTICE)))
+    }
+}
+
+impl LogLevel {
+    /// The level of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        let level = Self::default();
+        level.set(name.as_bytes()).ok()?;
+        Some(level)
+    }
+
+    /// The names that there are, for help texts.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        LEVELS.iter().map(|(name, _)| *name)
+    }
+
+    /// Changes it to the level of that name.
+    pub(crate) fn set(&self, name: &[u8]) -> Result<(), String> {
+        let at = LEVELS.iter().position(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
+        let at = at.ok_or_else(|| {
+            let names: Vec<_> = Self::names().collect();
+            format!("argument(s) must be one of the following: {}", names.join(", "))
+        })?;
+        // Relaxed: partner of the loads below; an old level for a moment does no harm.
+        self.0.store(at, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        // Relaxed: partner of the store in `set`.
+        LEVELS[self.0.load(Ordering::Relaxed)].0
+    }
+
+    /// The least severe event that is told.
+    pub fn get(&self) -> Level {
+        // Relaxed: partner of the store in `set`.
+        LEVELS[self.0.load(Ordering::Relaxed)].1
+    }
+}

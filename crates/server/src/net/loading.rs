@@ -1,0 +1,382 @@
+//! Answers while the data is loaded: one event loop, without an engine.
+//!
+//! Clients may log in, ask whether the server lives and how far it is, and are told to try again
+//! with everything else. Once the data is there, the listening sockets and the clients go to the
+//! event loops that serve, each client with what it has sent and not heard about yet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mio::{Events, Interest, Poll, Token, Waker};
+use stillpoint_io::JoinHandle;
+
+use super::conn::{Conn, ReadOutcome};
+use super::plan::Conns;
+use super::{Incoming, LISTENER, Listener, MAILBOX, Said};
+use crate::auth::{Attempt, Auth};
+use crate::client::Client;
+use crate::command::{Hello, WRONG_PASS, is, loading_info, write_hello};
+use crate::config::ServerConfig;
+use crate::error::{CmdError, CmdResult, ServerError};
+use crate::loading::LoadingProgress;
+use crate::registry::ClientInfo;
+use crate::resp::{Args, Limits, Reply};
+
+/// Time between two looks at what no event announces.
+const TICK: Duration = Duration::from_millis(100);
+/// Bytes read in one go.
+const READ_BYTES: usize = 64 << 10;
+/// A client that asks for more than this at once is told to try again and let go.
+const REQUEST_BYTES: usize = 1 << 20;
+/// A client with this much to take is not read from.
+const OUTPUT_BYTES: usize = 64 << 10;
+/// Unfinished requests of all clients together.
+const ALL_BYTES: usize = 64 << 20;
+
+const LOADING: CmdError = CmdError::fixed("LOADING Stillpoint is loading the dataset in memory");
+const NOAUTH: CmdError = CmdError::fixed("NOAUTH Authentication required.");
+
+/// The event loop that answers while data is loaded.
+#[derive(Debug)]
+pub(crate) struct LoadingLoop {
+    thread: Option<JoinHandle<Result<Handover, ServerError>>>,
+    ended: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+/// What the event loops that serve take over.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    pub(crate) listener: Listener,
+    pub(crate) clients: Vec<Incoming>,
+}
+
+impl LoadingLoop {
+    /// Starts to answer.
+    ///
+    /// # Errors
+    /// When the system gives no poll, or no thread.
+    pub(crate) fn start(
+        config: ServerConfig,
+        mut listener: Listener,
+        progress: Arc<LoadingProgress>,
+    ) -> Result<Self, ServerError> {
+        let fail = |what| move |source| ServerError::Loop { what, source };
+        let poll = Poll::new().map_err(fail("creating a poll"))?;
+        let waker = Waker::new(poll.registry(), MAILBOX).map_err(fail("creating a waker"))?;
+        listener.register(poll.registry())?;
+        let auth = Auth::default();
+        auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
+        let ended = Arc::new(AtomicBool::new(false));
+        let mut answering = Answering {
+            poll,
+            listener,
+            conns: Conns::default(),
+            auth,
+            config,
+            progress,
+            ended: Arc::clone(&ended),
+            scratch: vec![0; READ_BYTES].into_boxed_slice(),
+            input_bytes: 0,
+        };
+        let thread = stillpoint_io::spawn("loading", move || {
+            answering.run()?;
+            answering.hand_over()
+        });
+        let thread = thread.map_err(|error| ServerError::Thread(error.to_string()))?;
+        Ok(Self { thread: Some(thread), ended, waker })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// What ended it before.
+    pub(crate) fn end(mut self) -> Result<Handover, ServerError> {
+        self.ask_to_end();
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(handover)) => handover,
+            Some(Err(error)) => Err(ServerError::Thread(error.to_string())),
+            None => Err(ServerError::Thread("the loading loop has ended before".to_owned())),
+        }
+    }
+
+    fn ask_to_end(&self) {
+        // Release: partner of the Acquire in `run`.
+        self.ended.store(true, Ordering::Release);
+        // A loop that cannot be woken looks at its next tick.
+        let _ = self.waker.wake();
+    }
+}
+
+impl Drop for LoadingLoop {
+    fn drop(&mut self) {
+        self.ask_to_end();
+        if let Some(thread) = self.thread.take() {
+            // Whoever drops it has an error of its own to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Answering {
+    poll: Poll,
+    listener: Listener,
+    conns: Conns,
+    auth: Auth,
+    config: ServerConfig,
+    progress: Arc<LoadingProgress>,
+    ended: Arc<AtomicBool>,
+    scratch: Box<[u8]>,
+    /// Unfinished requests of all clients.
+    input_bytes: usize,
+}
+
+impl Answering {
+    fn run(&mut self) -> Result<(), ServerError> {
+        let mut events = Events::with_capacity(256);
+        // Acquire: partner of the Release in `ask_to_end`.
+        while !self.ended.load(Ordering::Acquire) {
+            match self.poll.poll(&mut events, Some(TICK)) {
+                Err(source) if source.kind() != std::io::ErrorKind::Interrupted => {
+                    return Err(ServerError::Loop { what: "waiting for sockets", source });
+                }
+                Err(_) => events.clear(),
+                Ok(()) => {}
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(),
+                    MAILBOX => {}
+                    Token(id) => self.look_after(id),
+                }
+            }
+            if self.listener.retry {
+                self.accept();
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let Self { listener, conns, poll, config, auth, .. } = self;
+        listener.accept_each(|mut stream, address| {
+            if conns.len() >= config.maxclients {
+                // Without room in the socket's buffer the client learns it by the end.
+                let _ = std::io::Write::write(&mut stream, super::listener::TOO_MANY);
+                return;
+            }
+            if config.protected_mode && !auth.is_required() && !super::listener::is_local(address) {
+                let _ = std::io::Write::write(&mut stream, super::listener::DENIED);
+                return;
+            }
+            conns.insert(|id| {
+                let both = Interest::READABLE | Interest::WRITABLE;
+                poll.registry().register(&mut stream, Token(id), both).ok()?;
+                let info = Arc::new(ClientInfo::blank(address));
+                let client = Client::new(info, !auth.is_required());
+                let reply = Reply::new(OUTPUT_BYTES + REQUEST_BYTES);
+                Some(Conn::new(stream, client, reply, OUTPUT_BYTES, 0))
+            });
+        });
+    }
+
+    /// Reads, answers and writes until the client has no more, or has too much to take.
+    fn look_after(&mut self, id: usize) {
+        let Self { conns, scratch, input_bytes, .. } = self;
+        let Some(conn) = conns.get_mut(id) else {
+            return;
+        };
+        (conn.readable, conn.writable) = (true, true);
+        loop {
+            conn.write(usize::MAX, 0);
+            if conn.broken || conn.client.closing && conn.unsent() == 0 {
+                break;
+            }
+            if conn.unsent() > OUTPUT_BYTES {
+                // The socket says when it takes more.
+                return;
+            }
+            let before = conn.input.len();
+            match if conn.readable { conn.read(scratch) } else { ReadOutcome::Nothing } {
+                ReadOutcome::Some(_) => {}
+                ReadOutcome::Nothing => return,
+                ReadOutcome::End => break,
+            }
+            answer_all(conn, &self.auth, &self.config, &self.progress);
+            *input_bytes = *input_bytes - before + conn.input.len();
+            if conn.input.len() > REQUEST_BYTES || *input_bytes > ALL_BYTES {
+                conn.reply.error(LOADING.message());
+                conn.client.closing = true;
+            }
+        }
+        self.close(id);
+    }
+
+    fn close(&mut self, id: usize) {
+        if let Some(mut conn) = self.conns.remove(id) {
+            self.input_bytes -= conn.input.len();
+            // It leaves the poll with its end in any case.
+            let _ = self.poll.registry().deregister(&mut conn.stream);
+        }
+    }
+
+    fn hand_over(&mut self) -> Result<Handover, ServerError> {
+        let ids: Vec<usize> = self.conns.ids().collect();
+        let mut clients = Vec::new();
+        for id in ids {
+            let Some(mut conn) = self.conns.remove(id) else {
+                continue;
+            };
+            conn.write(usize::MAX, 0);
+            let moved = self.poll.registry().deregister(&mut conn.stream).is_ok();
+            if !moved || conn.broken || conn.client.closing || conn.unsent() > 0 {
+                continue;
+            }
+            let said = Said {
+                input: std::mem::take(&mut conn.input),
+                authenticated: conn.client.authenticated,
+                resp3: conn.reply.is_resp3(),
+                names: conn.client.info.names.lock().clone(),
+            };
+            let address = conn.client.info.address;
+            clients.push(Incoming { stream: conn.stream, address, said: Some(Box::new(said)) });
+        }
+        let mut listener = std::mem::take(&mut self.listener);
+        listener.deregister(self.poll.registry());
+        Ok(Handover { listener, clients })
+    }
+}
+
+/// Answers every whole request of a client.
+fn answer_all(conn: &mut Conn, auth: &Auth, config: &ServerConfig, progress: &LoadingProgress) {
+    while !conn.client.closing && conn.unsent() <= OUTPUT_BYTES {
+        let limits = if conn.client.authenticated {
+            Limits::authenticated(config.max_bulk_bytes as i64)
+        } else {
+            Limits::UNAUTHENTICATED
+        };
+        match conn.parser.next(&mut conn.input[conn.start..], &limits) {
+            Ok(Some(length)) => {
+                let spans = conn.parser.spans().to_vec();
+                if !spans.is_empty() {
+                    let input = std::mem::take(&mut conn.input);
+                    let args = Args::new(&input[conn.start..], &spans);
+                    if let Err(error) = answer(conn, args, auth, config, progress) {
+                        conn.reply.error(error.message());
+                    }
+                    conn.input = input;
+                }
+                conn.start += length;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                conn.reply.error(&format!("ERR {error}"));
+                conn.client.closing = true;
+            }
+        }
+    }
+    conn.compact();
+}
+
+fn answer(
+    conn: &mut Conn,
+    args: Args<'_>,
+    auth: &Auth,
+    config: &ServerConfig,
+    progress: &LoadingProgress,
+) -> CmdResult {
+    let name = args.at(0);
+    if is(name, "QUIT") {
+        conn.client.closing = true;
+        conn.reply.ok();
+        return Ok(());
+    }
+    if is(name, "AUTH") {
+        let (user, password): (&[u8], &[u8]) = match args.len() {
+            2 => (b"default", args.at(1)),
+            3 => (args.at(1), args.at(2)),
+            _ => return Err(CmdError::SYNTAX),
+        };
+        log_in(conn, user, password, auth, config)?;
+        conn.reply.ok();
+        return Ok(());
+    }
+    if is(name, "HELLO") {
+        return hello(conn, args, auth, config);
+    }
+    if !conn.client.authenticated {
+        return Err(NOAUTH);
+    }
+    if is(name, "PING") && args.len() <= 2 {
+        match args.get(1) {
+            Some(text) => conn.reply.bulk(text),
+            None => conn.reply.simple("PONG"),
+        }
+    } else if is(name, "INFO") {
+        conn.reply.verbatim(&loading_info(args, progress));
+    } else if is(name, "CLIENT") && args.len() == 4 && is(args.at(1), "SETINFO") {
+        note_library(conn, args);
+        conn.reply.ok();
+    } else {
+        return Err(LOADING);
+    }
+    Ok(())
+}
+
+/// `CLIENT SETINFO`: the names of the client's library, as far as they are printable.
+fn note_library(conn: &mut Conn, args: Args<'_>) {
+    let text = args.at(3);
+    if text.len() > 128 || !text.iter().all(u8::is_ascii_graphic) {
+        return;
+    }
+    let text = String::from_utf8_lossy(text).into_owned();
+    let mut names = conn.client.info.names.lock();
+    if is(args.at(2), "LIB-NAME") {
+        names.lib_name = text;
+    } else if is(args.at(2), "LIB-VER") {
+        names.lib_ver = text;
+    }
+}
+
+fn hello(conn: &mut Conn, args: Args<'_>, auth: &Auth, config: &ServerConfig) -> CmdResult {
+    let hello = Hello::parse(args)?;
+    if let Some((user, password)) = hello.login {
+        log_in(conn, user, password, auth, config)?;
+    }
+    if !conn.client.authenticated {
+        return Err(Hello::NOAUTH);
+    }
+    if let Some(name) = hello.name {
+        conn.client.info.names.lock().name = String::from_utf8_lossy(name).into_owned();
+    }
+    if let Some(version) = hello.version {
+        conn.reply.set_resp3(version == 3);
+    }
+    write_hello(&mut conn.reply, 0);
+    Ok(())
+}
+
+/// Checks user and password. Who is wrong is let go, so that guessing costs a connection each.
+fn log_in(
+    conn: &mut Conn,
+    user: &[u8],
+    password: &[u8],
+    auth: &Auth,
+    config: &ServerConfig,
+) -> CmdResult {
+    let address = conn.client.info.address.ip();
+    let now_ms = config.clock.monotonic_ns() / 1_000_000;
+    let password = if user == b"default" { password } else { b"" };
+    match auth.attempt(address, password, now_ms) {
+        Attempt::Accepted if user == b"default" || auth.is_required() => {
+            conn.client.authenticated = true;
+            Ok(())
+        }
+        _ => {
+            tracing::warn!(client = %conn.client.info.address, "wrong password");
+            conn.client.closing = true;
+            Err(WRONG_PASS)
+        }
+    }
+}
