@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use stillpoint_io::{Clock, RealClock, RealDisk, Rng, SeededRng, resident_bytes};
 use stillpoint_state::{
-    Array, Arrays, Cells, Config, Every, Place, Plain, Scheme, State, registry,
+    Array, Arrays, Cells, Config, Environment, Every, Plain, Scheme, State, registry,
 };
 
 /// Boundaries of each size.
@@ -121,7 +121,7 @@ impl Bench {
 
     fn measure_on_disk<S: Scheme>(&self) -> String {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let place = Place {
+        let environment = Environment {
             disk: Arc::new(RealDisk::new(dir.path()).expect("a directory")),
             clock: Arc::new(RealClock),
             rng: Arc::new(SeededRng::new(1)),
@@ -129,7 +129,7 @@ impl Bench {
         let mut builder = State::<S>::builder();
         let cells = builder.array::<u32>("cells", self.bytes.min(64 << 20) / 4);
         let config = Config { every: Every::Asked, logs_actions: false, ..Config::default() };
-        let opened = builder.open(place, &config, |_| {}, |_, _, _| {});
+        let opened = builder.open(environment, &config, |_| {}, |_, _, _| {});
         let (mut state, _) = opened.expect("a new state");
         let rng = SeededRng::new(1);
         let mut times = Vec::new();

@@ -11,12 +11,11 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_io::{Clock, RealClock, RealDisk, RealRng, Rng};
 use stillpoint_state::{
-    Actions, Array, Cells, Config, Every, Place, Recovered, Scheme, State, StateError, registry,
+    Actions, Array, Cells, Clock, Config, Environment, Every, RealClock, RealRng, Recovered, Rng,
+    Scheme, State, StateError, registry,
 };
 
 stillpoint_state::plain_record! {
@@ -156,14 +155,9 @@ impl registry::Program for Options {
             agents: builder.array::<Agent>("agents", self.agents),
             food: builder.array::<f32>("food", SIDE * SIDE),
         };
-        let place = Place {
-            disk: Arc::new(RealDisk::new(&self.dir)?),
-            clock: Arc::new(RealClock),
-            rng: Arc::new(RealRng),
-        };
         let config = Config { every: Every::Interval(Duration::from_secs(2)), ..Config::default() };
         let opened = builder.open(
-            place,
+            Environment::at(&self.dir)?,
             &config,
             |cells| world.first(cells),
             |cells, tick, actions| world.step(cells, tick, actions),

@@ -11,10 +11,11 @@ use stillpoint_sync::atomic::AtomicU64;
 
 use crate::capture::{Capture, Gate};
 use crate::error::ArraysError;
-use crate::grid::{Grid, load_part, store_part};
+use crate::grid::Grid;
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{Content, Extent, Intent, Last, Scheme, Turn};
+use crate::views::{ArrayMut, ArrayRef, ArraySet, CellMut};
 
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -35,6 +36,12 @@ impl<T> Clone for Array<T> {
 }
 
 impl<T> Copy for Array<T> {}
+
+impl<T> Array<T> {
+    pub(crate) fn slot(self) -> u32 {
+        self.slot
+    }
+}
 
 impl<T> fmt::Debug for Array<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -200,7 +207,38 @@ impl<S: Scheme> Cells<S> {
     /// If the array is one of another state.
     #[inline]
     pub fn array_mut<T: Plain>(&mut self, array: Array<T>) -> ArrayMut<'_, T, S> {
+        self.view_mut(array)
+    }
+
+    /// The caller sees to it that there is no second one of the same array.
+    #[inline(always)]
+    pub(crate) fn view_mut<T: Plain>(&self, array: Array<T>) -> ArrayMut<'_, T, S> {
         ArrayMut { grid: self.grid(array), turn: self.turn }
+    }
+
+    /// Two to four arrays at the same time, each to be read and written on its own.
+    ///
+    /// ```
+    /// # use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
+    /// # let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
+    /// let places = builder.array::<[f32; 3]>("places", 100);
+    /// let speeds = builder.array::<[f32; 3]>("speeds", 100);
+    /// # let mut arrays = builder.build()?;
+    /// let (mut places, mut speeds) = arrays.arrays_mut((places, speeds));
+    /// speeds.write(7, [1.0, 0.0, -1.0]);
+    /// for mut place in places.iter_mut() {
+    ///     let speed = speeds.read(place.index());
+    ///     place.update(|place| (0..3).for_each(|n| place[n] += speed[n]));
+    /// }
+    /// assert_eq!(places.read(7), [1.0, 0.0, -1.0]);
+    /// # Ok::<(), stillpoint_state::ArraysError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If one is named twice, or is one of another state.
+    #[inline]
+    pub fn arrays_mut<A: ArraySet<S>>(&mut self, arrays: A) -> A::Muts<'_> {
+        arrays.borrow(self)
     }
 
     /// The newest value of a cell.
@@ -248,6 +286,32 @@ impl<S: Scheme> Cells<S> {
     #[inline]
     pub fn write<T: Plain>(&mut self, array: Array<T>, index: usize, value: T) {
         self.array_mut(array).write(index, value);
+    }
+
+    /// Changes a cell: reads it, and writes what `change` has made of it. If that panics, the cell
+    /// keeps its value.
+    ///
+    /// # Panics
+    /// If there is no such cell, or the array is one of another state.
+    #[inline]
+    pub fn update<T: Plain, R>(
+        &mut self,
+        array: Array<T>,
+        index: usize,
+        change: impl FnOnce(&mut T) -> R,
+    ) -> R {
+        self.array_mut(array).update(index, change)
+    }
+
+    /// All cells of an array, in order, each to be read and written.
+    ///
+    /// # Panics
+    /// If the array is one of another state.
+    pub fn iter_mut<T: Plain>(
+        &mut self,
+        array: Array<T>,
+    ) -> impl ExactSizeIterator<Item = CellMut<'_, T, S>> {
+        self.view_mut(array).into_cells()
     }
 
     /// Gives a part of a cell new bytes, little-endian; the rest of it stays.
@@ -458,115 +522,6 @@ impl<S: Scheme> Arrays<S> {
         cells.shared.gate.begin();
         Some(Capture::new(cells.shared.clone(), cells.turn, cells.capture_tick))
     }
-}
-
-/// One array, to read from.
-#[derive(Debug)]
-pub struct ArrayRef<'a, T: Plain, S: Scheme> {
-    grid: &'a Grid<T::Grain, S::Layout>,
-    turn: Turn,
-}
-
-impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
-    /// Cells.
-    pub fn len(&self) -> usize {
-        self.grid.cells()
-    }
-
-    /// True if there is no cell.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    #[inline(always)]
-    fn newest(&self, index: usize) -> &'a [T::Grain] {
-        self.grid.cell(S::handle_read(self.grid, self.turn, index), index)
-    }
-
-    /// As [`Cells::read`].
-    #[inline(always)]
-    pub fn read(&self, index: usize) -> T {
-        T::load(self.newest(index))
-    }
-
-    /// As [`Cells::read_part`].
-    #[inline]
-    pub fn read_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
-        check_part::<T>(offset, bytes.len());
-        load_part(self.newest(index), offset, bytes);
-    }
-
-    /// As [`Cells::read_field`].
-    #[inline]
-    pub fn read_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) -> F {
-        F::read_with(|bytes| load_part(self.newest(index), field.offset(), bytes))
-    }
-
-    /// The newest values of all cells, in order.
-    pub fn into_values(self) -> impl ExactSizeIterator<Item = T> + use<'a, T, S> {
-        (0..self.len()).map(move |index| self.read(index))
-    }
-
-    /// As [`Cells::prefetch`].
-    #[inline(always)]
-    pub fn prefetch(&self, index: usize, intent: Intent) {
-        S::prefetch(self.grid, self.turn, index, 0, intent);
-    }
-
-    /// As [`Cells::prefetch_field`].
-    #[inline(always)]
-    pub fn prefetch_field<F: FieldValue>(&self, index: usize, field: Field<T, F>, intent: Intent) {
-        S::prefetch(self.grid, self.turn, index, field.offset(), intent);
-    }
-}
-
-/// One array, to read from and to write to.
-#[derive(Debug)]
-pub struct ArrayMut<'a, T: Plain, S: Scheme> {
-    grid: &'a Grid<T::Grain, S::Layout>,
-    turn: Turn,
-}
-
-impl<T: Plain, S: Scheme> ArrayMut<'_, T, S> {
-    /// The same array, to read from.
-    #[inline(always)]
-    pub fn as_ref(&self) -> ArrayRef<'_, T, S> {
-        ArrayRef { grid: self.grid, turn: self.turn }
-    }
-
-    /// As [`Cells::read`].
-    #[inline(always)]
-    pub fn read(&self, index: usize) -> T {
-        self.as_ref().read(index)
-    }
-
-    /// As [`Cells::write`].
-    #[inline(always)]
-    pub fn write(&mut self, index: usize, value: T) {
-        S::handle_write(self.grid, self.turn, index, Extent::Whole, |cell| value.store(cell));
-    }
-
-    /// As [`Cells::write_part`].
-    #[inline]
-    pub fn write_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
-        check_part::<T>(offset, bytes.len());
-        let extent = if bytes.len() == T::BYTES { Extent::Whole } else { Extent::Part };
-        S::handle_write(self.grid, self.turn, index, extent, |cell| {
-            store_part(cell, offset, bytes);
-        });
-    }
-
-    /// As [`Cells::write_field`].
-    #[inline]
-    pub fn write_field<F: FieldValue>(&mut self, index: usize, field: Field<T, F>, value: F) {
-        value.write_with(|bytes| self.write_part(index, field.offset(), bytes));
-    }
-}
-
-#[inline]
-fn check_part<T: Plain>(offset: usize, len: usize) {
-    let end = offset.checked_add(len);
-    assert!(end.is_some_and(|end| end <= T::BYTES), "a part lies inside its cell");
 }
 
 /// The atomics of records, for [`plain_record!`](crate::plain_record).

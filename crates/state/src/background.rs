@@ -239,7 +239,7 @@ impl<S: Scheme> WriterThread<S> {
                 return;
             }
             let sleep = Duration::from_nanos(ahead_ns.min(SLEEP_NS_MAX));
-            self.files.place.clock.sleep(sleep);
+            self.files.environment.clock.sleep(sleep);
         }
     }
 }

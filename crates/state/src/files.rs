@@ -7,13 +7,14 @@ use stillpoint_format::state::{
     ACTIONS_DIR, ArraySchema, ImageHeader, ImageLayout, ImageTrailer, StateSchema, TRAILER_BYTES,
     actions_name, image_name, image_trailer_name, parse_actions_name,
 };
-use stillpoint_io::{Clock, Disk, DiskError, Rng};
+use stillpoint_io::{Clock, Disk, DiskError, RealClock, RealDisk, RealRng, Rng};
 
 use crate::arrays::ArrayInfo;
+use crate::error::StateError;
 
-/// Where a state lives.
+/// Where a state lives: its disk, and where time and randomness come from.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Environment {
     /// The disk; the state's files lie at its root.
     pub disk: Arc<dyn Disk>,
     /// Time.
@@ -22,10 +23,21 @@ pub struct Place {
     pub rng: Arc<dyn Rng>,
 }
 
+impl Environment {
+    /// A directory of the real disk, which is made if it is missing, with real time and randomness.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or the path is that of a file.
+    pub fn at(dir: impl AsRef<Path>) -> Result<Self, StateError> {
+        let disk = Arc::new(RealDisk::new(dir)?);
+        Ok(Self { disk, clock: Arc::new(RealClock), rng: Arc::new(RealRng) })
+    }
+}
+
 /// Everything that tells where things are.
 #[derive(Debug)]
 pub(crate) struct Files {
-    pub(crate) place: Place,
+    pub(crate) environment: Environment,
     pub(crate) schema: StateSchema,
 }
 
@@ -50,11 +62,11 @@ impl Image {
 
 impl Files {
     pub(crate) fn disk(&self) -> &dyn Disk {
-        &*self.place.disk
+        &*self.environment.disk
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
-        self.place.clock.monotonic_ns()
+        self.environment.clock.monotonic_ns()
     }
 
     pub(crate) fn image_path(slot: usize) -> PathBuf {

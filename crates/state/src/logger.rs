@@ -274,9 +274,9 @@ fn flush_failed_is_final(flushed: Result<(), DiskError>) -> Result<(), DiskError
 fn begin_segment(files: &Files, first_tick: u64, bytes: u64) -> Result<Segment, DiskError> {
     let header = ActionSegmentHeader {
         store: files.schema.store,
-        created_ms: files.place.clock.wall_ms(),
+        created_ms: files.environment.clock.wall_ms(),
         first_tick,
-        nonce: files.place.rng.next_u64(),
+        nonce: files.environment.rng.next_u64(),
     };
     let (disk, path) = (files.disk(), Files::segment_path(first_tick));
     // A crash may have left one without any batch.

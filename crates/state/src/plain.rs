@@ -1,4 +1,5 @@
-//! What a cell may be: words of 4 or 8 bytes, and pages of up to 4 KiB.
+//! What a cell may be: words of 4 or 8 bytes, and pages of up to 4 KiB. Structures and enumerations
+//! are in [`crate::record`].
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -6,6 +7,7 @@ use std::marker::PhantomData;
 use stillpoint_mem::Grain;
 use stillpoint_sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::field_value_room;
 use crate::grid::Grid;
 use crate::layout::Layout;
 
@@ -14,9 +16,15 @@ pub const CELL_BYTES_MAX: usize = 4096;
 
 /// Plain data of a fixed length: a cell of an array.
 ///
-/// Implemented for the numbers of 4 and 8 bytes, for arrays of numbers and bytes whose length is a
-/// multiple of 8 bytes up to [`CELL_BYTES_MAX`], and for structures made by
-/// [`plain_record!`](crate::plain_record).
+/// Implemented for the numbers of 4 and 8 bytes, for `bool` and enumerations made by
+/// [`plain_enum!`](crate::plain_enum), which take 4 bytes, for arrays of numbers and `bool`s, and for
+/// structures made by [`plain_record!`](crate::plain_record). Arrays and structures take a multiple
+/// of 8 bytes, with zeros behind them: `[f32; 3]` takes 16.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a cell of an array",
+    label = "no plain data of a fixed length",
+    note = "cells are u32, i32, f32, u64, i64, f64, bool, arrays of numbers, and what `plain_record!` and `plain_enum!` make"
+)]
 pub trait Plain: Copy + Debug + Send + Sync + 'static {
     /// The atomics that hold it.
     type Grain: CellGrain;
@@ -29,10 +37,19 @@ pub trait Plain: Copy + Debug + Send + Sync + 'static {
     fn store(self, cell: &[Self::Grain]);
 }
 
-/// A value inside a cell: a number, or an array of bytes.
+/// A value inside a cell: a number, a `bool`, an array of values, a structure made by
+/// [`plain_record!`](crate::plain_record), or an enumeration made by
+/// [`plain_enum!`](crate::plain_enum).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a field of a plain record",
+    label = "no plain data of a fixed length",
+    note = "fields are numbers, bool, arrays of them, and what `plain_record!` and `plain_enum!` make"
+)]
 pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
-    /// Its length in bytes.
-    const BYTES: usize;
+    /// Its length in bytes, without anything behind it.
+    const PACKED_BYTES: usize;
+    /// The value whose bytes are zero: what a new cell holds.
+    const ZERO: Self;
     /// Its value from so many little-endian bytes.
     fn from_bytes(bytes: &[u8]) -> Self;
     /// Writes it as so many little-endian bytes.
@@ -41,6 +58,10 @@ pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
     fn read_with(read: impl FnOnce(&mut [u8])) -> Self;
     /// Calls `write` with its bytes.
     fn write_with(self, write: impl FnOnce(&[u8]));
+    /// As [`read_with`](Self::read_with), for an array of values.
+    fn read_array<const N: usize>(read: impl FnOnce(&mut [u8])) -> [Self; N];
+    /// As [`write_with`](Self::write_with), for an array of values.
+    fn write_array<const N: usize>(values: [Self; N], write: impl FnOnce(&[u8]));
 }
 
 /// Where a value of type `F` lies in a cell of type `T`; made by
@@ -65,7 +86,7 @@ impl<T: Plain, F: FieldValue> Field<T, F> {
     /// # Panics
     /// If it reaches beyond the cell.
     pub const fn at(offset: usize) -> Self {
-        assert!(offset + F::BYTES <= T::BYTES, "a field lies inside its cell");
+        assert!(offset + F::PACKED_BYTES <= T::BYTES, "a field lies inside its cell");
         Self { offset, types: PhantomData }
     }
 
@@ -130,7 +151,8 @@ cell_grain!(AtomicU64, Eights);
 macro_rules! number {
     ($type:ty) => {
         impl FieldValue for $type {
-            const BYTES: usize = size_of::<$type>();
+            const PACKED_BYTES: usize = size_of::<$type>();
+            const ZERO: Self = 0 as $type;
             #[inline(always)]
             fn from_bytes(bytes: &[u8]) -> Self {
                 let mut array = [0; size_of::<$type>()];
@@ -141,65 +163,28 @@ macro_rules! number {
             fn into_bytes(self, bytes: &mut [u8]) {
                 bytes.copy_from_slice(&self.to_le_bytes());
             }
-            #[inline(always)]
-            fn read_with(read: impl FnOnce(&mut [u8])) -> Self {
-                let mut bytes = [0; size_of::<$type>()];
-                read(&mut bytes);
-                <$type>::from_le_bytes(bytes)
-            }
-            #[inline(always)]
-            fn write_with(self, write: impl FnOnce(&[u8])) {
-                write(&self.to_le_bytes());
-            }
+            field_value_room!(size_of::<$type>());
         }
+        array_cell!($type);
+    };
+}
 
-        impl<const N: usize> FieldValue for [$type; N] {
-            const BYTES: usize = N * size_of::<$type>();
-            #[inline(always)]
-            fn from_bytes(bytes: &[u8]) -> Self {
-                let mut numbers = [<$type>::default(); N];
-                let each = bytes.chunks_exact(size_of::<$type>());
-                for (number, bytes) in numbers.iter_mut().zip(each) {
-                    *number = <$type as FieldValue>::from_bytes(bytes);
-                }
-                numbers
-            }
-            #[inline(always)]
-            fn into_bytes(self, bytes: &mut [u8]) {
-                let each = bytes.chunks_exact_mut(size_of::<$type>());
-                for (number, bytes) in self.into_iter().zip(each) {
-                    FieldValue::into_bytes(number, bytes);
-                }
-            }
-            #[inline(always)]
-            fn read_with(read: impl FnOnce(&mut [u8])) -> Self {
-                let mut bytes = [[0; size_of::<$type>()]; N];
-                read(bytes.as_flattened_mut());
-                Self::from_bytes(bytes.as_flattened())
-            }
-            #[inline(always)]
-            fn write_with(self, write: impl FnOnce(&[u8])) {
-                let mut bytes = [[0; size_of::<$type>()]; N];
-                self.into_bytes(bytes.as_flattened_mut());
-                write(bytes.as_flattened());
-            }
-        }
-
+/// An array of numbers as a cell, grain by grain.
+macro_rules! array_cell {
+    ($type:ty) => {
         impl<const N: usize> Plain for [$type; N] {
             type Grain = AtomicU64;
             const BYTES: usize = {
                 let bytes = N * size_of::<$type>();
-                assert!(
-                    bytes > 0 && bytes.is_multiple_of(8) && bytes <= CELL_BYTES_MAX,
-                    "a page has a multiple of 8 bytes, 4096 at most"
-                );
-                bytes
+                assert!(bytes > 0, "an array as a cell has no bytes");
+                assert!(bytes <= CELL_BYTES_MAX, "an array as a cell has more than 4096 bytes");
+                bytes.next_multiple_of(8)
             };
             #[inline(always)]
             fn load(cell: &[AtomicU64]) -> Self {
                 let mut numbers = [<$type>::default(); N];
                 let per_grain = 8 / size_of::<$type>();
-                for (numbers, grain) in numbers.chunks_exact_mut(per_grain).zip(cell) {
+                for (numbers, grain) in numbers.chunks_mut(per_grain).zip(cell) {
                     let bytes = grain.get().to_le_bytes();
                     let each = bytes.chunks_exact(size_of::<$type>());
                     for (number, bytes) in numbers.iter_mut().zip(each) {
@@ -211,7 +196,7 @@ macro_rules! number {
             #[inline(always)]
             fn store(self, cell: &[AtomicU64]) {
                 let per_grain = 8 / size_of::<$type>();
-                for (numbers, grain) in self.chunks_exact(per_grain).zip(cell) {
+                for (numbers, grain) in self.chunks(per_grain).zip(cell) {
                     let mut bytes = [0; 8];
                     let each = bytes.chunks_exact_mut(size_of::<$type>());
                     for (number, bytes) in numbers.iter().zip(each) {
@@ -234,6 +219,75 @@ number!(f32);
 number!(u64);
 number!(i64);
 number!(f64);
+
+impl FieldValue for bool {
+    const PACKED_BYTES: usize = 1;
+    const ZERO: Self = false;
+    #[inline(always)]
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes[0] != 0
+    }
+    #[inline(always)]
+    fn into_bytes(self, bytes: &mut [u8]) {
+        bytes[0] = u8::from(self);
+    }
+    field_value_room!(1);
+}
+
+array_cell!(bool);
+
+impl Plain for bool {
+    type Grain = AtomicU32;
+    const BYTES: usize = 4;
+    #[inline(always)]
+    fn load(cell: &[AtomicU32]) -> Self {
+        cell[0].get() != 0
+    }
+    #[inline(always)]
+    fn store(self, cell: &[AtomicU32]) {
+        cell[0].set(u32::from(self));
+    }
+}
+
+impl<F: FieldValue, const N: usize> FieldValue for [F; N] {
+    const PACKED_BYTES: usize = N * F::PACKED_BYTES;
+    const ZERO: Self = [F::ZERO; N];
+    #[inline(always)]
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let mut values = Self::ZERO;
+        for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(F::PACKED_BYTES.max(1))) {
+            *value = F::from_bytes(bytes);
+        }
+        values
+    }
+    #[inline(always)]
+    fn into_bytes(self, bytes: &mut [u8]) {
+        for (value, bytes) in self.into_iter().zip(bytes.chunks_exact_mut(F::PACKED_BYTES.max(1))) {
+            value.into_bytes(bytes);
+        }
+    }
+    #[inline(always)]
+    fn read_with(read: impl FnOnce(&mut [u8])) -> Self {
+        F::read_array(read)
+    }
+    #[inline(always)]
+    fn write_with(self, write: impl FnOnce(&[u8])) {
+        F::write_array(self, write);
+    }
+    // Arrays of arrays: the compiler cannot name the length of their room.
+    fn read_array<const M: usize>(read: impl FnOnce(&mut [u8])) -> [Self; M] {
+        let mut room = [0; CELL_BYTES_MAX];
+        let bytes = &mut room[..M * Self::PACKED_BYTES];
+        read(bytes);
+        FieldValue::from_bytes(bytes)
+    }
+    fn write_array<const M: usize>(values: [Self; M], write: impl FnOnce(&[u8])) {
+        let mut room = [0; CELL_BYTES_MAX];
+        let bytes = &mut room[..M * Self::PACKED_BYTES];
+        FieldValue::into_bytes(values, bytes);
+        write(bytes);
+    }
+}
 
 macro_rules! word {
     ($type:ty, $grain:ty, $value:ty) => {
@@ -258,109 +312,3 @@ word!(f32, AtomicU32, u32);
 word!(u64, AtomicU64, u64);
 word!(i64, AtomicU64, u64);
 word!(f64, AtomicU64, u64);
-
-/// Reads a cell as bytes and makes a value of them: for [`plain_record!`](crate::plain_record).
-#[doc(hidden)]
-#[inline(always)]
-pub fn load_record<const BYTES: usize>(cell: &[AtomicU64]) -> [u8; BYTES] {
-    <[u8; BYTES] as FieldValue>::from_bytes(&{
-        let mut bytes = [0; BYTES];
-        crate::grid::load_bytes(cell, &mut bytes);
-        bytes
-    })
-}
-
-/// Writes bytes into a cell: for [`plain_record!`](crate::plain_record).
-#[doc(hidden)]
-#[inline(always)]
-pub fn store_record<const BYTES: usize>(bytes: &[u8; BYTES], cell: &[AtomicU64]) {
-    for (bytes, grain) in bytes.as_chunks::<8>().0.iter().zip(cell) {
-        grain.set(u64::from_le_bytes(*bytes));
-    }
-}
-
-/// A structure of numbers as a cell: its fields follow each other without gaps, little-endian, and
-/// each has a constant by which it is read and written alone. Together they must have a multiple of
-/// 8 bytes, 4096 at most; the compiler says so if they do not.
-///
-/// ```
-/// use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
-/// stillpoint_state::plain_record! {
-///     /// One who walks about.
-///     pub struct Walker {
-///         /// Metres east.
-///         pub x: f32 => X,
-///         /// Metres north.
-///         pub y: f32 => Y,
-///         /// What is left.
-///         pub health: u64 => HEALTH,
-///     }
-/// }
-/// let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
-/// let walkers = builder.array::<Walker>("walkers", 10);
-/// let mut arrays = builder.build()?;
-/// arrays.write(walkers, 3, Walker { x: 1.0, y: 2.0, health: 100 });
-/// arrays.write_field(walkers, 3, Walker::HEALTH, 99);
-/// assert_eq!(arrays.read(walkers, 3), Walker { x: 1.0, y: 2.0, health: 99 });
-/// # Ok::<(), stillpoint_state::ArraysError>(())
-/// ```
-#[macro_export]
-macro_rules! plain_record {
-    (
-        $(#[$doc:meta])*
-        $visibility:vis struct $name:ident {
-            $( $(#[$field_doc:meta])* $field_visibility:vis $field:ident : $type:ty => $constant:ident ),+ $(,)?
-        }
-    ) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        $visibility struct $name {
-            $( $(#[$field_doc])* $field_visibility $field: $type, )+
-        }
-
-        impl $name {
-            $crate::plain_record!(@fields $name, 0usize; $( $field_visibility $type => $constant, )+);
-        }
-
-        impl $crate::Plain for $name {
-            type Grain = $crate::AtomicU64;
-            const BYTES: usize = {
-                let bytes = 0 $( + <$type as $crate::FieldValue>::BYTES )+;
-                assert!(
-                    bytes > 0 && bytes % 8 == 0 && bytes <= $crate::CELL_BYTES_MAX,
-                    "the fields of a record have a multiple of 8 bytes, 4096 at most"
-                );
-                bytes
-            };
-            #[inline(always)]
-            fn load(cell: &[$crate::AtomicU64]) -> Self {
-                const BYTES: usize = <$name as $crate::Plain>::BYTES;
-                let bytes = $crate::load_record::<BYTES>(cell);
-                Self { $(
-                    $field: {
-                        let at = Self::$constant.offset();
-                        let end = at + <$type as $crate::FieldValue>::BYTES;
-                        <$type as $crate::FieldValue>::from_bytes(&bytes[at..end])
-                    },
-                )+ }
-            }
-            #[inline(always)]
-            fn store(self, cell: &[$crate::AtomicU64]) {
-                const BYTES: usize = <$name as $crate::Plain>::BYTES;
-                let mut bytes = [0u8; BYTES];
-                $(
-                    let at = Self::$constant.offset();
-                    let end = at + <$type as $crate::FieldValue>::BYTES;
-                    $crate::FieldValue::into_bytes(self.$field, &mut bytes[at..end]);
-                )+
-                $crate::store_record(&bytes, cell);
-            }
-        }
-    };
-    (@fields $name:ident, $offset:expr;) => {};
-    (@fields $name:ident, $offset:expr; $visibility:vis $type:ty => $constant:ident, $($rest:tt)*) => {
-        /// Where this field lies.
-        $visibility const $constant: $crate::Field<Self, $type> = $crate::Field::at($offset);
-        $crate::plain_record!(@fields $name, $offset + <$type as $crate::FieldValue>::BYTES; $($rest)*);
-    };
-}

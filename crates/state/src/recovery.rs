@@ -20,7 +20,7 @@ use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::actions::Actions;
 use crate::arrays::{Arrays, Cells, Shared};
 use crate::error::StateError;
-use crate::files::{Files, Image, Place, array_schemas};
+use crate::files::{Environment, Files, Image, array_schemas};
 use crate::plain::with_grid;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::Scheme;
@@ -66,10 +66,10 @@ fn damaged(path: PathBuf, cure: &'static str) -> impl FnOnce(DecodeError) -> Sta
 /// # Errors
 /// A state of other arrays, files without a schema, a damaged schema, or the disk's.
 pub(crate) fn open_schema<S: Scheme>(
-    place: &Place,
+    environment: &Environment,
     arrays: &Cells<S>,
 ) -> Result<(StateSchema, bool), StateError> {
-    let (disk, path) = (&*place.disk, Path::new(SCHEMA));
+    let (disk, path) = (&*environment.disk, Path::new(SCHEMA));
     let wanted = array_schemas(arrays.infos());
     if disk.exists(path)? {
         let bytes = read_all(disk, path)?;
@@ -89,9 +89,9 @@ pub(crate) fn open_schema<S: Scheme>(
         return Err(StateError::SchemaMissing { path: disk.describe(path) });
     }
     let mut id = [0; 16];
-    id[..8].copy_from_slice(&place.rng.next_u64().to_le_bytes());
-    id[8..].copy_from_slice(&place.rng.next_u64().to_le_bytes());
-    let created_ms = place.clock.wall_ms();
+    id[..8].copy_from_slice(&environment.rng.next_u64().to_le_bytes());
+    id[8..].copy_from_slice(&environment.rng.next_u64().to_le_bytes());
+    let created_ms = environment.clock.wall_ms();
     let schema = StateSchema { store: StoreId(id), created_ms, arrays: wanted };
     // The directory first: a state whose schema is there has all its parts.
     disk.create_dir_all(Path::new(ACTIONS_DIR))?;

@@ -48,9 +48,9 @@ fn write_segment(files: &Files, mut batch: ActionBatchBuilder) -> Result<(), Dis
     let first_tick = batch.first_tick().expect("a batch has ticks");
     let header = ActionSegmentHeader {
         store: files.schema.store,
-        created_ms: files.place.clock.wall_ms(),
+        created_ms: files.environment.clock.wall_ms(),
         first_tick,
-        nonce: files.place.rng.next_u64(),
+        nonce: files.environment.rng.next_u64(),
     };
     let mut bytes = header.encode().to_vec();
     bytes.extend_from_slice(batch.seal(header.identity(), HEADER_BYTES as u64, 0));

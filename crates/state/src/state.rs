@@ -14,7 +14,7 @@ use crate::arrays::{Array, Arrays, ArraysBuilder, Cells};
 use crate::background::{Hands, Mailbox, start_threads};
 use crate::config::{Background, Config, Every};
 use crate::error::StateError;
-use crate::files::{Files, Place};
+use crate::files::{Environment, Files};
 use crate::logger::{LogQueue, LogWriter, TICK_BYTES_MAX};
 use crate::plain::Plain;
 use crate::progress::Progress;
@@ -38,7 +38,7 @@ impl<S: Scheme> StateBuilder<S> {
         self
     }
 
-    /// Opens the state at a place, or makes it. `first` gives the cells their first values, if
+    /// Opens the state, or makes it. `first` gives the cells their first values, if
     /// there is no image; `step` runs a tick again, with its actions: it must do what the program
     /// did when that tick ran first, down to the bit.
     ///
@@ -46,25 +46,25 @@ impl<S: Scheme> StateBuilder<S> {
     /// See [`StateError`]; a state that cannot be read is never taken for a new one.
     pub fn open(
         self,
-        place: Place,
+        environment: Environment,
         config: &Config,
         mut first: impl FnMut(&mut Cells<S>),
         mut step: impl FnMut(&mut Cells<S>, u64, Actions<'_>),
     ) -> Result<(State<S>, Recovered), StateError> {
         config.check()?;
         let lock_path = Path::new(names::LOCK);
-        let Some(lock) = place.disk.lock(lock_path)? else {
-            return Err(StateError::InUse { path: place.disk.describe(lock_path) });
+        let Some(lock) = environment.disk.lock(lock_path)? else {
+            return Err(StateError::InUse { path: environment.disk.describe(lock_path) });
         };
         let mut arrays = self.0.build()?;
-        let (schema, is_new) = open_schema(&place, &arrays)?;
+        let (schema, is_new) = open_schema(&environment, &arrays)?;
         let layout = ImageLayout::new(&schema.arrays, config.block_bytes);
         let layout = layout.map_err(|source| StateError::Damaged {
-            path: place.disk.describe(Path::new("")),
+            path: environment.disk.describe(Path::new("")),
             source,
             cure: "use fewer or shorter arrays",
         })?;
-        let files = Arc::new(Files { place, schema });
+        let files = Arc::new(Files { environment, schema });
         let threads = config.recovery_threads;
         let mut found = recover(&files, &mut arrays, threads, &mut first, &mut step)?;
         found.recovered.is_new = is_new;
@@ -128,8 +128,8 @@ const ATTEMPTS: usize = 3;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use stillpoint_io::{RealClock, SeededRng, SimDisk};
-/// use stillpoint_state::{Actions, Array, Cells, Config, Interleaved, Place, State, schemes::Hourglass};
+/// use stillpoint_state::{Actions, Array, Cells, Config, Environment, Interleaved, State};
+/// use stillpoint_state::{RealClock, SeededRng, SimDisk, schemes::Hourglass};
 /// type Scheme = Hourglass<Interleaved>;
 ///
 /// /// Adds what the actions say, and moves everything one on.
@@ -141,7 +141,7 @@ const ATTEMPTS: usize = 3;
 /// }
 ///
 /// let disk = SimDisk::new(1);
-/// let place = |disk: SimDisk| Place {
+/// let environment = |disk: SimDisk| Environment {
 ///     disk: Arc::new(disk),
 ///     clock: Arc::new(RealClock),
 ///     rng: Arc::new(SeededRng::new(1)),
@@ -150,7 +150,7 @@ const ATTEMPTS: usize = 3;
 ///     let mut builder = State::<Scheme>::builder();
 ///     let sums = builder.array::<u64>("sums", 100);
 ///     let again = move |cells: &mut Cells<Scheme>, _, actions: Actions<'_>| step(cells, sums, actions);
-///     let opened = builder.open(place(disk), &Config::default(), |_| {}, again)?;
+///     let opened = builder.open(environment(disk), &Config::default(), |_| {}, again)?;
 ///     Ok::<_, stillpoint_state::StateError>((opened.0, sums))
 /// };
 /// let (mut state, sums) = open(disk.clone())?;

@@ -141,7 +141,7 @@ impl<S: Scheme> ImageWriter<S> {
         let slot = self.free_slot();
         let header = ImageHeader {
             store: self.files.schema.store,
-            created_ms: self.files.place.clock.wall_ms(),
+            created_ms: self.files.environment.clock.wall_ms(),
             capture: self.next_capture,
             tick: capture.tick(),
             schema: self.files.schema.checksum(),

@@ -7,8 +7,8 @@ use stillpoint_io::{
     Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, RealDisk, RealRng, SimDisk,
 };
 use stillpoint_state::{
-    Actions, Array, Cells, Config, Content, Every, Merge, Naive, Pace, Place, Recovered, Scheme,
-    State, StateError, registry,
+    Actions, Array, Cells, Config, Content, Environment, Every, Merge, Naive, Pace, Recovered,
+    Scheme, State, StateError, registry,
 };
 
 const CELLS: usize = 20_000;
@@ -42,7 +42,7 @@ fn open_on<S: Scheme>(
     disk: Arc<dyn Disk>,
     config: &Config,
 ) -> Result<(State<S>, Array<u64>, Recovered), StateError> {
-    let place = Place { disk, clock: Arc::new(RealClock), rng: Arc::new(RealRng) };
+    let environment = Environment { disk, clock: Arc::new(RealClock), rng: Arc::new(RealRng) };
     let mut builder = State::<S>::builder();
     let sums = builder.array::<u64>("sums", CELLS);
     let first = |cells: &mut Cells<S>| {
@@ -51,7 +51,7 @@ fn open_on<S: Scheme>(
     let again = |cells: &mut Cells<S>, tick, actions: Actions<'_>| {
         step(cells, sums, tick, actions);
     };
-    let (state, recovered) = builder.open(place, config, first, again)?;
+    let (state, recovered) = builder.open(environment, config, first, again)?;
     Ok((state, sums, recovered))
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock, RealRng, SimDisk};
 use stillpoint_state::schemes::{Hourglass, NoCheckpoints, Piggyback};
 use stillpoint_state::{
-    Actions, Array, Background, Cells, Config, Every, Interleaved, Naive, Pace, Place, Scheme,
-    State, StateError,
+    Actions, Array, Background, Cells, Config, Environment, Every, Interleaved, Naive, Pace,
+    Scheme, State, StateError,
 };
 
 const CELLS: usize = 10_000;
@@ -18,14 +18,17 @@ type Hg = Hourglass<Interleaved>;
 type Pb = Piggyback<Interleaved>;
 
 fn open<S: Scheme>(disk: &SimDisk, config: &Config) -> (State<S>, Array<u64>) {
-    let place =
-        Place { disk: Arc::new(disk.clone()), clock: Arc::new(RealClock), rng: Arc::new(RealRng) };
+    let environment = Environment {
+        disk: Arc::new(disk.clone()),
+        clock: Arc::new(RealClock),
+        rng: Arc::new(RealRng),
+    };
     let mut builder = State::<S>::builder();
     let sums = builder.array::<u64>("sums", CELLS);
     let again = |cells: &mut Cells<S>, tick: u64, actions: Actions<'_>| {
         step(cells, sums, tick, actions);
     };
-    let (state, _) = builder.open(place, config, |_| {}, again).expect("a disk");
+    let (state, _) = builder.open(environment, config, |_| {}, again).expect("a disk");
     (state, sums)
 }
 

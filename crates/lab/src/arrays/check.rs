@@ -7,7 +7,9 @@ use std::sync::Arc;
 use stillpoint_io::{RealClock, RealDisk, RealRng};
 use stillpoint_mem::PageSize;
 use stillpoint_state::schemes::NoCheckpoints;
-use stillpoint_state::{Arrays, Cells, Config, Naive, Place, Recovered, Scheme, State, StateError};
+use stillpoint_state::{
+    Arrays, Cells, Config, Environment, Naive, Recovered, Scheme, State, StateError,
+};
 
 use super::load::Load;
 use super::outcome::Recovery;
@@ -49,13 +51,13 @@ pub fn open<S: Scheme, L: Load>(
     let mut builder = State::<S>::builder();
     builder.pages(pages);
     let arrays = load.declare(&mut builder);
-    let place = Place {
+    let environment = Environment {
         disk: Arc::new(RealDisk::new(dir)?),
         clock: Arc::new(RealClock),
         rng: Arc::new(RealRng),
     };
     let first = |cells: &mut Cells<S>| load.first(arrays, cells);
-    let (state, recovered) = builder.open(place, config, first, |cells, tick, actions| {
+    let (state, recovered) = builder.open(environment, config, first, |cells, tick, actions| {
         load.replay(arrays, cells, tick, actions);
     })?;
     Ok((state, arrays, recovered))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stillpoint_io::{ManualClock, SeededRng, SimDisk};
 use stillpoint_state::{
-    Actions, Array, Cells, Config, Place, Recovered, Scheme, State, StateError,
+    Actions, Array, Cells, Config, Environment, Recovered, Scheme, State, StateError,
 };
 
 pub(crate) const PAGES: usize = 70;
@@ -143,7 +143,7 @@ pub(crate) fn open<S: Scheme>(
     config: &Config,
     seed: u64,
 ) -> Result<(State<S>, Recovered, Handles), StateError> {
-    let place = Place {
+    let environment = Environment {
         disk: Arc::new(disk.clone()),
         clock: Arc::new(ManualClock::self_advancing(seed)),
         rng: Arc::new(SeededRng::new(seed)),
@@ -159,6 +159,6 @@ pub(crate) fn open<S: Scheme>(
     let again = |cells: &mut Cells<S>, tick: u64, actions: Actions<'_>| {
         step(&mut OnState(cells, handles), tick, actions);
     };
-    let (state, recovered) = builder.open(place, config, first, again)?;
+    let (state, recovered) = builder.open(environment, config, first, again)?;
     Ok((state, recovered, handles))
 }

@@ -16,14 +16,27 @@ pub(crate) struct Seen {
     pub(crate) failures: u64,
 }
 
+stillpoint_state::plain_enum! {
+    enum Kind { First, Second, Third }
+}
+
 stillpoint_state::plain_record! {
-    /// A cell of an odd number of grains.
+    /// A part of a cell.
+    struct Part {
+        c: i16,
+        d: f32,
+        is_there: bool,
+    }
+}
+
+stillpoint_state::plain_record! {
+    /// A cell of an odd number of grains, not all of whose bytes are fields.
     struct Odd {
-        a: u32 => A,
-        b: [u8; 6] => B,
-        c: i16 => C,
-        d: f64 => D,
-        e: [u16; 2] => E,
+        a: u32,
+        b: [u8; 3],
+        parts: [Part; 2] => PARTS,
+        kind: Kind,
+        e: [[i8; 2]; 2],
     }
 }
 
@@ -35,32 +48,11 @@ pub(crate) trait TestCell: Plain {
 
 impl<T: Plain + FieldValue> TestCell for T {
     fn of(bytes: &[u8]) -> Self {
-        Self::from_bytes(bytes)
+        Self::from_bytes(&bytes[..<T as FieldValue>::PACKED_BYTES])
     }
     fn bytes(self) -> Vec<u8> {
-        let mut bytes = vec![0; <T as FieldValue>::BYTES];
-        self.into_bytes(&mut bytes);
-        bytes
-    }
-}
-
-impl TestCell for Odd {
-    fn of(bytes: &[u8]) -> Self {
-        Self {
-            a: u32::from_bytes(&bytes[..4]),
-            b: FieldValue::from_bytes(&bytes[4..10]),
-            c: FieldValue::from_bytes(&bytes[10..12]),
-            d: FieldValue::from_bytes(&bytes[12..20]),
-            e: FieldValue::from_bytes(&bytes[20..24]),
-        }
-    }
-    fn bytes(self) -> Vec<u8> {
-        let mut bytes = vec![0; 24];
-        FieldValue::into_bytes(self.a, &mut bytes[..4]);
-        FieldValue::into_bytes(self.b, &mut bytes[4..10]);
-        FieldValue::into_bytes(self.c, &mut bytes[10..12]);
-        FieldValue::into_bytes(self.d, &mut bytes[12..20]);
-        FieldValue::into_bytes(self.e, &mut bytes[20..]);
+        let mut bytes = vec![0; <T as Plain>::BYTES];
+        self.into_bytes(&mut bytes[..<T as FieldValue>::PACKED_BYTES]);
         bytes
     }
 }
@@ -68,8 +60,14 @@ impl TestCell for Odd {
 /// Runs a scheme with cells of every size.
 pub(crate) fn run_all_sizes(name: &str, seed: u64, steps: u64) -> Seen {
     let mut all = Seen::default();
-    let runs: [fn(&str, u64, u64) -> Seen; 6] =
-        [run::<u32>, run::<u64>, run::<Odd>, run::<[u8; 64]>, run::<[u32; 256]>, run::<[u8; 4096]>];
+    let runs: [fn(&str, u64, u64) -> Seen; 6] = [
+        run::<u32>,
+        run::<[f32; 3]>,
+        run::<Odd>,
+        run::<[u8; 64]>,
+        run::<[u32; 256]>,
+        run::<[u8; 4096]>,
+    ];
     for run in runs {
         let seen = run(name, seed, steps);
         all.reads += seen.reads;

@@ -54,7 +54,7 @@ impl Codes {
         log.push(self.column[usize::from(T::TABLE)][offset]);
         log.extend((row as u32).to_le_bytes());
         let begin = log.len();
-        log.resize(begin + F::BYTES, 0);
+        log.resize(begin + F::PACKED_BYTES, 0);
         value.into_bytes(&mut log[begin..]);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use stillpoint_io::{RealClock, RealDisk, RealRng};
 use stillpoint_mem::PageSize;
 use stillpoint_state::{
-    Actions, Arrays, Cells, Config, Content, Every, Merge, Place, Scheme, State, StateError,
+    Actions, Arrays, Cells, Config, Content, Environment, Every, Merge, Scheme, State, StateError,
     registry,
 };
 
@@ -267,7 +267,7 @@ fn open<'a, S: Scheme>(
     let mut builder = State::<S>::builder();
     builder.pages(PageSize::Huge);
     let tables = Tables::declare(&mut builder, &population.scale);
-    let place = Place {
+    let environment = Environment {
         disk: Arc::new(RealDisk::new(dir)?),
         clock: Arc::new(RealClock),
         rng: Arc::new(RealRng),
@@ -282,7 +282,7 @@ fn open<'a, S: Scheme>(
     let first = |cells: &mut Cells<S>| {
         population.fill(cells, &tables).expect("no tick has ended");
     };
-    let (state, recovered) = builder.open(place, &config, first, |cells, _, actions| {
+    let (state, recovered) = builder.open(environment, &config, first, |cells, _, actions| {
         run_actions(cells, &tables, population, actions);
     })?;
     Ok((OnCells { name: row.name, state, tables, population, merge }, recovered))

@@ -115,7 +115,7 @@ macro_rules! tables {
                     count(scale)
                 }
                 fn columns() -> Vec<(usize, usize)> {
-                    vec![ $( (Self::$constant.offset(), <$type as FieldValue>::BYTES), )+ ]
+                    vec![ $( (Self::$constant.offset(), <$type as FieldValue>::PACKED_BYTES), )+ ]
                 }
             }
         )+

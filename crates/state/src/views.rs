@@ -1,0 +1,222 @@
+//! One array, or one cell, found once for many reads and writes.
+
+use std::marker::PhantomData;
+
+use crate::arrays::{Array, Cells};
+use crate::grid::{Grid, load_part, store_part};
+use crate::plain::{Field, FieldValue, Plain};
+use crate::scheme::{Extent, Intent, Scheme, Turn};
+
+/// One array, to read from.
+#[derive(Debug)]
+pub struct ArrayRef<'a, T: Plain, S: Scheme> {
+    pub(crate) grid: &'a Grid<T::Grain, S::Layout>,
+    pub(crate) turn: Turn,
+}
+
+impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
+    /// Cells.
+    pub fn len(&self) -> usize {
+        self.grid.cells()
+    }
+
+    /// True if there is no cell.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline(always)]
+    fn newest(&self, index: usize) -> &'a [T::Grain] {
+        self.grid.cell(S::handle_read(self.grid, self.turn, index), index)
+    }
+
+    /// As [`Cells::read`].
+    #[inline(always)]
+    pub fn read(&self, index: usize) -> T {
+        T::load(self.newest(index))
+    }
+
+    /// As [`Cells::read_part`].
+    #[inline]
+    pub fn read_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
+        check_part::<T>(offset, bytes.len());
+        load_part(self.newest(index), offset, bytes);
+    }
+
+    /// As [`Cells::read_field`].
+    #[inline]
+    pub fn read_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) -> F {
+        F::read_with(|bytes| load_part(self.newest(index), field.offset(), bytes))
+    }
+
+    /// The newest values of all cells, in order.
+    pub fn into_values(self) -> impl ExactSizeIterator<Item = T> + use<'a, T, S> {
+        (0..self.len()).map(move |index| self.read(index))
+    }
+
+    /// As [`Cells::prefetch`].
+    #[inline(always)]
+    pub fn prefetch(&self, index: usize, intent: Intent) {
+        S::prefetch(self.grid, self.turn, index, 0, intent);
+    }
+
+    /// As [`Cells::prefetch_field`].
+    #[inline(always)]
+    pub fn prefetch_field<F: FieldValue>(&self, index: usize, field: Field<T, F>, intent: Intent) {
+        S::prefetch(self.grid, self.turn, index, field.offset(), intent);
+    }
+}
+
+/// One array, to read from and to write to.
+#[derive(Debug)]
+pub struct ArrayMut<'a, T: Plain, S: Scheme> {
+    pub(crate) grid: &'a Grid<T::Grain, S::Layout>,
+    pub(crate) turn: Turn,
+}
+
+impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
+    /// The same array, to read from.
+    #[inline(always)]
+    pub fn as_ref(&self) -> ArrayRef<'_, T, S> {
+        ArrayRef { grid: self.grid, turn: self.turn }
+    }
+
+    /// As [`Cells::read`].
+    #[inline(always)]
+    pub fn read(&self, index: usize) -> T {
+        self.as_ref().read(index)
+    }
+
+    /// As [`Cells::write`].
+    #[inline(always)]
+    pub fn write(&mut self, index: usize, value: T) {
+        S::handle_write(self.grid, self.turn, index, Extent::Whole, |cell| value.store(cell));
+    }
+
+    /// As [`Cells::update`].
+    #[inline]
+    pub fn update<R>(&mut self, index: usize, change: impl FnOnce(&mut T) -> R) -> R {
+        let mut value = self.read(index);
+        let result = change(&mut value);
+        self.write(index, value);
+        result
+    }
+
+    /// All cells, in order, each to be read and written.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = CellMut<'_, T, S>> {
+        ArrayMut { grid: self.grid, turn: self.turn }.into_cells()
+    }
+
+    pub(crate) fn into_cells(
+        self,
+    ) -> impl ExactSizeIterator<Item = CellMut<'a, T, S>> + use<'a, T, S> {
+        let (grid, turn) = (self.grid, self.turn);
+        (0..grid.cells()).map(move |index| CellMut {
+            array: ArrayMut { grid, turn },
+            index,
+            one_thread: PhantomData,
+        })
+    }
+
+    /// As [`Cells::write_part`].
+    #[inline]
+    pub fn write_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
+        check_part::<T>(offset, bytes.len());
+        let extent = if bytes.len() == T::BYTES { Extent::Whole } else { Extent::Part };
+        S::handle_write(self.grid, self.turn, index, extent, |cell| {
+            store_part(cell, offset, bytes);
+        });
+    }
+
+    /// As [`Cells::write_field`].
+    #[inline]
+    pub fn write_field<F: FieldValue>(&mut self, index: usize, field: Field<T, F>, value: F) {
+        value.write_with(|bytes| self.write_part(index, field.offset(), bytes));
+    }
+}
+
+/// One cell, to read from and to write to, in the mutator's own thread.
+#[derive(Debug)]
+pub struct CellMut<'a, T: Plain, S: Scheme> {
+    array: ArrayMut<'a, T, S>,
+    index: usize,
+    /// Cells share marks: two threads must not write cells of one array.
+    one_thread: PhantomData<*const ()>,
+}
+
+impl<T: Plain, S: Scheme> CellMut<'_, T, S> {
+    /// Its index.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// As [`Cells::read`].
+    #[inline(always)]
+    pub fn read(&self) -> T {
+        self.array.read(self.index)
+    }
+
+    /// As [`Cells::write`].
+    #[inline(always)]
+    pub fn write(&mut self, value: T) {
+        self.array.write(self.index, value);
+    }
+
+    /// As [`Cells::update`].
+    #[inline]
+    pub fn update<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
+        self.array.update(self.index, change)
+    }
+
+    /// As [`Cells::read_field`].
+    #[inline]
+    pub fn read_field<F: FieldValue>(&self, field: Field<T, F>) -> F {
+        self.array.as_ref().read_field(self.index, field)
+    }
+
+    /// As [`Cells::write_field`].
+    #[inline]
+    pub fn write_field<F: FieldValue>(&mut self, field: Field<T, F>, value: F) {
+        self.array.write_field(self.index, field, value);
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Two to four arrays of one state, for [`Cells::arrays_mut`].
+pub trait ArraySet<S: Scheme>: sealed::Sealed {
+    /// The same arrays, to read from and to write to.
+    type Muts<'a>;
+    /// The body of [`Cells::arrays_mut`].
+    fn borrow(self, cells: &mut Cells<S>) -> Self::Muts<'_>;
+}
+
+macro_rules! array_set {
+    ($($type:ident $name:ident),+) => {
+        impl<$($type: Plain),+> sealed::Sealed for ($(Array<$type>,)+) {}
+        impl<S: Scheme, $($type: Plain),+> ArraySet<S> for ($(Array<$type>,)+) {
+            type Muts<'a> = ($(ArrayMut<'a, $type, S>,)+);
+            #[inline]
+            fn borrow(self, cells: &mut Cells<S>) -> Self::Muts<'_> {
+                let ($($name,)+) = self;
+                let mut slots = [$($name.slot()),+];
+                slots.sort_unstable();
+                assert!(slots.windows(2).all(|pair| pair[0] != pair[1]), "the same array twice");
+                let cells = &*cells;
+                ($(cells.view_mut($name),)+)
+            }
+        }
+    };
+}
+
+array_set!(A a, B b);
+array_set!(A a, B b, C c);
+array_set!(A a, B b, C c, D d);
+
+#[inline]
+fn check_part<T: Plain>(offset: usize, len: usize) {
+    let end = offset.checked_add(len);
+    assert!(end.is_some_and(|end| end <= T::BYTES), "a part lies inside its cell");
+}
