@@ -37,7 +37,7 @@ pub use stamp::Stamp;
 pub const FORMAT_VERSION: u32 = 2;
 
 /// The version of the files of state arrays that this build writes, and the only one it reads.
-pub const STATE_FORMAT_VERSION: u32 = 1;
+pub const STATE_FORMAT_VERSION: u32 = 2;
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 65_536;

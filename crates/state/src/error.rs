@@ -77,6 +77,19 @@ pub enum StateError {
         /// What to do.
         cure: &'static str,
     },
+    /// The state was written by a release with another format.
+    #[error(
+        "{} has format version {found}, and this release reads version {reads}: open the state with the release that wrote it, and copy its cells into a new state from there",
+        path.display()
+    )]
+    OtherVersion {
+        /// The schema's file.
+        path: PathBuf,
+        /// The version that it has.
+        found: u32,
+        /// The version that this release reads.
+        reads: u32,
+    },
     /// The directory holds a state of other arrays.
     #[error(
         "{} describes other arrays: {difference}; open it with the arrays it was made with, or use another directory",

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::state::{
     ACTIONS_DIR, ActionBatch, ActionBatchBuilder, ActionSegmentHeader, IMAGES, ImageHeader,
     ImageLayout, ImageTrailer, SCHEMA, StateSchema, TRAILER_BYTES, announced_batch_bytes,
     image_name, open_block, parse_actions_name, read_action_batch, valid_batch_behind,
 };
+use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::{
     AlignedBuf, Caching, Disk, DiskError, DiskFile, OpenMode, in_parallel, read_all,
     write_file_durably,
@@ -75,7 +75,12 @@ pub(crate) fn open_schema<S: Scheme>(
         let bytes = read_all(disk, path)?;
         let described = disk.describe(path);
         let cure = "restore the file; without it the images cannot be read";
-        let schema = StateSchema::decode(&bytes).map_err(damaged(described.clone(), cure))?;
+        let schema = StateSchema::decode(&bytes).map_err(|error| match error.cause {
+            DecodeCause::UnknownVersion { found, reads } => {
+                StateError::OtherVersion { path: described.clone(), found, reads }
+            }
+            _ => damaged(described.clone(), cure)(error),
+        })?;
         if let Some(difference) = difference(&schema.arrays, &wanted) {
             return Err(StateError::OtherArrays { path: described, difference });
         }

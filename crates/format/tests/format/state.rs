@@ -1,19 +1,19 @@
 //! State arrays: schema, images, log of actions; their fixtures, and hostile bytes.
 
-use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::state::{
     ActionBatchBuilder, ActionSegmentHeader, ArraySchema, BLOCK_HEADER_BYTES, ImageHeader,
     ImageLayout, ImageTrailer, StateSchema, actions_name, open_block, parse_actions_name,
     read_action_batch, seal_block, valid_batch_behind,
 };
+use stillpoint_format::{DecodeCause, DecodeError};
 
 use crate::common::mutate::{Stream, mutate};
 use crate::hostile::run;
 
 macro_rules! fixture {
     ($name:literal) => {
-        ($name, include_bytes!(concat!("fixtures/v1/", $name)))
+        ($name, include_bytes!(concat!("fixtures/v2/", $name)))
     };
 }
 
@@ -208,7 +208,7 @@ fn encoders_still_write_the_same_bytes() {
 )]
 fn write_state_fixtures() {
     for (name, bytes) in all() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format/fixtures/v1");
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format/fixtures/v2");
         let path = format!("{dir}/{name}");
         std::fs::write(&path, &bytes).expect("write");
         assert_eq!(std::fs::read(&path).expect("read"), bytes);
@@ -234,6 +234,20 @@ fn fixtures_decode_or_say_why_not() {
     assert_eq!((ticks.len(), end, is_behind), (2, 4096 * 3, false), "its tail is torn");
     let (ticks, end, is_behind) = read_segment(&header, ACTIONS_DAMAGED.1);
     assert_eq!((ticks.len(), end, is_behind), (0, 4096, true), "a later batch was written");
+}
+
+/// Files of version 1 are refused: its readers know neither the third image nor a second trailer.
+#[test]
+fn version_1_is_refused() {
+    let refused = [
+        StateSchema::decode(include_bytes!("fixtures/v1/state-schema")).map(drop),
+        ImageHeader::decode(include_bytes!("fixtures/v1/state-image")).map(drop),
+        ActionSegmentHeader::decode(include_bytes!("fixtures/v1/state-actions")).map(drop),
+    ];
+    for refused in refused {
+        let cause = refused.expect_err("version 1").cause;
+        assert_eq!(cause, DecodeCause::UnknownVersion { found: 1, reads: 2 });
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub(crate) const SCENARIOS: &[(&str, fn())] = &[
     ("a damaged base costs no other image", a_damaged_base_costs_no_other_image),
     ("an image that nothing makes up for is not passed over", an_image_is_not_passed_over),
     ("other arrays and other processes are refused", other_arrays_and_other_processes_are_refused),
+    ("a state of another version is refused", a_state_of_another_version_is_refused),
     ("a state reopens under another scheme", a_state_reopens_under_another_scheme),
     (
         "a full disk stops ticks and reads go on until there is space",
@@ -296,6 +297,21 @@ fn other_arrays_and_other_processes_are_refused() {
     disk.remove(Path::new("STATE")).expect("a disk");
     let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("never taken for an empty state");
     assert!(matches!(error, StateError::SchemaMissing { .. }), "{error}");
+}
+
+fn a_state_of_another_version_is_refused() {
+    let disk = SimDisk::new(1);
+    drop(open::<Hg>(&disk, &by_hand(), 1).expect("a new state"));
+    let path = Path::new("STATE");
+    let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("a file");
+    let old = include_bytes!("../../../format/tests/format/fixtures/v1/state-schema");
+    file.write_at(old, 0).expect("a disk");
+    let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("version 1").to_string();
+    assert!(
+        error.starts_with("/sim/STATE has format version 1, and this release reads"),
+        "{error}"
+    );
+    assert!(error.contains("open the state with the release that wrote it"), "{error}");
 }
 
 fn a_state_reopens_under_another_scheme() {
