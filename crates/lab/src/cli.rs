@@ -5,15 +5,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::arrays::advise::{self, Question};
-use crate::arrays::{killed, mmo, tpcc};
-use crate::calc::{self, CALC_UNPACED, NAIVE_UNPACED};
+use crate::advise::{self, Question};
 use crate::context::Context;
-use crate::engines;
+use crate::crash;
+use crate::drivers::profiled;
 use crate::error::{LabError, LabResult};
 use crate::experiments::{self, EXPERIMENTS};
 use crate::report;
-use crate::result::ExperimentResult;
+use crate::report::result::ExperimentResult;
+use crate::subjects;
+use crate::subjects::records::{CALC_UNPACED, NAIVE_UNPACED, setup};
 
 /// Arguments of `stillpoint lab`.
 #[derive(Args, Clone, Debug)]
@@ -89,11 +90,11 @@ enum Child {
         dir: PathBuf,
     },
     /// One run of the microbenchmark, for a profiler beside it.
-    Profiled(calc::profiled::Profiled),
+    Profiled(profiled::Profiled),
     /// The game of SIGMOD 2011 until it is killed.
-    Game(mmo::kill::Child),
+    Game(crash::game::Child),
     /// TPC-C until it is killed.
-    Tpcc(tpcc::kill::Child),
+    Tpcc(crash::tpcc::Child),
     /// State arrays until it is killed.
     Arrays {
         #[arg(long)]
@@ -115,19 +116,19 @@ enum Child {
 }
 
 fn run_child(child: &Child) -> LabResult<()> {
-    let open = engines::stillpoint::open;
+    let open = subjects::stillpoint::open;
     match child {
         Child::Instructions { scheme, journal, dir } => {
-            calc::instructions::child(&open, scheme, journal, dir.clone())
+            experiments::instructions::child(&open, scheme, journal, dir.clone())
         }
-        Child::Profiled(what) => calc::profiled::child(&open, what, &mut std::io::stdout()),
-        Child::Game(what) => mmo::kill::child(what, &mut std::io::stdout()),
-        Child::Tpcc(what) => tpcc::kill::child(what, &mut std::io::stdout()),
-        Child::Arrays { scheme, dir } => killed::child(scheme, dir, &mut std::io::stdout()),
+        Child::Profiled(what) => profiled::child(&open, what, &mut std::io::stdout()),
+        Child::Game(what) => crash::game::child(what, &mut std::io::stdout()),
+        Child::Tpcc(what) => crash::tpcc::child(what, &mut std::io::stdout()),
+        Child::Arrays { scheme, dir } => crash::arrays::child(scheme, dir, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
-            let setup = calc::setup(row, *records, journal, dir.clone());
-            calc::crash::child(&open, &setup, &mut std::io::stdout())
+            let setup = setup(row, *records, journal, dir.clone());
+            crash::records::child(&open, &setup, &mut std::io::stdout())
         }
     }
 }

@@ -6,30 +6,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::conditions::Conditions;
 use crate::error::LabResult;
-use crate::machine::Machine;
-use crate::result::ExperimentResult;
+use crate::measure::conditions::Conditions;
+use crate::measure::machine::Machine;
+use crate::report::result::ExperimentResult;
 use crate::sys;
 
 /// Where, how long and with which server an experiment runs.
-pub struct Context {
+pub(crate) struct Context {
     /// The folder of results.
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
     /// Seconds instead of minutes, to see that everything still runs.
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// The `stillpoint` binary.
-    pub binary: PathBuf,
+    pub(crate) binary: PathBuf,
     /// The commit that the binary was built from; `unknown` where nobody told.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Runs of each pair that a bound names, when not the experiment's own number.
-    pub runs: Option<usize>,
+    pub(crate) runs: Option<usize>,
     /// Seconds of each run, when not the experiment's own.
-    pub seconds: Option<f64>,
+    pub(crate) seconds: Option<f64>,
     /// The only part to run, of an experiment that has parts.
-    pub part: Option<String>,
+    pub(crate) part: Option<String>,
     /// Where engines and servers under test keep their data; emptied afterwards.
-    pub work: PathBuf,
+    pub(crate) work: PathBuf,
     progress: Mutex<Box<dyn Write + Send>>,
     huge_page_bytes_max: AtomicU64,
 }
@@ -42,7 +42,12 @@ impl std::fmt::Debug for Context {
 
 impl Context {
     /// A context whose data lie below `out/work` and whose progress goes to `progress`.
-    pub fn new(out: &Path, quick: bool, binary: PathBuf, progress: Box<dyn Write + Send>) -> Self {
+    pub(crate) fn new(
+        out: &Path,
+        quick: bool,
+        binary: PathBuf,
+        progress: Box<dyn Write + Send>,
+    ) -> Self {
         Context {
             out: out.to_owned(),
             quick,
@@ -58,27 +63,27 @@ impl Context {
     }
 
     /// Tells the person who waits what is going on.
-    pub fn note(&self, text: impl std::fmt::Display) {
+    pub(crate) fn note(&self, text: impl std::fmt::Display) {
         let mut progress = self.progress.lock();
         // A closed terminal is no reason to lose the experiment.
         let _ = writeln!(progress, "{text}").and_then(|()| progress.flush());
     }
 
     /// Remembers how many bytes lay on huge pages at some moment; the result has the most.
-    pub fn saw_huge_pages(&self, bytes: u64) {
+    pub(crate) fn saw_huge_pages(&self, bytes: u64) {
         // Relaxed: a maximum for the report, which publishes no other memory; its partner is the
         // load in `huge_page_bytes_max`, by the same thread.
         self.huge_page_bytes_max.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// The most bytes of all that [`Context::saw_huge_pages`] was told.
-    pub fn huge_page_bytes_max(&self) -> u64 {
+    pub(crate) fn huge_page_bytes_max(&self) -> u64 {
         // Relaxed: its partner is `saw_huge_pages`.
         self.huge_page_bytes_max.load(Ordering::Relaxed)
     }
 
     /// True if this part is to be run.
-    pub fn wants(&self, part: &str) -> bool {
+    pub(crate) fn wants(&self, part: &str) -> bool {
         self.part.as_ref().is_none_or(|only| only == part)
     }
 
@@ -86,7 +91,7 @@ impl Context {
     ///
     /// # Errors
     /// When it cannot be emptied or made.
-    pub fn fresh_dir(&self, name: &str) -> LabResult<PathBuf> {
+    pub(crate) fn fresh_dir(&self, name: &str) -> LabResult<PathBuf> {
         let dir = self.work.join(name);
         sys::remove_dir_all(&dir)?;
         sys::create_dir_all(&dir)?;
@@ -94,7 +99,7 @@ impl Context {
     }
 
     /// A result with its head filled in: machine, commit, command, time.
-    pub fn result(&self, id: &str, title: &str, paper: &str) -> ExperimentResult {
+    pub(crate) fn result(&self, id: &str, title: &str, paper: &str) -> ExperimentResult {
         let mut command = format!("stillpoint lab run {id}");
         if self.quick {
             command.push_str(" --quick");

@@ -1,42 +1,34 @@
-//! Workloads, runner, metrics, figures and report. Knows no internals of a scheme.
+//! The laboratory: experiments on engines of records, servers and state arrays. Knows no internals
+//! of a scheme.
 //!
-//! An *experiment* is one row of [`experiments::EXPERIMENTS`]. Running it gives
-//! one [`result::ExperimentResult`], written as `OUT/<id>.json` with its
-//! figures beside it; [`report`] turns a folder of such files, and nothing
-//! else, into one HTML page.
+//! An *experiment* is one row of `experiments::EXPERIMENTS`. Running it gives one result, written
+//! as `OUT/<id>.json` with its figures beside it; `report` turns a folder of such files, and
+//! nothing else, into one HTML page.
 //!
-//! The parts, from the bottom up:
-//! - [`random`], [`workload`]: keys, values and transactions from a seed;
-//! - [`stats`]: windows of 100 ms, percentiles, lost transactions;
-//! - [`resp_client`]: load over the Redis protocol, against any server that speaks it;
-//! - [`adapter`], [`drive`]: load inside this process, against any engine that
-//!   implements [`adapter::LabEngine`];
-//! - [`process`]: what a server process costs, from outside;
-//! - [`figure`], [`report`]: what a person looks at.
+//! The rooms, from the bottom up; each knows those before it and none behind it:
+//! - `workloads`: what is done, from a seed;
+//! - `measure`: clocks, counters and statistics;
+//! - `subjects`: what is measured;
+//! - `drivers`: runs of a workload on a subject;
+//! - `report`: result files, figures, the page;
+//! - `context`, `harness`: what an experiment is run with;
+//! - `crash`: child processes that are killed, and what they must leave;
+//! - `advise`: which scheme for a state, by measurement;
+//! - `experiments`: one file or folder each, and the registry;
+//! - [`cli`]: the commands, all that other crates see.
 
-pub mod adapter;
-pub mod arrays;
-pub mod calc;
+mod advise;
 pub mod cli;
-pub mod conditions;
-pub mod context;
-pub mod device;
-pub mod drive;
-pub mod engines;
-pub mod error;
-pub mod experiments;
-pub mod figure;
-pub mod machine;
-pub mod peers_redis;
-pub mod process;
-pub mod random;
-pub mod redo_cost;
-pub mod report;
-pub mod resp_client;
-pub mod result;
-pub mod stats;
+mod context;
+mod crash;
+mod drivers;
+mod error;
+mod experiments;
+mod harness;
+mod measure;
+mod report;
+mod subjects;
 mod sys;
-pub mod workload;
+mod workloads;
 
-pub use context::Context;
 pub use error::{LabError, LabResult};

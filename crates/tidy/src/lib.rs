@@ -10,6 +10,7 @@ pub mod arrows;
 pub mod links;
 pub mod lints;
 pub mod registry;
+pub mod rooms;
 pub mod sizes;
 pub mod strangers;
 pub mod tokens;

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use stillpoint_tidy::tree::{TextFile, root, text_files};
-use stillpoint_tidy::{arrows, links, lints, registry, sizes, strangers, words};
+use stillpoint_tidy::{arrows, links, lints, registry, rooms, sizes, strangers, words};
 
 fn files() -> Vec<TextFile> {
     text_files(&root()).expect("the files of the repository can be read")
@@ -51,6 +51,11 @@ fn each_scheme_is_one_file_and_one_row() {
 #[test]
 fn crates_do_not_know_what_they_must_not() {
     expect_none(&strangers::complaints(&files()));
+}
+
+#[test]
+fn rooms_know_only_those_below() {
+    expect_none(&rooms::complaints(&files(), rooms::ROOMS));
 }
 
 #[test]

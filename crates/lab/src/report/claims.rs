@@ -3,9 +3,9 @@
 use std::fmt::{self, Write};
 use std::iter::Sum;
 
-use crate::figure::escape;
-use crate::result::{Bound, Claim, ExperimentResult, Samples};
-use crate::stats::counted;
+use crate::measure::stats::counted;
+use crate::report::figure::escape;
+use crate::report::result::{Bound, Claim, ExperimentResult, Samples};
 
 /// How many claims came out how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

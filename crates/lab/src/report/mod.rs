@@ -7,15 +7,18 @@
 
 mod claims;
 mod date;
+pub(crate) mod draw;
+pub(crate) mod figure;
 mod repeat;
+pub(crate) mod result;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use self::claims::Verdict;
+use self::figure::{Embedding, escape};
 use crate::error::LabResult;
-use crate::figure::{self, Embedding, escape};
-use crate::result::{ExperimentResult, Figure, Table};
+use crate::report::result::{ExperimentResult, Figure, Table};
 use crate::sys;
 
 const STYLE: &str = include_str!("style.css");
@@ -24,7 +27,7 @@ const STYLE: &str = include_str!("style.css");
 ///
 /// # Errors
 /// When a result cannot be read or the page cannot be written.
-pub fn write(out: &Path) -> LabResult<PathBuf> {
+pub(crate) fn write(out: &Path) -> LabResult<PathBuf> {
     let results = ExperimentResult::load_all(out)?;
     let path = out.join("report.html");
     sys::write_text(&path, &page(&results))?;
@@ -32,7 +35,7 @@ pub fn write(out: &Path) -> LabResult<PathBuf> {
 }
 
 /// The page for these results.
-pub fn page(results: &[ExperimentResult]) -> String {
+pub(crate) fn page(results: &[ExperimentResult]) -> String {
     let mut html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\

@@ -4,10 +4,10 @@
 use std::fmt::Write;
 
 use super::date;
-use crate::conditions::Conditions;
-use crate::figure::escape;
-use crate::machine::Machine;
-use crate::result::{ExperimentResult, PartRun};
+use crate::measure::conditions::Conditions;
+use crate::measure::machine::Machine;
+use crate::report::figure::escape;
+use crate::report::result::{ExperimentResult, PartRun};
 
 /// Folded, for the whole run and for the runs of parts.
 pub(super) fn fold(html: &mut String, result: &ExperimentResult) {

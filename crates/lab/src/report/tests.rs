@@ -1,12 +1,12 @@
 use super::*;
-use crate::conditions::Conditions;
-use crate::machine::Machine;
-use crate::result::{Bound, Claim};
-use crate::result::{Figure, Note, Series};
+use crate::measure::conditions::Conditions;
+use crate::measure::machine::Machine;
+use crate::report::result::{Bound, Claim};
+use crate::report::result::{Figure, Note, Series};
 
 /// A result with a bit of everything.
 pub(crate) fn sample() -> ExperimentResult {
-    let claim = |text: &str, floor: Bound| Claim::new(text, "a paper, §5", floor);
+    let claim = |text: &str, bound: Bound| Claim::new(text, "a paper, §5", bound);
     ExperimentResult {
         id: "sample".into(),
         title: "A <sample> of everything".into(),

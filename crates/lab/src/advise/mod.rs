@@ -1,0 +1,288 @@
+//! Which scheme for this state, by measurement on this machine: `stillpoint lab advise --state`.
+
+mod choice;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use stillpoint_state::{Content, registry};
+
+use crate::context::Context;
+use crate::drivers::ticks::{self, Drive, Images};
+use crate::error::{LabError, LabResult};
+use crate::measure::machine::available_bytes;
+use crate::measure::outcome::Outcome;
+use crate::measure::stats::median;
+use crate::sys;
+use crate::workloads::trace::{Trace, TraceLoad, WordCell};
+use crate::workloads::zipf::ZipfAccesses;
+
+pub(crate) use choice::{Choice, Limits};
+
+/// Words of the pieces that cells are measured in. Each is compiled once for every scheme and layout,
+/// so there are few.
+const PIECE_WORDS: [usize; 5] = [1, 2, 16, 128, 1024];
+
+/// A load, and what is asked of it.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct Question {
+    /// Advise on state arrays: one thread that changes arrays in ticks.
+    #[arg(long, required = true)]
+    pub(crate) state: bool,
+    /// Cells of the state.
+    #[arg(long, value_name = "N")]
+    pub(crate) cells: usize,
+    /// Bytes of a cell; measured in pieces of 4, 8, 64, 512 or 4096 bytes, the longest that fit.
+    #[arg(long, value_name = "BYTES", default_value_t = 4)]
+    pub(crate) cell_bytes: usize,
+    /// Updates per second: 4 bytes of a cell each.
+    #[arg(long, value_name = "N")]
+    pub(crate) updates_per_second: u64,
+    /// Share of all accesses that read, from 0 to below 1; they come on top of the updates.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub(crate) reads: f64,
+    /// How unequal the cells' popularity is: the exponent of a Zipf law, 0 for all alike.
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.5)]
+    pub(crate) zipf: f64,
+    /// Length of a tick, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 100.0)]
+    pub(crate) tick_ms: f64,
+    /// Time from one image to the next, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) image_every_ms: u64,
+    /// Longest that the work of a tick may take, in microseconds.
+    #[arg(long, value_name = "US")]
+    pub(crate) worst_tick_us: Option<f64>,
+    /// Most memory, as a multiple of the state.
+    #[arg(long, value_name = "COPIES")]
+    pub(crate) copies_max: Option<f64>,
+    /// Seconds for which each scheme is measured.
+    #[arg(long, default_value_t = 3.0)]
+    pub(crate) seconds: f64,
+    /// Measure every layout, not only the first of each scheme.
+    #[arg(long)]
+    pub(crate) all_layouts: bool,
+    /// Where the measured states keep their files: a directory on the disk that is meant.
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub(crate) dir: PathBuf,
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a scheme does under the load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Measured {
+    /// The registered name.
+    pub(crate) scheme: String,
+    /// CPU time of the mutator beyond the baseline's, in percent of a tick.
+    pub(crate) overhead_percent: f64,
+    /// Mean work of a tick, in microseconds.
+    pub(crate) mean_tick_us: f64,
+    /// Worst work of a tick, in microseconds.
+    pub(crate) worst_tick_us: f64,
+    /// Worst work of a tick of the baseline in the same run, in microseconds.
+    pub(crate) raw_worst_tick_us: f64,
+    /// The end of a tick at which an image begins, in microseconds: the median.
+    pub(crate) boundary_us: f64,
+    /// Bytes of memory.
+    pub(crate) memory_bytes: u64,
+    /// The same, beside the state.
+    pub(crate) copies: f64,
+    /// Seconds until an image is durable: the median.
+    pub(crate) image_s: f64,
+    /// Seconds to read an image back.
+    pub(crate) recovery_s: f64,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Advice {
+    /// All that was measured.
+    pub(crate) measured: Vec<Measured>,
+    /// Which to take, and why.
+    #[serde(flatten)]
+    pub(crate) choice: Choice,
+}
+
+impl Measured {
+    fn of(outcome: &Outcome, tick_s: f64) -> Measured {
+        let all = outcome.all();
+        Measured {
+            scheme: outcome.scheme.clone(),
+            overhead_percent: 100.0 * all.overhead_share(tick_s),
+            mean_tick_us: all.mean_ms() * 1e3,
+            worst_tick_us: all.max_ms() * 1e3,
+            raw_worst_tick_us: all.raw_max_ms() * 1e3,
+            boundary_us: median(&all.boundaries_us()),
+            memory_bytes: outcome.held_bytes,
+            copies: outcome.held_bytes as f64 / outcome.state_bytes as f64,
+            image_s: median(&outcome.image_s),
+            recovery_s: outcome.recovery.map_or(f64::NAN, |recovery| recovery.seconds()),
+        }
+    }
+}
+
+fn refused(what: String, cure: &str) -> LabError {
+    LabError::Missing { what, cure: cure.to_owned() }
+}
+
+impl Question {
+    fn check(&self) -> LabResult<()> {
+        let positive = [
+            ("--cells", self.cells as f64),
+            ("--cell-bytes", self.cell_bytes as f64),
+            ("--updates-per-second", self.updates_per_second as f64),
+            ("--tick-ms", self.tick_ms),
+            ("--image-every-ms", self.image_every_ms as f64),
+            ("--seconds", self.seconds),
+        ];
+        for (option, value) in positive {
+            if !value.is_finite() || value <= 0.0 || value > 1e15 {
+                return Err(refused(
+                    format!("{option} {value}"),
+                    "give a number above 0, and no more than 10^15",
+                ));
+            }
+        }
+        if !(0.0..1.0).contains(&self.reads) {
+            let cure = "give the share of reads: at least 0 and below 1";
+            return Err(refused(format!("--reads {}", self.reads), cure));
+        }
+        if !(0.0..=10.0).contains(&self.zipf) {
+            return Err(refused(format!("--zipf {}", self.zipf), "give an exponent from 0 to 10"));
+        }
+        Ok(())
+    }
+
+    /// Words of a piece that is measured, and how many of them there are.
+    fn shape(&self) -> (usize, usize) {
+        let piece_words = PIECE_WORDS.into_iter().rev().find(|words| words * 4 <= self.cell_bytes);
+        let piece_words = piece_words.unwrap_or(1);
+        let pieces = self.cell_bytes.div_ceil(piece_words * 4).max(1);
+        (piece_words, self.cells.saturating_mul(pieces))
+    }
+
+    fn drive(&self) -> Drive {
+        let ticks_of = |ms: f64| (ms / self.tick_ms).round().max(1.0) as u64;
+        let period_ticks = ticks_of(self.image_every_ms as f64);
+        Drive {
+            ticks: ticks_of(self.seconds * 1e3).max(period_ticks + 1),
+            warm_up_images: 1,
+            tick: Some(Duration::from_secs_f64(self.tick_ms / 1e3)),
+            images: Images::EveryTicks(period_ticks),
+            ..Drive::paper(1)
+        }
+    }
+
+    fn schemes(&self) -> Vec<&'static str> {
+        let rows = registry::REGISTRY.iter().filter(|row| row.content != Content::Nothing);
+        let layouts = if self.all_layouts { usize::MAX } else { 1 };
+        rows.flat_map(|row| row.layouts.iter().take(layouts).map(|layout| layout.name)).collect()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { worst_tick_us: self.worst_tick_us, copies_max: self.copies_max }
+    }
+}
+
+/// Measures the schemes under the load and chooses one.
+///
+/// # Errors
+/// A question that makes no sense, too little memory, or a disk that fails.
+pub(crate) fn advise(question: &Question, context: &Context) -> LabResult<Advice> {
+    question.check()?;
+    let (words, _) = question.shape();
+    match words {
+        1 => measure::<u32>(question, context),
+        2 => measure::<[u32; 2]>(question, context),
+        16 => measure::<[u32; 16]>(question, context),
+        128 => measure::<[u32; 128]>(question, context),
+        _ => measure::<[u32; 1024]>(question, context),
+    }
+}
+
+fn measure<C: WordCell>(question: &Question, context: &Context) -> LabResult<Advice> {
+    let (object_words, objects) = question.shape();
+    let state_bytes = objects.saturating_mul(object_words * 4) as u64;
+    let needed = state_bytes.saturating_mul(4);
+    if needed > available_bytes() {
+        let cure = "ask for fewer cells: ping-pong's three copies and the baseline must fit";
+        return Err(refused(format!("{needed} bytes of memory are not there"), cure));
+    }
+    let drive = question.drive();
+    let accesses_per_s = question.updates_per_second as f64 / (1.0 - question.reads);
+    let per_tick = (accesses_per_s * question.tick_ms / 1e3).round().max(1.0) as usize;
+    let zipf = ZipfAccesses {
+        objects,
+        object_words,
+        object_exponent: question.zipf,
+        word_exponent: 0.0,
+        read_share: question.reads,
+        count: per_tick.saturating_mul(drive.ticks as usize).min(16_000_000),
+        seed: 1,
+    };
+    let load = TraceLoad::<C>::new(Trace::equal(zipf.make()?, per_tick), zipf.words());
+    let mut measured = Vec::new();
+    for scheme in question.schemes() {
+        context.note(format!("measuring {scheme} for {} s", question.seconds));
+        let dir = context.fresh_dir(scheme)?;
+        let outcome = ticks::run(&load, scheme, &drive, &dir)?;
+        sys::remove_dir_all(&dir)?;
+        measured.push(Measured::of(&outcome, question.tick_ms / 1e3));
+    }
+    sys::remove_dir_all(&context.work)?;
+    let choice = choice::choose(&measured, &question.limits())
+        .ok_or_else(|| refused("no scheme was measured".into(), "build with one"))?;
+    Ok(Advice { measured, choice })
+}
+
+/// The advice for a terminal, line by line.
+pub(crate) fn lines(advice: &Advice) -> Vec<String> {
+    let heads = [
+        "scheme",
+        "overhead %",
+        "mean us",
+        "worst us",
+        "raw worst us",
+        "boundary us",
+        "copies",
+        "MiB",
+        "image s",
+        "recovery s",
+    ];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(advice.measured.iter().map(|it| {
+        vec![
+            it.scheme.clone(),
+            format!("{:.3}", it.overhead_percent),
+            format!("{:.0}", it.mean_tick_us),
+            format!("{:.0}", it.worst_tick_us),
+            format!("{:.0}", it.raw_worst_tick_us),
+            format!("{:.1}", it.boundary_us),
+            format!("{:.2}", it.copies),
+            format!("{}", it.memory_bytes >> 20),
+            format!("{:.3}", it.image_s),
+            format!("{:.3}", it.recovery_s),
+        ]
+    }));
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let mut lines: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let cells = row.iter().zip(&widths).skip(1).map(|(cell, w)| format!("  {cell:>w$}"));
+            let first = widths[0];
+            format!("{:<first$}{}", row[0], cells.collect::<String>())
+        })
+        .collect();
+    lines.push(String::new());
+    lines.push(format!("recommended: {}", advice.choice.recommended));
+    lines.push(advice.choice.reason.clone());
+    lines
+}
+
+#[cfg(test)]
+mod tests;

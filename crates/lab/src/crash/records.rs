@@ -1,0 +1,272 @@
+//! The crash check: a child process loads, runs transactions and takes
+//! checkpoints; it is killed in the middle, its data are recovered here, and
+//! the recovered state must be one that the promise allows.
+//!
+//! With the journal `none` the promise is the last complete checkpoint; with
+//! `redo` in relaxed durability also everything that committed a second before
+//! the crash. So: every record sound, every transaction whole, and nothing
+//! missing that was promised.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::crash::{Killable, kill_and_check, words};
+use crate::error::{LabError, LabResult};
+use crate::harness::Harness;
+use crate::report::result::ExperimentResult;
+use crate::subjects::adapter::{LabEngine, OpenEngine, Setup};
+use crate::subjects::records::{Row, setup};
+use crate::sys;
+use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, Transactions};
+
+/// Checkpoints that the child publishes before it is killed.
+const CHECKPOINTS: usize = 2;
+
+/// How old a commit may be and still be lost with the redo journal: the second
+/// of relaxed durability, and what it takes to be told of the commit.
+const RELAXED_NS: u64 = 1_300_000_000;
+
+/// Checks each row once and notes it in the result.
+///
+/// # Errors
+/// When a recovered state is wrong: then nothing that follows would be a figure.
+pub(crate) fn check_rows(
+    bench: &Harness<'_>,
+    rows: &[Row],
+    journal: &str,
+    records: u64,
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    if !bench.children {
+        result.note("Recovery was not checked in this run.");
+        return Ok(());
+    }
+    for &row in rows {
+        let subject = Records { open: bench.open, row, journal, records };
+        let updates = kill_and_check(bench.context, &subject)?;
+        let note = format!(
+            "{}, journal {journal}: killed with a checkpoint under way, recovered {records} \
+             records with {updates} updates: all sound, no transaction in part, nothing missing \
+             that was promised.",
+            row.scheme
+        );
+        bench.context.note(&note);
+        result.note(note);
+    }
+    Ok(())
+}
+
+/// What the parent has heard from the child.
+#[derive(Default)]
+pub(crate) struct Heard {
+    published: usize,
+    /// Updates that the last published checkpoint must hold.
+    in_checkpoint: u64,
+    /// When which number of updates had committed.
+    committed: Vec<(u64, u64)>,
+    /// Updates that must be there after the kill.
+    promised: u64,
+}
+
+impl Heard {
+    fn line(&mut self, text: &str) -> Option<()> {
+        let number = |text: &str| text.parse::<u64>().ok();
+        if let Some(updates) = text.strip_prefix("published ") {
+            self.in_checkpoint = number(updates)?;
+            self.published += 1;
+        } else if let Some(updates) = text.strip_prefix("committed ") {
+            self.committed.push((sys::now_ns(), number(updates)?));
+        }
+        Some(())
+    }
+
+    /// Enough to kill the child, right after it has begun another checkpoint.
+    fn enough(&self, journal: &str) -> bool {
+        let first = self.committed.first().map_or(u64::MAX, |c| c.0);
+        let long = sys::now_ns().saturating_sub(first) > 2 * RELAXED_NS;
+        self.published >= CHECKPOINTS && (journal == "none" || long)
+    }
+
+    /// Updates that must be there after a crash now.
+    fn promised(&self, journal: &str) -> u64 {
+        let old = sys::now_ns().saturating_sub(RELAXED_NS);
+        let relaxed = self.committed.iter().filter(|c| journal != "none" && c.0 <= old);
+        relaxed.map(|c| c.1).max().unwrap_or(0).max(self.in_checkpoint)
+    }
+}
+
+/// An engine of records, by its row and journal.
+struct Records<'a> {
+    open: &'a OpenEngine,
+    row: Row,
+    journal: &'a str,
+    records: u64,
+}
+
+impl Killable for Records<'_> {
+    type Heard = Heard;
+    /// Updates that came back.
+    type Recovered = u64;
+
+    fn name(&self) -> String {
+        format!("{}-{}", self.row.scheme, self.journal)
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let records = self.records.to_string();
+        words([
+            "crash",
+            "--scheme",
+            self.row.scheme,
+            "--journal",
+            self.journal,
+            "--records",
+            &records,
+        ])
+    }
+
+    fn hear(&self, heard: &mut Heard, line: &str) -> Option<bool> {
+        heard.line(line)?;
+        let is_enough = line == "begun" && heard.enough(self.journal);
+        if is_enough {
+            heard.promised = heard.promised(self.journal);
+        }
+        Some(is_enough)
+    }
+
+    fn linger(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    fn recover(&self, heard: &Heard, dir: &Path) -> LabResult<u64> {
+        let setup = setup(self.row, self.records, self.journal, dir.to_owned());
+        let check = (self.open)(&setup)?.check(Change::Counter)?;
+        let wrong = |reason| LabError::Engine { engine: self.row.scheme.into(), reason };
+        check.finish(self.records, heard.promised, u64::MAX).map_err(wrong)?;
+        Ok(check.updates)
+    }
+}
+
+/// What the child does, until it is killed: says `begun` when a checkpoint has
+/// begun, `published N` when it is there, N being the updates that had
+/// committed before it began, and meanwhile `committed N`.
+///
+/// # Errors
+/// When the engine refuses.
+pub(crate) fn child(
+    open: &OpenEngine,
+    setup: &Setup,
+    output: &mut (dyn Write + Send),
+) -> LabResult<()> {
+    let (engine, records) = (open(setup)?, setup.records);
+    engine.load(records)?;
+    let (engine, stop, committed) = (&*engine, AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, committed) = (&stop, &committed);
+    let mut jobs: Vec<Box<dyn FnOnce() -> LabResult<()> + Send + '_>> = Vec::new();
+    for number in 0..2 {
+        jobs.push(Box::new(move || {
+            let worked = work(engine, records, number, stop, committed);
+            stop.store(true, Ordering::Release);
+            worked
+        }));
+    }
+    jobs.push(Box::new(move || {
+        let ended = checkpoints(engine, stop, committed, output);
+        stop.store(true, Ordering::Release);
+        ended
+    }));
+    let done = stillpoint_io::in_parallel("crash", jobs);
+    done.map_err(|e| LabError::process("crash child", e))?.into_iter().collect()
+}
+
+fn work(
+    engine: &dyn LabEngine,
+    records: u64,
+    number: usize,
+    stop: &AtomicBool,
+    committed: &AtomicU64,
+) -> LabResult<()> {
+    let mut session = engine.session()?;
+    let mut transactions = Transactions::new(records, 7, number);
+    // Acquire pairs with the Release of whoever ends.
+    while !stop.load(Ordering::Acquire) {
+        let batch = [transactions.draw(), transactions.draw()];
+        session.run(&batch, Change::Counter)?;
+        // AcqRel pairs with the Acquire of the thread that begins checkpoints: what
+        // it counts has committed.
+        committed.fetch_add((batch.len() * KEYS_PER_TRANSACTION) as u64, Ordering::AcqRel);
+    }
+    Ok(())
+}
+
+fn checkpoints(
+    engine: &dyn LabEngine,
+    stop: &AtomicBool,
+    committed: &AtomicU64,
+    output: &mut (dyn Write + Send),
+) -> LabResult<()> {
+    let mut say = |text: String| {
+        let written = writeln!(output, "{text}").and_then(|()| output.flush());
+        written.map_err(|e| LabError::process("crash child", e))
+    };
+    while !stop.load(Ordering::Acquire) {
+        let before = engine.status().checkpoints;
+        let updates = committed.load(Ordering::Acquire);
+        engine.start_checkpoint()?;
+        say("begun".into())?;
+        loop {
+            say(format!("committed {}", committed.load(Ordering::Acquire)))?;
+            let status = engine.status();
+            if let Some(reason) = status.failed {
+                return Err(LabError::Engine { engine: "checkpoint".into(), reason });
+            }
+            if status.checkpoints > before {
+                break;
+            }
+            sys::sleep(Duration::from_millis(5));
+        }
+        say(format!("published {updates}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::tests::Lines;
+    use crate::drivers::transactions::tests::Toy;
+    use crate::subjects::records::CALC_UNPACED;
+
+    #[test]
+    fn the_child_says_what_must_be_there() {
+        let mut said = Lines::before_closing(40);
+        let setup = setup(CALC_UNPACED, 1_000, "none", "unused".into());
+        assert!(child(&Toy::open, &setup, &mut said).is_err(), "a closed pipe ends it");
+        let text = said.text();
+        let (mut heard, mut begun) = (Heard::default(), 0);
+        for line in text.lines() {
+            heard.line(line).expect("understood");
+            begun += usize::from(line == "begun");
+        }
+        assert!(begun >= 2 && heard.published >= 1 && !heard.committed.is_empty(), "{text}");
+        assert!(heard.in_checkpoint.is_multiple_of(KEYS_PER_TRANSACTION as u64));
+        assert!(heard.line("committed many").is_none());
+    }
+
+    #[test]
+    fn the_promise_depends_on_the_journal() {
+        let now_ns = sys::now_ns();
+        let heard = Heard {
+            published: 2,
+            in_checkpoint: 10,
+            committed: vec![(now_ns - 2 * RELAXED_NS, 50), (now_ns, 90)],
+            promised: 0,
+        };
+        assert_eq!(heard.promised("none"), 10, "without a log only the checkpoint");
+        assert_eq!(heard.promised("redo"), 50, "and with one all but the last second");
+        assert!(heard.enough("none"));
+        assert!(!Heard { published: 1, ..heard }.enough("none"));
+    }
+}

@@ -1,0 +1,239 @@
+//! The crash check of TPC-C: a child runs batches and takes one checkpoint after the other; it is
+//! killed in the middle of one, and what it leaves must be what an oracle has, nothing missing that
+//! it had called durable.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::crash::{Killable, kill_and_check, words};
+use crate::error::{LabError, LabResult};
+use crate::measure::outcome::Recovery;
+use crate::report::result::ExperimentResult;
+use crate::subjects::tpcc::{Engine, Job, ROWS, Row, recovers, with};
+use crate::workloads::tpcc::input::Trace;
+use crate::workloads::tpcc::load::Population;
+use crate::workloads::tpcc::schema::Scale;
+
+/// The database that a child works on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Database {
+    /// Its size.
+    pub(crate) scale: Scale,
+    /// Transactions of the trace.
+    pub(crate) trace: usize,
+    /// Of load and trace.
+    pub(crate) seed: u64,
+}
+
+/// What the child is told.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Child {
+    /// The row's name.
+    #[arg(long)]
+    pub(crate) row: String,
+    /// Warehouses.
+    #[arg(long)]
+    pub(crate) warehouses: usize,
+    /// The small database.
+    #[arg(long)]
+    pub(crate) small: bool,
+    /// Transactions of the trace.
+    #[arg(long)]
+    pub(crate) trace: usize,
+    /// Of load and trace.
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// Where the database lies.
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+}
+
+/// What the child does until it is killed: says `durable BATCHES IMAGES BUSY` after each batch, BUSY
+/// being 1 while a checkpoint is under way.
+///
+/// # Errors
+/// When the database refuses, or nobody listens.
+pub(crate) fn child(what: &Child, output: &mut (dyn Write + Send)) -> LabResult<()> {
+    let row = ROWS.iter().find(|row| row.name == what.row).ok_or_else(|| LabError::Missing {
+        what: format!("there is no row {:?}", what.row),
+        cure: format!("choose one of {:?}", ROWS.map(|row| row.name)),
+    })?;
+    let scale = if what.small { Scale::small } else { Scale::full }(what.warehouses);
+    let population = Population::new(scale, what.seed);
+    let trace = Trace::new(&scale, what.seed, what.trace);
+    with(*row, &population, &what.dir, &mut Endless { row: *row, trace, output }).map(drop)
+}
+
+struct Endless<'a> {
+    row: Row,
+    trace: Trace,
+    output: &'a mut (dyn Write + Send),
+}
+
+impl Job for Endless<'_> {
+    type Output = ();
+
+    fn with(&mut self, engine: &mut dyn Engine) -> LabResult<()> {
+        loop {
+            engine.batch(&self.trace)?;
+            let status = engine.status()?;
+            if self.row.has_images && !status.is_capturing {
+                engine.checkpoint()?;
+            }
+            // The batch before is durable; the last one need not be.
+            let (durable, busy) = (engine.batches() - 1, u8::from(status.is_capturing));
+            let said = writeln!(self.output, "durable {durable} {} {busy}", status.images);
+            said.and_then(|()| self.output.flush())
+                .map_err(|e| LabError::process("standard output", e))?;
+        }
+    }
+}
+
+/// What a child has said last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    durable: u64,
+    images: u64,
+    is_busy: bool,
+}
+
+impl Heard {
+    fn of(line: &str) -> Option<Heard> {
+        let mut numbers = line.strip_prefix("durable ")?.split(' ').map(str::parse::<u64>);
+        let mut number = || numbers.next()?.ok();
+        Some(Heard { durable: number()?, images: number()?, is_busy: number()? == 1 })
+    }
+
+    /// True in the middle of a checkpoint after some others; or after some batches, without any.
+    fn is_enough(&self, row: Row) -> bool {
+        if row.has_images { self.images >= 2 && self.is_busy } else { self.durable >= 20 }
+    }
+}
+
+/// Kills a child of each row, and notes in the result what came back.
+///
+/// # Errors
+/// When a child ends by itself, or what it leaves is wrong: then nothing would be a figure.
+pub(crate) fn check_rows(
+    context: &Context,
+    database: &Database,
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let population = Population::new(database.scale, database.seed);
+    let trace = Trace::new(&database.scale, database.seed, database.trace);
+    for row in ROWS {
+        let (population, trace) = (&population, &trace);
+        let killed = KilledDatabase { row, database, population, trace };
+        let (recovery, heard) = kill_and_check(context, &killed)?;
+        let note = format!(
+            "{}: killed {}, recovered batch {} ({} was promised) in {:.2} s, equal to the oracle.",
+            row.name,
+            if heard.is_busy { "in the middle of a checkpoint" } else { "while it ran" },
+            recovery.tick,
+            heard.durable,
+            recovery.seconds()
+        );
+        context.note(&note);
+        result.note(note);
+    }
+    Ok(())
+}
+
+/// A database under a row.
+struct KilledDatabase<'a> {
+    row: Row,
+    database: &'a Database,
+    population: &'a Population,
+    trace: &'a Trace,
+}
+
+impl Killable for KilledDatabase<'_> {
+    type Heard = Heard;
+    /// What came back, and what had been heard.
+    type Recovered = (Recovery, Heard);
+
+    fn name(&self) -> String {
+        "tpcc".to_owned()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let Database { scale, trace, seed } = *self.database;
+        let mut arguments = words([
+            "tpcc",
+            "--row",
+            self.row.name,
+            "--warehouses",
+            &scale.warehouses.to_string(),
+            "--trace",
+            &trace.to_string(),
+            "--seed",
+            &seed.to_string(),
+        ]);
+        if scale == Scale::small(scale.warehouses) {
+            arguments.push("--small".into());
+        }
+        arguments
+    }
+
+    fn hear(&self, heard: &mut Heard, line: &str) -> Option<bool> {
+        *heard = Heard::of(line)?;
+        Some(heard.is_enough(self.row))
+    }
+
+    fn linger(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn recover(&self, heard: &Heard, dir: &Path) -> LabResult<(Recovery, Heard)> {
+        let KilledDatabase { row, population, trace, .. } = *self;
+        Ok((recovers(row, population, trace, dir, heard.durable)?, *heard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::tests::Lines;
+
+    #[test]
+    fn what_a_child_leaves_is_recovered_and_compared() -> LabResult<()> {
+        let (seed, scale) = (3, Scale::small(1));
+        let (population, trace) = (Population::new(scale, seed), Trace::new(&scale, seed, 5_000));
+        for name in ["ipp, merge", "aries"] {
+            let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+            let what = Child {
+                row: name.into(),
+                warehouses: 1,
+                small: true,
+                trace: 5_000,
+                seed,
+                dir: dir.path().to_owned(),
+            };
+            let mut output = Lines::before_closing(30);
+            let error = child(&what, &mut output).expect_err("nobody listens").to_string();
+            assert!(error.contains("standard output"), "{error}");
+            let said = output.text();
+            let heard = said.lines().last().and_then(Heard::of).expect("lines");
+            assert_eq!(heard.durable, 29, "{said}");
+            let row = *ROWS.iter().find(|row| row.name == name).expect("a row");
+            let recovery = recovers(row, &population, &trace, dir.path(), heard.durable)?;
+            assert!(recovery.tick >= heard.durable);
+            let error = recovers(row, &population, &trace, dir.path(), 1_000);
+            assert!(error.expect_err("too little").to_string().contains("batch 1000 was durable"));
+            let other = Population::new(scale, seed + 1);
+            let error = recovers(row, &other, &trace, dir.path(), 0);
+            assert!(error.expect_err("another load").to_string().contains("differs in table"));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_unknown_row_is_refused_with_those_that_there_are() {
+        let (row, dir) = ("zzz".to_owned(), PathBuf::new());
+        let what = Child { row, warehouses: 1, small: true, trace: 1, seed: 1, dir };
+        let error = child(&what, &mut Lines::before_closing(0)).expect_err("unknown").to_string();
+        assert!(error.contains("zzz") && error.contains("aries"), "{error}");
+    }
+}

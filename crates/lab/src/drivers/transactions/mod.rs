@@ -1,0 +1,300 @@
+//! Drives an engine inside this process: workers, long transactions,
+//! checkpoints at given times, and everything counted in windows of 100 ms.
+//!
+//! Saturated workers run batch after batch. At a fixed rate each transaction
+//! has a time at which it is due, and its latency counts from there.
+
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{LabError, LabResult};
+use crate::measure::stats::{Latencies, Windows};
+use crate::subjects::adapter::LabEngine;
+use crate::sys;
+use crate::workloads::calc::{Change, LongTransactions, Partition};
+
+/// What is asked of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Drive {
+    /// Threads that run transactions.
+    pub(crate) workers: usize,
+    /// Length of what is measured.
+    pub(crate) seconds: f64,
+    /// Uncounted time before it.
+    pub(crate) warm_up_s: f64,
+    /// Records of the table.
+    pub(crate) records: u64,
+    /// How much of a value an update changes.
+    pub(crate) change: Change,
+    /// Transactions that are handed over together.
+    pub(crate) batch: usize,
+    /// Transactions per second over all workers; as many as possible when absent.
+    pub(crate) rate_per_s: Option<f64>,
+    /// Batch writes beside the short transactions.
+    pub(crate) long: Option<LongTransactions>,
+    /// When checkpoints begin, in seconds of the measured time.
+    pub(crate) checkpoints_at_s: Vec<f64>,
+    /// Seed of keys and arrival times.
+    pub(crate) seed: u64,
+}
+
+impl Drive {
+    /// Two saturated workers for ten seconds on so many records, no checkpoint.
+    pub(crate) fn new(records: u64) -> Drive {
+        Drive {
+            workers: 2,
+            seconds: 10.0,
+            warm_up_s: 0.5,
+            records,
+            change: Change::Counter,
+            batch: 4,
+            rate_per_s: None,
+            long: None,
+            checkpoints_at_s: Vec::new(),
+            seed: 1,
+        }
+    }
+}
+
+/// One checkpoint of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Capture {
+    /// When it was asked for, in seconds of the measured time.
+    pub(crate) from_s: f64,
+    /// When it was published.
+    pub(crate) to_s: f64,
+    /// Bytes of its files.
+    pub(crate) bytes: u64,
+}
+
+impl Capture {
+    /// How long it took.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.to_s - self.from_s
+    }
+}
+
+/// Bytes held at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Held {
+    /// Seconds of the measured time.
+    pub(crate) at_s: f64,
+    /// As the engine says.
+    pub(crate) engine_bytes: u64,
+    /// Anonymous resident bytes of this process.
+    pub(crate) process_bytes: u64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// Short transactions per window.
+    pub(crate) windows: Windows,
+    /// Their latencies from the scheduled time, where there is a rate.
+    pub(crate) latencies: Latencies,
+    /// Short transactions, the warm-up included.
+    pub(crate) transactions: u64,
+    /// Batch writes.
+    pub(crate) long_transactions: u64,
+    /// Updates of all transactions, the warm-up included.
+    pub(crate) updates: u64,
+    /// Checkpoints, in order.
+    pub(crate) captures: Vec<Capture>,
+    /// Memory every 100 ms.
+    pub(crate) held: Vec<Held>,
+    /// Length of what was measured.
+    pub(crate) seconds: f64,
+    /// CPU seconds of the process that no worker used: checkpoints, flushes, upkeep.
+    pub(crate) background_cpu_s: f64,
+    /// Bytes that the journal wrote in the measured time.
+    pub(crate) journal_bytes: u64,
+}
+
+impl Outcome {
+    /// Short transactions per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.windows.total() as f64 / self.windows.covered_s()
+    }
+
+    fn merge(&mut self, part: Part) {
+        self.windows.merge(&part.windows);
+        self.latencies.merge(&part.latencies);
+        self.transactions += part.transactions;
+        self.long_transactions += part.long_transactions;
+        self.updates += part.updates;
+        self.background_cpu_s -= part.cpu_s;
+    }
+}
+
+/// What one thread has done.
+#[derive(Debug, Default)]
+struct Part {
+    windows: Windows,
+    latencies: Latencies,
+    transactions: u64,
+    long_transactions: u64,
+    updates: u64,
+    cpu_s: f64,
+}
+
+/// What the threads of one run share.
+#[derive(Debug)]
+struct Run<'a> {
+    drive: &'a Drive,
+    partition: Partition,
+    start_ns: u64,
+    end_ns: u64,
+    /// Set when a thread has failed, so that the others end too.
+    stop: AtomicBool,
+    /// Short transactions so far, one counter per worker.
+    done: Vec<Padded>,
+}
+
+/// A counter on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded(AtomicU64);
+
+impl Run<'_> {
+    fn ended(&self, now_ns: u64) -> bool {
+        // Relaxed: nothing is read that the flag would guard.
+        now_ns >= self.end_ns || self.stop.load(Ordering::Relaxed)
+    }
+
+    fn since_start(&self, now_ns: u64) -> f64 {
+        (now_ns as f64 - self.start_ns as f64) / 1e9
+    }
+}
+
+enum Done {
+    Part(Part),
+    Control(Control),
+}
+
+#[derive(Debug, Default)]
+struct Control {
+    captures: Vec<Capture>,
+    held: Vec<Held>,
+    journal_bytes: u64,
+    cpu_s: f64,
+}
+
+/// Runs the load to its end.
+///
+/// # Errors
+/// When a transaction or a checkpoint fails, or a checkpoint does not end.
+pub(crate) fn run(engine: &dyn LabEngine, drive: &Drive) -> LabResult<Outcome> {
+    let start_ns = sys::now_ns() + 20_000_000 + (drive.warm_up_s * 1e9) as u64;
+    let run = Run {
+        drive,
+        partition: Partition::new(drive.records, drive.long.is_some()),
+        start_ns,
+        end_ns: start_ns + (drive.seconds * 1e9) as u64,
+        stop: AtomicBool::new(false),
+        done: (0..drive.workers).map(|_| Padded::default()).collect(),
+    };
+    let run = &run;
+    let mut jobs: Vec<Box<dyn FnOnce() -> LabResult<Done> + Send + '_>> = Vec::new();
+    for number in 0..drive.workers {
+        jobs.push(Box::new(move || {
+            guard(run, || worker::short(engine, run, number)).map(Done::Part)
+        }));
+    }
+    for number in 0..drive.long.map_or(0, |long| long.open_max) {
+        jobs.push(Box::new(move || {
+            guard(run, || worker::long(engine, run, number)).map(Done::Part)
+        }));
+    }
+    jobs.push(Box::new(move || guard(run, || control(engine, run)).map(Done::Control)));
+
+    let cpu_before_ns = stillpoint_io::process_cpu_ns();
+    let done = stillpoint_io::in_parallel("drive", jobs)
+        .map_err(|e| LabError::process("threads of a run", e))?;
+    let cpu_s = (stillpoint_io::process_cpu_ns() - cpu_before_ns) as f64 / 1e9;
+    let mut outcome =
+        Outcome { seconds: drive.seconds, background_cpu_s: cpu_s, ..Outcome::default() };
+    for done in done {
+        match done? {
+            Done::Part(part) => outcome.merge(part),
+            Done::Control(control) => {
+                outcome.captures = control.captures;
+                outcome.held = control.held;
+                outcome.journal_bytes = control.journal_bytes;
+                outcome.background_cpu_s -= control.cpu_s;
+            }
+        }
+    }
+    outcome.windows.fit((drive.seconds * 1e9) as u64);
+    Ok(outcome)
+}
+
+/// Tells the other threads to end when this one fails.
+fn guard<T>(run: &Run<'_>, body: impl FnOnce() -> LabResult<T>) -> LabResult<T> {
+    let result = body();
+    if result.is_err() {
+        // Relaxed: see `Run::ended`.
+        run.stop.store(true, Ordering::Relaxed);
+    }
+    result
+}
+
+/// Longest wait for a checkpoint that outlasts its run.
+const CHECKPOINT_PATIENCE_NS: u64 = 300_000_000_000;
+const CONTROL_TICK: Duration = Duration::from_millis(4);
+
+/// Begins checkpoints when they are due, notes when they end, and samples memory.
+fn control(engine: &dyn LabEngine, run: &Run<'_>) -> LabResult<Control> {
+    let cpu_before_ns = sys::thread_cpu_ns();
+    let mut control = Control::default();
+    let mut due = run.drive.checkpoints_at_s.iter();
+    let mut next = due.next();
+    let mut begun: Option<(u64, u64)> = None;
+    sys::sleep_until(run.start_ns);
+    let journal_before = engine.status().journal_bytes;
+    let mut next_sample_ns = run.start_ns;
+    loop {
+        let now_ns = sys::now_ns();
+        let ended = run.ended(now_ns);
+        if let (Some(&at_s), None, false) = (next, begun, ended)
+            && run.since_start(now_ns) >= at_s
+        {
+            begun = Some((now_ns, engine.status().checkpoints));
+            engine.start_checkpoint()?;
+            next = due.next();
+        }
+        if let Some((from_ns, finished_before)) = begun {
+            let status = engine.status();
+            if let Some(reason) = status.failed {
+                return Err(LabError::Engine { engine: "checkpoint".into(), reason });
+            }
+            if status.checkpoints > finished_before {
+                let (from_s, to_s) = (run.since_start(from_ns), run.since_start(sys::now_ns()));
+                control.captures.push(Capture { from_s, to_s, bytes: status.last_bytes });
+                begun = None;
+            } else if now_ns > run.end_ns + CHECKPOINT_PATIENCE_NS {
+                let reason = "a checkpoint does not end".into();
+                return Err(LabError::Engine { engine: "checkpoint".into(), reason });
+            }
+        }
+        if now_ns >= next_sample_ns && !ended {
+            control.held.push(Held {
+                at_s: run.since_start(now_ns),
+                engine_bytes: engine.status().held_bytes,
+                process_bytes: crate::measure::process::own_bytes(),
+            });
+            next_sample_ns += crate::measure::stats::WINDOW_NS;
+        }
+        if ended && begun.is_none() {
+            break;
+        }
+        sys::sleep(CONTROL_TICK);
+    }
+    control.journal_bytes = engine.status().journal_bytes - journal_before;
+    control.cpu_s = (sys::thread_cpu_ns() - cpu_before_ns) as f64 / 1e9;
+    Ok(control)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,3 +1,0 @@
-//! Engines behind the lab's adapter trait.
-
-pub mod stillpoint;

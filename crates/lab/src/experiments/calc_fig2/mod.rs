@@ -1,0 +1,270 @@
+//! `calc-fig2`: full checkpoints under the microbenchmark (CALC paper, §5.1.1,
+//! Figure 2): throughput over time with two checkpoints, transactions lost, and
+//! the same with transactions of two seconds.
+//!
+//! 1. A child process is killed in the middle and its state checked: a figure
+//!    from an engine that cannot recover is not a figure.
+//! 2. Instructions per transaction at rest, counted by callgrind.
+//! 3. Throughput at rest: many short pairs, baseline and calc in turn.
+//! 4. Rounds with one checkpoint each, all rows in turn: saturated, with long
+//!    transactions, and at half of the baseline's throughput.
+//! 5. The paper's time line, once per row.
+
+mod report;
+
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::crash::records as crash;
+use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::experiments::instructions;
+use crate::harness::{Harness, Instance};
+use crate::measure::stats::median;
+use crate::report::result::ExperimentResult;
+use crate::subjects::records::{
+    BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PAPER_PACE_BYTES_PER_S, Row,
+    data_bytes,
+};
+use crate::workloads::calc::LongTransactions;
+
+/// The rows, the baseline first.
+pub(crate) const ROWS: [Row; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    /// Records of 8 + 100 bytes.
+    pub(crate) records: u64,
+    /// Threads that run transactions.
+    pub(crate) workers: usize,
+    /// Rounds of each kind.
+    pub(crate) runs: usize,
+    /// Pairs at rest.
+    pub(crate) rest_pairs: usize,
+    /// Length of each half of a pair, in seconds.
+    pub(crate) rest_s: f64,
+    /// Uncounted time before each round and time line.
+    pub(crate) warm_up_s: f64,
+    /// Length of a round.
+    pub(crate) round_s: f64,
+    /// When its checkpoint begins.
+    pub(crate) checkpoint_at_s: f64,
+    /// Length of the time line.
+    pub(crate) timeline_s: f64,
+    /// When its checkpoints begin.
+    pub(crate) timeline_checkpoints_s: Vec<f64>,
+    /// Load of the rounds that are not saturated, as a share of the baseline's throughput.
+    pub(crate) load_share: f64,
+    /// The long transactions.
+    pub(crate) long: LongTransactions,
+}
+
+impl Plan {
+    fn drive(&self, seconds: f64) -> Drive {
+        Drive {
+            workers: self.workers,
+            seconds,
+            warm_up_s: self.warm_up_s,
+            ..Drive::new(self.records)
+        }
+    }
+}
+
+/// Rounds of one kind: `[row][run]`.
+type Rounds = Vec<Vec<Outcome>>;
+
+/// Everything that was measured; empty where it was not asked for.
+#[derive(Default)]
+struct Findings {
+    instructions: Option<instructions::Ratio>,
+    /// Calc ÷ baseline, pair by pair.
+    rest: Vec<f64>,
+    saturated: Rounds,
+    with_long: Rounds,
+    half: Rounds,
+    /// One per row.
+    timeline: Vec<Outcome>,
+    timeline_long: Vec<Outcome>,
+}
+
+/// The experiment.
+pub(crate) struct CalcFig2;
+
+impl Experiment for CalcFig2 {
+    const ID: &'static str = "calc-fig2";
+    const TITLE: &'static str = "Full checkpoints: throughput over time and transactions lost";
+    const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.1, Figure 2";
+    const PARTS: &'static [&'static str] = &["rest", "capture", "long", "timeline"];
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        Plan {
+            records: 20_000_000,
+            workers: 2,
+            runs: 5,
+            rest_pairs: 100,
+            rest_s: 1.0,
+            warm_up_s: 0.5,
+            round_s: 30.0,
+            checkpoint_at_s: 5.0,
+            timeline_s: 200.0,
+            timeline_checkpoints_s: vec![30.0, 110.0],
+            load_share: 0.5,
+            long: LongTransactions::of_the_paper(),
+        }
+    }
+
+    fn quick() -> Plan {
+        Plan {
+            records: 100_000,
+            runs: 1,
+            rest_pairs: 3,
+            rest_s: 0.1,
+            warm_up_s: 0.05,
+            round_s: 0.8,
+            checkpoint_at_s: 0.2,
+            timeline_s: 1.5,
+            timeline_checkpoints_s: vec![0.3, 0.9],
+            long: LongTransactions {
+                seconds: 0.2,
+                writes: 100,
+                ..LongTransactions::of_the_paper()
+            },
+            ..Self::full()
+        }
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
+        if let Some(seconds) = asked.seconds {
+            let share = seconds / plan.timeline_s;
+            plan.timeline_s = seconds;
+            plan.timeline_checkpoints_s.iter_mut().for_each(|at| *at *= share);
+        }
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        result.parameter("data_bytes", data_bytes(plan.records));
+        result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
+        result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
+        result.parameter("journal", "none");
+        let wants = |part: &str| bench.context.wants(part);
+        let mut found = Findings::default();
+        if wants("rest") {
+            let rows = &[CALC_UNPACED, NAIVE_UNPACED];
+            crash::check_rows(bench, rows, "none", plan.records.min(1_000_000), result)?;
+            found.instructions = instructions::calc_relative_to_none(bench, result)?;
+        }
+        let mut beds = Vec::new();
+        for row in ROWS {
+            beds.push(bench.open_loaded(row, plan.records, "none")?);
+        }
+        if wants("rest") {
+            found.rest = rest_pairs(bench, plan, &beds[0], &beds[2])?;
+        }
+        let base = plan.drive(plan.round_s);
+        let base = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..base };
+        let long = Drive { long: Some(plan.long), ..base.clone() };
+        if wants("capture") || wants("long") {
+            found.saturated = rounds(bench, plan, &beds, "saturated", &base)?;
+        }
+        if wants("long") {
+            found.with_long = rounds(bench, plan, &beds, "with long transactions", &long)?;
+        }
+        if wants("capture") {
+            let capacity =
+                median(&found.saturated[0].iter().map(Outcome::rate).collect::<Vec<_>>());
+            let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
+            found.half = rounds(bench, plan, &beds[..3], "at part of the load", &half)?;
+        }
+        if wants("timeline") {
+            let line = plan.drive(plan.timeline_s);
+            let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
+            found.timeline = once(bench, &beds, "time line", &line)?;
+            let line = Drive { long: Some(plan.long), ..line };
+            found.timeline_long = once(bench, &beds, "time line with long transactions", &line)?;
+        }
+        for bed in beds {
+            bed.clear()?;
+        }
+        for part in Self::PARTS.iter().filter(|part| wants(part)) {
+            result.in_part(part, |result| {
+                report::add(part, plan, &found, result);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Baseline and calc in turn, no checkpoint anywhere.
+fn rest_pairs(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    baseline: &Instance<'_>,
+    calc: &Instance<'_>,
+) -> LabResult<Vec<f64>> {
+    let mut ratios = Vec::new();
+    for pair in 0..plan.rest_pairs {
+        let drive =
+            Drive { warm_up_s: plan.rest_s / 10.0, seed: pair as u64, ..plan.drive(plan.rest_s) };
+        let (first, second) = if pair % 2 == 0 { (baseline, calc) } else { (calc, baseline) };
+        let first = transactions::run(&*first.engine, &drive)?.rate();
+        let second = transactions::run(&*second.engine, &drive)?.rate();
+        ratios.push(if pair % 2 == 0 { second / first } else { first / second });
+    }
+    let ratio = median(&ratios);
+    bench.context.note(format!("at rest: calc does {ratio:.4} of none, {} pairs", ratios.len()));
+    Ok(ratios)
+}
+
+fn without_checkpoints(row: Row, drive: &Drive) -> Drive {
+    let checkpoints_at_s =
+        if row == BASELINE { Vec::new() } else { drive.checkpoints_at_s.clone() };
+    Drive { checkpoints_at_s, ..drive.clone() }
+}
+
+fn rounds(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    beds: &[Instance<'_>],
+    what: &str,
+    drive: &Drive,
+) -> LabResult<Rounds> {
+    let mut rounds: Rounds = beds.iter().map(|_| Vec::new()).collect();
+    for run in 0..plan.runs {
+        for (bed, outcomes) in beds.iter().zip(&mut rounds) {
+            let drive = Drive { seed: run as u64 + 1, ..without_checkpoints(bed.row, drive) };
+            outcomes.push(one(bench, bed, what, &drive)?);
+        }
+    }
+    Ok(rounds)
+}
+
+fn once(
+    bench: &Harness<'_>,
+    beds: &[Instance<'_>],
+    what: &str,
+    drive: &Drive,
+) -> LabResult<Vec<Outcome>> {
+    beds.iter().map(|bed| one(bench, bed, what, &without_checkpoints(bed.row, drive))).collect()
+}
+
+fn one(bench: &Harness<'_>, bed: &Instance<'_>, what: &str, drive: &Drive) -> LabResult<Outcome> {
+    let outcome = transactions::run(&*bed.engine, drive)?;
+    let captures: Vec<String> =
+        outcome.captures.iter().map(|c| format!("{:.2} s", c.seconds())).collect();
+    bench.context.note(format!(
+        "{what}: {} {:.0} txn/s, {} long ones, checkpoints [{}]",
+        bed.row.name,
+        outcome.rate(),
+        outcome.long_transactions,
+        captures.join(", ")
+    ));
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! Claims, figures and tables of `calc-fig2`.
+
+use super::{Findings, Plan, ROWS, Rounds};
+use crate::drivers::transactions::Outcome;
+use crate::experiments::calc_measures::{
+    capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share, lost_transactions,
+    worst_window_ratio,
+};
+use crate::measure::stats::{Spread, median, spread_of};
+use crate::report::figure::axis::{grouped, short};
+use crate::report::result::{Bar, Bound, Claim, ExperimentResult, Figure, Series, Span, Table};
+use crate::workloads::calc::KEYS_PER_TRANSACTION;
+
+const SOURCE: &str = "CALC paper, §5.1.1";
+
+/// A measure of each run and of the baseline's run in the same round.
+fn over_baseline(rounds: &Rounds, row: usize, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
+    let (Some(baseline), Some(row)) = (rounds.first(), rounds.get(row)) else {
+        return Vec::new();
+    };
+    baseline.iter().zip(row).map(|(baseline, run)| measure(baseline, run)).collect()
+}
+
+/// Claims, figures and tables of one part of the experiment.
+pub(super) fn add(part: &str, plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
+    let lost = "Transactions lost per checkpoint";
+    match part {
+        "rest" => at_rest(found, result),
+        "capture" => {
+            in_capture(found, result);
+            relative_to_naive(found, result);
+            lost_bars(lost, plan, &found.saturated, result);
+            let half = format!("At {:.0} % of the baseline's throughput", plan.load_share * 100.0);
+            result.tables.push(table("Saturated", plan, &found.saturated));
+            result.tables.push(table(&half, plan, &found.half));
+        }
+        "long" => {
+            long_transactions(found, result);
+            lost_bars(&format!("{lost}, with long transactions"), plan, &found.with_long, result);
+            result.tables.push(table("With long transactions", plan, &found.with_long));
+        }
+        _ => timeline(found, result),
+    }
+}
+
+fn at_rest(found: &Findings, result: &mut ExperimentResult) {
+    let mut claim = Claim::new(
+        "instructions per transaction at rest: calc ÷ none",
+        SOURCE,
+        Bound::AtMost(1.01),
+    )
+    .paper("no degradation of the baseline");
+    if let Some(ratio) = &found.instructions {
+        claim = claim.measured(ratio.calc / ratio.none);
+        result.note(format!(
+            "Instructions per transaction at rest, one thread: none {:.0}, calc {:.0}.",
+            ratio.none, ratio.calc
+        ));
+    }
+    result.claims.push(claim);
+    result.claims.push(
+        Claim::new("throughput at rest: calc ÷ none", SOURCE, Bound::AtLeast(0.98))
+            .paper("no degradation of the baseline")
+            .measured_runs(&found.rest),
+    );
+}
+
+fn in_capture(found: &Findings, result: &mut ExperimentResult) {
+    let loss = |row| over_baseline(&found.saturated, row, capture_loss_percent);
+    result.claims.extend([Claim::new(
+        "calc, paced: transactions lost inside the capture window",
+        SOURCE,
+        Bound::AtMost(12.0),
+    )
+    .paper("10 %")
+    .goal(Bound::AtMost(3.0))
+    .unit("%")
+    .measured_runs(&loss(1))]);
+    for (row, name) in [(1, "calc, paced"), (2, "calc, unpaced")] {
+        let worst = |rounds| over_baseline(rounds, row, worst_window_ratio);
+        result.claims.extend([
+            Claim::new(
+                format!("worst 100 ms window: {name} ÷ baseline's worst, saturated"),
+                "Stillpoint",
+                Bound::AtLeast(0.55),
+            )
+            .goal(Bound::AtLeast(0.70))
+            .measured_runs(&worst(&found.saturated)),
+            Claim::new(
+                format!("worst 100 ms window: {name} ÷ baseline's worst, half load"),
+                "Stillpoint",
+                Bound::AtLeast(0.90),
+            )
+            .goal(Bound::AtLeast(0.97))
+            .measured_runs(&worst(&found.half)),
+        ]);
+    }
+}
+
+fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
+    let apart = |row: usize, measure: fn(&Outcome, &Outcome) -> f64, to_points: f64| -> Vec<f64> {
+        let without = over_baseline(&found.saturated, row, measure);
+        let with = over_baseline(&found.with_long, row, measure);
+        // Worse by so many points; better is no harm.
+        let median_without = median(&without);
+        with.iter().map(|w| (w - median_without) * to_points).collect()
+    };
+    for (row, name) in [(1, "calc, paced"), (2, "calc, unpaced")] {
+        result.claims.extend([
+            Claim::new(
+                format!("{name}: loss added by 2-second transactions"),
+                SOURCE,
+                Bound::AtMost(5.0),
+            )
+            .paper("similar for both versions")
+            .unit("points")
+            .measured_runs(&apart(row, capture_loss_percent, 1.0)),
+            Claim::new(
+                format!("{name}: worst window lowered by 2-second transactions"),
+                SOURCE,
+                Bound::AtMost(5.0),
+            )
+            .paper("similar for both versions")
+            .unit("points")
+            .measured_runs(&apart(row, worst_window_ratio, -100.0)),
+        ]);
+    }
+}
+
+fn relative_to_naive(found: &Findings, result: &mut ExperimentResult) {
+    let lost = |row| over_baseline(&found.saturated, row, lost_transactions);
+    for (calc, naive, mode) in [(1, 3, "paced"), (2, 4, "unpaced")] {
+        // Where naive lost nothing, there is nothing that calc could lose less of.
+        let ratio = |(calc, naive): (&f64, f64)| if naive > 0.0 { calc / naive } else { f64::NAN };
+        let ratios: Vec<f64> = lost(calc).iter().zip(lost(naive)).map(ratio).collect();
+        result.claims.push(
+            Claim::new(
+                format!("transactions lost: calc ÷ naive, {mode}"),
+                SOURCE,
+                Bound::AtMost(0.6),
+            )
+            .paper("2 to 10 times fewer")
+            .goal(Bound::AtMost(0.25))
+            .measured_runs(&ratios),
+        );
+    }
+}
+
+fn timeline(found: &Findings, result: &mut ExperimentResult) {
+    let parts = [
+        ("Throughput over time", "", &found.timeline),
+        ("Throughput over time with long transactions", ", long", &found.timeline_long),
+    ];
+    for (title, suffix, outcomes) in parts.into_iter().filter(|part| !part.2.is_empty()) {
+        let mut figure = Figure {
+            title: title.into(),
+            caption: "Shaded: the checkpoints of calc, paced.".into(),
+            x_label: "seconds".into(),
+            y_label: "transactions/s".into(),
+            ..Figure::default()
+        };
+        for (row, outcome) in ROWS.iter().zip(outcomes) {
+            let name = format!("{}{suffix}", row.name);
+            if *row == ROWS[1] {
+                figure.spans.extend(outcome.captures.iter().enumerate().map(|(n, c)| Span {
+                    label: format!("checkpoint {}", n + 1),
+                    from: c.from_s,
+                    to: c.to_s,
+                    series: Some(name.clone()),
+                }));
+            }
+            figure.series.push(name.clone());
+            let points = outcome.windows.points();
+            let label = row.name.to_owned();
+            let (x_unit, y_unit) = ("s".into(), "transactions/s".into());
+            result.series.push(Series { name, label, x_unit, y_unit, points, ..Series::default() });
+        }
+        result.figures.push(figure);
+    }
+}
+
+/// Figure 2(c) of the paper.
+fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentResult) {
+    let mut bars = Vec::new();
+    // The baseline loses nothing by definition.
+    for (index, row) in ROWS.iter().enumerate().skip(1) {
+        if let Some(value) = Spread::of(&over_baseline(rounds, index, lost_transactions)) {
+            bars.push(Bar { group: String::new(), name: row.name.into(), value });
+        }
+    }
+    result.figures.push(Figure {
+        title: title.into(),
+        caption: format!(
+            "Area of the baseline minus area of the run, {:.0} s with one checkpoint; {}.",
+            plan.round_s,
+            spread_of(plan.runs),
+        ),
+        y_label: "transactions lost".into(),
+        bars,
+        ..Figure::default()
+    });
+}
+
+fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
+    let columns = [
+        "row",
+        "txn/s",
+        "capture s",
+        "lost in capture %",
+        "lost",
+        "worst window ÷ baseline's",
+        "checkpoint CPU s",
+        "lost per CPU s",
+        "r",
+        "dirty share",
+        "long",
+    ];
+    let rows = rounds.iter().enumerate().map(|(index, runs)| {
+        let over = |f: fn(&Outcome, &Outcome) -> f64| median(&over_baseline(rounds, index, f));
+        let rate = median(&runs.iter().map(Outcome::rate).collect::<Vec<_>>());
+        let long: u64 = runs.iter().map(|run| run.long_transactions).sum();
+        let mut cells = vec![ROWS[index].name.to_owned(), grouped(rate as u64)];
+        if index == 0 {
+            cells.extend(std::iter::repeat_n("—".to_owned(), 8));
+        } else {
+            let seconds = over(|_, run| capture_seconds(run));
+            let (lost, cpu_s) = (over(lost_transactions), over(checkpoint_cpu_s));
+            let r = rate * KEYS_PER_TRANSACTION as f64 * seconds / plan.records as f64;
+            cells.extend([
+                format!("{seconds:.2}"),
+                format!("{:.1}", over(capture_loss_percent)),
+                short(lost),
+                format!("{:.2}", over(worst_window_ratio)),
+                format!("{cpu_s:.2}"),
+                short(lost / cpu_s),
+                format!("{r:.2}"),
+                format!("{:.2}", dirty_share(r)),
+            ]);
+        }
+        cells.push(long.to_string());
+        cells
+    });
+    Table {
+        title: title.into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: rows.collect(),
+        ..Table::default()
+    }
+}

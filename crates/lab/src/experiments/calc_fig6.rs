@@ -1,0 +1,243 @@
+//! `calc-fig6`: memory during a checkpoint (CALC paper, §5.1.6, Figure 6).
+//!
+//! One checkpoint of a fixed pace, at several rates of update: r is the rate
+//! of updated records ÷ the rate of captured ones. The memory at rest is 1; the
+//! peak is compared with the paper's figure and with the formula for copies of
+//! uniformly updated records (`measures::expected_copies`).
+
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::experiments::calc_measures::{dirty_share, expected_copies};
+use crate::harness::{Harness, Instance};
+use crate::measure::stats::median;
+use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Span, Table};
+use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, data_bytes};
+use crate::workloads::calc::{KEY_BYTES, KEYS_PER_TRANSACTION, VALUE_BYTES};
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    /// Records of 8 + 100 bytes.
+    pub(crate) records: u64,
+    /// Threads that run transactions.
+    pub(crate) workers: usize,
+    /// Rates of update ÷ rate of capture.
+    pub(crate) r: Vec<f64>,
+    /// Length of each run.
+    pub(crate) run_s: f64,
+    /// When the checkpoint begins.
+    pub(crate) checkpoint_at_s: f64,
+}
+
+impl Plan {
+    /// Transactions per second that update `r` records while one is captured.
+    fn rate_per_s(&self, r: f64) -> f64 {
+        let captured_per_s = PAPER_PACE_BYTES_PER_S as f64 / (KEY_BYTES + VALUE_BYTES) as f64;
+        r * captured_per_s / KEYS_PER_TRANSACTION as f64
+    }
+}
+
+/// One rate.
+struct Point {
+    r: f64,
+    /// The rate that was reached, over the time of the capture.
+    r_reached: f64,
+    outcome: Outcome,
+}
+
+impl Point {
+    fn share(&self, bytes: fn(&transactions::Held) -> u64) -> Vec<[f64; 2]> {
+        let before = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
+        let at_rest = self.outcome.held.iter().filter(|h| h.at_s < before);
+        let rest = median(&at_rest.map(|h| bytes(h) as f64).collect::<Vec<_>>());
+        self.outcome.held.iter().map(|h| [h.at_s, bytes(h) as f64 / rest]).collect()
+    }
+
+    /// Greatest share from the checkpoint's beginning on.
+    fn peak(&self, bytes: fn(&transactions::Held) -> u64) -> f64 {
+        let from_s = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
+        let during = self.share(bytes).into_iter().filter(|p| p[0] >= from_s);
+        during.map(|p| p[1]).fold(f64::NAN, f64::max)
+    }
+}
+
+fn engine_bytes(held: &transactions::Held) -> u64 {
+    held.engine_bytes
+}
+
+fn process_bytes(held: &transactions::Held) -> u64 {
+    held.process_bytes
+}
+
+/// The experiment.
+pub(crate) struct CalcFig6;
+
+impl Experiment for CalcFig6 {
+    const ID: &'static str = "calc-fig6";
+    const TITLE: &'static str = "Memory during a checkpoint";
+    const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.6, Figure 6";
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        let r = vec![0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
+        Plan { records: 20_000_000, workers: 2, r, run_s: 60.0, checkpoint_at_s: 20.0 }
+    }
+
+    fn quick() -> Plan {
+        let r = vec![0.25, 1.0];
+        Plan { records: 100_000, r, run_s: 1.0, checkpoint_at_s: 0.3, ..Self::full() }
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        if let Some(seconds) = asked.seconds {
+            plan.checkpoint_at_s *= seconds / plan.run_s;
+            plan.run_s = seconds;
+        }
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        result.parameter("data_bytes", data_bytes(plan.records));
+        result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
+        result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
+        result.parameter("journal", "none");
+        let bed = bench.open_loaded(CALC_PACED, plan.records, "none")?;
+        let mut points = Vec::new();
+        for &r in &plan.r {
+            points.push(point(bench, plan, &bed, r)?);
+        }
+        bed.clear()?;
+        claims(&points, result);
+        figures(&points, result);
+        Ok(())
+    }
+}
+
+fn point(bench: &Harness<'_>, plan: &Plan, bed: &Instance<'_>, r: f64) -> LabResult<Point> {
+    let drive = Drive {
+        workers: plan.workers,
+        seconds: plan.run_s,
+        warm_up_s: plan.run_s / 20.0,
+        rate_per_s: Some(plan.rate_per_s(r)),
+        checkpoints_at_s: vec![plan.checkpoint_at_s],
+        ..Drive::new(plan.records)
+    };
+    let outcome = transactions::run(&*bed.engine, &drive)?;
+    let r_reached = outcome.captures.first().map_or(f64::NAN, |capture| {
+        let rate = outcome.windows.mean_rate(capture.from_s, capture.to_s);
+        rate * KEYS_PER_TRANSACTION as f64 * capture.seconds() / plan.records as f64
+    });
+    let point = Point { r, r_reached, outcome };
+    bench.context.note(format!(
+        "memory: r = {r}: reached {r_reached:.2}, peak {:.3} of the memory at rest",
+        point.peak(process_bytes)
+    ));
+    Ok(point)
+}
+
+fn claims(points: &[Point], result: &mut ExperimentResult) {
+    for point in points {
+        let peak = point.peak(engine_bytes).max(point.peak(process_bytes));
+        let bound = 1.0 + expected_copies(point.r_reached.max(0.0));
+        let bound = (bound * 1e4).ceil() / 1e4;
+        result.claims.push(
+            Claim::new(
+                format!("peak of memory ÷ memory at rest, r = {}", point.r),
+                "CALC paper, §5.1.6; formula for uniform updates",
+                Bound::AtMost(bound),
+            )
+            .paper("1.2 ×")
+            .goal(Bound::AtMost(1.02))
+            .measured(peak),
+        );
+    }
+}
+
+fn figures(points: &[Point], result: &mut ExperimentResult) {
+    let mut figure = Figure {
+        title: "Memory over time".into(),
+        caption: "Resident memory of the process ÷ its median before the checkpoint; \
+                  shaded: the checkpoint of the fastest updates."
+            .into(),
+        x_label: "seconds".into(),
+        y_label: "memory ÷ memory at rest".into(),
+        ..Figure::default()
+    };
+    let mut table = Table {
+        title: "Peaks".into(),
+        columns: [
+            "r asked",
+            "r reached",
+            "dirty share",
+            "capture s",
+            "peak, process",
+            "peak, engine",
+            "1 + f(r)",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: Vec::new(),
+        ..Table::default()
+    };
+    for point in points {
+        let name = format!("r = {}", point.r);
+        figure.series.push(name.clone());
+        let points = point.share(process_bytes);
+        let (x_unit, y_unit) = ("s".into(), "×".into());
+        result.series.push(Series {
+            name: name.clone(),
+            x_unit,
+            y_unit,
+            points,
+            ..Series::default()
+        });
+        let Some(capture) = point.outcome.captures.first() else {
+            continue;
+        };
+        let label = format!("checkpoint at {name}");
+        figure.spans =
+            vec![Span { label, from: capture.from_s, to: capture.to_s, series: Some(name) }];
+        table.rows.push(vec![
+            point.r.to_string(),
+            format!("{:.2}", point.r_reached),
+            format!("{:.2}", dirty_share(point.r_reached)),
+            format!("{:.2}", capture.seconds()),
+            format!("{:.4}", point.peak(process_bytes)),
+            format!("{:.4}", point.peak(engine_bytes)),
+            format!("{:.4}", 1.0 + expected_copies(point.r_reached)),
+        ]);
+    }
+    result.figures.push(figure);
+    result.tables.push(table);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::tests::Toy;
+    use crate::experiments::run_plan;
+
+    #[test]
+    fn every_rate_has_its_claim_and_its_curve() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let bench = Harness { context: &context, open: &Toy::open, children: false };
+        let plan = Plan { records: 5_000, r: vec![0.01, 0.02], run_s: 0.5, ..CalcFig6::quick() };
+        let result = run_plan::<CalcFig6>(&bench, &Plan { checkpoint_at_s: 0.2, ..plan })?;
+        assert_eq!(result.claims.len(), 2);
+        // Of a process in which other tests run, hence any ratio.
+        assert!(result.claims.iter().all(|c| c.measured.is_some_and(|m| m > 0.0)));
+        assert_eq!(result.figures[0].series.len(), 2);
+        assert!(result.series.iter().all(|s| s.points.len() == 5));
+        Ok(())
+    }
+
+    #[test]
+    fn r_is_updates_per_captured_record() {
+        let rate = CalcFig6::full().rate_per_s(1.0);
+        assert!((rate * 10.0 * 108.0 - 125e6).abs() < 1.0, "{rate}");
+    }
+}

@@ -1,0 +1,91 @@
+//! What is read off a run and its baseline.
+
+use crate::drivers::transactions::Outcome;
+use crate::measure::stats::lost;
+
+/// Share of the baseline's transactions that the run lost while it captured, in %.
+pub(crate) fn capture_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
+    let (mut area, mut missing) = (0.0, 0.0);
+    for capture in &run.captures {
+        let (from_s, to_s) = (capture.from_s, capture.to_s);
+        let rates = baseline.windows.rates_between(from_s, to_s);
+        area += rates.iter().sum::<f64>() * baseline.windows.width_s();
+        missing += lost(&baseline.windows, &run.windows, from_s, to_s);
+    }
+    missing / area * 100.0
+}
+
+/// Transactions lost over the whole run.
+pub(crate) fn lost_transactions(baseline: &Outcome, run: &Outcome) -> f64 {
+    lost(&baseline.windows, &run.windows, 0.0, run.seconds)
+}
+
+/// The run's worst window while it captured ÷ the baseline's worst in the same time.
+pub(crate) fn worst_window_ratio(baseline: &Outcome, run: &Outcome) -> f64 {
+    let worst = |outcome: &Outcome| {
+        let spans = run.captures.iter().map(|c| outcome.windows.worst_rate(c.from_s, c.to_s));
+        spans.fold(f64::NAN, f64::min)
+    };
+    worst(run) / worst(baseline)
+}
+
+/// Seconds of the run's checkpoints, on average.
+pub(crate) fn capture_seconds(run: &Outcome) -> f64 {
+    run.captures.iter().map(|c| c.seconds()).sum::<f64>() / run.captures.len() as f64
+}
+
+/// CPU seconds of one checkpoint: what the run used in the background beyond the baseline.
+pub(crate) fn checkpoint_cpu_s(baseline: &Outcome, run: &Outcome) -> f64 {
+    (run.background_cpu_s - baseline.background_cpu_s).max(0.0) / run.captures.len() as f64
+}
+
+/// Expected peak of the copies that uniform updates make necessary while a
+/// checkpoint captures, as a share of the database: the greatest
+/// (1 − x)(1 − e^(−r·x)) for x in [0, 1], where r is the rate of updates ÷ the
+/// rate of capture. No long transactions, no hand-out.
+pub(crate) fn expected_copies(r: f64) -> f64 {
+    let share = |x: f64| (1.0 - x) * (1.0 - (-r * x).exp());
+    (0..=10_000).map(|i| share(f64::from(i) / 10_000.0)).fold(0.0, f64::max)
+}
+
+/// Share of the records that `r` updates per captured record touch at least once.
+pub(crate) fn dirty_share(r: f64) -> f64 {
+    1.0 - (-r).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::Capture;
+    use crate::measure::stats::WINDOW_NS;
+
+    fn outcome(rates: &[u64], capture: Option<(f64, f64)>) -> Outcome {
+        let mut outcome = Outcome { seconds: rates.len() as f64 / 10.0, ..Outcome::default() };
+        for (window, &rate) in rates.iter().enumerate() {
+            outcome.windows.add(window as u64 * WINDOW_NS, rate);
+        }
+        let capture = capture.map(|(from_s, to_s)| Capture { from_s, to_s, bytes: 1 });
+        outcome.captures.extend(capture);
+        outcome
+    }
+
+    #[test]
+    fn losses_are_those_of_the_capture() {
+        let baseline = outcome(&[100, 100, 90, 100, 100], None);
+        let run = outcome(&[100, 100, 81, 60, 90], Some((0.2, 0.4)));
+        let loss = capture_loss_percent(&baseline, &run);
+        assert!((loss - (9.0 + 40.0) / 190.0 * 100.0).abs() < 1e-9, "{loss}");
+        assert!((lost_transactions(&baseline, &run) - 59.0).abs() < 1e-9);
+        assert!((worst_window_ratio(&baseline, &run) - 60.0 / 90.0).abs() < 1e-9);
+        assert!((capture_seconds(&run) - 0.2).abs() < 1e-9);
+        assert!(worst_window_ratio(&baseline, &baseline).is_nan(), "no capture, no figure");
+    }
+
+    #[test]
+    fn the_formula_gives_the_known_peak() {
+        assert!((expected_copies(1.0) - 0.199).abs() < 0.001, "{}", expected_copies(1.0));
+        assert!(expected_copies(0.0).abs() < 1e-12);
+        assert!(expected_copies(4.0) > expected_copies(1.0));
+        assert!((dirty_share(1.0) - 0.632).abs() < 0.001);
+    }
+}

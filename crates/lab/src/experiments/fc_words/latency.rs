@@ -1,0 +1,173 @@
+//! Figures 8 and 9, and the bounds of a live state: ticks of 0.1 s, the writer on the disk.
+
+use std::time::Duration;
+
+use stillpoint_state::Pace;
+
+use super::{Plan, RATE, SCHEMES, bytes, megabytes};
+use crate::context::Context;
+use crate::drivers::ticks::{self, Drive, Images};
+use crate::error::LabResult;
+use crate::measure::outcome::{Outcome, Ticks};
+use crate::measure::stats::median;
+use crate::report::draw::Drawing;
+use crate::report::figure::axis::grouped;
+use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::subjects::records::PAPER_PACE_BYTES_PER_S;
+use crate::sys;
+use crate::workloads::trace::{Trace, TraceLoad};
+use crate::workloads::zipf::ZipfAccesses;
+
+/// Updates per second of Figure 9.
+const FAST: u64 = 1_280_000;
+
+/// Runs the part.
+pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let zipf = ZipfAccesses::objects(plan.objects, plan.pool, 1);
+    let pool = zipf.make()?;
+    for (rate, figure) in [(RATE, "Figure 8"), (FAST, "Figure 9")] {
+        let per_tick = (rate * plan.tick_ms / 1_000) as usize;
+        let load = TraceLoad::<u32>::new(Trace::equal(pool.clone(), per_tick), zipf.words());
+        let mut outcomes = Vec::new();
+        for scheme in SCHEMES {
+            let dir = context.fresh_dir(scheme)?;
+            let outcome = ticks::run(&load, scheme, &drive(plan), &dir)?;
+            sys::remove_dir_all(&dir)?;
+            context.saw_huge_pages(outcome.huge_page_bytes);
+            context.note(format!("{rate} updates/s: {}", said(&outcome)));
+            outcomes.push(outcome);
+        }
+        draw(&outcomes, rate, figure, result);
+        result.tables.push(table(&outcomes, plan, rate));
+        claims(&outcomes, plan, rate, result);
+    }
+    Ok(())
+}
+
+/// The paper's period, at the pace of its disk as far as the state fits into a period.
+pub(super) fn drive(plan: &Plan) -> Drive {
+    let period_s = (plan.period_ticks * plan.tick_ms) as f64 / 1e3;
+    let least = bytes(plan.objects) as f64 / (0.8 * period_s);
+    Drive {
+        ticks: plan.period_ticks * plan.live_periods,
+        tick: Some(Duration::from_millis(plan.tick_ms)),
+        images: Images::EveryTicks(plan.period_ticks),
+        pace: Pace::BytesPerSecond(PAPER_PACE_BYTES_PER_S.max(least as u64)),
+        ..Drive::paper(plan.live_periods)
+    }
+}
+
+fn said(outcome: &Outcome) -> String {
+    let all = outcome.all();
+    format!(
+        "{}: mean {:.3} ms, max {:.3} ms (raw {:.3}, {:.3}), boundary {:.1} us, image {:.2} s",
+        outcome.scheme,
+        all.mean_ms(),
+        all.max_ms(),
+        all.raw_mean_ms(),
+        all.raw_max_ms(),
+        median(&all.boundaries_us()),
+        median(&outcome.image_s),
+    )
+}
+
+fn draw(outcomes: &[Outcome], rate: u64, figure: &str, result: &mut ExperimentResult) {
+    let title = format!("Latency of each tick at {} updates/s", grouped(rate));
+    let caption =
+        "Step and end of each tick of 0.1 s, with the writer on the disk and the action log off.";
+    let mut drawing = Drawing::new(result, &title, &format!(", {figure}"))
+        .axes(caption, ("time", "s"), ("latency", "ms"))
+        .log_y();
+    for outcome in outcomes {
+        drawing.curve(&outcome.scheme, outcome.latency_points());
+    }
+    drawing.finish();
+}
+
+fn table(outcomes: &[Outcome], plan: &Plan, rate: u64) -> Table {
+    let columns = [
+        "scheme",
+        "overhead per checkpoint, ms",
+        "overhead, % of a tick",
+        "mean tick, ms",
+        "worst tick, ms",
+        "worst, captured, ms",
+        "raw worst, ms",
+        "boundary, µs",
+        "image, s",
+        "writer CPU, s",
+        "memory ÷ state",
+        "recovery, s",
+    ];
+    let row = |outcome: &Outcome| {
+        let all = outcome.all();
+        let recovery = outcome.recovery.map_or("—".into(), |it| format!("{:.2}", it.seconds()));
+        vec![
+            outcome.scheme.clone(),
+            format!("{:.2}", median(&outcome.of_periods(Ticks::overhead_ms))),
+            format!("{:.3}", 100.0 * all.overhead_share(plan.tick_ms as f64 / 1e3)),
+            format!("{:.3}", all.mean_ms()),
+            format!("{:.3}", all.max_ms()),
+            format!("{:.3}", all.max_captured_ms()),
+            format!("{:.3}", all.raw_max_ms()),
+            format!("{:.2}", median(&all.boundaries_us())),
+            format!("{:.2}", median(&outcome.image_s)),
+            format!("{:.2}", outcome.writer_cpu_s),
+            format!("{:.2}", outcome.held_bytes as f64 / outcome.state_bytes as f64),
+            recovery,
+        ]
+    };
+    Table {
+        title: format!(
+            "With the writer on the disk, {}, {} updates/s",
+            megabytes(plan.objects),
+            grouped(rate)
+        ),
+        columns: columns.map(String::from).to_vec(),
+        rows: outcomes.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
+
+fn claims(outcomes: &[Outcome], plan: &Plan, rate: u64, result: &mut ExperimentResult) {
+    let at = format!("{} updates/s", grouped(rate));
+    let figures = "SIGMOD 2011, §5.3, Figures 8 and 9";
+    for outcome in outcomes {
+        let name = &outcome.scheme;
+        if name == "ipp" {
+            let flat = outcome.of_periods(|ticks| ticks.max_ms() / ticks.mean_ms());
+            result.claims.push(
+                Claim::new(
+                    format!("{name}: worst tick ÷ mean tick, {at}"),
+                    figures,
+                    Bound::AtMost(1.5),
+                )
+                .paper("nearly constant, 0.8 ms at 320,000 updates/s")
+                .measured_periods(&flat),
+            );
+        }
+        if ["ipp", "hg", "pb"].contains(&name.as_str()) {
+            let worst = outcome.of_periods(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
+            let text = format!("worst tick of a capture: {name} ÷ baseline's worst tick, {at}");
+            result
+                .claims
+                .push(Claim::new(text, "Stillpoint", Bound::AtMost(1.5)).measured_periods(&worst));
+        }
+    }
+    if rate == RATE {
+        let tick_s = plan.tick_ms as f64 / 1e3;
+        let share =
+            |outcome: &Outcome| outcome.of_periods(|ticks| 100.0 * ticks.overhead_share(tick_s));
+        let shares = outcomes.iter().map(|outcome| (outcome, share(outcome)));
+        let best = shares.min_by(|a, b| median(&a.1).total_cmp(&median(&b.1)));
+        if let Some((outcome, shares)) = best {
+            let text =
+                format!("overhead of the best scheme ({}), of the tick, {at}", outcome.scheme);
+            result.claims.push(
+                Claim::new(text, "Stillpoint", Bound::AtMost(0.5))
+                    .unit("%")
+                    .measured_periods(&shares),
+            );
+        }
+    }
+}

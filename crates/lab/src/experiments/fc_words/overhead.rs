@@ -1,0 +1,387 @@
+//! Figures 3 to 7 and 14, Table 2: overhead per checkpoint, in memory.
+
+use stillpoint_mem::PageSize;
+
+use super::{Plan, RATE, SCHEMES, VARIANTS, costs, megabytes};
+use crate::context::Context;
+use crate::drivers::sweep::{Costs, Sweep};
+use crate::error::LabResult;
+use crate::measure::stats::{cost_ratio, median};
+use crate::report::draw::Drawing;
+use crate::report::figure::axis::grouped;
+use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::workloads::zipf::OBJECT_WORDS;
+
+const UPDATES: (&str, &str) = ("updates", "per second");
+const OVERHEAD: (&str, &str) = ("overhead per checkpoint", "ms");
+/// Section 5.3 has ns at 3 times ipp's overhead at 320,000 updates/s, and ipp's linear in the rate:
+/// 960,000. On Figure 7 it says that ns dominates at 1,280,000.
+const PAPER_CROSSOVER: &str = "about 960,000 updates/s, below 1,280,000";
+const FIGURE_5: &str = "SIGMOD 2011, §5.3, Figure 5";
+
+/// Runs the parts in memory that are wanted.
+pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    if context.wants("overhead") {
+        let schemes = [&SCHEMES[..], &VARIANTS[..]].concat();
+        let sweep = plan.sweep(plan.rates.clone());
+        let all = costs(context, plan, plan.objects, &schemes, &sweep)?;
+        result.in_part("overhead", |result| {
+            by_rate(&all, plan, plan.objects, result);
+            variants(&all, result);
+            Ok(())
+        })?;
+    }
+    if context.wants("large") {
+        let sweep = Sweep { periods: plan.periods.min(3), ..plan.sweep(plan.few_rates.clone()) };
+        let all = costs(context, plan, plan.large_objects, &SCHEMES, &sweep)?;
+        result.in_part("large", |result| {
+            by_rate(&all, plan, plan.large_objects, result);
+            Ok(())
+        })?;
+    }
+    if context.wants("sizes") {
+        result.in_part("sizes", |result| sizes(context, plan, result))?;
+    }
+    if context.wants("pages") {
+        result.in_part("pages", |result| pages(context, plan, result))?;
+    }
+    Ok(())
+}
+
+fn of<'a>(all: &'a [Costs], scheme: &str) -> Option<&'a Costs> {
+    all.iter().find(|costs| costs.scheme == scheme)
+}
+
+fn points(costs: &Costs) -> Vec<[f64; 2]> {
+    costs.points.iter().map(|cost| [cost.rate as f64, cost.overhead()]).collect()
+}
+
+fn draw(all: &[Costs], schemes: &[&str], title: &str, suffix: &str, result: &mut ExperimentResult) {
+    let caption = "The mutator's CPU time beyond the baseline's, from one point of consistency to \
+                   the next; median of the periods.";
+    let mut drawing = Drawing::new(result, title, suffix).axes(caption, UPDATES, OVERHEAD).log();
+    for costs in schemes.iter().filter_map(|scheme| of(all, scheme)) {
+        drawing.curve(&costs.scheme, points(costs));
+    }
+    drawing.finish();
+}
+
+/// Figure 5, and a table of it.
+fn by_rate(all: &[Costs], plan: &Plan, objects: usize, result: &mut ExperimentResult) {
+    let size = megabytes(objects);
+    draw(all, &SCHEMES, &format!("Overhead by rate, {size}"), &format!(", {size}"), result);
+    let mut table = Table {
+        title: format!("Overhead per checkpoint in ms, {size}"),
+        columns: vec!["scheme".into(), "memory ÷ state".into()],
+        rows: Vec::new(),
+        ..Table::default()
+    };
+    let rates = all.first().map(|costs| &costs.points[..]).unwrap_or_default();
+    table.columns.extend(rates.iter().map(|cost| format!("{}/s", grouped(cost.rate))));
+    for costs in all {
+        let copies = costs.held_bytes as f64 / costs.state_bytes as f64;
+        let mut row = vec![costs.scheme.clone(), format!("{copies:.2}")];
+        row.extend(costs.points.iter().map(|cost| format!("{:.2}", cost.overhead())));
+        table.rows.push(row);
+    }
+    result.tables.push(table);
+    order(all, &size, result);
+    crossover(all, plan, &size, result);
+}
+
+/// Overhead of one scheme ÷ that of another at a rate, period by period.
+fn ratios(all: &[Costs], above: &str, below: &str, rate: u64) -> Vec<f64> {
+    let (Some(above), Some(below)) =
+        (of(all, above).and_then(|c| c.at(rate)), of(all, below).and_then(|c| c.at(rate)))
+    else {
+        return Vec::new();
+    };
+    above.overhead_ms.iter().zip(&below.overhead_ms).map(|(a, b)| cost_ratio(*a, *b)).collect()
+}
+
+/// IPP is the best of the paper's schemes up to 320,000 updates per second.
+fn order(all: &[Costs], size: &str, result: &mut ExperimentResult) {
+    for (scheme, factor) in [("bazz", 8.4), ("bacou", 9.6), ("ns", 3.0)] {
+        let text = format!("overhead: {scheme} ÷ ipp, {size}, 320,000 updates/s");
+        result.claims.push(
+            Claim::new(text, FIGURE_5, Bound::AtLeast(1.0))
+                .paper(format!("{factor} ×"))
+                .goal(Bound::AtLeast(factor))
+                .measured_periods(&ratios(all, scheme, "ipp", RATE)),
+        );
+    }
+    let text =
+        format!("overhead: ipp ÷ best of ns, bacou, bazz, worst rate up to 320,000/s, {size}");
+    let claim = Claim::new(text, FIGURE_5, Bound::AtMost(1.0)).paper("below 1 at every rate");
+    let paper = Worst::of(all, "ipp", &["ns", "bacou", "bazz"], RATE);
+    result.claims.push(paper.judge(claim));
+    paper.note(size, result);
+    for scheme in ["hg", "pb"] {
+        let text = format!("overhead: {scheme} (2 copies) ÷ ipp (3 copies), worst rate, {size}");
+        let ours = Worst::of(all, scheme, &["ipp"], u64::MAX);
+        result.claims.push(ours.judge(Claim::new(text, "Stillpoint", Bound::AtMost(1.0))));
+        ours.note(size, result);
+    }
+}
+
+/// The worst ratio of a scheme's overhead to the best of some others', over many rates.
+struct Worst<'a> {
+    scheme: &'a str,
+    ratio: Option<f64>,
+    /// Rates at which an overhead is not above zero: there the noise is larger than the cost.
+    left_out: Vec<u64>,
+}
+
+impl<'a> Worst<'a> {
+    fn of(all: &[Costs], scheme: &'a str, others: &[&str], most: u64) -> Worst<'a> {
+        let (mut ratio, mut left_out) = (None, Vec::new());
+        let points = of(all, scheme).map_or(&[][..], |costs| &costs.points);
+        for cost in points.iter().filter(|cost| cost.rate <= most) {
+            let theirs = |other: &&str| Some(of(all, other)?.at(cost.rate)?.overhead());
+            let theirs: Vec<f64> = others.iter().filter_map(theirs).collect();
+            let best = theirs.iter().copied().fold(f64::INFINITY, f64::min);
+            match cost_ratio(cost.overhead(), best) {
+                found if found.is_finite() => ratio = Some(found.max(ratio.unwrap_or(found))),
+                _ => left_out.push(cost.rate),
+            }
+        }
+        Worst { scheme, ratio, left_out }
+    }
+
+    fn judge(&self, claim: Claim) -> Claim {
+        claim.measured(self.ratio.unwrap_or(f64::NAN))
+    }
+
+    fn note(&self, size: &str, result: &mut ExperimentResult) {
+        if self.left_out.is_empty() {
+            return;
+        }
+        let rates: Vec<String> = self.left_out.iter().map(|&rate| grouped(rate)).collect();
+        result.note(format!(
+            "{size}: no ratio was taken for {} at {} updates/s, since an overhead there is not \
+             above zero: the noise is larger than the cost.",
+            self.scheme,
+            rates.join(", "),
+        ));
+    }
+}
+
+/// Where IPP's curve cuts NS's, and where the costs of a copy and of an update say it should.
+fn crossover(all: &[Costs], plan: &Plan, size: &str, result: &mut ExperimentResult) {
+    let (Some(ns), Some(ipp)) = (of(all, "ns"), of(all, "ipp")) else {
+        return;
+    };
+    let copy_ms = median(&ns.points.iter().map(|cost| cost.boundary()).collect::<Vec<_>>());
+    let Some(at_paper_rate) = ipp.at(RATE) else {
+        return;
+    };
+    let update_ns = at_paper_rate.update_ns();
+    let predicted = copy_ms * 1e6 / update_ns / plan.period_s();
+    let measured = crossing(ipp, ns);
+    result.note(format!(
+        "{size}: a copy takes {copy_ms:.2} ms and ipp's second write {update_ns:.2} ns, which puts \
+         the crossover of ipp and ns at {} updates/s; the curves cross at {}.",
+        grouped(predicted.max(0.0) as u64),
+        measured.map_or("no measured rate".into(), |rate| grouped(rate as u64)),
+    ));
+    let text = format!("crossover of ipp and ns: deviation from the predicted rate, {size}");
+    result.claims.push(
+        Claim::new(text, FIGURE_5, Bound::AtMost(0.3))
+            .paper(PAPER_CROSSOVER)
+            .measured(measured.map_or(f64::NAN, |rate| (rate / predicted - 1.0).abs())),
+    );
+}
+
+/// The rate at which a curve that was below another comes above it, between two points by ratio.
+fn crossing(rising: &Costs, flat: &Costs) -> Option<f64> {
+    let gap = |at: usize| {
+        let (rising, flat) = (rising.points.get(at)?, flat.points.get(at)?);
+        let ratio = cost_ratio(rising.overhead(), flat.overhead());
+        (!ratio.is_nan()).then(|| (rising.rate as f64, ratio.ln()))
+    };
+    (1..rising.points.len()).find_map(|at| {
+        let ((from, below), (to, above)) = gap(at - 1).zip(gap(at))?;
+        let is_crossed = below < 0.0 && above >= 0.0;
+        is_crossed.then(|| from * (to / from).powf(-below / (above - below)))
+    })
+}
+
+/// Figures 3 and 4, and what Table 2 is about: update and negation apart.
+fn variants(all: &[Costs], result: &mut ExperimentResult) {
+    draw(all, &["nzz", "izz", "pzz", "bazz"], "Layouts of zigzag", ", Figure 3", result);
+    draw(all, &["npp", "ipp"], "Layouts of ping-pong", ", Figure 4", result);
+    let source = "SIGMOD 2011, §5.2, Figures 3 and 4";
+    for (above, below, factor) in [("nzz", "bazz", 2.0), ("izz", "bazz", 3.0), ("npp", "ipp", 6.0)]
+    {
+        let text = format!("overhead: {above} ÷ {below}, 320,000 updates/s");
+        result.claims.push(
+            Claim::new(text, source, Bound::AtLeast(1.0))
+                .paper(format!("about {factor} ×"))
+                .goal(Bound::AtLeast(factor))
+                .measured_periods(&ratios(all, above, below, RATE)),
+        );
+    }
+    let columns = ["scheme", "an update more, ns", "the tick of a capture, ms", "raw update, ns"];
+    let mut table = Table {
+        title: "What Table 2 is about: updates, and the bulk work of a point of consistency, at \
+                320,000 updates/s"
+            .into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: Vec::new(),
+        ..Table::default()
+    };
+    for costs in all {
+        let Some(cost) = costs.at(RATE) else { continue };
+        table.rows.push(vec![
+            costs.scheme.clone(),
+            format!("{:.2}", cost.update_ns()),
+            format!("{:.4}", cost.boundary()),
+            format!("{:.2}", cost.raw_update_ns()),
+        ]);
+    }
+    result.tables.push(table);
+    result.note(
+        "Table 2 has counters of cache and TLB misses; this machine offers none, so the table here \
+         has the two phases in time.",
+    );
+}
+
+/// Figures 6 and 7: 0.08 % and 2.56 % of the words per second.
+fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let shares = [(8, "0.08 %", "Figure 6"), (256, "2.56 %", "Figure 7")];
+    let mut by_share: Vec<Vec<Vec<[f64; 2]>>> = vec![vec![Vec::new(); SCHEMES.len()]; 2];
+    for &objects in &plan.sizes {
+        let words = (objects * OBJECT_WORDS) as u64;
+        let rates = shares.iter().map(|(per_10_000, ..)| words * per_10_000 / 10_000).collect();
+        let sweep = Sweep { periods: plan.periods.min(3), ..plan.sweep(rates) };
+        let all = costs(context, plan, objects, &SCHEMES, &sweep)?;
+        for (scheme, costs) in all.iter().enumerate() {
+            for (share, cost) in costs.points.iter().enumerate() {
+                let megabytes = costs.state_bytes as f64 / 1e6;
+                by_share[share][scheme].push([megabytes, cost.overhead()]);
+            }
+        }
+    }
+    for ((_, share, figure), curves) in shares.iter().zip(by_share) {
+        let title = format!("Overhead by size, {share} of the words updated per second");
+        let caption = "Overhead per checkpoint; the rate grows with the size.";
+        let mut drawing = Drawing::new(result, &title, &format!(", {figure}"))
+            .axes(caption, ("state", "MB"), OVERHEAD)
+            .log();
+        for (scheme, points) in SCHEMES.iter().zip(curves) {
+            drawing.curve(scheme, points);
+        }
+        drawing.finish();
+    }
+    Ok(())
+}
+
+/// Figure 14.
+fn pages(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let of_size = |pages: PageSize| {
+        let sweep = plan.sweep(plan.few_rates.clone());
+        let sweep = Sweep { pages, periods: plan.periods.min(3), ..sweep };
+        costs(context, plan, plan.objects, &SCHEMES, &sweep)
+    };
+    let (small, huge) = (of_size(PageSize::Small)?, of_size(PageSize::Huge)?);
+    let mut table = Table {
+        title: "Overhead per checkpoint in ms with pages of 4 KiB → 2 MiB (Figure 14)".into(),
+        columns: vec!["scheme".into()],
+        rows: Vec::new(),
+        ..Table::default()
+    };
+    table.columns.extend(plan.few_rates.iter().map(|rate| format!("{}/s", grouped(*rate))));
+    for (small, huge) in small.iter().zip(&huge) {
+        let pairs = small.points.iter().zip(&huge.points);
+        let cell = |(s, h): (&crate::drivers::sweep::Cost, &crate::drivers::sweep::Cost)| {
+            format!("{:.2} → {:.2}", s.overhead(), h.overhead())
+        };
+        let mut row = vec![small.scheme.clone()];
+        row.extend(pairs.map(cell));
+        table.rows.push(row);
+    }
+    result.tables.push(table);
+    let is_comparable = had_pages(&small, &huge);
+    if !is_comparable {
+        result.note(
+            "The system did not give pages of 2 MiB to one side and pages of 4 KiB to the other: \
+             the sizes of pages were not compared.",
+        );
+    }
+    for (scheme, cut) in [("ipp", 0.2), ("bazz", 0.6)] {
+        let overhead = |all: &[Costs]| of(all, scheme)?.at(RATE).map(|cost| cost.overhead());
+        let ratio = overhead(&huge).zip(overhead(&small)).map(|(h, s)| cost_ratio(h, s));
+        let ratio = ratio.filter(|_| is_comparable).unwrap_or(f64::NAN);
+        let text =
+            format!("overhead: {scheme}, pages of 2 MiB ÷ pages of 4 KiB, 320,000 updates/s");
+        result.claims.push(
+            Claim::new(text, "SIGMOD 2011, §5.6, Figure 14", Bound::AtMost(1.0))
+                .paper(format!("{cut} ×"))
+                .goal(Bound::AtMost(cut))
+                .measured(ratio),
+        );
+    }
+    Ok(())
+}
+
+/// True if the memory lay on pages of the sizes that are compared.
+fn had_pages(small: &[Costs], huge: &[Costs]) -> bool {
+    let share = |it: &Costs| it.huge_page_bytes as f64 / it.held_bytes as f64;
+    small.iter().all(|it| share(it) < 0.2) && huge.iter().all(|it| share(it) > 0.8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::sweep::Cost;
+
+    fn costs(scheme: &str, overheads: [f64; 3]) -> Costs {
+        let points = [10_000, 20_000, 40_000].into_iter().zip(overheads);
+        let cost = |(rate, overhead): (u64, f64)| Cost {
+            rate,
+            updates: rate * 4,
+            overhead_ms: vec![overhead],
+            boundary_ms: vec![0.0],
+            raw_ms: vec![1.0],
+        };
+        let points = points.map(cost).collect();
+        Costs { scheme: scheme.into(), points, state_bytes: 1, held_bytes: 3, huge_page_bytes: 0 }
+    }
+
+    #[test]
+    fn curves_cross_where_their_ratio_is_one() {
+        let (ipp, ns) = (costs("ipp", [1.0, 2.0, 4.0]), costs("ns", [2.8, 2.8, 2.8]));
+        let at = crossing(&ipp, &ns).expect("they cross");
+        assert!((at / 28_000.0 - 1.0).abs() < 1e-9, "{at}");
+        assert_eq!(crossing(&costs("ipp", [1.0, 2.0, 2.5]), &ns), None);
+        assert_eq!(crossing(&costs("ipp", [3.0, 3.0, 4.0]), &ns), None, "it never was below");
+        let noisy = costs("ipp", [-1.0, 2.0, 4.0]);
+        let at = crossing(&noisy, &ns).expect("they cross between the other rates");
+        assert!((at / 28_000.0 - 1.0).abs() < 1e-9, "{at}");
+    }
+
+    #[test]
+    fn rates_at_which_a_cost_drowns_in_noise_are_left_out_and_said_so() {
+        let all = [costs("ipp", [-0.1, 2.0, 4.0]), costs("pb", [5.0, 1.0, -0.5])];
+        let worst = Worst::of(&all, "pb", &["ipp"], u64::MAX);
+        assert_eq!(worst.ratio, Some(0.5));
+        assert_eq!(worst.left_out, [10_000, 40_000]);
+        let claim = Claim::new("c", "s", Bound::AtMost(1.0));
+        assert_eq!(Worst::of(&all, "pb", &["ipp"], 10_000).judge(claim).met, None);
+    }
+
+    #[test]
+    fn page_sizes_are_compared_only_where_they_were_had() {
+        let on = |huge_page_bytes: u64| Costs { huge_page_bytes, ..costs("ipp", [1.0; 3]) };
+        assert!(had_pages(&[on(0)], &[on(3)]));
+        assert!(!had_pages(&[on(0)], &[on(0)]), "the system gave no huge pages");
+        assert!(!had_pages(&[on(3)], &[on(3)]), "it gave nothing else");
+    }
+
+    #[test]
+    fn overheads_are_drawn_as_they_were_measured() {
+        let values: Vec<f64> =
+            points(&costs("pb", [-0.2, 0.0, 0.0005])).iter().map(|point| point[1]).collect();
+        assert_eq!(values, [-0.2, 0.0, 0.0005]);
+    }
+}

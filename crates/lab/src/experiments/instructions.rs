@@ -1,0 +1,132 @@
+//! Instructions per transaction at rest, counted by callgrind: differences that
+//! are smaller than the noise of throughput show here, and repeat exactly.
+//!
+//! A child process runs one deterministic thread; only the region between two
+//! function calls is counted, so loading and background threads do not show.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::error::{LabError, LabResult};
+use crate::harness::Harness;
+use crate::report::result::ExperimentResult;
+use crate::subjects::adapter::{LabSession, OpenEngine};
+use crate::subjects::records::{BASELINE, CALC_UNPACED, Row};
+use crate::workloads::calc::{CalcTransaction, Change, Transactions};
+
+/// Instructions per transaction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ratio {
+    /// Without any checkpoint hook.
+    pub(crate) none: f64,
+    /// With calc, at rest.
+    pub(crate) calc: f64,
+}
+
+const RECORDS: u64 = 20_000;
+const TRANSACTIONS: u64 = 4_000;
+const BATCH: usize = 4;
+
+/// Counts both rows, where valgrind is installed; else adds a note.
+///
+/// # Errors
+/// When a child fails or says nothing that is understood.
+pub(crate) fn calc_relative_to_none(
+    bench: &Harness<'_>,
+    result: &mut ExperimentResult,
+) -> LabResult<Option<Ratio>> {
+    let installed = Command::new("valgrind").arg("--version").output().is_ok();
+    if !bench.children || !installed {
+        result.note("Instructions were not counted: valgrind is not installed.");
+        return Ok(None);
+    }
+    let ratio =
+        Ratio { none: count(bench, BASELINE, "none")?, calc: count(bench, CALC_UNPACED, "none")? };
+    bench.context.note(format!(
+        "instructions per transaction at rest: none {:.0}, calc {:.0}",
+        ratio.none, ratio.calc
+    ));
+    Ok(Some(ratio))
+}
+
+/// Instructions per transaction of one row.
+///
+/// # Errors
+/// When the child fails or says nothing that is understood.
+pub(crate) fn count(bench: &Harness<'_>, row: Row, journal: &str) -> LabResult<f64> {
+    let dir = bench.context.fresh_dir(&format!("instructions-{}-{journal}", row.scheme))?;
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--collect-atstart=no", "--toggle-collect=*counted_transactions*"])
+        .arg(&bench.context.binary)
+        .args(["lab", "child", "instructions", "--scheme", row.scheme])
+        .args(["--journal", journal, "--dir"])
+        .arg(&dir);
+    let line = format!("{command:?}");
+    let output = command.output().map_err(|e| LabError::process(&line, e))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = collected(&text).filter(|&n| n > 0 && output.status.success());
+    collected.map(|n| n as f64 / TRANSACTIONS as f64).ok_or_else(|| {
+        let tail: Vec<&str> = text.lines().rev().take(8).collect();
+        LabError::process(line, format!("{}: {}", output.status, tail.join(" | ")))
+    })
+}
+
+/// The number in `==7== Collected : 123`.
+fn collected(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+/// What the child does: loads, runs as many transactions to warm up, then the counted ones.
+///
+/// # Errors
+/// When the engine refuses.
+pub(crate) fn child(open: &OpenEngine, scheme: &str, journal: &str, dir: PathBuf) -> LabResult<()> {
+    let scheme = if scheme == BASELINE.scheme { BASELINE } else { CALC_UNPACED };
+    let engine = open(&crate::subjects::records::setup(scheme, RECORDS, journal, dir))?;
+    engine.load(RECORDS)?;
+    let mut session = engine.session()?;
+    let mut transactions = Transactions::new(RECORDS, 1, 0);
+    let mut draw =
+        || -> Vec<CalcTransaction> { (0..TRANSACTIONS).map(|_| transactions.draw()).collect() };
+    let (warm_up, counted) = (draw(), draw());
+    for batch in warm_up.chunks(BATCH) {
+        session.run(batch, Change::Counter)?;
+    }
+    counted_transactions(&mut *session, &counted)
+}
+
+/// The region that callgrind counts, found by this function's name.
+#[inline(never)]
+fn counted_transactions(
+    session: &mut dyn LabSession,
+    transactions: &[CalcTransaction],
+) -> LabResult<()> {
+    for batch in transactions.chunks(BATCH) {
+        session.run(batch, Change::Counter)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::tests::Toy;
+
+    #[test]
+    fn the_count_is_found_in_what_callgrind_says() {
+        let text = "==1== Events    : Ir\n==1== Collected : 1234567\n==1==\n";
+        assert_eq!(collected(text), Some(1_234_567));
+        assert_eq!(collected("==1== ERROR SUMMARY: 0"), None);
+    }
+
+    #[test]
+    fn the_child_runs_both_rows() -> LabResult<()> {
+        for scheme in ["none", "calc"] {
+            child(&Toy::open, scheme, "none", "unused".into())?;
+        }
+        Ok(())
+    }
+}

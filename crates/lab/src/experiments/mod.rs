@@ -1,0 +1,305 @@
+//! The registry: one row per experiment, from which `list`, `run` and CI follow.
+
+mod calc_fig2;
+mod calc_fig6;
+mod calc_measures;
+mod fc_words;
+mod game;
+pub(crate) mod instructions;
+mod peers_redis;
+mod redo_cost;
+mod snap_fig3;
+mod tpcc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::{LabError, LabResult};
+use crate::harness::Harness;
+use crate::measure::conditions::Meter;
+use crate::report::result::ExperimentResult;
+use crate::subjects;
+use crate::sys;
+
+/// An experiment: what it shows, how much is done, and how.
+///
+/// A plan is written into the result as its parameters. The runner chooses the plan, makes the
+/// result and removes what was left in the folder of work.
+pub(crate) trait Experiment {
+    /// Its name: in commands, in files, in the report.
+    const ID: &'static str;
+    /// What it shows, as a headline.
+    const TITLE: &'static str;
+    /// Where its claims come from.
+    const PAPER: &'static str;
+    /// Parts that can be run alone; none if it is all of a piece.
+    const PARTS: &'static [&'static str] = &[];
+
+    /// How much is done. Names of its fields have their units last.
+    type Plan: Serialize;
+
+    /// What the bounds ask for.
+    fn full() -> Self::Plan;
+
+    /// Seconds in all: shows that the experiment still runs.
+    fn quick() -> Self::Plan;
+
+    /// Takes over what the command line says of runs, seconds and the part.
+    fn adjust(plan: &mut Self::Plan, asked: &Context);
+
+    /// Does what is planned and adds everything to the result.
+    ///
+    /// # Errors
+    /// When a subject fails, or what it reads, holds or recovers is wrong.
+    fn run(bench: &Harness<'_>, plan: &Self::Plan, result: &mut ExperimentResult) -> LabResult<()>;
+}
+
+/// A row of the registry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registered {
+    /// As [`Experiment::ID`].
+    pub(crate) id: &'static str,
+    /// As [`Experiment::TITLE`].
+    pub(crate) title: &'static str,
+    /// As [`Experiment::PAPER`].
+    pub(crate) paper: &'static str,
+    /// As [`Experiment::PARTS`].
+    pub(crate) parts: &'static [&'static str],
+    run: fn(&Context) -> LabResult<ExperimentResult>,
+}
+
+const fn row<E: Experiment>() -> Registered {
+    Registered { id: E::ID, title: E::TITLE, paper: E::PAPER, parts: E::PARTS, run: run::<E> }
+}
+
+/// All experiments, in the order in which `run all` takes them.
+pub(crate) const EXPERIMENTS: &[Registered] = &[
+    row::<calc_fig2::CalcFig2>(),
+    row::<calc_fig6::CalcFig6>(),
+    row::<redo_cost::RedoCost>(),
+    row::<fc_words::FcWords>(),
+    row::<snap_fig3::SnapFig3>(),
+    row::<game::FcFig10>(),
+    row::<game::FcFig11>(),
+    row::<tpcc::FcFig12>(),
+    row::<tpcc::FcFig13>(),
+    row::<peers_redis::PeersRedis>(),
+];
+
+/// The plan of the context's mode, with its number and length of runs.
+fn plan<E: Experiment>(context: &Context) -> E::Plan {
+    let mut plan = if context.quick { E::quick() } else { E::full() };
+    E::adjust(&mut plan, context);
+    plan
+}
+
+/// Runs an experiment with our engine, and with the binary that knows `lab child`.
+fn run<E: Experiment>(context: &Context) -> LabResult<ExperimentResult> {
+    let children = context.binary.is_file();
+    let bench = Harness { context, open: &subjects::stillpoint::open, children };
+    run_plan::<E>(&bench, &plan::<E>(context))
+}
+
+/// Runs a plan. The result has it as its parameters.
+fn run_plan<E: Experiment>(bench: &Harness<'_>, plan: &E::Plan) -> LabResult<ExperimentResult> {
+    let context = bench.context;
+    let mut result = context.result(E::ID, E::TITLE, E::PAPER);
+    let parameters = serde_json::to_value(plan);
+    match parameters.map_err(|e| LabError::process("a plan as JSON", e))? {
+        Value::Object(fields) => result.parameters.extend(fields),
+        other => result.parameters.extend([("plan".to_owned(), other)]),
+    }
+    E::run(bench, plan, &mut result)?;
+    sys::remove_dir_all(&context.work)?;
+    Ok(result)
+}
+
+/// The experiment of this name, or all for `all`.
+///
+/// # Errors
+/// When there is none; the message lists those that there are.
+pub(crate) fn find(id: &str) -> LabResult<Vec<&'static Registered>> {
+    let found: Vec<_> = EXPERIMENTS.iter().filter(|e| id == "all" || e.id == id).collect();
+    if found.is_empty() {
+        let known: Vec<&str> = EXPERIMENTS.iter().map(|e| e.id).collect();
+        return Err(LabError::UnknownExperiment { id: id.to_owned(), known: known.join(", ") });
+    }
+    Ok(found)
+}
+
+impl Registered {
+    /// Runs the experiment and writes its result file and figures.
+    ///
+    /// # Errors
+    /// When it cannot be run, or its files cannot be written.
+    pub(crate) fn run_and_save(&self, context: &Context) -> LabResult<ExperimentResult> {
+        if let Some(part) = &context.part
+            && !self.parts.contains(&&**part)
+        {
+            let known = self.parts.join(", ");
+            return Err(LabError::UnknownPart { id: self.id, part: part.clone(), known });
+        }
+        sys::create_dir_all(&context.out)?;
+        let earlier = self.earlier(context)?;
+        let (began_ns, meter) = (sys::now_ns(), Meter::start());
+        let mut result = (self.run)(context)?;
+        result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
+        result.conditions = meter.finish(context.huge_page_bytes_max());
+        if context.quick {
+            // Too short to judge anything by.
+            result.claims.iter_mut().for_each(|claim| claim.met = None);
+        }
+        if let Some(part) = &context.part {
+            let mut whole = earlier.unwrap_or_else(|| result.without_findings());
+            whole.merge_part(part, result);
+            result = whole;
+        }
+        let path = result.save(&context.out)?;
+        context.note(format!("{}: written to {}", self.id, path.display()));
+        Ok(result)
+    }
+}
+
+impl Registered {
+    /// The result that the run of a part goes into.
+    fn earlier(&self, context: &Context) -> LabResult<Option<ExperimentResult>> {
+        let path = ExperimentResult::path_in(&context.out, self.id);
+        if context.part.is_none() || !path.is_file() {
+            return Ok(None);
+        }
+        let earlier = ExperimentResult::load(&path)?;
+        if earlier.quick != context.quick {
+            let mode = |quick: bool| if quick { "a quick run" } else { "a measured run" };
+            let (of_file, of_run) = (mode(earlier.quick), mode(context.quick));
+            return Err(LabError::OtherMode { path, of_file, of_run });
+        }
+        Ok(Some(earlier))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::result::{Bound, Claim};
+
+    #[test]
+    fn a_part_must_be_one_of_the_experiment() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        context.part = Some("naps".into());
+        for experiment in EXPERIMENTS {
+            let error = experiment.run_and_save(&context).expect_err("no such part").to_string();
+            assert!(error.contains("naps") && error.contains(experiment.id), "{error}");
+        }
+    }
+
+    /// An experiment of two parts.
+    struct Toy;
+
+    #[derive(Serialize)]
+    struct ToyPlan {
+        run_s: f64,
+    }
+
+    impl Experiment for Toy {
+        const ID: &'static str = "toy";
+        const TITLE: &'static str = "A toy";
+        const PAPER: &'static str = "none";
+        const PARTS: &'static [&'static str] = &["one", "two"];
+        type Plan = ToyPlan;
+
+        fn full() -> ToyPlan {
+            ToyPlan { run_s: 60.0 }
+        }
+
+        fn quick() -> ToyPlan {
+            ToyPlan { run_s: 0.5 }
+        }
+
+        fn adjust(plan: &mut ToyPlan, asked: &Context) {
+            plan.run_s = asked.seconds.unwrap_or(plan.run_s);
+        }
+
+        fn run(bench: &Harness<'_>, _: &ToyPlan, result: &mut ExperimentResult) -> LabResult<()> {
+            bench.context.fresh_dir("toy")?;
+            for part in Toy::PARTS.iter().filter(|part| bench.context.wants(part)) {
+                result.in_part(part, |result| {
+                    let claim = Claim::new(*part, "Stillpoint", Bound::AtMost(1.0));
+                    result.claims.push(claim.measured(0.5));
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        }
+    }
+
+    const TOY: Registered = row::<Toy>();
+
+    #[test]
+    fn the_plan_is_the_parameters_and_nothing_is_left_behind() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), false, "none".into(), Box::new(std::io::sink()));
+        assert_eq!(TOY.run_and_save(&context)?.parameters["run_s"], 60.0);
+        context.seconds = Some(7.0);
+        assert_eq!(TOY.run_and_save(&context)?.parameters["run_s"], 7.0);
+        context.quick = true;
+        context.seconds = None;
+        assert_eq!(TOY.run_and_save(&context)?.parameters["run_s"], 0.5);
+        assert!(!context.work.exists());
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_is_merged_into_the_file_of_the_whole_run() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), false, "none".into(), Box::new(std::io::sink()));
+        context.commit = "aaaa".into();
+        TOY.run_and_save(&context)?;
+        context.commit = "bbbb".into();
+        context.part = Some("two".into());
+        TOY.run_and_save(&context)?;
+        let file = ExperimentResult::load(&dir.path().join("toy.json"))?;
+        let claims: Vec<&str> = file.claims.iter().map(|claim| &*claim.claim).collect();
+        assert_eq!(claims, ["one", "two"], "the other part's claims are still there");
+        assert_eq!((&*file.commit, &*file.parts["two"].commit), ("aaaa", "bbbb"));
+        assert_eq!(file.command, "stillpoint lab run toy");
+
+        context.quick = true;
+        let error = TOY.run_and_save(&context).expect_err("another mode").to_string();
+        assert!(error.contains("toy.json") && error.contains("a measured run"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_alone_makes_a_file_of_its_own() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        context.part = Some("one".into());
+        let result = TOY.run_and_save(&context)?;
+        assert_eq!((result.claims.len(), result.parts.len()), (1, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_quick_run_judges_nothing() -> LabResult<()> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        TOY.run_and_save(&context)?;
+        let file = ExperimentResult::load(&dir.path().join("toy.json"))?;
+        assert!(file.claims.iter().all(|claim| claim.met.is_none() && claim.measured.is_some()));
+        Ok(())
+    }
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for experiment in EXPERIMENTS {
+            let found = find(experiment.id).expect("registered");
+            assert_eq!(found.len(), 1, "{} is registered twice", experiment.id);
+            assert!(!experiment.title.is_empty() && !experiment.paper.is_empty());
+        }
+        assert_eq!(find("all").expect("all").len(), EXPERIMENTS.len());
+        let error = find("peers").expect_err("no such experiment").to_string();
+        assert!(error.contains("peers-redis"), "{error}");
+    }
+}

@@ -1,0 +1,452 @@
+//! `snap-fig3`: the schemes on pages of 4 KB (ICDE 2018, §III-B, Figures 3 and 4).
+//!
+//! | part | of the paper | |
+//! |---|---|---|
+//! | `sizes` | Figure 4 | 0.5 to 4 GB, 256 K updates in a tick of 0.1 s |
+//! | `rates` | Figure 3 and its text | 1 GB, 16 K to 256 K updates in a tick |
+//! | `reads` | — | the smallest and the largest size, half of the accesses reads |
+//!
+//! The published driver never reads, and the published hourglass reads without looking where the
+//! newest page is; every read here is compared with the baseline's.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use stillpoint_state::registry;
+
+use crate::context::Context;
+use crate::drivers::ticks::{self, Drive, Images};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::harness::Harness;
+use crate::measure::machine::available_bytes;
+use crate::measure::outcome::{Outcome, Ticks};
+use crate::measure::stats::median;
+use crate::report::draw::Drawing;
+use crate::report::figure::axis::grouped;
+use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::sys;
+use crate::workloads::trace::{Trace, TraceLoad};
+use crate::workloads::zipf::{PAGE_WORDS, ZipfAccesses};
+
+/// The best layout of each scheme of the paper.
+const SCHEMES: [&str; 7] = ["ns", "bacou", "fork", "bazz", "ipp", "hg", "pb"];
+/// Those whose tick does not depend on the size.
+const FLAT: [&str; 2] = ["hg", "pb"];
+const SOURCE: &str = "ICDE 2018, §III-B, Figure 4";
+
+type Page = [u32; PAGE_WORDS];
+const PAGE_BYTES: usize = PAGE_WORDS * 4;
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    /// Pages, by size, rising.
+    pub(crate) pages: Vec<usize>,
+    /// Pages at which the rates are gone through.
+    pub(crate) pages_of_rates: usize,
+    /// Accesses of a tick; the last is that of the sizes.
+    pub(crate) accesses: Vec<usize>,
+    /// Length of a tick, in ms.
+    pub(crate) tick_ms: u64,
+    /// Ticks between two points of consistency.
+    pub(crate) period_ticks: u64,
+    /// Periods of a run.
+    pub(crate) periods: u64,
+    /// Points of consistency after that, of the schemes whose boundary is to be constant.
+    pub(crate) further_boundaries: u64,
+    /// Accesses in memory.
+    pub(crate) pool: usize,
+}
+
+impl Plan {
+    fn most_accesses(&self) -> usize {
+        self.accesses.last().copied().unwrap_or(1)
+    }
+
+    fn drive(&self) -> Drive {
+        Drive {
+            ticks: self.period_ticks * self.periods,
+            tick: Some(Duration::from_millis(self.tick_ms)),
+            images: Images::EveryTicks(self.period_ticks),
+            ..Drive::paper(self.periods)
+        }
+    }
+}
+
+/// A scheme at one size and rate.
+struct Point {
+    pages: usize,
+    accesses: usize,
+    /// Of them, writes.
+    updates: f64,
+    /// Share of the pages that the updates of a period touch.
+    dirty_share: f64,
+    outcome: Outcome,
+}
+
+impl Point {
+    /// The median of the periods.
+    fn middle<'a>(&'a self, figure: impl Fn(Ticks<'a>) -> f64) -> f64 {
+        median(&self.outcome.of_periods(figure))
+    }
+
+    fn boundary_us(&self) -> f64 {
+        median(&self.outcome.all_boundaries_us())
+    }
+
+    fn other_ends_us(&self) -> f64 {
+        median(&self.outcome.all().other_ends_us())
+    }
+
+    /// r: updates while one image is taken, per page of the state.
+    fn update_rate(&self, tick_ms: u64) -> f64 {
+        let ticks = median(&self.outcome.image_s) * 1e3 / tick_ms as f64;
+        ticks * self.updates / self.pages as f64
+    }
+
+    fn gib(&self) -> f64 {
+        (self.pages * PAGE_BYTES) as f64 / f64::from(1 << 30)
+    }
+}
+
+/// The experiment.
+pub(crate) struct SnapFig3;
+
+impl Experiment for SnapFig3 {
+    const ID: &'static str = "snap-fig3";
+    const TITLE: &'static str = "State arrays of pages: latency of ticks while images are taken";
+    const PAPER: &'static str = "Li et al., ICDE 2018, §III-B, Figures 3 and 4";
+    const PARTS: &'static [&'static str] = &["sizes", "rates", "reads"];
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        let gib = (1 << 30) / PAGE_BYTES;
+        Plan {
+            pages: vec![gib / 2, gib, 2 * gib, 4 * gib],
+            pages_of_rates: gib,
+            accesses: vec![16_000, 64_000, 256_000],
+            tick_ms: 100,
+            period_ticks: 50,
+            periods: 3,
+            further_boundaries: 12,
+            pool: 16_000_000,
+        }
+    }
+
+    fn quick() -> Plan {
+        Plan {
+            pages: vec![200, 400],
+            pages_of_rates: 200,
+            accesses: vec![500, 1_000],
+            tick_ms: 5,
+            period_ticks: 6,
+            periods: 2,
+            further_boundaries: 2,
+            pool: 20_000,
+        }
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        if let Some(seconds) = asked.seconds {
+            let period_s = (plan.period_ticks * plan.tick_ms) as f64 / 1e3;
+            plan.periods = (seconds / period_s).ceil().max(1.0) as u64;
+        }
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        let context = bench.context;
+        result.parameter("page_bytes", PAGE_BYTES);
+        result.parameter("write_bytes", 4);
+        result.parameter("zipf_exponent", 2.0);
+        result.parameter("logs_actions", plan.drive().logs_actions);
+        let per_cache = |pages: &usize| result.per_cache((pages * PAGE_BYTES) as u64);
+        let per_cache: Vec<f64> = plan.pages.iter().map(per_cache).collect();
+        result.parameter("state_per_last_level_cache", per_cache);
+        if !plan.drive().logs_actions {
+            result.note(
+                "The action log is off: the end of a tick hands no actions over and waits for no flush. \
+                 With the log on, a boundary takes longer.",
+            );
+        }
+        if context.wants("sizes") {
+            result.in_part("sizes", |result| sizes(context, plan, result))?;
+        }
+        if context.wants("rates") {
+            result.in_part("rates", |result| rates(context, plan, result))?;
+        }
+        if context.wants("reads") {
+            result.in_part("reads", |result| reads(context, plan, result))?;
+        }
+        Ok(())
+    }
+}
+
+/// Every scheme at one size and rate; those for which the memory does not suffice are noted.
+fn points(
+    context: &Context,
+    plan: &Plan,
+    (pages, accesses, read_share): (usize, usize, f64),
+    result: &mut ExperimentResult,
+) -> LabResult<Vec<Point>> {
+    let zipf = ZipfAccesses::pages(pages, plan.pool, read_share, 1);
+    let trace = Trace::equal(zipf.make()?, accesses);
+    let load = TraceLoad::<Page>::new(trace.clone(), zipf.words());
+    let updates = accesses as f64 * (1.0 - read_share);
+    let dirty_share = trace.dirty_share(1..=plan.period_ticks, pages, PAGE_WORDS);
+    let mut found = Vec::new();
+    for scheme in SCHEMES {
+        let copies = registry::find(scheme).map_or(0, |row| row.needs(PAGE_BYTES).copies) + 1;
+        let needed = (copies * pages * PAGE_BYTES) as u64 * 21 / 20;
+        if needed > available_bytes() {
+            result.note(format!(
+                "{scheme} was left out at {pages} pages: it needs {} MB of memory",
+                needed / 1_000_000
+            ));
+            continue;
+        }
+        let dir = context.fresh_dir(scheme)?;
+        let is_flat = registry::find(scheme).is_ok_and(|row| row.has_constant_tick);
+        let further_boundaries = if is_flat { plan.further_boundaries } else { 0 };
+        let drive = Drive { further_boundaries, ..plan.drive() };
+        let outcome = ticks::run(&load, scheme, &drive, &dir)?;
+        sys::remove_dir_all(&dir)?;
+        context.saw_huge_pages(outcome.huge_page_bytes);
+        let point = Point { pages, accesses, updates, dirty_share, outcome };
+        context.note(format!(
+            "{scheme}, {:.2} GiB, {accesses} accesses: mean {:.3} ms, worst {:.3} (raw {:.3}, {:.3}), boundary {:.2} us (other ends {:.2})",
+            point.gib(),
+            point.middle(Ticks::mean_ms),
+            point.middle(Ticks::max_ms),
+            point.middle(Ticks::raw_mean_ms),
+            point.middle(Ticks::raw_max_ms),
+            point.boundary_us(),
+            point.other_ends_us(),
+        ));
+        found.push(point);
+    }
+    Ok(found)
+}
+
+fn table(title: String, points: &[Point], plan: &Plan) -> Table {
+    let columns = [
+        "GiB",
+        "accesses of a tick",
+        "scheme",
+        "mean tick, ms",
+        "worst tick, ms",
+        "raw mean, ms",
+        "raw worst, ms",
+        "boundary, µs",
+        "other ends, µs",
+        "overhead, % of a tick",
+        "image, s",
+        "writer CPU, s",
+        "r",
+        "dirty share of a period",
+        "memory ÷ state",
+        "recovery, s",
+    ];
+    let row = |point: &Point| {
+        let outcome = &point.outcome;
+        let share = outcome.all().overhead_share(plan.tick_ms as f64 / 1e3);
+        vec![
+            format!("{:.2}", point.gib()),
+            grouped(point.accesses as u64),
+            outcome.scheme.clone(),
+            format!("{:.3}", point.middle(Ticks::mean_ms)),
+            format!("{:.3}", point.middle(Ticks::max_ms)),
+            format!("{:.3}", point.middle(Ticks::raw_mean_ms)),
+            format!("{:.3}", point.middle(Ticks::raw_max_ms)),
+            format!("{:.2}", point.boundary_us()),
+            format!("{:.2}", point.other_ends_us()),
+            format!("{:.3}", 100.0 * share),
+            format!("{:.2}", median(&outcome.image_s)),
+            format!("{:.2}", outcome.writer_cpu_s),
+            format!("{:.2}", point.update_rate(plan.tick_ms)),
+            format!("{:.3}", point.dirty_share),
+            format!("{:.2}", outcome.held_bytes as f64 / outcome.state_bytes as f64),
+            outcome.recovery.map_or("—".into(), |it| format!("{:.2}", it.seconds())),
+        ]
+    };
+    let columns = columns.map(String::from).to_vec();
+    Table { title, columns, rows: points.iter().map(row).collect(), ..Table::default() }
+}
+
+fn of<'a>(points: &'a [Point], scheme: &'a str) -> impl Iterator<Item = &'a Point> {
+    points.iter().filter(move |point| point.outcome.scheme == scheme)
+}
+
+fn curves(mut drawing: Drawing<'_>, points: &[Point], at: impl Fn(&Point) -> [f64; 2]) {
+    for scheme in SCHEMES {
+        drawing.curve(scheme, of(points, scheme).map(&at).collect());
+    }
+    drawing.finish();
+}
+
+fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let mut all = Vec::new();
+    for &pages in &plan.pages {
+        let what = (pages, plan.most_accesses(), 0.0);
+        all.extend(points(context, plan, what, result)?);
+    }
+    let per_tick = grouped(plan.most_accesses() as u64);
+    result.tables.push(table(format!("By size, {per_tick} updates in a tick"), &all, plan));
+    let caption = "Median of the periods' worst ticks, with the writer on the disk.";
+    let drawing = Drawing::new(result, "Worst tick by size", ", worst tick")
+        .axes(caption, ("state", "GiB"), ("worst tick", "ms"))
+        .log();
+    curves(drawing, &all, |point| [point.gib(), point.middle(Ticks::max_ms)]);
+    let caption = "The end of the ticks at which captures begin, with the action log off; median.";
+    let drawing = Drawing::new(result, "Tick boundary by size", ", boundary")
+        .axes(caption, ("state", "GiB"), ("boundary", "µs"))
+        .log();
+    curves(drawing, &all, |point| [point.gib(), point.boundary_us()]);
+    if let Some(&pages) = plan.pages.iter().find(|&&pages| pages >= plan.pages_of_rates) {
+        let mut drawing = Drawing::new(result, "Latency of each tick (Figure 3)", ", trace")
+            .axes("Step and end of each tick.", ("time", "s"), ("latency", "ms"))
+            .log_y();
+        for point in all.iter().filter(|point| point.pages == pages) {
+            drawing.curve(&point.outcome.scheme, point.outcome.latency_points());
+        }
+        drawing.finish();
+    }
+    flat(&all, "updates only", result);
+    spikes(&all, result);
+    Ok(())
+}
+
+/// A figure at the largest size beside the smallest.
+fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64 {
+    let found: Vec<&Point> = of(points, scheme).collect();
+    match found[..] {
+        [first, .., last] => figure(last) / figure(first),
+        _ => f64::NAN,
+    }
+}
+
+/// Hourglass and piggyback: nothing grows with the size.
+fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
+    for scheme in FLAT {
+        let boundary = of(points, scheme).map(Point::boundary_us).fold(f64::NAN, f64::max);
+        let text = format!("{scheme}: tick boundary at the worst size, {what}, action log off");
+        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0)).unit("µs");
+        result.claims.push(claim.measured(boundary));
+        let text =
+            format!("{scheme}: tick boundary, largest ÷ smallest size, {what}, action log off");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtMost(1.2))
+                .paper("not affected by the data size")
+                .measured(growth(points, scheme, Point::boundary_us)),
+        );
+        let text = format!("{scheme}: worst tick, largest ÷ smallest size, {what}");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtMost(1.2))
+                .paper("not affected by the data size")
+                .measured(growth(points, scheme, |point| point.middle(Ticks::max_ms))),
+        );
+    }
+    for scheme in ["ipp", "hg", "pb"] {
+        let beside =
+            |point: &Point| point.middle(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
+        let worst = of(points, scheme).map(beside).fold(f64::NAN, f64::max);
+        let text = format!("worst tick of a capture: {scheme} ÷ baseline's worst tick, {what}");
+        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.5));
+        result.claims.push(claim.measured(worst));
+    }
+}
+
+/// The others peak.
+fn spikes(points: &[Point], result: &mut ExperimentResult) {
+    let flat_at_end =
+        of(points, "ipp").last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));
+    result.claims.push(
+        Claim::new("ipp: worst tick ÷ mean tick, largest size", SOURCE, Bound::AtMost(1.5))
+            .paper("no spikes")
+            .measured(flat_at_end.unwrap_or(f64::NAN)),
+    );
+    let worst = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::max_ms));
+    for scheme in ["ns", "fork"] {
+        let Some(spike) = worst(scheme) else { continue };
+        let text = format!("worst tick: {scheme} ÷ hg, largest size");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtLeast(10.0))
+                .paper("several orders of magnitude")
+                .measured(worst("hg").map_or(f64::NAN, |hg| spike / hg)),
+        );
+    }
+}
+
+fn rates(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let mut all = Vec::new();
+    for &accesses in &plan.accesses {
+        let what = (plan.pages_of_rates, accesses, 0.0);
+        all.extend(points(context, plan, what, result)?);
+    }
+    result.tables.push(table("By updates in a tick".into(), &all, plan));
+    let drawing = Drawing::new(result, "Mean tick by updates in a tick", ", by rate")
+        .axes("Median of the periods.", ("updates", "in a tick"), ("mean tick", "ms"))
+        .log();
+    curves(drawing, &all, |p| [p.accesses as f64, p.middle(Ticks::mean_ms)]);
+    Ok(())
+}
+
+fn reads(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let ends = [plan.pages.first(), plan.pages.last()];
+    let mut all = Vec::new();
+    for &pages in ends.into_iter().flatten() {
+        let what = (pages, plan.most_accesses(), 0.5);
+        all.extend(points(context, plan, what, result)?);
+    }
+    result.tables.push(table("Half of the accesses read".into(), &all, plan));
+    flat(&all, "half reads", result);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::run_plan;
+    use crate::subjects;
+
+    #[test]
+    fn the_quick_mode_goes_through_all_parts() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let plan = SnapFig3::quick();
+        let open = &subjects::stillpoint::open;
+        let bench = Harness { context: &context, open, children: false };
+        let result = run_plan::<SnapFig3>(&bench, &plan)?;
+        assert_eq!((result.figures.len(), result.tables.len()), (4, 3));
+        assert_eq!(result.tables[0].rows.len(), SCHEMES.len() * plan.pages.len());
+        assert_eq!(result.tables[2].rows.len(), SCHEMES.len() * 2);
+        assert!(result.claims.iter().all(|claim| claim.measured.is_some()), "{:#?}", result.claims);
+        assert!(sys::list_dir(&context.work).is_err(), "nothing is left behind");
+        Ok(())
+    }
+
+    #[test]
+    fn growth_is_the_last_beside_the_first() {
+        let point = |pages| Point {
+            pages,
+            accesses: 1,
+            updates: 1.0,
+            dirty_share: 0.0,
+            outcome: Outcome {
+                scheme: "hg".into(),
+                ticks: Vec::new(),
+                image_s: Vec::new(),
+                writer_cpu_s: 0.0,
+                state_bytes: 0,
+                held_bytes: 0,
+                huge_page_bytes: 0,
+                further: Vec::new(),
+                recovery: None,
+            },
+        };
+        let points = [point(4), point(20), point(10)];
+        assert_eq!(growth(&points, "hg", |point| point.pages as f64), 2.5);
+        assert!(growth(&points[..1], "hg", |_| 1.0).is_nan());
+        assert!(growth(&points, "pb", |_| 1.0).is_nan());
+    }
+}

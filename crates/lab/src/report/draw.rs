@@ -1,0 +1,66 @@
+//! Curves into a result: a series of its own for each, so that two figures can name the same scheme.
+
+use crate::report::result::{ExperimentResult, Figure, Scale, Series};
+
+/// A figure whose curves are added one after the other.
+#[derive(Debug)]
+pub(crate) struct Drawing<'a> {
+    result: &'a mut ExperimentResult,
+    figure: Figure,
+    suffix: String,
+    units: (String, String),
+}
+
+impl<'a> Drawing<'a> {
+    /// A figure of this title. The suffix goes behind the names of its curves.
+    pub(crate) fn new(result: &'a mut ExperimentResult, title: &str, suffix: &str) -> Self {
+        let figure = Figure { title: title.to_owned(), ..Figure::default() };
+        let units = (String::new(), String::new());
+        Drawing { result, figure, suffix: suffix.to_owned(), units }
+    }
+
+    /// Says what is to be seen, and what the axes are: label and unit.
+    #[must_use]
+    pub(crate) fn axes(mut self, caption: &str, x: (&str, &str), y: (&str, &str)) -> Self {
+        self.figure.caption = caption.to_owned();
+        self.figure.x_label = format!("{}, {}", x.0, x.1);
+        self.figure.y_label = format!("{}, {}", y.0, y.1);
+        self.units = (x.1.to_owned(), y.1.to_owned());
+        self
+    }
+
+    /// Both axes show ratios.
+    #[must_use]
+    pub(crate) fn log(mut self) -> Self {
+        (self.figure.x_scale, self.figure.y_scale) = (Scale::Log, Scale::Log);
+        self
+    }
+
+    /// The y axis shows ratios.
+    #[must_use]
+    pub(crate) fn log_y(mut self) -> Self {
+        self.figure.y_scale = Scale::Log;
+        self
+    }
+
+    /// A curve.
+    pub(crate) fn curve(&mut self, name: &str, points: Vec<[f64; 2]>) {
+        let label = name.to_owned();
+        let name = format!("{name}{}", self.suffix);
+        self.figure.series.push(name.clone());
+        let (x_unit, y_unit) = self.units.clone();
+        self.result.series.push(Series {
+            name,
+            label,
+            x_unit,
+            y_unit,
+            points,
+            ..Series::default()
+        });
+    }
+
+    /// Puts the figure into the result.
+    pub(crate) fn finish(self) {
+        self.result.figures.push(self.figure);
+    }
+}

@@ -1,0 +1,72 @@
+//! Bars in groups: medians, with whiskers from the smallest to the greatest run.
+
+use std::fmt::Write;
+
+use super::axis::{Axis, short};
+use super::legend::Legend;
+use super::{Frame, LEFT, RIGHT, WIDTH, base_line, look, text, y_grid};
+use crate::report::result::{Bar, Figure, Scale};
+
+/// Draws the bars and returns the figure's height.
+pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
+    let (mut groups, mut names): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for bar in &figure.bars {
+        if !groups.contains(&bar.group.as_str()) {
+            groups.push(&bar.group);
+        }
+        if !names.contains(&bar.name.as_str()) {
+            names.push(&bar.name);
+        }
+    }
+    let looks = look::of_all(names.iter().copied());
+    let legend = Legend::new(names.iter().copied().zip(looks.iter().copied()));
+    let frame = Frame::below(&legend);
+    let ends = |bar: &Bar| [bar.value.low, bar.value.median, bar.value.high];
+    let values: Vec<f64> = figure.bars.iter().flat_map(ends).collect();
+    let y = Axis::new(figure.y_scale, &values, frame.base, frame.top, true);
+    y_grid(svg, &y, frame, &figure.y_label);
+
+    // Bars stand on zero, which need not be the bottom edge: a loss can be negative.
+    let zero = if figure.y_scale == Scale::Linear { y.position(0.0) } else { frame.base };
+    let group_width = (WIDTH - LEFT - RIGHT) / groups.len() as f64;
+    let width = (group_width * 0.8 / names.len() as f64).min(64.0);
+    for bar in figure.bars.iter().filter(|bar| ends(bar).iter().all(|&value| y.shows(value))) {
+        let group = groups.iter().position(|g| *g == bar.group).unwrap_or(0);
+        let name = names.iter().position(|n| *n == bar.name).unwrap_or(0);
+        let middle = LEFT + (group as f64 + 0.5) * group_width;
+        let x = middle + (name as f64 - names.len() as f64 / 2.0) * width;
+        one(svg, bar, &y, [x, width, zero], looks[name].colour);
+    }
+    for (index, group) in groups.iter().enumerate() {
+        let x = LEFT + (index as f64 + 0.5) * group_width;
+        text(svg, x, frame.base + 17.0, "tick middle", group);
+    }
+    base_line(svg, zero);
+    legend.draw(svg, false);
+    frame.height()
+}
+
+/// A bar from zero to its median, with its whisker and its number.
+fn one(svg: &mut String, bar: &Bar, y: &Axis, [x, width, zero]: [f64; 3], colour: usize) {
+    let end = y.position(bar.value.median);
+    let (top, height) = (end.min(zero), (end - zero).abs().max(0.5));
+    let _ = write!(
+        svg,
+        "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{height:.1}\" rx=\"2\" \
+         class=\"fill-{colour}\"/>",
+        x + 1.5,
+        width - 3.0,
+    );
+    let centre = x + width / 2.0;
+    let (low, high) = (y.position(bar.value.low), y.position(bar.value.high));
+    if bar.value.runs > 1 {
+        let _ = write!(
+            svg,
+            "<line x1=\"{centre:.1}\" x2=\"{centre:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" \
+             class=\"whisker\"/>"
+        );
+    }
+    let is_below_zero = bar.value.median < 0.0;
+    let number_y = if is_below_zero { low.max(end) + 12.0 } else { high.min(end) - 4.0 };
+    text(svg, centre, number_y, "value middle", &short(bar.value.median));
+}

@@ -1,0 +1,173 @@
+//! Parts of an experiment: what a run of one part replaces in the file of the whole.
+//!
+//! Every series, figure, table, claim and note carries the part that made it. A run of one part
+//! replaces what that part made before and leaves the other parts alone. What carries no part
+//! belongs to all of them:
+//! - a series without a part keeps its points at values of x that the new run did not measure;
+//! - a figure, table or claim of the same title is replaced;
+//! - notes are replaced as a whole.
+
+use super::{Claim, ExperimentResult, Figure, PartRun, Series, Table};
+use crate::error::LabResult;
+
+/// How much a result held before a part was run.
+#[derive(Clone, Copy, Debug)]
+struct Lengths {
+    series: usize,
+    figures: usize,
+    tables: usize,
+    claims: usize,
+    notes: usize,
+}
+
+impl ExperimentResult {
+    fn lengths(&self) -> Lengths {
+        Lengths {
+            series: self.series.len(),
+            figures: self.figures.len(),
+            tables: self.tables.len(),
+            claims: self.claims.len(),
+            notes: self.notes.len(),
+        }
+    }
+
+    /// Marks everything that `add` adds as made by this part.
+    ///
+    /// # Errors
+    /// Those of `add`.
+    pub(crate) fn in_part<T>(
+        &mut self,
+        part: &str,
+        add: impl FnOnce(&mut ExperimentResult) -> LabResult<T>,
+    ) -> LabResult<T> {
+        let before = self.lengths();
+        let added = add(self)?;
+        let marked = |own: &mut String| part.clone_into(own);
+        self.series[before.series..].iter_mut().for_each(|it| marked(&mut it.part));
+        self.figures[before.figures..].iter_mut().for_each(|it| marked(&mut it.part));
+        self.tables[before.tables..].iter_mut().for_each(|it| marked(&mut it.part));
+        self.claims[before.claims..].iter_mut().for_each(|it| marked(&mut it.part));
+        self.notes[before.notes..].iter_mut().for_each(|it| marked(&mut it.part));
+        Ok(added)
+    }
+
+    /// The run of a single part, as the file remembers it.
+    pub(crate) fn part_run(&self) -> PartRun {
+        PartRun {
+            commit: self.commit.clone(),
+            command: self.command.clone(),
+            started_ms: self.started_ms,
+            seconds: self.seconds,
+            machine: self.machine.clone(),
+            conditions: self.conditions.clone(),
+            parameters: self.parameters.clone(),
+        }
+    }
+
+    /// This result without anything that was measured: what a part is merged into where there is no
+    /// file yet.
+    pub(crate) fn without_findings(&self) -> ExperimentResult {
+        let mut empty = self.clone();
+        (empty.series, empty.figures, empty.tables) = Default::default();
+        (empty.claims, empty.notes) = Default::default();
+        empty
+    }
+
+    /// Puts the run of one part into the result of earlier runs.
+    pub(crate) fn merge_part(&mut self, part: &str, new: ExperimentResult) {
+        let run = new.part_run();
+        self.parts.insert(part.to_owned(), run);
+        merge_series(&mut self.series, part, new.series);
+        replace(&mut self.figures, part, new.figures, |it: &Figure| (&it.part, &it.title));
+        replace(&mut self.tables, part, new.tables, |it: &Table| (&it.part, &it.title));
+        replace(&mut self.claims, part, new.claims, |it: &Claim| (&it.part, &it.claim));
+        let has_common = new.notes.iter().any(|note| note.part.is_empty());
+        self.notes.retain(|note| note.part != part && !(has_common && note.part.is_empty()));
+        self.notes.extend(new.notes);
+    }
+}
+
+/// The new ones stand where the old ones of their part or title stood.
+fn replace<T>(old: &mut Vec<T>, part: &str, new: Vec<T>, key: impl Fn(&T) -> (&String, &String)) {
+    let is_replaced = |it: &T| {
+        let (own, title) = key(it);
+        own == part || new.iter().any(|new| key(new) == (own, title))
+    };
+    let at = old.iter().position(is_replaced).unwrap_or(old.len());
+    old.retain(|it| !is_replaced(it));
+    old.splice(at..at, new);
+}
+
+fn merge_series(old: &mut Vec<Series>, part: &str, new: Vec<Series>) {
+    old.retain(|it| it.part != part);
+    for mut series in new {
+        let same = old.iter_mut().find(|it| it.part.is_empty() && it.name == series.name);
+        let Some(same) = same.filter(|_| series.part.is_empty()) else {
+            old.push(series);
+            continue;
+        };
+        let is_measured = |x: f64| series.points.iter().any(|point| point[0] == x);
+        let kept: Vec<[f64; 2]> =
+            same.points.iter().copied().filter(|point| !is_measured(point[0])).collect();
+        series.points.extend(kept);
+        series.points.sort_by(|a, b| a[0].total_cmp(&b[0]));
+        *same = series;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::result::Bound;
+    use crate::report::tests::sample;
+
+    fn add(result: &mut ExperimentResult, measured: f64) -> LabResult<()> {
+        let claim = Claim::new(format!("measured {measured}"), "s", Bound::AtMost(9.0));
+        result.claims.push(claim.measured(measured));
+        result.tables.push(Table { title: format!("{measured}"), ..Table::default() });
+        let series = Series { points: vec![[1.0, measured]], ..Series::default() };
+        result.series.push(series);
+        result.note(format!("note {measured}"));
+        Ok(())
+    }
+
+    fn run(parts: &[&str], measured: f64) -> LabResult<ExperimentResult> {
+        let mut result = ExperimentResult { started_ms: measured as u64, ..sample() };
+        (result.claims, result.tables, result.notes) = Default::default();
+        (result.series, result.figures) = Default::default();
+        for part in parts {
+            result.in_part(part, |result| add(result, measured))?;
+        }
+        Ok(result)
+    }
+
+    #[test]
+    fn a_part_replaces_what_it_made_and_nothing_else() -> LabResult<()> {
+        let mut whole = run(&["a", "b", "c"], 1.0)?;
+        whole.merge_part("b", run(&["b"], 2.0)?);
+        let said: Vec<(&str, Option<f64>)> =
+            whole.claims.iter().map(|it| (&*it.part, it.measured)).collect();
+        assert_eq!(said, [("a", Some(1.0)), ("b", Some(2.0)), ("c", Some(1.0))]);
+        let titles: Vec<&str> = whole.tables.iter().map(|it| &*it.title).collect();
+        assert_eq!(titles, ["1", "2", "1"]);
+        assert_eq!((whole.series.len(), whole.notes.len()), (3, 3));
+        assert_eq!((whole.started_ms, whole.parts["b"].started_ms), (1, 2));
+        Ok(())
+    }
+
+    #[test]
+    fn what_belongs_to_all_parts_keeps_the_points_of_the_others() -> LabResult<()> {
+        let curve =
+            |points: Vec<[f64; 2]>| Series { name: "n".into(), points, ..Series::default() };
+        let mut whole = run(&[], 1.0)?;
+        whole.series.push(curve(vec![[5.0, 1.0], [20.0, 1.0]]));
+        whole.note("common, old");
+        let mut part = run(&[], 2.0)?;
+        part.series.push(curve(vec![[10.0, 2.0], [20.0, 2.0]]));
+        part.note("common, new");
+        whole.merge_part("10", part);
+        assert_eq!(whole.series[0].points, [[5.0, 1.0], [10.0, 2.0], [20.0, 2.0]]);
+        assert_eq!((whole.series.len(), whole.notes.len()), (1, 1));
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! The fuzzy checkpoint as a scheme of state arrays: one copy, no marks, and a capture that reads
+//! the cells while the mutator changes them. Its image is of no use without the redo log.
+
+use std::ops::Range;
+
+use stillpoint_io::ForkError;
+use stillpoint_state::{Content, Extent, Grid, Naive, Needs, Scheme, Turn};
+
+/// The bounds of `Scheme`'s methods.
+use stillpoint_mem::Grain;
+
+/// Nothing is kept for the capture.
+#[derive(Debug)]
+pub(crate) enum Fuzzy {}
+
+impl Scheme for Fuzzy {
+    type Layout = Naive;
+    type Frozen = ();
+    const CONTENT: Content = Content::Full;
+
+    fn needs(_: usize) -> Needs {
+        Needs { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    }
+
+    fn start<G: Grain>(_: &Grid<G, Naive>, _: Turn) {}
+
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, Naive>, _: Turn) {}
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(_: &Grid<G, Naive>, _: Turn, _: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, Naive>,
+        _: Turn,
+        index: usize,
+        _: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        store(grid.cell(0, index));
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, Naive>,
+        _: Turn,
+        (): &(),
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) -> Result<(), ForkError> {
+        grid.read_bytes(0, cells, image);
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Physical redo records: which bytes of which row are what now.
+//!
+//! ```text
+//! record   code (1 byte) | row (4) | the new bytes
+//! ```
+//!
+//! The code names table and column, or the whole row of a table; lengths and offsets follow from
+//! the schema ("we compressed the format of physical log records by exploiting schema information
+//! instead of recording explicit offsets and lengths", SIGMOD 2011, §5.1).
+
+use stillpoint_state::{Array, Cells, FieldValue, Plain, Scheme};
+
+use crate::workloads::tpcc::schema::{Row, Tables, Visit};
+
+/// What a code stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    table: u8,
+    offset: usize,
+    len: usize,
+}
+
+/// The codes of a schema.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Codes {
+    places: Vec<Place>,
+    /// The code of a table's whole row.
+    whole: Vec<u8>,
+    /// The code of the column at an offset, table by table.
+    column: Vec<Vec<u8>>,
+}
+
+/// Longest value of a column or row.
+const VALUE_BYTES_MAX: usize = stillpoint_state::CELL_BYTES_MAX;
+
+impl Codes {
+    /// The codes of these tables.
+    pub(super) fn new(tables: &Tables) -> Self {
+        let mut codes = Codes::default();
+        tables.each(&mut codes);
+        assert!(codes.places.len() <= 256, "a code is one byte");
+        codes
+    }
+
+    /// Adds the record of a column's new value.
+    #[inline]
+    pub(super) fn put_column<T: Row, F: FieldValue>(
+        &self,
+        log: &mut Vec<u8>,
+        row: usize,
+        offset: usize,
+        value: F,
+    ) {
+        log.push(self.column[usize::from(T::TABLE)][offset]);
+        log.extend((row as u32).to_le_bytes());
+        let begin = log.len();
+        log.resize(begin + F::PACKED_BYTES, 0);
+        value.into_bytes(&mut log[begin..]);
+    }
+
+    /// Adds the record of a row's new bytes, which `read` puts into their room.
+    #[inline]
+    pub(super) fn put_row<T: Row>(
+        &self,
+        log: &mut Vec<u8>,
+        row: usize,
+        read: impl FnOnce(&mut [u8]),
+    ) {
+        log.push(self.whole[usize::from(T::TABLE)]);
+        log.extend((row as u32).to_le_bytes());
+        let begin = log.len();
+        log.resize(begin + <T as Plain>::BYTES, 0);
+        read(&mut log[begin..]);
+    }
+
+    /// Applies all records of a batch.
+    ///
+    /// # Errors
+    /// What is wrong with the first that cannot be read.
+    pub(super) fn apply<S: Scheme>(
+        &self,
+        mut log: &[u8],
+        cells: &mut Cells<S>,
+        tables: &Tables,
+    ) -> Result<(), String> {
+        while !log.is_empty() {
+            let head = log.split_first_chunk::<5>().ok_or("a record is cut off")?;
+            let ([code, row @ ..], rest) = head;
+            let row = u32::from_le_bytes(*row) as usize;
+            let place = self.places.get(usize::from(*code)).ok_or("a record of an unknown code")?;
+            let (bytes, rest) = rest.split_at_checked(place.len).ok_or("a record is cut off")?;
+            if !tables.write(cells, place.table, row, place.offset, bytes) {
+                return Err(format!("a record of row {row} of table {}", place.table));
+            }
+            log = rest;
+        }
+        Ok(())
+    }
+}
+
+impl Visit for Codes {
+    fn table<T: Row>(&mut self, _: Array<T>) {
+        let (table, bytes) = (T::TABLE, <T as Plain>::BYTES);
+        assert!(bytes <= VALUE_BYTES_MAX, "a row is a cell");
+        self.whole.push(self.places.len() as u8);
+        self.places.push(Place { table, offset: 0, len: bytes });
+        let mut column = vec![u8::MAX; bytes];
+        for (offset, len) in T::columns() {
+            column[offset] = self.places.len() as u8;
+            self.places.push(Place { table, offset, len });
+        }
+        self.column.push(column);
+    }
+}

@@ -1,0 +1,101 @@
+//! A figure counts only if what is recovered is what the baseline had at that tick.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+
+use stillpoint_io::{RealClock, RealDisk, RealRng};
+use stillpoint_mem::PageSize;
+use stillpoint_state::schemes::NoCheckpoints;
+use stillpoint_state::{
+    Arrays, Cells, Config, Environment, Naive, Recovered, Scheme, State, StateError,
+};
+
+use crate::error::{LabError, LabResult};
+use crate::measure::outcome::Recovery;
+use crate::workloads::load::Load;
+
+/// The scheme of the baseline.
+pub(crate) type Raw = NoCheckpoints<Naive>;
+
+/// An error about a scheme.
+pub(crate) fn failed(scheme: &str, reason: impl ToString) -> LabError {
+    LabError::Engine { engine: format!("state scheme {scheme}"), reason: reason.to_string() }
+}
+
+/// The load on arrays that nothing captures.
+///
+/// # Errors
+/// When the memory cannot be had.
+pub(crate) fn raw<L: Load>(load: &L, pages: PageSize) -> LabResult<(Arrays<Raw>, L::Arrays)> {
+    let mut builder = Arrays::<Raw>::builder();
+    builder.pages(pages);
+    let arrays = load.declare(&mut builder);
+    let mut cells = builder.build().map_err(|e| failed("none", e))?;
+    // With fork beside it, this is still the loop that nothing captures.
+    cells.keep_from_children();
+    load.first(arrays, &mut cells);
+    Ok((cells, arrays))
+}
+
+/// Opens the load's state in a directory, or makes it.
+///
+/// # Errors
+/// [`StateError`].
+pub(crate) fn open<S: Scheme, L: Load>(
+    load: &L,
+    dir: &Path,
+    pages: PageSize,
+    config: &Config,
+) -> Result<(State<S>, L::Arrays, Recovered), StateError> {
+    let mut builder = State::<S>::builder();
+    builder.pages(pages);
+    let arrays = load.declare(&mut builder);
+    let environment = Environment {
+        disk: Arc::new(RealDisk::new(dir)?),
+        clock: Arc::new(RealClock),
+        rng: Arc::new(RealRng),
+    };
+    let first = |cells: &mut Cells<S>| load.first(arrays, cells);
+    let (state, recovered) = builder.open(environment, config, first, |cells, tick, actions| {
+        load.replay(arrays, cells, tick, actions);
+    })?;
+    Ok((state, arrays, recovered))
+}
+
+/// Opens a state whose owner is gone, and compares it with the baseline at the tick that it is at.
+///
+/// # Errors
+/// When it cannot be recovered, is at none of those ticks, or differs.
+pub(crate) fn recovers<S: Scheme, L: Load>(
+    load: &L,
+    name: &str,
+    dir: &Path,
+    pages: PageSize,
+    config: &Config,
+    ticks: RangeInclusive<u64>,
+) -> LabResult<Recovery> {
+    let opened = open::<S, L>(load, dir, pages, config).map_err(|e| failed(name, e))?;
+    let (state, arrays, recovered) = opened;
+    let tick = state.ticks();
+    if !ticks.contains(&tick) {
+        let durable = ticks.start();
+        return Err(failed(name, format!("tick {durable} was durable, {tick} came back")));
+    }
+    let (mut raw, raw_arrays) = raw(load, pages)?;
+    for tick in 1..=tick {
+        load.step(raw_arrays, &mut raw, tick);
+        raw.end_tick();
+    }
+    if let Some(place) = load.first_difference((arrays, &state), (raw_arrays, &raw)) {
+        let reason = format!("what was recovered as of tick {tick} differs from the load: {place}");
+        return Err(failed(name, reason));
+    }
+    Ok(Recovery {
+        tick,
+        image_bytes: recovered.image_bytes,
+        image_s: recovered.image_ns as f64 / 1e9,
+        replayed_ticks: recovered.replayed_ticks,
+        replay_s: recovered.replay_ns as f64 / 1e9,
+    })
+}

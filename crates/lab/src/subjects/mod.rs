@@ -1,0 +1,11 @@
+//! What is measured: engines of records behind [`adapter::LabEngine`], servers as processes, states
+//! of every scheme, and the competitor [`aries`].
+
+pub(crate) mod adapter;
+pub(crate) mod aries;
+pub(crate) mod arrays;
+pub(crate) mod records;
+pub(crate) mod resp;
+pub(crate) mod server;
+pub(crate) mod stillpoint;
+pub(crate) mod tpcc;

@@ -1,0 +1,370 @@
+//! Our own engine, through the interface that anybody embeds.
+
+use stillpoint::{Batch, Config, Durability, Engine, KeySet, Mode, Session, Slot, TableId, Tx};
+use stillpoint::{Stamp, TxError};
+
+use crate::error::{LabError, LabResult};
+use crate::subjects::adapter::{LabEngine, LabSession, Setup, Status};
+use crate::workloads::calc::{
+    self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LARGE_VALUE_BYTES, LongTransaction,
+    VALUE_BYTES,
+};
+
+const TABLE: &str = "records";
+/// Records that one loading transaction writes.
+const LOAD_RECORDS: u64 = 16;
+/// Loading transactions that are handed over together.
+const LOAD_BATCH: u64 = 16;
+
+/// The engine with values of so many bytes.
+struct Stillpoint<const BYTES: usize> {
+    name: String,
+    engine: Engine,
+    table: TableId,
+    records: u64,
+}
+
+struct StillpointSession<const BYTES: usize> {
+    name: String,
+    session: Session,
+    table: TableId,
+    /// What the transactions computed; kept so that the work cannot be left out.
+    computed: u64,
+}
+
+fn failed(name: &str, reason: impl ToString) -> LabError {
+    LabError::Engine { engine: name.to_owned(), reason: reason.to_string() }
+}
+
+/// Opens the engine; data in the directory are recovered.
+///
+/// # Errors
+/// When the engine refuses.
+pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
+    let mut config = Config::new(&setup.dir);
+    config.checkpoint.clone_from(&setup.scheme);
+    config.journal.clone_from(&setup.journal);
+    config.durability = Durability::Relaxed;
+    config.checkpoint_pace = setup.pace_bytes_per_s;
+    // Checkpoints begin when the experiment says so, and never by themselves.
+    config.checkpoint_every = None;
+    config.log_limit_bytes = u64::MAX / 4;
+    config.sessions = setup.sessions;
+    let name = format!("stillpoint, {}", setup.scheme);
+    let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
+    let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
+    let records = setup.records;
+    match setup.value_bytes {
+        VALUE_BYTES => Ok(Box::new(Stillpoint::<VALUE_BYTES> { name, engine, table, records })),
+        LARGE_VALUE_BYTES => {
+            Ok(Box::new(Stillpoint::<LARGE_VALUE_BYTES> { name, engine, table, records }))
+        }
+        other => Err(failed(&name, format!("values of {other} bytes are not prepared for"))),
+    }
+}
+
+impl<const BYTES: usize> LabEngine for Stillpoint<BYTES> {
+    fn load(&self, records: u64) -> LabResult<()> {
+        let threads = stillpoint_io::cpu_count() as u64;
+        let part = |n: u64| records * n / threads;
+        let jobs = (0..threads).map(|n| move || self.load_part(part(n)..part(n + 1))).collect();
+        let done = stillpoint_io::in_parallel("load", jobs);
+        done.map_err(|e| failed(&self.name, e))?.into_iter().collect()
+    }
+
+    fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
+        let session = self.engine.session().map_err(|e| failed(&self.name, e))?;
+        let name = self.name.clone();
+        let table = self.table;
+        Ok(Box::new(StillpointSession::<BYTES> { name, session, table, computed: 0 }))
+    }
+
+    fn start_checkpoint(&self) -> LabResult<()> {
+        if self.engine.checkpoint_in_background() {
+            return Ok(());
+        }
+        Err(failed(&self.name, "a checkpoint is already under way"))
+    }
+
+    fn status(&self) -> Status {
+        let stats = self.engine.stats();
+        let last = stats.checkpoints.last.as_ref();
+        Status {
+            checkpoints: stats.checkpoints.published,
+            running: stats.checkpoints.running.is_some(),
+            failed: stats.checkpoints.last_error.clone(),
+            last_records: last.map_or(0, |done| done.records),
+            last_bytes: last.map_or(0, |done| done.bytes),
+            held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
+            waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
+            journal_bytes: stats.journal.written_bytes,
+        }
+    }
+
+    fn check(&self, change: Change) -> LabResult<Check> {
+        let threads = stillpoint_io::cpu_count() as u64;
+        let part = |n: u64| self.records * n / threads;
+        let jobs =
+            (0..threads).map(|n| move || self.check_part(part(n)..part(n + 1), change)).collect();
+        let parts = stillpoint_io::in_parallel("check", jobs).map_err(|e| failed(&self.name, e))?;
+        let mut sum = Check::default();
+        for part in parts {
+            let part = part?;
+            sum.records += part.records;
+            sum.updates += part.updates;
+        }
+        // Records that nobody loaded would show here.
+        sum.records = sum.records.max(self.engine.len(self.table));
+        Ok(sum)
+    }
+}
+
+impl<const BYTES: usize> Stillpoint<BYTES> {
+    fn load_part(&self, records: std::ops::Range<u64>) -> LabResult<()> {
+        let mut session = self.engine.session().map_err(|e| failed(&self.name, e))?;
+        let mut first = records.start;
+        while first < records.end {
+            let end = (first + LOAD_RECORDS * LOAD_BATCH).min(records.end);
+            let table = self.table;
+            let mut batch: LoadBatch<BYTES> = LoadBatch { table, first, end, failed: None };
+            session.execute(&mut batch);
+            if let Some(reason) = batch.failed {
+                return Err(failed(&self.name, reason));
+            }
+            first = end;
+        }
+        session.flush().map_err(|e| failed(&self.name, e))
+    }
+
+    fn check_part(&self, records: std::ops::Range<u64>, change: Change) -> LabResult<Check> {
+        let mut session = self.engine.session().map_err(|e| failed(&self.name, e))?;
+        let (mut check, mut value) = (Check::default(), Vec::new());
+        for record in records {
+            value.clear();
+            let seen = session
+                .read(self.table, &calc::key(record), &mut value)
+                .map_err(|e| failed(&self.name, e))?;
+            if seen.is_none() {
+                return Err(failed(&self.name, format!("record {record} is gone")));
+            }
+            let checked = check.record(record, &value, BYTES, change);
+            checked.map_err(|e| failed(&self.name, e))?;
+        }
+        Ok(check)
+    }
+}
+
+/// Transactions that write records with their initial values.
+struct LoadBatch<const BYTES: usize> {
+    table: TableId,
+    first: u64,
+    end: u64,
+    failed: Option<String>,
+}
+
+impl<const BYTES: usize> LoadBatch<BYTES> {
+    fn records(&self, index: usize) -> std::ops::Range<u64> {
+        let first = self.first + index as u64 * LOAD_RECORDS;
+        first..(first + LOAD_RECORDS).min(self.end)
+    }
+}
+
+impl<const BYTES: usize> Batch for LoadBatch<BYTES> {
+    fn len(&self) -> usize {
+        (self.end - self.first).div_ceil(LOAD_RECORDS) as usize
+    }
+
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        for record in self.records(index) {
+            keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
+        }
+    }
+
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for (slot, record) in self.records(index).enumerate() {
+            tx.put_slot(Slot(slot as u32), 0, &calc::initial_value::<BYTES>(record))?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, _index: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}
+
+/// Transactions of the microbenchmark over values of so many bytes.
+struct CalcBatch<'a, const BYTES: usize> {
+    table: TableId,
+    transactions: &'a [CalcTransaction],
+    change: Change,
+    computed: u64,
+    failed: Option<String>,
+}
+
+/// Reads one record, computes on it and updates it.
+#[inline]
+fn update<const BYTES: usize>(
+    tx: &mut Tx<'_>,
+    slot: Slot,
+    record: u64,
+    change: Change,
+    computed: &mut u64,
+) -> Result<(), TxError> {
+    let mut bytes = [0; BYTES];
+    match tx.value(slot) {
+        Some(value) if value.len() == BYTES => value.read_range(0, &mut bytes),
+        _ => {
+            return Err(TxError::abandon(format!("record {record} is not as it was loaded")));
+        }
+    }
+    *computed = computed.wrapping_add(calc::compute(&bytes));
+    match calc::update(record, &mut bytes, change) {
+        changed if changed == BYTES => tx.put_slot(slot, 0, &bytes),
+        changed => tx.patch_slot(slot, 0, &bytes[..changed]),
+    }
+}
+
+impl<const BYTES: usize> Batch for CalcBatch<'_, BYTES> {
+    fn len(&self) -> usize {
+        self.transactions.len()
+    }
+
+    #[inline]
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        for &record in &self.transactions[index].keys {
+            keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for slot in 0..KEYS_PER_TRANSACTION {
+            let record = self.transactions[index].keys[slot];
+            update::<BYTES>(tx, Slot(slot as u32), record, self.change, &mut self.computed)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn ended(&mut self, _index: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}
+
+impl<const BYTES: usize> LabSession for StillpointSession<BYTES> {
+    fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
+        let (table, computed) = (self.table, self.computed);
+        let mut batch: CalcBatch<'_, BYTES> =
+            CalcBatch { table, transactions, change, computed, failed: None };
+        self.session.execute(&mut batch);
+        self.computed = batch.computed;
+        match batch.failed {
+            None => Ok(()),
+            Some(reason) => Err(failed(&self.name, reason)),
+        }
+    }
+
+    fn run_long(
+        &mut self,
+        transaction: &LongTransaction,
+        change: Change,
+        pause: &mut dyn FnMut(),
+    ) -> LabResult<()> {
+        let (table, computed) = (self.table, &mut self.computed);
+        let done = self.session.transact(|tx| {
+            for &record in &transaction.keys {
+                let slot = tx.key(table, &calc::key(record), Mode::Write)?;
+                update::<BYTES>(tx, slot, record, change, computed)?;
+                pause();
+            }
+            Ok(())
+        });
+        done.map_err(|e| failed(&self.name, e))
+    }
+
+    fn idle(&mut self) {
+        self.session.idle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::{self, Drive};
+    use crate::workloads::calc::LongTransactions;
+
+    fn setup(dir: &std::path::Path, scheme: &str, journal: &str) -> Setup {
+        Setup {
+            dir: dir.to_owned(),
+            scheme: scheme.into(),
+            journal: journal.into(),
+            pace_bytes_per_s: None,
+            records: 5_003,
+            value_bytes: VALUE_BYTES,
+            sessions: 8,
+        }
+    }
+
+    #[test]
+    fn what_was_driven_is_there_after_reopening() -> LabResult<()> {
+        for (scheme, journal) in [("calc", "none"), ("naive", "none"), ("calc", "redo")] {
+            let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+            let setup = setup(dir.path(), scheme, journal);
+            let engine = open(&setup)?;
+            engine.load(setup.records)?;
+            let long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, share: 1.0 };
+            let drive = Drive {
+                seconds: 0.4,
+                warm_up_s: 0.0,
+                long: Some(long),
+                checkpoints_at_s: vec![0.1],
+                ..Drive::new(setup.records)
+            };
+            let outcome = transactions::run(&*engine, &drive)?;
+            assert!(outcome.transactions > 0 && outcome.long_transactions > 0);
+            assert!(outcome.captures[0].bytes > setup.records * 108, "{:?}", outcome.captures);
+            let check = engine.check(drive.change)?;
+            assert_eq!(check.finish(setup.records, outcome.updates, outcome.updates), Ok(()));
+            if journal == "none" {
+                // Without a log the promise is the last checkpoint: take one of the final state.
+                let before = engine.status().checkpoints;
+                engine.start_checkpoint()?;
+                while engine.status().checkpoints == before {
+                    crate::sys::sleep(std::time::Duration::from_millis(1));
+                }
+            } else {
+                crate::sys::sleep(std::time::Duration::from_millis(1_200));
+            }
+            drop(engine);
+            let again = open(&setup)?.check(drive.change)?;
+            assert_eq!(again, check, "{scheme}, journal {journal}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn whole_values_are_checked_as_such() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let setup = setup(dir.path(), "calc", "none");
+        let engine = open(&setup)?;
+        engine.load(setup.records)?;
+        let drive = Drive { seconds: 0.2, change: Change::Whole, ..Drive::new(setup.records) };
+        let outcome = transactions::run(&*engine, &drive)?;
+        let check = engine.check(Change::Whole)?;
+        assert_eq!(check.updates, outcome.updates);
+        assert!(engine.check(Change::Counter).is_err(), "another mode's values are not these");
+        Ok(())
+    }
+
+    #[test]
+    fn an_unknown_scheme_is_refused_by_name() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let refused = open(&setup(dir.path(), "magic", "none")).err().map(|e| e.to_string());
+        assert!(refused.is_some_and(|text| text.contains("magic")));
+        Ok(())
+    }
+}

@@ -1,0 +1,437 @@
+//! TPC-C on a state of each scheme and on the competitor, each with its own writer and logger on the
+//! real disk.
+//!
+//! A tick is a batch of transactions. Each is an action of the log; the batch is flushed as one
+//! (group commit), while the next one runs, which waits at its end for the flush (SIGMOD 2011, §5.1).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_io::{RealClock, RealDisk, RealRng};
+use stillpoint_mem::PageSize;
+use stillpoint_state::{
+    Actions, Arrays, Cells, Config, Content, Environment, Every, Merge, Scheme, State, StateError,
+    registry,
+};
+
+use crate::error::LabResult;
+use crate::measure::outcome::Recovery;
+use crate::subjects::aries::Aries;
+use crate::subjects::arrays::{Raw, failed};
+use crate::workloads::tpcc::input::{Trace, Transaction};
+use crate::workloads::tpcc::load::{Population, digest};
+use crate::workloads::tpcc::memory::{InCells, Memory};
+use crate::workloads::tpcc::schema::{Counters, Tables};
+use crate::workloads::tpcc::transactions::{Kind, announce, run};
+
+/// Transactions of a batch.
+pub(crate) const BATCH: u64 = 500;
+
+/// What a batch has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// New orders taken.
+    pub(crate) new_orders: u64,
+    /// Transactions in all.
+    pub(crate) transactions: u64,
+    /// Follows from all that clients were told.
+    pub(crate) answers: u64,
+}
+
+impl Counted {
+    /// Runs transactions, one after the other. What the next one touches is announced before each:
+    /// its rows are on their way from memory while this one runs.
+    fn run<'a>(
+        memory: &mut impl Memory,
+        population: &Population,
+        actions: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Counted {
+        // A log holds what was put into it, whole, or it is not read at all.
+        let mut transactions = actions.into_iter().filter_map(Transaction::decode);
+        let (mut counted, mut next) = (Counted::default(), transactions.next());
+        while let Some(transaction) = next {
+            next = transactions.next();
+            if let Some(next) = &next {
+                announce(memory, population, next);
+            }
+            let done = run(memory, population, &transaction);
+            counted.transactions += 1;
+            counted.new_orders += u64::from(done.kind == Kind::NewOrder);
+            counted.answers = counted.answers.rotate_left(1) ^ done.answer;
+        }
+        counted
+    }
+}
+
+/// A database that runs batches.
+pub(crate) trait Engine {
+    /// Runs the next batch of the trace; the one before it is durable then.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn batch(&mut self, trace: &Trace) -> LabResult<Counted>;
+    /// Asks for a checkpoint, if none is under way.
+    ///
+    /// # Errors
+    /// What has ended the checkpoints.
+    fn checkpoint(&mut self) -> LabResult<()>;
+    /// How it is.
+    ///
+    /// # Errors
+    /// What has made a checkpoint fail.
+    fn status(&self) -> LabResult<Status>;
+    /// Batches that have ended.
+    fn batches(&self) -> u64;
+}
+
+/// How an engine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Status {
+    /// True while a checkpoint is under way.
+    pub(crate) is_capturing: bool,
+    /// Checkpoints that are complete.
+    pub(crate) images: u64,
+    /// Seconds of the last.
+    pub(crate) image_s: f64,
+    /// Bytes of checkpoints written.
+    pub(crate) written_bytes: u64,
+    /// Bytes of the log written.
+    pub(crate) logged_bytes: u64,
+    /// Bytes of memory: copies, marks, what the writer keeps.
+    pub(crate) held_bytes: u64,
+    /// New orders that found no room.
+    pub(crate) refused: u64,
+}
+
+/// What runs a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// A state, under a registered scheme.
+    State {
+        /// The scheme.
+        scheme: &'static str,
+        /// How images of changes are made full.
+        merge: Merge,
+    },
+    /// Physical redo and fuzzy checkpoints.
+    Aries,
+}
+
+/// A database and its name in figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Its name in figures.
+    pub(crate) name: &'static str,
+    /// What runs the database.
+    pub(crate) backend: Backend,
+    /// True if checkpoints are taken.
+    pub(crate) has_images: bool,
+}
+
+const fn state(name: &'static str, scheme: &'static str, merge: Merge) -> Row {
+    Row { name, backend: Backend::State { scheme, merge }, has_images: true }
+}
+
+/// The row whose writes are ipp's, while nothing is captured: what the writes alone cost.
+pub(crate) const IDLE: &str = "ipp, idle";
+
+/// All that are compared, the baseline first.
+pub(crate) const ROWS: [Row; 8] = [
+    Row { has_images: false, ..state("none", "none", Merge::Copy) },
+    Row { has_images: false, ..state(IDLE, "ipp", Merge::FromDisk) },
+    state("ns", "ns", Merge::Copy),
+    state("ipp, copy", "ipp", Merge::Copy),
+    state("ipp, merge", "ipp", Merge::FromDisk),
+    state("hg", "hg", Merge::Copy),
+    state("pb", "pb", Merge::Copy),
+    Row { name: "aries", backend: Backend::Aries, has_images: true },
+];
+
+impl Row {
+    /// Copies of the database that it holds in memory.
+    pub(crate) fn copies(&self) -> usize {
+        match self.backend {
+            Backend::Aries => 1,
+            Backend::State { scheme, merge } => registry::find(scheme).map_or(1, |row| {
+                let keeps_one = row.content == Content::Changes && merge == Merge::Copy;
+                row.needs(8).copies + usize::from(keeps_one)
+            }),
+        }
+    }
+}
+
+/// A job that needs an open engine.
+pub(crate) trait Job {
+    /// What the job gives.
+    type Output;
+    /// Does the job on an open engine.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn with(&mut self, engine: &mut dyn Engine) -> LabResult<Self::Output>;
+}
+
+/// Opens a row's database in a directory and does something with it; then it is gone, with a
+/// checkpoint under way if one is.
+///
+/// # Errors
+/// The engine's.
+pub(crate) fn with<U: Job>(
+    row: Row,
+    population: &Population,
+    dir: &Path,
+    what: &mut U,
+) -> LabResult<(U::Output, u64)> {
+    match row.backend {
+        Backend::State { scheme, merge } => {
+            let job = OnState { row, merge, population, dir, what };
+            registry::run(scheme, job).map_err(|e| failed(scheme, e))?
+        }
+        Backend::Aries => {
+            let disk = Arc::new(RealDisk::new(dir).map_err(|e| failed(row.name, e))?);
+            let mut engine = OnPages { aries: Aries::open(disk, population)?, population };
+            let output = what.with(&mut engine)?;
+            Ok((output, engine.batches()))
+        }
+    }
+}
+
+/// Opens a database whose owner is gone, and compares what comes back with an oracle.
+///
+/// # Errors
+/// When it cannot be recovered, has fewer batches than `least`, or differs.
+pub(crate) fn recovers(
+    row: Row,
+    population: &Population,
+    trace: &Trace,
+    dir: &Path,
+    least: u64,
+) -> LabResult<Recovery> {
+    let recovered = match row.backend {
+        Backend::State { scheme, merge } => {
+            let reopen = Reopen { row, merge, population, dir };
+            registry::run(scheme, reopen).map_err(|e| failed(scheme, e))??
+        }
+        Backend::Aries => reopen_pages(row, population, dir)?,
+    };
+    let batches = recovered.recovery.tick;
+    if batches < least {
+        return Err(failed(row.name, format!("batch {least} was durable, {batches} came back")));
+    }
+    let expected = oracle(population, trace, batches)?;
+    let differs = expected.iter().zip(&recovered.digest).find(|(one, other)| one != other);
+    if let Some(((table, _), _)) = differs {
+        let reason = format!("what came back after batch {batches} differs in table {table}");
+        return Err(failed(row.name, reason));
+    }
+    Ok(recovered.recovery)
+}
+
+/// What came back.
+struct Recovered {
+    recovery: Recovery,
+    digest: Vec<(&'static str, u64)>,
+}
+
+/// What the tables hold after so many batches, without any log or checkpoint.
+fn oracle(
+    population: &Population,
+    trace: &Trace,
+    batches: u64,
+) -> LabResult<Vec<(&'static str, u64)>> {
+    let mut builder = Arrays::<Raw>::builder();
+    let tables = Tables::declare(&mut builder, &population.scale);
+    let mut arrays = builder.build().map_err(|e| failed("none", e))?;
+    population.fill(&mut arrays, &tables).map_err(|e| failed("none", e))?;
+    let mut memory = InCells { cells: &mut arrays, tables: &tables };
+    Counted::run(&mut memory, population, (0..batches * BATCH).map(|number| trace.get(number)));
+    Ok(digest(&arrays, &tables))
+}
+
+/// A state that holds the tables.
+struct OnCells<'a, S: Scheme> {
+    name: &'static str,
+    state: State<S>,
+    tables: Tables,
+    population: &'a Population,
+    merge: Merge,
+}
+
+fn open<'a, S: Scheme>(
+    row: Row,
+    merge: Merge,
+    population: &'a Population,
+    dir: &Path,
+) -> Result<(OnCells<'a, S>, stillpoint_state::Recovered), StateError> {
+    let mut builder = State::<S>::builder();
+    builder.pages(PageSize::Huge);
+    let tables = Tables::declare(&mut builder, &population.scale);
+    let environment = Environment {
+        disk: Arc::new(RealDisk::new(dir)?),
+        clock: Arc::new(RealClock),
+        rng: Arc::new(RealRng),
+    };
+    let config = Config {
+        merge,
+        every: Every::Asked,
+        flush_interval: Duration::from_micros(500),
+        segment_bytes: 64 << 20,
+        ..Config::default()
+    };
+    let first = |cells: &mut Cells<S>| {
+        population.fill(cells, &tables).expect("no tick has ended");
+    };
+    let (state, recovered) = builder.open(environment, &config, first, |cells, _, actions| {
+        run_actions(cells, &tables, population, actions);
+    })?;
+    Ok((OnCells { name: row.name, state, tables, population, merge }, recovered))
+}
+
+fn run_actions<S: Scheme>(
+    cells: &mut Cells<S>,
+    tables: &Tables,
+    population: &Population,
+    actions: Actions<'_>,
+) -> Counted {
+    Counted::run(&mut InCells { cells, tables }, population, actions)
+}
+
+impl<S: Scheme> Engine for OnCells<'_, S> {
+    fn batch(&mut self, trace: &Trace) -> LabResult<Counted> {
+        let OnCells { name, state, tables, population, .. } = self;
+        let refused = |e: StateError| failed(name, e);
+        let first = state.ticks() * BATCH;
+        for number in first..first + BATCH {
+            state.log(trace.get(number)).map_err(refused)?;
+        }
+        let mut counted = Counted::default();
+        let ran = state.step(|cells, _, actions| {
+            counted = run_actions(cells, tables, population, actions);
+        });
+        let tick = ran.map_err(refused)?;
+        state.wait_durable(tick - 1).map_err(refused)?;
+        Ok(counted)
+    }
+
+    fn checkpoint(&mut self) -> LabResult<()> {
+        self.state.checkpoint();
+        Ok(())
+    }
+
+    fn status(&self) -> LabResult<Status> {
+        let progress = self.state.progress().snapshot();
+        if let Some(error) = progress.last_failure {
+            return Err(failed(self.name, error));
+        }
+        let keeps_one = S::CONTENT == Content::Changes && self.merge == Merge::Copy;
+        let kept = if keeps_one { self.state.state_bytes() } else { 0 };
+        Ok(Status {
+            is_capturing: S::CONTENT != Content::Nothing && self.state.last_capture().is_none(),
+            images: progress.images,
+            image_s: progress.image_ns as f64 / 1e9,
+            written_bytes: progress.written_bytes,
+            logged_bytes: progress.logged_bytes,
+            held_bytes: self.state.len_bytes() as u64 + kept,
+            refused: self.state.read(self.tables.counters, 0).refused,
+        })
+    }
+
+    fn batches(&self) -> u64 {
+        self.state.ticks()
+    }
+}
+
+struct OnState<'a, U> {
+    row: Row,
+    merge: Merge,
+    population: &'a Population,
+    dir: &'a Path,
+    what: &'a mut U,
+}
+
+impl<U: Job> registry::Program for OnState<'_, U> {
+    type Output = LabResult<(U::Output, u64)>;
+
+    fn run<S: Scheme>(self) -> Self::Output {
+        let OnState { row, merge, population, dir, what } = self;
+        let opened = open::<S>(row, merge, population, dir);
+        let (mut engine, _) = opened.map_err(|e| failed(row.name, e))?;
+        let output = what.with(&mut engine)?;
+        Ok((output, engine.batches()))
+    }
+}
+
+struct Reopen<'a> {
+    row: Row,
+    merge: Merge,
+    population: &'a Population,
+    dir: &'a Path,
+}
+
+impl registry::Program for Reopen<'_> {
+    type Output = LabResult<Recovered>;
+
+    fn run<S: Scheme>(self) -> LabResult<Recovered> {
+        let Reopen { row, merge, population, dir } = self;
+        let opened = open::<S>(row, merge, population, dir);
+        let (engine, it) = opened.map_err(|e| failed(row.name, e))?;
+        let recovery = Recovery {
+            tick: it.tick,
+            image_bytes: it.image_bytes,
+            image_s: it.image_ns as f64 / 1e9,
+            replayed_ticks: it.replayed_ticks,
+            replay_s: it.replay_ns as f64 / 1e9,
+        };
+        Ok(Recovered { recovery, digest: digest(&engine.state, &engine.tables) })
+    }
+}
+
+/// The competitor, which counts.
+struct OnPages<'a> {
+    aries: Aries,
+    population: &'a Population,
+}
+
+impl Engine for OnPages<'_> {
+    fn batch(&mut self, trace: &Trace) -> LabResult<Counted> {
+        let (mut counted, first) = (Counted::default(), self.aries.batches() * BATCH);
+        self.aries.batch(|aries| {
+            let actions = (first..first + BATCH).map(|number| trace.get(number));
+            counted = Counted::run(aries, self.population, actions);
+        })?;
+        Ok(counted)
+    }
+
+    fn checkpoint(&mut self) -> LabResult<()> {
+        self.aries.checkpoint().map(drop)
+    }
+
+    fn status(&self) -> LabResult<Status> {
+        let taken = self.aries.taken();
+        Ok(Status {
+            is_capturing: self.aries.cells().last_capture().is_none(),
+            images: taken.checkpoints,
+            image_s: taken.last_ns as f64 / 1e9,
+            written_bytes: taken.bytes,
+            logged_bytes: self.aries.logged_bytes(),
+            held_bytes: self.aries.cells().len_bytes() as u64,
+            refused: self.aries.get(0, Counters::REFUSED),
+        })
+    }
+
+    fn batches(&self) -> u64 {
+        self.aries.batches()
+    }
+}
+
+fn reopen_pages(row: Row, population: &Population, dir: &Path) -> LabResult<Recovered> {
+    let disk = Arc::new(RealDisk::new(dir).map_err(|e| failed(row.name, e))?);
+    let began_ns = crate::sys::now_ns();
+    let aries = Aries::open(disk, population)?;
+    // Pages and log are read in one go: all of it counts as the image.
+    let image_s = (crate::sys::now_ns() - began_ns) as f64 / 1e9;
+    let digest = digest(aries.cells(), aries.tables());
+    let recovery = Recovery { tick: aries.batches(), image_s, ..Recovery::default() };
+    Ok(Recovered { recovery, digest })
+}

@@ -1,0 +1,333 @@
+//! The microbenchmark of the CALC paper (§5.1): 20 million records of an
+//! 8-byte key and 100 bytes; a transaction reads and updates ten of them, "and
+//! does some simple computing operations"; in its second version one in
+//! 100,000 transactions is a batch write that takes about two seconds.
+//!
+//! A value is a counter (8 bytes, little-endian) and a body that follows from
+//! the key, and in whole-value mode from the counter too. Each update adds one
+//! to a counter, so the recovered state can be checked: every body matches its
+//! key, and all counters together are a multiple of the keys per transaction.
+
+use crate::workloads::random::{Keys, Random, splitmix64};
+
+/// Bytes of a key.
+pub(crate) const KEY_BYTES: usize = 8;
+/// Bytes of a value.
+pub(crate) const VALUE_BYTES: usize = 100;
+/// Bytes of a value where the log, not the processor, shall be the limit.
+pub(crate) const LARGE_VALUE_BYTES: usize = 1000;
+/// Records that a transaction reads and updates.
+pub(crate) const KEYS_PER_TRANSACTION: usize = 10;
+/// Bytes that an update changes in [`Change::Counter`] mode, from the start of the value.
+pub(crate) const COUNTER_BYTES: usize = 8;
+
+/// How much of a value an update changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The counter only: 8 of 100 bytes.
+    Counter,
+    /// All bytes.
+    Whole,
+}
+
+/// A transaction: read these records and update each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CalcTransaction {
+    /// Record numbers, all different.
+    pub(crate) keys: [u64; KEYS_PER_TRANSACTION],
+}
+
+/// A batch write that stays open for about [`LongTransactions::seconds`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LongTransaction {
+    /// Record numbers, ascending, all different; a multiple of [`KEYS_PER_TRANSACTION`] of them.
+    pub(crate) keys: Vec<u64>,
+}
+
+/// The second version's long transactions.
+///
+/// The paper keeps contention low in both versions, so that throughput shows
+/// the cost of checkpoints and not of waiting for locks. Hence the last
+/// hundredth of the records belongs to the batch writes alone.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(crate) struct LongTransactions {
+    /// How long each stays open, in seconds, spreading its writes evenly.
+    pub(crate) seconds: f64,
+    /// Records that each writes.
+    pub(crate) writes: usize,
+    /// Share of all transactions.
+    pub(crate) share: f64,
+    /// Most that are open at a time: each has a session of its own. On a fast
+    /// engine this, not the share, bounds their number.
+    pub(crate) open_max: usize,
+}
+
+impl LongTransactions {
+    /// The paper's: 0.001 %, two seconds.
+    pub(crate) fn of_the_paper() -> LongTransactions {
+        LongTransactions { seconds: 2.0, writes: 1_000, share: 1e-5, open_max: 2 }
+    }
+}
+
+/// The key of a record: big-endian, so that byte order is number order.
+pub(crate) fn key(record: u64) -> [u8; KEY_BYTES] {
+    record.to_be_bytes()
+}
+
+/// The first word says all; the others follow from it by additions, so that making a value costs
+/// less than writing it.
+fn fill(body: &mut [u8], record: u64, version: u64) {
+    let mut mix = record.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ version;
+    let (first, step) = (splitmix64(&mut mix), splitmix64(&mut mix) | 1);
+    let word = |n: usize| first.wrapping_add(step.wrapping_mul(n as u64)).to_le_bytes();
+    let (words, rest) = body.as_chunks_mut::<8>();
+    let count = words.len();
+    for (n, to) in words.iter_mut().enumerate() {
+        *to = word(n);
+    }
+    rest.copy_from_slice(&word(count)[..rest.len()]);
+}
+
+/// The value of a record before any update.
+pub(crate) fn initial_value<const BYTES: usize>(record: u64) -> [u8; BYTES] {
+    let mut value = [0; BYTES];
+    fill(&mut value[COUNTER_BYTES..], record, 0);
+    value
+}
+
+/// How often a value was updated.
+///
+/// # Panics
+/// When the value is shorter than a counter.
+pub(crate) fn counter(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value[..COUNTER_BYTES].try_into().expect("eight bytes"))
+}
+
+/// The "simple computing" on what was read: a sum over all of it.
+pub(crate) fn compute(value: &[u8]) -> u64 {
+    let (words, rest) = value.as_chunks::<8>();
+    let sum = words.iter().fold(0_u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(sum, |sum, &byte| sum.rotate_left(5).wrapping_add(u64::from(byte)))
+}
+
+/// Updates a value in place; returns the bytes from its start that changed.
+///
+/// # Panics
+/// When the value is shorter than a counter.
+pub(crate) fn update(record: u64, value: &mut [u8], change: Change) -> usize {
+    let next = counter(value) + 1;
+    value[..COUNTER_BYTES].copy_from_slice(&next.to_le_bytes());
+    match change {
+        Change::Counter => COUNTER_BYTES,
+        Change::Whole => {
+            fill(&mut value[COUNTER_BYTES..], record, next);
+            value.len()
+        }
+    }
+}
+
+/// The generator of one worker's transactions.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    keys: Keys,
+    random: Random,
+}
+
+impl Transactions {
+    /// Transactions over the records `0..records`, chosen so.
+    ///
+    /// # Panics
+    /// When there are fewer records than a transaction touches.
+    pub(crate) fn new(records: u64, seed: u64, worker: usize) -> Transactions {
+        assert!(records >= KEYS_PER_TRANSACTION as u64, "{records} records are too few");
+        Transactions { keys: Keys::new(records), random: Random::for_thread(seed, worker) }
+    }
+
+    /// The next transaction.
+    pub(crate) fn draw(&mut self) -> CalcTransaction {
+        let mut keys = [0; KEYS_PER_TRANSACTION];
+        let mut count = 0;
+        while count < KEYS_PER_TRANSACTION {
+            let key = self.keys.next(&mut self.random);
+            if !keys[..count].contains(&key) {
+                keys[count] = key;
+                count += 1;
+            }
+        }
+        CalcTransaction { keys }
+    }
+}
+
+/// How the records are shared between short and long transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Partition {
+    /// Short transactions use `0..short`.
+    pub(crate) short: u64,
+    /// Long ones use `short..records`.
+    pub(crate) records: u64,
+}
+
+impl Partition {
+    /// All records for short transactions, or the last hundredth for long ones.
+    pub(crate) fn new(records: u64, with_long: bool) -> Partition {
+        Partition { short: if with_long { records - records / 100 } else { records }, records }
+    }
+
+    /// The keys of the `n`-th batch write of session `session` out of `sessions`:
+    /// a run of the session's own part, so that batch writes do not meet.
+    ///
+    /// # Panics
+    /// When the session's part is smaller than one transaction's worth of keys.
+    pub(crate) fn long(&self, long: &LongTransactions, session: usize, n: u64) -> LongTransaction {
+        let part = (self.records - self.short) / long.open_max.max(1) as u64;
+        let most = part - part % KEYS_PER_TRANSACTION as u64;
+        assert!(most > 0, "too few records for long transactions");
+        let writes = (long.writes as u64).next_multiple_of(KEYS_PER_TRANSACTION as u64).min(most);
+        let first = self.short + session as u64 * part;
+        let offset = n.wrapping_mul(writes) % (part - writes + 1);
+        LongTransaction { keys: (first + offset..first + offset + writes).collect() }
+    }
+}
+
+/// Checks a recovered state, record by record, then as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// Records seen.
+    pub(crate) records: u64,
+    /// Sum of all counters: updates contained in the state.
+    pub(crate) updates: u64,
+    /// Where bodies are made for comparison.
+    body: Vec<u8>,
+}
+
+impl Check {
+    /// Checks one record.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn record(
+        &mut self,
+        record: u64,
+        value: &[u8],
+        value_bytes: usize,
+        change: Change,
+    ) -> Result<(), String> {
+        if value.len() != value_bytes {
+            return Err(format!("record {record} has {} bytes", value.len()));
+        }
+        let version = match change {
+            Change::Counter => 0,
+            Change::Whole => counter(value),
+        };
+        self.body.resize(value_bytes - COUNTER_BYTES, 0);
+        fill(&mut self.body, record, version);
+        if value[COUNTER_BYTES..] != self.body {
+            return Err(format!("record {record} does not match its counter {}", counter(value)));
+        }
+        self.records += 1;
+        self.updates += counter(value);
+        Ok(())
+    }
+
+    /// Checks the whole: every record there, every transaction whole, and not
+    /// fewer or more transactions than could be.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn finish(
+        &self,
+        records: u64,
+        updates_min: u64,
+        updates_max: u64,
+    ) -> Result<(), String> {
+        let updates = self.updates;
+        if self.records != records {
+            return Err(format!("{} of {records} records", self.records));
+        }
+        if !updates.is_multiple_of(KEYS_PER_TRANSACTION as u64) {
+            return Err(format!("{updates} updates: some transaction is there in part"));
+        }
+        if !(updates_min..=updates_max).contains(&updates) {
+            return Err(format!("{updates} updates, expected {updates_min} to {updates_max}"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(records: u64) -> Vec<[u8; VALUE_BYTES]> {
+        (0..records).map(initial_value).collect()
+    }
+
+    fn check(state: &[[u8; VALUE_BYTES]], change: Change) -> Result<Check, String> {
+        let mut check = Check::default();
+        for (record, value) in state.iter().enumerate() {
+            check.record(record as u64, value, VALUE_BYTES, change)?;
+        }
+        Ok(check)
+    }
+
+    #[test]
+    fn transactions_touch_ten_different_records() {
+        let mut transactions = Transactions::new(12, 1, 0);
+        for _ in 0..1_000 {
+            let mut keys = transactions.draw().keys.to_vec();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(keys.len(), KEYS_PER_TRANSACTION);
+            assert!(keys.iter().all(|&k| k < 12));
+        }
+    }
+
+    #[test]
+    fn a_sound_state_passes_and_a_torn_one_does_not() {
+        for change in [Change::Counter, Change::Whole] {
+            let mut values = state(100);
+            let mut transactions = Transactions::new(100, 2, 0);
+            for _ in 0..50 {
+                for record in transactions.draw().keys {
+                    update(record, &mut values[record as usize], change);
+                }
+            }
+            let sound = check(&values, change).expect("sound");
+            assert_eq!(sound.finish(100, 500, 500), Ok(()));
+            assert!(sound.finish(101, 500, 500).is_err(), "a record is missing");
+            assert!(sound.finish(100, 510, 600).is_err(), "an acknowledged transaction is lost");
+
+            update(7, &mut values[7], change);
+            let torn = check(&values, change).expect("each record alone is sound");
+            assert!(torn.finish(100, 0, 1_000).is_err(), "half a transaction");
+
+            values[8][50] ^= 1;
+            assert!(check(&values, change).is_err(), "a flipped bit");
+        }
+    }
+
+    #[test]
+    fn updates_say_how_much_they_changed() {
+        let mut value: [u8; VALUE_BYTES] = initial_value(5);
+        let before = value;
+        assert_eq!(update(5, &mut value, Change::Counter), COUNTER_BYTES);
+        assert_eq!(value[COUNTER_BYTES..], before[COUNTER_BYTES..]);
+        assert_ne!(compute(&value), compute(&before));
+        assert_eq!(update(5, &mut value, Change::Whole), VALUE_BYTES);
+        assert_ne!(value[COUNTER_BYTES..], before[COUNTER_BYTES..]);
+        assert_eq!(counter(&value), 2);
+    }
+
+    #[test]
+    fn long_transactions_keep_to_themselves() {
+        let long = LongTransactions { writes: 95, ..LongTransactions::of_the_paper() };
+        let partition = Partition::new(100_000, true);
+        assert_eq!(partition.short, 99_000);
+        for n in 0..50 {
+            let (a, b) = (partition.long(&long, 0, n), partition.long(&long, 1, n));
+            assert_eq!(a.keys.len(), 100, "a whole multiple of ten");
+            assert!(a.keys.iter().all(|&k| (99_000..99_500).contains(&k)));
+            assert!(b.keys.iter().all(|&k| (99_500..100_000).contains(&k)));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The nine tables of TPC-C as arrays of rows (specification 5.11, clause 1.3), and their sizes.
+//!
+//! What a key says by its place is not stored: rows of a warehouse lie together, in the order of
+//! their numbers, which begin at 0 but for orders. Orders, their lines and new orders lie in one
+//! ring per district, history in one ring for all. Money is in cents, rates in 1/10,000. Columns
+//! marked "index" stand for what a database would keep in an index.
+
+use stillpoint_state::{Array, Cells, Field, FieldValue, Plain, Scheme};
+
+use crate::workloads::load::Declare;
+
+/// Districts of a warehouse.
+pub(crate) const DISTRICTS: usize = 10;
+/// Most lines of an order, and the lines that an order has room for.
+pub(crate) const LINES_MAX: usize = 15;
+
+/// How large the database is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Scale {
+    /// Warehouses.
+    pub(crate) warehouses: usize,
+    /// Items: 100,000 in the specification.
+    pub(crate) items: usize,
+    /// Customers of a district: 3,000 in the specification. So many orders are there at first.
+    pub(crate) customers: usize,
+    /// Orders that a district has room for; the oldest delivered one makes room for a new one.
+    pub(crate) ring: usize,
+    /// Rows of history that each warehouse adds room for; the oldest makes room for a new one.
+    pub(crate) history: usize,
+}
+
+impl Scale {
+    /// The specification's database, with room for a third more orders than it begins with.
+    pub(crate) fn full(warehouses: usize) -> Self {
+        Scale { warehouses, items: 100_000, customers: 3_000, ring: 4_096, history: 40_960 }
+    }
+
+    /// About a thirtieth of it, for tests and quick runs.
+    pub(crate) fn small(warehouses: usize) -> Self {
+        Scale { warehouses, items: 2_000, customers: 120, ring: 256, history: 4_096 }
+    }
+
+    /// Districts in all.
+    pub(crate) fn districts(&self) -> usize {
+        self.warehouses * DISTRICTS
+    }
+
+    /// Rows of history.
+    pub(crate) fn history_rows(&self) -> usize {
+        self.warehouses * self.history
+    }
+
+    /// The orders that are delivered at first: the older 70 % (clause 4.3.3.1).
+    pub(crate) fn delivered_at_first(&self) -> usize {
+        self.customers * 7 / 10
+    }
+
+    /// Where a district's order of this number lies, numbers beginning at 1.
+    pub(crate) fn order_row(&self, district: usize, order: u32) -> usize {
+        district * self.ring + order as usize % self.ring
+    }
+
+    /// Where a customer lies.
+    pub(crate) fn customer_row(&self, district: usize, customer: u32) -> usize {
+        district * self.customers + customer as usize
+    }
+
+    /// Where the stock of an item lies.
+    pub(crate) fn stock_row(&self, warehouse: usize, item: u32) -> usize {
+        warehouse * self.items + item as usize
+    }
+}
+
+/// A row of a table.
+pub(crate) trait Row: Plain + PartialEq {
+    /// The number of its table.
+    const TABLE: u8;
+    /// The name of its table.
+    const NAME: &'static str;
+    /// Its table.
+    fn array(tables: &Tables) -> Array<Self>;
+    /// Rows of its table.
+    fn count(scale: &Scale) -> usize;
+    /// Offset and length of its columns, in bytes.
+    fn columns() -> Vec<(usize, usize)>;
+}
+
+/// Something to do with each table.
+pub(crate) trait Visit {
+    /// Does it.
+    fn table<T: Row>(&mut self, array: Array<T>);
+}
+
+macro_rules! tables {
+    ($(
+        $(#[$doc:meta])*
+        $row:ident in $slot:ident, $count:expr => {
+            $( $(#[$field_doc:meta])* $field:ident : $type:ty => $constant:ident ),+ $(,)?
+        }
+    )+) => {
+        $(
+            stillpoint_state::plain_record! {
+                $(#[$doc])*
+                pub(crate) struct $row { $( $(#[$field_doc])* pub $field: $type => $constant, )+ }
+            }
+
+            impl Row for $row {
+                const TABLE: u8 = TableNumber::$row as u8;
+                const NAME: &'static str = stringify!($slot);
+                fn array(tables: &Tables) -> Array<Self> {
+                    tables.$slot
+                }
+                fn count(scale: &Scale) -> usize {
+                    let count: fn(&Scale) -> usize = $count;
+                    count(scale)
+                }
+                fn columns() -> Vec<(usize, usize)> {
+                    vec![ $( (Self::$constant.offset(), <$type as FieldValue>::PACKED_BYTES), )+ ]
+                }
+            }
+        )+
+
+        enum TableNumber { $( $row ),+ }
+
+        /// The arrays of the tables.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct Tables { $( $(#[$doc])* pub $slot: Array<$row>, )+ }
+
+        impl Tables {
+            /// Declares all tables.
+            pub(crate) fn declare(builder: &mut impl Declare, scale: &Scale) -> Self {
+                Tables { $( $slot: builder.array($row::NAME, $row::count(scale)), )+ }
+            }
+
+            /// Does something with each table, in the order of their numbers.
+            pub(crate) fn each(&self, visit: &mut impl Visit) {
+                $( visit.table(self.$slot); )+
+            }
+
+            /// Gives a part of a row of the table of this number new bytes; false if there is no
+            /// such table, row or part.
+            pub(crate) fn write<S: Scheme>(
+                &self,
+                cells: &mut Cells<S>,
+                table: u8,
+                row: usize,
+                offset: usize,
+                bytes: &[u8],
+            ) -> bool {
+                $(
+                    if table == $row::TABLE {
+                        let is_there = row < cells.array(self.$slot).len()
+                            && offset + bytes.len() <= <$row as Plain>::BYTES;
+                        if is_there {
+                            cells.write_part(self.$slot, row, offset, bytes);
+                        }
+                        return is_there;
+                    }
+                )+
+                false
+            }
+        }
+    };
+}
+
+tables! {
+    /// WAREHOUSE.
+    Warehouse in warehouse, |scale| scale.warehouses => {
+        /// Year to date.
+        ytd: i64 => YTD,
+        /// Sales tax.
+        tax: u32 => TAX,
+        /// Name and address.
+        name: [u8; 10] => NAME_TEXT,
+        /// First line.
+        street_1: [u8; 20] => STREET_1,
+        /// Second line.
+        street_2: [u8; 20] => STREET_2,
+        /// City.
+        city: [u8; 20] => CITY,
+        /// State.
+        state: [u8; 2] => STATE,
+        /// Post code.
+        zip: [u8; 9] => ZIP,
+        /// Nothing.
+        pad: [u8; 3] => PAD,
+    }
+    /// DISTRICT.
+    District in district, |scale| scale.districts() => {
+        /// Year to date.
+        ytd: i64 => YTD,
+        /// Sales tax.
+        tax: u32 => TAX,
+        /// The number of the next order.
+        next_order: u32 => NEXT_ORDER,
+        /// Index: the oldest order that is not delivered.
+        oldest_new: u32 => OLDEST_NEW,
+        /// Name and address.
+        name: [u8; 10] => NAME_TEXT,
+        /// First line.
+        street_1: [u8; 20] => STREET_1,
+        /// Second line.
+        street_2: [u8; 20] => STREET_2,
+        /// City.
+        city: [u8; 20] => CITY,
+        /// State.
+        state: [u8; 2] => STATE,
+        /// Post code.
+        zip: [u8; 9] => ZIP,
+        /// Nothing.
+        pad: [u8; 3] => PAD,
+    }
+    /// CUSTOMER.
+    Customer in customer, |scale| scale.districts() * scale.customers => {
+        /// What is owed to him.
+        balance: i64 => BALANCE,
+        /// Paid in the year.
+        ytd_payment: i64 => YTD_PAYMENT,
+        /// Payments.
+        payments: u32 => PAYMENTS,
+        /// Deliveries.
+        deliveries: u32 => DELIVERIES,
+        /// Index: his last order, 0 for none.
+        last_order: u32 => LAST_ORDER,
+        /// Discount.
+        discount: u32 => DISCOUNT,
+        /// Limit of credit.
+        credit_limit: i64 => CREDIT_LIMIT,
+        /// Since when.
+        since: u64 => SINCE,
+        /// "GC" or "BC".
+        credit: [u8; 2] => CREDIT,
+        /// First name.
+        first: [u8; 16] => FIRST,
+        /// "OE".
+        middle: [u8; 2] => MIDDLE,
+        /// Last name.
+        last: [u8; 16] => LAST,
+        /// First line.
+        street_1: [u8; 20] => STREET_1,
+        /// Second line.
+        street_2: [u8; 20] => STREET_2,
+        /// City.
+        city: [u8; 20] => CITY,
+        /// State.
+        state: [u8; 2] => STATE,
+        /// Post code.
+        zip: [u8; 9] => ZIP,
+        /// Telephone.
+        phone: [u8; 16] => PHONE,
+        /// What was noted about him.
+        data: [u8; 500] => DATA,
+        /// Nothing.
+        pad: [u8; 1] => PAD,
+    }
+    /// HISTORY.
+    History in history, |scale| scale.history_rows() => {
+        /// When.
+        date: u64 => DATE,
+        /// How much.
+        amount: i64 => AMOUNT,
+        /// Whose.
+        customer: u32 => CUSTOMER,
+        /// His district, of all.
+        customer_district: u32 => CUSTOMER_DISTRICT,
+        /// Where it was paid, of all districts.
+        district: u32 => DISTRICT,
+        /// 1 if the row is there.
+        is_there: u32 => IS_THERE,
+        /// Names.
+        data: [u8; 24] => DATA,
+    }
+    /// NEW-ORDER.
+    NewOrder in new_order, |scale| scale.districts() * scale.ring => {
+        /// The order's number, 0 for none.
+        order: u64 => ORDER,
+    }
+    /// ORDER.
+    Order in order, |scale| scale.districts() * scale.ring => {
+        /// When.
+        entry: u64 => ENTRY,
+        /// Its number, 0 for none.
+        number: u32 => NUMBER,
+        /// Whose, of the district.
+        customer: u32 => CUSTOMER,
+        /// Who delivers it, 0 for nobody.
+        carrier: u32 => CARRIER,
+        /// Its lines.
+        lines: u16 => LINES,
+        /// 1 if all comes from its own warehouse.
+        all_local: u16 => ALL_LOCAL,
+    }
+    /// ORDER-LINE: [`LINES_MAX`] for each order.
+    OrderLine in order_line, |scale| scale.districts() * scale.ring * LINES_MAX => {
+        /// When it was delivered, 0 for not.
+        delivered: u64 => DELIVERED,
+        /// What.
+        item: u32 => ITEM,
+        /// From which warehouse.
+        supply: u32 => SUPPLY,
+        /// How many.
+        quantity: u32 => QUANTITY,
+        /// For how much.
+        amount: u32 => AMOUNT,
+        /// The stock's text for the district.
+        district_text: [u8; 24] => DISTRICT_TEXT,
+    }
+    /// ITEM.
+    Item in item, |scale| scale.items => {
+        /// Its picture.
+        image: u32 => IMAGE,
+        /// Its price.
+        price: u32 => PRICE,
+        /// Its name.
+        name: [u8; 24] => NAME_TEXT,
+        /// What it is like.
+        data: [u8; 50] => DATA,
+        /// Nothing.
+        pad: [u8; 6] => PAD,
+    }
+    /// STOCK.
+    Stock in stock, |scale| scale.warehouses * scale.items => {
+        /// Pieces.
+        quantity: i32 => QUANTITY,
+        /// Pieces ordered in the year.
+        ytd: u32 => YTD,
+        /// Orders.
+        orders: u32 => ORDERS,
+        /// Orders from elsewhere.
+        remote: u32 => REMOTE,
+        /// A text for each district.
+        districts: [u8; 240] => DISTRICT_TEXTS,
+        /// What it is like.
+        data: [u8; 50] => DATA,
+        /// Nothing.
+        pad: [u8; 6] => PAD,
+    }
+    /// What is counted for the whole database: one row.
+    Counters in counters, |_| 1 => {
+        /// Rows of history ever written.
+        history: u64 => HISTORY,
+        /// New orders that found no room in the ring of their district.
+        refused: u64 => REFUSED,
+    }
+}
+
+impl Stock {
+    /// The text for a district of the warehouse.
+    pub(crate) fn district_text(district: usize) -> Field<Stock, [u8; 24]> {
+        Field::at(Stock::DISTRICT_TEXTS.offset() + 24 * district)
+    }
+}
+
+/// Bytes of one copy of the database.
+pub(crate) fn data_bytes(scale: &Scale) -> u64 {
+    let bytes = |rows: usize, row: usize| (rows * row) as u64;
+    bytes(Warehouse::count(scale), Warehouse::BYTES)
+        + bytes(District::count(scale), District::BYTES)
+        + bytes(Customer::count(scale), Customer::BYTES)
+        + bytes(History::count(scale), History::BYTES)
+        + bytes(NewOrder::count(scale), NewOrder::BYTES)
+        + bytes(Order::count(scale), Order::BYTES)
+        + bytes(OrderLine::count(scale), OrderLine::BYTES)
+        + bytes(Item::count(scale), Item::BYTES)
+        + bytes(Stock::count(scale), Stock::BYTES)
+}

@@ -1,0 +1,354 @@
+//! The five transactions (specification, clauses 2.4 to 2.8), one after the other, each as a whole.
+//!
+//! An order that must be rolled back is found out before anything is written, as a stored procedure
+//! that sees all its parameters can: there is no undo.
+
+use stillpoint_state::Intent::{Read, Write};
+
+use crate::workloads::tpcc::input::{CustomerKey, Line, Transaction};
+use crate::workloads::tpcc::load::Population;
+use crate::workloads::tpcc::memory::Memory;
+use crate::workloads::tpcc::schema::{
+    Counters, Customer, DISTRICTS, District, History, Item, LINES_MAX, NewOrder, Order, OrderLine,
+    Scale, Stock, Warehouse,
+};
+
+/// What a transaction has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Which kind it was.
+    pub(crate) kind: Kind,
+    /// A number that follows from all it has told its client.
+    pub(crate) answer: u64,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A new order was taken.
+    NewOrder,
+    /// An item did not exist: rolled back.
+    RolledBack,
+    /// The ring had no room for a new order.
+    Refused,
+    /// A payment was made.
+    Payment,
+    /// An order's status was told.
+    OrderStatus,
+    /// Orders were delivered.
+    Delivery,
+    /// Short items were counted.
+    StockLevel,
+}
+
+/// Folds a value into an answer.
+fn fold(answer: u64, value: u64) -> u64 {
+    (answer.rotate_left(7) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95)
+}
+
+fn fold_text(answer: u64, text: &[u8]) -> u64 {
+    text.iter().fold(answer, |answer, &byte| fold(answer, u64::from(byte)))
+}
+
+/// Runs a transaction.
+pub(crate) fn run<M: Memory>(
+    memory: &mut M,
+    population: &Population,
+    transaction: &Transaction,
+) -> Done {
+    match transaction {
+        Transaction::NewOrder { district, customer, date, count, lines } => {
+            let lines = &lines[..usize::from(*count)];
+            new_order(memory, &population.scale, *district as usize, *customer, *date, lines)
+        }
+        Transaction::Payment { .. } => payment(memory, population, transaction),
+        Transaction::OrderStatus { district, who } => {
+            let customer = customer_of(population, *district as usize, *who);
+            order_status(memory, &population.scale, *district as usize, customer)
+        }
+        Transaction::Delivery { warehouse, carrier, date } => {
+            let first = *warehouse as usize * DISTRICTS;
+            let answer = (first..first + DISTRICTS).fold(0, |answer, district| {
+                let order = deliver(memory, &population.scale, district, *carrier, *date);
+                fold(answer, u64::from(order))
+            });
+            Done { kind: Kind::Delivery, answer }
+        }
+        Transaction::StockLevel { district, threshold } => {
+            let (district, threshold) = (*district as usize, i32::from(*threshold));
+            stock_level(memory, &population.scale, district, threshold)
+        }
+    }
+}
+
+/// Says which rows a transaction will touch, as far as its parameters tell.
+pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transaction: &Transaction) {
+    let scale = &population.scale;
+    match transaction {
+        Transaction::NewOrder { district, customer, count, lines, .. } => {
+            let district = *district as usize;
+            let customer = scale.customer_row(district, *customer);
+            memory.announce(customer, Customer::LAST_ORDER, Write);
+            memory.announce(customer, Customer::LAST, Read);
+            let lines = &lines[..usize::from(*count)];
+            // As it is now: what runs before may take another order of this district.
+            let order = scale.order_row(district, memory.get(district, District::NEXT_ORDER));
+            memory.announce(order, Order::ENTRY, Write);
+            memory.announce(order, NewOrder::ORDER, Write);
+            for (number, line) in lines.iter().enumerate() {
+                memory.announce(order * LINES_MAX + number, OrderLine::DELIVERED, Write);
+                let stock = scale.stock_row(usize::from(line.supply), line.item);
+                memory.announce(stock, Stock::QUANTITY, Write);
+                memory.announce(stock, Stock::district_text(district % DISTRICTS), Read);
+                memory.announce(line.item as usize, Item::PRICE, Read);
+            }
+        }
+        Transaction::Payment { customer_district: district, who, .. }
+        | Transaction::OrderStatus { district, who } => {
+            let district = *district as usize;
+            let customer = scale.customer_row(district, customer_of(population, district, *who));
+            memory.announce(customer, Customer::BALANCE, Write);
+            memory.announce(customer, Customer::LAST, Read);
+        }
+        Transaction::Delivery { warehouse, .. } => {
+            let first = *warehouse as usize * DISTRICTS;
+            for district in first..first + DISTRICTS {
+                let order = memory.get(district, District::OLDEST_NEW);
+                let order = scale.order_row(district, order);
+                memory.announce(order, Order::CARRIER, Write);
+                memory.announce(order, NewOrder::ORDER, Write);
+            }
+        }
+        // Of all it reads, only what it reads first tells where.
+        Transaction::StockLevel { .. } => {}
+    }
+}
+
+fn customer_of(population: &Population, district: usize, who: CustomerKey) -> u32 {
+    match who {
+        CustomerKey::Number(number) => number,
+        CustomerKey::Name(name) => {
+            // The one in the middle (2.5.2.2); every name has somebody.
+            let named = population.by_name(district, name);
+            named[(named.len() - 1) / 2]
+        }
+    }
+}
+
+fn new_order<M: Memory>(
+    memory: &mut M,
+    scale: &Scale,
+    district: usize,
+    customer: u32,
+    date: u64,
+    lines: &[Line],
+) -> Done {
+    let (warehouse, customer_row) = (district / DISTRICTS, scale.customer_row(district, customer));
+    if lines.iter().any(|line| line.item as usize >= scale.items) {
+        let last = memory.get(customer_row, Customer::LAST);
+        return Done { kind: Kind::RolledBack, answer: fold_text(0, &last) };
+    }
+    let order = memory.get(district, District::NEXT_ORDER);
+    if (order - memory.get(district, District::OLDEST_NEW)) as usize >= scale.ring {
+        let refused = memory.get(0, Counters::REFUSED) + 1;
+        memory.set(0, Counters::REFUSED, refused);
+        return Done { kind: Kind::Refused, answer: 0 };
+    }
+    memory.set(district, District::NEXT_ORDER, order + 1);
+    memory.set(customer_row, Customer::LAST_ORDER, order);
+    let row = scale.order_row(district, order);
+    let all_local = lines.iter().all(|line| usize::from(line.supply) == warehouse);
+    let head = Order {
+        entry: date,
+        number: order,
+        customer,
+        carrier: 0,
+        lines: lines.len() as u16,
+        all_local: u16::from(all_local),
+    };
+    memory.put(row, head);
+    memory.put(row, NewOrder { order: u64::from(order) });
+    let (mut total, mut answer) = (0, 0);
+    for (number, line) in lines.iter().enumerate() {
+        let written = order_line(memory, scale, district, line);
+        memory.put(row * LINES_MAX + number, written);
+        total += u64::from(written.amount);
+        answer = fold(answer, u64::from(written.amount));
+    }
+    let taxes = memory.get(warehouse, Warehouse::TAX) + memory.get(district, District::TAX);
+    let discount = memory.get(customer_row, Customer::DISCOUNT);
+    let last = memory.get(customer_row, Customer::LAST);
+    let credit = memory.get(customer_row, Customer::CREDIT);
+    let total = total * u64::from(10_000 - discount) * u64::from(10_000 + taxes) / 100_000_000;
+    let answer = fold_text(fold_text(fold(answer, total), &last), &credit);
+    Done { kind: Kind::NewOrder, answer }
+}
+
+/// Takes an item from the stock.
+fn order_line<M: Memory>(memory: &mut M, scale: &Scale, district: usize, line: &Line) -> OrderLine {
+    let stock = scale.stock_row(usize::from(line.supply), line.item);
+    let quantity = i32::from(line.quantity);
+    let there = memory.get(stock, Stock::QUANTITY);
+    let left = if there >= quantity + 10 { there - quantity } else { there - quantity + 91 };
+    memory.set(stock, Stock::QUANTITY, left);
+    let ytd = memory.get(stock, Stock::YTD) + u32::from(line.quantity);
+    memory.set(stock, Stock::YTD, ytd);
+    let orders = memory.get(stock, Stock::ORDERS) + 1;
+    memory.set(stock, Stock::ORDERS, orders);
+    if usize::from(line.supply) != district / DISTRICTS {
+        let remote = memory.get(stock, Stock::REMOTE) + 1;
+        memory.set(stock, Stock::REMOTE, remote);
+    }
+    OrderLine {
+        delivered: 0,
+        item: line.item,
+        supply: u32::from(line.supply),
+        quantity: u32::from(line.quantity),
+        amount: u32::from(line.quantity) * memory.get(line.item as usize, Item::PRICE),
+        district_text: memory.get(stock, Stock::district_text(district % DISTRICTS)),
+    }
+}
+
+fn payment<M: Memory>(memory: &mut M, population: &Population, it: &Transaction) -> Done {
+    let Transaction::Payment { district, customer_district, who, amount, date } = *it else {
+        unreachable!("called for payments");
+    };
+    let scale = &population.scale;
+    let (district, money) = (district as usize, i64::from(amount));
+    let customer = customer_of(population, customer_district as usize, who);
+    let row = scale.customer_row(customer_district as usize, customer);
+    let warehouse = district / DISTRICTS;
+    let ytd = memory.get(warehouse, Warehouse::YTD) + money;
+    memory.set(warehouse, Warehouse::YTD, ytd);
+    let ytd = memory.get(district, District::YTD) + money;
+    memory.set(district, District::YTD, ytd);
+    let balance = memory.get(row, Customer::BALANCE) - money;
+    memory.set(row, Customer::BALANCE, balance);
+    let paid = memory.get(row, Customer::YTD_PAYMENT) + money;
+    memory.set(row, Customer::YTD_PAYMENT, paid);
+    let payments = memory.get(row, Customer::PAYMENTS) + 1;
+    memory.set(row, Customer::PAYMENTS, payments);
+    let mut answer = fold(balance as u64, u64::from(customer));
+    if memory.get(row, Customer::CREDIT) == *b"BC" {
+        let old = memory.get(row, Customer::DATA);
+        let numbers = [customer, customer_district, district as u32, amount];
+        let data = noted(&old, &numbers);
+        memory.set(row, Customer::DATA, data);
+        answer = fold_text(answer, &data[..200]);
+    }
+    let names =
+        (memory.get(warehouse, Warehouse::NAME_TEXT), memory.get(district, District::NAME_TEXT));
+    let mut data = [b' '; 24];
+    data[..10].copy_from_slice(&names.0);
+    data[14..].copy_from_slice(&names.1);
+    let written = memory.get(0, Counters::HISTORY);
+    memory.set(0, Counters::HISTORY, written + 1);
+    let history = History {
+        date,
+        amount: money,
+        customer,
+        customer_district,
+        district: district as u32,
+        is_there: 1,
+        data,
+    };
+    memory.put((written % scale.history_rows() as u64) as usize, history);
+    Done { kind: Kind::Payment, answer }
+}
+
+/// The numbers, then what was noted before, as far as there is room (2.5.2.2).
+fn noted(old: &[u8; 500], numbers: &[u32]) -> [u8; 500] {
+    let mut data = [0; 500];
+    let mut at = 0;
+    for &number in numbers {
+        let mut digits = [0; 10];
+        let (mut first, mut rest) = (digits.len(), number);
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        let digits = &digits[first..];
+        data[at..at + digits.len()].copy_from_slice(digits);
+        data[at + digits.len()] = b' ';
+        at += digits.len() + 1;
+    }
+    data[at..].copy_from_slice(&old[..500 - at]);
+    data
+}
+
+fn order_status<M: Memory>(memory: &mut M, scale: &Scale, district: usize, customer: u32) -> Done {
+    let row = scale.customer_row(district, customer);
+    let balance = memory.get(row, Customer::BALANCE);
+    let mut answer = fold_text(balance as u64, &memory.get(row, Customer::LAST));
+    let order = memory.get(row, Customer::LAST_ORDER);
+    let at = scale.order_row(district, order);
+    let head: Order = memory.row(at);
+    // The ring may have passed over it since.
+    if order != 0 && head.number == order {
+        answer = fold(fold(answer, head.entry), u64::from(head.carrier));
+        for line in 0..usize::from(head.lines) {
+            let line: OrderLine = memory.row(at * LINES_MAX + line);
+            let what = u64::from(line.item) << 32 | u64::from(line.amount);
+            answer = fold(fold(answer, what), line.delivered);
+        }
+    }
+    Done { kind: Kind::OrderStatus, answer }
+}
+
+/// Delivers the oldest order that waits; 0 if none does.
+fn deliver<M: Memory>(
+    memory: &mut M,
+    scale: &Scale,
+    district: usize,
+    carrier: u8,
+    date: u64,
+) -> u32 {
+    let order = memory.get(district, District::OLDEST_NEW);
+    if order == memory.get(district, District::NEXT_ORDER) {
+        return 0;
+    }
+    let row = scale.order_row(district, order);
+    memory.set(district, District::OLDEST_NEW, order + 1);
+    memory.put(row, NewOrder { order: 0 });
+    memory.set(row, Order::CARRIER, u32::from(carrier));
+    let customer = memory.get(row, Order::CUSTOMER);
+    let lines = usize::from(memory.get(row, Order::LINES));
+    let mut amount = 0;
+    for line in row * LINES_MAX..row * LINES_MAX + lines {
+        amount += i64::from(memory.get(line, OrderLine::AMOUNT));
+        memory.set(line, OrderLine::DELIVERED, date);
+    }
+    let row = scale.customer_row(district, customer);
+    let balance = memory.get(row, Customer::BALANCE) + amount;
+    memory.set(row, Customer::BALANCE, balance);
+    let deliveries = memory.get(row, Customer::DELIVERIES) + 1;
+    memory.set(row, Customer::DELIVERIES, deliveries);
+    order
+}
+
+/// Counts the items of the last 20 orders of which the stock is short.
+fn stock_level<M: Memory>(memory: &mut M, scale: &Scale, district: usize, threshold: i32) -> Done {
+    let next = memory.get(district, District::NEXT_ORDER);
+    let mut short = [0_u32; 20 * LINES_MAX];
+    let mut count = 0;
+    for order in next.saturating_sub(20).max(1)..next {
+        let row = scale.order_row(district, order);
+        let lines = usize::from(memory.get(row, Order::LINES));
+        for line in row * LINES_MAX..row * LINES_MAX + lines {
+            let item = memory.get(line, OrderLine::ITEM);
+            let stock = scale.stock_row(district / DISTRICTS, item);
+            if memory.get(stock, Stock::QUANTITY) < threshold {
+                short[count] = item;
+                count += 1;
+            }
+        }
+    }
+    let short = &mut short[..count];
+    short.sort_unstable();
+    let distinct = short.chunk_by(|a, b| a == b).count();
+    Done { kind: Kind::StockLevel, answer: distinct as u64 }
+}
