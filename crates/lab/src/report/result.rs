@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use claim::{Bound, Claim, Samples};
+pub(crate) use claim::{Bound, Claim, Comparison, Samples};
 
 use crate::error::{LabError, LabResult};
 use crate::measure::conditions::Conditions;

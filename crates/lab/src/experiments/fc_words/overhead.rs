@@ -9,7 +9,7 @@ use crate::error::LabResult;
 use crate::measure::stats::{cost_ratio, median};
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, Claim, Comparison, ExperimentResult, Table};
 use crate::workloads::zipf::OBJECT_WORDS;
 
 const UPDATES: (&str, &str) = ("updates", "per second");
@@ -18,6 +18,33 @@ const OVERHEAD: (&str, &str) = ("overhead per checkpoint", "ms");
 /// 960,000. On Figure 7 it says that ns dominates at 1,280,000.
 const PAPER_CROSSOVER: &str = "about 960,000 updates/s, below 1,280,000";
 const FIGURE_5: &str = "SIGMOD 2011, §5.3, Figure 5";
+const LAYOUTS: &str = "SIGMOD 2011, §5.2, Figures 3 and 4";
+
+const fn overhead(
+    subject: &'static str,
+    baseline: &'static str,
+    source: &'static str,
+    paper: &'static str,
+    goal: f64,
+) -> Comparison {
+    let (metric, paper) = ("overhead", Some(paper));
+    let (bound, goal) = (Bound::AtLeast(1.0), Bound::AtLeast(goal));
+    Comparison { metric, subject, baseline, source, paper, bound, goal }
+}
+
+/// The ratios that §5.3 names.
+const FIGURE_5_RATIOS: [Comparison; 3] = [
+    overhead("bazz", "ipp", FIGURE_5, "8.4 ×", 8.4),
+    overhead("bacou", "ipp", FIGURE_5, "9.6 ×", 9.6),
+    overhead("ns", "ipp", FIGURE_5, "3 ×", 3.0),
+];
+
+/// The ratios that §5.2 names.
+const LAYOUT_RATIOS: [Comparison; 3] = [
+    overhead("nzz", "bazz", LAYOUTS, "about 2 ×", 2.0),
+    overhead("izz", "bazz", LAYOUTS, "about 3 ×", 3.0),
+    overhead("npp", "ipp", LAYOUTS, "about 6 ×", 6.0),
+];
 
 /// Runs the parts in memory that are wanted.
 pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
@@ -101,14 +128,10 @@ fn ratios(all: &[Costs], above: &str, below: &str, rate: u64) -> Vec<f64> {
 
 /// IPP is the best of the paper's schemes up to 320,000 updates per second.
 fn order(all: &[Costs], size: &str, result: &mut ExperimentResult) {
-    for (scheme, factor) in [("bazz", 8.4), ("bacou", 9.6), ("ns", 3.0)] {
-        let text = format!("overhead: {scheme} ÷ ipp, {size}, 320,000 updates/s");
-        result.claims.push(
-            Claim::new(text, FIGURE_5, Bound::AtLeast(1.0))
-                .paper(format!("{factor} ×"))
-                .goal(Bound::AtLeast(factor))
-                .measured_periods(&ratios(all, scheme, "ipp", RATE)),
-        );
+    for compared in &FIGURE_5_RATIOS {
+        let ratios = ratios(all, compared.subject, compared.baseline, RATE);
+        let claim = compared.claim(&format!("{size}, 320,000 updates/s"));
+        result.claims.push(claim.measured_periods(&ratios));
     }
     let text =
         format!("overhead: ipp ÷ best of ns, bacou, bazz, worst rate up to 320,000/s, {size}");
@@ -210,16 +233,9 @@ fn crossing(rising: &Costs, flat: &Costs) -> Option<f64> {
 fn variants(all: &[Costs], result: &mut ExperimentResult) {
     draw(all, &["nzz", "izz", "pzz", "bazz"], "Layouts of zigzag", ", Figure 3", result);
     draw(all, &["npp", "ipp"], "Layouts of ping-pong", ", Figure 4", result);
-    let source = "SIGMOD 2011, §5.2, Figures 3 and 4";
-    for (above, below, factor) in [("nzz", "bazz", 2.0), ("izz", "bazz", 3.0), ("npp", "ipp", 6.0)]
-    {
-        let text = format!("overhead: {above} ÷ {below}, 320,000 updates/s");
-        result.claims.push(
-            Claim::new(text, source, Bound::AtLeast(1.0))
-                .paper(format!("about {factor} ×"))
-                .goal(Bound::AtLeast(factor))
-                .measured_periods(&ratios(all, above, below, RATE)),
-        );
+    for compared in &LAYOUT_RATIOS {
+        let ratios = ratios(all, compared.subject, compared.baseline, RATE);
+        result.claims.push(compared.claim("320,000 updates/s").measured_periods(&ratios));
     }
     let columns = ["scheme", "an update more, ns", "the tick of a capture, ms", "raw update, ns"];
     let mut table = Table {

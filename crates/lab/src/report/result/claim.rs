@@ -85,11 +85,48 @@ pub(crate) enum Samples {
     Periods,
 }
 
+/// A claim as data: a metric of a subject, divided by that of a baseline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Comparison {
+    /// What is measured of both.
+    pub(crate) metric: &'static str,
+    /// Whose is divided, by its name in figures.
+    pub(crate) subject: &'static str,
+    /// By whose.
+    pub(crate) baseline: &'static str,
+    /// As [`Claim::source`].
+    pub(crate) source: &'static str,
+    /// As [`Claim::paper`].
+    pub(crate) paper: Option<&'static str>,
+    /// As [`Claim::bound`].
+    pub(crate) bound: Bound,
+    /// As [`Claim::goal`].
+    pub(crate) goal: Bound,
+}
+
+impl Comparison {
+    /// The claim under these circumstances, not measured yet. `at` may be empty.
+    pub(crate) fn claim(&self, at: &str) -> Claim {
+        let Comparison { metric, subject, baseline, source, paper, bound, goal } = *self;
+        let at = if at.is_empty() { String::new() } else { format!(", {at}") };
+        let mut claim = Claim::new(format!("{metric}: {subject} ÷ {baseline}{at}"), source, bound);
+        (claim.subject, claim.baseline) = (subject.to_owned(), baseline.to_owned());
+        claim.paper = paper.map(str::to_owned);
+        claim.goal(goal)
+    }
+}
+
 /// What had to come out, and what did.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Claim {
     /// The sentence that is checked.
     pub(crate) claim: String,
+    /// Whose figure is divided, where two are compared: its name in figures.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) subject: String,
+    /// By whose figure it is divided.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) baseline: String,
     /// The part of the experiment that it belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
@@ -122,6 +159,8 @@ impl Claim {
     pub(crate) fn new(claim: impl Into<String>, source: impl Into<String>, bound: Bound) -> Claim {
         Claim {
             claim: claim.into(),
+            subject: String::new(),
+            baseline: String::new(),
             part: String::new(),
             source: source.into(),
             paper: None,
@@ -212,6 +251,24 @@ mod tests {
         assert_eq!(claim.clone().measured_runs(&[]).met, None, "nothing measured, nothing judged");
         assert_eq!(claim.clone().measured(f64::NAN).met, None);
         assert_eq!(claim.measured_periods(&[9.0, 9.0]).samples, Samples::Periods);
+    }
+
+    #[test]
+    fn a_comparison_says_what_is_divided_by_what() {
+        let compared = Comparison {
+            metric: "overhead",
+            subject: "ns",
+            baseline: "ipp",
+            source: "a paper",
+            paper: Some("3 ×"),
+            bound: Bound::AtLeast(1.0),
+            goal: Bound::AtLeast(3.0),
+        };
+        let claim = compared.claim("200 MB");
+        assert_eq!(claim.claim, "overhead: ns ÷ ipp, 200 MB");
+        assert_eq!((&*claim.subject, &*claim.baseline), ("ns", "ipp"));
+        assert_eq!((claim.paper.as_deref(), claim.goal), (Some("3 ×"), Some(compared.goal)));
+        assert_eq!(compared.claim("").claim, "overhead: ns ÷ ipp");
     }
 
     #[test]
