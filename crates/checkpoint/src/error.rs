@@ -11,6 +11,12 @@ pub enum CheckpointError {
     /// The disk refused.
     #[error("the checkpoint was given up: {0}")]
     Disk(#[from] DiskError),
+    /// The flush of a directory that every checkpoint needs has failed. It is not retried, so no
+    /// later checkpoint can become durable.
+    #[error(
+        "{0}; no further checkpoint can be made durable: end the process, check the disk, and restart"
+    )]
+    Directory(DiskError),
     /// A record could not be encoded.
     #[error("the checkpoint was given up: {0}")]
     Encode(#[from] EncodeError),
@@ -53,7 +59,7 @@ pub enum CheckpointError {
 impl CheckpointError {
     /// True if no later checkpoint can succeed before the store is opened again.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::MarksLost(_) | Self::Refused)
+        matches!(self, Self::Directory(_) | Self::MarksLost(_) | Self::Refused)
     }
 }
 

@@ -35,7 +35,7 @@ use stillpoint_format::manifest::{
 };
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::{BLOCK_TARGET_BYTES, Codec, PartHeader};
-use stillpoint_io::{Clock, Disk, DiskResult, JoinHandle, catch_panic, spawn};
+use stillpoint_io::{Clock, Disk, JoinHandle, catch_panic, spawn};
 use stillpoint_store::{Demand, Lane, Sink, Store};
 use stillpoint_sync::CachePadded;
 
@@ -263,7 +263,7 @@ impl PartSink {
         let flushed = match (self.queue.take_failure(), parts) {
             (Some(error), _) => Err(error),
             (None, Err(error)) => Err(error),
-            (None, Ok(parts)) => self.flush_dirs().map(|()| parts).map_err(Into::into),
+            (None, Ok(parts)) => self.flush_dirs().map(|()| parts),
         };
         let parts = flushed.inspect_err(|_| self.remove_files())?;
         Ok(Written {
@@ -301,10 +301,10 @@ impl PartSink {
         sums.into_iter().map(|(table, records)| TableRecords { table, records }).collect()
     }
 
-    fn flush_dirs(&self) -> DiskResult<()> {
+    fn flush_dirs(&self) -> Result<(), CheckpointError> {
         self.disk.sync_dir(&self.dir)?;
-        self.disk.sync_dir(Path::new(CHECKPOINT_DIR))?;
-        self.disk.sync_dir(Path::new(""))
+        let shared = |dir| self.disk.sync_dir(Path::new(dir)).map_err(CheckpointError::Directory);
+        shared(CHECKPOINT_DIR).and_then(|()| shared(""))
     }
 
     fn remove_files(&self) {
@@ -368,10 +368,14 @@ impl Drop for PartSink {
 /// Removes a checkpoint's files, durably. Call it once no manifest names them any more.
 ///
 /// # Errors
-/// The disk's.
-pub fn remove_checkpoint(disk: &dyn Disk, epoch: u64, kind: CheckpointKind) -> DiskResult<()> {
+/// The files cannot be removed, or [`CheckpointError::Directory`].
+pub fn remove_checkpoint(
+    disk: &dyn Disk,
+    epoch: u64,
+    kind: CheckpointKind,
+) -> Result<(), CheckpointError> {
     disk.remove(Path::new(&checkpoint_dir(epoch, kind)))?;
-    disk.sync_dir(Path::new(CHECKPOINT_DIR))
+    disk.sync_dir(Path::new(CHECKPOINT_DIR)).map_err(CheckpointError::Directory)
 }
 
 /// A writer thread: one part, begun when the first block comes. After a failure or a panic the

@@ -7,20 +7,24 @@
 //! ```
 //! Whatever fails before the MANIFEST names the checkpoint leaves the previous one in force.
 
-use std::path::Path;
+mod attempt;
+mod backoff;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use stillpoint_checkpoint::{Captured, Cycle, Pace, ProgressSnapshot, WriterConfig, Written};
+use stillpoint_checkpoint::{CheckpointError, Progress, ProgressSnapshot};
 use stillpoint_format::LogGsn;
-use stillpoint_format::manifest::{CheckpointEntry, LogPositions, Manifest, TableGeneration};
-use stillpoint_store::{Outcome, Phase, TableId};
+use stillpoint_format::manifest::Manifest;
+use stillpoint_io::catch_panic;
 use stillpoint_sync::atomic::Ordering::Acquire;
-use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::engine::Shared;
 use crate::error::Error;
+use backoff::Backoff;
+
+pub(crate) use attempt::remove_strays;
 
 /// How often the background thread looks whether a checkpoint is due.
 const TICK: Duration = Duration::from_millis(50);
@@ -59,15 +63,22 @@ pub struct CheckpointStatus {
     pub published: u64,
     /// Commits since the last one began.
     pub commits_since: u64,
+    /// Time since the last one of this run succeeded, or since the store was opened.
+    pub since_success: Duration,
+    /// Attempts that failed since then.
+    pub failures_since: u32,
+    /// While attempts fail: how long none begins by itself. It begins sooner when somebody asks for
+    /// it, and when space appears on a disk that was full.
+    pub next_attempt: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct State {
     requested: bool,
-    /// One is being taken.
-    busy: bool,
+    /// The one that is being taken.
+    running: Option<Arc<Progress>>,
     every: Option<Duration>,
-    /// Monotonic clock when the last attempt ended, and commits when it began.
+    /// Monotonic clock when the last successful attempt ended, and commits when it began.
     last_ns: u64,
     last_commits: u64,
     /// Where logs stood at the newest point of consistency.
@@ -77,6 +88,7 @@ struct State {
     last: Option<CheckpointDone>,
     last_finished_ms: Option<u64>,
     last_error: Option<String>,
+    retry: Backoff,
     failures: u64,
     published: u64,
 }
@@ -95,7 +107,6 @@ pub(crate) struct Checkpoints {
     changed: Condvar,
     point: Mutex<Point>,
     point_changed: Condvar,
-    progress: Arc<stillpoint_checkpoint::Progress>,
 }
 
 /// No checkpoint passes its point of consistency while this lives.
@@ -119,7 +130,7 @@ impl Checkpoints {
         Self {
             state: Mutex::new(State {
                 requested: false,
-                busy: false,
+                running: None,
                 every,
                 last_ns: now_ns,
                 last_commits: 0,
@@ -128,13 +139,13 @@ impl Checkpoints {
                 last: None,
                 last_finished_ms,
                 last_error: None,
+                retry: Backoff::default(),
                 failures: 0,
                 published: 0,
             }),
             changed: Condvar::new(),
             point: Mutex::default(),
             point_changed: Condvar::new(),
-            progress: Arc::default(),
         }
     }
 
@@ -160,10 +171,22 @@ impl Checkpoints {
         self.point_changed.notify_all();
     }
 
+    /// Gives up the checkpoint under way, if there is one, and asks for another at once. Returns
+    /// without waiting: the memory that the checkpoint kept is free once the phase is REST. One that
+    /// has captured everything already is published all the same.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state.lock();
+        if let Some(running) = &state.running {
+            running.cancel();
+            state.requested = true;
+            self.changed.notify_all();
+        }
+    }
+
     /// Asks the background thread for one; false if one is under way or asked for already.
     pub(crate) fn request(&self) -> bool {
         let mut state = self.state.lock();
-        if state.requested || state.busy {
+        if state.requested || state.running.is_some() {
             return false;
         }
         state.requested = true;
@@ -179,35 +202,71 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    pub(crate) fn status(&self, commits: u64) -> CheckpointStatus {
+    pub(crate) fn status(&self, commits: u64, now_ns: u64) -> CheckpointStatus {
         let state = self.state.lock();
         CheckpointStatus {
-            running: state.busy.then(|| self.progress.snapshot()),
+            running: state.running.as_ref().map(|progress| progress.snapshot()),
             last: state.last.clone(),
             last_finished_ms: state.last_finished_ms,
             last_error: state.last_error.clone(),
             failures: state.failures,
             published: state.published,
             commits_since: commits.saturating_sub(state.last_commits),
+            since_success: Duration::from_nanos(now_ns.saturating_sub(state.last_ns)),
+            failures_since: state.retry.failures(),
+            next_attempt: state.retry.left(now_ns),
         }
     }
 
     /// True if the background thread should take one now.
     fn is_due(&self, shared: &Shared) -> bool {
-        let mut state = self.state.lock();
-        if std::mem::take(&mut state.requested) {
-            return true;
-        }
         let commits = shared.commit_count();
-        if commits == state.last_commits && state.earlier_log_bytes == 0 {
+        let now_ns = shared.config.environment.clock.monotonic_ns();
+        let (retry, by_time, positions, earlier_log_bytes) = {
+            let state = self.state.lock();
+            if state.requested {
+                return true;
+            }
+            if commits == state.last_commits && state.earlier_log_bytes == 0 {
+                return false;
+            }
+            let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
+            let by_time = state.every.is_some_and(|every| waited >= every);
+            (state.retry, by_time, state.positions.clone(), state.earlier_log_bytes)
+        };
+        if !retry.may_try(now_ns, || shared.free_bytes()) {
             return false;
         }
-        let log_bytes = state.earlier_log_bytes + shared.journal.bytes_since(&state.positions);
-        if log_bytes >= shared.config.log_limit_bytes {
-            return true;
+        let log_bytes = || earlier_log_bytes + shared.journal.bytes_since(&positions);
+        by_time || log_bytes() >= shared.config.log_limit_bytes
+    }
+
+    /// Waits for the end of the one under way and begins another.
+    fn begin(&self) -> Running<'_> {
+        let mut state = self.state.lock();
+        while state.running.is_some() {
+            self.changed.wait(&mut state);
         }
-        let waited = shared.config.environment.clock.monotonic_ns() - state.last_ns;
-        state.every.is_some_and(|every| u128::from(waited) >= every.as_nanos())
+        let progress = Arc::<Progress>::default();
+        state.running = Some(progress.clone());
+        // Whoever asked so far asked for this one.
+        state.requested = false;
+        Running { checkpoints: self, progress }
+    }
+}
+
+/// An attempt under way. Whatever becomes of it, when this is dropped the next one may begin, and
+/// nobody waits for it at the point of consistency.
+struct Running<'a> {
+    checkpoints: &'a Checkpoints,
+    progress: Arc<Progress>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.checkpoints.end_passing();
+        self.checkpoints.state.lock().running = None;
+        self.checkpoints.changed.notify_all();
     }
 }
 
@@ -232,211 +291,70 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     shared.checkpoints.state.lock().requested = false;
 }
 
-/// Takes a checkpoint and publishes it.
+/// Takes a checkpoint and publishes it. One that is [abandoned](Checkpoints::abandon) is begun anew.
 pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
-    let checkpoints = &shared.checkpoints;
-    {
-        let mut state = checkpoints.state.lock();
-        while state.busy {
-            checkpoints.changed.wait(&mut state);
+    loop {
+        let running = shared.checkpoints.begin();
+        shared.health()?;
+        let commits = shared.commit_count();
+        tracing::info!("a checkpoint begins");
+        // A panic of the capture is an error already. Any other may have come in the middle of a
+        // publication.
+        let taken = catch_panic("checkpoint", || attempt::take(shared, &running.progress))
+            .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
+        match taken {
+            Err(Error::Checkpoint(CheckpointError::Cancelled)) => continue,
+            taken => return shared.checkpoints.note(shared, commits, taken),
         }
-        state.busy = true;
     }
-    let commits = shared.commit_count();
-    let start_ns = shared.config.environment.clock.monotonic_ns();
-    tracing::info!("a checkpoint begins");
-    let result = take_one(shared, start_ns);
-    let end_ns = shared.config.environment.clock.monotonic_ns();
-    let mut state = checkpoints.state.lock();
-    state.busy = false;
-    state.last_ns = end_ns;
-    match &result {
-        Ok((done, positions)) => {
-            tracing::info!(
+}
+
+impl Checkpoints {
+    /// Remembers how an attempt ended.
+    fn note(
+        &self,
+        shared: &Shared,
+        commits: u64,
+        taken: Result<(CheckpointDone, Vec<LogGsn>), Error>,
+    ) -> Result<CheckpointDone, Error> {
+        let now_ns = shared.config.environment.clock.monotonic_ns();
+        let is_full = taken.as_ref().is_err_and(Error::is_disk_full);
+        let free_bytes = if is_full { shared.free_bytes() } else { None };
+        match &taken {
+            Ok((done, _)) => tracing::info!(
                 epoch = done.epoch,
                 records = done.records,
                 bytes = done.bytes,
                 ms = done.duration.as_millis() as u64,
                 "a checkpoint is published"
-            );
-            state.last_commits = commits;
-            state.positions = positions.clone();
-            state.earlier_log_bytes = 0;
-            state.last_finished_ms = Some(done.finished_ms);
-            state.last = Some(done.clone());
-            state.last_error = None;
-            state.published += 1;
+            ),
+            Err(error) => tracing::error!(%error, "a checkpoint has failed; the previous one is kept"),
         }
-        Err(error) => {
-            tracing::error!(%error, "a checkpoint has failed; the previous one is kept");
-            state.last_error = Some(error.to_string());
-            state.failures += 1;
-        }
-    }
-    checkpoints.changed.notify_all();
-    result.map(|(done, _)| done)
-}
-
-/// What is noted while the phases pass.
-#[derive(Debug, Default)]
-struct Noted {
-    generations: Vec<TableGeneration>,
-    positions: Vec<LogGsn>,
-}
-
-fn take_one(shared: &Arc<Shared>, start_ns: u64) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
-    let Some(scheme) = &shared.scheme else {
-        let reason = format!("scheme {} takes none", shared.config.checkpoint);
-        return Err(Error::Config { setting: "checkpoint", reason });
-    };
-    // No commit of the new epoch may come before the MANIFEST knows of it.
-    let epoch = shared.store.driver().now().epoch() + 1;
-    shared.publish(|manifest| manifest.next_epoch = epoch + 1)?;
-    let noted = Arc::new(Mutex::new(Noted::default()));
-    let cycle = Cycle {
-        store: shared.store.clone(),
-        scheme: scheme.clone(),
-        clock: shared.config.environment.clock.clone(),
-        threads: shared.config.checkpoint_threads,
-        pace: match shared.config.checkpoint_pace {
-            Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
-            None => Pace::Unpaced,
-        },
-        progress: shared.checkpoints.progress.clone(),
-        observer: Some(observer(shared, &noted)),
-    };
-    let manifest = shared.catalog.now();
-    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed);
-    writer.codec = shared.config.codec;
-    if !shared.config.environment.background {
-        // One writer: its calls of the disk come in the same order every time.
-        writer.parts = 1;
-    }
-    let taken = stillpoint_checkpoint::take_checkpoint(&cycle, &shared.disk, &writer);
-    shared.checkpoints.end_passing();
-    let (written, captured) = taken.map_err(|error| Error::Checkpoint(error.to_string()))?;
-    let noted = std::mem::take(&mut *noted.lock());
-    let published = publish(shared, written, captured, &noted, start_ns);
-    let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
-    scheme.ended(captured.epoch, outcome);
-    published.map(|done| (done, noted.positions))
-}
-
-/// Notes positions and generations, and keeps flushes of tables away from the point of consistency.
-fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<Noted>>) -> stillpoint_checkpoint::Observer {
-    let (shared, noted) = (shared.clone(), noted.clone());
-    Arc::new(move |phase, epoch| match phase {
-        Phase::Prepare => shared.checkpoints.begin_passing(),
-        Phase::Resolve => {
-            let manifest = shared.catalog.now();
-            let generation = |id: u16| shared.store.generation(TableId(id)).unwrap_or(1);
-            noted.lock().generations = manifest
-                .tables
-                .iter()
-                .map(|table| TableGeneration { table: table.id, generation: generation(table.id) })
-                .collect();
-            shared.checkpoints.end_passing();
-        }
-        Phase::Capture => noted.lock().positions = shared.journal.positions_before_epoch(epoch),
-        Phase::Complete | Phase::Rest => {}
-    })
-}
-
-fn publish(
-    shared: &Arc<Shared>,
-    written: Written,
-    captured: Captured,
-    noted: &Noted,
-    start_ns: u64,
-) -> Result<CheckpointDone, Error> {
-    let kind = written.kind;
-    let pool_bytes_max = written.stats.pool_bytes_peak;
-    let logs = if is_planted(Bug::PositionsTooLate) {
-        shared.journal.positions_before_epoch(u64::MAX)
-    } else {
-        noted.positions.clone()
-    };
-    let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
-    let entry = written.into_entry(
-        &shared.config.checkpoint,
-        noted.generations.clone(),
-        positions,
-        shared.floor,
-    );
-    let done = CheckpointDone {
-        epoch: captured.epoch,
-        records: entry.records,
-        bytes: entry.parts.iter().map(|part| part.bytes).sum(),
-        duration: Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns),
-        pool_bytes_max,
-        finished_ms: entry.finished_ms,
-    };
-    // A dependency on what is before the point of consistency counts as met: so it must be.
-    shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
-    if is_planted(Bug::RemovesBeforePublishing) {
-        for old in shared.catalog.now().checkpoints {
-            stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind)?;
-        }
-    }
-    let published = shared.publish(|manifest| supersede(shared, manifest, entry, noted));
-    let dropped = match published {
-        Ok(dropped) => dropped,
-        Err(error) => {
-            // If it is not known which MANIFEST is on disk, neither checkpoint may be removed.
-            if shared.health().is_ok() {
-                let _ = stillpoint_checkpoint::remove_checkpoint(&*shared.disk, done.epoch, kind);
+        let mut state = self.state.lock();
+        match taken {
+            Ok((done, positions)) => {
+                state.last_ns = now_ns;
+                state.last_commits = commits;
+                state.positions = positions;
+                state.earlier_log_bytes = 0;
+                state.last_finished_ms = Some(done.finished_ms);
+                state.last = Some(done.clone());
+                state.last_error = None;
+                state.retry = Backoff::default();
+                state.published += 1;
+                Ok(done)
             }
-            return Err(error);
-        }
-    };
-    // The checkpoint exists. What cannot be removed now goes with a later one, or at the next start.
-    for old in &dropped {
-        let _ = stillpoint_checkpoint::remove_checkpoint(&*shared.disk, old.epoch, old.kind);
-    }
-    if let Err(error) = shared.journal.release_below(shared.floor, &noted.positions) {
-        shared.note_failure(error);
-    }
-    Ok(done)
-}
-
-/// Puts a checkpoint into the MANIFEST and takes those out that are too many; returns them.
-fn supersede(
-    shared: &Shared,
-    manifest: &mut Manifest,
-    entry: CheckpointEntry,
-    noted: &Noted,
-) -> Vec<CheckpointEntry> {
-    if !shared.records_commits {
-        // Without a journal a flush of tables becomes durable with the checkpoint after it.
-        for table in &mut manifest.tables {
-            if let Some(at) = noted.generations.iter().find(|g| g.table == table.id) {
-                table.generation = at.generation;
+            Err(error) => {
+                state.retry.failed(now_ns, free_bytes);
+                state.last_error = Some(error.to_string());
+                state.failures += 1;
+                if let Error::Checkpoint(fatal) = &error
+                    && fatal.is_fatal()
+                {
+                    shared.fail(error.to_string());
+                }
+                Err(error)
             }
         }
     }
-    manifest.checkpoints.push(entry);
-    // The checkpoint holds all that earlier incarnations did.
-    manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);
-    let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
-    manifest.checkpoints.drain(..surplus).collect()
-}
-
-/// Removes directories of checkpoints that the MANIFEST does not name: attempts that a crash ended.
-pub(crate) fn remove_strays(
-    disk: &dyn stillpoint_io::Disk,
-    manifest: &Manifest,
-) -> Result<(), Error> {
-    let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
-    if !disk.exists(dir)? {
-        return Ok(());
-    }
-    for name in disk.list(dir)? {
-        let Some((epoch, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
-            continue;
-        };
-        if !manifest.checkpoints.iter().any(|c| (c.epoch, c.kind) == (epoch, kind)) {
-            stillpoint_checkpoint::remove_checkpoint(disk, epoch, kind)?;
-        }
-    }
-    Ok(())
 }

@@ -1,12 +1,15 @@
 //! The engine: composes store, scheme and journal from a configuration, recovers, and keeps the
 //! background work going.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::manifest::{CleanShutdown, Manifest};
-use stillpoint_io::{Cancel, Disk, DiskError, JoinHandle, OwnedDisk};
+use stillpoint_io::{
+    Cancel, Disk, DiskError, JoinHandle, OwnedDisk, ThreadError, catch_panic,
+};
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_recovery::{Progress, RecoverySummary};
 use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, Worker};
@@ -103,6 +106,21 @@ impl Shared {
         self.life.fail(reason);
     }
 
+    /// Fails the store after a panic that may have left a publication or a flush half done.
+    pub(crate) fn fail_by_panic(&self, panic: ThreadError) -> Error {
+        let reason = panic.to_string();
+        self.fail(reason.clone());
+        let path = self.disk.describe(Path::new(""));
+        let source = DiskError::new("work in", path, std::io::Error::other(reason));
+        self.journal.refuse(Arc::new(source));
+        panic.into()
+    }
+
+    /// Bytes that are free on the disk, if anybody knows.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        self.disk.space().ok().flatten().map(|space| space.free_bytes)
+    }
+
     pub(crate) fn health(&self) -> Result<(), Error> {
         self.life.check()
     }
@@ -176,8 +194,7 @@ impl Engine {
             return Ok(());
         }
         let mut threads = self.threads.lock();
-        let shared = self.shared.clone();
-        threads.push(stillpoint_io::spawn("maintenance", move || {
+        threads.push(watched(&self.shared, "maintenance", |shared| {
             let clock = &*shared.config.environment.clock;
             let mut look_ns = clock.monotonic_ns();
             while !shared.stopping.load(Acquire) {
@@ -194,11 +211,10 @@ impl Engine {
                 }
             }
         })?);
-        let shared = self.shared.clone();
-        threads.push(stillpoint_io::spawn("checkpoint", move || {
+        threads.push(watched(&self.shared, "checkpoint", |shared| {
             // A save takes what the transactions leave, and a little more.
             stillpoint_io::go_behind();
-            crate::checkpoints::run_in_background(&shared);
+            crate::checkpoints::run_in_background(shared);
         })?);
         Ok(())
     }
@@ -317,10 +333,9 @@ impl Engine {
             return Ok(());
         }
         self.shared.checkpoints.wake();
-        for thread in self.threads.lock().drain(..) {
-            thread.join()?;
-        }
-        Ok(())
+        // All of them end before the first error is told.
+        let ended: Vec<_> = self.threads.lock().drain(..).map(JoinHandle::join).collect();
+        Ok(ended.into_iter().collect::<Result<(), _>>()?)
     }
 }
 
@@ -336,6 +351,20 @@ impl Drop for Engine {
         self.shared.life.end();
         self.shared.owned.give_back();
     }
+}
+
+/// Starts a background thread. If it panics the store has failed, with that as the reason.
+fn watched(
+    shared: &Arc<Shared>,
+    name: &'static str,
+    body: impl FnOnce(&Arc<Shared>) + Send + 'static,
+) -> Result<JoinHandle<()>, ThreadError> {
+    let shared = shared.clone();
+    stillpoint_io::spawn(name, move || {
+        if let Err(panic) = catch_panic(name, || body(&shared)) {
+            shared.fail_by_panic(panic);
+        }
+    })
 }
 
 /// A log that keeps nothing, and counts.

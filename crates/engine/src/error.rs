@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use stillpoint_checkpoint::CheckpointError;
 use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
 use stillpoint_store::TxError;
@@ -88,7 +89,7 @@ pub enum Error {
     Transaction(#[from] TxError),
     /// A checkpoint failed; the previous one is kept.
     #[error("checkpoint failed, the previous one is kept: {0}")]
-    Checkpoint(String),
+    Checkpoint(#[from] CheckpointError),
     /// Address space for a table could not be had.
     #[error(transparent)]
     Memory(#[from] stillpoint_store::RegionError),
@@ -146,6 +147,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if it is the disk's lack of space.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Disk(error) | Self::Checkpoint(CheckpointError::Disk(error)) => {
+                error.is_disk_full()
+            }
+            Self::Journal(error) => error.is_refusal(),
+            _ => false,
+        }
+    }
+
     /// True if the data on disk is damaged or of another version, as opposed to out of reach.
     pub fn is_damage(&self) -> bool {
         match self {

@@ -37,7 +37,9 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         memory_bytes: shared.store.held_bytes(),
         max_memory_bytes: shared.store.max_memory_bytes(),
         commits,
-        checkpoints: shared.checkpoints.status(commits),
+        checkpoints: shared
+            .checkpoints
+            .status(commits, shared.config.environment.clock.monotonic_ns()),
         journal: shared.journal.stats(),
         recovered: shared.recovered.clone(),
         epoch: shared.store.driver().now().epoch(),

@@ -119,6 +119,10 @@ impl Engine {
         shared.store.replace_tables(&quiesced, emptied, Replaced::Captured);
         published.committed();
         drop(quiesced);
+        if !shared.records_commits {
+            // Its old generations are memory that nobody needs: the next one holds what is left.
+            shared.checkpoints.abandon();
+        }
         if !shared.config.environment.background {
             // Nobody else frees the old generations.
             shared.store.maintain();

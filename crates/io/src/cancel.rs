@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock};
+use crate::disk::{
+    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space,
+};
 
 /// The work goes on, and may be cancelled.
 const OPEN: u8 = 0;
@@ -110,6 +112,9 @@ impl Disk for CancellableDisk {
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
         self.check("lock", path)?;
         self.disk.lock_shared(path)
+    }
+    fn space(&self) -> DiskResult<Option<Space>> {
+        self.disk.space()
     }
     fn describe(&self, path: &Path) -> PathBuf {
         self.disk.describe(path)

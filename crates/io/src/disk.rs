@@ -67,6 +67,15 @@ pub enum Caching {
 /// Alignment in bytes of buffers, offsets and lengths for [`Caching::Direct`].
 pub const DIRECT_ALIGN: usize = 4096;
 
+/// Space of a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What files may still take.
+    pub free_bytes: u64,
+    /// All of it.
+    pub total_bytes: u64,
+}
+
 /// A place where files live. Paths are relative to the disk's root; an absolute
 /// path or one with `..` is refused.
 ///
@@ -96,6 +105,8 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives; several may do so at
     /// a time. Writes nothing, so that a disk that takes no writes will do.
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock>;
+    /// How much space the device has; `None` where nobody knows.
+    fn space(&self) -> DiskResult<Option<Space>>;
     /// The absolute path for messages.
     fn describe(&self, path: &Path) -> PathBuf;
 }

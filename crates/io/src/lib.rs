@@ -39,6 +39,7 @@ pub use cancel::{Cancel, CancellableDisk};
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{
     Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock,
+    Space,
 };
 pub use fork::{ForkError, ForkedMemory};
 pub use huge::huge_zeros;

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::disk::{Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock};
+use crate::disk::{
+    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space,
+};
 
 /// Why a directory takes no more changes from this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,6 +190,9 @@ impl Disk for OwnedDisk {
     }
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
         self.inner.lock_shared(path)
+    }
+    fn space(&self) -> DiskResult<Option<Space>> {
+        self.inner.space()
     }
     fn describe(&self, path: &Path) -> PathBuf {
         self.inner.describe(path)

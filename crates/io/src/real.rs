@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use self::file::RealFile;
 use crate::clock::{Clock, RealClock};
 use crate::disk::{
-    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, parts, poisoned,
+    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space, parts,
+    poisoned,
 };
 
 /// A flush that takes this long is told in the log: a healthy disk needs some milliseconds.
@@ -244,6 +245,15 @@ impl Disk for RealDisk {
                 Err(DiskError::new("lock", absolute, source))
             }
         }
+    }
+
+    fn space(&self) -> DiskResult<Option<Space>> {
+        let found = rustix::fs::statvfs(&self.root)
+            .map_err(|error| DiskError::new("ask for the space of", &self.root, error.into()))?;
+        Ok(Some(Space {
+            free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+        }))
     }
 
     fn describe(&self, path: &Path) -> PathBuf {

@@ -32,7 +32,8 @@ use self::file::SimFile;
 use self::pages::PAGE;
 use self::tree::{NodeId, Tree};
 use crate::disk::{
-    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, parts, poisoned,
+    Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space, parts,
+    poisoned,
 };
 use crate::rng::{Rng, SeededRng};
 
@@ -421,6 +422,17 @@ impl Disk for SimDisk {
             let (machine, path) = (self.machine.clone(), path.to_owned());
             Ok(SharedLock::Held(Box::new(LockGuard { machine, node, path })))
         })
+    }
+
+    fn space(&self) -> DiskResult<Option<Space>> {
+        let state = self.machine.state.lock();
+        let space = state.check_alive().map(|()| {
+            state.capacity_bytes.map(|total_bytes| Space {
+                free_bytes: state.free_pages() * PAGE as u64,
+                total_bytes,
+            })
+        });
+        space.map_err(|e| DiskError::new("ask for the space of", self.describe(Path::new("")), e))
     }
 
     fn describe(&self, path: &Path) -> PathBuf {

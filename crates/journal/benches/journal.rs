@@ -15,7 +15,7 @@ use stillpoint_format::log::{PatchRange, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_io::{
     AlignedBuf, Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, OpenMode, RealClock,
-    RealDisk, SharedLock, in_parallel, thread_cpu_ns,
+    RealDisk, SharedLock, Space, in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
     CommitInput, Config, Durability, EncodeWrites, Environment, Journal, ReplayOptions,
@@ -59,6 +59,9 @@ impl Disk for NullDisk {
     }
     fn lock_shared(&self, _: &Path) -> DiskResult<SharedLock> {
         Ok(SharedLock::Absent)
+    }
+    fn space(&self) -> DiskResult<Option<Space>> {
+        Ok(None)
     }
     fn describe(&self, path: &Path) -> PathBuf {
         path.to_owned()

@@ -168,7 +168,8 @@ fn a_failed_flush_of_a_directory_is_reported() {
                 lasts: Lasts::Once,
             });
             let error = busy.fail(&busy.cycle(), row.name);
-            assert!(matches!(error, CheckpointError::Disk(_)), "{error}");
+            // The directory of one checkpoint is used once; the other two serve every checkpoint.
+            assert_eq!(error.is_fatal(), nth > 1, "{error}");
             assert_same(&busy.world.load(&previous), &expected, row.name);
         }
     }

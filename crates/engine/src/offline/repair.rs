@@ -118,5 +118,5 @@ fn publish(
     }
     Catalog::new(disk.clone(), before.clone()).publish(|manifest| *manifest = next.clone())?;
     plan.trim(&ends)?;
-    crate::checkpoints::remove_strays(&**disk, &next)
+    Ok(crate::checkpoints::remove_strays(&**disk, &next)?)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stillpoint_io::{
     Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, ManualClock, OpenMode, RealClock,
-    SharedLock, SimDisk,
+    SharedLock, SimDisk, Space,
 };
 
 /// Where a guest is asked to act.
@@ -143,6 +143,9 @@ impl Disk for StageDisk {
     }
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
         self.0.lock_shared(path)
+    }
+    fn space(&self) -> DiskResult<Option<Space>> {
+        self.0.space()
     }
     fn describe(&self, path: &Path) -> PathBuf {
         self.0.describe(path)

@@ -1,0 +1,197 @@
+//! One checkpoint, from the MANIFEST that reserves its epoch to the one that names it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stillpoint_checkpoint::{
+    Captured, CheckpointError, Cycle, Observer, Pace, Progress, WriterConfig, Written,
+    remove_checkpoint,
+};
+use stillpoint_format::LogGsn;
+use stillpoint_format::manifest::{CheckpointEntry, LogPositions, Manifest, TableGeneration};
+use stillpoint_io::Disk;
+use stillpoint_store::{Outcome, Phase, TableId};
+use stillpoint_sync::planted::{Bug, is_planted};
+
+use super::CheckpointDone;
+use crate::engine::Shared;
+use crate::error::Error;
+
+/// What is noted while the phases pass.
+#[derive(Debug, Default)]
+struct Noted {
+    generations: Vec<TableGeneration>,
+    positions: Vec<LogGsn>,
+}
+
+/// Takes a checkpoint and publishes it; gives the logs' positions at its point of consistency.
+pub(super) fn take(
+    shared: &Arc<Shared>,
+    progress: &Arc<Progress>,
+) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
+    let Some(scheme) = &shared.scheme else {
+        let reason = format!("scheme {} takes none", shared.config.checkpoint);
+        return Err(Error::Config { setting: "checkpoint", reason });
+    };
+    let start_ns = shared.config.environment.clock.monotonic_ns();
+    match remove_strays(&*shared.disk, &shared.catalog.now()) {
+        Err(error) if error.is_fatal() => return Err(error.into()),
+        // What cannot be removed now goes with a later one, or at the next start.
+        Ok(()) | Err(_) => {}
+    }
+    let epoch = shared.store.driver().now().epoch() + 1;
+    // No commit of the new epoch may come before the MANIFEST knows of it. After an attempt that
+    // failed before its point of consistency the MANIFEST knows already.
+    if shared.catalog.now().next_epoch <= epoch {
+        shared.publish(|manifest| manifest.next_epoch = epoch + 1)?;
+    }
+    let noted = Arc::new(Mutex::new(Noted::default()));
+    let cycle = Cycle {
+        store: shared.store.clone(),
+        scheme: scheme.clone(),
+        clock: shared.config.environment.clock.clone(),
+        threads: shared.config.checkpoint_threads,
+        pace: match shared.config.checkpoint_pace {
+            Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
+            None => Pace::Unpaced,
+        },
+        progress: progress.clone(),
+        observer: Some(observer(shared, &noted)),
+    };
+    let manifest = shared.catalog.now();
+    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed);
+    writer.codec = shared.config.codec;
+    if !shared.config.environment.background {
+        // One writer: its calls of the disk come in the same order every time.
+        writer.parts = 1;
+    }
+    let taken = stillpoint_checkpoint::take_checkpoint(&cycle, &shared.disk, &writer);
+    let (written, captured) = taken?;
+    let noted = std::mem::take(&mut *noted.lock());
+    let published = publish(shared, written, captured, &noted, start_ns);
+    let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
+    scheme.ended(captured.epoch, outcome);
+    published.map(|done| (done, noted.positions))
+}
+
+/// Notes positions and generations, and keeps flushes of tables away from the point of consistency.
+fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<Noted>>) -> Observer {
+    let (shared, noted) = (shared.clone(), noted.clone());
+    Arc::new(move |phase, epoch| match phase {
+        Phase::Prepare => shared.checkpoints.begin_passing(),
+        Phase::Resolve => {
+            let manifest = shared.catalog.now();
+            let generation = |id: u16| shared.store.generation(TableId(id)).unwrap_or(1);
+            noted.lock().generations = manifest
+                .tables
+                .iter()
+                .map(|table| TableGeneration { table: table.id, generation: generation(table.id) })
+                .collect();
+            shared.checkpoints.end_passing();
+        }
+        Phase::Capture => noted.lock().positions = shared.journal.positions_before_epoch(epoch),
+        Phase::Complete | Phase::Rest => {}
+    })
+}
+
+fn publish(
+    shared: &Arc<Shared>,
+    written: Written,
+    captured: Captured,
+    noted: &Noted,
+    start_ns: u64,
+) -> Result<CheckpointDone, Error> {
+    let kind = written.kind;
+    let pool_bytes_max = written.stats.pool_bytes_peak;
+    let logs = if is_planted(Bug::PositionsTooLate) {
+        shared.journal.positions_before_epoch(u64::MAX)
+    } else {
+        noted.positions.clone()
+    };
+    let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
+    let entry = written.into_entry(
+        &shared.config.checkpoint,
+        noted.generations.clone(),
+        positions,
+        shared.floor,
+    );
+    let done = CheckpointDone {
+        epoch: captured.epoch,
+        records: entry.records,
+        bytes: entry.parts.iter().map(|part| part.bytes).sum(),
+        duration: Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns),
+        pool_bytes_max,
+        finished_ms: entry.finished_ms,
+    };
+    // A dependency on what is before the point of consistency counts as met: so it must be.
+    shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
+    if is_planted(Bug::RemovesBeforePublishing) {
+        for old in shared.catalog.now().checkpoints {
+            remove_checkpoint(&*shared.disk, old.epoch, old.kind)?;
+        }
+    }
+    let published = shared.publish(|manifest| supersede(shared, manifest, entry, noted));
+    let dropped = match published {
+        Ok(dropped) => dropped,
+        Err(error) => {
+            // If it is not known which MANIFEST is on disk, neither checkpoint may be removed.
+            if shared.health().is_ok() {
+                let _ = remove_checkpoint(&*shared.disk, done.epoch, kind);
+            }
+            return Err(error);
+        }
+    };
+    // The checkpoint exists. What cannot be removed now goes with a later one, or at the next start.
+    for old in &dropped {
+        if let Err(error) = remove_checkpoint(&*shared.disk, old.epoch, old.kind)
+            && error.is_fatal()
+        {
+            shared.fail(error.to_string());
+        }
+    }
+    if let Err(error) = shared.journal.release_below(shared.floor, &noted.positions) {
+        shared.note_failure(error);
+    }
+    Ok(done)
+}
+
+/// Puts a checkpoint into the MANIFEST and takes those out that are too many; returns them.
+fn supersede(
+    shared: &Shared,
+    manifest: &mut Manifest,
+    entry: CheckpointEntry,
+    noted: &Noted,
+) -> Vec<CheckpointEntry> {
+    if !shared.records_commits {
+        // Without a journal a flush of tables becomes durable with the checkpoint after it.
+        for table in &mut manifest.tables {
+            if let Some(at) = noted.generations.iter().find(|g| g.table == table.id) {
+                table.generation = at.generation;
+            }
+        }
+    }
+    manifest.checkpoints.push(entry);
+    // The checkpoint holds all that earlier incarnations did.
+    manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);
+    let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
+    manifest.checkpoints.drain(..surplus).collect()
+}
+
+/// Removes directories of checkpoints that the MANIFEST does not name: attempts that a crash ended.
+pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
+    let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
+    if !disk.exists(dir)? {
+        return Ok(());
+    }
+    for name in disk.list(dir)? {
+        let Some((epoch, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
+            continue;
+        };
+        if !manifest.checkpoints.iter().any(|c| (c.epoch, c.kind) == (epoch, kind)) {
+            remove_checkpoint(disk, epoch, kind)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! Checkpoints that fail, and panics anywhere: attempts are few, parts do not pile up, nothing
+//! waits for ever, and either the store has failed with a reason or the next checkpoint is whole.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use stillpoint::{Config, Durability, Engine, Error, Session, TableId};
+use stillpoint_io::{
+    Call, Clock, Disk, Fault, FaultPlan, Lasts, ManualClock, RealClock, SeededRng, SimDisk,
+};
+
+/// Stands still until the test moves it; who sleeps sleeps by the machine's clock.
+#[derive(Debug, Default)]
+struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+    fn wall_ms(&self) -> u64 {
+        self.0.load(SeqCst) / 1_000_000
+    }
+    fn sleep(&self, duration: Duration) {
+        RealClock.sleep(duration);
+    }
+}
+
+fn config(disk: &SimDisk, clock: Arc<dyn Clock>) -> Config {
+    let mut config = Config::new("data");
+    config.environment.disk = Some(Arc::new(disk.clone()));
+    config.environment.rng = Arc::new(SeededRng::new(1));
+    config.environment.clock = clock;
+    config.durability = Durability::Strict;
+    config.max_memory_bytes = 64 << 20;
+    config.sessions = 4;
+    config.logs = 2;
+    config.log_segment_bytes = 64 << 10;
+    config.recovery_threads = 1;
+    config.checkpoint_every = None;
+    config
+}
+
+fn put(session: &mut Session, table: TableId, key: u32, value: &[u8]) -> Result<(), Error> {
+    session.transact(|tx| tx.put(table, &key.to_be_bytes(), 0, value))
+}
+
+/// Waits until `done`, by the machine's clock; a minute is for ever.
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if done() {
+            return;
+        }
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    panic!("waited for ever until {what}");
+}
+
+#[test]
+fn attempts_that_fail_are_few_and_leave_nothing() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let mut config = config(&disk, clock.clone());
+    // Always beyond its limit, so that a checkpoint is due at every look.
+    config.log_limit_bytes = 1;
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    // No part file can be made, and all else goes on.
+    let fail = || {
+        disk.inject(FaultPlan {
+            calls: vec![Call::CreateDir],
+            nth: 1,
+            fault: Fault::InputOutput,
+            lasts: Lasts::UntilCleared,
+        });
+    };
+    fail();
+    let failures = || engine.stats().checkpoints.failures;
+    let mut expected = failures();
+    for seconds in [1, 2, 4, 8] {
+        put(&mut session, table, seconds, b"value").expect("commits go on");
+        wait_until("an attempt fails", || failures() > expected);
+        expected += 1;
+        // So many looks pass in vain.
+        RealClock.sleep(Duration::from_millis(150));
+        assert_eq!(failures(), expected, "tried again without a pause of {seconds} s");
+        let status = engine.stats().checkpoints;
+        assert_eq!(status.next_attempt, Some(Duration::from_secs(seconds.into())));
+        assert_eq!(u64::from(status.failures_since), expected);
+        assert!(status.last_error.is_some_and(|why| why.contains("injected")));
+        clock.0.fetch_add(u64::from(seconds) * 1_000_000_000, SeqCst);
+    }
+    wait_until("the pause is over", || failures() > expected);
+    // Somebody asks: no pause.
+    let asked = engine.checkpoint().expect_err("the fault is still there");
+    assert!(matches!(asked, Error::Checkpoint(_)), "{asked}");
+    disk.clear_faults();
+    engine.checkpoint().expect("a sound disk");
+    let status = engine.stats().checkpoints;
+    assert_eq!((status.failures_since, status.next_attempt, status.last_error), (0, None, None));
+    let named = disk.list(Path::new("checkpoint")).expect("a directory");
+    assert_eq!(named.len(), 1, "{named:?}");
+    drop(session);
+    engine.close().expect("closed");
+}
+
+#[test]
+fn a_failed_flush_of_the_directory_of_checkpoints_fails_the_store() {
+    let disk = SimDisk::new(1);
+    let engine = Engine::open(config(&disk, Arc::new(RealClock))).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    put(&mut session, table, 1, b"value").expect("commits");
+    // The second flush of a directory in a checkpoint is that of `checkpoint`: the first is of the
+    // MANIFEST that reserves the epoch, the one between them of the checkpoint's own.
+    disk.inject(FaultPlan {
+        calls: vec![Call::SyncDir],
+        nth: 3,
+        fault: Fault::InputOutput,
+        lasts: Lasts::Once,
+    });
+    let error = engine.checkpoint().expect_err("the flush fails");
+    assert!(error.to_string().contains("/sim/checkpoint"), "{error}");
+    let health = engine.health().expect_err("no checkpoint can ever succeed");
+    assert!(health.to_string().contains("/sim/checkpoint"), "{health}");
+    assert!(put(&mut session, table, 2, b"value").is_err(), "a store that has failed");
+}
+
+/// What is acknowledged, and what may be.
+#[derive(Default)]
+struct Known {
+    acknowledged: BTreeMap<u32, u64>,
+    /// A transaction that panicked or failed: it may be there.
+    maybe: Vec<(u32, u64)>,
+}
+
+impl Known {
+    fn write(&mut self, session: &mut Session, table: TableId, key: u32, value: u64) {
+        let bytes = value.to_le_bytes().repeat(40);
+        let done = catch_unwind(AssertUnwindSafe(|| put(session, table, key, &bytes)));
+        match done {
+            Ok(Ok(())) => {
+                self.acknowledged.insert(key, value);
+            }
+            Ok(Err(_)) | Err(_) => self.maybe.push((key, value)),
+        }
+    }
+
+    fn confirm(&self, session: &mut Session, table: TableId, context: &str) {
+        for (&key, &value) in &self.acknowledged {
+            let found = session
+                .transact(|tx| Ok(tx.get(table, &key.to_be_bytes())?.map(|value| value.to_vec())))
+                .unwrap_or_else(|error| panic!("{context}: {error}"))
+                .unwrap_or_else(|| panic!("{context}: key {key} is gone"));
+            let found = u64::from_le_bytes(found[..8].try_into().expect("eight bytes"));
+            let may_be = self.maybe.contains(&(key, found));
+            assert!(found == value || may_be, "{context}: key {key} is {found}, not {value}");
+        }
+    }
+}
+
+/// A panic at the n-th call of the disk, in whatever thread makes it, while commits and checkpoints
+/// go on: then either the store has failed with a reason, or the next checkpoint is whole. In both
+/// cases closing ends, and a restart finds everything acknowledged.
+#[test]
+fn a_panic_at_any_call_of_the_disk_loses_nothing() {
+    let step = std::env::var("STILLPOINT_FAULTS_ALL").map_or(7, |_| 1);
+    let mut nth = 1;
+    loop {
+        let context = format!("panic at call {nth}");
+        let disk = SimDisk::new(nth);
+        let mut known = Known::default();
+        let engine = Engine::open(config(&disk, Arc::new(RealClock))).expect("an empty disk");
+        let table = engine.table("t").expect("a name");
+        let mut session = engine.session().expect("a seat");
+        (0..20).for_each(|key| known.write(&mut session, table, key, 1));
+        let before = disk.call_counts().total();
+        disk.inject(FaultPlan {
+            calls: Call::ALL.to_vec(),
+            nth,
+            fault: Fault::Panic,
+            lasts: Lasts::Once,
+        });
+        for round in 2..5 {
+            for key in 0..20 {
+                known.write(&mut session, table, key, round);
+            }
+            if round == 3 {
+                let _ = catch_unwind(AssertUnwindSafe(|| engine.checkpoint()));
+            }
+        }
+        let calls = disk.call_counts().total() - before;
+        disk.clear_faults();
+        let next = catch_unwind(AssertUnwindSafe(|| engine.checkpoint()));
+        match next.unwrap_or_else(|_| panic!("{context}: the next checkpoint panics")) {
+            Ok(_) => {}
+            Err(error) => {
+                let health = engine.health().expect_err(&context);
+                let why = health.to_string();
+                assert!(why.contains("panicked"), "{context}: {error}: {why}");
+            }
+        }
+        drop(session);
+        // Whatever it says, it ends.
+        let _ = engine.close();
+        let after = disk.crash(nth);
+        let clock = Arc::new(ManualClock::self_advancing(0));
+        let mut again = config(&after, clock);
+        again.environment.background = false;
+        let engine = Engine::open(again).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let table = engine.table("t").expect("a name");
+        known.confirm(&mut engine.session().expect("a seat"), table, &context);
+        if calls < nth {
+            break;
+        }
+        nth += step;
+    }
+}
