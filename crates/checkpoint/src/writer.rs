@@ -64,6 +64,9 @@ pub struct WriterConfig {
     pub block_bytes: usize,
     /// Bytes per write.
     pub write_bytes: usize,
+    /// Bytes of the disk that are left to others: the checkpoint fails as on a full disk before it
+    /// takes them.
+    pub leave_bytes: u64,
     /// Limit of the pool: bytes of blocks and large values that wait to be written.
     pub pool_bytes_max: usize,
 }
@@ -80,6 +83,7 @@ impl WriterConfig {
             parts: 2,
             block_bytes: BLOCK_TARGET_BYTES,
             write_bytes: 1 << 20,
+            leave_bytes: 0,
             pool_bytes_max: 32 << 20,
         }
     }
@@ -238,6 +242,7 @@ impl PartSink {
                 },
                 zstd_level: self.config.zstd_level,
                 write_bytes: self.config.write_bytes,
+                leave_bytes: self.config.leave_bytes,
             };
             let queue = self.queue.clone();
             let run = move || write_part(&queue, target);

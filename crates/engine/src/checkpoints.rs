@@ -18,6 +18,7 @@ use stillpoint_checkpoint::{CheckpointError, Progress, ProgressSnapshot};
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::catch_panic;
+use stillpoint_journal::Shortage;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
 use crate::engine::Shared;
@@ -83,6 +84,8 @@ struct State {
     last_commits: u64,
     /// Where logs stood at the newest point of consistency.
     positions: Vec<LogGsn>,
+    /// Bytes of the newest checkpoint.
+    last_bytes: u64,
     /// Bytes of log from before this run that recovery would read again.
     earlier_log_bytes: u64,
     last: Option<CheckpointDone>,
@@ -126,6 +129,8 @@ impl Checkpoints {
         log_bytes: u64,
         now_ns: u64,
     ) -> Self {
+        let newest = manifest.checkpoints.last();
+        let last_bytes = newest.map_or(0, |c| c.parts.iter().map(|part| part.bytes).sum());
         let last_finished_ms = manifest.checkpoints.iter().map(|c| c.finished_ms).max();
         Self {
             state: Mutex::new(State {
@@ -135,6 +140,7 @@ impl Checkpoints {
                 last_ns: now_ns,
                 last_commits: 0,
                 positions: Vec::new(),
+                last_bytes,
                 earlier_log_bytes: log_bytes,
                 last: None,
                 last_finished_ms,
@@ -237,8 +243,25 @@ impl Checkpoints {
         if !retry.may_try(now_ns, || shared.free_bytes()) {
             return false;
         }
-        let log_bytes = || earlier_log_bytes + shared.journal.bytes_since(&positions);
-        by_time || log_bytes() >= shared.config.log_limit_bytes
+        let log_bytes = earlier_log_bytes + shared.journal.bytes_since(&positions);
+        let frees_log = match shared.journal.shortage() {
+            Shortage::None => false,
+            Shortage::NoSegmentAhead => log_bytes >= shared.journal.headroom_bytes(),
+            Shortage::Refuses => true,
+        };
+        by_time || frees_log || log_bytes >= shared.config.log_limit_bytes
+    }
+
+    /// Bytes of the disk that the next checkpoint needs, or the one under way still needs: it grows
+    /// by no more than what was logged since the last, and is no larger than what memory holds.
+    pub(crate) fn needed_bytes(&self, shared: &Shared) -> u64 {
+        let (last_bytes, earlier, positions, written) = {
+            let state = self.state.lock();
+            let written = state.running.as_ref().map_or(0, |now| now.snapshot().written_bytes);
+            (state.last_bytes, state.earlier_log_bytes, state.positions.clone(), written)
+        };
+        let grown = last_bytes + earlier + shared.journal.bytes_since(&positions);
+        grown.min(shared.store.held_bytes() as u64).saturating_sub(written)
     }
 
     /// Waits for the end of the one under way and begins another.
@@ -328,7 +351,9 @@ impl Checkpoints {
                 ms = done.duration.as_millis() as u64,
                 "a checkpoint is published"
             ),
-            Err(error) => tracing::error!(%error, "a checkpoint has failed; the previous one is kept"),
+            Err(error) => {
+                tracing::error!(%error, "a checkpoint has failed; the previous one is kept")
+            }
         }
         let mut state = self.state.lock();
         match taken {
@@ -337,6 +362,7 @@ impl Checkpoints {
                 state.last_commits = commits;
                 state.positions = positions;
                 state.earlier_log_bytes = 0;
+                state.last_bytes = done.bytes;
                 state.last_finished_ms = Some(done.finished_ms);
                 state.last = Some(done.clone());
                 state.last_error = None;

@@ -55,7 +55,8 @@ pub struct Config {
     pub sessions: usize,
     /// Logs that the sessions share, 1 to 255. As many as threads that commit is best.
     pub logs: usize,
-    /// Bytes of a segment file of the log; a multiple of 4096, at least 16 KiB.
+    /// Bytes of a segment file of the log; a multiple of 4096, at least 16 KiB. Segments are shorter
+    /// on a disk that those prepared ahead would fill by more than a sixteenth.
     pub log_segment_bytes: u64,
     /// Threads that recovery uses.
     pub recovery_threads: usize,

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::manifest::{CleanShutdown, Manifest};
-use stillpoint_io::{
-    Cancel, Disk, DiskError, JoinHandle, OwnedDisk, ThreadError, catch_panic,
-};
+use stillpoint_io::{Cancel, Disk, DiskError, JoinHandle, OwnedDisk, ThreadError, catch_panic};
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_recovery::{Progress, RecoverySummary};
 use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, Worker};
@@ -34,6 +32,9 @@ use crate::stats::Stats;
 const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
 /// Time between two looks whether the data directory is still ours.
 const OWNERSHIP_TICK: Duration = Duration::from_secs(1);
+
+/// Time between two looks how much space the next checkpoint needs.
+const RESERVE_TICK: Duration = Duration::from_millis(20);
 
 /// What engine, sessions and background threads share.
 pub(crate) struct Shared {
@@ -116,6 +117,17 @@ impl Shared {
         panic.into()
     }
 
+    /// Keeps the space of the next checkpoint from the log; returns it. The log's own next segments
+    /// are part of it: the checkpoint leaves them.
+    pub(crate) fn reserve_space(&self) -> u64 {
+        if self.scheme.is_none() {
+            return 0;
+        }
+        let bytes = self.checkpoints.needed_bytes(self) + self.journal.headroom_bytes();
+        self.journal.set_reserve(bytes);
+        bytes
+    }
+
     /// Bytes that are free on the disk, if anybody knows.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         self.disk.space().ok().flatten().map(|space| space.free_bytes)
@@ -196,7 +208,9 @@ impl Engine {
         let mut threads = self.threads.lock();
         threads.push(watched(&self.shared, "maintenance", |shared| {
             let clock = &*shared.config.environment.clock;
+            shared.reserve_space();
             let mut look_ns = clock.monotonic_ns();
+            let mut reserve_ns = look_ns;
             while !shared.stopping.load(Acquire) {
                 if !shared.store.maintain() {
                     clock.sleep(MAINTENANCE_TICK);
@@ -205,6 +219,10 @@ impl Engine {
                     look_ns = clock.monotonic_ns() + OWNERSHIP_TICK.as_nanos() as u64;
                     // A look that fails says nothing; a mismatch fails the store.
                     let _ = shared.confirm_ownership();
+                }
+                if clock.monotonic_ns() >= reserve_ns {
+                    reserve_ns = clock.monotonic_ns() + RESERVE_TICK.as_nanos() as u64;
+                    shared.reserve_space();
                 }
                 if let Err(error) = shared.journal.health() {
                     shared.note_failure(error);

@@ -147,13 +147,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if it is the disk's lack of space.
+    /// True if it is the disk's lack of space. Nothing has failed for good: the same call may succeed
+    /// once there is space.
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::Disk(error) | Self::Checkpoint(CheckpointError::Disk(error)) => {
                 error.is_disk_full()
             }
             Self::Journal(error) => error.is_refusal(),
+            Self::Transaction(TxError::Log(refused)) => {
+                refused.0.downcast_ref().is_some_and(JournalError::is_refusal)
+            }
             _ => false,
         }
     }

@@ -130,6 +130,68 @@ fn a_failed_flush_of_the_directory_of_checkpoints_fails_the_store() {
     assert!(put(&mut session, table, 2, b"value").is_err(), "a store that has failed");
 }
 
+/// Records that are overwritten until the log would need three times the disk: writes are refused
+/// only until a checkpoint has freed the log, every checkpoint finds its space, and reads go on.
+#[test]
+fn a_small_disk_is_freed_by_checkpoints() {
+    let disk = SimDisk::new(1);
+    disk.set_capacity(Some(16 << 20));
+    let mut config = config(&disk, Arc::new(RealClock));
+    config.log_segment_bytes = 64 << 20;
+    let engine = Engine::open(config).expect("segments fit the disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let mut reader = engine.session().expect("a seat");
+    for number in 0..5000u32 {
+        let key = number % 100;
+        wait_until("a checkpoint frees the log", || {
+            match put(&mut session, table, key, &number.to_le_bytes().repeat(2500)) {
+                Ok(()) => true,
+                Err(error) => {
+                    assert!(error.is_disk_full(), "{error}");
+                    let mut value = Vec::new();
+                    reader.read(table, &key.to_be_bytes(), &mut value).expect("reads go on");
+                    engine.health().expect("a full disk is no failure");
+                    false
+                }
+            }
+        });
+    }
+    let status = engine.stats().checkpoints;
+    assert!(status.published > 0, "{status:?}");
+    assert_eq!(status.failures, 0, "{status:?}");
+    drop((session, reader));
+    engine.close().expect("closed");
+}
+
+/// Somebody else fills the disk: the checkpoint fails as on a full disk, leaves no part behind and
+/// not a byte of what the log needs; with space again it is taken soon.
+#[test]
+fn a_checkpoint_leaves_the_log_its_space() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let engine = Engine::open(config(&disk, clock.clone())).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key, &[7; 20_000]).expect("commits"));
+    disk.set_capacity(Some(disk.used_bytes() + (1 << 20)));
+    let before = disk.used_bytes();
+    let error = engine.checkpoint().expect_err("two megabytes do not fit");
+    assert!(error.is_disk_full(), "{error}");
+    assert!(error.to_string().contains("left to the log"), "{error}");
+    engine.checkpoint().expect_err("nor do they now");
+    assert!(disk.used_bytes() <= before, "{} before, {} now", before, disk.used_bytes());
+    disk.set_capacity(Some(64 << 20));
+    wait_until("writes resume", || put(&mut session, table, 1, &[8; 20_000]).is_ok());
+    engine.set_checkpoint_every(Some(Duration::ZERO));
+    RealClock.sleep(Duration::from_millis(120));
+    assert_eq!(engine.stats().checkpoints.published, 0, "two seconds have not passed");
+    clock.0.fetch_add(1_000_000_000, SeqCst);
+    wait_until("space has appeared", || engine.stats().checkpoints.published > 0);
+    drop(session);
+    engine.close().expect("closed");
+}
+
 /// What is acknowledged, and what may be.
 #[derive(Default)]
 struct Known {

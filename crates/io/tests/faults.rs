@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint_io::{
-    Caching, Call, Disk, DiskFile, Fault, FaultPlan, Lasts, OpenMode, SimDisk, read_all,
+    Caching, Call, Disk, DiskFile, Fault, FaultPlan, Lasts, OpenMode, SimDisk, Space, read_all,
     write_file_durably,
 };
 
@@ -200,6 +200,8 @@ fn a_full_disk_takes_what_fits_and_resumes() {
     one.write_at(&[1; 4096], 0).expect("fits");
     two.allocate(4096 + 1).expect("fits exactly");
     assert_eq!(disk.used_bytes(), 3 * 4096);
+    let space = disk.space().expect("alive");
+    assert_eq!(space, Some(Space { free_bytes: 0, total_bytes: 3 * 4096 }));
     two.write_at(&[2; 8192], 0).expect("reserved space is there");
     one.write_at(&[3; 4096], 0).expect("overwriting takes no space");
     let error = one.write_at(&[4; 4096], 100).expect_err("full");
@@ -221,6 +223,7 @@ fn a_full_disk_takes_what_fits_and_resumes() {
     one.write_at(&[5; 4096], 0).expect("what it has it keeps");
     one.write_at(&[5; 1], 4096).expect_err("full");
     disk.set_capacity(None);
+    assert_eq!(disk.space().expect("alive"), None);
     one.write_at(&[5; 1 << 20], 4096).expect("no end");
     // A crash keeps the limit and counts what is left.
     disk.set_capacity(Some(1 << 30));

@@ -124,6 +124,13 @@ fn a_second_lock_is_refused_until_the_first_is_dropped() {
     assert!(lock.is_some() && disk.lock(path).expect("lock").is_none());
 }
 
+#[test]
+fn a_device_has_space() {
+    let (_scratch, disk) = scratch();
+    let space = disk.space().expect("the system tells").expect("and knows");
+    assert!(space.free_bytes <= space.total_bytes && space.total_bytes > 0, "{space:?}");
+}
+
 /// `/dev/full` refuses every byte with "no space left", and flushes with "invalid argument".
 #[cfg(target_os = "linux")]
 #[test]

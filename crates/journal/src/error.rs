@@ -34,6 +34,19 @@ pub enum JournalError {
         /// Why the segment could not be prepared: the disk is full, as a rule.
         source: Arc<DiskError>,
     },
+    /// There is no space for the first segment of a log: the store is not opened.
+    #[error(
+        "log {log}: no space for its first segment of {bytes} bytes: {source}; free space on the \
+         device of the data directory, or open the store with fewer logs"
+    )]
+    NoRoomToStart {
+        /// The log.
+        log: u8,
+        /// Bytes of the segment.
+        bytes: u64,
+        /// Why it could not be prepared: the disk is full, as a rule.
+        source: Arc<DiskError>,
+    },
     /// The record cannot be encoded. Nothing was appended.
     #[error("log {log}: {source}")]
     Encode {

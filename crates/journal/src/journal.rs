@@ -51,6 +51,18 @@ pub struct Capabilities {
     pub replays_by_key: bool,
 }
 
+/// How short of space on the disk a journal is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shortage {
+    /// Not at all.
+    #[default]
+    None,
+    /// A log has no further segment ahead of the present one, and the disk has no room for one.
+    NoSegmentAhead,
+    /// Records are refused for it.
+    Refuses,
+}
+
 /// How a journal is opened. One opening is one incarnation of the store.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -68,7 +80,8 @@ pub struct Config {
     /// Greatest age of an unflushed record in relaxed durability. Flushes start at half of
     /// it. In strict durability, how long a record may wait if nobody asks for a flush.
     pub interval: Duration,
-    /// Length of a segment file in bytes; a multiple of 4096, at least 16 KiB.
+    /// Length of a segment file in bytes; a multiple of 4096, at least 16 KiB. On a small disk
+    /// segments are shorter.
     pub segment_bytes: u64,
     /// A batch is handed to the disk when it has grown to this many bytes.
     pub batch_bytes: usize,
@@ -281,6 +294,22 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`flush`](Journal::flush).
     fn flush_all(&self) -> Result<(), JournalError>;
+
+    /// Keeps so many bytes of the disk from further segments: what the next checkpoint needs.
+    /// Records that find no segment then are refused with [`JournalError::NoSpace`].
+    fn set_reserve(&self, bytes: u64);
+
+    /// Removes segments that hold nothing until so many bytes of the disk are free, or none is left.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn shed(&self, bytes: u64) -> Result<(), JournalError>;
+
+    /// Bytes of one further segment for each log: what others should leave on the disk.
+    fn headroom_bytes(&self) -> u64;
+
+    /// How short of space the worst of the logs is.
+    fn shortage(&self) -> Shortage;
 
     /// Takes no further append, for a failure outside the log after which nothing new may be
     /// acknowledged: they are refused as [`JournalError::Poisoned`]. What was appended before

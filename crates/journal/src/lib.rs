@@ -28,8 +28,9 @@ pub mod registry;
 #[cfg(not(any(loom, shuttle)))]
 mod replay;
 #[cfg(not(any(loom, shuttle)))]
-mod schemes;
+mod room;
 #[cfg(not(any(loom, shuttle)))]
+mod schemes;
 mod segments;
 #[cfg(not(any(loom, shuttle)))]
 mod workers;
@@ -39,7 +40,7 @@ pub use error::JournalError;
 #[cfg(not(any(loom, shuttle)))]
 pub use journal::{
     Appended, Capabilities, CommitInput, Config, Durability, EarlierSegment, EncodeWrites,
-    Environment, Journal, JournalStats, Operation,
+    Environment, Journal, JournalStats, Operation, Shortage,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use reader::{

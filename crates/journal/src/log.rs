@@ -25,7 +25,8 @@ use stillpoint_sync::planted::{Bug, is_planted};
 use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::group::GroupCommit;
-use crate::journal::{CommitInput, Config, Environment, JournalStats};
+use crate::journal::{CommitInput, Config, Environment, JournalStats, Shortage};
+use crate::room::{Room, first_segment};
 use crate::segments::{Kept, Segment, Spare, Stock};
 use append::{Appender, Obstacle, Unused};
 use handoff::Handoff;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn stillpoint_io::Clock>,
     pub(crate) config: Config,
     pub(crate) closing: Closing,
+    pub(crate) room: Arc<Room>,
 }
 
 /// One log.
@@ -93,7 +95,7 @@ impl Log {
         let (spares, odd): (Vec<Spare>, Vec<Spare>) =
             spares.into_iter().partition(|spare| spare.bytes == config.segment_bytes);
         odd.iter().try_for_each(|spare| env.disk.remove(&spare.path))?;
-        let stock = Stock::new(env, config, id, spares);
+        let stock = Stock::new(env, config, id, spares, Arc::clone(&shared.room));
         let header = SegmentHeader {
             store: config.store,
             created_ms: env.clock.wall_ms(),
@@ -102,7 +104,8 @@ impl Log {
             first_gsn: config.floor + 1,
             first_batch: 1,
         };
-        let segment = Arc::new(place_segment(header, stock.take_or_prepare()?));
+        let segment =
+            Arc::new(place_segment(header, stock.first(first_segment(config.segment_bytes))?));
         let file = name_segment(&*env.disk, &segment)?;
         if !is_planted(Bug::DirectoryNotFlushed) {
             env.disk.sync_dir(&dir)?;
@@ -159,9 +162,14 @@ impl Log {
             match state.append(commit, &self.shared.closing) {
                 Ok(gsn) => {
                     let full = state.next_number != batch;
+                    let first = full && state.begins_use();
                     drop(state);
                     if full {
                         (background.batch_full)();
+                    }
+                    if first {
+                        self.stock.begin_use();
+                        (background.segment_taken)();
                     }
                     return Ok(Stamp::new(gsn, self.id));
                 }
@@ -300,6 +308,23 @@ impl Log {
         self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
+    /// The thread that flushes or prepares is gone: nothing more becomes durable.
+    pub(crate) fn fail(&self, error: JournalError) {
+        let error = self.failed.get_or_init(|| error).clone();
+        self.stock.end(error.clone());
+        self.refuse(error);
+    }
+
+    /// How short of space the log is.
+    pub(crate) fn shortage(&self) -> Shortage {
+        match self.stock.refusal() {
+            None => Shortage::None,
+            // Relaxed: a hint, looked at again and again.
+            Some(_) if self.hindered.load(Ordering::Relaxed) => Shortage::Refuses,
+            Some(_) => Shortage::NoSegmentAhead,
+        }
+    }
+
     /// Refuses further appends.
     pub(crate) fn refuse(&self, error: JournalError) {
         self.append.lock().refused.get_or_insert(error);
@@ -337,7 +362,11 @@ impl Log {
         let disk = &*self.shared.disk;
         let free_max = self.shared.config.buffer_bytes / self.shared.config.batch_bytes + 2;
         if reach == Reach::Flush {
-            self.append.lock().seal();
+            let mut state = self.append.lock();
+            state.seal();
+            if state.begins_use() {
+                self.stock.begin_use();
+            }
         }
         self.handoff.take_sealed(&mut writer.queue);
         while !writer.queue.is_empty() {

@@ -24,6 +24,7 @@ use stillpoint_io::{
 use crate::error::JournalError;
 use crate::journal::{Config, Durability, EarlierSegment, Environment};
 use crate::monitor::Monitor;
+use crate::room::Room;
 
 /// Names of prepared segments begin so. They hold no records.
 pub(crate) const SPARE_PREFIX: &str = "spare-";
@@ -153,6 +154,10 @@ struct Shelf {
     next_name: u64,
     /// Why the last preparation failed; cleared by the next that succeeds.
     refused: Option<Arc<DiskError>>,
+    /// Why nothing will be prepared any more: the thread that prepares is gone.
+    ended: Option<JournalError>,
+    /// The log takes records. Nothing is prepared for a log that takes none.
+    in_use: bool,
     made: u64,
 }
 
@@ -169,11 +174,18 @@ pub(crate) struct Stock {
     /// changes the file system's metadata, and a flush of 4 KiB then takes half as long again.
     write_zeros: bool,
     disk: Arc<dyn Disk>,
+    room: Arc<Room>,
     shelf: Monitor<Shelf>,
 }
 
 impl Stock {
-    pub(crate) fn new(env: &Environment, config: &Config, log: u8, spares: Vec<Spare>) -> Self {
+    pub(crate) fn new(
+        env: &Environment,
+        config: &Config,
+        log: u8,
+        spares: Vec<Spare>,
+        room: Arc<Room>,
+    ) -> Self {
         let next_name = next_spare(&spares);
         let shelf = Shelf { ready: spares.into(), next_name, ..Shelf::default() };
         Stock {
@@ -185,6 +197,7 @@ impl Stock {
             background: config.background,
             write_zeros: config.durability == Durability::Strict,
             disk: Arc::clone(&env.disk),
+            room,
             shelf: Monitor::new(shelf),
         }
     }
@@ -212,6 +225,10 @@ impl Stock {
             if let Some(source) = &shelf.refused {
                 return Err(self.no_space(Arc::clone(source)));
             }
+            if let Some(ended) = &shelf.ended {
+                return Err(ended.clone());
+            }
+            shelf.in_use = true;
             hurry();
             shelf = self.shelf.wait_for(shelf, LOOK_AGAIN);
         }
@@ -220,7 +237,34 @@ impl Stock {
     /// True if fewer segments are prepared than should be.
     pub(crate) fn is_short(&self) -> bool {
         let whole = |spare: &&Spare| spare.bytes >= self.segment_bytes;
-        self.shelf.lock().ready.iter().filter(whole).count() < self.ahead
+        let shelf = self.shelf.lock();
+        shelf.in_use && shelf.ready.iter().filter(whole).count() < self.ahead
+    }
+
+    /// The log takes records: from now on segments are prepared for it.
+    #[cold]
+    pub(crate) fn begin_use(&self) {
+        self.shelf.lock().in_use = true;
+    }
+
+    /// Nothing is prepared any more.
+    pub(crate) fn end(&self, error: JournalError) {
+        self.shelf.lock().ended.get_or_insert(error);
+        self.shelf.notify_all();
+    }
+
+    /// Removes prepared segments until so many bytes are free on the disk.
+    pub(crate) fn shed(&self, bytes: u64) -> Result<(), DiskError> {
+        while self.room.lacks(bytes)? {
+            let Some(spare) = self.shelf.lock().ready.pop_back() else {
+                return Ok(());
+            };
+            if let Err(error) = self.disk.remove(&spare.path) {
+                self.put(spare);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Prepares what is missing. Returns false if the disk refused.
@@ -272,15 +316,21 @@ impl Stock {
     /// Makes a file with allocated space. A failure leaves nothing behind.
     fn prepare(&self, bytes: u64) -> Result<Spare, DiskError> {
         let path = self.next_path();
+        self.room.check(&path, bytes)?;
         let file = self.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
-        let zeros = if self.write_zeros { bytes } else { 0 };
+        // A segment for a single record is prepared by the transaction itself, with its locks held:
+        // its space is reserved, and the flush of its header makes that durable.
+        let is_hurried = bytes > self.segment_bytes;
+        let zeros = if self.write_zeros && !is_hurried { bytes } else { 0 };
         let allocated = file.allocate(bytes).and_then(|()| write_zeros(&*file, zeros));
-        if let Err(error) = allocated.and_then(|()| file.sync()) {
+        let flush = || if is_hurried { Ok(()) } else { file.sync() };
+        if let Err(error) = allocated.and_then(|()| flush()) {
             drop(file);
             // What cannot be removed now is found as a spare at the next opening.
             let _ = self.disk.remove(&path);
             return Err(error);
         }
+        self.room.took(bytes);
         self.shelf.lock().made += 1;
         Ok(Spare { path, bytes, reused: false })
     }
@@ -290,20 +340,23 @@ impl Stock {
         self.put(Spare { path: segment.spare.clone(), bytes: segment.bytes, reused: true });
     }
 
-    /// Prepares one segment in the calling thread, unless one is ready, and takes it.
-    pub(crate) fn take_or_prepare(&self) -> Result<Spare, JournalError> {
-        match self.take(self.segment_bytes) {
+    /// The first segment of the log, of `bytes` unless one is ready.
+    pub(crate) fn first(&self, bytes: u64) -> Result<Spare, JournalError> {
+        match self.take(bytes) {
             Some(spare) => Ok(spare),
-            None => {
-                self.prepare(self.segment_bytes).map_err(|source| self.no_space(Arc::new(source)))
-            }
+            None => self.prepare(bytes).map_err(|source| JournalError::NoRoomToStart {
+                log: self.log,
+                bytes,
+                source: Arc::new(source),
+            }),
         }
     }
 
     /// Takes back a segment whose records are no longer needed.
     pub(crate) fn give_back(&self, kept: &Kept) -> Result<(), DiskError> {
         let room = self.shelf.lock().ready.len() < self.keep;
-        if !room || kept.bytes != self.segment_bytes {
+        let is_tight = || self.room.is_short(&kept.path, self.segment_bytes);
+        if !room || kept.bytes != self.segment_bytes || is_tight() {
             return self.disk.remove(&kept.path);
         }
         let path = self.next_path();

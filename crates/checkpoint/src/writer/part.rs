@@ -1,7 +1,7 @@
 //! One part file. Plain blocks go to the disk from where they were filled; what is compressed, and
 //! what belongs to large values, goes through a buffer.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use stillpoint_format::names::part_name;
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
 };
-use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
+use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, OpenMode};
 
 use super::Part;
 use super::queue::{Item, Large, Queue};
@@ -25,10 +25,13 @@ pub(super) struct PartTarget {
     pub(super) header: PartHeader,
     pub(super) zstd_level: i32,
     pub(super) write_bytes: usize,
+    pub(super) leave_bytes: u64,
 }
 
 /// A part that is being written.
 pub(super) struct PartFile {
+    disk: Arc<dyn Disk>,
+    leave_bytes: u64,
     file: Arc<dyn DiskFile>,
     name: String,
     identity: Identity,
@@ -52,6 +55,8 @@ impl PartFile {
         let mut buf = AlignedBuf::new();
         buf.extend_from_slice(&target.header.encode());
         Ok(Self {
+            disk: target.disk.clone(),
+            leave_bytes: target.leave_bytes,
             file,
             name,
             identity: target.header.identity(),
@@ -83,6 +88,23 @@ impl PartFile {
         Ok(())
     }
 
+    /// Refuses to write so many bytes more if less than what others need would be left.
+    fn check_room(&self, bytes: u64) -> Result<(), CheckpointError> {
+        let space = if self.leave_bytes > 0 { self.disk.space()? } else { None };
+        match space {
+            Some(space) if space.free_bytes < self.leave_bytes.saturating_add(bytes) => {
+                let why = format!(
+                    "{} bytes are free, and {} are left to the log",
+                    space.free_bytes, self.leave_bytes
+                );
+                let full = io::Error::new(io::ErrorKind::StorageFull, why);
+                let op = format!("write {bytes} bytes of");
+                Err(DiskError::new(op, self.file.path(), full).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn is_plain(&self) -> bool {
         self.compressor.codec() == Codec::None
     }
@@ -108,6 +130,7 @@ impl PartFile {
                 slices.push(IoSlice::new(sealed));
             }
         }
+        self.check_room(end - start)?;
         self.file.write_vectored_at(&slices, start)?;
         Progress::add(&progress.written_bytes, end - start);
         self.written = end;
@@ -167,6 +190,7 @@ impl PartFile {
         if whole == 0 {
             return Ok(());
         }
+        self.check_room(whole as u64)?;
         self.file.write_at(&self.buf[..whole], self.written)?;
         Progress::add(&progress.written_bytes, whole as u64);
         let rest = self.buf.len() - whole;

@@ -41,6 +41,9 @@ pub(super) fn take(
         // What cannot be removed now goes with a later one, or at the next start.
         Ok(()) | Err(_) => {}
     }
+    // Segments that hold nothing go first. Whether those that cannot be removed are in the way shows
+    // when the parts are written.
+    let _ = shared.journal.shed(shared.reserve_space());
     let epoch = shared.store.driver().now().epoch() + 1;
     // No commit of the new epoch may come before the MANIFEST knows of it. After an attempt that
     // failed before its point of consistency the MANIFEST knows already.
@@ -63,6 +66,7 @@ pub(super) fn take(
     let manifest = shared.catalog.now();
     let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed);
     writer.codec = shared.config.codec;
+    writer.leave_bytes = shared.journal.headroom_bytes();
     if !shared.config.environment.background {
         // One writer: its calls of the disk come in the same order every time.
         writer.parts = 1;

@@ -122,6 +122,8 @@ pub(crate) struct Appender {
     pub(crate) waits: u64,
     pub(crate) refusals: u64,
     pub(crate) segments_reused: u64,
+    /// A batch has been placed.
+    in_use: bool,
     /// Set once: nothing further is taken.
     pub(crate) refused: Option<JournalError>,
 }
@@ -161,6 +163,7 @@ impl Appender {
             waits: 0,
             refusals: 0,
             segments_reused: 0,
+            in_use: false,
             refused: None,
         }
     }
@@ -356,6 +359,12 @@ impl Appender {
         self.placed_bytes += bytes;
         self.next_number += 1;
         self.handoff.push(batch);
+    }
+
+    /// True once: when the first batch has been placed.
+    #[inline]
+    pub(crate) fn begins_use(&mut self) -> bool {
+        self.placed_bytes > 0 && !std::mem::replace(&mut self.in_use, true)
     }
 
     /// The header of the segment that would follow.

@@ -11,7 +11,7 @@ use stillpoint_io::DiskError;
 
 use crate::error::JournalError;
 use crate::journal::{
-    Appended, Capabilities, CommitInput, Durability, Journal, JournalStats, Operation,
+    Appended, Capabilities, CommitInput, Durability, Journal, JournalStats, Operation, Shortage,
 };
 use crate::registry::Scheme;
 
@@ -66,6 +66,20 @@ impl Journal for NoJournal {
 
     fn flush_all(&self) -> Result<(), JournalError> {
         Ok(())
+    }
+
+    fn set_reserve(&self, _bytes: u64) {}
+
+    fn shed(&self, _bytes: u64) -> Result<(), JournalError> {
+        Ok(())
+    }
+
+    fn headroom_bytes(&self) -> u64 {
+        0
+    }
+
+    fn shortage(&self) -> Shortage {
+        Shortage::None
     }
 
     fn refuse(&self, _source: Arc<DiskError>) {}

@@ -28,16 +28,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_format::log::Record;
 use stillpoint_format::{GSN_MAX, LOG_NONE, LogGsn, Stamp};
-use stillpoint_io::{DIRECT_ALIGN, DiskError, JoinHandle, spawn};
+use stillpoint_io::{DIRECT_ALIGN, DiskError, JoinHandle, catch_panic, spawn};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::journal::{
     Appended, Capabilities, CommitInput, Config, Durability, Environment, Journal, JournalStats,
-    Operation,
+    Operation, Shortage,
 };
 use crate::log::{Background, Log, Shared};
 use crate::registry::Scheme;
+use crate::room::{Room, fit_segment};
 use crate::segments::{Kept, list_spares};
 use crate::workers::{Signal, Wake};
 
@@ -84,12 +85,17 @@ struct Redo {
 impl Redo {
     fn open(env: &Environment, config: &Config) -> Result<Self, JournalError> {
         check(config)?;
+        let segments = u64::from(config.logs) * (1 + config.spare_segments as u64);
+        let segment_bytes = fit_segment(config.segment_bytes, segments, env.disk.space()?);
+        let config = &Config { segment_bytes, ..config.clone() };
+        let room = Arc::new(Room::new(Arc::clone(&env.disk)));
         let closing = Closing::new(config.logs, config.floor);
         let shared = Arc::new(Shared {
             disk: Arc::clone(&env.disk),
             clock: Arc::clone(&env.clock),
             config: config.clone(),
             closing,
+            room,
         });
         let open = |log| {
             let spares = list_spares(&*env.disk, log, config.incarnation)?;
@@ -114,9 +120,10 @@ impl Redo {
     fn start(&self) -> Result<(), JournalError> {
         let mut threads = self.threads.lock();
         let core = Arc::clone(&self.core);
-        threads.push(spawn("log-flusher", move || core.run_flusher())?);
+        threads.push(spawn("log-flusher", move || core.watch("log-flusher", Core::run_flusher))?);
         let core = Arc::clone(&self.core);
-        threads.push(spawn("log-preparer", move || core.run_preparer())?);
+        threads
+            .push(spawn("log-preparer", move || core.watch("log-preparer", Core::run_preparer))?);
         Ok(())
     }
 
@@ -137,6 +144,15 @@ impl Drop for Redo {
 }
 
 impl Core {
+    /// Runs the body of a background thread. If it panics all logs have failed: what it did for
+    /// them is not done any more.
+    fn watch(&self, name: &str, body: impl FnOnce(&Self)) {
+        if let Err(panic) = catch_panic(name, || body(self)) {
+            let error = JournalError::from(panic);
+            self.logs.iter().for_each(|log| log.fail(error.clone()));
+        }
+    }
+
     fn log(&self, log: u8) -> Result<&Log, JournalError> {
         let logs = self.closing().logs();
         self.logs.get(usize::from(log)).ok_or(JournalError::UnknownLog { log, logs })
@@ -249,6 +265,22 @@ impl Journal for Redo {
         self.core.logs.iter().try_for_each(|log| self.core.flush(log).map(drop))
     }
 
+    fn set_reserve(&self, bytes: u64) {
+        self.core.shared.room.set_reserve(bytes);
+    }
+
+    fn shed(&self, bytes: u64) -> Result<(), JournalError> {
+        Ok(self.core.logs.iter().try_for_each(|log| log.stock().shed(bytes))?)
+    }
+
+    fn headroom_bytes(&self) -> u64 {
+        self.core.logs.len() as u64 * self.core.shared.config.segment_bytes
+    }
+
+    fn shortage(&self) -> Shortage {
+        self.core.logs.iter().map(Log::shortage).max().unwrap_or_default()
+    }
+
     fn refuse(&self, source: Arc<DiskError>) {
         for (log, id) in self.core.logs.iter().zip(0..) {
             log.refuse(JournalError::Poisoned { log: id, source: source.clone() });
@@ -324,6 +356,7 @@ impl Journal for Redo {
         self.core.logs.iter().for_each(|log| log.refuse(JournalError::Closed));
         self.flush_all()?;
         self.stop()?;
+        self.health()?;
         let last = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn() };
         Ok((0..).zip(&self.core.logs).map(last).collect())
     }

@@ -5,5 +5,6 @@ mod basics;
 mod crash;
 mod damage;
 mod faults;
+mod space;
 mod support;
 mod threads;

@@ -1,0 +1,155 @@
+//! A small disk, and one that fills up: segments fit, the checkpoint's space is kept, and threads
+//! that end by a panic are failures.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock, SimDisk};
+use stillpoint_journal::{
+    Config, Durability, Environment, Journal, JournalError, Shortage, registry,
+};
+
+use crate::support::{STORE, put, small};
+
+fn open_with(disk: &SimDisk, config: &Config) -> Result<Arc<dyn Journal>, JournalError> {
+    let env = Environment { disk: Arc::new(disk.clone()), clock: Arc::new(RealClock) };
+    (registry::find("redo").expect("listed").open)(&env, config)
+}
+
+/// Waits for a background thread, by the machine's clock; a minute is for ever.
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if done() {
+            return;
+        }
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    panic!("waited for ever until {what}");
+}
+
+#[test]
+fn what_holds_nothing_leaves_a_small_disk_free() {
+    for (megabytes, logs) in [(80, 2), (80, 16), (400, 2), (400, 16)] {
+        let disk = SimDisk::new(1);
+        disk.set_capacity(Some(megabytes << 20));
+        let journal = open_with(&disk, &Config::new(STORE, 1, 0, logs)).expect("it fits");
+        let used = || disk.used_bytes();
+        assert!(used() <= (megabytes << 20) / 10, "{megabytes} MB, {logs} logs: {} used", used());
+        // One log is in use, the others are not: segments are prepared for the one.
+        let value = vec![7; 200_000];
+        for key in 0..20u8 {
+            put(&*journal, 0, 1, &[], &[key], &value).expect("there is room");
+        }
+        journal.flush_all().expect("flushes");
+        assert!(used() <= (megabytes << 20) / 5, "{megabytes} MB, {logs} logs: {} used", used());
+        journal.close().expect("closes");
+    }
+}
+
+#[test]
+fn logs_that_take_nothing_have_no_segments_ahead() {
+    let disk = SimDisk::new(1);
+    let journal = open_with(&disk, &Config::new(STORE, 1, 0, 16)).expect("opens");
+    assert!(disk.used_bytes() <= 300 << 20, "{} bytes", disk.used_bytes());
+    assert_eq!(journal.stats().segments_made, 16);
+    journal.close().expect("closes");
+}
+
+#[test]
+fn a_disk_without_room_for_a_segment_is_refused_by_name() {
+    let disk = SimDisk::new(1);
+    disk.set_capacity(Some(32 << 10));
+    let refused = open_with(&disk, &Config::new(STORE, 1, 0, 2)).expect_err("no room");
+    assert!(matches!(refused, JournalError::NoRoomToStart { log: 0, .. }), "{refused}");
+    let message = refused.to_string();
+    assert!(message.contains("fewer logs") && !message.contains("resume"), "{message}");
+}
+
+#[test]
+fn the_space_of_the_checkpoint_is_not_taken() {
+    let disk = SimDisk::new(1);
+    let journal = open_with(&disk, &small(1, 0, 1)).expect("opens");
+    let (capacity, reserve) = (2 << 20, 1 << 20);
+    disk.set_capacity(Some(capacity));
+    journal.set_reserve(reserve);
+    assert_eq!(journal.shortage(), Shortage::None);
+    let fill =
+        || (0..1000).find_map(|key| put(&*journal, 0, 1, &[], &[key as u8], &[7; 3000]).err());
+    let refused = fill().expect("the disk is full");
+    assert!(refused.is_refusal() && !refused.is_fatal(), "{refused}");
+    assert!(refused.to_string().contains("kept for the next checkpoint"), "{refused}");
+    assert!(capacity - disk.used_bytes() >= reserve, "{} used", disk.used_bytes());
+    journal.flush_all().expect("flushes into allocated space");
+    // The checkpoint is there: what it needs next is less, and writes go on.
+    journal.set_reserve(0);
+    for key in 0..10 {
+        put(&*journal, 0, 1, &[], &[key], &[7; 3000]).expect("there is room again");
+    }
+    assert!(fill().is_some_and(|refused| refused.is_refusal()), "but no more than there is");
+}
+
+#[test]
+fn segments_ahead_go_first() {
+    let disk = SimDisk::new(1);
+    let config = Config {
+        background: true,
+        spare_segments: 4,
+        durability: Durability::Relaxed,
+        ..small(1, 0, 1)
+    };
+    let journal = open_with(&disk, &config).expect("opens");
+    disk.set_capacity(Some(2 << 20));
+    for key in 0..4 {
+        put(&*journal, 0, 1, &[], &[key], &[7; 3000]).expect("there is room");
+    }
+    wait_until("segments are prepared", || disk.used_bytes() >= 5 * config.segment_bytes);
+    // All of the disk is wanted: those ahead are removed, and none is made again.
+    journal.set_reserve(2 << 20);
+    journal.shed(2 << 20).expect("removed");
+    wait_until("none is ahead", || journal.shortage() == Shortage::NoSegmentAhead);
+    assert!(disk.used_bytes() <= 2 * config.segment_bytes, "{} used", disk.used_bytes());
+    put(&*journal, 0, 1, &[], &[9], &[7; 3000]).expect("the present segment has room");
+    journal.set_reserve(0);
+    wait_until("they are back", || disk.used_bytes() >= 5 * config.segment_bytes);
+    assert_eq!(journal.shortage(), Shortage::None);
+    journal.close().expect("closes");
+}
+
+/// The thread that flushes, or the one that prepares, panics at its n-th call: whoever waits hears
+/// of it, and closing ends.
+#[test]
+fn a_thread_that_panics_is_a_failure() {
+    for call in [Call::Sync, Call::Write, Call::Allocate, Call::Rename] {
+        for nth in 1..=4 {
+            let disk = SimDisk::new(1);
+            let config = Config {
+                background: true,
+                durability: Durability::Relaxed,
+                interval: Duration::from_millis(2),
+                ..small(1, 0, 2)
+            };
+            let journal = open_with(&disk, &config).expect("opens");
+            disk.inject(FaultPlan {
+                calls: vec![call],
+                nth,
+                fault: Fault::Panic,
+                lasts: Lasts::UntilCleared,
+            });
+            let context = format!("{call:?} {nth}");
+            let mut refused = None;
+            wait_until(&context, || {
+                // This thread may be the one that meets the panic, while it writes for all.
+                let put = || put(&*journal, 0, 1, &[], b"key", &[7; 3000]).err();
+                refused = catch_unwind(AssertUnwindSafe(put)).unwrap_or_default();
+                refused.is_some()
+            });
+            let refused = refused.expect("just seen");
+            assert!(refused.is_fatal(), "{context}: {refused}");
+            assert!(refused.to_string().contains("panicked"), "{context}: {refused}");
+            assert!(journal.health().is_err(), "{context}");
+            disk.clear_faults();
+            assert!(journal.close().is_err(), "{context}: what is not flushed is not told as safe");
+        }
+    }
+}
