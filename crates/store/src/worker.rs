@@ -58,6 +58,12 @@ pub trait Batch {
     }
     /// As [`Procedure::declare`], for number `index`.
     fn declare(&mut self, index: usize, keys: &mut KeySet);
+    /// Asked before number `index` locks or copies a value: false if it is not to run now. It then
+    /// does not end, either.
+    #[inline]
+    fn begins(&mut self, _index: usize) -> bool {
+        true
+    }
     /// As [`Procedure::run`].
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError>;
     /// As [`Procedure::ended`].
@@ -265,8 +271,10 @@ impl Worker {
             let mut first = 0;
             for at in 0..self.ends.len() {
                 let end = self.ends[at];
-                let result = self.run_declared(first..end, batch, next + at);
-                batch.ended(next + at, result);
+                if batch.begins(next + at) {
+                    let result = self.run_declared(first..end, batch, next + at);
+                    batch.ended(next + at, result);
+                }
                 first = end;
             }
             next += self.ends.len();

@@ -93,8 +93,17 @@ pub(crate) fn run_exec(ctx: &mut Ctx<'_>, tx: &mut Tx<'_>) -> CmdResult {
         ctx.reply.null_array();
         return Ok(());
     }
+    allow_reserve(&multi, 0, multi.len(), tx);
     ctx.reply.array(multi.len());
     run_range(ctx, &multi, 0, multi.len(), first_slot, tx)
+}
+
+/// Lets a transaction of commands `from..to` use the reserve of memory, if none of them is one that
+/// is refused at full memory.
+fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
+    if (from..to).all(|i| !multi.command(i).0.flags.has(Flags::DENYOOM)) {
+        tx.use_reserve();
+    }
 }
 
 /// Runs commands `from..to` of the queue, their keys at `slot` and after.
@@ -240,6 +249,7 @@ impl Batch for Piece<'_, '_> {
         let Some(multi) = ctx.client.multi.take() else {
             return Err(answered());
         };
+        allow_reserve(&multi, self.from, self.to, tx);
         let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
         ctx.client.multi = Some(multi);
         result.map_err(|error| {

@@ -79,6 +79,12 @@ impl Flags {
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// True for a command that writes and is not refused at full memory: it may take from the
+    /// reserve beyond the limit.
+    pub(crate) const fn may_use_reserve(self) -> bool {
+        self.has(Self::WRITE) && !self.has(Self::DENYOOM)
+    }
 }
 
 /// Where the keys are among the arguments (0: the command's name). `first == 0`: none.

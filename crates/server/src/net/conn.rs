@@ -71,6 +71,8 @@ pub(crate) struct Conn {
     pub(crate) end_of_input: bool,
     /// Nothing can be sent to the client any more.
     pub(crate) broken: bool,
+    /// A request of the client has run in the last round that it was planned for.
+    pub(crate) served: bool,
     /// Calls in the batch under construction.
     pub(crate) pending: u32,
     /// Monotonic milliseconds of the last request.
@@ -119,6 +121,7 @@ impl Conn {
             wants_input: true,
             end_of_input: false,
             broken: false,
+            served: false,
             pending: 0,
             active_ms: now_ms,
             progress_ms: now_ms,

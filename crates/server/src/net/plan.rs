@@ -145,7 +145,7 @@ impl Plan {
         self.until_ns = until_ns;
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.calls.len() >= ROUND_CALLS || self.work >= ROUND_WORK
     }
 
@@ -188,6 +188,7 @@ impl Plan {
         session: &mut Session,
     ) -> Planned {
         let first = self.calls.len();
+        conn.served = false;
         loop {
             if conn.client.closing || conn.broken {
                 return Planned::Drained;
@@ -267,6 +268,7 @@ impl Plan {
         if matches!(verdict, Verdict::HoldBack) {
             return Placed::HeldBack;
         }
+        conn.served = true;
         let (client, reply) = (&mut conn.client, &mut conn.reply);
         let mut ctx = Ctx { client, reply, shared, local, first_slot: 0 };
         let ended_ns = run_now(&mut ctx, verdict, args, session);
@@ -476,8 +478,6 @@ pub(crate) struct Round<'a> {
     mark: Option<Mark>,
     /// That reply is an error already.
     has_error: bool,
-    /// That call was postponed.
-    is_postponed: bool,
     /// Work of the calls and their replies so far.
     work: usize,
     /// No more calls run in this round: enough was done, or the clients hold too much.
@@ -500,7 +500,6 @@ impl<'a> Round<'a> {
             time_each,
             mark: None,
             has_error: false,
-            is_postponed: false,
             work: 0,
             is_over: false,
         }
@@ -567,17 +566,23 @@ impl Batch for Round<'_> {
         }
     }
 
+    /// What does not begin is given back to its client after the round.
+    fn begins(&mut self, i: usize) -> bool {
+        let conn = self.conns.get_mut(self.plan.calls[i].conn as usize);
+        let begins = !self.is_over && conn.is_some_and(|conn| !conn.is_blocked());
+        if !begins {
+            self.plan.postponed.push(i as u32);
+        }
+        begins
+    }
+
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return Err(answered());
         };
-        if self.is_over || conn.is_blocked() {
-            self.is_postponed = true;
-            self.plan.postponed.push(i as u32);
-            return Err(answered());
-        }
         let args = self.plan.args(&call, &conn.input);
+        conn.served = true;
         let before = conn.reply.pending();
         let mark = conn.reply.begin();
         self.mark = Some(mark);
@@ -590,6 +595,9 @@ impl Batch for Round<'_> {
             first_slot: 0,
         };
         ctx.count_call(call.spec);
+        if call.spec.flags.may_use_reserve() {
+            tx.use_reserve();
+        }
         let result = match call.spec.handler {
             Handler::Keyed(run) => run(&mut ctx, args, tx),
             _ => run_exec(&mut ctx, tx),
@@ -610,9 +618,6 @@ impl Batch for Round<'_> {
     }
 
     fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
-        if std::mem::take(&mut self.is_postponed) {
-            return;
-        }
         let mark = self.mark.take();
         let has_error = std::mem::take(&mut self.has_error);
         let call = &self.plan.calls[i];

@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.
     ready: Vec<usize>,
+    /// As `ready`, of clients that had a turn: others go before them.
+    served: Vec<usize>,
     /// Clients to look at after the rounds.
     touched: Vec<usize>,
     /// Buffers of clients that are gone.
@@ -99,6 +101,7 @@ impl Worker {
             cycle: Cycle::new(number),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
+            served: Vec::new(),
             touched: Vec::new(),
             discarded: Vec::new(),
             sent: 0,
@@ -134,6 +137,7 @@ impl Worker {
                 }
             }
         }
+        self.ready.append(&mut self.served);
         self.sent = 0;
         self.free_discarded();
         self.send_flushed()?;
@@ -155,11 +159,9 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
-        let timeout_ms = if self.ready.is_empty() && self.discarded.is_empty() {
-            self.next_tick_ms.saturating_sub(self.monotonic_ms())
-        } else {
-            0
-        };
+        let is_idle = self.ready.is_empty() && self.served.is_empty() && self.discarded.is_empty();
+        let timeout_ms =
+            if is_idle { self.next_tick_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
         match self.poll.poll(events, Some(Duration::from_millis(timeout_ms))) {
             Err(source) if source.kind() != ErrorKind::Interrupted => {
                 return Err(ServerError::Loop { what: "waiting for sockets", source });
@@ -337,7 +339,6 @@ impl Worker {
         while !active.is_empty() && now_ns < until_ns {
             let Self { plan, conns, shared, local, session, .. } = self;
             plan.begin(active.len(), until_ns);
-            let mut served = 0;
             for &id in &active {
                 let Some(conn) = conns.get_mut(id) else {
                     continue;
@@ -345,11 +346,8 @@ impl Worker {
                 conn.wants_input = false;
                 if plan.take(id, conn, shared, local, session) == Planned::More {
                     again.push(id);
-                    served += usize::from(!plan.is_full());
                 }
             }
-            // Those for whom there was no more room are the first in the next round.
-            again.rotate_left(served);
             now_ns = if plan.calls.is_empty() {
                 shared.config.clock.monotonic_ns()
             } else {
@@ -359,9 +357,14 @@ impl Worker {
                 plan.give_back(conns, &mut again);
                 ended_ns
             };
+            // Those who had no turn are the first in the next round.
+            again.sort_by_key(|&id| conns.get_mut(id).is_some_and(|conn| conn.served));
             active.clear();
             std::mem::swap(&mut active, &mut again);
         }
+        let conns = &mut self.conns;
+        let unserved = active.partition_point(|&id| conns.get_mut(id).is_some_and(|c| !c.served));
+        self.served.extend(active.drain(unserved..));
         self.ready.append(&mut active);
         executed
     }

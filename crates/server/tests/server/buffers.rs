@@ -102,3 +102,26 @@ fn the_largest_holder_goes_first_and_nobody_else() {
         field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal") < 2 << 20
     });
 }
+
+#[test]
+fn a_client_has_its_turn_between_the_large_replies_of_others() {
+    let mut config = config();
+    config.threads = 1;
+    let server = TestServer::with(config);
+    let mut witness = server.client();
+    witness.call(&["SET", "big", &"x".repeat(4 << 20)]);
+    let hogs: Vec<Client> =
+        (0..4).map(|_| send_all(server.client(), encode(&[b"GET", b"big"]).repeat(100))).collect();
+    // Each of its replies comes after a few of the others' at most.
+    let calls = |info: &str| -> u64 {
+        let at = info.find("cmdstat_get:calls=").map_or("", |at| &info[at + 18..]);
+        at.split(',').next().and_then(|n| n.parse().ok()).unwrap_or(0)
+    };
+    let mut before = calls(&witness.call(&["INFO", "commandstats"]).text());
+    for i in 0..20 {
+        let now = calls(&witness.call(&["INFO", "commandstats"]).text());
+        assert!(now - before <= 8, "call {i} waited for {} large replies", now - before);
+        before = now;
+    }
+    drop(hogs);
+}

@@ -255,3 +255,39 @@ fn a_client_that_reads_late_is_served_on() {
     }
     assert_eq!(c.call(&["PING"]).text(), "PONG");
 }
+
+#[test]
+fn at_full_memory_keys_can_be_given_an_end_and_another_name() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["CONFIG", "SET", "maxmemory", "40mb"]);
+    let value = "x".repeat(100);
+    let mut made = 0;
+    while c.call(&["SET", &format!("k{made}"), &value]) == Value::ok() {
+        made += 1;
+    }
+    assert!(made > 1000, "{made}");
+    let refused = |reply: Value| reply.text().starts_with("OOM ");
+    for (words, expected) in [
+        (&["EXPIRE", "k1", "1000"][..], Value::Int(1)),
+        (&["PEXPIRE", "k2", "1000000"], Value::Int(1)),
+        (&["EXPIREAT", "k3", "9000000000"], Value::Int(1)),
+        (&["PEXPIREAT", "k4", "9000000000000"], Value::Int(1)),
+        (&["GETEX", "k5", "EX", "1000"], Value::bulk(&value)),
+        (&["PERSIST", "k1"], Value::Int(1)),
+        (&["RENAME", "k6", "another6"], Value::ok()),
+        (&["RENAMENX", "k7", "another7"], Value::Int(1)),
+        (&["MOVE", "k8", "1"], Value::Int(1)),
+    ] {
+        assert_eq!(c.call(words), expected, "{words:?}");
+        let mut full = 0;
+        while !refused(c.call(&["SET", &format!("more{full}"), &value])) {
+            full += 1;
+        }
+    }
+    assert_eq!(c.call(&["MULTI"]), Value::ok());
+    c.call(&["EXPIRE", "k9", "1000"]);
+    assert_eq!(c.call(&["EXEC"]), Value::Array(vec![Value::Int(1)]));
+    // What an end took away may be enough for a few copies.
+    assert!((0..100).any(|i| refused(c.call(&["COPY", "k10", &format!("copy{i}")]))));
+}
