@@ -14,6 +14,7 @@
 //! | `AnswersReadsAtOnce` | an answer shows what a crash takes back |
 //! | `CommitsInDoubt` | half a transaction lies in tables that a failing flush has emptied |
 //! | `RemovesBeforePublishing` | the older checkpoint goes before the newer exists |
+//! | `PublishesBeforeLogs` | what a checkpoint holds has passed in its log what a crash takes away |
 //! | `DirectoryNotFlushed` | a log segment whose name a crash takes back |
 //! | `ReplaysFromTheBeginning` | what is in the checkpoint is replayed over it |
 //! | `PositionsTooLate` | what came after the point of consistency counts as in the checkpoint |
@@ -27,6 +28,8 @@
 mod doubt;
 #[path = "crash/history.rs"]
 mod history;
+#[path = "crash/interleaved.rs"]
+mod interleaved;
 #[path = "crash/lives.rs"]
 mod lives;
 #[path = "crash/pointed.rs"]
@@ -45,7 +48,11 @@ use stillpoint_sync::planted::{Bug, plant};
 /// Seeds that may pass before the bug must have shown itself.
 const SEEDS: u64 = 60;
 /// Scenarios that are tried first.
-const SCENARIOS: [(&str, fn()); 11] = [
+const SCENARIOS: [(&str, fn()); 12] = [
+    (
+        "sessions interleaved at the steps of a commit",
+        interleaved::sessions_interleave_at_the_steps_of_a_commit,
+    ),
     ("two hops", pointed::two_hops),
     ("what only a cache held", doubt::what_only_a_cache_held_is_not_named),
     ("a start on a full disk", doubt::a_full_disk_refuses_a_start_that_copies),

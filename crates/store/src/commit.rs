@@ -4,11 +4,8 @@
 //! their cells is found first. Installing cannot fail.
 
 use stillpoint_format::Stamp;
-use stillpoint_sync::atomic::{
-    Ordering::{Acquire, Release},
-    fence,
-};
 use stillpoint_sync::lock_word;
+use stillpoint_sync::steps::{Step, step};
 
 use crate::arena::Kind;
 use crate::blob::{self, Blob};
@@ -20,8 +17,9 @@ use crate::pending::{NONE, OpKind};
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
 use crate::policy::{Lane, NoSink, RecordImage, Sink};
+use crate::protocol;
 use crate::stamp::ABSENT;
-use crate::store::{MARK, Store, mark_of};
+use crate::store::{Store, mark_of};
 use crate::worker::Worker;
 
 /// Memory found for a write that does not fit its cell.
@@ -63,6 +61,7 @@ impl Worker {
         let driver = self.store.driver();
         let phase =
             if driver.has_planted(Bug::PhaseReadBeforeLocks) { self.begun } else { driver.now() };
+        step(Step::PhaseRead);
         self.touched.clear();
         self.written.clear();
         for (slot, held) in self.held.iter().enumerate() {
@@ -91,7 +90,9 @@ impl Worker {
         let Self { keys, written, pending, tables, touched, log, .. } = self;
         let writes = WriteSet { keys, written, pending, tables };
         let stamp = log.append(&Commit { epoch: phase.epoch(), touched, writes })?;
+        step(Step::Appended);
         self.install_all(stamp);
+        step(Step::Installed);
         if hands_out && too_late {
             self.hand_out(phase);
         }
@@ -201,15 +202,12 @@ impl Worker {
         Ok(now)
     }
 
-    /// Puts the writes into their cells. All cells are busy before the first has its new value, so
-    /// that who reads without locks, and has seen one of the new values, sees them all.
+    /// Puts the writes into their cells.
     #[inline]
     fn install_all(&mut self, stamp: Stamp) {
         let unwinding = HalfInstalled;
-        for &(key, _) in &self.written {
-            self.record(&self.held[key - self.first_key]).begin_write();
-        }
-        fence(Release);
+        let record = |&(key, _): &(usize, u32)| self.record(&self.held[key - self.first_key]);
+        protocol::begin_writes(self.written.iter().map(record));
         // In the order of the writes, as they were prepared.
         let mut prepared = 0;
         for at in 0..self.written.len() {
@@ -299,10 +297,8 @@ impl Worker {
     fn hand_out(&mut self, phase: PhaseWord) {
         let mark = mark_of(phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
-            // Acquire: partner of the Release in `claim`; who set the mark has read the value. Not
-            // yet set may be stale, and claiming tells.
             let lock = self.record(&self.held[key - self.first_key]).lock();
-            lock_word::status(lock.load(Acquire)) & MARK != mark
+            protocol::is_unmarked(lock, mark)
         };
         if let Some(first) = self.written.iter().position(is_unmarked) {
             self.hand_out_from(first, phase);
@@ -329,11 +325,10 @@ impl Worker {
         std::mem::forget(unemitted);
     }
 
-    /// Whoever claims the mark emits. The lock keeps the value from changing, so this side claims
-    /// first and has nothing to take back; see `Store::capture_cell` for the other.
+    /// Whoever claims the mark emits.
     fn first_write(&self, slot: usize, first: u32, mark: u8, lane: &mut dyn Lane) {
         let cell = self.record(&self.held[slot]);
-        if self.breaks_first_write(slot, first) || !lock_word::claim(cell.lock(), MARK, mark) {
+        if self.breaks_first_write(slot, first) || !protocol::claim_locked(cell.lock(), mark) {
             return;
         }
         let Some(value) = cell.value() else {

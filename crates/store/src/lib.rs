@@ -39,6 +39,7 @@ mod pending;
 mod phase;
 mod planted;
 mod policy;
+mod protocol;
 mod reclaim;
 mod retry;
 mod scan;

@@ -17,6 +17,7 @@ use crate::keys::Mode;
 use crate::lookup::SCAN_MAX;
 use crate::pending;
 use crate::phase::{Phase, PhaseWord};
+use crate::protocol;
 use crate::stamp::ABSENT;
 use crate::store::mark_of;
 use crate::worker::Worker;
@@ -517,9 +518,7 @@ impl Worker {
             }
             let cell = self.record(&held);
             match held.state {
-                LockState::Exclusive if !claimable => {
-                    lock_word::release_exclusive_unclaimable(cell.lock());
-                }
+                LockState::Exclusive => protocol::release_exclusive(cell.lock(), claimable),
                 state => release(cell.lock(), state),
             }
             if absent {

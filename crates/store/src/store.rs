@@ -7,7 +7,7 @@ use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Relaxed, Release},
 };
-use stillpoint_sync::{CachePadded, Mutex, lock_word};
+use stillpoint_sync::{CachePadded, Mutex};
 
 use crate::arena::{Arena, CellCache, Kind};
 use crate::blob::{self, Blob};
@@ -16,6 +16,7 @@ use crate::cell::Cell;
 use crate::phase::PhaseDriver;
 use crate::planted::Bug;
 use crate::policy::{Capture, CellPolicy, KeptValue, Lane, RecordImage, Sink};
+use crate::protocol::{self, Captured};
 use crate::reclaim::Absent;
 use crate::table::{Table, TableId};
 
@@ -230,65 +231,19 @@ impl Store {
     /// In [`Phase::Capture`](crate::Phase) only; waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
         let mark = mark_of(self.driver.now().epoch());
+        let blind = self.driver.has_planted(Bug::MarksNotSeen);
         let mut key = Vec::new();
         for from in (0..).step_by(CELLS_PER_LANE) {
             let window = self.driver.windows().window(to.slot());
             let seen = self.walk_part(slab, from, to, &mut |table, cell, lane| {
-                self.capture_cell(table, cell, mark, &mut key, lane);
+                let mut walked = Walked { store: self, table, key: &mut key, lane };
+                protocol::capture(cell, mark, blind, &mut walked);
             });
             drop(window);
             if seen < CELLS_PER_LANE {
                 return;
             }
             to.pause();
-        }
-    }
-
-    /// Emits a record, unless a commit of the new epoch has handed it out or does so meanwhile.
-    ///
-    /// Nobody is kept out while the value is copied. Whoever wins the claim of the mark emits, and
-    /// the walk claims after it has copied; if it loses, it takes the copy back. If it wins, the copy
-    /// is the value at the point of consistency:
-    /// - Not older: the commits of the old epoch have left their windows before the walk began, and
-    ///   what they did happened before its reads.
-    /// - Not newer, nor torn: a commit of the new epoch overwrites after it has seen the mark, set by
-    ///   itself or by the walk. By itself, and the walk would have lost, since marks are not unset
-    ///   within an epoch. So by the walk: then it has acquired what the walk has released by its
-    ///   claim, and the walk's reads, Relaxed though they are, happened before the overwriting.
-    ///
-    /// A large value is not copied from the cell but found by it, so that number and length, read
-    /// before the claim, are what is right or is dropped. Its blocks do not change and outlive the
-    /// window, even if the record lets go of them: they are read or kept after the claim.
-    fn capture_cell(
-        &self,
-        table: &Table,
-        cell: Cell<'_>,
-        mark: u8,
-        key: &mut Vec<u8>,
-        lane: &mut dyn Lane,
-    ) {
-        let blind = self.driver.has_planted(Bug::MarksNotSeen);
-        // Relaxed: what is marked is left alone; if it only looks unmarked, the claim tells.
-        let seen = lock_word::status(cell.lock().load(Relaxed)) & MARK;
-        if !cell.is_record() || (seen == mark && !blind) {
-            return;
-        }
-        let claim = || lock_word::claim(cell.lock(), MARK, mark) || blind;
-        let Some(value) = cell.value() else {
-            claim();
-            return;
-        };
-        cell.read_key(key);
-        let image = self.image(table, key, value);
-        if value.large_in().is_some() {
-            if claim() {
-                lane.emit(&image);
-            }
-            return;
-        }
-        lane.emit(&image);
-        if !claim() {
-            lane.take_back();
         }
     }
 
@@ -383,6 +338,24 @@ impl Store {
     pub(crate) fn take_over(&self, mut cache: CellCache) {
         cache.drain(&self.memory.arena);
         self.attic.lock().drain(&self.memory.arena);
+    }
+}
+
+/// A walk with the lane in hand.
+struct Walked<'a> {
+    store: &'a Store,
+    table: &'a Table,
+    key: &'a mut Vec<u8>,
+    lane: &'a mut dyn Lane,
+}
+
+impl Captured for Walked<'_> {
+    fn emit(&mut self, cell: Cell<'_>, value: crate::ValueRef<'_>) {
+        cell.read_key(self.key);
+        self.lane.emit(&self.store.image(self.table, self.key, value));
+    }
+    fn take_back(&mut self) {
+        self.lane.take_back();
     }
 }
 

@@ -8,6 +8,7 @@ pub mod lock_word;
 mod mutex;
 mod padded;
 pub mod planted;
+pub mod steps;
 mod uneven;
 mod wait;
 mod windows;

@@ -66,6 +66,8 @@ crate::planted_bugs! {
         CommitsInDoubt,
         /// The older checkpoint is removed before the newer one is published.
         RemovesBeforePublishing,
+        /// A checkpoint is published before the logs are flushed past its point of consistency.
+        PublishesBeforeLogs,
         /// The names of new log segments are not made durable.
         DirectoryNotFlushed,
         /// Replay looks neither at the positions nor at the epoch of the checkpoint.

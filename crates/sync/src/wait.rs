@@ -1,4 +1,5 @@
 use crate::atomic::spin;
+use crate::steps::{Step, step};
 
 /// Waiting that starts with spinning, goes on with yielding and ends with short sleeps.
 #[derive(Debug, Default)]
@@ -27,6 +28,9 @@ impl Backoff {
     #[inline]
     pub fn wait(&mut self) {
         self.turns = self.turns.saturating_add(1);
+        if step(Step::Waits) {
+            return;
+        }
         if self.turns < SPINS {
             spin();
         } else {

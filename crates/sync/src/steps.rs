@@ -1,0 +1,56 @@
+//! The steps of a commit, for tests that interleave sessions at them.
+//!
+//! A test gives the threads that it schedules a hook. Each step then asks the hook, which may let
+//! other threads go on first. A thread that waits for another asks, too, in place of spinning.
+//! Without the feature `planted-bugs` nothing of this is left in the code.
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A commit has read the phase, with all its locks held.
+    PhaseRead,
+    /// The log has taken the commit.
+    Appended,
+    /// The writes are in their cells, and locked still.
+    Installed,
+    /// The thread waits for another.
+    Waits,
+}
+
+#[cfg(feature = "planted-bugs")]
+mod hooked {
+    use super::Step;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    type Hook = Rc<dyn Fn(Step)>;
+
+    thread_local! {
+        static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    }
+
+    /// Gives this thread a hook, or takes it away.
+    pub fn set_hook(hook: Option<Hook>) {
+        HOOK.set(hook);
+    }
+
+    /// Tells the thread's hook; true if it has one.
+    #[inline]
+    pub fn step(step: Step) -> bool {
+        let hook = HOOK.with_borrow(Clone::clone);
+        hook.is_some_and(|hook| {
+            hook(step);
+            true
+        })
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+pub use hooked::{set_hook, step};
+
+/// False: no thread has a hook.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn step(_: Step) -> bool {
+    false
+}
