@@ -4,7 +4,11 @@
 //! commit, locked:  marked? ── no ─▶ claim ─ won ─▶ emit      then busy ▶ words ▶ stamp ▶ release
 //! walk, no lock:   marked? ── no ─▶ emit ─▶ claim ─ lost ─▶ take back
 //! ```
-//! The functions here decide who gives a record to the checkpoint, and when a reader may look.
+//! The functions here are all that touches the words of a cell that others may look at. The models
+//! beside them (`protocol/models.rs`) try every order of their accesses.
+
+#[cfg(all(test, loom))]
+mod models;
 
 use stillpoint_sync::atomic::{
     AtomicU64,
