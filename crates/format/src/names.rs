@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 pub const LOCK: &str = "LOCK";
 /// The manifest.
 pub const MANIFEST: &str = "MANIFEST";
-/// A manifest that is being written; renamed to [`MANIFEST`] once it is durable.
-pub const MANIFEST_NEXT: &str = "MANIFEST.next";
 /// Directory of the checkpoints.
 pub const CHECKPOINT_DIR: &str = "checkpoint";
 /// Directory of the logs.

@@ -77,7 +77,8 @@ pub enum ScanError {
     /// The log ends before what an earlier recovery, or a clean shutdown, had kept.
     #[error(
         "{} at byte {offset}: log {log} ends at gsn {last_gsn}, and gsn {kept_gsn} was durable; \
-         put a copy of this file back, or restore an older checkpoint with `stillpoint restore`",
+         put a copy of this file back, restore a checkpoint with `stillpoint restore`, or give up \
+         what is missing with `stillpoint repair --accept-loss`",
         path.display()
     )]
     Short {
