@@ -646,14 +646,18 @@ fn large_values_are_kept_and_freed() {
         assert!(given_back >= turn, "{given_back} values in {turn} checkpoints");
     }));
     together(works);
-    // Everything comes back: the limit's worth of new values fits where the old ones were.
-    let mut worker = worker_of(&store);
+    deleted_values_make_room(&store);
+}
+
+/// Everything comes back: the limit's worth of new values fits where the old ones were.
+fn deleted_values_make_room(store: &Arc<Store>) {
+    let mut worker = worker_of(store);
     for key in 0..7 {
         worker.transact(|tx| tx.delete(T, &account(key))).expect("a deletion");
     }
     drop(worker);
     let held = store.held_bytes();
-    let mut worker = worker_of(&store);
+    let mut worker = worker_of(store);
     for key in 0..6 {
         let put = worker.transact(|tx| tx.put(T, &account(key), 0, &whole(key, 600_000)));
         put.expect("memory");

@@ -190,7 +190,9 @@ fn a_failure_just_before_the_end_is_told() {
         assert_eq!(client.call(&["PING"]), Value::Simple("PONG".to_owned()));
         let (_, table) = engine.tables()[0];
         disk.crash(seed);
-        engine.flush_tables(&[table]).expect_err("the machine has lost power");
+        let mut session = engine.session().expect("a session");
+        let put = session.transact(|tx| tx.put(table, b"k", 0, b"v"));
+        put.expect_err("the machine has lost power");
         stopping.store(true, Ordering::Relaxed);
         // Wakes its loop before the next look is due.
         client.send(&[b"PING"]);
