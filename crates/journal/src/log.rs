@@ -408,20 +408,32 @@ impl Log {
         earlier + self.append.lock().bytes_above(gsn)
     }
 
-    /// Frees the segments without a gsn above `position`; never the newest.
+    /// Frees the segments without a gsn above `position`; never the newest that a crash leaves.
     pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
         let _one = self.releasing.lock();
         loop {
             // Appends only add at the end, so the oldest stays the oldest meanwhile.
-            let oldest = match &self.kept.lock()[..] {
+            let (oldest, next) = match &self.kept.lock()[..] {
                 [oldest, next, ..] if next.first_gsn <= position.saturating_add(1) => {
-                    oldest.clone()
+                    (oldest.clone(), next.first_gsn)
                 }
                 _ => return Ok(()),
             };
+            if !self.is_named(next) {
+                self.flush_to(self.last_gsn())?;
+                if !self.is_named(next) {
+                    return Ok(());
+                }
+            }
             self.stock.give_back(&oldest)?;
             self.kept.lock().remove(0);
         }
+    }
+
+    /// True if the name of the segment that begins at `first_gsn` is durable. The first segment has
+    /// its name from the opening. Others get theirs by the flush of their first record.
+    fn is_named(&self, first_gsn: u64) -> bool {
+        first_gsn <= (self.shared.config.floor + 1).max(self.shared.closing.flushed(self.id))
     }
 
     /// Adds this log's counts.
