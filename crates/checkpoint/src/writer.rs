@@ -23,6 +23,7 @@
 mod lane;
 mod part;
 mod queue;
+mod room;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,7 @@ use crate::progress::Progress;
 use lane::LaneSlot;
 use part::{PartFile, PartTarget};
 use queue::Queue;
+use room::Room;
 
 /// How a checkpoint is written.
 #[derive(Clone, Debug)]
@@ -226,6 +228,7 @@ impl PartSink {
     }
 
     fn start_threads(&mut self) -> Result<(), CheckpointError> {
+        let room = Arc::new(Room::new(self.disk.clone(), self.config.leave_bytes));
         for part in 0..self.config.parts.max(1) {
             let target = PartTarget {
                 disk: self.disk.clone(),
@@ -242,7 +245,7 @@ impl PartSink {
                 },
                 zstd_level: self.config.zstd_level,
                 write_bytes: self.config.write_bytes,
-                leave_bytes: self.config.leave_bytes,
+                room: room.clone(),
             };
             let queue = self.queue.clone();
             let run = move || write_part(&queue, target);

@@ -1,7 +1,7 @@
 //! One part file. Plain blocks go to the disk from where they were filled; what is compressed, and
 //! what belongs to large values, goes through a buffer.
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use stillpoint_format::names::part_name;
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
 };
-use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskError, DiskFile, OpenMode};
+use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
 
 use super::Part;
 use super::queue::{Item, Large, Queue};
+use super::room::Room;
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 
@@ -25,13 +26,12 @@ pub(super) struct PartTarget {
     pub(super) header: PartHeader,
     pub(super) zstd_level: i32,
     pub(super) write_bytes: usize,
-    pub(super) leave_bytes: u64,
+    pub(super) room: Arc<Room>,
 }
 
 /// A part that is being written.
 pub(super) struct PartFile {
-    disk: Arc<dyn Disk>,
-    leave_bytes: u64,
+    room: Arc<Room>,
     file: Arc<dyn DiskFile>,
     name: String,
     identity: Identity,
@@ -55,8 +55,7 @@ impl PartFile {
         let mut buf = AlignedBuf::new();
         buf.extend_from_slice(&target.header.encode());
         Ok(Self {
-            disk: target.disk.clone(),
-            leave_bytes: target.leave_bytes,
+            room: target.room.clone(),
             file,
             name,
             identity: target.header.identity(),
@@ -88,23 +87,6 @@ impl PartFile {
         Ok(())
     }
 
-    /// Refuses to write so many bytes more if less than what others need would be left.
-    fn check_room(&self, bytes: u64) -> Result<(), CheckpointError> {
-        let space = if self.leave_bytes > 0 { self.disk.space()? } else { None };
-        match space {
-            Some(space) if space.free_bytes < self.leave_bytes.saturating_add(bytes) => {
-                let why = format!(
-                    "{} bytes are free, and {} are left to the log",
-                    space.free_bytes, self.leave_bytes
-                );
-                let full = io::Error::new(io::ErrorKind::StorageFull, why);
-                let op = format!("write {bytes} bytes of");
-                Err(DiskError::new(op, self.file.path(), full).into())
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn is_plain(&self) -> bool {
         self.compressor.codec() == Codec::None
     }
@@ -130,7 +112,7 @@ impl PartFile {
                 slices.push(IoSlice::new(sealed));
             }
         }
-        self.check_room(end - start)?;
+        let _claim = self.room.claim(&*self.file, (end - start) as usize)?;
         self.file.write_vectored_at(&slices, start)?;
         Progress::add(&progress.written_bytes, end - start);
         self.written = end;
@@ -190,8 +172,7 @@ impl PartFile {
         if whole == 0 {
             return Ok(());
         }
-        self.check_room(whole as u64)?;
-        self.file.write_at(&self.buf[..whole], self.written)?;
+        self.write_claimed(whole)?;
         Progress::add(&progress.written_bytes, whole as u64);
         let rest = self.buf.len() - whole;
         self.buf.copy_within(whole.., 0);
@@ -200,13 +181,19 @@ impl PartFile {
         Ok(())
     }
 
+    /// Writes so many bytes of the buffer where it begins in the file.
+    fn write_claimed(&self, bytes: usize) -> Result<(), CheckpointError> {
+        let _claim = self.room.claim(&*self.file, bytes)?;
+        Ok(self.file.write_at(&self.buf[..bytes], self.written)?)
+    }
+
     /// Writes index and trailer and flushes the file.
     pub(super) fn finish(mut self, progress: &Progress) -> Result<Part, CheckpointError> {
         let totals = self.index.totals();
         let offset = self.written + self.buf.len() as u64;
-        let (end, crc) = self.index.finish(self.identity, offset);
+        let (end, crc) = std::mem::take(&mut self.index).finish(self.identity, offset);
         self.buf.extend_from_slice(&end);
-        self.file.write_at(&self.buf, self.written)?;
+        self.write_claimed(self.buf.len())?;
         Progress::add(&progress.written_bytes, self.buf.len() as u64);
         self.file.sync()?;
         let entry = PartEntry {
