@@ -1,10 +1,20 @@
 //! A process with little address space. The limit is the process's, so this test has one of its own.
+//!
+//! The standard library ends the process if a new thread finds no space for its signal stack, and
+//! the allocator does if it finds none for its heap. So the store has no background threads while
+//! the limit holds, and the thread that makes the tables has a heap before it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stillpoint::{Config, Durability, Engine, Error};
 
 #[test]
 fn one_table_too_many_is_refused_and_the_store_opens_again() {
+    // A thread that is not the process's first has a heap whose address space it reserved whole.
+    let limited = stillpoint_io::spawn("limited", run_into_the_limit).expect("a thread");
+    limited.join().unwrap_or_else(|panic| panic!("{panic}"));
+}
+
+fn run_into_the_limit() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut config = Config::new(dir.path());
     config.durability = Durability::Strict;
@@ -13,10 +23,11 @@ fn one_table_too_many_is_refused_and_the_store_opens_again() {
     config.log_segment_bytes = 1 << 20;
     config.logs = 1;
     config.recovery_threads = 1;
+    config.environment.background = false;
     let engine = Engine::open(config.clone()).expect("an empty directory");
     engine.table("first").expect("address space");
     let limit = getrlimit(Resource::As);
-    // The largest limit that this address space exceeds soon; threads and buffers fit still.
+    // The largest limit that this address space exceeds soon.
     let bytes = address_space_bytes() + (64 << 20);
     setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: limit.maximum })
         .expect("a lower limit");
@@ -35,6 +46,7 @@ fn one_table_too_many_is_refused_and_the_store_opens_again() {
     assert!(made > 1_000, "{made} tables in 64 MiB");
     engine.health().expect("a refusal is no failure");
     drop(engine);
+    config.environment.background = true;
     let engine = Engine::open(config).expect("the next opening");
     assert_eq!(engine.tables().len(), made);
 }
