@@ -31,6 +31,7 @@ mod replay;
 mod room;
 #[cfg(not(any(loom, shuttle)))]
 mod schemes;
+#[cfg(not(any(loom, shuttle)))]
 mod segments;
 #[cfg(not(any(loom, shuttle)))]
 mod workers;
