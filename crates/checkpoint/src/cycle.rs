@@ -19,7 +19,7 @@ use crate::error::CheckpointError;
 use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
-use walk::{Slots, Walk, finish_marks};
+use walk::{CaptureScan, Slots, finish_marks};
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
@@ -33,7 +33,7 @@ pub struct Cycle {
     pub scheme: Arc<dyn Checkpointer>,
     /// For the pace and for durations.
     pub clock: Arc<dyn Clock>,
-    /// Capture threads, the calling one included; at least 1. Each needs a window slot.
+    /// Capture threads, the calling one included; at least 1. Each needs a read section slot.
     pub threads: usize,
     /// How fast.
     pub pace: Pace,
@@ -150,7 +150,7 @@ fn run_phases(
         Ok(()) => taken,
         Err(error) => Err(error),
     };
-    // The windows that could claim a record have closed: what is not noted now will never be.
+    // The read sections that could claim a record have closed: what is not noted now will never be.
     let driver = cycle.store.driver();
     let taken = match taken {
         Ok(_) if driver.is_spoilt(epoch) => Err(CheckpointError::HandOut),
@@ -203,7 +203,7 @@ impl Passage<'_> {
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
-        let walk = Arc::new(Walk::new(cycle, epoch, self.sink, meter));
+        let walk = Arc::new(CaptureScan::new(cycle, epoch, self.sink, meter));
         let walked = walk.run(slots);
         drop(quiesced);
         let walked_ns = cycle.clock.monotonic_ns();

@@ -23,7 +23,7 @@ pub enum CheckpointError {
     /// A thread could not be started, or panicked.
     #[error("the checkpoint was given up: {0}")]
     Thread(#[from] ThreadError),
-    /// All window slots of the store are taken.
+    /// All read section slots of the store are taken.
     #[error(
         "no checkpoint can be taken: all {slots} worker slots of the store are in use, and the \
          capture needs one; open the store with room for more workers"
@@ -39,7 +39,7 @@ pub enum CheckpointError {
     #[error("the checkpoint was given up: its sink failed")]
     Sink,
     /// A commit panicked between claiming a record and emitting it: the checkpoint lacks the record.
-    #[error("the checkpoint was given up: a commit panicked while it handed out a record")]
+    #[error("the checkpoint was given up: a commit panicked while it saved a before-image")]
     HandOut,
     /// The walk panicked again and again, so that records may lack the mark of this epoch. A further
     /// checkpoint would leave them out, and is refused.

@@ -7,7 +7,7 @@
 //! ([`load`], [`verify`], [`for_each_record`]) brings them back, or says exactly what is damaged.
 //!
 //! ```text
-//! workers ── hand-outs ──┐
+//! workers ── before-images ──┐
 //!                        ├─► PartSink: lanes ─► full blocks ─► writer threads ─► part-NNN
 //! capture threads ───────┘             ▲ bounded ▲
 //! ```

@@ -11,7 +11,7 @@ pub enum Pace {
     /// As fast as the device writes.
     #[default]
     Unpaced,
-    /// At most so many bytes of records per second, hand-outs of the workers included: they are
+    /// At most so many bytes of records per second, before-images of the workers included: they are
     /// never delayed, the walk makes room for them. Zero counts as one. A scheme that stops
     /// commits during its capture is not paced.
     BytesPerSecond(u64),

@@ -107,7 +107,7 @@ pub static REGISTRY: &[Row] = &[
     },
     Row {
         name: "calc",
-        about: "nothing stops: the first write after a virtual point of consistency hands out the old value",
+        about: "nothing stops: the first write after a virtual point of consistency saves the before-image",
         source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
         capabilities: Capabilities {
             kinds: &[CheckpointKind::Full],

@@ -1,7 +1,7 @@
 //! The sink that writes part files.
 //!
 //! ```text
-//! lane (one per window slot)            queue                 writer thread (one per part)
+//! lane (one per read section slot)            queue                 writer thread (one per part)
 //! ┌ block of partition 0 ┐   full    ┌─────────┐  seal, checksum, compress   ┌──────────┐
 //! │ block of partition 1 │ ────────► │ blocks, │ ──────────────────────────► │ part-000 │
 //! │ …                    │ ◄──────── │ large   │      writes of 1 MiB,       ├──────────┤
@@ -10,10 +10,10 @@
 //! ```
 //! A commit emits into its own lane, which it takes once: two copies and no I/O. Plain blocks are
 //! written from where they were filled. What is queued is the *pool* of the CALC paper under another
-//! name (docs/decisions/0002). The order when the device is slower than the records come: hand-outs
+//! name (docs/decisions/0002). The order when the device is slower than the records come: before-images
 //! go first and at the device's speed, whatever the pace; once a few writes per part are queued
 //! (half of the pool's limit at most) the capture walk waits; above three quarters of the limit
-//! commits that would hand out wait, which is counted and shown, before they change anything, so
+//! commits that would save before-images wait, which is counted and shown, before they change anything, so
 //! that reads without locks go on; at the limit whoever emits waits, in the middle of a long commit
 //! if need be. Large values are queued by reference and read when their turn comes.
 //!
@@ -208,7 +208,7 @@ impl PartSink {
         let dir = PathBuf::from(checkpoint_dir(epoch, kind));
         disk.remove(&dir)?;
         disk.create_dir_all(&dir)?;
-        let lanes = store.driver().windows().capacity();
+        let lanes = store.driver().read_sections().capacity();
         let partitions_log2 = config.partitions_log2;
         let lane = || CachePadded::new(LaneSlot::new(partitions_log2));
         let mut sink = Self {
@@ -346,7 +346,7 @@ impl Sink for PartSink {
     }
 
     fn wait_for_room(&self, _: usize) {
-        self.queue.wait_before_hand_outs();
+        self.queue.wait_before_saves();
     }
 
     fn demand(&self) -> Demand {

@@ -56,7 +56,7 @@ impl GroupCommit {
             }
             *leading = true;
             drop(leading);
-            let turn = Turn(self);
+            let turn = LeaderGuard(self);
             lead()?;
             drop(turn);
             leading = self.leading.lock();
@@ -75,7 +75,7 @@ impl GroupCommit {
             }
             *leading = true;
         }
-        let turn = Turn(self);
+        let turn = LeaderGuard(self);
         lead()?;
         drop(turn);
         Ok(true)
@@ -83,9 +83,9 @@ impl GroupCommit {
 }
 
 /// Ends the turn of a leader, also of one that fails or panics.
-struct Turn<'a>(&'a GroupCommit);
+struct LeaderGuard<'a>(&'a GroupCommit);
 
-impl Drop for Turn<'_> {
+impl Drop for LeaderGuard<'_> {
     fn drop(&mut self) {
         *self.0.leading.lock() = false;
         self.0.leading.notify_all();

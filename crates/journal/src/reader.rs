@@ -19,7 +19,7 @@
 //!
 //! Incarnations before the latest have a cut on record, which is final; theirs must reach
 //! it. The latest one's is found here, from the summaries of the batches first and the
-//! exact records where a summary does not fit. Memory is bounded: windows, and one note
+//! exact records where a summary does not fit. Memory is bounded: buffers, and one note
 //! per run of batches that have dependencies.
 
 mod chain;
@@ -44,7 +44,7 @@ use stillpoint_io::Disk;
 pub(crate) use chain::Chain;
 pub use error::{Proof, ScanError};
 pub use loss::Loss;
-pub(crate) use segment::{Place, SegmentFile, Window, after};
+pub(crate) use segment::{LogOffset, ReadBuffer, SegmentFile, after};
 pub use tails::Ends;
 pub(crate) use walk::Walked;
 

@@ -1,7 +1,7 @@
 //! Replay: the kept writes of all logs in gsn order per key, in rounds of bounded memory.
 //!
-//! Each round reads a window of every log and takes the records up to the *safe* gsn: the
-//! smallest last gsn of any window that has more behind it. Nothing that is still unread
+//! Each round reads a buffer of every log and takes the records up to the *safe* gsn: the
+//! smallest last gsn of any buffer that has more behind it. Nothing that is still unread
 //! comes before it. Writes are sorted into partitions by key, so that each partition can
 //! be applied by its own thread: gsns order the writes of a key, and that is all the order
 //! there is. The log that set the safe gsn is used up, so every round makes progress.
@@ -16,9 +16,9 @@ use stillpoint_format::log::{Batch, BatchReader, EndCause, RecordKind, Step, Wri
 use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::in_parallel;
 
-use crate::reader::{Chain, Logs, Place, ScanError, SegmentFile, Walked, Window, after};
+use crate::reader::{Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, Walked, after};
 
-/// Smallest window of a log, in bytes.
+/// Smallest buffer of a log, in bytes.
 const WINDOW_BYTES_MIN: usize = 64 << 10;
 /// About what one thread decodes at a time, in bytes.
 const PIECE_BYTES: u64 = 2 << 20;
@@ -60,7 +60,7 @@ pub struct Replay<'a> {
     later: Vec<Vec<Cursor>>,
     cursors: Vec<Cursor>,
     /// What is in memory of each cursor's segment. Rounds borrow from it.
-    windows: Vec<Window>,
+    buffers: Vec<ReadBuffer>,
     total_bytes: u64,
     done_bytes: u64,
 }
@@ -76,10 +76,10 @@ impl fmt::Debug for Replay<'_> {
 
 /// A segment, and where what matters begins and ends in it.
 #[derive(Debug)]
-struct Stretch {
+struct SegmentRange {
     file: SegmentFile,
-    begin: Place,
-    end: Place,
+    begin: LogOffset,
+    end: LogOffset,
 }
 
 /// How far one log of one incarnation has been replayed.
@@ -88,10 +88,10 @@ struct Cursor {
     log: u8,
     kept_gsn: u64,
     /// The present segment and those after it, in reverse.
-    stretches: Vec<Stretch>,
+    segment_ranges: Vec<SegmentRange>,
     /// Before the first batch that is not used up.
-    place: Place,
-    /// The window does not begin where it should.
+    place: LogOffset,
+    /// The buffer does not begin where it should.
     stale: bool,
     /// Records up to here have been handed out, or need not be.
     done_gsn: u64,
@@ -179,7 +179,7 @@ impl Logs {
             start_epoch: self.start.epoch,
             later: self.incarnations.iter().rev().map(cursors).collect(),
             cursors: Vec::new(),
-            windows: Vec::new(),
+            buffers: Vec::new(),
             total_bytes: self.replay_bytes(),
             done_bytes: 0,
         }
@@ -199,22 +199,22 @@ impl Replay<'_> {
         let threads = self.options.threads;
         let share = self.options.round_bytes / self.cursors.len();
         let share = share.max(WINDOW_BYTES_MIN);
-        let refills = self.cursors.iter_mut().zip(&mut self.windows).collect();
-        run(threads, refills, |(cursor, window)| cursor.refill(window, share))?;
+        let refills = self.cursors.iter_mut().zip(&mut self.buffers).collect();
+        run(threads, refills, |(cursor, buffer)| cursor.refill(buffer, share))?;
 
-        let views = self.cursors.iter().zip(&self.windows).collect();
-        let views = run(threads, views, |(cursor, window)| cursor.view(window))?;
+        let views = self.cursors.iter().zip(&self.buffers).collect();
+        let views = run(threads, views, |(cursor, buffer)| cursor.view(buffer))?;
         let open = views.iter().filter(|view| !view.complete);
         let safe = open.map(|view| view.end.last_gsn).min().unwrap_or(u64::MAX);
 
         let mut pieces = Vec::new();
         for (cursor, view) in self.cursors.iter_mut().zip(views) {
-            let Some(stretch) = cursor.stretches.last() else {
+            let Some(range) = cursor.segment_ranges.last() else {
                 continue;
             };
-            let empty = Piece {
+            let empty = DecodedBatches {
                 log: cursor.log,
-                path: stretch.file.shown.clone(),
+                path: range.file.shown.clone(),
                 batches: Vec::new(),
                 gsns: (cursor.done_gsn, safe.min(cursor.kept_gsn)),
             };
@@ -232,7 +232,7 @@ impl Replay<'_> {
         let lanes = run(threads, pieces, |piece| decoder.decode(&piece))?;
         let records = lanes.iter().map(|lane| lane.1).sum();
         let lanes = lanes.into_iter().map(|lane| lane.0).collect();
-        let over = self.cursors.iter().all(|cursor| cursor.stretches.is_empty())
+        let over = self.cursors.iter().all(|cursor| cursor.segment_ranges.is_empty())
             && self.later.iter().all(Vec::is_empty);
         // Batches that straddle rounds are counted twice, those beyond the cut never.
         let done = if over { self.total_bytes } else { self.done_bytes.min(self.total_bytes) };
@@ -242,28 +242,28 @@ impl Replay<'_> {
 
     /// Sees to it that there are cursors with something left. False if all is done.
     fn next_cursors(&mut self) -> bool {
-        let windows = self.cursors.iter().zip(std::mem::take(&mut self.windows));
-        let left = windows.filter(|(cursor, _)| !cursor.stretches.is_empty());
-        self.windows = left.map(|(_, window)| window).collect();
-        self.cursors.retain(|cursor| !cursor.stretches.is_empty());
+        let buffers = self.cursors.iter().zip(std::mem::take(&mut self.buffers));
+        let left = buffers.filter(|(cursor, _)| !cursor.segment_ranges.is_empty());
+        self.buffers = left.map(|(_, buffer)| buffer).collect();
+        self.cursors.retain(|cursor| !cursor.segment_ranges.is_empty());
         while self.cursors.is_empty() {
             // The gsns of an incarnation all exceed those of the one before.
             let Some(cursors) = self.later.pop() else {
                 return false;
             };
-            self.windows = cursors.iter().map(|_| Window::default()).collect();
+            self.buffers = cursors.iter().map(|_| ReadBuffer::default()).collect();
             self.cursors = cursors;
         }
         true
     }
 }
 
-/// The batches of a window.
+/// The batches of a buffer.
 #[derive(Debug)]
 struct View<'w> {
-    batches: Vec<(Place, Batch<'w>)>,
+    batches: Vec<(LogOffset, Batch<'w>)>,
     /// Behind the last of them.
-    end: Place,
+    end: LogOffset,
     /// Nothing of the log follows.
     complete: bool,
 }
@@ -272,35 +272,37 @@ impl Cursor {
     /// `None` if nothing of the log is to be replayed.
     fn new(chain: &Chain) -> Option<Self> {
         let matters = |of: &&Walked| of.end.last_gsn > chain.base && chain.kept_gsn > chain.base;
-        let stretch = |of: &Walked| Stretch { file: of.file.clone(), begin: of.begin, end: of.end };
-        let stretches: Vec<_> = chain.segments.iter().rev().filter(matters).map(stretch).collect();
+        let range =
+            |of: &Walked| SegmentRange { file: of.file.clone(), begin: of.begin, end: of.end };
+        let segment_ranges: Vec<_> =
+            chain.segments.iter().rev().filter(matters).map(range).collect();
         Some(Cursor {
             log: chain.log,
             kept_gsn: chain.kept_gsn,
-            place: stretches.last()?.begin,
-            stretches,
+            place: segment_ranges.last()?.begin,
+            segment_ranges,
             stale: true,
             done_gsn: chain.base,
         })
     }
 
-    /// Reads the window anew, at least one batch of it.
-    fn refill(&mut self, window: &mut Window, share: usize) -> Result<(), ScanError> {
-        let Some(stretch) = self.stretches.last().filter(|_| self.stale) else {
+    /// Reads the buffer anew, at least one batch of it.
+    fn refill(&mut self, buffer: &mut ReadBuffer, share: usize) -> Result<(), ScanError> {
+        let Some(range) = self.segment_ranges.last().filter(|_| self.stale) else {
             return Ok(());
         };
-        let left = (stretch.end.offset - self.place.offset) as usize;
+        let left = (range.end.offset - self.place.offset) as usize;
         let mut len = share.min(left);
         loop {
-            stretch.file.read(window, self.place.offset, len)?;
-            let step = reader(stretch, &window.bytes, &self.place).next_batch();
+            range.file.read(buffer, self.place.offset, len)?;
+            let step = reader(range, &buffer.bytes, &self.place).next_batch();
             match step {
                 Step::Batch(_) => break,
                 Step::End(end) => {
-                    let window_end = self.place.offset + window.bytes.len() as u64;
-                    match stretch.file.more(&end, window_end) {
+                    let buffer_end = self.place.offset + buffer.bytes.len() as u64;
+                    match range.file.more(&end, buffer_end) {
                         Some(needed) if needed > len => len = needed,
-                        _ => return Err(changed(stretch, self.log, &self.place, end.cause)),
+                        _ => return Err(changed(range, self.log, &self.place, end.cause)),
                     }
                 }
             }
@@ -309,14 +311,14 @@ impl Cursor {
         Ok(())
     }
 
-    fn view<'w>(&self, window: &'w Window) -> Result<View<'w>, ScanError> {
+    fn view<'w>(&self, buffer: &'w ReadBuffer) -> Result<View<'w>, ScanError> {
         let mut view = View { batches: Vec::new(), end: self.place, complete: true };
-        let Some(stretch) = self.stretches.last() else {
+        let Some(range) = self.segment_ranges.last() else {
             return Ok(view);
         };
-        let skip = (self.place.offset - window.offset) as usize;
-        let mut reader = reader(stretch, &window.bytes[skip..], &self.place);
-        while view.end.offset < stretch.end.offset {
+        let skip = (self.place.offset - buffer.offset) as usize;
+        let mut reader = reader(range, &buffer.bytes[skip..], &self.place);
+        while view.end.offset < range.end.offset {
             match reader.next_batch() {
                 Step::Batch(batch) if batch.first_gsn() > self.kept_gsn => return Ok(view),
                 Step::Batch(batch) => {
@@ -325,16 +327,16 @@ impl Cursor {
                     view.end = behind;
                 }
                 Step::End(end) => {
-                    let window_end = window.offset + window.bytes.len() as u64;
-                    if stretch.file.more(&end, window_end).is_none() {
-                        return Err(changed(stretch, self.log, &view.end, end.cause));
+                    let buffer_end = buffer.offset + buffer.bytes.len() as u64;
+                    if range.file.more(&end, buffer_end).is_none() {
+                        return Err(changed(range, self.log, &view.end, end.cause));
                     }
                     view.complete = false;
                     return Ok(view);
                 }
             }
         }
-        view.complete = self.stretches.len() == 1;
+        view.complete = self.segment_ranges.len() == 1;
         Ok(view)
     }
 
@@ -347,14 +349,14 @@ impl Cursor {
             Some(place) if upto < self.kept_gsn => self.place = place,
             _ if complete => {
                 self.place = end;
-                self.stretches.clear();
+                self.segment_ranges.clear();
             }
             _ => {
                 self.place = end;
                 self.stale = true;
-                if self.stretches.last().is_some_and(|of| of.end.offset <= end.offset) {
-                    self.stretches.pop();
-                    self.place = self.stretches.last().map_or(end, |of| of.begin);
+                if self.segment_ranges.last().is_some_and(|of| of.end.offset <= end.offset) {
+                    self.segment_ranges.pop();
+                    self.place = self.segment_ranges.last().map_or(end, |of| of.begin);
                 }
             }
         }
@@ -364,13 +366,13 @@ impl Cursor {
     }
 }
 
-fn reader<'w>(stretch: &Stretch, bytes: &'w [u8], at: &Place) -> BatchReader<'w> {
-    BatchReader::window(&stretch.file.header, bytes, at.offset, at.number, at.last_gsn)
+fn reader<'w>(range: &SegmentRange, bytes: &'w [u8], at: &LogOffset) -> BatchReader<'w> {
+    BatchReader::window(&range.file.header, bytes, at.offset, at.number, at.last_gsn)
 }
 
-fn changed(stretch: &Stretch, log: u8, at: &Place, cause: EndCause) -> ScanError {
+fn changed(range: &SegmentRange, log: u8, at: &LogOffset, cause: EndCause) -> ScanError {
     ScanError::Damaged {
-        path: stretch.file.shown.clone(),
+        path: range.file.shown.clone(),
         log,
         offset: at.offset,
         last_gsn: at.last_gsn,
@@ -381,7 +383,7 @@ fn changed(stretch: &Stretch, log: u8, at: &Place, cause: EndCause) -> ScanError
 
 /// Some batches of one log, decoded by one thread.
 #[derive(Clone, Debug)]
-struct Piece<'w> {
+struct DecodedBatches<'w> {
     log: u8,
     path: PathBuf,
     batches: Vec<Batch<'w>>,
@@ -389,7 +391,7 @@ struct Piece<'w> {
     gsns: (u64, u64),
 }
 
-impl<'w> Piece<'w> {
+impl<'w> DecodedBatches<'w> {
     /// Deals batches out to pieces like this one.
     fn split(self, batches: Vec<Batch<'w>>) -> Vec<Self> {
         let mut pieces: Vec<Self> = Vec::new();
@@ -416,7 +418,7 @@ struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// The writes of a piece by partition, and the number of its records.
-    fn decode<'w>(&self, piece: &Piece<'w>) -> Result<(Lane<'w>, u64), ScanError> {
+    fn decode<'w>(&self, piece: &DecodedBatches<'w>) -> Result<(Lane<'w>, u64), ScanError> {
         let malformed = |source| ScanError::Malformed { path: piece.path.clone(), source };
         let mut lane: Lane<'w> = (0..self.partitions).map(|_| Vec::new()).collect();
         let mut records = 0;

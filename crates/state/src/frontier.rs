@@ -20,7 +20,7 @@
 //!
 //! Both sides store first and then load what the other has stored, so each must keep its load behind
 //! its store (Dekker). Inside a stretch, which is small, each has an ordinary fence in between.
-//! Elsewhere, where nearly all writes go, the mutator has only the light one of two [`UnevenFences`]:
+//! Elsewhere, where nearly all writes go, the mutator has only the light one of two [`AsymmetricFences`]:
 //! its stores wait for their cache lines side by side, where a claim of each block would have them wait
 //! one after the other. The copier pays for both, once for each stretch.
 //!
@@ -41,7 +41,7 @@ use stillpoint_sync::atomic::{
     Ordering::{self, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
-use stillpoint_sync::{Backoff, CachePadded, Mutex, UnevenFences};
+use stillpoint_sync::{AsymmetricFences, Backoff, CachePadded, Mutex};
 
 use crate::planted::{Bug, is_planted};
 use crate::scheme::Turn;
@@ -62,7 +62,7 @@ const END: usize = usize::MAX;
 /// Where the copier of a grid is, and where the mutator.
 #[derive(Debug)]
 pub struct Frontier {
-    fences: UnevenFences,
+    fences: AsymmetricFences,
     marks: usize,
     /// log2 of the marks of a piece.
     piece_log2: u32,
@@ -127,7 +127,7 @@ impl Frontier {
         let done = || Limit(AtomicUsize::new(Limit::kept(Turn::FIRST, END)));
         let limits = Limits { done: done(), announced: done() };
         Self {
-            fences: UnevenFences::new(),
+            fences: AsymmetricFences::new(),
             marks,
             piece_log2: piece.trailing_zeros(),
             stretch,
@@ -249,7 +249,7 @@ impl Frontier {
 }
 
 /// Every schedule of a mutator and a copier over a few marks, and every value that their loads may see.
-/// Both of the uneven fences are ordinary ones here; so the write that is known to be in the stretch
+/// Both of the asymmetric fences are ordinary ones here; so the write that is known to be in the stretch
 /// goes without the light one, as far as that one is of no use to it. With LOOM_MAX_PREEMPTIONS=3, as in
 /// `.ci/run`, they take seconds.
 #[cfg(all(test, loom))]

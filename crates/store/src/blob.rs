@@ -194,7 +194,7 @@ fn new_chunk(
 
 /// Takes another reference to a value that the caller knows to be alive.
 pub(crate) fn retain(memory: &Memory, blob: Blob) {
-    // Relaxed: the caller's window or lock keeps the table alive.
+    // Relaxed: the caller's read section or lock keeps the table alive.
     memory.arena.cell(blob.table)[0].fetch_add(1, Relaxed);
 }
 

@@ -208,9 +208,9 @@ impl Store {
 
     /// Drops the replaced tables that nobody can reach any more.
     ///
-    /// It waits for windows with `retired` locked. Nobody takes that lock inside a window, nor with
-    /// a lock that is taken inside windows: `replace_tables` has let go of `tables` before. So no
-    /// window that is waited for can wait for this.
+    /// It waits for read sections with `retired` locked. Nobody takes that lock inside a read section, nor with
+    /// a lock that is taken inside read_sections: `replace_tables` has let go of `tables` before. So no
+    /// read section that is waited for can wait for this.
     pub(crate) fn drop_retired(&self) {
         let mut retired = self.catalog.retired.lock();
         // A checkpoint may still have to capture an old generation.
@@ -219,7 +219,7 @@ impl Store {
         if !retired.iter().any(may_go) {
             return;
         }
-        self.driver().windows().wait_grace();
+        self.driver().read_sections().wait_grace_period();
         let is_open = |old: &Retired| {
             self.transactions.iter().any(|slot| {
                 let began = slot.load(Acquire);
@@ -234,13 +234,13 @@ impl Store {
             .collect();
         let goes = |owner: &u32| unreachable.contains(owner);
         self.catalog.owners.lock().retain(|(owner, _)| !goes(owner));
-        self.driver().windows().wait_grace();
+        self.driver().read_sections().wait_grace_period();
         // What was kept before the grace period is seen after it, and nobody keeps more of it.
         let free: Vec<u32> =
             unreachable.into_iter().filter(|&owner| !self.memory().is_kept(owner)).collect();
         retired.retain(|old| !free.contains(&old.table.owner));
         for owner in free {
-            self.attic.lock().forget_owner(owner);
+            self.departed_caches.lock().forget_owner(owner);
             self.memory().arena.drop_owner(owner);
         }
     }

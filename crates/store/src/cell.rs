@@ -88,7 +88,7 @@ pub(crate) struct Cell<'a> {
 }
 
 /// What a read without a lock found.
-pub(crate) enum Glance {
+pub(crate) enum OptimisticRead {
     /// The key has this value: tag and stamp; the bytes were appended.
     Value(u8, Stamp),
     /// The key has no value.
@@ -221,8 +221,8 @@ impl<'a> Cell<'a> {
         self.record().value()
     }
 
-    /// Reads without a lock: appends the value if `key` has one. Call it inside a window.
-    pub(crate) fn glance(self, key: &[u8], out: &mut Vec<u8>) -> Glance {
+    /// Reads without a lock: appends the value if `key` has one. Call it inside a read section.
+    pub(crate) fn read_optimistic(self, key: &[u8], out: &mut Vec<u8>) -> OptimisticRead {
         let start = out.len();
         let mut backoff = Backoff::new();
         loop {
@@ -232,7 +232,7 @@ impl<'a> Cell<'a> {
                 continue;
             }
             if before & DEAD != 0 || !self.has_key(key) {
-                return Glance::Other;
+                return OptimisticRead::Other;
             }
             let tag = if before & ABSENT == 0 { self.copy_unlocked(out) } else { None };
             fence(Acquire);
@@ -240,8 +240,8 @@ impl<'a> Cell<'a> {
             if self.words[1].load(Relaxed) == before {
                 let stamp = Stamp::from_bits(before);
                 return match tag {
-                    Some(tag) => Glance::Value(tag, stamp),
-                    None => Glance::Absent(stamp),
+                    Some(tag) => OptimisticRead::Value(tag, stamp),
+                    None => OptimisticRead::Absent(stamp),
                 };
             }
             out.truncate(start);
@@ -347,7 +347,7 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn begin_write(self) {
         // Relaxed: the holder of the lock is the only writer; the fence orders this store before
-        // the writes that follow, partner of the Acquire fence in `glance`.
+        // the writes that follow, partner of the Acquire fence in `read_optimistic`.
         let stamp = self.words[1].load(Relaxed);
         self.words[1].store(stamp | BUSY, Relaxed);
     }

@@ -41,7 +41,7 @@ impl Drop for HalfInstalled {
     }
 }
 
-/// Dropped only when a hand-out panics: a record may have been claimed and not emitted, so the
+/// Dropped only when a before-image panics: a record may have been claimed and not emitted, so the
 /// checkpoint is incomplete.
 struct Unemitted<'a> {
     store: &'a Store,
@@ -56,7 +56,7 @@ impl Drop for Unemitted<'_> {
 
 impl Worker {
     /// Commits and releases all locks; gives the stamp, `None` if nothing was written. Inside a
-    /// window. After an error the caller rolls back.
+    /// read section. After an error the caller rolls back.
     pub(crate) fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
         let driver = self.store.driver();
         let phase =
@@ -82,10 +82,10 @@ impl Worker {
             return Ok(None);
         }
         self.prepare(phase)?;
-        let hands_out = phase.is_capturing() && self.store.marks();
+        let saves_before_images = phase.is_capturing() && self.store.marks();
         let too_late = self.store.driver().has_planted(Bug::HandOutAfterInstall);
-        if hands_out && !too_late {
-            self.hand_out(phase);
+        if saves_before_images && !too_late {
+            self.save_before_image(phase);
         }
         let Self { keys, written, pending, tables, touched, log, .. } = self;
         let writes = WriteSet { keys, written, pending, tables };
@@ -93,8 +93,8 @@ impl Worker {
         step(Step::Appended);
         self.install_all(stamp);
         step(Step::Installed);
-        if hands_out && too_late {
-            self.hand_out(phase);
+        if saves_before_images && too_late {
+            self.save_before_image(phase);
         }
         self.depend_on(stamp);
         self.release_all();
@@ -294,26 +294,26 @@ impl Worker {
     /// after the point of consistency, unless the capture was there before. In CAPTURE at the
     /// latest; afterwards, and until the next point of consistency, every record is marked.
     #[inline]
-    fn hand_out(&mut self, phase: PhaseWord) {
+    fn save_before_image(&mut self, phase: PhaseWord) {
         let mark = mark_of(phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
             let lock = self.record(&self.held[key - self.first_key]).lock();
             protocol::is_unmarked(lock, mark)
         };
         if let Some(first) = self.written.iter().position(is_unmarked) {
-            self.hand_out_from(first, phase);
+            self.save_before_image_from(first, phase);
         }
     }
 
     /// Hands out from the `from`-th write on, in one go with the lane.
     #[cold]
-    fn hand_out_from(&mut self, from: usize, phase: PhaseWord) {
+    fn save_before_image_from(&mut self, from: usize, phase: PhaseWord) {
         if self.sink.as_ref().is_none_or(|(epoch, _)| *epoch != phase.epoch()) {
             self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
         }
         let sink: &dyn Sink = self.sink.as_ref().map_or(&NoSink, |(_, sink)| &**sink);
         if !sink.has_room() {
-            self.store.policy().before_hand_outs(self.number, sink);
+            self.store.policy().before_saves(self.number, sink);
         }
         let mark = mark_of(phase.epoch());
         let unemitted = Unemitted { store: &self.store, epoch: phase.epoch() };

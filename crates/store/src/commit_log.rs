@@ -26,7 +26,7 @@ pub struct LogRefused(#[from] pub Box<dyn std::error::Error + Send + Sync>);
 /// Takes commits, in an order that respects their locks.
 pub trait CommitLog: Send {
     /// Takes a commit and gives it its place: a gsn above all stamps it touched and above the last
-    /// of its log. Called inside a window, with all locks held: appends to memory and returns.
+    /// of its log. Called inside a read section, with all locks held: appends to memory and returns.
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused>;
 
     /// True if whatever this stamp stands for survives any crash. Records deleted by it may then

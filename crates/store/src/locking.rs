@@ -87,8 +87,13 @@ impl Worker {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let key = self.keys.key(index);
-        let found =
-            self.glance(declared.table, key, declared.hash, declared.candidate, &mut scratch);
+        let found = self.read_optimistic(
+            declared.table,
+            key,
+            declared.hash,
+            declared.candidate,
+            &mut scratch,
+        );
         self.scratch = scratch;
         let (tag, stamp) = found?;
         self.held.push(Held {
@@ -190,9 +195,9 @@ impl Worker {
 
     /// Gives all locks back and takes them in the order of cell numbers.
     ///
-    /// A cell found in one window is not to be trusted in a later one unless it is locked: it may
+    /// A cell found in one read section is not to be trusted in a later one unless it is locked: it may
     /// have been reclaimed in between, and be another key's. So whatever was found and not locked
-    /// is looked up again once the window was left.
+    /// is looked up again once the read section was left.
     #[cold]
     fn lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
         // An undeclared transaction is announced already.
@@ -252,7 +257,7 @@ impl Worker {
 
     /// Waits for one lock; false if the cell is not the key's any more, the tables changed, or
     /// somebody has the permit.
-    /// Sets `left` if it left the window meanwhile.
+    /// Sets `left` if it left the read section meanwhile.
     fn wait_for(&mut self, index: usize, slot: usize, left: &mut bool) -> Result<bool, TxError> {
         let (cell, mode) = (self.held[slot].cell, self.keys.keys[index].mode);
         let version = self.tables.version;
@@ -279,7 +284,7 @@ impl Worker {
                     self.announce(cell, mode, Priority::DECLARED);
                     self.wait_outside(&mut backoff, false);
                     *left = true;
-                    // Outside the window the cell may have been reclaimed.
+                    // Outside the read section the cell may have been reclaimed.
                     if self.tables.version != version || self.resolve(index)? != cell {
                         return Ok(false);
                     }
@@ -288,18 +293,18 @@ impl Worker {
         }
     }
 
-    /// Keeps new sharers from a lock that a writer waits for. In the window that found the cell.
+    /// Keeps new sharers from a lock that a writer waits for. In the read section that found the cell.
     fn announce(&self, cell: u64, mode: Mode, priority: Priority) {
         if mode == Mode::Write {
             lock_word::await_sharers(self.store.cell(cell).lock(), priority);
         }
     }
 
-    /// Leaves the window for a moment. `begins` says that no lock is held.
+    /// Leaves the read section for a moment. `begins` says that no lock is held.
     fn wait_outside(&mut self, backoff: &mut Backoff, begins: bool) {
         self.exit();
         backoff.wait();
-        // The cells of later transactions of the batch, too, were found in the window left.
+        // The cells of later transactions of the batch, too, were found in the read section left.
         for key in &mut self.keys.keys {
             key.candidate = 0;
         }
@@ -311,7 +316,7 @@ impl Worker {
     }
 
     /// Locks one key of an undeclared transaction, and enters it as the next slot. Not inside a
-    /// window.
+    /// read section.
     pub(crate) fn lock_undeclared(&mut self, index: usize) -> Result<(), TxError> {
         let mode = self.keys.keys[index].mode;
         let mut backoff = Backoff::new();
@@ -388,7 +393,7 @@ impl Worker {
         }
     }
 
-    /// The cell of a key, made if there is none. Inside a window.
+    /// The cell of a key, made if there is none. Inside a read section.
     fn resolve(&mut self, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.keys[index];
         let found = {
@@ -502,8 +507,8 @@ impl Worker {
         self.locked_version = u64::MAX;
         self.cache.allowance = Allowance::Limit;
         // Plain stores suffice while no walk can claim the mark of a locked record. It does so in
-        // CAPTURE only, and begins after every window has closed that may have seen the phase before
-        // it. Outside the window nothing is known of the phase.
+        // CAPTURE only, and begins after every read section has closed that may have seen the phase before
+        // it. Outside the read section nothing is known of the phase.
         let claimable = self.store.marks()
             && (!self.in_window || self.store.driver().now().phase() == Phase::Capture);
         for slot in 0..self.held.len() {

@@ -7,11 +7,11 @@ use shuttle::thread;
 use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
-use stillpoint_sync::{Windows, lock_word};
+use stillpoint_sync::{ReadSections, lock_word};
 
 use crate::arena::{CellCache, Kind};
 use crate::blob;
-use crate::cell::{Cell, Glance, cell_bytes};
+use crate::cell::{Cell, OptimisticRead, cell_bytes};
 use crate::index::{Index, Inserted};
 use crate::store::Memory;
 
@@ -161,7 +161,7 @@ fn a_key_is_inserted_once() {
 /// Reads without a lock see whole values, and never an older one after a newer.
 fn look_three_times(
     memory: &Memory,
-    windows: &Windows,
+    read_sections: &ReadSections,
     slot: usize,
     number: u64,
     newest: &AtomicU64,
@@ -169,23 +169,23 @@ fn look_three_times(
     let mut last = 0;
     for _ in 0..3 {
         let least = newest.load(SeqCst);
-        windows.enter(slot);
+        read_sections.enter(slot);
         let mut out = vec![77];
-        let glance = Cell::new(memory, number).glance(b"key", &mut out);
-        windows.exit(slot);
-        let gsn = match glance {
-            Glance::Value(tag, stamp) => {
+        let outcome = Cell::new(memory, number).read_optimistic(b"key", &mut out);
+        read_sections.exit(slot);
+        let gsn = match outcome {
+            OptimisticRead::Value(tag, stamp) => {
                 let expected = vec![tag; 24];
                 assert_eq!(out[1..], expected[..], "torn");
                 assert_eq!(u64::from(tag), stamp.gsn());
                 stamp.gsn()
             }
-            Glance::Absent(stamp) => {
+            OptimisticRead::Absent(stamp) => {
                 assert_eq!(out, [77]);
                 assert!(stamp.gsn() % 4 == 1);
                 stamp.gsn()
             }
-            Glance::Other => panic!("the cell is the key's"),
+            OptimisticRead::Other => panic!("the cell is the key's"),
         };
         assert!(gsn >= last && gsn >= least, "{gsn} after {last} and {least}");
         last = gsn;
@@ -198,15 +198,15 @@ fn look_three_times(
 fn a_read_without_lock_is_never_torn() {
     let work = || {
         let memory = Arc::new(Memory::new(1 << 20, &Arc::default()).expect("a model's memory"));
-        let windows = Arc::new(Windows::new(2));
-        let reader_slot = windows.claim().expect("room");
+        let read_sections = Arc::new(ReadSections::new(2));
+        let reader_slot = read_sections.claim().expect("room");
         let mut cache = CellCache::default();
         let number =
             cache.allocate(&memory.arena, 1, Kind::Record, cell_bytes(3, 24, 1)).expect("room");
         let stamp = |gsn| Stamp::new(gsn, LOG_NONE);
         Cell::new(&memory, number).initialise(b"key", 0, lock_word::free(3, 0), stamp(1));
         let newest = Arc::new(AtomicU64::new(1));
-        let (looked, watched, latest) = (memory.clone(), windows.clone(), newest.clone());
+        let (looked, watched, latest) = (memory.clone(), read_sections.clone(), newest.clone());
         let reader = thread::spawn(move || {
             look_three_times(&looked, &watched, reader_slot, number, &latest);
         });
@@ -232,10 +232,10 @@ fn a_read_without_lock_is_never_torn() {
             }
             newest.store(gsn, SeqCst);
             if let Some(blob) = old {
-                garbage = Some((windows.token(), blob));
+                garbage = Some((read_sections.token(), blob));
             }
             if let Some((mut token, blob)) = garbage.take() {
-                if windows.has_passed(&mut token) {
+                if read_sections.has_passed(&mut token) {
                     blob::release(&memory, &mut cache, blob);
                     // Somebody else gets the blocks.
                     blob::create(&memory, &mut cache, 1, &[200; 24]).expect("room");

@@ -14,7 +14,7 @@ use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
 };
-use stillpoint_sync::{CachePadded, Mutex, MutexGuard, Windows};
+use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections};
 
 use crate::planted::{Bug, Planted};
 
@@ -84,11 +84,11 @@ impl PhaseWord {
     }
 }
 
-/// The phase, the windows, and the one who moves the phase on.
+/// The phase, the read_sections, and the one who moves the phase on.
 #[derive(Debug)]
 pub struct PhaseDriver {
     word: CachePadded<AtomicU64>,
-    windows: Windows,
+    read_sections: ReadSections,
     moving: Mutex<()>,
     turn: Mutex<()>,
     /// The last epoch whose checkpoint lacks a record; 0 for none.
@@ -107,7 +107,7 @@ impl PhaseDriver {
     pub(crate) fn new(workers: usize, epoch: u64) -> Self {
         Self {
             word: CachePadded::new(AtomicU64::new(PhaseWord::new(Phase::Rest, epoch).0)),
-            windows: Windows::new(workers),
+            read_sections: ReadSections::new(workers),
             moving: Mutex::new(()),
             turn: Mutex::new(()),
             spoilt: AtomicU64::new(0),
@@ -146,9 +146,9 @@ impl PhaseDriver {
         self.planted.has(bug)
     }
 
-    /// The workers' windows.
-    pub fn windows(&self) -> &Windows {
-        &self.windows
+    /// The workers' read_sections.
+    pub fn read_sections(&self) -> &ReadSections {
+        &self.read_sections
     }
 
     /// Phase and epoch now.
@@ -172,19 +172,19 @@ impl PhaseDriver {
         assert!(legal, "no way from {:?} to {phase:?}", now.phase());
         let epoch = now.epoch() + u64::from(phase == Phase::Resolve);
         let next = PhaseWord::new(phase, epoch);
-        // SeqCst with the fence in `Windows::token`: partner of the fence in `Windows::enter`.
+        // SeqCst with the fence in `ReadSections::token`: partner of the fence in `ReadSections::enter`.
         // An exchange of the changed bits only: the gate and the permit change at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
         drop(moving);
         if !(self.has_planted(Bug::NoGracePeriod)
             && matches!(phase, Phase::Resolve | Phase::Capture))
         {
-            self.windows.wait_grace();
+            self.read_sections.wait_grace_period();
         }
         next
     }
 
-    /// Holds every worker outside its window until the guard is dropped: a physical point of
+    /// Holds every worker outside its read section until the guard is dropped: a physical point of
     /// consistency. With deferred updates an open transaction has changed nothing, so this waits
     /// for commits under way, not for transactions.
     pub fn quiesce(&self) -> Quiesced<'_> {
@@ -193,7 +193,7 @@ impl PhaseDriver {
             if !self.now().is_gated() {
                 self.word.fetch_or(GATE, SeqCst);
                 drop(moving);
-                self.windows.wait_grace();
+                self.read_sections.wait_grace_period();
                 return Quiesced { driver: self };
             }
             drop(moving);
@@ -214,7 +214,7 @@ impl PhaseDriver {
         Permit { driver: self, _turn: turn }
     }
 
-    /// Opens a worker's window, waiting while the store is quiesced.
+    /// Opens a worker's read section, waiting while the store is quiesced.
     #[inline]
     pub(crate) fn enter(&self, slot: usize) -> PhaseWord {
         self.enter_unless(slot, GATE)
@@ -230,12 +230,12 @@ impl PhaseDriver {
     #[inline]
     fn enter_unless(&self, slot: usize, closed: u64) -> PhaseWord {
         loop {
-            self.windows.enter(slot);
+            self.read_sections.enter(slot);
             let now = self.now();
             if now.0 & closed == 0 {
                 return now;
             }
-            self.windows.exit(slot);
+            self.read_sections.exit(slot);
             self.wait_while(closed);
         }
     }
@@ -250,7 +250,7 @@ impl PhaseDriver {
 
     #[inline]
     pub(crate) fn exit(&self, slot: usize) {
-        self.windows.exit(slot);
+        self.read_sections.exit(slot);
     }
 }
 
@@ -268,7 +268,7 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// No worker is in its window while this lives.
+/// No worker is in its read section while this lives.
 #[derive(Debug)]
 pub struct Quiesced<'a> {
     driver: &'a PhaseDriver,
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_quiesced_store_lets_nobody_in() {
         let driver = std::sync::Arc::new(PhaseDriver::new(2, 1));
-        let slot = driver.windows().claim().expect("room");
+        let slot = driver.read_sections().claim().expect("room");
         let quiesced = driver.quiesce();
         let other = driver.clone();
         let entered = std::sync::Arc::new(AtomicU64::new(0));

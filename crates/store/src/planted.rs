@@ -13,9 +13,9 @@ pub enum Bug {
     PhaseReadBeforeLocks = 1,
     /// A record that is inserted after the point of consistency is not marked as captured.
     InsertWithoutMark = 2,
-    /// A record's old value is not handed out if the write is a deletion.
+    /// A record's before-image is not saved if the write is a deletion.
     DeleteWithoutHandOut = 3,
-    /// The old value is handed out after the new one was installed.
+    /// The before-image is saved after the new one was installed.
     HandOutAfterInstall = 4,
     /// The capture does not wait for the commits from before the point of consistency.
     NoGracePeriod = 5,

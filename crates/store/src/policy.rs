@@ -26,10 +26,10 @@ pub trait CellPolicy: Send + Sync {
     /// reset.
     fn wants_first_writes(&self) -> bool;
 
-    /// Called by a commit that will hand out old values while the sink [has no
+    /// Called by a commit that will save before-images while the sink [has no
     /// room](Sink::has_room), before it has changed anything: the place to wait until it has.
     /// All of the transaction's locks are held.
-    fn before_hand_outs(&self, worker: usize, sink: &dyn Sink) {
+    fn before_saves(&self, worker: usize, sink: &dyn Sink) {
         sink.wait_for_room(worker);
     }
 
@@ -82,14 +82,14 @@ pub enum Outcome {
 
 /// A capture thread, as the scheme that it walks for sees it.
 pub trait Capture {
-    /// The window slot that the thread has claimed.
+    /// The read section slot that the thread has claimed.
     fn slot(&self) -> usize;
 
     /// Calls `with` once, with the lane that takes the thread's records: for a few dozen cells at a
     /// time.
     fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// Called between windows and with no lane in hand, every few dozen records: waits as the pace
+    /// Called between read sections and with no lane in hand, every few dozen records: waits as the pace
     /// and the sink ask.
     fn pause(&mut self);
 
@@ -112,17 +112,17 @@ pub trait Lane {
 
 /// Where the records of a checkpoint go: a set of files by default.
 pub trait Sink: Send + Sync {
-    /// Calls `with` once, with the lane of a window slot, which the caller owns. Once per commit
-    /// that hands out, or per few dozen cells of the walk. Nobody asks for two lanes at a time.
+    /// Calls `with` once, with the lane of a read section slot, which the caller owns. Once per commit
+    /// that saves before-images, or per few dozen cells of the walk. Nobody asks for two lanes at a time.
     fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// False if who hands out has to [wait](Self::wait_for_room). Asked by every commit while a
+    /// False if whoever saves before-images has to [wait](Self::wait_for_room). Asked by every commit while a
     /// checkpoint is under way.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Waits until there is room for hand-outs of this lane's owner.
+    /// Waits until there is room for before-images of this lane's owner.
     fn wait_for_room(&self, lane: usize) {
         let _ = lane;
     }
@@ -132,7 +132,7 @@ pub trait Sink: Send + Sync {
         Demand::Go
     }
 
-    /// Bytes taken so far, hand-outs included.
+    /// Bytes taken so far, before-images included.
     fn taken_bytes(&self) -> u64 {
         0
     }
@@ -141,7 +141,7 @@ pub trait Sink: Send + Sync {
     fn drain(&self) {}
 }
 
-/// Where hand-outs go while no sink is set: nowhere. A scheme that wants them has one set.
+/// Where before-images go while no sink is set: nowhere. A scheme that wants them has one set.
 pub(crate) struct NoSink;
 
 impl Sink for NoSink {
@@ -154,7 +154,7 @@ struct NoLane;
 
 impl Lane for NoLane {
     fn emit(&mut self, _: &RecordImage<'_>) {
-        debug_assert!(false, "a hand-out outside of a checkpoint");
+        debug_assert!(false, "a before-image outside of a checkpoint");
     }
     fn take_back(&mut self) {}
 }

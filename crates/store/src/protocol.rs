@@ -35,7 +35,7 @@ pub(crate) trait Captured {
 /// Nobody is kept out while the value is copied. Whoever wins the claim of the mark emits, and
 /// the walk claims after it has copied; if it loses, it takes the copy back. If it wins, the copy
 /// is the value at the point of consistency:
-/// - Not older: the commits of the old epoch have left their windows before the walk began, and
+/// - Not older: the commits of the old epoch have left their read sections before the walk began, and
 ///   what they did happened before its reads.
 /// - Not newer, nor torn: a commit of the new epoch overwrites after it has seen the mark, set by
 ///   itself or by the walk. By itself, and the walk would have lost, since marks are not unset
@@ -44,7 +44,7 @@ pub(crate) trait Captured {
 ///
 /// A large value is not copied from the cell but found by it, so that number and length, read
 /// before the claim, are what is right or is dropped. Its blocks do not change and outlive the
-/// window, even if the record lets go of them: they are read or kept after the claim.
+/// read section, even if the record lets go of them: they are read or kept after the claim.
 pub(crate) fn capture(cell: Cell<'_>, mark: u8, blind: bool, to: &mut impl Captured) {
     // Relaxed: what is marked is left alone; if it only looks unmarked, the claim tells.
     let seen = lock_word::status(cell.lock().load(Relaxed)) & MARK;
@@ -89,12 +89,12 @@ pub(crate) fn claim_locked(lock: &AtomicU64, mark: u8) -> bool {
 pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
     records.for_each(Record::begin_write);
     // Release: orders the busy stamps before the writes that follow; partner of the Acquire fence in
-    // `Cell::glance`.
+    // `Cell::read_optimistic`.
     fence(Release);
 }
 
 /// Gives an exclusive lock back. A plain store suffices while no walk can claim the mark of a locked
-/// record. A walk does so in CAPTURE only, and begins after every window has closed that may have
+/// record. A walk does so in CAPTURE only, and begins after every read section has closed that may have
 /// seen the phase before it.
 #[inline]
 pub(crate) fn release_exclusive(lock: &AtomicU64, claimable: bool) {

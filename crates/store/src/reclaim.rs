@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use stillpoint_format::Stamp;
-use stillpoint_sync::GraceToken;
+use stillpoint_sync::GracePeriod;
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::planted::{Bug, is_planted};
@@ -64,7 +64,7 @@ pub(crate) struct Reclaim {
     /// Entries made since the last round.
     added: usize,
     garbage: Vec<Garbage>,
-    waiting: VecDeque<(GraceToken, Vec<Garbage>)>,
+    waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
 }
 
 impl Reclaim {
@@ -98,7 +98,7 @@ impl Reclaim {
 }
 
 impl Worker {
-    /// Reclaims what can be reclaimed by now. Inside a window.
+    /// Reclaims what can be reclaimed by now. Inside a read section.
     #[inline]
     pub(crate) fn collect_garbage(&mut self) {
         if !self.reclaim.absent.is_empty() {
@@ -221,14 +221,14 @@ impl Worker {
     /// Lets garbage wait for a grace period, once there is as much of it as `least`, and frees what
     /// has waited.
     fn pass_grace(&mut self, least: usize) {
-        let windows = self.store.driver().windows();
+        let read_sections = self.store.driver().read_sections();
         if self.reclaim.garbage.len() >= least {
             let batch = std::mem::take(&mut self.reclaim.garbage);
-            // The own window is open and counts: the batch waits until it has been left.
-            self.reclaim.waiting.push_back((windows.token(), batch));
+            // The own read section is open and counts: the batch waits until it has been left.
+            self.reclaim.waiting.push_back((read_sections.token(), batch));
         }
         while let Some((token, _)) = self.reclaim.waiting.front_mut() {
-            if !self.store.driver().windows().has_passed(token) {
+            if !self.store.driver().read_sections().has_passed(token) {
                 return;
             }
             let (_, batch) = self.reclaim.waiting.pop_front().expect("seen");
@@ -261,8 +261,8 @@ impl Worker {
             more = self.reclaim_absent(PER_IDLE_ROUND);
             self.exit();
         }
-        self.store.driver().windows().wait_grace();
-        // In a window, since a table may have been dropped and its garbage must be forgotten.
+        self.store.driver().read_sections().wait_grace_period();
+        // In a read section, since a table may have been dropped and its garbage must be forgotten.
         self.enter();
         self.store.orphan(self.reclaim.absent.drain(..));
         let waiting = std::mem::take(&mut self.reclaim.waiting);

@@ -1,6 +1,6 @@
 //! Walking the keys of a table while it changes.
 
-use crate::cell::Glance;
+use crate::cell::OptimisticRead;
 use crate::error::TxError;
 use crate::table::TableId;
 use crate::value::ValueRef;
@@ -47,14 +47,14 @@ impl Worker {
                 value.clear();
                 let cell = self.store.cell(number);
                 cell.read_key(&mut key);
-                match cell.glance(&key, &mut value) {
-                    Glance::Value(tag, stamp) => {
+                match cell.read_optimistic(&key, &mut value) {
+                    OptimisticRead::Value(tag, stamp) => {
                         self.depend_on(stamp);
                         visit(&key, ValueRef::from_bytes(tag, &value));
                     }
                     // That the key is not there is a part of the answer.
-                    Glance::Absent(stamp) => self.depend_on(stamp),
-                    Glance::Other => {}
+                    OptimisticRead::Absent(stamp) => self.depend_on(stamp),
+                    OptimisticRead::Other => {}
                 }
             }
             self.exit();

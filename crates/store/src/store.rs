@@ -23,7 +23,7 @@ use crate::table::{Table, TableId};
 /// Bit of a cell's status that says in which epochs it counts as captured.
 pub(crate) const MARK: u8 = 1;
 
-/// Cells that a walk visits in one window and with the lane in hand.
+/// Cells that a walk visits in one read section and with the lane in hand.
 const CELLS_PER_LANE: usize = 64;
 
 /// How a store is made.
@@ -68,7 +68,7 @@ impl Memory {
 }
 
 impl Memory {
-    /// A checkpoint keeps a large value. Inside a window, whose end comes before whoever waits for
+    /// A checkpoint keeps a large value. Inside a read section, whose end comes before whoever waits for
     /// it looks at [`is_kept`](Self::is_kept).
     pub(crate) fn keep(&self, blob: Blob) {
         let owner = self.arena.owner_of(blob.table);
@@ -101,7 +101,7 @@ pub struct Store {
     driver: PhaseDriver,
     hasher: KeyHasher,
     policy: Arc<dyn CellPolicy>,
-    /// What takes the hand-outs of the present checkpoint.
+    /// What takes the before-images of the present checkpoint.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     marks: bool,
     pub(crate) catalog: Catalog,
@@ -110,9 +110,9 @@ pub struct Store {
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
     /// Cells of workers that are gone.
-    pub(crate) attic: Mutex<CellCache>,
+    pub(crate) departed_caches: Mutex<CellCache>,
     /// Absent cells that they could not reclaim yet.
-    orphans: Mutex<Vec<Absent>>,
+    unreclaimed: Mutex<Vec<Absent>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -135,8 +135,8 @@ impl Store {
             catalog: Catalog::new(config.space.clone()),
             transactions: (0..config.workers).map(|_| slot()).collect(),
             ages: slot(),
-            attic: Mutex::default(),
-            orphans: Mutex::default(),
+            departed_caches: Mutex::default(),
+            unreclaimed: Mutex::default(),
         })
     }
 
@@ -157,7 +157,7 @@ impl Store {
         &*self.policy
     }
 
-    /// Sets the sink that takes what workers hand out: from before [`Phase::Prepare`](crate::Phase)
+    /// Sets the sink that takes what workers save: from before [`Phase::Prepare`](crate::Phase)
     /// until [`Phase::Rest`](crate::Phase) has begun again.
     pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
         *self.sink.lock() = sink;
@@ -198,10 +198,10 @@ impl Store {
         self.memory.arena.set_limit_bytes(bytes);
     }
 
-    /// Announces a transaction that may keep cells while it is outside its window.
+    /// Announces a transaction that may keep cells while it is outside its read section.
     pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {
         self.transactions[worker].store(version + 1, Relaxed);
-        // The caller enters a window next, whose fence orders this store; partner: `retire`.
+        // The caller enters a read section next, whose fence orders this store; partner: `retire`.
     }
 
     pub(crate) fn end_transaction(&self, worker: usize) {
@@ -234,12 +234,12 @@ impl Store {
         let blind = self.driver.has_planted(Bug::MarksNotSeen);
         let mut key = Vec::new();
         for from in (0..).step_by(CELLS_PER_LANE) {
-            let window = self.driver.windows().window(to.slot());
+            let read_section = self.driver.read_sections().read_section(to.slot());
             let seen = self.walk_part(slab, from, to, &mut |table, cell, lane| {
                 let mut walked = Walked { store: self, table, key: &mut key, lane };
                 protocol::capture(cell, mark, blind, &mut walked);
             });
-            drop(window);
+            drop(read_section);
             if seen < CELLS_PER_LANE {
                 return;
             }
@@ -320,24 +320,24 @@ impl Store {
     pub fn release_kept(&self, kept: KeptValue) {
         let blob = kept.into_blob();
         let owner = self.memory.arena.owner_of(blob.table);
-        let mut attic = self.attic.lock();
-        blob::release(&self.memory, &mut attic, blob);
-        attic.drain(&self.memory.arena);
-        drop(attic);
+        let mut departed_caches = self.departed_caches.lock();
+        blob::release(&self.memory, &mut departed_caches, blob);
+        departed_caches.drain(&self.memory.arena);
+        drop(departed_caches);
         self.memory.release_kept(owner);
     }
 
     pub(crate) fn orphan(&self, absent: impl Iterator<Item = Absent>) {
-        self.orphans.lock().extend(absent);
+        self.unreclaimed.lock().extend(absent);
     }
 
-    pub(crate) fn orphans(&self) -> Vec<Absent> {
-        std::mem::take(&mut self.orphans.lock())
+    pub(crate) fn unreclaimed(&self) -> Vec<Absent> {
+        std::mem::take(&mut self.unreclaimed.lock())
     }
 
     pub(crate) fn take_over(&self, mut cache: CellCache) {
         cache.drain(&self.memory.arena);
-        self.attic.lock().drain(&self.memory.arena);
+        self.departed_caches.lock().drain(&self.memory.arena);
     }
 }
 

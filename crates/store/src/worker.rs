@@ -1,4 +1,4 @@
-//! A worker: runs transactions, one at a time, in windows.
+//! A worker: runs transactions, one at a time, in read_sections.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word::Priority;
 
 use crate::arena::CellCache;
-use crate::cell::{Glance, Record};
+use crate::cell::{OptimisticRead, Record};
 use crate::commit::Prepared;
 use crate::commit_log::CommitLog;
 use crate::error::TxError;
@@ -103,7 +103,7 @@ const BATCH_KEYS_MAX: usize = 64;
 /// Runs transactions on a [`Store`]. One per thread.
 pub struct Worker {
     pub(crate) store: Arc<Store>,
-    /// Window slot, and the number by which schemes know the worker.
+    /// ReadSection slot, and the number by which schemes know the worker.
     pub(crate) number: usize,
     pub(crate) in_window: bool,
     /// The sink of the checkpoint that began this epoch, once the worker has handed something out.
@@ -148,11 +148,11 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     /// A worker that commits to `log`; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
-        let number = store.driver().windows().claim()?;
+        let number = store.driver().read_sections().claim()?;
         let (version, tables) = store.tables();
         let wants_dependencies = log.wants_dependencies();
         let mut reclaim = Reclaim::default();
-        reclaim.adopt(store.orphans());
+        reclaim.adopt(store.unreclaimed());
         let begun = store.driver().now();
         let store_hasher = store.hasher();
         Some(Self {
@@ -201,7 +201,7 @@ impl Worker {
         self.number
     }
 
-    /// Opens the window; the tables are those of the present catalog afterwards.
+    /// Opens the read section; the tables are those of the present catalog afterwards.
     #[inline]
     pub(crate) fn enter(&mut self) {
         self.store.driver().enter(self.number);
@@ -251,7 +251,7 @@ impl Worker {
         self.guarded(|worker| worker.execute_all(batch));
     }
 
-    /// Runs something that opens the window. If it panics, the window is closed and locks are given
+    /// Runs something that opens the read section. If it panics, the read section is closed and locks are given
     /// back.
     #[inline]
     pub(crate) fn guarded<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
@@ -387,7 +387,7 @@ impl Worker {
         let hash = self.store.hash(table, key);
         let found = self.guarded(|worker| {
             worker.enter();
-            let found = worker.glance(table, key, hash, 0, out);
+            let found = worker.read_optimistic(table, key, hash, 0, out);
             worker.exit();
             found
         });
@@ -397,7 +397,7 @@ impl Worker {
     }
 
     /// Appends a key's value and gives its tag, if it has one, and the stamp.
-    pub(crate) fn glance(
+    pub(crate) fn read_optimistic(
         &self,
         table: TableId,
         key: &[u8],
@@ -409,10 +409,10 @@ impl Worker {
         let mut number = Some(candidate).filter(|&candidate| candidate != 0);
         loop {
             if let Some(number) = number {
-                match self.store.cell(number).glance(key, out) {
-                    Glance::Value(tag, stamp) => return Ok((Some(tag), stamp)),
-                    Glance::Absent(stamp) => return Ok((None, stamp)),
-                    Glance::Other => {}
+                match self.store.cell(number).read_optimistic(key, out) {
+                    OptimisticRead::Value(tag, stamp) => return Ok((Some(tag), stamp)),
+                    OptimisticRead::Absent(stamp) => return Ok((None, stamp)),
+                    OptimisticRead::Other => {}
                 }
             }
             number = table.index.find(hash, |cell| {
@@ -445,7 +445,7 @@ impl Worker {
     /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
     /// then while idle.
     pub fn idle(&mut self) {
-        self.reclaim.adopt(self.store.orphans());
+        self.reclaim.adopt(self.store.unreclaimed());
         self.guarded(|worker| {
             worker.enter();
             worker.collect_all_garbage();
@@ -454,7 +454,7 @@ impl Worker {
     }
 }
 
-/// Dropped only when something panics inside the worker: gives its locks and its window back.
+/// Dropped only when something panics inside the worker: gives its locks and its read section back.
 struct Unwinding<'w>(&'w mut Worker);
 
 impl Drop for Unwinding<'_> {
@@ -471,6 +471,6 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.finish_reclaiming();
         self.store.take_over(std::mem::take(&mut self.cache));
-        self.store.driver().windows().unclaim(self.number);
+        self.store.driver().read_sections().unclaim(self.number);
     }
 }

@@ -270,7 +270,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
             .expect("no error")
     };
     assert_eq!(bump(&mut worker), 0);
-    // Undeclared: outside of windows, holding a lock.
+    // Undeclared: outside of read_sections, holding a lock.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         worker.transact(|tx| -> Result<(), TxError> {
             tx.put(T, b"n", 0, b"rubbish!")?;
@@ -281,7 +281,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     assert!(ended.is_err());
     assert_eq!(bump(&mut other), 1, "another worker gets the lock");
     assert_eq!(bump(&mut worker), 2, "the worker can be used again");
-    // Declared: in a window, in the middle of a batch.
+    // Declared: in a read section, in the middle of a batch.
     let turn = |panics: bool| {
         Declared::new(&[(b"n", Mode::Write)], move |tx| {
             let now = tx.value(Slot(0)).and_then(|value| value.u64_at(0)).expect("there");
@@ -297,7 +297,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     assert_eq!(ends, [Some(true), None, None]);
     assert_eq!(bump(&mut other), 13);
     assert_eq!(bump(&mut worker), 14);
-    // While scanning, and while reading what cannot be freed before the window is left.
+    // While scanning, and while reading what cannot be freed before the read section is left.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         worker.scan(T, 0, usize::MAX, &mut |_, _| panic!("on purpose"))
     }));

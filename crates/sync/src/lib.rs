@@ -1,20 +1,20 @@
-//! Mutexes, lock words, windows and padded atomics, switchable to loom and
+//! Mutexes, lock words, read sections and padded atomics, switchable to loom and
 //! shuttle with `--cfg loom` or `--cfg shuttle`. Knows no data layout.
 //!
 //! This crate may hold unsafe code; at present it needs none.
 
+mod asymmetric;
 pub mod atomic;
 pub mod lock_word;
 mod mutex;
 mod padded;
 pub mod planted;
+mod read_sections;
 pub mod steps;
-mod uneven;
 mod wait;
-mod windows;
 
+pub use asymmetric::AsymmetricFences;
 pub use mutex::{Mutex, MutexGuard, RwLock};
 pub use padded::CachePadded;
-pub use uneven::UnevenFences;
+pub use read_sections::{GracePeriod, ReadSection, ReadSections};
 pub use wait::Backoff;
-pub use windows::{GraceToken, Window, Windows};

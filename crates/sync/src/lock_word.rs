@@ -210,7 +210,7 @@ pub fn release_exclusive(word: &AtomicU64) {
 }
 
 /// Gives the exclusive lock back with a plain store. Only while nobody but the holder can [`claim`]
-/// the word, since a claim in between would be lost: inside a window that saw a phase in which no
+/// the word, since a claim in between would be lost: inside a read section that saw a phase in which no
 /// capture walks. Nobody else changes the word of a lock that is held exclusively.
 #[inline]
 pub fn release_exclusive_unclaimable(word: &AtomicU64) {

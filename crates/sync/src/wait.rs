@@ -18,7 +18,7 @@ impl Backoff {
         Self::default()
     }
 
-    /// True while waiting is still a matter of nanoseconds: the caller may stay in its window.
+    /// True while waiting is still a matter of nanoseconds: the caller may stay in its read section.
     #[inline]
     pub fn is_spinning(&self) -> bool {
         self.turns < SPINS

@@ -18,7 +18,7 @@ use crate::progress::Progress;
 
 /// Bytes that a capture thread emits between two looks at the pace.
 const METERED_BYTES: u64 = 16 << 10;
-/// Bytes that it emits between two looks at what the transactions hand out. As much in the time of
+/// Bytes that it emits between two looks at what the transactions save. As much in the time of
 /// a nap is near what a device takes.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
@@ -32,7 +32,7 @@ const BURST_BYTES: u64 = 512 << 10;
 /// it, and one answer in a thousand waits longer.
 const BURSTS_WHERE_INTERRUPTED: u32 = 5;
 
-/// Window slots, given back when dropped.
+/// ReadSection slots, given back when dropped.
 pub(super) struct Slots {
     store: Arc<Store>,
     slots: Vec<usize>,
@@ -41,11 +41,11 @@ pub(super) struct Slots {
 impl Slots {
     /// At least one and at most `wanted` of those that are free.
     pub(super) fn claim(store: &Arc<Store>, wanted: usize) -> Result<Self, CheckpointError> {
-        let windows = store.driver().windows();
-        let slots: Vec<usize> = (0..wanted.max(1)).map_while(|_| windows.claim()).collect();
+        let read_sections = store.driver().read_sections();
+        let slots: Vec<usize> = (0..wanted.max(1)).map_while(|_| read_sections.claim()).collect();
         let claimed = Self { store: store.clone(), slots };
         if claimed.slots.is_empty() {
-            let slots = windows.capacity();
+            let slots = read_sections.capacity();
             return Err(CheckpointError::NoSlot { slots });
         }
         Ok(claimed)
@@ -64,13 +64,13 @@ impl Slots {
 impl Drop for Slots {
     fn drop(&mut self) {
         for &slot in &self.slots {
-            self.store.driver().windows().unclaim(slot);
+            self.store.driver().read_sections().unclaim(slot);
         }
     }
 }
 
 /// What the capture threads share.
-pub(super) struct Walk {
+pub(super) struct CaptureScan {
     store: Arc<Store>,
     scheme: Arc<dyn Checkpointer>,
     sink: Arc<dyn Sink>,
@@ -86,7 +86,7 @@ pub(super) struct Walk {
     walked_bytes: AtomicU64,
 }
 
-impl Walk {
+impl CaptureScan {
     pub(super) fn new(cycle: &Cycle, epoch: u64, sink: &Arc<dyn Sink>, meter: Meter) -> Self {
         let units = cycle.scheme.units(&cycle.store);
         Progress::set(&cycle.progress.units_total, units as u64);
@@ -145,12 +145,12 @@ impl Walk {
 
     fn walk(&self, slot: usize) {
         let unfinished = Unfinished(self);
-        let mut hand = Hand {
+        let mut hand = CaptureThread {
             walk: self,
             slot,
             unmetered: 0,
             unseen: 0,
-            handed_out: 0,
+            saved: 0,
             burst_pauses: 0,
             burst_bytes: 0,
         };
@@ -172,7 +172,7 @@ impl Walk {
 }
 
 /// Dropped only when a capture thread panics: the other threads go on without output.
-struct Unfinished<'a>(&'a Walk);
+struct Unfinished<'a>(&'a CaptureScan);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
@@ -202,7 +202,7 @@ pub(super) fn finish_marks(
     })
 }
 
-/// The capture thread of a checkpoint that is given up; holds its window slot.
+/// The capture thread of a checkpoint that is given up; holds its read section slot.
 struct Silent(usize);
 
 impl Capture for Silent {
@@ -210,7 +210,7 @@ impl Capture for Silent {
         self.0
     }
     fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
-        with(&mut Nowhere);
+        with(&mut DiscardLane);
     }
     fn pause(&mut self) {}
     fn is_abandoned(&self) -> bool {
@@ -219,20 +219,20 @@ impl Capture for Silent {
 }
 
 /// One capture thread.
-struct Hand<'a> {
-    walk: &'a Walk,
+struct CaptureThread<'a> {
+    walk: &'a CaptureScan,
     slot: usize,
     /// Bytes emitted since the last look at the pace.
     unmetered: u64,
-    /// Bytes emitted since the last look at what is handed out, and what that was then.
+    /// Bytes emitted since the last look at what is saved, and what that was then.
     unseen: u64,
-    handed_out: u64,
+    saved: u64,
     /// Pauses and bytes since the last rest.
     burst_pauses: u32,
     burst_bytes: u64,
 }
 
-impl Hand<'_> {
+impl CaptureThread<'_> {
     fn should_stop(&self) -> bool {
         let walk = self.walk;
         let stop = walk.progress.is_cancelled()
@@ -251,16 +251,16 @@ impl Hand<'_> {
         }
     }
 
-    /// Stands back while the transactions hand out as much as the walk would emit: they do its
+    /// Stands back while the transactions save as much as the walk would emit: they do its
     /// work as they go, and have better use for the core than to meet it there.
     fn give_way(&mut self) {
         // Relaxed: sums for a rule of thumb.
         self.walk.walked_bytes.fetch_add(std::mem::take(&mut self.unseen), Relaxed);
         loop {
             let walked = self.walk.walked_bytes.load(Relaxed);
-            let handed_out = self.walk.sink.taken_bytes().saturating_sub(walked);
-            let before = std::mem::replace(&mut self.handed_out, handed_out);
-            if handed_out < before + GIVE_WAY_BYTES || self.should_stop() {
+            let saved = self.walk.sink.taken_bytes().saturating_sub(walked);
+            let before = std::mem::replace(&mut self.saved, saved);
+            if saved < before + GIVE_WAY_BYTES || self.should_stop() {
                 return;
             }
             self.walk.meter.nap();
@@ -268,14 +268,14 @@ impl Hand<'_> {
     }
 }
 
-impl Capture for Hand<'_> {
+impl Capture for CaptureThread<'_> {
     fn slot(&self) -> usize {
         self.slot
     }
 
     fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
         if self.walk.is_abandoned() {
-            return with(&mut Nowhere);
+            return with(&mut DiscardLane);
         }
         let mut bytes = 0;
         self.walk.sink.with_lane(self.slot, &mut |lane| {
@@ -340,9 +340,9 @@ impl Lane for Metered<'_> {
 }
 
 /// Where the records of a checkpoint go that is given up.
-struct Nowhere;
+struct DiscardLane;
 
-impl Lane for Nowhere {
+impl Lane for DiscardLane {
     fn emit(&mut self, _: &RecordImage<'_>) {}
     fn take_back(&mut self) {}
 }

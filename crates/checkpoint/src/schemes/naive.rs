@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! 1. The store is quiesced from before RESOLVE to after CAPTURE, so the walk needs no claim, no
-//!    mark and no window.
+//!    mark and no read section.
 //! 2. What the walk emits by reference (large values) is kept alive by that reference, so commits
 //!    may go on while it is still being written.
 //!

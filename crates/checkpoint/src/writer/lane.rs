@@ -18,7 +18,7 @@ const COPIED_BYTES_MAX: usize = 16 << 10;
 /// small ones fill.
 const FETCHED_AHEAD_BYTES: usize = 192;
 
-/// The lane of one window slot. Its mutex is taken by the slot's owner alone, until the drain.
+/// The lane of one read section slot. Its mutex is taken by the slot's owner alone, until the drain.
 #[derive(Debug)]
 pub(super) struct LaneSlot {
     blocks: Mutex<Blocks>,

@@ -181,19 +181,19 @@ impl Queue {
         }
     }
 
-    /// More than this must not be in the pool when a commit hands out.
-    fn most_before_hand_outs(&self) -> usize {
+    /// More than this must not be in the pool when a commit saves before-images.
+    fn most_before_saves(&self) -> usize {
         self.limit_bytes / 4 * 3
     }
 
-    /// True if the pool has room for the hand-outs of a commit.
+    /// True if the pool has room for the before-images of a commit.
     pub(super) fn has_room(&self) -> bool {
-        self.bytes.load(Relaxed) <= self.most_before_hand_outs()
+        self.bytes.load(Relaxed) <= self.most_before_saves()
     }
 
     /// Waits until it has.
-    pub(super) fn wait_before_hand_outs(&self) {
-        self.wait_until_at_most(self.most_before_hand_outs());
+    pub(super) fn wait_before_saves(&self) {
+        self.wait_until_at_most(self.most_before_saves());
     }
 
     /// Queues an item; while the pool is beyond its limit, waits for room.

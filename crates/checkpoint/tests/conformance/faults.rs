@@ -238,12 +238,12 @@ fn what_cannot_begin_changes_nothing() {
         let cycle = Cycle { progress, ..busy.world.cycle() };
         let error = busy.fail(&cycle, "cancelled before");
         assert!(matches!(error, CheckpointError::Cancelled));
-        let windows = busy.world.store.driver().windows();
-        let slots: Vec<usize> = std::iter::from_fn(|| windows.claim()).collect();
+        let read_sections = busy.world.store.driver().read_sections();
+        let slots: Vec<usize> = std::iter::from_fn(|| read_sections.claim()).collect();
         let taken = busy.world.take();
         assert!(matches!(&taken, Err(CheckpointError::NoSlot { slots: 16 })), "{taken:?}");
         for slot in slots {
-            windows.unclaim(slot);
+            read_sections.unclaim(slot);
         }
         let turn = busy.world.store.driver().try_turn();
         assert!(matches!(busy.world.take(), Err(CheckpointError::Busy)));

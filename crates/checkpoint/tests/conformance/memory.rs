@@ -183,14 +183,14 @@ impl<'w> Steps<'w> {
     }
 
     fn walk(&mut self, until: usize) {
-        let windows = self.world.store.driver().windows();
-        let slot = windows.claim().expect("a free slot");
+        let read_sections = self.world.store.driver().read_sections();
+        let slot = read_sections.claim().expect("a free slot");
         let mut hand = Hand { slot, sink: &self.sink };
         for unit in self.walked..until {
             self.world.scheme().capture(&self.world.store, unit, &mut hand);
         }
         self.walked = until;
-        windows.unclaim(slot);
+        read_sections.unclaim(slot);
     }
 }
 

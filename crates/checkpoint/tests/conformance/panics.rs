@@ -67,9 +67,9 @@ impl CellPolicy for FusedPolicy {
     fn wants_first_writes(&self) -> bool {
         self.0.wants_first_writes()
     }
-    fn before_hand_outs(&self, worker: usize, sink: &dyn Sink) {
+    fn before_saves(&self, worker: usize, sink: &dyn Sink) {
         self.1.burn();
-        self.0.before_hand_outs(worker, sink);
+        self.0.before_saves(worker, sink);
     }
     fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
         self.1.burn();

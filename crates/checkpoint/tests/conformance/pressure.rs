@@ -61,7 +61,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         }
     })
     .expect("a thread");
-    wait_until("hand-outs", || world.progress.snapshot().bytes > 3 * pool_half / 2);
+    wait_until("before-images", || world.progress.snapshot().bytes > 3 * pool_half / 2);
     for _ in 0..1000 {
         std::thread::yield_now();
     }
@@ -69,7 +69,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     // The worker that waits has changed nothing yet: reads go on.
     let reading = {
         let world = world.clone();
-        // It must outlive the wait: to end, it waits for the windows of all others.
+        // It must outlive the wait: to end, it waits for the read sections of all others.
         spawn("reader", move || (world.live_to(&mut reader).len(), reader)).expect("a thread")
     };
     wait_until("reads beside a worker that waits for room", || reading.is_finished());
@@ -130,11 +130,11 @@ fn a_megabyte(world: &World) {
     }
 }
 
-/// A sink that is handed a mebibyte between any two looks at it, `handed_out` times.
+/// A sink that is handed a mebibyte between any two looks at it, `saved` times.
 #[derive(Default)]
 struct BusySink {
     looks: AtomicU64,
-    handed_out: u64,
+    saved: u64,
     walked_bytes: AtomicU64,
 }
 
@@ -143,8 +143,8 @@ impl Sink for BusySink {
         with(&mut BusyLane(self));
     }
     fn taken_bytes(&self) -> u64 {
-        let handed_out = self.looks.fetch_add(1, SeqCst).min(self.handed_out) << 20;
-        self.walked_bytes.load(SeqCst) + handed_out
+        let saved = self.looks.fetch_add(1, SeqCst).min(self.saved) << 20;
+        self.walked_bytes.load(SeqCst) + saved
     }
 }
 
@@ -160,20 +160,20 @@ impl Lane for BusyLane<'_> {
 }
 
 #[test]
-fn the_walk_stands_back_while_much_is_handed_out() {
+fn the_walk_stands_back_while_much_is_saved() {
     let row = registry::find("calc").expect("it is in the table");
-    for handed_out in [0, 25] {
+    for saved in [0, 25] {
         let mut world = World::new(row, 1);
         let clock = Arc::new(ManualClock::self_advancing(0));
         world.clock = clock.clone();
         world.threads = 1;
         a_megabyte(&world);
-        let sink = Arc::new(BusySink { handed_out, ..BusySink::default() });
+        let sink = Arc::new(BusySink { saved, ..BusySink::default() });
         let as_sink: Arc<dyn Sink> = sink.clone();
         run_checkpoint(&world.cycle(), &as_sink).expect("no fault");
         assert_eq!(sink.walked_bytes.load(SeqCst), 1_000_000, "it walks on in the end");
         let naps = clock.monotonic_ns() / 1_000_000;
-        assert!((handed_out..handed_out + 2).contains(&naps), "{naps} naps for {handed_out}");
+        assert!((saved..saved + 2).contains(&naps), "{naps} naps for {saved}");
     }
 }
 

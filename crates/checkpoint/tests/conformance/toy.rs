@@ -1,5 +1,5 @@
 //! A scheme that is in no row, to show that the traits are enough for another kind: copy on update
-//! with a physical point of consistency (CALC, SIGMOD 2016, §5, names it; the copy is handed out).
+//! with a physical point of consistency (CALC, SIGMOD 2016, §5, names it; the copy is emitted).
 //! Commits stop at the point of consistency for as long as it takes to change a word, and open
 //! transactions do not matter.
 

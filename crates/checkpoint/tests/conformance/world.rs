@@ -19,7 +19,7 @@ use crate::model::{History, RecordingLog, State};
 pub(crate) const STORE: StoreId = StoreId(*b"conformance-test");
 pub(crate) const HASH_SEED: u64 = 77;
 pub(crate) const TABLES: u16 = 3;
-/// Window slots: workers and capture threads.
+/// ReadSection slots: workers and capture threads.
 pub(crate) const SLOTS: usize = 16;
 
 pub(crate) struct World {
@@ -154,13 +154,13 @@ impl World {
                 unreachable!("nothing runs");
             }
         }
-        let windows = self.store.driver().windows();
-        let slot = windows.claim().expect("a free slot");
+        let read_sections = self.store.driver().read_sections();
+        let slot = read_sections.claim().expect("a free slot");
         let mut count = Count { slot, records: 0 };
         for slab in 0..self.store.slab_count() {
             self.store.capture_unmarked(slab, &mut count);
         }
-        windows.unclaim(slot);
+        read_sections.unclaim(slot);
         count.records
     }
 

@@ -9,7 +9,7 @@ use stillpoint_format::{DecodeCause, DecodeError, names};
 use stillpoint_io::Disk;
 
 use super::error::{Proof, ScanError};
-use super::segment::{Place, SegmentFile, Window};
+use super::segment::{LogOffset, ReadBuffer, SegmentFile};
 use super::walk::{WINDOW_BYTES, Walked};
 
 /// A log of one incarnation: what is valid of it, and what is kept.
@@ -112,11 +112,11 @@ impl Chain {
             next_number: ended.end.number,
             cause: cause.clone(),
         };
-        let mut window = Window::default();
+        let mut buffer = ReadBuffer::default();
         for (later, segment) in self.segments.iter().enumerate().skip(at) {
             let from = if later == at { end.offset } else { HEADER_BYTES as u64 };
-            segment.file.read(&mut window, from, usize::MAX)?;
-            match classify_tail(&segment.file.header, &window.bytes, from, &end) {
+            segment.file.read(&mut buffer, from, usize::MAX)?;
+            match classify_tail(&segment.file.header, &buffer.bytes, from, &end) {
                 Tail::End | Tail::OutOfOrder(_) => {}
                 Tail::Damaged(proof) => {
                     let path = segment.file.shown.clone();
@@ -181,7 +181,7 @@ impl Chain {
     }
 
     /// The place behind the last batch with a kept record in the last segment with one.
-    pub(crate) fn end_of_kept(&self) -> Result<Option<Place>, ScanError> {
+    pub(crate) fn end_of_kept(&self) -> Result<Option<LogOffset>, ScanError> {
         let Some(last) = self.segments.last() else {
             return Ok(None);
         };

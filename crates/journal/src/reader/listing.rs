@@ -9,7 +9,7 @@ use stillpoint_io::Disk;
 
 use super::error::ScanError;
 use super::loss::Judge;
-use super::segment::{SegmentFile, Window};
+use super::segment::{ReadBuffer, SegmentFile};
 use super::walk::WINDOW_BYTES;
 use super::{ScanInput, kept_before};
 
@@ -145,9 +145,9 @@ impl SegmentFile {
         let Some(cause) = cause.filter(|_| !found) else {
             return Ok(found);
         };
-        let mut window = Window::default();
-        self.read(&mut window, end.offset, usize::MAX)?;
+        let mut buffer = ReadBuffer::default();
+        self.read(&mut buffer, end.offset, usize::MAX)?;
         let end = SegmentEnd { offset: end.offset, next_number: end.number, cause };
-        Ok(classify_tail(&self.header, &window.bytes, end.offset, &end) != Tail::End)
+        Ok(classify_tail(&self.header, &buffer.bytes, end.offset, &end) != Tail::End)
     }
 }

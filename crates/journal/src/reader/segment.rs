@@ -1,4 +1,4 @@
-//! Walking one segment in windows of bounded size.
+//! Walking one segment in buffers of bounded size.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::error::ScanError;
 
 /// A place between two batches of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LogOffset {
     /// File offset of the next batch.
     pub(crate) offset: u64,
     /// Its number.
@@ -35,7 +35,7 @@ pub(crate) struct SegmentFile {
 
 /// Bytes of a segment from some offset on.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
+pub(crate) struct ReadBuffer {
     pub(crate) bytes: Vec<u8>,
     /// File offset of the first of them.
     pub(crate) offset: u64,
@@ -65,8 +65,8 @@ impl SegmentFile {
     }
 
     /// Before its first batch.
-    pub(crate) fn begin(&self) -> Place {
-        Place {
+    pub(crate) fn begin(&self) -> LogOffset {
+        LogOffset {
             offset: HEADER_BYTES as u64,
             number: self.header.first_batch,
             last_gsn: self.header.first_gsn.saturating_sub(1),
@@ -76,15 +76,15 @@ impl SegmentFile {
     /// Reads up to `len` bytes at `offset`.
     pub(crate) fn read(
         &self,
-        window: &mut Window,
+        buffer: &mut ReadBuffer,
         offset: u64,
         len: usize,
     ) -> Result<(), ScanError> {
         let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
-        window.bytes.resize(len.min(left), 0);
-        let read = self.file.read_at(&mut window.bytes, offset)?;
-        window.bytes.truncate(read);
-        window.offset = offset;
+        buffer.bytes.resize(len.min(left), 0);
+        let read = self.file.read_at(&mut buffer.bytes, offset)?;
+        buffer.bytes.truncate(read);
+        buffer.offset = offset;
         Ok(())
     }
 
@@ -92,18 +92,18 @@ impl SegmentFile {
     /// Returns where, and why if it was the end.
     pub(crate) fn walk(
         &self,
-        from: Place,
+        from: LogOffset,
         window_bytes: usize,
-        mut visit: impl FnMut(&Batch<'_>, &Place) -> Result<ControlFlow<()>, ScanError>,
-    ) -> Result<(Place, Option<EndCause>), ScanError> {
-        let mut window = Window::default();
+        mut visit: impl FnMut(&Batch<'_>, &LogOffset) -> Result<ControlFlow<()>, ScanError>,
+    ) -> Result<(LogOffset, Option<EndCause>), ScanError> {
+        let mut buffer = ReadBuffer::default();
         let mut at = from;
         let mut len = window_bytes;
         loop {
-            self.read(&mut window, at.offset, len)?;
+            self.read(&mut buffer, at.offset, len)?;
             let begin = at;
             let end = loop {
-                let rest = &window.bytes[(at.offset - begin.offset) as usize..];
+                let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
                 let step =
                     BatchReader::window(&self.header, rest, at.offset, at.number, at.last_gsn)
                         .next_batch();
@@ -117,28 +117,28 @@ impl SegmentFile {
                     Step::End(end) => break end,
                 }
             };
-            match self.more(&end, window.offset + window.bytes.len() as u64) {
+            match self.more(&end, buffer.offset + buffer.bytes.len() as u64) {
                 Some(needed) => len = window_bytes.max(needed),
                 None => return Ok((at, Some(end.cause))),
             }
         }
     }
 
-    /// How much to read at the end's offset if only the window has ended there.
-    pub(crate) fn more(&self, end: &SegmentEnd, window_end: u64) -> Option<usize> {
+    /// How much to read at the end's offset if only the buffer has ended there.
+    pub(crate) fn more(&self, end: &SegmentEnd, buffer_end: u64) -> Option<usize> {
         let needed = match end.cause {
             EndCause::Truncated { needed, .. } => needed,
             EndCause::Exhausted => 1,
             _ => return None,
         };
-        let more = window_end < self.bytes && end.offset + needed <= self.bytes;
+        let more = buffer_end < self.bytes && end.offset + needed <= self.bytes;
         more.then(|| usize::try_from(needed).unwrap_or(usize::MAX))
     }
 }
 
 /// The place behind a batch.
-pub(crate) fn after(batch: &Batch<'_>) -> Place {
-    Place {
+pub(crate) fn after(batch: &Batch<'_>) -> LogOffset {
+    LogOffset {
         offset: batch.offset() + batch.bytes(),
         number: batch.number() + 1,
         last_gsn: batch.last_gsn(),

@@ -18,7 +18,7 @@ use super::Logs;
 use super::chain::Chain;
 use super::error::ScanError;
 use super::listing::list_logs;
-use super::segment::Place;
+use super::segment::LogOffset;
 use super::walk::WINDOW_BYTES;
 use crate::journal::EarlierSegment;
 
@@ -95,7 +95,7 @@ impl Ends {
         &mut self,
         disk: &dyn Disk,
         chain: &Chain,
-        (at, from): (usize, Place),
+        (at, from): (usize, LogOffset),
         header: &SegmentHeader,
         made_by: u32,
     ) -> Result<(), ScanError> {
@@ -165,7 +165,7 @@ fn remove_strays(
 
 impl Chain {
     /// The segments of the chain, the last one up to `end`.
-    fn segments_until(&self, end: Option<Place>) -> impl Iterator<Item = EarlierSegment> {
+    fn segments_until(&self, end: Option<LogOffset>) -> impl Iterator<Item = EarlierSegment> {
         let last = self.segments.len().saturating_sub(1);
         self.segments.iter().enumerate().map(move |(at, segment)| {
             let bytes = match end {
@@ -177,7 +177,7 @@ impl Chain {
     }
 
     /// Where what is kept and not known to be durable begins: the segment, and the place in it.
-    fn unproven(&self) -> Result<Option<(usize, Place)>, ScanError> {
+    fn unproven(&self) -> Result<Option<(usize, LogOffset)>, ScanError> {
         if is_planted(Bug::EndsNotCopied) {
             return Ok(None);
         }

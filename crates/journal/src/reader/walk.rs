@@ -14,7 +14,7 @@ use super::ScanInput;
 use super::error::ScanError;
 use super::listing::{Named, PerLog};
 use super::loss::Judge;
-use super::segment::{Place, SegmentFile, after};
+use super::segment::{LogOffset, SegmentFile, after};
 
 /// Bytes that a thread reads at once.
 pub(crate) const WINDOW_BYTES: usize = 4 << 20;
@@ -25,7 +25,7 @@ const NEEDS_MAX: usize = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
     /// Before its first batch.
-    pub(crate) from: Place,
+    pub(crate) from: LogOffset,
     /// Its last gsn.
     pub(crate) last_gsn: u64,
     /// Per log, the greatest gsn named, where it was not certainly there.
@@ -37,9 +37,9 @@ pub(crate) struct Need {
 pub(crate) struct Walked {
     pub(crate) file: SegmentFile,
     /// Before the first batch with a record that the checkpoint may not hold.
-    pub(crate) begin: Place,
+    pub(crate) begin: LogOffset,
     /// Behind the last valid batch, or the last one of interest.
-    pub(crate) end: Place,
+    pub(crate) end: LogOffset,
     /// Why it ends there, if not for lack of interest.
     pub(crate) cause: Option<EndCause>,
     pub(crate) needs: Vec<Need>,
@@ -55,7 +55,7 @@ pub(crate) struct Walked {
 
 impl Walked {
     /// The place before the batch of that number, if it is a valid one of this segment.
-    pub(crate) fn place_of(&self, number: u64) -> Result<Option<Place>, ScanError> {
+    pub(crate) fn place_of(&self, number: u64) -> Result<Option<LogOffset>, ScanError> {
         if number == self.begin.number {
             return Ok(Some(self.begin));
         }
@@ -222,7 +222,7 @@ struct Needs {
 }
 
 impl Needs {
-    fn add(&mut self, deps: impl Iterator<Item = LogGsn>, at: &Place, last_gsn: u64) {
+    fn add(&mut self, deps: impl Iterator<Item = LogGsn>, at: &LogOffset, last_gsn: u64) {
         let deps: Vec<LogGsn> = deps.collect();
         if deps.is_empty() {
             return;

@@ -1,11 +1,11 @@
-//! A capture by hand-out (CALC's protocol) while others commit: whatever the schedule, the
+//! A capture by before-image (CALC's protocol) while others commit: whatever the schedule, the
 //! checkpoint holds exactly the commits of the epochs before its own, each record once, and leaves
 //! every mark equal, given up midway or not.
 //!
 //! ```text
 //! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming
 //! driver:          REST … REST twice, the first time perhaps given up midway
-//! two walkers:     one unit each at a time, in windows of their own
+//! two walkers:     one unit each at a time, in read sections of their own
 //! ```
 
 use std::collections::BTreeMap;
@@ -38,9 +38,9 @@ type Value = (u8, Vec<u8>);
 type State = BTreeMap<Vec<u8>, Value>;
 
 /// Hands out old values, as CALC does.
-struct HandsOut;
+struct SavesBeforeImages;
 
-impl CellPolicy for HandsOut {
+impl CellPolicy for SavesBeforeImages {
     fn wants_first_writes(&self) -> bool {
         true
     }
@@ -165,7 +165,7 @@ struct World {
 impl World {
     fn new(bug: Option<Bug>) -> Self {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 6, ..Default::default() };
-        let store = Store::new(&config, Arc::new(HandsOut)).expect("a model's memory");
+        let store = Store::new(&config, Arc::new(SavesBeforeImages)).expect("a model's memory");
         store.add_table(TABLE, 1).expect("a model's memory");
         Self { store: Arc::new(store), history: Arc::default(), bug }
     }
@@ -179,7 +179,7 @@ impl World {
     /// Outside of checkpoints every record has the mark of the epoch.
     fn assert_marked(&self, slot: usize) {
         let driver = self.store.driver();
-        let _window = driver.windows().window(slot);
+        let _read_section = driver.read_sections().read_section(slot);
         let now = driver.now();
         assert_eq!(now.phase(), Phase::Rest);
         let arena = &self.store.memory().arena;
@@ -199,7 +199,7 @@ impl World {
 
 /// What a transaction does to a key.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Action {
     Put,
     PutLonger,
     Patch,
@@ -210,33 +210,33 @@ enum Deed {
     LockOnly,
 }
 
-const DEEDS: [Deed; 7] = [
-    Deed::Put,
-    Deed::PutLonger,
-    Deed::Patch,
-    Deed::Delete,
-    Deed::DeleteAndPut,
-    Deed::Read,
-    Deed::LockOnly,
+const DEEDS: [Action; 7] = [
+    Action::Put,
+    Action::PutLonger,
+    Action::Patch,
+    Action::Delete,
+    Action::DeleteAndPut,
+    Action::Read,
+    Action::LockOnly,
 ];
 
-fn run(tx: &mut Tx<'_>, key: u8, deed: Deed, tag: u8) -> Result<(), TxError> {
+fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     let key = [key];
     match deed {
-        Deed::Put => tx.put(TABLE, &key, tag, &[tag; 20]),
+        Action::Put => tx.put(TABLE, &key, tag, &[tag; 20]),
         // Of a present record the value leaves the cell; an absent one gets a larger cell.
-        Deed::PutLonger => tx.put(TABLE, &key, tag, &[tag; 36]),
-        Deed::Patch => match tx.get(TABLE, &key)? {
+        Action::PutLonger => tx.put(TABLE, &key, tag, &[tag; 36]),
+        Action::Patch => match tx.get(TABLE, &key)? {
             Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
             None => Ok(()),
         },
-        Deed::Delete => tx.delete(TABLE, &key).map(|_| ()),
-        Deed::DeleteAndPut => {
+        Action::Delete => tx.delete(TABLE, &key).map(|_| ()),
+        Action::DeleteAndPut => {
             tx.delete(TABLE, &key)?;
             tx.put(TABLE, &key, tag, &[tag; 20])
         }
-        Deed::Read => tx.get(TABLE, &key).map(|_| ()),
-        Deed::LockOnly => tx.key(TABLE, &key, Mode::Write).map(|_| ()),
+        Action::Read => tx.get(TABLE, &key).map(|_| ()),
+        Action::LockOnly => tx.key(TABLE, &key, Mode::Write).map(|_| ()),
     }
 }
 
@@ -273,8 +273,8 @@ struct Walk {
 
 impl Walk {
     fn walk(&self) {
-        let windows = self.world.store.driver().windows();
-        let slot = windows.claim().expect("a free slot");
+        let read_sections = self.world.store.driver().read_sections();
+        let slot = read_sections.claim().expect("a free slot");
         let mut hand = Hand { walk: self, slot };
         loop {
             let unit = self.next.fetch_add(1, SeqCst);
@@ -284,7 +284,7 @@ impl Walk {
             }
             self.world.store.capture_unmarked(unit, &mut hand);
         }
-        windows.unclaim(slot);
+        read_sections.unclaim(slot);
     }
 }
 
@@ -334,9 +334,9 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
     driver.advance(Phase::Complete);
     driver.advance(Phase::Rest);
     world.store.set_sink(None);
-    let slot = driver.windows().claim().expect("a free slot");
+    let slot = driver.read_sections().claim().expect("a free slot");
     world.assert_marked(slot);
-    driver.windows().unclaim(slot);
+    driver.read_sections().unclaim(slot);
     if gives_up.is_none() {
         assert_eq!(paper.state(), world.history.state_before(epoch), "checkpoint {epoch}");
     }

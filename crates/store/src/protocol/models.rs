@@ -1,5 +1,5 @@
 //! Every order of the accesses to one or two cells, under loom: the store's own cells, lock words,
-//! windows and phases; commits that write or only lock, a walk, and a reader without a lock.
+//! read sections and phases; commits that write or only lock, a walk, and a reader without a lock.
 //!
 //! Each commit adds one to a record, in both words of its value; a commit from after the point of
 //! consistency adds a hundred. What goes to the checkpoint must be below a hundred, whole, hold
@@ -14,7 +14,7 @@ use stillpoint_sync::lock_word::{self, Priority};
 
 use super::{Captured, begin_writes, capture, claim_locked, is_unmarked, release_exclusive};
 use crate::arena::{CellCache, Kind};
-use crate::cell::{Cell, Glance, cell_bytes};
+use crate::cell::{Cell, OptimisticRead, cell_bytes};
 use crate::phase::{Phase, PhaseDriver};
 use crate::store::{MARK, Memory, mark_of};
 use crate::value::ValueRef;
@@ -177,7 +177,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 fn one_worker_commits_twice_while_a_walk_passes() {
     explore(|| {
         let world = World::new(1);
-        let (working, slot) = (world.clone(), world.driver.windows().claim().expect("room"));
+        let (working, slot) = (world.clone(), world.driver.read_sections().claim().expect("room"));
         let worker = thread::spawn(move || {
             let first = working.commit(slot, &[0], true).expect("alone");
             let second = working.commit(slot, &[0], true).expect("alone");
@@ -199,7 +199,8 @@ fn two_workers_share_a_cell_while_a_walk_passes() {
     builder.check(|| {
         let world = World::new(2);
         let workers = [&[0usize, 1][..], &[0][..]].map(|cells| {
-            let (world, slot) = (world.clone(), world.driver.windows().claim().expect("room"));
+            let (world, slot) =
+                (world.clone(), world.driver.read_sections().claim().expect("room"));
             thread::spawn(move || world.commit(slot, cells, true) == Some(true))
         });
         world.checkpoint();
@@ -214,7 +215,7 @@ fn two_workers_share_a_cell_while_a_walk_passes() {
 fn a_record_given_back_unchanged_stays_claimed() {
     explore(|| {
         let world = World::new(1);
-        let (working, slot) = (world.clone(), world.driver.windows().claim().expect("room"));
+        let (working, slot) = (world.clone(), world.driver.read_sections().claim().expect("room"));
         let worker = thread::spawn(move || {
             for _ in 0..2 {
                 working.commit(slot, &[0], false).expect("alone");
@@ -232,14 +233,15 @@ fn a_record_given_back_unchanged_stays_claimed() {
 fn a_read_without_a_lock_is_whole_and_never_goes_back() {
     explore(|| {
         let world = World::new(2);
-        let (working, slot) = (world.clone(), world.driver.windows().claim().expect("room"));
+        let (working, slot) = (world.clone(), world.driver.read_sections().claim().expect("room"));
         let worker = thread::spawn(move || {
             working.commit(slot, &[0, 1], true).expect("alone");
         });
         let mut least = 0;
         for at in [0, 1] {
             let mut out = Vec::new();
-            let Glance::Value(_, stamp) = world.cell(at).glance(KEY, &mut out) else {
+            let OptimisticRead::Value(_, stamp) = world.cell(at).read_optimistic(KEY, &mut out)
+            else {
                 panic!("the cell has a value");
             };
             let seen = number(&out);

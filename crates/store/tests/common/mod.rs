@@ -226,13 +226,13 @@ pub(crate) fn replay(contents: &mut Contents, key: Key, change: Change<'_>) {
     }
 }
 
-/// Gathers a checkpoint in memory: what writers hand out and what the walk finds.
+/// Gathers a checkpoint in memory: what writers save and what the walk finds.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Generation, key, value.
     records: Mutex<BTreeMap<(u32, Key), Value>>,
-    /// Records handed out by writers.
-    pub(crate) handed_out: AtomicU64,
+    /// Before-images saved by writers.
+    pub(crate) saved: AtomicU64,
 }
 
 impl Gathered {
@@ -259,7 +259,7 @@ impl CellPolicy for Gathered {
         true
     }
     fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
-        self.handed_out.fetch_add(1, Ordering::Relaxed);
+        self.saved.fetch_add(1, Ordering::Relaxed);
         lane.emit(record);
     }
 }
@@ -321,12 +321,12 @@ impl Capture for Walk<'_> {
 
 /// The walk of a checkpoint: every slab, in the phase CAPTURE.
 pub(crate) fn walk(store: &Store, gathered: &Gathered) {
-    let slot = store.driver().windows().claim().expect("a free slot");
+    let slot = store.driver().read_sections().claim().expect("a free slot");
     let mut walk = Walk { slot, to: gathered };
     for slab in 0..store.slab_count() {
         store.capture_unmarked(slab, &mut walk);
     }
-    store.driver().windows().unclaim(slot);
+    store.driver().read_sections().unclaim(slot);
 }
 
 /// A checkpoint from rest to rest; `at` is called right after each phase was entered.

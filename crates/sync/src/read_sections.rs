@@ -1,7 +1,7 @@
-//! Windows: short announced sections, and grace periods that wait for the open ones.
+//! ReadSections: short announced sections, and grace periods that wait for the open ones.
 //!
-//! A worker enters its window before it looks at shared structures or reads the phase, and leaves
-//! it soon after. A grace period, begun after a change was published, has passed when every window
+//! A worker enters its read section before it looks at shared structures or reads the phase, and leaves
+//! it soon after. A grace period, begun after a change was published, has passed when every read section
 //! that was open at its beginning has been left; whoever enters later sees the change.
 //!
 //! ```text
@@ -16,24 +16,24 @@ use crate::{Backoff, CachePadded};
 
 #[derive(Debug)]
 struct Slot {
-    /// Odd while the owner is in its window.
+    /// Odd while the owner is in its read section.
     turns: AtomicU64,
     claimed: AtomicBool,
 }
 
 /// One slot per worker.
 #[derive(Debug)]
-pub struct Windows {
+pub struct ReadSections {
     slots: Box<[CachePadded<Slot>]>,
 }
 
 /// What a grace period waits for: the slots that were odd when it began.
 #[derive(Debug, Clone)]
-pub struct GraceToken {
+pub struct GracePeriod {
     open: Vec<(usize, u64)>,
 }
 
-impl Windows {
+impl ReadSections {
     /// Room for `capacity` workers at a time.
     pub fn new(capacity: usize) -> Self {
         let slot =
@@ -56,19 +56,19 @@ impl Windows {
 
     /// Gives a slot back.
     pub fn unclaim(&self, slot: usize) {
-        debug_assert!(!self.is_open(slot), "gave back an open window");
+        debug_assert!(!self.is_open(slot), "gave back an open read section");
         self.slots[slot].claimed.store(false, Ordering::Release);
     }
 
-    /// Opens the window of a claimed slot.
+    /// Opens the read section of a claimed slot.
     #[inline]
     pub fn enter(&self, slot: usize) {
         let turns = &self.slots[slot].turns;
         // Relaxed load: the owner is the only writer. The store is Release as that of `exit` is:
-        // `has_passed` may see this one instead, and must then see what the window before did.
+        // `has_passed` may see this one instead, and must then see what the read section before did.
         // The fence orders it before what follows, partner of the fence in `token`.
         let now = turns.load(Ordering::Relaxed);
-        debug_assert!(now.is_multiple_of(2), "window entered twice");
+        debug_assert!(now.is_multiple_of(2), "read section entered twice");
         turns.store(now + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -79,39 +79,39 @@ impl Windows {
         let turns = &self.slots[slot].turns;
         // Relaxed load: the owner is the only writer. The store releases to `has_passed`.
         let now = turns.load(Ordering::Relaxed);
-        debug_assert!(!now.is_multiple_of(2), "window left twice");
+        debug_assert!(!now.is_multiple_of(2), "read section left twice");
         turns.store(now + 1, Ordering::Release);
     }
 
-    /// True if the slot's owner is in its window.
+    /// True if the slot's owner is in its read section.
     pub fn is_open(&self, slot: usize) -> bool {
         !self.slots[slot].turns.load(Ordering::Acquire).is_multiple_of(2)
     }
 
     /// Enters, and leaves when the guard is dropped.
     #[inline]
-    pub fn window(&self, slot: usize) -> Window<'_> {
+    pub fn read_section(&self, slot: usize) -> ReadSection<'_> {
         self.enter(slot);
-        Window { windows: self, slot }
+        ReadSection { read_sections: self, slot }
     }
 
-    /// Begins a grace period: everything published before this call is seen by all windows that
+    /// Begins a grace period: everything published before this call is seen by all read sections that
     /// open after it.
-    pub fn token(&self) -> GraceToken {
+    pub fn token(&self) -> GracePeriod {
         fence(Ordering::SeqCst);
         let turns = |slot: &CachePadded<Slot>| slot.turns.load(Ordering::Acquire);
         let open = self.slots.iter().map(turns).enumerate();
-        GraceToken { open: open.filter(|(_, turns)| !turns.is_multiple_of(2)).collect() }
+        GracePeriod { open: open.filter(|(_, turns)| !turns.is_multiple_of(2)).collect() }
     }
 
-    /// True once every window that was open at the token's beginning has been left.
-    pub fn has_passed(&self, token: &mut GraceToken) -> bool {
+    /// True once every read section that was open at the token's beginning has been left.
+    pub fn has_passed(&self, token: &mut GracePeriod) -> bool {
         token.open.retain(|&(slot, turns)| self.slots[slot].turns.load(Ordering::Acquire) == turns);
         token.open.is_empty()
     }
 
-    /// Waits a grace period. Never call it from inside a window.
-    pub fn wait_grace(&self) {
+    /// Waits a grace period. Never call it from inside a read section.
+    pub fn wait_grace_period(&self) {
         let mut token = self.token();
         let mut backoff = Backoff::new();
         while !self.has_passed(&mut token) {
@@ -120,16 +120,16 @@ impl Windows {
     }
 }
 
-/// An open window; dropping it leaves.
+/// An open read section; dropping it leaves.
 #[derive(Debug)]
-pub struct Window<'a> {
-    windows: &'a Windows,
+pub struct ReadSection<'a> {
+    read_sections: &'a ReadSections,
     slot: usize,
 }
 
-impl Drop for Window<'_> {
+impl Drop for ReadSection<'_> {
     fn drop(&mut self) {
-        self.windows.exit(self.slot);
+        self.read_sections.exit(self.slot);
     }
 }
 
@@ -139,22 +139,22 @@ mod tests {
 
     #[test]
     fn a_grace_period_waits_for_open_windows_only() {
-        let windows = Windows::new(3);
-        let a = windows.claim().expect("room");
-        let b = windows.claim().expect("room");
+        let read_sections = ReadSections::new(3);
+        let a = read_sections.claim().expect("room");
+        let b = read_sections.claim().expect("room");
         assert_ne!(a, b);
-        windows.enter(a);
-        let mut token = windows.token();
-        assert!(!windows.has_passed(&mut token));
-        windows.enter(b);
-        assert!(!windows.has_passed(&mut token), "a is still open");
-        windows.exit(a);
-        assert!(windows.has_passed(&mut token), "b entered later and is not waited for");
-        windows.enter(a);
-        assert!(windows.has_passed(&mut token), "a's new window is a later one");
-        windows.exit(a);
-        windows.exit(b);
-        windows.unclaim(a);
-        assert_eq!(windows.claim(), Some(a));
+        read_sections.enter(a);
+        let mut token = read_sections.token();
+        assert!(!read_sections.has_passed(&mut token));
+        read_sections.enter(b);
+        assert!(!read_sections.has_passed(&mut token), "a is still open");
+        read_sections.exit(a);
+        assert!(read_sections.has_passed(&mut token), "b entered later and is not waited for");
+        read_sections.enter(a);
+        assert!(read_sections.has_passed(&mut token), "a's new read section is a later one");
+        read_sections.exit(a);
+        read_sections.exit(b);
+        read_sections.unclaim(a);
+        assert_eq!(read_sections.claim(), Some(a));
     }
 }

@@ -16,13 +16,13 @@ use crate::atomic::{Ordering, fence};
 
 /// The two fences.
 #[derive(Clone, Copy, Debug)]
-pub struct UnevenFences {
+pub struct AsymmetricFences {
     /// True if the system makes the barrier for the light side.
     by_system: bool,
 }
 
-impl UnevenFences {
-    /// As uneven as the system allows.
+impl AsymmetricFences {
+    /// As asymmetric as the system allows.
     pub fn new() -> Self {
         Self { by_system: is_registered() }
     }
@@ -33,7 +33,7 @@ impl UnevenFences {
     }
 
     /// True if the light one costs nothing.
-    pub fn is_uneven(&self) -> bool {
+    pub fn is_asymmetric(&self) -> bool {
         self.by_system
     }
 
@@ -62,7 +62,7 @@ impl UnevenFences {
     }
 }
 
-impl Default for UnevenFences {
+impl Default for AsymmetricFences {
     fn default() -> Self {
         Self::new()
     }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn one_of_the_two_sees_the_other() {
-        for fences in [UnevenFences::new(), UnevenFences::even()] {
+        for fences in [AsymmetricFences::new(), AsymmetricFences::even()] {
             let cell = || CachePadded::new(AtomicUsize::new(0));
             let (often, rarely, seen_often) = (cell(), cell(), cell());
             let (mine, other) = (cell(), cell());

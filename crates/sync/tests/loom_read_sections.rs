@@ -1,15 +1,15 @@
-//! Windows and grace periods, in every interleaving: a worker either is waited for or sees the
-//! change, and what it did in its window is seen by whoever waited.
+//! ReadSections and grace periods, in every interleaving: a worker either is waited for or sees the
+//! change, and what it did in its read section is seen by whoever waited.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
-use stillpoint_sync::Windows;
+use stillpoint_sync::ReadSections;
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
 
 struct World {
-    windows: Windows,
+    read_sections: ReadSections,
     phase: AtomicU64,
     /// What belongs to the workers in phase 0, and to the driver after a grace period in phase 1.
     data: UnsafeCell<u32>,
@@ -18,7 +18,7 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            windows: Windows::new(2),
+            read_sections: ReadSections::new(2),
             phase: AtomicU64::new(0),
             data: UnsafeCell::new(0),
         })
@@ -36,28 +36,28 @@ impl World {
 
     fn change_phase(&self) {
         self.phase.store(1, Ordering::SeqCst);
-        self.windows.wait_grace();
+        self.read_sections.wait_grace_period();
     }
 }
 
-/// Two windows, one after the other: the driver may see the second one open where it waits for the
+/// Two read_sections, one after the other: the driver may see the second one open where it waits for the
 /// first, and must then know what the first did.
 #[test]
 fn a_grace_period_waits_for_whoever_missed_the_change() {
     loom::model(|| {
         let world = World::new();
         let working = world.clone();
-        let slot = world.windows.claim().expect("room");
+        let slot = world.read_sections.claim().expect("room");
         let worker = thread::spawn(move || {
             let mut done = 0;
             for _ in 0..2 {
-                let window = working.windows.window(slot);
-                // Acquire as in the store; the windows alone must suffice.
+                let read_section = working.read_sections.read_section(slot);
+                // Acquire as in the store; the read sections alone must suffice.
                 if working.phase.load(Ordering::Acquire) == 0 {
                     working.add();
                     done += 1;
                 }
-                drop(window);
+                drop(read_section);
             }
             done
         });
@@ -74,20 +74,20 @@ fn memory_is_used_again_only_when_nobody_can_look_at_it() {
     loom::model(|| {
         let world = World::new();
         let index = Arc::new(AtomicU64::new(1));
-        let slot = world.windows.claim().expect("room");
+        let slot = world.read_sections.claim().expect("room");
         let (reading, lookup) = (world.clone(), index.clone());
         let reader = thread::spawn(move || {
             for _ in 0..2 {
-                reading.windows.enter(slot);
+                reading.read_sections.enter(slot);
                 if lookup.load(Ordering::Acquire) == 1 {
                     assert_eq!(reading.get(), 0, "the cell was used again");
                 }
-                reading.windows.exit(slot);
+                reading.read_sections.exit(slot);
             }
         });
         index.store(0, Ordering::Release);
-        let mut token = world.windows.token();
-        if world.windows.has_passed(&mut token) {
+        let mut token = world.read_sections.token();
+        if world.read_sections.has_passed(&mut token) {
             world.add();
         }
         reader.join().unwrap();
@@ -104,13 +104,13 @@ fn every_slot_is_waited_for() {
             .map(|_| {
                 let (world, counted) = (world.clone(), counted.clone());
                 thread::spawn(move || {
-                    let slot = world.windows.claim().expect("room");
-                    world.windows.enter(slot);
+                    let slot = world.read_sections.claim().expect("room");
+                    world.read_sections.enter(slot);
                     if world.phase.load(Ordering::Relaxed) == 0 {
                         counted.fetch_add(1, Ordering::Relaxed);
                     }
-                    world.windows.exit(slot);
-                    world.windows.unclaim(slot);
+                    world.read_sections.exit(slot);
+                    world.read_sections.unclaim(slot);
                 })
             })
             .collect();
