@@ -23,7 +23,7 @@ use stillpoint_io::Disk;
 
 use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
-use decode::{Decoder, Place, Take};
+use decode::{BlockLocation, Decoder, Take};
 use part::Part;
 pub use verify::{DAMAGE_MAX, Verified, verify};
 
@@ -121,7 +121,7 @@ type VisitOne<'a> = dyn FnMut(&LoadedRecord<'_>) -> Result<(), VisitError> + 'a;
 struct Each<'a>(&'a mut VisitOne<'a>);
 
 impl Take for Each<'_> {
-    fn take(&mut self, _: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
+    fn take(&mut self, _: BlockLocation, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
         batch.iter().try_for_each(&mut *self.0).map_err(LoadError::Visitor)
     }
 }

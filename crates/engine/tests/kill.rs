@@ -173,7 +173,7 @@ fn tables(engine: &Engine) -> (TableId, TableId) {
 
 /// What the child has said.
 #[derive(Debug, Default)]
-struct Heard {
+struct Reported {
     open: bool,
     /// Transfers in the order in which they were reported.
     reported: Vec<(u64, Transfer)>,
@@ -182,7 +182,7 @@ struct Heard {
     at_published: usize,
 }
 
-impl Heard {
+impl Reported {
     fn hear(&mut self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
@@ -234,7 +234,7 @@ fn kill_one_setting(at: usize, setting: Setting, kills: u64, seed: u64) {
 }
 
 /// Starts the child and kills it at a random moment.
-fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) -> Heard {
+fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) -> Reported {
     let orders = format!("{setting} {} {life} {}", rng.next_u64(), directory.display());
     let mut child = Command::new(std::env::current_exe().expect("this binary"))
         .args(["child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -243,7 +243,7 @@ fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) ->
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts itself");
-    let heard = Arc::new(Mutex::new(Heard::default()));
+    let heard = Arc::new(Mutex::new(Reported::default()));
     let (listener, out) = (heard.clone(), child.stdout.take().expect("piped"));
     let listening = spawn("listen", move || {
         let lines = BufReader::new(out).lines().map_while(Result::ok);

@@ -17,4 +17,4 @@ mod table;
 pub use prefetch::{prefetch, prefetch_to_write};
 pub use region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
 pub use segments::Segments;
-pub use table::{Grain, Placement, Spot, Table, TableShape, Walk, copy_grains};
+pub use table::{CellCursor, Grain, Placement, Spot, Table, TableShape, copy_grains};

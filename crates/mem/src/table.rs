@@ -22,7 +22,7 @@ mod walk;
 
 pub use grain::Grain;
 pub use place::Placement;
-pub use walk::{Spot, Walk};
+pub use walk::{CellCursor, Spot};
 
 use std::ops::Range;
 
@@ -205,9 +205,9 @@ impl<G: Grain> Table<G> {
     /// # Panics
     /// If there are no such cells.
     #[inline]
-    pub fn walk(&self, first: usize, end: usize) -> Walk<'_, G> {
+    pub fn walk(&self, first: usize, end: usize) -> CellCursor<'_, G> {
         assert!(first <= end && end <= self.shape.cells, "no such cells");
-        Walk::new(self, first, end)
+        CellCursor::new(self, first, end)
     }
 
     /// A mark: that of the cell of this number, if no others share it.

@@ -50,7 +50,7 @@ const SCRATCH_KEEP: usize = 1 << 20;
 
 /// One command's surroundings.
 #[derive(Debug)]
-pub(crate) struct Ctx<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) client: &'a mut Client,
     pub(crate) reply: &'a mut Reply,
     pub(crate) shared: &'a Arc<Shared>,
@@ -59,7 +59,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) first_slot: u32,
 }
 
-impl Ctx<'_> {
+impl Context<'_> {
     /// Wall time of this pass, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.local.now_ms

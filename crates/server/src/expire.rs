@@ -70,7 +70,7 @@ pub(crate) fn delete_expired(
 
 /// The walk through one table.
 #[derive(Debug, Default, Clone, Copy)]
-struct Walk {
+struct ExpiryScan {
     cursor: u64,
     /// Keys with an expiry met so far.
     met: u64,
@@ -84,7 +84,7 @@ struct Walk {
 #[derive(Debug)]
 pub(crate) struct Cycle {
     worker: usize,
-    walks: [Walk; DATABASES as usize],
+    walks: [ExpiryScan; DATABASES as usize],
     next: usize,
     found: Vec<(Db, Box<[u8]>)>,
 }
@@ -140,7 +140,7 @@ impl Cycle {
             return None;
         }
         if walk.cursor == 0 {
-            *walk = Walk { set_at_start: set_so_far, ..Walk::default() };
+            *walk = ExpiryScan { set_at_start: set_so_far, ..ExpiryScan::default() };
         }
         let (mut seen, mut met) = (0, 0);
         let found = &mut self.found;

@@ -35,11 +35,11 @@ pub(crate) struct Params {
 /// Keeps single commands and whole-keyspace transactions apart: each event loop
 /// holds its own place while it executes; who must be alone takes them all.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct KeyspaceLock {
     places: Box<[Mutex<()>]>,
 }
 
-impl Gate {
+impl KeyspaceLock {
     fn new(workers: usize) -> Self {
         Self { places: (0..workers).map(|_| Mutex::new(())).collect() }
     }
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) missing_keys: Arc<MissingKeys>,
     pub(crate) workers: Vec<Arc<WorkerStats>>,
     pub(crate) totals: Totals,
-    pub(crate) gate: Gate,
+    pub(crate) gate: KeyspaceLock,
     pub(crate) slowlog: SlowLog,
     pub(crate) latency: LatencyMonitor,
     pub(crate) rates: Mutex<Rates>,
@@ -158,7 +158,7 @@ impl Shared {
                 active_expiry: AtomicBool::new(true),
             },
             auth,
-            gate: Gate::new(config.threads),
+            gate: KeyspaceLock::new(config.threads),
             lookup: COMMANDS.lookup(),
             registry: Registry::default(),
             missing_keys: Arc::default(),

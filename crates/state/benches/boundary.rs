@@ -128,7 +128,7 @@ impl Bench {
         };
         let mut builder = State::<S>::builder();
         let cells = builder.array::<u32>("cells", self.bytes.min(64 << 20) / 4);
-        let config = Config { every: Every::Asked, logs_actions: false, ..Config::default() };
+        let config = Config { every: Every::OnRequest, logs_actions: false, ..Config::default() };
         let opened = builder.open(environment, &config, |_| {}, |_, _, _| {});
         let (mut state, _) = opened.expect("a new state");
         let rng = SeededRng::new(1);

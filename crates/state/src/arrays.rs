@@ -14,7 +14,7 @@ use crate::error::ArraysError;
 use crate::grid::Grid;
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Intent, Last, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, Last, LiveCopy, Scheme};
 use crate::views::{ArrayMut, ArrayRef, ArraySet, CellMut};
 
 /// Longest name of an array, in bytes.
@@ -119,7 +119,7 @@ impl<S: Scheme> ArraysBuilder<S> {
         if self.arrays.is_empty() || self.arrays.len() > ARRAYS_MAX {
             return Err(ArraysError::Count { arrays: self.arrays.len() });
         }
-        let turn = Turn::FIRST;
+        let turn = LiveCopy::FIRST;
         let mut slots: Vec<Slot<S>> = Vec::with_capacity(self.arrays.len());
         for (info, make) in self.arrays {
             if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX {
@@ -148,7 +148,7 @@ impl<S: Scheme> ArraysBuilder<S> {
 pub struct Cells<S: Scheme> {
     shared: Arc<Shared<S>>,
     owner: u32,
-    turn: Turn,
+    turn: LiveCopy,
     ticks: u64,
     captures: u64,
     /// Ticks that had ended when the last capture began.

@@ -117,7 +117,7 @@ impl<S: Scheme> Mailbox<S> {
 
 /// Who moves the writer and the logger.
 #[derive(Debug)]
-pub(crate) enum Hands<S: Scheme> {
+pub(crate) enum BackgroundWork<S: Scheme> {
     Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },
     Own { writer: Box<ImageWriter<S>>, log: Option<LogWriter>, every: Every },
 }
@@ -129,7 +129,7 @@ pub(crate) fn start_threads<S: Scheme>(
     config: &Config,
     writer: ImageWriter<S>,
     log: Option<LogWriter>,
-) -> Result<Hands<S>, StateError> {
+) -> Result<BackgroundWork<S>, StateError> {
     let (every, pace, interval) = (config.every, config.pace, config.flush_interval);
     let writer = (S::CONTENT != Content::Nothing).then(|| {
         let (files, mailbox, progress) = (files.clone(), mailbox.clone(), progress.clone());
@@ -141,7 +141,7 @@ pub(crate) fn start_threads<S: Scheme>(
     let writer = writer.transpose()?;
     let logger = log.map(|log| spawn("state-logger", move || logger::run(log, interval)));
     match logger.transpose() {
-        Ok(logger) => Ok(Hands::Threads { writer, logger }),
+        Ok(logger) => Ok(BackgroundWork::Threads { writer, logger }),
         Err(error) => {
             mailbox.stop();
             if let Some(writer) = writer {
@@ -186,7 +186,7 @@ impl<S: Scheme> WriterThread<S> {
             self.mailbox.ended.notify_all();
             may_begin_ns = match self.every {
                 Every::Interval(interval) => begun_ns.saturating_add(nanos(interval)),
-                Every::Possible | Every::Asked => 0,
+                Every::Continuous | Every::OnRequest => 0,
             };
             if !is_durable {
                 let pause_ns = nanos(after_failures(self.progress.failures_in_a_row()));
@@ -205,7 +205,7 @@ impl<S: Scheme> WriterThread<S> {
             if let Some(capture) = job.take() {
                 return Some(capture);
             }
-            if self.every != Every::Asked && self.files.now_ns() >= may_begin_ns {
+            if self.every != Every::OnRequest && self.files.now_ns() >= may_begin_ns {
                 self.mailbox.want(true);
             }
             self.mailbox.came.wait_for(&mut job, LOOK);

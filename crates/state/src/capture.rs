@@ -12,7 +12,7 @@ use stillpoint_sync::atomic::{
 use crate::arrays::{ArrayInfo, Shared};
 use crate::plain::with_grid;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, FreezeCost, Frozen, Last, Scheme, Turn};
+use crate::scheme::{Content, FreezeCost, Frozen, Last, LiveCopy, Scheme};
 
 /// Whether a capture is under way, and how the last one ended.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Gate {
 #[derive(Debug)]
 pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,
-    turn: Turn,
+    turn: LiveCopy,
     tick: u64,
     frozen: S::Frozen,
     /// Set once the copier has gone to its end.
@@ -75,7 +75,7 @@ pub struct Capture<S: Scheme> {
 
 impl<S: Scheme> Capture<S> {
     /// In the mutator's thread, at the point of consistency.
-    pub(crate) fn new(shared: Arc<Shared<S>>, turn: Turn, tick: u64) -> Self {
+    pub(crate) fn new(shared: Arc<Shared<S>>, turn: LiveCopy, tick: u64) -> Self {
         let is_copied = std::sync::atomic::AtomicBool::new(false);
         Self { shared, turn, tick, frozen: S::Frozen::freeze(), is_copied, last: Last::Failed }
     }

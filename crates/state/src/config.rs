@@ -21,11 +21,11 @@ pub enum Merge {
 pub enum Every {
     /// As soon as the one before is durable.
     #[default]
-    Possible,
+    Continuous,
     /// So long after the one before has begun, or as soon as it is durable, if that is later.
     Interval(Duration),
     /// When [`State::checkpoint`](crate::State::checkpoint) asks for one.
-    Asked,
+    OnRequest,
 }
 
 /// How fast an image is written.
@@ -47,7 +47,7 @@ pub enum Background {
     /// The caller, by [`State::advance_writer`](crate::State::advance_writer) and
     /// [`State::flush_actions`](crate::State::flush_actions): for simulations that replay from a
     /// seed.
-    ByHand,
+    Manual,
 }
 
 /// Options of a state on a disk. The defaults suit most.

@@ -44,7 +44,7 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{AsymmetricFences, Backoff, CachePadded, Mutex};
 
 use crate::planted::{Bug, is_planted};
-use crate::scheme::Turn;
+use crate::scheme::LiveCopy;
 
 /// Stretches that an array is divided into: as many heavy fences a period, and the share of the
 /// writes that take an ordinary one.
@@ -91,16 +91,16 @@ struct Limits {
 struct Limit(AtomicUsize);
 
 impl Limit {
-    fn kept(turn: Turn, mark: usize) -> usize {
+    fn kept(turn: LiveCopy, mark: usize) -> usize {
         mark ^ turn.up.wrapping_neg()
     }
 
     #[inline(always)]
-    fn load(&self, turn: Turn, ordering: Ordering) -> usize {
+    fn load(&self, turn: LiveCopy, ordering: Ordering) -> usize {
         Self::kept(turn, self.0.load(ordering))
     }
 
-    fn store(&self, turn: Turn, mark: usize, ordering: Ordering) {
+    fn store(&self, turn: LiveCopy, mark: usize, ordering: Ordering) {
         self.0.store(Self::kept(turn, mark), ordering);
     }
 }
@@ -124,7 +124,7 @@ impl Frontier {
     pub fn new(marks: usize, piece_marks: usize) -> Self {
         let piece = piece_marks.max(1).next_power_of_two();
         let stretch = marks.div_ceil(STRETCHES).max(1).next_multiple_of(piece);
-        let done = || Limit(AtomicUsize::new(Limit::kept(Turn::FIRST, END)));
+        let done = || Limit(AtomicUsize::new(Limit::kept(LiveCopy::FIRST, END)));
         let limits = Limits { done: done(), announced: done() };
         Self {
             fences: AsymmetricFences::new(),
@@ -140,13 +140,13 @@ impl Frontier {
 
     /// True if the copier is done with all marks.
     #[inline(always)]
-    pub fn is_all_done(&self, turn: Turn) -> bool {
+    pub fn is_all_done(&self, turn: LiveCopy) -> bool {
         self.is_done(turn, END - 1)
     }
 
     /// True if the copier is done with a mark: until the next period it belongs to the mutator.
     #[inline(always)]
-    pub fn is_done(&self, turn: Turn, mark: usize) -> bool {
+    pub fn is_done(&self, turn: LiveCopy, mark: usize) -> bool {
         if is_planted(Bug::PiggybackSettlesTooEarly) {
             return true;
         }
@@ -157,7 +157,7 @@ impl Frontier {
     /// In the mutator's thread, before it looks at a mark that it is about to change: keeps the copier
     /// away from the piece that it is in, and waits for it if it is there.
     #[inline(always)]
-    pub fn enter(&self, turn: Turn, mark: usize) -> Writing<'_> {
+    pub fn enter(&self, turn: LiveCopy, mark: usize) -> Writing<'_> {
         let piece = mark >> self.piece_log2;
         // Release: the copier may see this instead of the end of the write before.
         self.writing.store(piece, Release);
@@ -198,7 +198,7 @@ impl Frontier {
     /// In the copier's thread: goes on, stretch by stretch, until at least this many marks are done.
     /// `copy` is called with ranges of marks that nobody else looks at or changes meanwhile, but for
     /// readers. Other threads that do the same wait.
-    pub fn copy_until(&self, turn: Turn, end: usize, mut copy: impl FnMut(Range<usize>)) {
+    pub fn copy_until(&self, turn: LiveCopy, end: usize, mut copy: impl FnMut(Range<usize>)) {
         let _copier = self.copier.lock();
         let end = end.min(self.marks);
         // Relaxed: in a period only copiers change it, and the lock orders those.
@@ -225,7 +225,7 @@ impl Frontier {
         }
     }
 
-    fn announce(&self, turn: Turn, end: usize) {
+    fn announce(&self, turn: LiveCopy, end: usize) {
         // Relaxed: the fence orders it, partner of the light one in `enter`.
         self.limits.announced.store(turn, end, Relaxed);
         self.fences.heavy();
@@ -258,7 +258,7 @@ mod models {
     use loom::{sync::Arc, thread};
 
     /// The second turn: the first that has a copier.
-    const TURN: Turn = Turn { up: 1 };
+    const TURN: LiveCopy = LiveCopy { up: 1 };
 
     const DOWN: usize = 1;
     const UP: usize = 2;

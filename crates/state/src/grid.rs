@@ -37,7 +37,7 @@ const PIECE_BYTES: usize = 1;
 
 /// What a scheme needs beside the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub struct CellRequirements {
     /// Copies of each cell.
     pub copies: usize,
     /// Columns of marks.
@@ -56,7 +56,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     pub fn new(
         cells: usize,
         cell_grains: usize,
-        needs: Needs,
+        needs: CellRequirements,
         pages: PageSize,
     ) -> Result<Self, RegionError> {
         let table = Table::new(&TableShape {

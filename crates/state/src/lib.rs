@@ -96,13 +96,13 @@ pub use config::{Background, Config, Every, Merge, Pace};
 pub use error::{ArraysError, StateError};
 pub use files::Environment;
 pub use frontier::{Frontier, Writing};
-pub use grid::{Grid, Needs};
+pub use grid::{CellRequirements, Grid};
 pub use layout::{BitArray, Interleaved, Layout, Naive, Packed};
 pub use logger::TICK_BYTES_MAX;
 pub use plain::{AnyGrid, CELL_BYTES_MAX, CellGrain, Field, FieldValue, Plain};
 pub use progress::{Progress, ProgressSnapshot};
 pub use recovery::Recovered;
-pub use scheme::{Content, Extent, FreezeCost, Frozen, Intent, Last, Scheme, Turn};
+pub use scheme::{Content, Extent, FreezeCost, Frozen, Intent, Last, LiveCopy, Scheme};
 pub use state::{State, StateBuilder};
 pub use stillpoint_io::{
     Clock, Disk, DiskError, ManualClock, RealClock, RealDisk, RealRng, Rng, SeededRng, SimDisk,

@@ -24,7 +24,7 @@
 //! # Ok::<(), registry::UnknownScheme>(())
 //! ```
 
-use crate::grid::Needs;
+use crate::grid::CellRequirements;
 use crate::layout::{BitArray, Interleaved, Layout, Naive, Packed};
 use crate::scheme::{Content, Scheme};
 use crate::schemes::{
@@ -63,12 +63,12 @@ pub struct Row {
     pub has_constant_tick: bool,
     /// Its layouts, the one to take first.
     pub layouts: &'static [LayoutRow],
-    needs: fn(usize) -> Needs,
+    needs: fn(usize) -> CellRequirements,
 }
 
 impl Row {
     /// Copies and marks that it needs for cells of so many bytes.
-    pub fn needs(&self, cell_bytes: usize) -> Needs {
+    pub fn needs(&self, cell_bytes: usize) -> CellRequirements {
         (self.needs)(cell_bytes)
     }
 }

@@ -8,19 +8,19 @@ use stillpoint_mem::Grain;
 
 use crate::arrays::Arrays;
 use crate::capture::Capture;
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 
 /// Which copy is being updated in a period, for the schemes that swap two: u of the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct LiveCopy {
     /// The copy that collects updates: 0 or 1.
     pub up: usize,
 }
 
-impl Turn {
+impl LiveCopy {
     /// That of a new state.
-    pub(crate) const FIRST: Turn = Turn { up: 0 };
+    pub(crate) const FIRST: LiveCopy = LiveCopy { up: 0 };
 
     /// The other copy: d of the papers, which the capture reads.
     #[inline]
@@ -123,14 +123,14 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     const CONTENT: Content;
 
     /// Copies and marks that it needs for cells of so many bytes.
-    fn needs(cell_bytes: usize) -> Needs;
+    fn needs(cell_bytes: usize) -> CellRequirements;
 
     /// Sets the marks of a new array, which are zero.
-    fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
+    fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
     /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs;
     /// of changes, the last one is durable, or all cells were written since.
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn);
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
     /// *PointOfConsistency*: the mutator has ended a step. If the writer is done with the last
     /// capture, a new one begins here; the same for all schemes (Algorithms 1 and 2).
@@ -139,14 +139,14 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     }
 
     /// *HandleRead*: the copy that holds the newest value of a cell.
-    fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: Turn, index: usize) -> usize;
+    fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy, index: usize) -> usize;
 
     /// Brings nearer what will be touched at an offset of a cell: the first copy, unless said
     /// otherwise. A cell that is not there is ignored.
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, Self::Layout>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         offset: usize,
         _: Intent,
@@ -158,7 +158,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// date before if the write is partial.
     fn handle_write<G: Grain>(
         grid: &Grid<G, Self::Layout>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         extent: Extent,
         store: impl FnMut(&[G]),
@@ -171,7 +171,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// What was frozen is lost, or never was; the capture cannot go on.
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, Self::Layout>,
-        turn: Turn,
+        turn: LiveCopy,
         frozen: &Self::Frozen,
         cells: Range<usize>,
         image: &mut [u8],
@@ -179,8 +179,8 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
 
     /// What else the writer does to the cells in a period, in order and once, before the next can
     /// begin: the copier of piggyback, which goes on until it is done with at least so many cells.
-    fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn, _cells: usize) {}
+    fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy, _cells: usize) {}
 
     /// The image is durable: marks that only it needed are cleared.
-    fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: Turn) {}
+    fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy) {}
 }

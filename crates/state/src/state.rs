@@ -11,7 +11,7 @@ use stillpoint_mem::PageSize;
 
 use crate::actions::{ActionLog, Actions};
 use crate::arrays::{Array, Arrays, ArraysBuilder, Cells};
-use crate::background::{Hands, Mailbox, start_threads};
+use crate::background::{BackgroundWork, Mailbox, start_threads};
 use crate::config::{Background, Config, Every};
 use crate::error::StateError;
 use crate::files::{Environment, Files};
@@ -83,9 +83,11 @@ impl<S: Scheme> StateBuilder<S> {
             let (progress, queue) = (progress.clone(), queue.clone());
             LogWriter::new(files.clone(), progress, queue, config.segment_bytes)
         });
-        let mailbox = Arc::new(Mailbox::new(config.every != Every::Asked));
-        let hands = match config.background {
-            Background::ByHand => Hands::Own { writer: Box::new(writer), log, every: config.every },
+        let mailbox = Arc::new(Mailbox::new(config.every != Every::OnRequest));
+        let background = match config.background {
+            Background::Manual => {
+                BackgroundWork::Own { writer: Box::new(writer), log, every: config.every }
+            }
             Background::Threads => start_threads(&files, &progress, &mailbox, config, writer, log)?,
         };
         let log = config.logs_actions.then_some(queue);
@@ -98,7 +100,7 @@ impl<S: Scheme> StateBuilder<S> {
             log,
             actions,
             mailbox,
-            hands,
+            background,
             has_told: false,
             _files: files,
             _lock: lock,
@@ -173,7 +175,7 @@ pub struct State<S: Scheme> {
     log: Option<Arc<LogQueue>>,
     actions: ActionLog,
     mailbox: Arc<Mailbox<S>>,
-    hands: Hands<S>,
+    background: BackgroundWork<S>,
     /// The caller knows that images fail.
     has_told: bool,
     _files: Arc<Files>,
@@ -268,7 +270,7 @@ impl<S: Scheme> State<S> {
     pub fn tick(&mut self) -> Result<u64, StateError> {
         self.check_step()?;
         if let Some(log) = &self.log {
-            let may_wait = matches!(self.hands, Hands::Threads { .. });
+            let may_wait = matches!(self.background, BackgroundWork::Threads { .. });
             log.push(self.arrays.ticks() + 1, self.actions.encoded(), may_wait)?;
         }
         self.actions.clear();
@@ -297,7 +299,7 @@ impl<S: Scheme> State<S> {
 
     /// Tells, once, that so many images in a row have failed. Who moves the writer knows it.
     fn tell_failures(&mut self, failures_min: u64) -> Result<(), StateError> {
-        if matches!(self.hands, Hands::Own { .. }) {
+        if matches!(self.background, BackgroundWork::Own { .. }) {
             return Ok(());
         }
         let failures = self.progress.failures_in_a_row();
@@ -347,7 +349,7 @@ impl<S: Scheme> State<S> {
         if tick > ended {
             return Err(StateError::TickNotEnded { tick, ended });
         }
-        if matches!(self.hands, Hands::Own { .. }) {
+        if matches!(self.background, BackgroundWork::Own { .. }) {
             while self.progress.durable_tick() < tick && self.flush_actions()? {}
         }
         match &self.log {
@@ -384,7 +386,7 @@ impl<S: Scheme> State<S> {
 
     /// Waits for the end of the capture under way; false if it has failed.
     fn finish_capture(&mut self) -> Result<bool, StateError> {
-        if matches!(self.hands, Hands::Own { .. }) {
+        if matches!(self.background, BackgroundWork::Own { .. }) {
             return Ok(loop {
                 match self.advance_writer() {
                     Ok(Advance::Wrote { .. }) => {}
@@ -419,7 +421,7 @@ impl<S: Scheme> State<S> {
     /// # Panics
     /// If a thread does it.
     pub fn advance_writer(&mut self) -> Result<Advance, StateError> {
-        let Hands::Own { writer, every, .. } = &mut self.hands else {
+        let BackgroundWork::Own { writer, every, .. } = &mut self.background else {
             panic!("the writer has a thread of its own");
         };
         if writer.is_idle()
@@ -429,7 +431,7 @@ impl<S: Scheme> State<S> {
         }
         let advanced = writer.advance();
         let has_ended = !matches!(advanced, Ok(Advance::Wrote { .. } | Advance::Idle));
-        if has_ended && *every != Every::Asked {
+        if has_ended && *every != Every::OnRequest {
             self.mailbox.want(true);
         }
         advanced
@@ -444,7 +446,7 @@ impl<S: Scheme> State<S> {
     /// # Panics
     /// If a thread does it.
     pub fn flush_actions(&mut self) -> Result<bool, StateError> {
-        let Hands::Own { log, .. } = &mut self.hands else {
+        let BackgroundWork::Own { log, .. } = &mut self.background else {
             panic!("the logger has a thread of its own");
         };
         log.as_mut().map_or(Ok(false), LogWriter::flush_one)
@@ -472,7 +474,7 @@ impl<S: Scheme> State<S> {
             log.stop();
         }
         let mut stopped = Ok(());
-        if let Hands::Threads { writer, logger } = &mut self.hands {
+        if let BackgroundWork::Threads { writer, logger } = &mut self.background {
             for thread in [writer.take(), logger.take()].into_iter().flatten() {
                 stopped = stopped.and(thread.join().map_err(StateError::from));
             }

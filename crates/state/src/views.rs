@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 use crate::arrays::{Array, Cells};
 use crate::grid::{Grid, load_part, store_part};
 use crate::plain::{Field, FieldValue, Plain};
-use crate::scheme::{Extent, Intent, Scheme, Turn};
+use crate::scheme::{Extent, Intent, LiveCopy, Scheme};
 
 /// One array, to read from.
 #[derive(Debug)]
 pub struct ArrayRef<'a, T: Plain, S: Scheme> {
     pub(crate) grid: &'a Grid<T::Grain, S::Layout>,
-    pub(crate) turn: Turn,
+    pub(crate) turn: LiveCopy,
 }
 
 impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
@@ -71,7 +71,7 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
 #[derive(Debug)]
 pub struct ArrayMut<'a, T: Plain, S: Scheme> {
     pub(crate) grid: &'a Grid<T::Grain, S::Layout>,
-    pub(crate) turn: Turn,
+    pub(crate) turn: LiveCopy,
 }
 
 impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {

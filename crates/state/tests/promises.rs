@@ -45,11 +45,11 @@ fn run<S: Scheme>(state: &mut State<S>, sums: Array<u64>, ticks: u64) {
 
 fn no_log(background: Background) -> Config {
     let pace = Pace::BytesPerSecond(1);
-    let every = Every::Asked;
+    let every = Every::OnRequest;
     Config { logs_actions: false, block_bytes: 8192, background, pace, every, ..Config::default() }
 }
 
-const BOTH: [Background; 2] = [Background::Threads, Background::ByHand];
+const BOTH: [Background; 2] = [Background::Threads, Background::Manual];
 
 fn kept_without_a_log<S: Scheme>(background: Background) {
     let disk = SimDisk::new(1);
@@ -190,8 +190,8 @@ fn a_step_that_panics_never_ends() {
 #[test]
 fn a_step_does_not_run_twice_for_one_tick() {
     let disk = SimDisk::new(1);
-    let every = Every::Asked;
-    let background = Background::ByHand;
+    let every = Every::OnRequest;
+    let background = Background::Manual;
     let config = Config { queue_bytes_max: 100, background, every, ..Config::default() };
     let (mut state, sums) = open::<Hg>(&disk, &config);
     run(&mut state, sums, 1);

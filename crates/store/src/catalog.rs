@@ -53,7 +53,7 @@ struct Retired {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     space: Arc<AddressSpace>,
-    /// Held by who adds or replaces tables.
+    /// LockedKey by who adds or replaces tables.
     changing: Mutex<()>,
     tables: RwLock<Vec<Option<Arc<Table>>>>,
     /// Grows with every change of `tables`; workers keep a copy of the tables of one version.

@@ -186,8 +186,8 @@ impl<'a> Cell<'a> {
 
     /// Where the record is, for finding it again while it is locked.
     #[inline]
-    pub(crate) fn place(self, number: u64) -> Place {
-        Place {
+    pub(crate) fn place(self, number: u64) -> CellAddress {
+        CellAddress {
             start: Arena::first_word(number),
             len: self.words.len() as u32,
             copy: (HEADER_WORDS + self.key_area()) as u32,
@@ -276,7 +276,7 @@ impl<'a> Cell<'a> {
 
 /// Where a locked record is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct CellAddress {
     start: usize,
     len: u32,
     copy: u32,
@@ -293,7 +293,7 @@ pub(crate) struct Record<'a> {
 impl<'a> Record<'a> {
     /// The record at a place that was found while it was locked.
     #[inline]
-    pub(crate) fn at(memory: &'a Memory, place: Place) -> Self {
+    pub(crate) fn at(memory: &'a Memory, place: CellAddress) -> Self {
         let words = memory.arena.span(place.start, place.len as usize);
         Self { words, copy: &words[place.copy as usize..], memory }
     }

@@ -59,7 +59,7 @@ pub use commit_log::{
 pub use error::TxError;
 pub use keys::{KeySet, Mode, Slot};
 pub use load::{KeyImage, Loader, Replayed};
-pub use phase::{Phase, PhaseDriver, PhaseWord, Quiesced, Turn};
+pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use planted::Bug;
 pub use policy::{
     Capture, CellPolicy, Checkpointer, Demand, KeptValue, Lane, NoPolicy, Outcome,

@@ -7,10 +7,10 @@
 
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::AtomicU64;
-use stillpoint_sync::lock_word::{self, Held as HeldBy, Priority};
+use stillpoint_sync::lock_word::{self, Contended, Priority};
 
 use crate::arena::{Allowance, Kind};
-use crate::cell::{Cell, Place, cell_bytes};
+use crate::cell::{Cell, CellAddress, cell_bytes};
 use crate::error::TxError;
 use crate::index::Inserted;
 use crate::keys::Mode;
@@ -50,10 +50,10 @@ pub(crate) enum Discipline {
 
 /// What a transaction knows of one of its keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct LockedKey {
     pub(crate) cell: u64,
     /// Where it is, once it is locked.
-    pub(crate) place: Place,
+    pub(crate) place: CellAddress,
     pub(crate) state: LockState,
     /// The stamp word when the lock was taken.
     pub(crate) stamp_word: u64,
@@ -61,11 +61,11 @@ pub(crate) struct Held {
     pub(crate) pending: u32,
 }
 
-impl Held {
+impl LockedKey {
     fn unlocked(cell: u64) -> Self {
         Self {
             cell,
-            place: Place::default(),
+            place: CellAddress::default(),
             state: LockState::None,
             stamp_word: 0,
             pending: pending::NONE,
@@ -75,7 +75,7 @@ impl Held {
 
 /// A cell could not be locked at once.
 enum Refused {
-    Held(Priority),
+    LockedKey(Priority),
     /// The cell stopped being the key's; look for it again.
     Gone,
 }
@@ -96,10 +96,10 @@ impl Worker {
         );
         self.scratch = scratch;
         let (tag, stamp) = found?;
-        self.held.push(Held {
+        self.held.push(LockedKey {
             state: LockState::Snapshot(tag),
             stamp_word: stamp.to_bits() | if tag.is_none() { ABSENT } else { 0 },
-            ..Held::unlocked(0)
+            ..LockedKey::unlocked(0)
         });
         self.depend_on(stamp);
         Ok(())
@@ -134,11 +134,11 @@ impl Worker {
     fn take(&mut self, number: u64, mode: Mode, priority: Priority) -> Result<(), Refused> {
         let (state, stamp_word) = self.lock_cell(number, mode, priority)?;
         self.locked_version = self.locked_version.min(self.tables.version);
-        self.held.push(Held {
+        self.held.push(LockedKey {
             place: self.store.cell(number).place(number),
             state,
             stamp_word,
-            ..Held::unlocked(number)
+            ..LockedKey::unlocked(number)
         });
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Worker {
             Mode::Write => (lock_word::try_exclusive(cell.lock(), priority), LockState::Exclusive),
             Mode::Read => (lock_word::try_shared(cell.lock(), priority), LockState::Shared),
         };
-        locked.map_err(|HeldBy(by)| Refused::Held(by))?;
+        locked.map_err(|Contended(by)| Refused::LockedKey(by))?;
         let stamp_word = cell.stamp_word();
         if stamp_word & crate::stamp::DEAD != 0 {
             release(cell.lock(), state);
@@ -176,13 +176,15 @@ impl Worker {
             }
             self.held[at].state = LockState::Exclusive;
         }
-        self.held.push(Held { state: LockState::Alias(at as u32), ..Held::unlocked(number) });
+        self.held
+            .push(LockedKey { state: LockState::Alias(at as u32), ..LockedKey::unlocked(number) });
         true
     }
 
     fn slot_of_cell(&mut self, number: u64) -> Option<usize> {
         let Self { held, slots_by_cell, .. } = self;
-        let holds = |held: &Held| matches!(held.state, LockState::Shared | LockState::Exclusive);
+        let holds =
+            |held: &LockedKey| matches!(held.state, LockState::Shared | LockState::Exclusive);
         if held.len() <= SCAN_MAX {
             return held.iter().position(|held| held.cell == number && holds(held));
         }
@@ -229,7 +231,7 @@ impl Worker {
     fn try_lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<bool, TxError> {
         for index in keys.clone() {
             let cell = self.resolve(index)?;
-            self.held.push(Held::unlocked(cell));
+            self.held.push(LockedKey::unlocked(cell));
         }
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|&slot| {
@@ -273,14 +275,14 @@ impl Worker {
                 }
                 Err(Refused::Gone) => return Ok(false),
                 // Who has the permit may wait for what is held here.
-                Err(Refused::Held(_)) if self.store.driver().now().is_permitted() => {
+                Err(Refused::LockedKey(_)) if self.store.driver().now().is_permitted() => {
                     return Ok(false);
                 }
-                Err(Refused::Held(_)) if backoff.is_spinning() => {
+                Err(Refused::LockedKey(_)) if backoff.is_spinning() => {
                     self.announce(cell, mode, Priority::DECLARED);
                     backoff.wait();
                 }
-                Err(Refused::Held(_)) => {
+                Err(Refused::LockedKey(_)) => {
                     self.announce(cell, mode, Priority::DECLARED);
                     self.wait_outside(&mut backoff, false);
                     *left = true;
@@ -361,7 +363,7 @@ impl Worker {
         match self.take(cell, mode, self.priority) {
             Ok(()) => Ok(Some(())),
             Err(Refused::Gone) => Ok(None),
-            Err(Refused::Held(by)) => {
+            Err(Refused::LockedKey(by)) => {
                 if self.alias(cell, mode) {
                     Ok(Some(()))
                 } else if self.may_wait_for(by, backoff) {
@@ -384,7 +386,7 @@ impl Worker {
                     self.held[slot].state = LockState::Exclusive;
                     return Ok(());
                 }
-                Err(HeldBy(by)) if self.may_wait_for(by, &backoff) => {
+                Err(Contended(by)) if self.may_wait_for(by, &backoff) => {
                     lock_word::await_sharers(lock, self.priority);
                     backoff.wait();
                 }

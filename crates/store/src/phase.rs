@@ -99,7 +99,7 @@ pub struct PhaseDriver {
 
 /// The right to move the phases, from rest to rest.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct CheckpointPermit<'a> {
     _held: MutexGuard<'a, ()>,
 }
 
@@ -117,8 +117,8 @@ impl PhaseDriver {
     }
 
     /// The right to take a checkpoint, held until it is over; `None` while another has it.
-    pub fn try_turn(&self) -> Option<Turn<'_>> {
-        self.turn.try_lock().map(|held| Turn { _held: held })
+    pub fn try_turn(&self) -> Option<CheckpointPermit<'_>> {
+        self.turn.try_lock().map(|held| CheckpointPermit { _held: held })
     }
 
     /// Notes that the checkpoint which began `epoch` lacks a record, so that it is given up. For

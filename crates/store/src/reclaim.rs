@@ -23,7 +23,7 @@ use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::blob::{self, Blob};
-use crate::locking::{Held, LockState};
+use crate::locking::{LockState, LockedKey};
 use crate::stamp::{ABSENT, DEAD};
 use crate::table::{Table, TableId};
 use crate::worker::Worker;
@@ -141,7 +141,7 @@ impl Worker {
     /// where nobody shares the lock or awaits it: the last one to leave finds it so. `word` is the
     /// stamp word.
     #[cold]
-    pub(crate) fn remove_released(&mut self, slot: usize, held: Held, word: u64) -> bool {
+    pub(crate) fn remove_released(&mut self, slot: usize, held: LockedKey, word: u64) -> bool {
         let stamp = Stamp::from_bits(word);
         if !stamp.is_none() {
             return false;

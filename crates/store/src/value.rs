@@ -12,11 +12,11 @@ use crate::words;
 pub struct ValueRef<'a> {
     tag: u8,
     len: usize,
-    place: Place<'a>,
+    place: ValueSource<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum ValueSource<'a> {
     Bytes(&'a [u8]),
     Words { words: &'a [AtomicU64], at: usize },
     Large { memory: &'a Memory, blob: Blob },
@@ -25,16 +25,16 @@ enum Place<'a> {
 impl<'a> ValueRef<'a> {
     /// A value that is held elsewhere.
     pub fn from_bytes(tag: u8, bytes: &'a [u8]) -> Self {
-        Self { tag, len: bytes.len(), place: Place::Bytes(bytes) }
+        Self { tag, len: bytes.len(), place: ValueSource::Bytes(bytes) }
     }
 
     #[inline]
     pub(crate) fn inline(words: &'a [AtomicU64], at: usize, len: usize, tag: u8) -> Self {
-        Self { tag, len, place: Place::Words { words, at } }
+        Self { tag, len, place: ValueSource::Words { words, at } }
     }
 
     pub(crate) fn large(memory: &'a Memory, blob: Blob, tag: u8) -> Self {
-        Self { tag, len: blob.len, place: Place::Large { memory, blob } }
+        Self { tag, len: blob.len, place: ValueSource::Large { memory, blob } }
     }
 
     /// The tag stored with the value; the store does not interpret it.
@@ -67,9 +67,9 @@ impl<'a> ValueRef<'a> {
     pub fn copy_range_to(&self, offset: usize, count: usize, out: &mut Vec<u8>) {
         assert!(offset <= self.len && count <= self.len - offset, "range outside the value");
         match self.place {
-            Place::Bytes(bytes) => out.extend_from_slice(&bytes[offset..offset + count]),
-            Place::Words { words, at } => words::read(words, at + offset, count, out),
-            Place::Large { memory, blob } => blob::read(memory, blob, offset, count, out),
+            ValueSource::Bytes(bytes) => out.extend_from_slice(&bytes[offset..offset + count]),
+            ValueSource::Words { words, at } => words::read(words, at + offset, count, out),
+            ValueSource::Large { memory, blob } => blob::read(memory, blob, offset, count, out),
         }
     }
 
@@ -81,9 +81,9 @@ impl<'a> ValueRef<'a> {
     pub fn read_range(&self, offset: usize, out: &mut [u8]) {
         assert!(offset <= self.len && out.len() <= self.len - offset, "range outside the value");
         match self.place {
-            Place::Bytes(bytes) => out.copy_from_slice(&bytes[offset..offset + out.len()]),
-            Place::Words { words, at } => words::read_into(words, at + offset, out),
-            Place::Large { memory, blob } => blob::read_into(memory, blob, offset, out),
+            ValueSource::Bytes(bytes) => out.copy_from_slice(&bytes[offset..offset + out.len()]),
+            ValueSource::Words { words, at } => words::read_into(words, at + offset, out),
+            ValueSource::Large { memory, blob } => blob::read_into(memory, blob, offset, out),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> ValueRef<'a> {
             return None;
         }
         match self.place {
-            Place::Words { words, at } => {
+            ValueSource::Words { words, at } => {
                 let (index, shift) = ((at + offset) / 8, (at + offset) % 8 * 8);
                 let low = words[index].load(Relaxed) >> shift;
                 if shift == 0 {
@@ -121,7 +121,7 @@ impl<'a> ValueRef<'a> {
     /// The blocks of a large value, and where they live.
     pub(crate) fn large_in(&self) -> Option<(&'a Memory, Blob)> {
         match self.place {
-            Place::Large { memory, blob } => Some((memory, blob)),
+            ValueSource::Large { memory, blob } => Some((memory, blob)),
             _ => None,
         }
     }

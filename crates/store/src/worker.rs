@@ -11,7 +11,7 @@ use crate::commit::Prepared;
 use crate::commit_log::CommitLog;
 use crate::error::TxError;
 use crate::keys::{KeySet, Mode};
-use crate::locking::{Discipline, Held};
+use crate::locking::{Discipline, LockedKey};
 use crate::lookup::Lookup;
 use crate::pending::Pending;
 use crate::phase::PhaseWord;
@@ -115,7 +115,7 @@ pub struct Worker {
     pub(crate) cache: CellCache,
     pub(crate) keys: KeySet,
     /// Per key of the running transaction, from `first_key` on.
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<LockedKey>,
     pub(crate) first_key: usize,
     /// Oldest catalog version that a locked cell is of.
     pub(crate) locked_version: u64,
@@ -187,7 +187,7 @@ impl Worker {
 
     /// The record of a locked key.
     #[inline]
-    pub(crate) fn record(&self, held: &Held) -> Record<'_> {
+    pub(crate) fn record(&self, held: &LockedKey) -> Record<'_> {
         Record::at(self.store.memory(), held.place)
     }
 

@@ -80,7 +80,7 @@ impl Priority {
 
 /// The lock is held by others; the oldest of them has this priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held(pub Priority);
+pub struct Contended(pub Priority);
 
 /// The word of a free cell with this user field and scheme status.
 pub fn free(user: u64, status: u8) -> u64 {
@@ -107,12 +107,12 @@ pub fn status(word: u64) -> u8 {
 
 /// Takes the exclusive lock if nobody holds the lock.
 #[inline]
-pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
+pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: the exchange below synchronises with the releasing store or RMW.
     let mut seen = word.load(Ordering::Relaxed);
     loop {
         if seen & (EXCLUSIVE | SHARED_MASK) != 0 {
-            return Err(Held(Priority::of(seen)));
+            return Err(Contended(Priority::of(seen)));
         }
         let kept = seen & !(PRIORITY_MASK | AWAITED);
         let locked = kept | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
@@ -126,15 +126,15 @@ pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
 /// Takes a share of the lock if no one holds it exclusively, fewer than 255 share it, and nobody
 /// but younger transactions awaits it.
 #[inline]
-pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
+pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: as in try_exclusive.
     let mut seen = word.load(Ordering::Relaxed);
     loop {
         if seen & EXCLUSIVE != 0 || seen & SHARED_MASK == SHARED_MASK {
-            return Err(Held(Priority::of(seen)));
+            return Err(Contended(Priority::of(seen)));
         }
         if seen & AWAITED != 0 && give_way(word, seen, priority) {
-            return Err(Held(Priority::of(seen)));
+            return Err(Contended(Priority::of(seen)));
         }
         let oldest =
             if seen & SHARED_MASK == 0 { priority } else { priority.older(Priority::of(seen)) };
@@ -185,13 +185,13 @@ pub fn is_awaited(seen: u64) -> bool {
 }
 
 /// Turns the caller's share into the exclusive lock if it is the only share.
-pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Held> {
+pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: as in try_exclusive.
     let mut seen = word.load(Ordering::Relaxed);
     loop {
         debug_assert!(seen & SHARED_MASK != 0, "upgrade without a share");
         if seen & SHARED_MASK != SHARED_ONE {
-            return Err(Held(Priority::of(seen)));
+            return Err(Contended(Priority::of(seen)));
         }
         let kept = seen & !(PRIORITY_MASK | SHARED_MASK | AWAITED);
         let locked = kept | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT);
@@ -261,10 +261,10 @@ mod tests {
         let young = Priority::undeclared(7);
         assert_eq!(try_shared(&word, young), Ok(()));
         assert_eq!(try_shared(&word, Priority::DECLARED), Ok(()));
-        assert_eq!(try_exclusive(&word, young), Err(Held(Priority::DECLARED)));
+        assert_eq!(try_exclusive(&word, young), Err(Contended(Priority::DECLARED)));
         release_shared(&word);
         assert_eq!(try_upgrade(&word, young), Ok(()));
-        assert_eq!(try_shared(&word, young), Err(Held(young)));
+        assert_eq!(try_shared(&word, young), Err(Contended(young)));
         assert!(claim(&word, 0b001, 0b010), "one bit, though the lock is held");
         assert_eq!(status(word.load(Ordering::Relaxed)), 0b100);
         assert!(!claim(&word, 0b101, 0b110), "as it is already");
@@ -293,10 +293,10 @@ mod tests {
         let word = AtomicU64::new(free(3, 1));
         let [old, middle, young] = [1, 2, 3].map(Priority::undeclared);
         assert_eq!(try_shared(&word, young), Ok(()));
-        assert_eq!(try_exclusive(&word, middle), Err(Held(young)));
+        assert_eq!(try_exclusive(&word, middle), Err(Contended(young)));
         await_sharers(&word, middle);
-        assert_eq!(try_shared(&word, young), Err(Held(middle)));
-        assert_eq!(try_shared(&word, Priority::DECLARED), Err(Held(middle)));
+        assert_eq!(try_shared(&word, young), Err(Contended(middle)));
+        assert_eq!(try_shared(&word, Priority::DECLARED), Err(Contended(middle)));
         assert_eq!(try_shared(&word, old), Ok(()), "older ones may join");
         release_shared(&word);
         release_shared(&word);

@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
-use stillpoint_sync::lock_word::{self, Held, Priority};
+use stillpoint_sync::lock_word::{self, Contended, Priority};
 
 const MARK: u8 = 1;
 
@@ -152,7 +152,7 @@ fn one_of_two_upgrades() {
                     lock_word::release_exclusive(&guarded.word);
                     (1, false)
                 }
-                Err(Held(by)) => {
+                Err(Contended(by)) => {
                     let waits = priority.may_wait_for(by);
                     lock_word::release_shared(&guarded.word);
                     (0, waits)

@@ -18,7 +18,7 @@ const BATCH_RECORDS: usize = 64;
 /// Where records were read: the part, by its number among those that are read, and the offset of
 /// the block in which they end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct BlockLocation {
     pub(super) part: usize,
     pub(super) offset: u64,
 }
@@ -26,7 +26,7 @@ pub(super) struct Place {
 /// Takes what is decoded.
 pub(super) trait Take {
     /// Some records, and where they are.
-    fn take(&mut self, at: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError>;
+    fn take(&mut self, at: BlockLocation, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError>;
 
     /// What is damaged: a block, or a large value that is not whole. Unless this gives an error,
     /// decoding goes on behind it.
@@ -169,7 +169,7 @@ impl<'a> UnitDecoder<'a> {
         take: &mut dyn Take,
     ) -> Result<(), LoadError> {
         let Self { decoder, number, part, reader, joiner, is_lost, summary } = self;
-        let (at, part): (_, &Part) = (Place { part: *number, offset: entry.offset }, part);
+        let (at, part): (_, &Part) = (BlockLocation { part: *number, offset: entry.offset }, part);
         let block = reader
             .open_indexed(entry, bytes)
             .map_err(|error| damage(part.path(), entry.offset, error.into()))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use stillpoint_io::{AlignedBuf, JoinHandle, spawn};
 
-use super::decode::{Decoder, Place, Take};
+use super::decode::{BlockLocation, Decoder, Take};
 use super::part::{Part, Unit};
 use super::{LoadOptions, LoadSummary, LoadedRecord, Visit, VisitError};
 use crate::error::LoadError;
@@ -16,7 +16,7 @@ use crate::progress::Progress;
 const READ_THREADS: usize = 4;
 
 impl Take for Box<dyn Visit> {
-    fn take(&mut self, _: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
+    fn take(&mut self, _: BlockLocation, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
         let taken: Result<(), VisitError> = self.records(batch);
         taken.map_err(LoadError::Visitor)
     }

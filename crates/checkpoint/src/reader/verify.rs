@@ -17,7 +17,7 @@ use stillpoint_format::part::{BlockReader, Content, Entry};
 use stillpoint_format::{DecodeCause, PARTITIONS_LOG2_MAX};
 use stillpoint_io::{AlignedBuf, Disk};
 
-use super::decode::{Place, Take, inconsistent};
+use super::decode::{BlockLocation, Take, inconsistent};
 use super::part::Part;
 use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals, damage, dir_of, load};
 use crate::error::{Damage, DamageCause, LoadError};
@@ -114,7 +114,7 @@ fn verify_in_passes(
     pass_records: u64,
 ) -> Result<Verified, LoadError> {
     let options = &LoadOptions { generations: None, ..options.clone() };
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let mut parts = Vec::new();
     for part in &entry.parts {
         let opened = Part::open(&**disk, &dir_of(entry), entry, part, options);
@@ -142,7 +142,7 @@ fn verify_in_passes(
         }
         found.judge(&parts, options)?;
     }
-    let Found { mut verified, tables, .. } = found;
+    let Findings { mut verified, tables, .. } = found;
     verified.summary.file_bytes = parts.iter().map(Part::file_bytes).sum();
     if verified.damage.is_empty() {
         verified.note(check_totals(&**disk, entry, verified.summary))?;
@@ -184,41 +184,41 @@ fn passes(parts: &[Part], entry: &CheckpointEntry, records_max: u64) -> Vec<Pass
 
 /// A record, for finding another of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Seen {
+struct KeyLocation {
     hash: u64,
     generation: u32,
     part: u32,
     offset: u64,
 }
 
-const _: () = assert!(size_of::<Seen>() == 24, "as the memory bound says");
+const _: () = assert!(size_of::<KeyLocation>() == 24, "as the memory bound says");
 
 /// What was found so far, and of the present pass.
 #[derive(Default)]
-struct Found {
+struct Findings {
     verified: Verified,
     /// Records of each table.
     tables: BTreeMap<u16, u64>,
     /// The records of the pass.
-    seen: Vec<Seen>,
+    seen: Vec<KeyLocation>,
     /// Blocks of the pass with a deletion that must not be there.
-    deletions: BTreeSet<Place>,
+    deletions: BTreeSet<BlockLocation>,
 }
 
 struct Verifying {
     is_full: bool,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<Findings>>,
 }
 
 impl Take for Verifying {
-    fn take(&mut self, at: Place, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
+    fn take(&mut self, at: BlockLocation, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
         let mut found = self.found.lock();
         for record in batch {
             if self.is_full && record.value.is_none() {
                 found.deletions.insert(at);
             }
             *found.tables.entry(record.table).or_default() += 1;
-            found.seen.push(Seen {
+            found.seen.push(KeyLocation {
                 hash: record.hash,
                 generation: record.generation,
                 part: at.part as u32,
@@ -234,7 +234,7 @@ impl Take for Verifying {
     }
 }
 
-impl Found {
+impl Findings {
     /// Judges what a pass over these parts has seen.
     fn judge(&mut self, parts: &[Part], options: &LoadOptions) -> Result<(), LoadError> {
         for at in std::mem::take(&mut self.deletions) {
@@ -258,10 +258,10 @@ impl Found {
 fn compare_keys(
     parts: &[Part],
     options: &LoadOptions,
-    same: &[Seen],
+    same: &[KeyLocation],
     verified: &mut Verified,
 ) -> Result<(), LoadError> {
-    let mut keys: Vec<(u16, Vec<u8>, Seen)> = Vec::new();
+    let mut keys: Vec<(u16, Vec<u8>, KeyLocation)> = Vec::new();
     let hasher = KeyHasher::new(options.hash_seed);
     for block in same.chunk_by(|one, next| one == next) {
         let at = block[0];

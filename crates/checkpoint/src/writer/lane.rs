@@ -35,12 +35,12 @@ struct Blocks {
     table_records: Vec<TableRecords>,
     taken_bytes: u64,
     /// The record that came last, if it was copied.
-    last: Option<Last>,
+    last: Option<Undo>,
 }
 
 /// How to take a record back.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct Undo {
     partition: u32,
     before: BlockMark,
     bytes: usize,
@@ -132,7 +132,7 @@ impl Blocks {
                     key.copy_from_slice(record.key);
                     record.value.read_range(0, value);
                     prefetch_to_write(block.tail(FETCHED_AHEAD_BYTES));
-                    self.last = Some(Last { partition, before, bytes });
+                    self.last = Some(Undo { partition, before, bytes });
                     return;
                 }
                 Err(EncodeError::BlockFull) => self.end_block(partition, queue),
@@ -144,7 +144,7 @@ impl Blocks {
     /// The block that the record is in is still the open one of its partition, and its table's
     /// count the first. Nothing is left to take back of what was dropped after a failure.
     fn take_back(&mut self) {
-        let Some(Last { partition, before, bytes }) = self.last.take() else {
+        let Some(Undo { partition, before, bytes }) = self.last.take() else {
             return;
         };
         let block = self.open[partition as usize].as_mut().expect("it took the record");

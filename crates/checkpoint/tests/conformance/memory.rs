@@ -185,7 +185,7 @@ impl<'w> Steps<'w> {
     fn walk(&mut self, until: usize) {
         let read_sections = self.world.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
-        let mut hand = Hand { slot, sink: &self.sink };
+        let mut hand = CaptureThread { slot, sink: &self.sink };
         for unit in self.walked..until {
             self.world.scheme().capture(&self.world.store, unit, &mut hand);
         }
@@ -194,12 +194,12 @@ impl<'w> Steps<'w> {
     }
 }
 
-struct Hand<'a> {
+struct CaptureThread<'a> {
     slot: usize,
     sink: &'a MemorySink,
 }
 
-impl Capture for Hand<'_> {
+impl Capture for CaptureThread<'_> {
     fn slot(&self) -> usize {
         self.slot
     }

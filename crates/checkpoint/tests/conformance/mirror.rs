@@ -25,7 +25,7 @@ const PAUSES: usize = 40;
 
 /// A transaction: what it does to which keys, and whether it commits.
 #[derive(Clone, Debug)]
-struct Deed {
+struct Action {
     writes: Vec<(u16, Vec<u8>, What)>,
     commits: bool,
 }
@@ -40,15 +40,15 @@ enum What {
 /// The transactions of one round, by the point at which they run.
 #[derive(Clone, Debug, Default)]
 struct Round {
-    rest: Vec<Deed>,
-    prepare: Vec<Deed>,
-    resolve: Vec<Deed>,
-    capture: Vec<Deed>,
-    pauses: Vec<Vec<Deed>>,
-    complete: Vec<Deed>,
+    rest: Vec<Action>,
+    prepare: Vec<Action>,
+    resolve: Vec<Action>,
+    capture: Vec<Action>,
+    pauses: Vec<Vec<Action>>,
+    complete: Vec<Action>,
 }
 
-fn deed(rng: &SeededRng) -> Deed {
+fn deed(rng: &SeededRng) -> Action {
     let write = |_| {
         let table = rng.below(2) as u16;
         let number = rng.below(KEYS);
@@ -66,10 +66,10 @@ fn deed(rng: &SeededRng) -> Deed {
         };
         (table, key, what)
     };
-    Deed { writes: (0..rng.below(4) + 1).map(write).collect(), commits: rng.below(8) != 0 }
+    Action { writes: (0..rng.below(4) + 1).map(write).collect(), commits: rng.below(8) != 0 }
 }
 
-fn deeds(rng: &SeededRng, most: u64) -> Vec<Deed> {
+fn deeds(rng: &SeededRng, most: u64) -> Vec<Action> {
     (0..rng.below(most + 1)).map(|_| deed(rng)).collect()
 }
 
@@ -84,7 +84,7 @@ fn round(rng: &SeededRng) -> Round {
     }
 }
 
-fn run(worker: &mut Worker, deeds: &[Deed]) {
+fn run(worker: &mut Worker, deeds: &[Action]) {
     for deed in deeds {
         let done = worker.transact(|tx| {
             for (table, key, what) in &deed.writes {
@@ -150,11 +150,11 @@ impl Side {
     fn round(&self, round: &Round) -> (State, State) {
         run(&mut self.worker.lock(), &round.rest);
         // What must wait until the store goes on, in order.
-        let late: Arc<Mutex<Vec<Deed>>> = Arc::default();
+        let late: Arc<Mutex<Vec<Action>>> = Arc::default();
         let (worker, stops) = (self.worker.clone(), self.stops);
         let meanwhile = {
             let late = late.clone();
-            Arc::new(move |deeds: &[Deed]| match stops {
+            Arc::new(move |deeds: &[Action]| match stops {
                 true => late.lock().extend_from_slice(deeds),
                 false => run(&mut worker.lock(), deeds),
             })
@@ -176,7 +176,7 @@ impl Side {
                 Phase::Capture => meanwhile(&round.capture),
                 Phase::Complete => {
                     let late = std::mem::take(&mut *late.lock());
-                    let rest: Vec<Deed> = pauses.lock().by_ref().flatten().collect();
+                    let rest: Vec<Action> = pauses.lock().by_ref().flatten().collect();
                     for deeds in [&late, &rest, &round.complete] {
                         run(&mut worker.lock(), deeds);
                     }

@@ -17,7 +17,7 @@ const TABLE: TableId = TableId(0);
 
 /// What the transaction does, to keys of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum Action {
     Overwrite,
     Patch,
     Grow,
@@ -30,17 +30,17 @@ enum Deed {
     Abort,
 }
 
-const DEEDS: [Deed; 10] = [
-    Deed::Overwrite,
-    Deed::Patch,
-    Deed::Grow,
-    Deed::Replace,
-    Deed::Insert,
-    Deed::InsertLonger,
-    Deed::Delete,
-    Deed::DeleteAndReinsert,
-    Deed::InsertAndDelete,
-    Deed::Abort,
+const DEEDS: [Action; 10] = [
+    Action::Overwrite,
+    Action::Patch,
+    Action::Grow,
+    Action::Replace,
+    Action::Insert,
+    Action::InsertLonger,
+    Action::Delete,
+    Action::DeleteAndReinsert,
+    Action::InsertAndDelete,
+    Action::Abort,
 ];
 
 /// Rows whose checkpoints stop nothing, so that transactions may run at every point of them.
@@ -48,39 +48,39 @@ pub(crate) fn rows_that_stop_nothing() -> impl Iterator<Item = &'static Row> {
     REGISTRY.iter().filter(|row| row.capabilities.point == Some(PointOfConsistency::Virtual))
 }
 
-fn prepare(worker: &mut Worker, key: &[u8], deed: Deed) {
+fn prepare(worker: &mut Worker, key: &[u8], deed: Action) {
     let value = match deed {
-        Deed::Insert | Deed::InsertAndDelete => return,
-        Deed::InsertLonger => {
+        Action::Insert | Action::InsertAndDelete => return,
+        Action::InsertLonger => {
             // The cell of the key exists, too small for what is inserted later.
             let looked = worker.transact(|tx| Ok(tx.get(TABLE, key)?.is_none()));
             assert!(looked.expect("memory"));
             return;
         }
-        Deed::Replace => vec![7; 40_000],
+        Action::Replace => vec![7; 40_000],
         _ => b"before..........".to_vec(),
     };
     worker.transact(|tx| tx.put(TABLE, key, 1, &value)).expect("memory");
 }
 
-fn run(tx: &mut Tx<'_>, key: &[u8], deed: Deed) -> Result<(), TxError> {
+fn run(tx: &mut Tx<'_>, key: &[u8], deed: Action) -> Result<(), TxError> {
     match deed {
-        Deed::Overwrite => tx.put(TABLE, key, 2, b"after"),
-        Deed::Patch => tx.patch(TABLE, key, 3, b"PATCH"),
-        Deed::Grow => tx.put(TABLE, key, 2, &[9; 5000]),
-        Deed::Replace => tx.patch(TABLE, key, 39_990, &[8; 20]),
-        Deed::Insert => tx.put(TABLE, key, 2, b"inserted"),
-        Deed::InsertLonger => tx.put(TABLE, key, 2, &[6; 300]),
-        Deed::Delete => tx.delete(TABLE, key).map(|_| ()),
-        Deed::DeleteAndReinsert => {
+        Action::Overwrite => tx.put(TABLE, key, 2, b"after"),
+        Action::Patch => tx.patch(TABLE, key, 3, b"PATCH"),
+        Action::Grow => tx.put(TABLE, key, 2, &[9; 5000]),
+        Action::Replace => tx.patch(TABLE, key, 39_990, &[8; 20]),
+        Action::Insert => tx.put(TABLE, key, 2, b"inserted"),
+        Action::InsertLonger => tx.put(TABLE, key, 2, &[6; 300]),
+        Action::Delete => tx.delete(TABLE, key).map(|_| ()),
+        Action::DeleteAndReinsert => {
             tx.delete(TABLE, key)?;
             tx.put(TABLE, key, 4, b"again")
         }
-        Deed::InsertAndDelete => {
+        Action::InsertAndDelete => {
             tx.put(TABLE, key, 2, b"short lived")?;
             tx.delete(TABLE, key).map(|_| ())
         }
-        Deed::Abort => {
+        Action::Abort => {
             tx.put(TABLE, key, 2, b"never")?;
             tx.delete(TABLE, key)?;
             Err(TxError::abandon("as the test wants it"))
@@ -90,14 +90,20 @@ fn run(tx: &mut Tx<'_>, key: &[u8], deed: Deed) -> Result<(), TxError> {
 
 /// One checkpoint during which a transaction begins at one step and ends at another; a second
 /// transaction deletes or reinserts what it left, at the next step.
-fn one_checkpoint(world: &World, worker: &mut Worker, key: &[u8], deed: Deed, span: (Step, Step)) {
+fn one_checkpoint(
+    world: &World,
+    worker: &mut Worker,
+    key: &[u8],
+    deed: Action,
+    span: (Step, Step),
+) {
     let mut steps = Steps::new(world);
     steps.to(span.0);
     let ran = worker.transact(|tx| {
         // Whatever the transaction holds, the phases move on.
         run(tx, key, deed).map(|()| steps.to(span.1))
     });
-    assert_eq!(ran.is_err(), deed == Deed::Abort);
+    assert_eq!(ran.is_err(), deed == Action::Abort);
     steps.to(span.1);
     let next = Step::ALL[(span.1 as usize + 1).min(Step::RestAgain as usize)];
     steps.to(next);
@@ -151,7 +157,7 @@ fn a_transaction_may_begin_and_end_anywhere() {
 /// with all its locks held and its phase read.
 pub(crate) fn commits_under_way(row: &Row, plant: &dyn Fn(&World)) {
     for step in [Step::Rest, Step::Prepare, Step::Resolve, Step::Capture] {
-        for deed in [Deed::Overwrite, Deed::Patch, Deed::Insert, Deed::Delete] {
+        for deed in [Action::Overwrite, Action::Patch, Action::Insert, Action::Delete] {
             let world = World::new(row, 2);
             plant(&world);
             one_under_way(&world, step, deed);
@@ -159,7 +165,7 @@ pub(crate) fn commits_under_way(row: &Row, plant: &dyn Fn(&World)) {
     }
 }
 
-fn one_under_way(world: &World, step: Step, deed: Deed) {
+fn one_under_way(world: &World, step: Step, deed: Action) {
     let context = format!("{deed:?} under way in {step:?}");
     let mut setup = world.worker(0);
     prepare(&mut setup, b"key", deed);

@@ -13,11 +13,11 @@ const LONGEST_INTERVAL_NS: u64 = 60_000_000_000;
 /// What each place in the code has told.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    places: HashMap<Identifier, Place>,
+    places: HashMap<Identifier, CallSite>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct CallSite {
     /// It is heard again from then on.
     next_ns: u64,
     interval_ns: u64,
@@ -35,7 +35,7 @@ pub(super) struct Repeated {
     pub(super) more: u64,
 }
 
-impl Place {
+impl CallSite {
     /// Takes the number of events left out, and waits: longer, if there were any.
     fn take(&mut self, now_ns: u64) -> u64 {
         let more = std::mem::take(&mut self.more);
@@ -51,7 +51,7 @@ impl Place {
 impl Repeats {
     /// The number of events of that place left out before this one; `None` if this one is, too.
     pub(super) fn admit(&mut self, place: Identifier, now_ns: u64) -> Option<u64> {
-        let place = self.places.entry(place).or_insert(Place {
+        let place = self.places.entry(place).or_insert(CallSite {
             next_ns: 0,
             interval_ns: FIRST_INTERVAL_NS,
             more: 0,

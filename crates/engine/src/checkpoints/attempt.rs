@@ -21,7 +21,7 @@ use crate::error::Error;
 
 /// What is noted while the phases pass.
 #[derive(Debug, Default)]
-struct Noted {
+struct AtPointOfConsistency {
     generations: Vec<TableGeneration>,
     positions: Vec<LogGsn>,
 }
@@ -50,7 +50,7 @@ pub(super) fn take(
     if shared.catalog.now().next_epoch <= epoch {
         shared.publish(|manifest| manifest.next_epoch = epoch + 1)?;
     }
-    let noted = Arc::new(Mutex::new(Noted::default()));
+    let noted = Arc::new(Mutex::new(AtPointOfConsistency::default()));
     let cycle = Cycle {
         store: shared.store.clone(),
         scheme: scheme.clone(),
@@ -81,7 +81,7 @@ pub(super) fn take(
 }
 
 /// Notes positions and generations, and keeps flushes of tables away from the point of consistency.
-fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<Noted>>) -> Observer {
+fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> Observer {
     let (shared, noted) = (shared.clone(), noted.clone());
     Arc::new(move |phase, epoch| match phase {
         Phase::Prepare => shared.checkpoints.begin_passing(),
@@ -104,7 +104,7 @@ fn publish(
     shared: &Arc<Shared>,
     written: Written,
     captured: Captured,
-    noted: &Noted,
+    noted: &AtPointOfConsistency,
     start_ns: u64,
 ) -> Result<CheckpointDone, Error> {
     let kind = written.kind;
@@ -168,7 +168,7 @@ fn supersede(
     shared: &Shared,
     manifest: &mut Manifest,
     entry: CheckpointEntry,
-    noted: &Noted,
+    noted: &AtPointOfConsistency,
 ) -> Vec<CheckpointEntry> {
     if !shared.records_commits {
         // Without a journal a flush of tables becomes durable with the checkpoint after it.

@@ -9,7 +9,7 @@ use super::chain::Chain;
 use super::error::ScanError;
 use super::loss::Judge;
 use super::segment::SegmentFile;
-use super::walk::{Need, WINDOW_BYTES};
+use super::walk::{Dependency, WINDOW_BYTES};
 use crate::cut::{FirstUnmet, close, is_met};
 
 /// Shortens the chains to the greatest cut that is closed under dependencies, and tells
@@ -115,7 +115,7 @@ impl Walks<'_> {
         &self,
         chain: &Chain,
         file: &SegmentFile,
-        need: &Need,
+        need: &Dependency,
         ends: &[u64],
     ) -> Result<Option<u64>, ScanError> {
         let last = need.last_gsn.min(ends[usize::from(chain.log)]);

@@ -23,7 +23,7 @@ const NEEDS_MAX: usize = 4096;
 
 /// A run of batches with what they depend on.
 #[derive(Clone, Debug)]
-pub(crate) struct Need {
+pub(crate) struct Dependency {
     /// Before its first batch.
     pub(crate) from: LogOffset,
     /// Its last gsn.
@@ -42,7 +42,7 @@ pub(crate) struct Walked {
     pub(crate) end: LogOffset,
     /// Why it ends there, if not for lack of interest.
     pub(crate) cause: Option<EndCause>,
-    pub(crate) needs: Vec<Need>,
+    pub(crate) needs: Vec<Dependency>,
     /// All batches of the log with smaller numbers were flushed, as a batch in it says.
     pub(crate) flushed_below: u64,
     /// Up to where other logs were closed, as its batches say.
@@ -155,7 +155,7 @@ impl Job<'_> {
             dep.gsn <= entry.gsn_floor || dep.gsn <= self.input.start.position(dep.log)
         };
         let mut begin = file.begin();
-        let mut needs = Needs::default();
+        let mut needs = Dependencies::default();
         let mut told = file.begin().offset;
         let (mut flushed_below, mut epoch_max) = (0, 0);
         let mut closed: Vec<LogGsn> = Vec::new();
@@ -186,7 +186,7 @@ impl Job<'_> {
             Ok(ControlFlow::Continue(()))
         })?;
         self.tell(file.bytes.saturating_sub(told));
-        let Needs { runs, named_max } = needs;
+        let Dependencies { runs, named_max } = needs;
         Ok(Walked {
             file,
             begin,
@@ -216,18 +216,18 @@ pub(super) fn raise(positions: &mut Vec<LogGsn>, to: LogGsn) {
 }
 
 #[derive(Debug, Default)]
-struct Needs {
-    runs: Vec<Need>,
+struct Dependencies {
+    runs: Vec<Dependency>,
     named_max: u64,
 }
 
-impl Needs {
+impl Dependencies {
     fn add(&mut self, deps: impl Iterator<Item = LogGsn>, at: &LogOffset, last_gsn: u64) {
         let deps: Vec<LogGsn> = deps.collect();
         if deps.is_empty() {
             return;
         }
-        self.runs.push(Need { from: *at, last_gsn, deps });
+        self.runs.push(Dependency { from: *at, last_gsn, deps });
         if self.runs.len() > NEEDS_MAX {
             self.merge_pairs();
         }
@@ -235,7 +235,7 @@ impl Needs {
 
     /// Halves the number of runs. Batches without dependencies may come to lie within one.
     fn merge_pairs(&mut self) {
-        let merge = |pair: &[Need]| {
+        let merge = |pair: &[Dependency]| {
             let mut merged = pair[0].clone();
             for later in &pair[1..] {
                 merged.last_gsn = later.last_gsn;

@@ -67,7 +67,7 @@ struct Arrays<'a>(&'a str);
 
 impl Killable for Arrays<'_> {
     /// The last tick that the child had called durable.
-    type Heard = u64;
+    type Reported = u64;
     /// Ticks that came back.
     type Recovered = u64;
 

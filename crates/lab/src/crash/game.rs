@@ -161,17 +161,17 @@ const IMAGES: u64 = 3;
 
 /// What the child has said last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct Reported {
     durable: u64,
     images: u64,
     image_tick: u64,
 }
 
-impl Heard {
-    fn of(line: &str) -> Option<Heard> {
+impl Reported {
+    fn of(line: &str) -> Option<Reported> {
         let mut numbers = line.strip_prefix("durable ")?.split(' ').map(str::parse::<u64>);
         let mut number = || numbers.next()?.ok();
-        Some(Heard { durable: number()?, images: number()?, image_tick: number()? })
+        Some(Reported { durable: number()?, images: number()?, image_tick: number()? })
     }
 
     /// True when the next image is under way, and all ticks since the last are to be replayed.
@@ -191,7 +191,7 @@ pub(crate) struct KilledGame<'a> {
 }
 
 impl Killable for KilledGame<'_> {
-    type Heard = Heard;
+    type Reported = Reported;
     type Recovered = Killed;
 
     fn name(&self) -> String {
@@ -215,8 +215,8 @@ impl Killable for KilledGame<'_> {
         ])
     }
 
-    fn hear(&self, heard: &mut Heard, line: &str) -> Option<bool> {
-        *heard = Heard::of(line)?;
+    fn hear(&self, heard: &mut Reported, line: &str) -> Option<bool> {
+        *heard = Reported::of(line)?;
         Some(heard.is_worst(self.plan.image_ticks))
     }
 
@@ -224,7 +224,7 @@ impl Killable for KilledGame<'_> {
         Duration::ZERO
     }
 
-    fn recover(&self, heard: &Heard, dir: &Path) -> LabResult<Killed> {
+    fn recover(&self, heard: &Reported, dir: &Path) -> LabResult<Killed> {
         let KilledGame { game, plan, scheme } = self;
         let recover = Recover { game, plan, scheme, dir, heard: *heard };
         registry::run(scheme, recover).map_err(|e| failed(scheme, e))?
@@ -236,7 +236,7 @@ struct Recover<'a> {
     plan: &'a Match,
     scheme: &'a str,
     dir: &'a Path,
-    heard: Heard,
+    heard: Reported,
 }
 
 impl registry::Program for Recover<'_> {
@@ -291,12 +291,12 @@ mod tests {
 
     #[test]
     fn a_child_says_how_far_it_has_come() {
-        let heard = Heard::of("durable 120 3 78").expect("a line");
-        assert_eq!(heard, Heard { durable: 120, images: 3, image_tick: 78 });
+        let heard = Reported::of("durable 120 3 78").expect("a line");
+        assert_eq!(heard, Reported { durable: 120, images: 3, image_tick: 78 });
         assert!(heard.is_worst(42) && !heard.is_worst(43));
-        assert!(!Heard { images: 2, ..heard }.is_worst(42));
-        assert_eq!(Heard::of("durable 120 3"), None);
-        assert_eq!(Heard::of("image 1 2 3"), None);
+        assert!(!Reported { images: 2, ..heard }.is_worst(42));
+        assert_eq!(Reported::of("durable 120 3"), None);
+        assert_eq!(Reported::of("image 1 2 3"), None);
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
         let error = child(&what, &mut output).expect_err("the pipe is closed").to_string();
         assert!(error.contains("standard output"), "{error}");
         let said = output.text();
-        let heard = said.lines().last().and_then(Heard::of).expect("lines");
+        let heard = said.lines().last().and_then(Reported::of).expect("lines");
         assert!(heard.images > 0 && heard.durable > 0, "{said}");
         let game = Game::new(plan.players, plan.trace_ticks, plan.seed);
         let recover =
@@ -323,7 +323,7 @@ mod tests {
         let killed = registry::run("ipp", recover()).map_err(|e| failed("ipp", e))??;
         assert!(killed.recovery.tick >= heard.durable);
         assert!(killed.disk_bytes_per_s > 0.0 && killed.image_bytes_per_s() > 0.0);
-        let more = Recover { heard: Heard { durable: 1_000, ..heard }, ..recover() };
+        let more = Recover { heard: Reported { durable: 1_000, ..heard }, ..recover() };
         let error = registry::run("ipp", more).map_err(|e| failed("ipp", e))?;
         assert!(error.expect_err("too little").to_string().contains("tick 1000 was durable"));
         Ok(())

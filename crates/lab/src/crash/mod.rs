@@ -18,7 +18,7 @@ use crate::sys;
 /// A subject that runs in a child process, is killed there and is recovered here.
 pub(crate) trait Killable {
     /// What the child has said so far.
-    type Heard: Default;
+    type Reported: Default;
     /// What came back.
     type Recovered;
 
@@ -30,7 +30,7 @@ pub(crate) trait Killable {
 
     /// Takes in a line that the child has said, and tells whether the child may be killed now.
     /// `None` for a line that is not understood.
-    fn hear(&self, heard: &mut Self::Heard, line: &str) -> Option<bool>;
+    fn hear(&self, heard: &mut Self::Reported, line: &str) -> Option<bool>;
 
     /// Time from there to the kill.
     fn linger(&self) -> Duration;
@@ -39,7 +39,7 @@ pub(crate) trait Killable {
     ///
     /// # Errors
     /// When it cannot be recovered, or something promised is missing or wrong.
-    fn recover(&self, heard: &Self::Heard, dir: &Path) -> LabResult<Self::Recovered>;
+    fn recover(&self, heard: &Self::Reported, dir: &Path) -> LabResult<Self::Recovered>;
 }
 
 /// Starts a child, kills it in the middle of its work, recovers what it leaves and removes it.
@@ -54,7 +54,7 @@ pub(crate) fn kill_and_check<K: Killable>(
     let dir = context.fresh_dir(&format!("killed-{}", subject.name()))?;
     let mut command = Command::new(&context.binary);
     command.args(["lab", "child"]).args(subject.arguments()).arg("--dir").arg(&dir);
-    let mut heard = K::Heard::default();
+    let mut heard = K::Reported::default();
     kill_when(&mut command, subject.linger(), |line| subject.hear(&mut heard, line))?;
     let recovered = subject.recover(&heard, &dir)?;
     sys::remove_dir_all(&dir)?;

@@ -60,7 +60,7 @@ pub(crate) fn check_rows(
 
 /// What the parent has heard from the child.
 #[derive(Default)]
-pub(crate) struct Heard {
+pub(crate) struct Reported {
     published: usize,
     /// Updates that the last published checkpoint must hold.
     in_checkpoint: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Heard {
     promised: u64,
 }
 
-impl Heard {
+impl Reported {
     fn line(&mut self, text: &str) -> Option<()> {
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(updates) = text.strip_prefix("published ") {
@@ -106,7 +106,7 @@ struct Records<'a> {
 }
 
 impl Killable for Records<'_> {
-    type Heard = Heard;
+    type Reported = Reported;
     /// Updates that came back.
     type Recovered = u64;
 
@@ -127,7 +127,7 @@ impl Killable for Records<'_> {
         ])
     }
 
-    fn hear(&self, heard: &mut Heard, line: &str) -> Option<bool> {
+    fn hear(&self, heard: &mut Reported, line: &str) -> Option<bool> {
         heard.line(line)?;
         let is_enough = line == "begun" && heard.enough(self.journal);
         if is_enough {
@@ -140,7 +140,7 @@ impl Killable for Records<'_> {
         Duration::from_millis(20)
     }
 
-    fn recover(&self, heard: &Heard, dir: &Path) -> LabResult<u64> {
+    fn recover(&self, heard: &Reported, dir: &Path) -> LabResult<u64> {
         let setup = setup(self.row, self.records, self.journal, dir.to_owned());
         let check = (self.open)(&setup)?.check(Change::Counter)?;
         let wrong = |reason| LabError::Engine { engine: self.row.scheme.into(), reason };
@@ -245,7 +245,7 @@ mod tests {
         let setup = setup(CALC_UNPACED, 1_000, "none", "unused".into());
         assert!(child(&Toy::open, &setup, &mut said).is_err(), "a closed pipe ends it");
         let text = said.text();
-        let (mut heard, mut begun) = (Heard::default(), 0);
+        let (mut heard, mut begun) = (Reported::default(), 0);
         for line in text.lines() {
             heard.line(line).expect("understood");
             begun += usize::from(line == "begun");
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn the_promise_depends_on_the_journal() {
         let now_ns = sys::now_ns();
-        let heard = Heard {
+        let heard = Reported {
             published: 2,
             in_checkpoint: 10,
             committed: vec![(now_ns - 2 * RELAXED_NS, 50), (now_ns, 90)],
@@ -267,6 +267,6 @@ mod tests {
         assert_eq!(heard.promised("none"), 10, "without a log only the checkpoint");
         assert_eq!(heard.promised("redo"), 50, "and with one all but the last second");
         assert!(heard.enough("none"));
-        assert!(!Heard { published: 1, ..heard }.enough("none"));
+        assert!(!Reported { published: 1, ..heard }.enough("none"));
     }
 }

@@ -93,17 +93,17 @@ impl Job for Endless<'_> {
 
 /// What a child has said last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct Reported {
     durable: u64,
     images: u64,
     is_busy: bool,
 }
 
-impl Heard {
-    fn of(line: &str) -> Option<Heard> {
+impl Reported {
+    fn of(line: &str) -> Option<Reported> {
         let mut numbers = line.strip_prefix("durable ")?.split(' ').map(str::parse::<u64>);
         let mut number = || numbers.next()?.ok();
-        Some(Heard { durable: number()?, images: number()?, is_busy: number()? == 1 })
+        Some(Reported { durable: number()?, images: number()?, is_busy: number()? == 1 })
     }
 
     /// True in the middle of a checkpoint after some others; or after some batches, without any.
@@ -150,9 +150,9 @@ struct KilledDatabase<'a> {
 }
 
 impl Killable for KilledDatabase<'_> {
-    type Heard = Heard;
+    type Reported = Reported;
     /// What came back, and what had been heard.
-    type Recovered = (Recovery, Heard);
+    type Recovered = (Recovery, Reported);
 
     fn name(&self) -> String {
         "tpcc".to_owned()
@@ -177,8 +177,8 @@ impl Killable for KilledDatabase<'_> {
         arguments
     }
 
-    fn hear(&self, heard: &mut Heard, line: &str) -> Option<bool> {
-        *heard = Heard::of(line)?;
+    fn hear(&self, heard: &mut Reported, line: &str) -> Option<bool> {
+        *heard = Reported::of(line)?;
         Some(heard.is_enough(self.row))
     }
 
@@ -186,7 +186,7 @@ impl Killable for KilledDatabase<'_> {
         Duration::ZERO
     }
 
-    fn recover(&self, heard: &Heard, dir: &Path) -> LabResult<(Recovery, Heard)> {
+    fn recover(&self, heard: &Reported, dir: &Path) -> LabResult<(Recovery, Reported)> {
         let KilledDatabase { row, population, trace, .. } = *self;
         Ok((recovers(row, population, trace, dir, heard.durable)?, *heard))
     }
@@ -215,7 +215,7 @@ mod tests {
             let error = child(&what, &mut output).expect_err("nobody listens").to_string();
             assert!(error.contains("standard output"), "{error}");
             let said = output.text();
-            let heard = said.lines().last().and_then(Heard::of).expect("lines");
+            let heard = said.lines().last().and_then(Reported::of).expect("lines");
             assert_eq!(heard.durable, 29, "{said}");
             let row = *ROWS.iter().find(|row| row.name == name).expect("a row");
             let recovery = recovers(row, &population, &trace, dir.path(), heard.durable)?;

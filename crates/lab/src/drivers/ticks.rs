@@ -72,9 +72,9 @@ impl Drive {
 
     fn config(&self) -> Config {
         let every = match self.images {
-            Images::EveryTicks(_) => Every::Asked,
+            Images::EveryTicks(_) => Every::OnRequest,
             #[cfg(test)]
-            Images::AsOftenAsPossible => Every::Possible,
+            Images::AsOftenAsPossible => Every::Continuous,
         };
         let (pace, merge, logs_actions) = (self.pace, self.merge, self.logs_actions);
         Config { every, pace, merge, logs_actions, ..Config::default() }

@@ -50,7 +50,7 @@ struct Point {
 }
 
 impl Point {
-    fn share(&self, bytes: fn(&transactions::Held) -> u64) -> Vec<[f64; 2]> {
+    fn share(&self, bytes: fn(&transactions::MemoryAt) -> u64) -> Vec<[f64; 2]> {
         let before = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
         let at_rest = self.outcome.held.iter().filter(|h| h.at_s < before);
         let rest = median(&at_rest.map(|h| bytes(h) as f64).collect::<Vec<_>>());
@@ -58,18 +58,18 @@ impl Point {
     }
 
     /// Greatest share from the checkpoint's beginning on.
-    fn peak(&self, bytes: fn(&transactions::Held) -> u64) -> f64 {
+    fn peak(&self, bytes: fn(&transactions::MemoryAt) -> u64) -> f64 {
         let from_s = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
         let during = self.share(bytes).into_iter().filter(|p| p[0] >= from_s);
         during.map(|p| p[1]).fold(f64::NAN, f64::max)
     }
 }
 
-fn engine_bytes(held: &transactions::Held) -> u64 {
+fn engine_bytes(held: &transactions::MemoryAt) -> u64 {
     held.engine_bytes
 }
 
-fn process_bytes(held: &transactions::Held) -> u64 {
+fn process_bytes(held: &transactions::MemoryAt) -> u64 {
     held.process_bytes
 }
 

@@ -274,7 +274,7 @@ fn open<'a, S: Scheme>(
     };
     let config = Config {
         merge,
-        every: Every::Asked,
+        every: Every::OnRequest,
         flush_interval: Duration::from_micros(500),
         segment_bytes: 64 << 20,
         ..Config::default()

@@ -5,27 +5,27 @@ use stillpoint_sync::atomic::AtomicU8;
 /// Cells in order, each found from the one before: without the division that finds one by its
 /// number. Made by [`Table::walk`].
 #[derive(Debug)]
-pub struct Walk<'a, G: Grain> {
+pub struct CellCursor<'a, G: Grain> {
     table: &'a Table<G>,
     cursor: Cursor,
     end: usize,
 }
 
-/// A cell with its copies and marks, met on a [`Walk`].
+/// A cell with its copies and marks, met on a [`CellCursor`].
 #[derive(Clone, Copy, Debug)]
 pub struct Spot<'a, G: Grain> {
     table: &'a Table<G>,
     cursor: Cursor,
 }
 
-impl<'a, G: Grain> Walk<'a, G> {
+impl<'a, G: Grain> CellCursor<'a, G> {
     /// The caller has checked that there are such cells.
     pub(super) fn new(table: &'a Table<G>, first: usize, end: usize) -> Self {
         Self { table, cursor: table.places.cursor(first), end }
     }
 }
 
-impl<'a, G: Grain> Iterator for Walk<'a, G> {
+impl<'a, G: Grain> Iterator for CellCursor<'a, G> {
     type Item = Spot<'a, G>;
 
     #[inline(always)]

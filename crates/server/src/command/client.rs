@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{COMMANDS, integer, is};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::registry::{ClientInfo, RELAXED};
 use crate::resp::{Args, parse_i64};
@@ -24,12 +24,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub(crate) fn id(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn id(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.int(ctx.client.info.id as i64);
     Ok(())
 }
 
-pub(crate) fn getname(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn getname(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let name = ctx.client.info.names.lock().name.clone();
     if name.is_empty() {
         ctx.reply.null()
@@ -39,14 +39,14 @@ pub(crate) fn getname(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn setname(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn setname(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     check_name(args.at(2), "Client names")?;
     ctx.client.info.names.lock().name = text(args.at(2));
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn setinfo(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn setinfo(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let (option, value) = (args.at(2), args.at(3));
     let lib_name = is(option, "LIB-NAME");
     if !lib_name && !is(option, "LIB-VER") {
@@ -61,7 +61,7 @@ pub(crate) fn setinfo(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 }
 
 /// Brings what others see of this client up to date.
-fn publish(ctx: &Ctx<'_>) {
+fn publish(ctx: &Context<'_>) {
     let (client, info) = (&*ctx.client, &ctx.client.info);
     info.db.store(u32::from(client.db), RELAXED);
     info.last_ms.store(ctx.now_ms(), RELAXED);
@@ -70,20 +70,20 @@ fn publish(ctx: &Ctx<'_>) {
     info.watched.store(client.watched.len() as u32, RELAXED);
 }
 
-fn line(ctx: &Ctx<'_>, info: &ClientInfo) -> String {
+fn line(ctx: &Context<'_>, info: &ClientInfo) -> String {
     let last = info.last_command.load(RELAXED);
     let command = last.checked_sub(1).and_then(|id| COMMANDS.by_id(id as u16));
     info.line(ctx.now_ms(), &command.map_or_else(|| "NULL".to_owned(), |spec| spec.full_name()))
 }
 
-pub(crate) fn info(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn info(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     publish(ctx);
     let text = line(ctx, &ctx.client.info) + "\n";
     ctx.reply.verbatim(&text);
     Ok(())
 }
 
-pub(crate) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn list(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     publish(ctx);
     let mut wanted: Option<Vec<u64>> = None;
     match args.get(2) {
@@ -181,7 +181,7 @@ impl Filter {
     }
 }
 
-pub(crate) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn kill(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let old_form = args.len() == 3;
     let filter = if old_form {
         Filter { address: Some(text(args.at(2))), ..Filter::default() }
@@ -218,20 +218,20 @@ fn on_or_off(arg: &[u8]) -> Result<bool, CmdError> {
     }
 }
 
-pub(crate) fn no_evict(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn no_evict(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     ctx.client.info.no_evict.store(on_or_off(args.at(2))?, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn no_touch(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn no_touch(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     ctx.client.info.no_touch.store(on_or_off(args.at(2))?, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
 
 /// Client-side caching is not offered: only switching it off succeeds.
-pub(crate) fn tracking(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn tracking(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     if on_or_off(args.at(2))? {
         return Err(CmdError::fixed("ERR CLIENT TRACKING is not supported yet by this server"));
     }
@@ -239,7 +239,7 @@ pub(crate) fn tracking(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn trackinginfo(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn trackinginfo(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.map(3);
     ctx.reply.bulk(b"flags");
     ctx.reply.set(1);
@@ -251,7 +251,7 @@ pub(crate) fn trackinginfo(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn caching(_: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn caching(_: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let option = args.at(2);
     if is(option, "YES") || is(option, "NO") {
         return Err(CmdError::fixed(
@@ -262,19 +262,19 @@ pub(crate) fn caching(_: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Err(CmdError::SYNTAX)
 }
 
-pub(crate) fn getredir(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn getredir(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.int(-1);
     Ok(())
 }
 
 /// No command of this server blocks, so nobody can be unblocked.
-pub(crate) fn unblock(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn unblock(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     integer(args.at(2))?;
     ctx.reply.int(0);
     Ok(())
 }
 
-pub(crate) fn pause(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn pause(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let all = match args.get(3) {
         None => true,
         Some(mode) if args.len() == 4 && is(mode, "ALL") => true,
@@ -294,7 +294,7 @@ pub(crate) fn pause(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn unpause(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn unpause(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.shared.paused_until_ms.store(0, Ordering::Release);
     ctx.shared.wake_all();
     ctx.reply.ok();

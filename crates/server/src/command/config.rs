@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::is;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::glob::{COMMAND_BUDGET, matches};
 use crate::registry::RELAXED;
@@ -212,7 +212,7 @@ static PARAMS: &[Param] = &[
     fixed!("unixsocket", ""),
 ];
 
-pub(crate) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn get(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let mut budget = COMMAND_BUDGET;
     let mut found = Vec::new();
     for param in PARAMS {
@@ -234,7 +234,7 @@ pub(crate) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn set(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     if !args.len().is_multiple_of(2) {
         return Err(CmdError::fixed("ERR wrong number of arguments for 'config|set' command"));
     }
@@ -265,7 +265,7 @@ fn refused(param: &Param, why: &str) -> CmdError {
     CmdError::text(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
 }
 
-pub(crate) fn resetstat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn resetstat(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     for worker in &ctx.shared.workers {
         worker.reset();
     }
@@ -278,7 +278,7 @@ pub(crate) fn resetstat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 /// The server knows no files, so there is nothing to write the changes to.
-pub(crate) fn rewrite(_: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn rewrite(_: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     Err(CmdError::fixed("ERR The server is running without a config file"))
 }
 

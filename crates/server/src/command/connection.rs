@@ -4,14 +4,14 @@ use super::{integer, is};
 use crate::auth::Attempt;
 use crate::client::ReplyMode;
 use crate::config::DATABASES;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::{Args, Reply, parse_i64};
 
 /// The Redis version whose commands and wording are followed.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
-pub(crate) fn ping(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn ping(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     match args.len() {
         1 => ctx.reply.simple("PONG"),
         2 => ctx.reply.bulk(args.at(1)),
@@ -22,12 +22,12 @@ pub(crate) fn ping(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn echo(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn echo(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     ctx.reply.bulk(args.at(1));
     Ok(())
 }
 
-pub(crate) fn select(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn select(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let index = integer(args.at(1))?;
     let db = u16::try_from(index).ok().filter(|&db| db < DATABASES);
     ctx.client.db = db.ok_or(CmdError::DB_INDEX)?;
@@ -35,13 +35,13 @@ pub(crate) fn select(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn quit(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn quit(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.client.closing = true;
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn reset(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.client.reset(!ctx.shared.auth.is_required());
     ctx.reply.set_resp3(false);
     ctx.reply.simple("RESET");
@@ -52,7 +52,7 @@ pub(crate) const WRONG_PASS: CmdError =
     CmdError::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 
 /// Checks user and password of the client.
-fn authenticate(ctx: &mut Ctx<'_>, user: &[u8], password: &[u8]) -> CmdResult {
+fn authenticate(ctx: &mut Context<'_>, user: &[u8], password: &[u8]) -> CmdResult {
     let address = ctx.client.info.address.ip();
     // A user that does not exist costs the same try and gives the same answer.
     let password = if user == b"default" { password } else { b"" };
@@ -73,7 +73,7 @@ fn authenticate(ctx: &mut Ctx<'_>, user: &[u8], password: &[u8]) -> CmdResult {
     }
 }
 
-pub(crate) fn auth(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn auth(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     match args.len() {
         2 => {
             if !ctx.shared.auth.is_required() {
@@ -138,7 +138,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-pub(crate) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn hello(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let hello = Hello::parse(args)?;
     if let Some((user, password)) = hello.login {
         authenticate(ctx, user, password)?;
@@ -177,7 +177,7 @@ pub(crate) fn write_hello(reply: &mut Reply, id: u64) {
 }
 
 /// `CLIENT REPLY ON|OFF|SKIP`.
-pub(crate) fn client_reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn client_reply(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let mode = args.at(2);
     if is(mode, "ON") {
         ctx.client.reply_mode = ReplyMode::On;
@@ -195,7 +195,7 @@ pub(crate) fn client_reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 }
 
 /// What is not built yet, said so that nobody waits for it.
-pub(crate) fn unsupported(_: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn unsupported(_: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
     Err(CmdError::text(format!("ERR {name} is not supported yet by this server")))
 }

@@ -1,7 +1,7 @@
 //! COMMAND: the table describes itself.
 
 use super::{COMMANDS, Flags, Group, Handler, Spec, is, resolve};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, Reply, Span};
 
@@ -130,7 +130,7 @@ fn describe(reply: &mut Reply, spec: &Spec) {
     }
 }
 
-pub(crate) fn command(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn command(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.array(COMMANDS.top().len());
     for spec in COMMANDS.top() {
         describe(ctx.reply, spec);
@@ -138,7 +138,7 @@ pub(crate) fn command(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn count(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn count(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.int(COMMANDS.top().len() as i64);
     Ok(())
 }
@@ -148,7 +148,7 @@ fn find(name: &[u8]) -> Option<&'static Spec> {
     COMMANDS.all().find(|spec| is(name, &spec.full_name()))
 }
 
-pub(crate) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn info(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     if args.len() == 2 {
         return command(ctx, args);
     }
@@ -182,7 +182,7 @@ fn document(reply: &mut Reply, spec: &Spec) {
     }
 }
 
-pub(crate) fn docs(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn docs(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let wanted: Vec<&Spec> = if args.len() == 2 {
         COMMANDS.top().iter().collect()
     } else {
@@ -195,7 +195,7 @@ pub(crate) fn docs(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn list(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let mut budget = crate::glob::COMMAND_BUDGET;
     let mut names = Vec::new();
     let filter = match args.len() {
@@ -238,7 +238,7 @@ fn inner(args: Args<'_>) -> (Vec<u8>, Vec<Span>) {
 }
 
 /// Row and key positions of the command after `COMMAND GETKEYS`.
-fn inner_keys(ctx: &Ctx<'_>, args: Args<'_>) -> Result<(&'static Spec, Vec<usize>), CmdError> {
+fn inner_keys(ctx: &Context<'_>, args: Args<'_>) -> Result<(&'static Spec, Vec<usize>), CmdError> {
     let spec = resolve(ctx.shared.lookup, args).map_err(|error| {
         if error.message().contains("wrong number of arguments") {
             CmdError::fixed("ERR Invalid number of arguments specified for command")
@@ -253,7 +253,7 @@ fn inner_keys(ctx: &Ctx<'_>, args: Args<'_>) -> Result<(&'static Spec, Vec<usize
     Ok((spec, positions))
 }
 
-pub(crate) fn getkeys(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn getkeys(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let (bytes, spans) = inner(args);
     let inner = Args::new(&bytes, &spans);
     let (_, positions) = inner_keys(ctx, inner)?;
@@ -264,7 +264,7 @@ pub(crate) fn getkeys(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn getkeysandflags(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn getkeysandflags(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let (bytes, spans) = inner(args);
     let inner = Args::new(&bytes, &spans);
     let (spec, positions) = inner_keys(ctx, inner)?;

@@ -15,7 +15,7 @@ use super::transactions::unchanged;
 use super::{Flags, Handler, Spec, whole};
 use crate::client::{Client, Multi};
 use crate::config::{DATABASES, Db};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, Mark, parse_i64};
@@ -84,7 +84,7 @@ fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
 }
 
 /// Runs the queue, all its keys locked.
-pub(crate) fn run_exec(ctx: &mut Ctx<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let multi = take_queue(ctx.client)?;
     let same = unchanged(ctx.client, tx, ctx.now_ms());
     let first_slot = ctx.client.watched.len() as u32;
@@ -108,7 +108,7 @@ fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
 
 /// Runs commands `from..to` of the queue, their keys at `slot` and after.
 pub(super) fn run_range(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut Context<'_>,
     multi: &Multi,
     from: usize,
     to: usize,
@@ -138,7 +138,7 @@ pub(super) fn run_range(
 
 /// Runs an `EXEC` whose queue holds commands over whole tables. The caller holds the
 /// gate, so nothing else runs in between.
-pub(crate) fn run_exec_alone(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn run_exec_alone(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     if ctx.client.multi.as_ref().is_some_and(|multi| writing_steps(multi.specs()) > 1) {
         return whole::run_exec(ctx, session);
     }
@@ -162,13 +162,13 @@ pub(super) fn writing_steps(queue: impl Iterator<Item = &'static Spec>) -> usize
     steps
 }
 
-fn run_in_pieces(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
+fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
     let is_store = |client: &Client, i: usize| {
         client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(..)))
     };
     let start = ctx.reply.mark();
-    let mut piece = Piece { ctx, from: 0, to: 0, start, stop: false, error: None };
+    let mut piece = QueuedRun { ctx, from: 0, to: 0, start, stop: false, error: None };
     let mut i = 0;
     while i < queued {
         let mut to = i;
@@ -198,7 +198,7 @@ fn run_in_pieces(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
     }
 }
 
-fn run_store_command(ctx: &mut Ctx<'_>, session: &mut Session, i: usize) {
+fn run_store_command(ctx: &mut Context<'_>, session: &mut Session, i: usize) {
     let Some(multi) = ctx.client.multi.take() else {
         return;
     };
@@ -214,8 +214,8 @@ fn run_store_command(ctx: &mut Ctx<'_>, session: &mut Session, i: usize) {
 }
 
 /// Consecutive commands of the queue that declare their keys, as one transaction.
-struct Piece<'a, 'b> {
-    ctx: &'a mut Ctx<'b>,
+struct QueuedRun<'a, 'b> {
+    ctx: &'a mut Context<'b>,
     from: usize,
     to: usize,
     start: Mark,
@@ -223,7 +223,7 @@ struct Piece<'a, 'b> {
     error: Option<CmdError>,
 }
 
-impl Batch for Piece<'_, '_> {
+impl Batch for QueuedRun<'_, '_> {
     fn len(&self) -> usize {
         1
     }

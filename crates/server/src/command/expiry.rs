@@ -5,7 +5,7 @@
 use stillpoint::Tx;
 
 use super::is;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::{Args, parse_i64};
 
@@ -56,7 +56,7 @@ fn invalid(command: &str) -> CmdError {
 
 /// The moment, in milliseconds since the Unix epoch, that a positive argument names.
 pub(crate) fn deadline(
-    ctx: &Ctx<'_>,
+    ctx: &Context<'_>,
     unit: Unit,
     value: &[u8],
     command: &str,
@@ -118,7 +118,7 @@ impl Conditions {
 }
 
 fn expire_generic(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     unit: Unit,
@@ -144,25 +144,25 @@ fn expire_generic(
     Ok(())
 }
 
-pub(crate) fn expire(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn expire(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     expire_generic(ctx, args, tx, Unit::Seconds, "expire")
 }
 
-pub(crate) fn pexpire(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn pexpire(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     expire_generic(ctx, args, tx, Unit::Milliseconds, "pexpire")
 }
 
-pub(crate) fn expireat(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn expireat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     expire_generic(ctx, args, tx, Unit::UnixSeconds, "expireat")
 }
 
-pub(crate) fn pexpireat(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn pexpireat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     expire_generic(ctx, args, tx, Unit::UnixMilliseconds, "pexpireat")
 }
 
 /// Answers -2 without the key, -1 without an expiry, else what `show` makes of it.
 fn answer_expiry(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     show: impl Fn(u64, u64) -> u64,
@@ -180,23 +180,23 @@ fn seconds(ms: u64) -> u64 {
     ms.saturating_add(500) / 1000
 }
 
-pub(crate) fn ttl(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn ttl(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     answer_expiry(ctx, args, tx, |at, now| seconds(at - now))
 }
 
-pub(crate) fn pttl(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn pttl(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     answer_expiry(ctx, args, tx, |at, now| at - now)
 }
 
-pub(crate) fn expiretime(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn expiretime(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     answer_expiry(ctx, args, tx, |at, _| seconds(at))
 }
 
-pub(crate) fn pexpiretime(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn pexpiretime(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     answer_expiry(ctx, args, tx, |at, _| at)
 }
 
-pub(crate) fn persist(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn persist(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let has_expiry =
         ctx.lookup(tx, 0, args.at(1)).is_some_and(|entry| entry.expire_at_ms.is_some());
     if has_expiry {

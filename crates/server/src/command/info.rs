@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::connection::REDIS_VERSION;
 use super::{COMMANDS, is};
 use crate::config::DATABASES;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::loading::LoadingProgress;
 use crate::registry::RELAXED;
 use crate::resp::Args;
@@ -60,7 +60,7 @@ fn is_named(args: Args<'_>, name: &str, by_default: bool) -> bool {
 }
 
 /// Writes the sections.
-pub(crate) fn write_info(out: &mut String, ctx: &Ctx<'_>, sections: &[&'static Section]) {
+pub(crate) fn write_info(out: &mut String, ctx: &Context<'_>, sections: &[&'static Section]) {
     for (i, section) in sections.iter().enumerate() {
         if i > 0 {
             out.push_str("\r\n");

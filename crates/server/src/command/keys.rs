@@ -4,13 +4,13 @@ use stillpoint::{KeySet, Mode, Tx};
 
 use super::{integer, is};
 use crate::config::{DATABASES, Db};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, parse_i64};
 use crate::value::{TYPE_MASK, type_name};
 
-pub(crate) fn del(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn del(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut deleted = 0;
     for (i, key) in args.from(1).enumerate() {
         deleted += i64::from(ctx.lookup(tx, i as u32, key).is_some());
@@ -20,7 +20,7 @@ pub(crate) fn del(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
     Ok(())
 }
 
-pub(crate) fn exists(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn exists(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut there = 0;
     for (i, key) in args.from(1).enumerate() {
         there += i64::from(ctx.read(tx, i as u32, key).is_some());
@@ -29,14 +29,14 @@ pub(crate) fn exists(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
     Ok(())
 }
 
-pub(crate) fn type_of(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn type_of(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let name = ctx.lookup(tx, 0, args.at(1)).map_or("none", |entry| type_name(entry.tag()));
     ctx.reply.simple(name);
     Ok(())
 }
 
 /// Moves the value of slot 0 to slot 1 with its expiry. The source stays.
-fn copy_value(ctx: &mut Ctx<'_>, tx: &mut Tx<'_>, source: &[u8]) -> CmdResult {
+fn copy_value(ctx: &mut Context<'_>, tx: &mut Tx<'_>, source: &[u8]) -> CmdResult {
     let mut value = ctx.take_scratch();
     if let Some(entry) = ctx.lookup(tx, 0, source) {
         entry.copy_to(&mut value);
@@ -47,7 +47,7 @@ fn copy_value(ctx: &mut Ctx<'_>, tx: &mut Tx<'_>, source: &[u8]) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn rename(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn rename(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     if ctx.lookup(tx, 0, args.at(1)).is_none() {
         return Err(CmdError::NO_KEY);
     }
@@ -59,7 +59,7 @@ pub(crate) fn rename(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
     Ok(())
 }
 
-pub(crate) fn renamenx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn renamenx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     if ctx.lookup(tx, 0, args.at(1)).is_none() {
         return Err(CmdError::NO_KEY);
     }
@@ -99,7 +99,7 @@ pub(crate) fn declare_copy(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut K
     keys.push(dbs.table(copy_target(args, db).unwrap_or(db)), args.at(2), Mode::Write, 0);
 }
 
-pub(crate) fn copy(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn copy(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut replace = false;
     let mut i = 3;
     while let Some(arg) = args.get(i) {
@@ -136,7 +136,7 @@ pub(crate) fn declare_move(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut K
     keys.push(dbs.table(database(args.at(2)).unwrap_or(db)), args.at(1), Mode::Write, 0);
 }
 
-pub(crate) fn move_key(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn move_key(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     integer(args.at(2))?;
     let target = database(args.at(2)).ok_or(CmdError::DB_INDEX)?;
     if target == ctx.db() {
@@ -152,7 +152,7 @@ pub(crate) fn move_key(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
     Ok(())
 }
 
-pub(crate) fn object_encoding(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn object_encoding(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let Some(entry) = ctx.lookup(tx, 0, args.at(2)) else {
         ctx.reply.null();
         return Ok(());
@@ -170,7 +170,7 @@ pub(crate) fn object_encoding(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>
     Ok(())
 }
 
-pub(crate) fn object_refcount(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn object_refcount(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     match ctx.lookup(tx, 0, args.at(2)) {
         Some(_) => ctx.reply.int(1),
         None => ctx.reply.null(),
@@ -180,7 +180,7 @@ pub(crate) fn object_refcount(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>
 
 /// Null for a key that is not there; for one that is, the answer that it is not tracked.
 fn object_untracked(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     error: &'static str,
@@ -195,12 +195,12 @@ fn object_untracked(
 /// When a key was read last is not known: a read writes nothing that others share, and a clock in
 /// each record would make it write. Redis refuses in the same way under a policy without the clock,
 /// so clients know the answer; any number of seconds would be a lie.
-pub(crate) fn object_idletime(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn object_idletime(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let error = "ERR Reads leave no trace in this store, idle time not tracked.";
     object_untracked(ctx, args, tx, error)
 }
 
-pub(crate) fn object_freq(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn object_freq(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let error = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
                  Please note that when switching between policies at runtime LRU and LFU data will \
                  take some time to adjust.";
@@ -210,7 +210,7 @@ pub(crate) fn object_freq(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) ->
 /// Bytes of a record beside its key and value: cell header and index entry.
 const RECORD_OVERHEAD: usize = 24;
 
-pub(crate) fn memory_usage(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn memory_usage(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     match (args.get(3), args.get(4), args.len()) {
         (None, ..) => {}
         (Some(option), Some(count), 5) if is(option, "SAMPLES") => {

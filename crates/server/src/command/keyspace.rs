@@ -6,7 +6,7 @@ use stillpoint::{Session, TableId};
 
 use super::{integer, is};
 use crate::config::{DATABASES, Db};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
 use crate::resp::{Args, parse_u64};
@@ -55,7 +55,7 @@ pub(super) fn cursor(arg: &[u8]) -> Option<u64> {
     }
 }
 
-pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn scan(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
     let cursor = cursor(args.at(1)).ok_or(CmdError::fixed("ERR invalid cursor"))?;
     let options = ScanOptions::parse(args)?;
     let (now_ms, table) = (ctx.now_ms(), ctx.shared.databases.table(ctx.db()));
@@ -98,7 +98,7 @@ pub(crate) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
     Ok(())
 }
 
-pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn keys(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
     let pattern = args.at(1);
     let all = pattern == b"*";
     let (now_ms, table) = (ctx.now_ms(), ctx.shared.databases.table(ctx.db()));
@@ -133,7 +133,7 @@ pub(crate) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, session: &mut Session) -> 
     Ok(())
 }
 
-pub(crate) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn dbsize(ctx: &mut Context<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
     let len = session.len(ctx.shared.databases.table(ctx.db()))?;
     ctx.reply.int(len as i64);
     Ok(())
@@ -142,7 +142,7 @@ pub(crate) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -> C
 /// Tries of `RANDOMKEY` before it looks at every key.
 const RANDOM_TRIES: usize = 64;
 
-pub(crate) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
+pub(crate) fn randomkey(ctx: &mut Context<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
     let (now_ms, db) = (ctx.now_ms(), ctx.db());
     let table = ctx.shared.databases.table(db);
     for _ in 0..RANDOM_TRIES {
@@ -191,7 +191,7 @@ pub(super) fn check_flush_option(args: Args<'_>) -> CmdResult {
     }
 }
 
-fn flush(ctx: &mut Ctx<'_>, dbs: &[Db]) -> CmdResult {
+fn flush(ctx: &mut Context<'_>, dbs: &[Db]) -> CmdResult {
     let databases = &ctx.shared.databases;
     let tables: Vec<TableId> = dbs.iter().map(|&db| databases.table(db)).collect();
     databases.engine.flush_tables(&tables)?;
@@ -202,13 +202,13 @@ fn flush(ctx: &mut Ctx<'_>, dbs: &[Db]) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+pub(crate) fn flushdb(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
     let db = ctx.db();
     flush(ctx, &[db])
 }
 
-pub(crate) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+pub(crate) fn flushall(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
     let used: Vec<Db> = (0..DATABASES).filter(|&db| ctx.shared.databases.len(db) > 0).collect();
     flush(ctx, &used)

@@ -25,7 +25,7 @@ use stillpoint::{KeySet, Mode, Session, Tx};
 
 use self::whole::Whole;
 use crate::config::Db;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::Args;
@@ -139,11 +139,11 @@ impl Group {
 }
 
 /// A handler that needs no data.
-pub(crate) type PureFn = fn(&mut Ctx<'_>, Args<'_>) -> CmdResult;
+pub(crate) type PureFn = fn(&mut Context<'_>, Args<'_>) -> CmdResult;
 /// A handler that runs in a transaction over the command's declared keys.
-pub(crate) type KeyedFn = fn(&mut Ctx<'_>, Args<'_>, &mut Tx<'_>) -> CmdResult;
+pub(crate) type KeyedFn = fn(&mut Context<'_>, Args<'_>, &mut Tx<'_>) -> CmdResult;
 /// A handler that concerns whole tables; no lock is held while it runs.
-pub(crate) type StoreFn = fn(&mut Ctx<'_>, Args<'_>, &mut Session) -> CmdResult;
+pub(crate) type StoreFn = fn(&mut Context<'_>, Args<'_>, &mut Session) -> CmdResult;
 
 /// What runs a command.
 #[derive(Clone, Copy, Debug)]
@@ -310,7 +310,7 @@ pub(crate) fn integer(arg: &[u8]) -> Result<i64, CmdError> {
 }
 
 /// Answers `HELP` of a container from its rows.
-pub(crate) fn help(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn help(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let rows = ctx.shared.lookup.find(args.at(0)).map_or(&[][..], Spec::subcommands);
     let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
     ctx.reply.array(1 + 2 * rows.len());

@@ -4,30 +4,30 @@ use stillpoint::Tx;
 
 use super::integer;
 use super::long_double::LongDouble;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::{Args, parse_i64, push_i64};
 use crate::value::TYPE_STRING;
 
-pub(crate) fn incr(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn incr(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     add(ctx, args.at(1), 1, tx)
 }
 
-pub(crate) fn decr(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn decr(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     add(ctx, args.at(1), -1, tx)
 }
 
-pub(crate) fn incrby(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn incrby(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     add(ctx, args.at(1), integer(args.at(2))?, tx)
 }
 
-pub(crate) fn decrby(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn decrby(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let by = integer(args.at(2))?;
     let by = by.checked_neg().ok_or(CmdError::fixed("ERR decrement would overflow"))?;
     add(ctx, args.at(1), by, tx)
 }
 
-fn add(ctx: &mut Ctx<'_>, key: &[u8], by: i64, tx: &mut Tx<'_>) -> CmdResult {
+fn add(ctx: &mut Context<'_>, key: &[u8], by: i64, tx: &mut Tx<'_>) -> CmdResult {
     let mut text = ctx.take_scratch();
     let expire = ctx.load_string(tx, 0, key, &mut text)?;
     let old = match ctx.was_there() {
@@ -43,7 +43,7 @@ fn add(ctx: &mut Ctx<'_>, key: &[u8], by: i64, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn incrbyfloat(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn incrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut text = ctx.take_scratch();
     let expire = ctx.load_string(tx, 0, args.at(1), &mut text)?;
     if !ctx.was_there() {

@@ -2,20 +2,20 @@
 
 use super::{COMMANDS, Section, integer, is, write_info};
 use crate::client::AwaitedSave;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult};
 use crate::registry::RELAXED;
 use crate::resp::Args;
 use crate::stats::LATENCY_BUCKETS;
 
-pub(crate) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn info(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let mut text = String::new();
     write_info(&mut text, ctx, &Section::chosen(args));
     ctx.reply.verbatim(&text);
     Ok(())
 }
 
-pub(crate) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let now_us = ctx.shared.config.clock.wall_ms() * 1000
         + ctx.shared.config.clock.monotonic_ns() / 1000 % 1000;
     ctx.reply.array(2);
@@ -25,7 +25,7 @@ pub(crate) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 /// Refuses where no scheme takes checkpoints.
-fn check_scheme(ctx: &Ctx<'_>) -> CmdResult {
+fn check_scheme(ctx: &Context<'_>) -> CmdResult {
     if ctx.shared.databases.engine.config().checkpoint == "none" {
         return Err(CmdError::fixed(
             "ERR checkpoints are switched off; start with --checkpoint calc",
@@ -35,7 +35,7 @@ fn check_scheme(ctx: &Ctx<'_>) -> CmdResult {
 }
 
 /// Asks for a checkpoint and lets this client, and nobody else, wait for its end.
-pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn save(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     check_scheme(ctx)?;
     let engine = &ctx.shared.databases.engine;
     let now = engine.stats().checkpoints;
@@ -47,7 +47,7 @@ pub(crate) fn save(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn bgsave(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     match args.get(1) {
         None => {}
         Some(option) if args.len() == 2 && is(option, "SCHEDULE") => {}
@@ -62,21 +62,21 @@ pub(crate) fn bgsave(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 }
 
 /// The log needs no rewriting: checkpoints free it.
-pub(crate) fn bgrewriteaof(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn bgrewriteaof(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     // One under way will do.
     ctx.shared.databases.engine.checkpoint_in_background();
     ctx.reply.simple("Background append only file rewriting started");
     Ok(())
 }
 
-pub(crate) fn lastsave(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn lastsave(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let last_ms = ctx.shared.databases.engine.stats().checkpoints.last_finished_ms;
     let last_ms = last_ms.unwrap_or(ctx.shared.started_ms);
     ctx.reply.int((last_ms / 1000) as i64);
     Ok(())
 }
 
-pub(crate) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn shutdown(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     for arg in args.from(1) {
         if is(arg, "ABORT") {
             return Err(CmdError::fixed("ERR No shutdown in progress."));
@@ -93,7 +93,7 @@ pub(crate) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn role(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn role(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.array(3);
     ctx.reply.bulk(b"master");
     ctx.reply.int(0);
@@ -101,7 +101,7 @@ pub(crate) fn role(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn replicaof(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn replicaof(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     if is(args.at(1), "NO") && is(args.at(2), "ONE") {
         ctx.reply.ok();
         return Ok(());
@@ -109,7 +109,7 @@ pub(crate) fn replicaof(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Err(CmdError::fixed("ERR replication is not supported yet by this server"))
 }
 
-pub(crate) fn wait(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn wait(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     integer(args.at(1))?;
     if integer(args.at(2)).map_err(|_| TIMEOUT)? < 0 {
         return Err(CmdError::fixed("ERR timeout is negative"));
@@ -120,7 +120,7 @@ pub(crate) fn wait(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
 
 const TIMEOUT: CmdError = CmdError::fixed("ERR timeout is not an integer or out of range");
 
-pub(crate) fn lolwut(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn lolwut(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.verbatim(&format!(
         "At the still point of the turning world.\n\nStillpoint ver. {}\n",
         env!("CARGO_PKG_VERSION")
@@ -128,30 +128,30 @@ pub(crate) fn lolwut(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn empty_array(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn empty_array(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.array(0);
     Ok(())
 }
 
-pub(crate) fn acl_whoami(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn acl_whoami(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.bulk(b"default");
     Ok(())
 }
 
-pub(crate) fn acl_users(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn acl_users(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.array(1);
     ctx.reply.bulk(b"default");
     Ok(())
 }
 
-pub(crate) fn acl_list(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn acl_list(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let secret = if ctx.shared.auth.is_required() { "#(hidden)" } else { "nopass" };
     ctx.reply.array(1);
     ctx.reply.bulk(format!("user default on {secret} ~* &* +@all").as_bytes());
     Ok(())
 }
 
-pub(crate) fn acl_cat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn acl_cat(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let names = super::docs::CATEGORIES;
     ctx.reply.array(names.len());
     for name in names {
@@ -164,7 +164,7 @@ pub(crate) fn acl_cat(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 const SLEEP_MAX_S: f64 = 60.0;
 
 /// Lets this client, and nobody else, wait.
-pub(crate) fn debug_sleep(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn debug_sleep(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let seconds = crate::resp::parse_f64(args.at(2)).ok_or(CmdError::NOT_FLOAT)?;
     let sleep_ms = (seconds.clamp(0.0, SLEEP_MAX_S) * 1000.0) as u64;
     let now_ms = ctx.shared.config.clock.monotonic_ns() / 1_000_000;
@@ -173,18 +173,18 @@ pub(crate) fn debug_sleep(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn debug_ok(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn debug_ok(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn debug_active_expire(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn debug_active_expire(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     ctx.shared.params.active_expiry.store(integer(args.at(2))? != 0, RELAXED);
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn slowlog_get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn slowlog_get(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let count = match args.get(2) {
         None => 10,
         Some(_) if args.len() > 3 => {
@@ -213,18 +213,18 @@ pub(crate) fn slowlog_get(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn slowlog_len(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn slowlog_len(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.int(ctx.shared.slowlog.len() as i64);
     Ok(())
 }
 
-pub(crate) fn slowlog_reset(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn slowlog_reset(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.shared.slowlog.clear();
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn latency_latest(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn latency_latest(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let latest = ctx.shared.latency.latest();
     ctx.reply.array(latest.len());
     for (event, (unix_s, ms), max_ms) in latest {
@@ -237,7 +237,7 @@ pub(crate) fn latency_latest(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn latency_history(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn latency_history(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let event = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
     let samples = ctx.shared.latency.history(&event);
     ctx.reply.array(samples.len());
@@ -249,14 +249,14 @@ pub(crate) fn latency_history(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn latency_reset(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn latency_reset(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let names: Vec<&[u8]> = args.from(2).collect();
     let count = ctx.shared.latency.reset(&names);
     ctx.reply.int(count as i64);
     Ok(())
 }
 
-pub(crate) fn latency_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn latency_doctor(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let threshold_ms = ctx.shared.params.latency_threshold_ms.load(RELAXED);
     let mut text = String::new();
     if threshold_ms == 0 {
@@ -277,7 +277,7 @@ pub(crate) fn latency_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
 }
 
 /// Per command: calls, and how many took at most 2^n microseconds.
-pub(crate) fn latency_histogram(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult {
+pub(crate) fn latency_histogram(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let wanted: Vec<&[u8]> = args.from(2).collect();
     let mut rows: Vec<(String, [u64; LATENCY_BUCKETS])> = Vec::new();
     for spec in COMMANDS.all() {
@@ -321,7 +321,7 @@ pub(crate) fn latency_histogram(ctx: &mut Ctx<'_>, args: Args<'_>) -> CmdResult 
     Ok(())
 }
 
-pub(crate) fn memory_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn memory_doctor(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let (used, limit) = (ctx.shared.used_memory(), ctx.shared.max_memory_bytes());
     let text = if limit > 0 && used * 10 > limit * 9 {
         format!(
@@ -335,7 +335,7 @@ pub(crate) fn memory_doctor(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn memory_stats(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let shared = ctx.shared;
     let used = shared.used_memory();
     let keys: u64 = (0..crate::config::DATABASES).map(|db| shared.databases.len(db)).sum();
@@ -359,7 +359,7 @@ pub(crate) fn memory_stats(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn memory_purge(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn memory_purge(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.reply.ok();
     Ok(())
 }

@@ -4,12 +4,12 @@ use stillpoint::Tx;
 
 use super::expiry::{Unit, deadline};
 use super::{integer, is};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
 use crate::value::TYPE_STRING;
 
-pub(crate) fn get(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn get(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     match ctx.read(tx, 0, args.at(1)) {
         None => ctx.reply.null(),
         Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
@@ -60,12 +60,12 @@ impl<'a> Options<'a> {
         Ok(o)
     }
 
-    fn deadline(&self, ctx: &Ctx<'_>, command: &str) -> Result<Option<u64>, CmdError> {
+    fn deadline(&self, ctx: &Context<'_>, command: &str) -> Result<Option<u64>, CmdError> {
         self.expire.map(|(unit, value)| deadline(ctx, unit, value, command)).transpose()
     }
 }
 
-pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn set(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     if args.len() == 3 {
         ctx.put(tx, 0, TYPE_STRING, None, args.at(2))?;
         ctx.reply.ok();
@@ -99,7 +99,7 @@ pub(crate) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
     Ok(())
 }
 
-pub(crate) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn setnx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let missing = ctx.lookup(tx, 0, args.at(1)).is_none();
     if missing {
         ctx.put(tx, 0, TYPE_STRING, None, args.at(2))?;
@@ -108,33 +108,33 @@ pub(crate) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
     Ok(())
 }
 
-pub(crate) fn setex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn setex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let at = deadline(ctx, Unit::Seconds, args.at(2), "setex")?;
     ctx.put(tx, 0, TYPE_STRING, Some(at), args.at(3))?;
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn psetex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn psetex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let at = deadline(ctx, Unit::Milliseconds, args.at(2), "psetex")?;
     ctx.put(tx, 0, TYPE_STRING, Some(at), args.at(3))?;
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn getset(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     get(ctx, args, tx)?;
     ctx.put(tx, 0, TYPE_STRING, None, args.at(2))?;
     Ok(())
 }
 
-pub(crate) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn getdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     get(ctx, args, tx)?;
     ctx.delete(tx, 0)?;
     Ok(())
 }
 
-pub(crate) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn getex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let options = Options::parse(args, 2, false)?;
     let old = ctx.lookup(tx, 0, args.at(1)).map(|entry| entry.expire_at_ms);
     get(ctx, args, tx)?;
@@ -147,7 +147,7 @@ pub(crate) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
     Ok(())
 }
 
-pub(crate) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn mget(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     ctx.reply.array(args.len() - 1);
     for (i, key) in args.from(1).enumerate() {
         match ctx.read(tx, i as u32, key) {
@@ -163,7 +163,7 @@ pub(crate) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
     Ok(())
 }
 
-fn put_pairs(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+fn put_pairs(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     for pair in 0..(args.len() - 1) / 2 {
         ctx.put(tx, pair as u32, TYPE_STRING, None, args.at(2 + 2 * pair))?;
     }
@@ -178,14 +178,14 @@ fn check_pairs(args: Args<'_>, command: &str) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn mset(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn mset(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     check_pairs(args, "mset")?;
     put_pairs(ctx, args, tx)?;
     ctx.reply.ok();
     Ok(())
 }
 
-pub(crate) fn msetnx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn msetnx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     check_pairs(args, "msetnx")?;
     for (i, key) in args.from(1).step_by(2).enumerate() {
         if ctx.lookup(tx, i as u32, key).is_some() {
@@ -198,7 +198,7 @@ pub(crate) fn msetnx(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
     Ok(())
 }
 
-pub(crate) fn strlen(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn strlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let len = match ctx.read(tx, 0, args.at(1)) {
         None => 0,
         Some(entry) if !entry.is_string() => return Err(CmdError::WRONG_TYPE),
@@ -208,7 +208,7 @@ pub(crate) fn strlen(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
     Ok(())
 }
 
-pub(crate) fn append(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn append(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let tail = args.at(2);
     let mut value = ctx.take_scratch();
     let expire = ctx.load_string(tx, 0, args.at(1), &mut value)?;
@@ -220,11 +220,11 @@ pub(crate) fn append(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdR
     Ok(())
 }
 
-fn check_len(ctx: &Ctx<'_>, len: usize) -> CmdResult {
+fn check_len(ctx: &Context<'_>, len: usize) -> CmdResult {
     if len as u64 > ctx.shared.max_bulk_bytes() { Err(CmdError::TOO_LONG) } else { Ok(()) }
 }
 
-pub(crate) fn setrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn setrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let offset = integer(args.at(2))?;
     let offset = usize::try_from(offset).map_err(|_| CmdError::OFFSET)?;
     let part = args.at(3);
@@ -254,7 +254,7 @@ pub(crate) fn setrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
     Ok(())
 }
 
-pub(crate) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn getrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (start, end) = (integer(args.at(2))?, integer(args.at(3))?);
     match ctx.read(tx, 0, args.at(1)) {
         None => ctx.reply.bulk(b""),
@@ -292,7 +292,7 @@ struct LcsOptions {
 /// Cells of the table that `LCS` fills; 4 bytes each.
 const LCS_MAX_CELLS: usize = 16 << 20;
 
-pub(crate) fn lcs(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn lcs(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut options = LcsOptions::default();
     let mut i = 3;
     while let Some(arg) = args.get(i) {
@@ -349,7 +349,7 @@ fn lcs_table(a: &[u8], b: &[u8]) -> Vec<u32> {
     table
 }
 
-fn lcs_reply(ctx: &mut Ctx<'_>, options: &LcsOptions, a: &[u8], b: &[u8]) {
+fn lcs_reply(ctx: &mut Context<'_>, options: &LcsOptions, a: &[u8], b: &[u8]) {
     let width = b.len() + 1;
     let table = lcs_table(a, b);
     let total = table[table.len() - 1];

@@ -5,13 +5,13 @@ use stillpoint::{KeySet, Mode, Slot, Tx};
 use super::{Flags, Spec};
 use crate::client::{Client, Multi, Seen, Watched};
 use crate::config::Db;
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::databases::Databases;
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
 use crate::value::Entry;
 
-pub(crate) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn multi(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     if ctx.client.multi.is_some() {
         return Err(CmdError::fixed("ERR MULTI calls can not be nested"));
     }
@@ -20,7 +20,7 @@ pub(crate) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-pub(crate) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn discard(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     if ctx.client.multi.take().is_none() {
         return Err(CmdError::fixed("ERR DISCARD without MULTI"));
     }
@@ -38,7 +38,7 @@ pub(crate) fn declare_watch(args: Args<'_>, db: Db, dbs: &Databases, keys: &mut 
 }
 
 /// Remembers the state of the keys; they are declared, so it is one consistent state.
-pub(crate) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+pub(crate) fn watch(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (db, now_ms) = (ctx.db(), ctx.now_ms());
     for (i, key) in args.from(1).enumerate() {
         if ctx.client.watched.iter().any(|w| w.db == db && *w.key == *key) {
@@ -72,14 +72,14 @@ pub(crate) fn unchanged(client: &Client, tx: &mut Tx<'_>, now_ms: u64) -> bool {
     })
 }
 
-pub(crate) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>) -> CmdResult {
+pub(crate) fn unwatch(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.client.watched.clear();
     ctx.reply.ok();
     Ok(())
 }
 
 /// Queues a command inside `MULTI`.
-pub(crate) fn queue(ctx: &mut Ctx<'_>, spec: &'static Spec, args: Args<'_>) -> CmdResult {
+pub(crate) fn queue(ctx: &mut Context<'_>, spec: &'static Spec, args: Args<'_>) -> CmdResult {
     let limit = ctx.shared.config.query_buffer_bytes;
     let multi: &mut Multi = ctx.client.multi.get_or_insert_default();
     if spec.flags.has(Flags::NO_MULTI) {

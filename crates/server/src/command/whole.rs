@@ -17,7 +17,7 @@ use super::transactions::unchanged;
 use super::{Handler, is};
 use crate::client::Multi;
 use crate::config::{DATABASES, Db};
-use crate::context::Ctx;
+use crate::context::Context;
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
 use crate::resp::{Args, Mark};
@@ -33,7 +33,7 @@ const CHUNK: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Whole {
     lists: Lists,
-    run: fn(&mut Ctx<'_>, Args<'_>, &Keyspace, &mut Tx<'_>) -> CmdResult,
+    run: fn(&mut Context<'_>, Args<'_>, &Keyspace, &mut Tx<'_>) -> CmdResult,
 }
 
 /// Databases whose keys a command must know.
@@ -70,7 +70,7 @@ impl Keyspace {
     /// The keys of a database that have a value which `fits`.
     fn present<'k>(
         &'k self,
-        ctx: &Ctx<'_>,
+        ctx: &Context<'_>,
         tx: &mut Tx<'_>,
         mut fits: impl FnMut(&[u8], &Entry<'_>) -> Result<bool, CmdError>,
     ) -> Result<Vec<&'k [u8]>, CmdError> {
@@ -86,7 +86,7 @@ impl Keyspace {
     }
 
     /// Deletes all keys of a database.
-    fn empty(&self, ctx: &mut Ctx<'_>, tx: &mut Tx<'_>, db: Db) -> CmdResult {
+    fn empty(&self, ctx: &mut Context<'_>, tx: &mut Tx<'_>, db: Db) -> CmdResult {
         let (own_db, own_slot) = (ctx.client.db, ctx.first_slot);
         ctx.client.db = db;
         let deleted = self.of(db).try_for_each(|(_, slot)| {
@@ -98,7 +98,7 @@ impl Keyspace {
     }
 }
 
-fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
+fn dbsize(ctx: &mut Context<'_>, _: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
     let mut len = keyspace.len_before[usize::from(ctx.db())] as i64;
     for (_, slot) in keyspace.of(ctx.db()) {
         len += i64::from(tx.value(slot).is_some()) - i64::from(tx.existed(slot));
@@ -107,14 +107,14 @@ fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) 
     Ok(())
 }
 
-fn array(ctx: &mut Ctx<'_>, keys: &[&[u8]]) {
+fn array(ctx: &mut Context<'_>, keys: &[&[u8]]) {
     ctx.reply.array(keys.len());
     for key in keys {
         ctx.reply.bulk(key);
     }
 }
 
-fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
+fn keys(ctx: &mut Context<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
     let pattern = args.at(1);
     let mut budget = COMMAND_BUDGET;
     let found = keyspace.present(ctx, tx, |key, _| {
@@ -125,7 +125,7 @@ fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>)
 }
 
 /// Any walk ends at once, with all keys.
-fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
+fn scan(ctx: &mut Context<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
     cursor(args.at(1)).ok_or(CmdError::fixed("ERR invalid cursor"))?;
     let options = ScanOptions::parse(args)?;
     let mut budget = COMMAND_BUDGET;
@@ -140,7 +140,12 @@ fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>)
     Ok(())
 }
 
-fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
+fn randomkey(
+    ctx: &mut Context<'_>,
+    _: Args<'_>,
+    keyspace: &Keyspace,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
     let found = keyspace.present(ctx, tx, |_, _| Ok(true))?;
     let random = ctx.shared.config.rng.next_u64();
     match found.len() as u64 {
@@ -150,14 +155,24 @@ fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_
     Ok(())
 }
 
-fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
+fn flushdb(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    keyspace: &Keyspace,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
     check_flush_option(args)?;
     keyspace.empty(ctx, tx, ctx.db())?;
     ctx.reply.ok();
     Ok(())
 }
 
-fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>, keyspace: &Keyspace, tx: &mut Tx<'_>) -> CmdResult {
+fn flushall(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    keyspace: &Keyspace,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
     check_flush_option(args)?;
     for db in 0..DATABASES {
         keyspace.empty(ctx, tx, db)?;
@@ -188,7 +203,7 @@ type Found = (Db, Box<[u8]>);
 
 /// Looks up all keys of some databases.
 fn look_up(
-    ctx: &Ctx<'_>,
+    ctx: &Context<'_>,
     session: &mut Session,
     listed: [bool; DATABASES as usize],
 ) -> Result<Vec<Found>, CmdError> {
@@ -226,7 +241,7 @@ fn look_up(
 
 /// Runs an `EXEC` as one transaction. The caller holds the gate, so nothing else runs
 /// between the looking up of keys and the end.
-pub(super) fn run_exec(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
+pub(super) fn run_exec(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     let listed = ctx.client.multi.as_ref().map(|multi| listed(multi, ctx.client.db));
     let found = look_up(ctx, session, listed.unwrap_or_default());
     let result = found.and_then(|found| {
@@ -247,7 +262,7 @@ pub(super) fn run_exec(ctx: &mut Ctx<'_>, session: &mut Session) -> CmdResult {
 }
 
 struct Exec<'a, 'b> {
-    ctx: &'a mut Ctx<'b>,
+    ctx: &'a mut Context<'b>,
     found: Vec<Found>,
     keyspace: Keyspace,
     start: Mark,

@@ -23,14 +23,14 @@ use crate::shared::Shared;
 /// The thread that flushes for an event loop. Dropped, it ends with the flush under way.
 #[derive(Debug)]
 pub(crate) struct Flusher {
-    desk: Arc<Desk>,
+    desk: Arc<FlushRequests>,
     thread: Option<JoinHandle<()>>,
     /// Number of the request that came last.
     asked: u64,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct FlushRequests {
     state: Mutex<State>,
     changed: Condvar,
     /// Requests up to this one are answered.
@@ -55,7 +55,7 @@ impl Flusher {
     /// # Errors
     /// When the system refuses another thread.
     pub(crate) fn start(number: usize, shared: Arc<Shared>) -> Result<Self, ServerError> {
-        let desk = Arc::new(Desk::default());
+        let desk = Arc::new(FlushRequests::default());
         let its = Arc::clone(&desk);
         let run = move || {
             // It sleeps in a flush, and clients wait for what it does then.
@@ -111,7 +111,7 @@ impl Drop for Flusher {
     }
 }
 
-impl Desk {
+impl FlushRequests {
     fn run(&self, number: usize, shared: &Shared) {
         let (engine, clock) = (&shared.databases.engine, &shared.config.clock);
         let mut state = self.state.lock();

@@ -12,7 +12,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use stillpoint_io::JoinHandle;
 
 use super::conn::{Conn, ReadOutcome};
-use super::plan::Conns;
+use super::plan::Connections;
 use super::{Incoming, LISTENER, Listener, MAILBOX, Said};
 use crate::auth::{Attempt, Auth};
 use crate::client::Client;
@@ -72,7 +72,7 @@ impl LoadingLoop {
         let mut answering = Answering {
             poll,
             listener,
-            conns: Conns::default(),
+            conns: Connections::default(),
             auth,
             config,
             progress,
@@ -122,7 +122,7 @@ impl Drop for LoadingLoop {
 struct Answering {
     poll: Poll,
     listener: Listener,
-    conns: Conns,
+    conns: Connections,
     auth: Auth,
     config: ServerConfig,
     progress: Arc<LoadingProgress>,

@@ -17,7 +17,7 @@ use crate::command::{
     resolve, run_exec, run_exec_alone,
 };
 use crate::config::DebugCommand;
-use crate::context::{Ctx, Local};
+use crate::context::{Context, Local};
 use crate::error::{CmdError, CmdResult};
 use crate::registry::RELAXED;
 use crate::resp::{Args, Mark, Reply, Span};
@@ -47,12 +47,12 @@ pub(crate) struct Call {
 
 /// The clients of an event loop by number; a number is used again once it is free.
 #[derive(Debug, Default)]
-pub(crate) struct Conns {
+pub(crate) struct Connections {
     places: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
 }
 
-impl Conns {
+impl Connections {
     pub(crate) fn insert(&mut self, make: impl FnOnce(usize) -> Option<Conn>) -> Option<usize> {
         let id = self.free.pop().unwrap_or(self.places.len());
         match make(id) {
@@ -89,7 +89,7 @@ impl Conns {
 
 /// What the planner leaves of a client's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Planned {
+pub(crate) enum Progress {
     /// No whole request is left, or nothing more is to be executed.
     Drained,
     /// More to do in the next round.
@@ -110,7 +110,7 @@ enum Placed {
 }
 
 /// Decision about one request.
-enum Verdict {
+enum Route {
     Batch(&'static Spec),
     Now(&'static Spec),
     Queue(&'static Spec),
@@ -158,7 +158,7 @@ impl Plan {
     }
 
     /// Gives the calls that did not run back to their clients, and these for the next round.
-    pub(crate) fn give_back(&mut self, conns: &mut Conns, again: &mut Vec<usize>) {
+    pub(crate) fn give_back(&mut self, conns: &mut Connections, again: &mut Vec<usize>) {
         // From the last on: each ends where the next one, or what is not yet planned, begins.
         for i in self.postponed.drain(..).rev() {
             let call = self.calls[i as usize];
@@ -186,22 +186,22 @@ impl Plan {
         shared: &Arc<Shared>,
         local: &mut Local,
         session: &mut Session,
-    ) -> Planned {
+    ) -> Progress {
         let first = self.calls.len();
         conn.served = false;
         loop {
             if conn.client.closing || conn.broken {
-                return Planned::Drained;
+                return Progress::Drained;
             }
             if conn.start == conn.input.len() {
                 conn.wants_input = true;
-                return Planned::Drained;
+                return Progress::Drained;
             }
             if self.is_full() || self.calls.len() - first >= self.calls_max {
-                return Planned::More;
+                return Progress::More;
             }
             if conn.is_blocked() || conn.client.is_waiting() {
-                return Planned::Blocked;
+                return Progress::Blocked;
             }
             if let Some(next) = conn.postponed.pop_front() {
                 self.push(id, conn.start, next.used, &next.spans, next.spec);
@@ -217,14 +217,14 @@ impl Plan {
                         Ok(Some(used)) => used,
                         Ok(None) => {
                             conn.wants_input = true;
-                            return Planned::Drained;
+                            return Progress::Drained;
                         }
-                        Err(_) if conn.pending > 0 => return Planned::More,
+                        Err(_) if conn.pending > 0 => return Progress::More,
                         Err(error) => {
                             conn.reply.error(&format!("ERR {error}"));
                             local.stats.count_error("ERR");
                             conn.client.closing = true;
-                            return Planned::Drained;
+                            return Progress::Drained;
                         }
                     }
                 }
@@ -232,8 +232,8 @@ impl Plan {
             let placed = self.place(id, conn, used, shared, local, session);
             conn.held = Some(used);
             match placed {
-                Placed::Waits => return Planned::More,
-                Placed::HeldBack => return Planned::HeldBack,
+                Placed::Waits => return Progress::More,
+                Placed::HeldBack => return Progress::HeldBack,
                 Placed::Done => {}
             }
             conn.held = None;
@@ -257,7 +257,7 @@ impl Plan {
             return Placed::Done;
         }
         let verdict = judge(shared, &conn.client, args);
-        if let Verdict::Batch(spec) = verdict {
+        if let Route::Batch(spec) = verdict {
             self.push(id, conn.start, used, conn.parser.spans(), spec);
             conn.pending += 1;
             return Placed::Done;
@@ -265,12 +265,12 @@ impl Plan {
         if conn.pending > 0 {
             return Placed::Waits;
         }
-        if matches!(verdict, Verdict::HoldBack) {
+        if matches!(verdict, Route::HoldBack) {
             return Placed::HeldBack;
         }
         conn.served = true;
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Ctx { client, reply, shared, local, first_slot: 0 };
+        let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
         let ended_ns = run_now(&mut ctx, verdict, args, session);
         if ended_ns >= self.until_ns {
             // Others have waited long enough.
@@ -281,31 +281,31 @@ impl Plan {
 }
 
 /// Decides about a request.
-fn judge(shared: &Shared, client: &Client, args: Args<'_>) -> Verdict {
+fn judge(shared: &Shared, client: &Client, args: Args<'_>) -> Route {
     let spec = match resolve(shared.lookup, args) {
         Ok(spec) => spec,
         Err(error) => {
             // Before authentication nobody is told which commands there are.
             let error = if client.must_authenticate(&shared.auth) { NO_AUTH } else { error };
-            return Verdict::Refuse(None, error);
+            return Route::Refuse(None, error);
         }
     };
     if !spec.flags.has(Flags::NO_AUTH) && client.must_authenticate(&shared.auth) {
-        return Verdict::Refuse(Some(spec), NO_AUTH);
+        return Route::Refuse(Some(spec), NO_AUTH);
     }
     if is_paused(shared, spec) {
-        return Verdict::HoldBack;
+        return Route::HoldBack;
     }
     if client.multi.is_some() && !spec.flags.has(Flags::IN_MULTI) {
-        return Verdict::Queue(spec);
+        return Route::Queue(spec);
     }
     match spec.handler {
         Handler::Keyed(_) if spec.name == "watch" && client.multi.is_some() => {
-            Verdict::Refuse(Some(spec), CmdError::fixed("ERR WATCH inside MULTI is not allowed"))
+            Route::Refuse(Some(spec), CmdError::fixed("ERR WATCH inside MULTI is not allowed"))
         }
-        Handler::Keyed(_) => Verdict::Batch(spec),
-        Handler::Exec if !exec_needs_gate(client) => Verdict::Batch(spec),
-        _ => Verdict::Now(spec),
+        Handler::Keyed(_) => Route::Batch(spec),
+        Handler::Exec if !exec_needs_gate(client) => Route::Batch(spec),
+        _ => Route::Now(spec),
     }
 }
 
@@ -323,20 +323,20 @@ fn is_paused(shared: &Shared, spec: &Spec) -> bool {
 }
 
 /// Runs a request that is not for the batch; gives the moment of its end in nanoseconds.
-fn run_now(ctx: &mut Ctx<'_>, verdict: Verdict, args: Args<'_>, session: &mut Session) -> u64 {
+fn run_now(ctx: &mut Context<'_>, verdict: Route, args: Args<'_>, session: &mut Session) -> u64 {
     let mark = ctx.reply.begin();
     let start_ns = ctx.shared.config.clock.monotonic_ns();
     let (spec, result) = match verdict {
-        Verdict::Now(spec) => (Some(spec), dispatch(ctx, spec, args, session)),
-        Verdict::Queue(spec) => (None, queue(ctx, spec, args)),
-        Verdict::Refuse(spec, error) => {
+        Route::Now(spec) => (Some(spec), dispatch(ctx, spec, args, session)),
+        Route::Queue(spec) => (None, queue(ctx, spec, args)),
+        Route::Refuse(spec, error) => {
             if let Some(spec) = spec {
                 ctx.local.stats.command(spec.id).rejected.add(1);
             }
             ctx.client.closing |= is_http(args);
             (None, Err(refuse_in_multi(ctx.client, spec, args, error)))
         }
-        Verdict::Batch(_) | Verdict::HoldBack => (None, Ok(())),
+        Route::Batch(_) | Route::HoldBack => (None, Ok(())),
     };
     if let Err(error) = result {
         ctx.answer_error(mark, &error);
@@ -379,7 +379,7 @@ fn refuse_in_multi(
 }
 
 /// Refuses a protected command unless the server was started so that this client may use it.
-fn check_protected(ctx: &Ctx<'_>) -> CmdResult {
+fn check_protected(ctx: &Context<'_>) -> CmdResult {
     let allowed = match ctx.shared.config.debug_command {
         DebugCommand::No => false,
         DebugCommand::Local => ctx.client.info.address.ip().to_canonical().is_loopback(),
@@ -396,7 +396,7 @@ fn check_protected(ctx: &Ctx<'_>) -> CmdResult {
 }
 
 fn dispatch(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut Context<'_>,
     spec: &'static Spec,
     args: Args<'_>,
     session: &mut Session,
@@ -469,7 +469,7 @@ fn note_latency(shared: &Shared, spec: &Spec, unix_s: u64, took_ms: u64) {
 /// One round: the calls of the plan as a batch of transactions.
 pub(crate) struct Round<'a> {
     pub(crate) plan: &'a mut Plan,
-    pub(crate) conns: &'a mut Conns,
+    pub(crate) conns: &'a mut Connections,
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) local: &'a mut Local,
     /// Take the time of each call, not only of the round.
@@ -487,7 +487,7 @@ pub(crate) struct Round<'a> {
 impl<'a> Round<'a> {
     pub(crate) fn new(
         plan: &'a mut Plan,
-        conns: &'a mut Conns,
+        conns: &'a mut Connections,
         shared: &'a Arc<Shared>,
         local: &'a mut Local,
         time_each: bool,
@@ -587,7 +587,7 @@ impl Batch for Round<'_> {
         let mark = conn.reply.begin();
         self.mark = Some(mark);
         let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
-        let mut ctx = Ctx {
+        let mut ctx = Context {
             client: &mut conn.client,
             reply: &mut conn.reply,
             shared: self.shared,

@@ -13,7 +13,7 @@ use stillpoint::Session;
 use super::Listener;
 use super::conn::{Conn, Incoming, ReadOutcome};
 use super::flusher::Flusher;
-use super::plan::{Conns, Plan, Planned, Round};
+use super::plan::{Connections, Plan, Progress, Round};
 use crate::client::Client;
 use crate::client_memory::Account;
 use crate::context::Local;
@@ -56,7 +56,7 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     session: Session,
     local: Local,
-    conns: Conns,
+    conns: Connections,
     plan: Plan,
     cycle: Cycle,
     scratch: Box<[u8]>,
@@ -96,7 +96,7 @@ impl Worker {
             listener,
             session,
             local,
-            conns: Conns::default(),
+            conns: Connections::default(),
             plan: Plan::default(),
             cycle: Cycle::new(number),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
@@ -344,7 +344,7 @@ impl Worker {
                     continue;
                 };
                 conn.wants_input = false;
-                if plan.take(id, conn, shared, local, session) == Planned::More {
+                if plan.take(id, conn, shared, local, session) == Progress::More {
                     again.push(id);
                 }
             }

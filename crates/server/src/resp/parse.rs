@@ -82,7 +82,7 @@ pub struct Parser {
 }
 
 /// A piece of the request: there, or not yet.
-enum Piece<T> {
+enum Parsed<T> {
     Here(T),
     Awaited,
 }
@@ -119,8 +119,8 @@ impl Parser {
                 Some(_) => return self.inline(buf, limits),
             }
             match number_line(buf, 1, ProtocolError::CountTooLong)? {
-                Piece::Awaited => return Ok(None),
-                Piece::Here((digits, end)) => {
+                Parsed::Awaited => return Ok(None),
+                Parsed::Here((digits, end)) => {
                     self.left = Some(count(&buf[1..digits], limits)?);
                     self.at = end;
                     self.spans.clear();
@@ -129,8 +129,8 @@ impl Parser {
         }
         while let Some(left @ 1..) = self.left {
             match self.argument(buf, limits)? {
-                Piece::Awaited => return Ok(None),
-                Piece::Here(span) => self.spans.push(span),
+                Parsed::Awaited => return Ok(None),
+                Parsed::Here(span) => self.spans.push(span),
             }
             self.left = Some(left - 1);
         }
@@ -155,18 +155,18 @@ impl Parser {
         }
     }
 
-    fn argument(&mut self, buf: &[u8], limits: &Limits) -> Result<Piece<Span>, ProtocolError> {
+    fn argument(&mut self, buf: &[u8], limits: &Limits) -> Result<Parsed<Span>, ProtocolError> {
         let len = match self.bulk {
             Some(len) => len,
             None => {
                 match buf.get(self.at) {
-                    None => return Ok(Piece::Awaited),
+                    None => return Ok(Parsed::Awaited),
                     Some(b'$') => {}
                     Some(&byte) => return Err(ProtocolError::ExpectedBulk(printable(byte))),
                 }
                 match number_line(buf, self.at + 1, ProtocolError::BulkCountTooLong)? {
-                    Piece::Awaited => return Ok(Piece::Awaited),
-                    Piece::Here((digits, end)) => {
+                    Parsed::Awaited => return Ok(Parsed::Awaited),
+                    Parsed::Here((digits, end)) => {
                         let len = bulk_len(&buf[self.at + 1..digits], limits)?;
                         self.at = end;
                         self.bulk = Some(len);
@@ -177,7 +177,7 @@ impl Parser {
         };
         let end = self.at + len as usize;
         let Some(terminator) = buf.get(end..end + 2) else {
-            return Ok(Piece::Awaited);
+            return Ok(Parsed::Awaited);
         };
         if terminator != b"\r\n" {
             return Err(ProtocolError::ExpectedCrlf);
@@ -185,7 +185,7 @@ impl Parser {
         let span = Span { start: self.at as u32, len };
         self.at = end + 2;
         self.bulk = None;
-        Ok(Piece::Here(span))
+        Ok(Parsed::Here(span))
     }
 
     fn inline(&mut self, buf: &mut [u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
@@ -215,13 +215,13 @@ fn number_line(
     buf: &[u8],
     start: usize,
     too_long: ProtocolError,
-) -> Result<Piece<(usize, usize)>, ProtocolError> {
+) -> Result<Parsed<(usize, usize)>, ProtocolError> {
     let window = &buf[start..buf.len().min(start + MAX_NUMBER_LINE)];
     match window.iter().position(|&b| b == b'\r') {
-        Some(i) if start + i + 1 < buf.len() => Ok(Piece::Here((start + i, start + i + 2))),
-        Some(_) => Ok(Piece::Awaited),
+        Some(i) if start + i + 1 < buf.len() => Ok(Parsed::Here((start + i, start + i + 2))),
+        Some(_) => Ok(Parsed::Awaited),
         None if window.len() == MAX_NUMBER_LINE => Err(too_long),
-        None => Ok(Piece::Awaited),
+        None => Ok(Parsed::Awaited),
     }
 }
 

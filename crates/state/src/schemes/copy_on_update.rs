@@ -25,10 +25,10 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 use stillpoint_sync::Backoff;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
 const SHADOW: usize = 1;
@@ -63,29 +63,35 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Full;
 
-    fn needs(cell_bytes: usize) -> Needs {
+    fn needs(cell_bytes: usize) -> CellRequirements {
         let cells_per_mark = (BLOCK_BYTES / cell_bytes).max(1);
-        Needs { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
+        CellRequirements { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
     }
 
     /// Nothing is captured before the first point of consistency, so nothing needs saving.
-    fn start<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+    fn start<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
         grid.fill_marks(BLOCKS, SAVED);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
         if !is_planted(Bug::CopyOnUpdateKeepsBits) {
             grid.fill_marks(BLOCKS, CLEAN);
         }
     }
 
     #[inline(always)]
-    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: usize) -> usize {
         STATE
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize, intent: Intent) {
+    fn prefetch<G: Grain>(
+        grid: &Grid<G, L>,
+        _: LiveCopy,
+        index: usize,
+        offset: usize,
+        intent: Intent,
+    ) {
         grid.prefetch(STATE, index, offset);
         if intent == Intent::Write {
             grid.prefetch_mark(BLOCKS, index / grid.cells_per_mark());
@@ -95,7 +101,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         _: Extent,
         mut store: impl FnMut(&[G]),
@@ -113,7 +119,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],

@@ -20,10 +20,10 @@ use std::ops::Range;
 use stillpoint_io::{ForkError, ForkedMemory};
 use stillpoint_mem::Grain;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, FreezeCost, Frozen, Scheme, Turn};
+use crate::scheme::{Content, Extent, FreezeCost, Frozen, LiveCopy, Scheme};
 
 const STATE: usize = 0;
 
@@ -53,23 +53,23 @@ impl<L: Layout> Scheme for Fork<L> {
     type Frozen = Forked;
     const CONTENT: Content = Content::Full;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     #[inline(always)]
-    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: usize) -> usize {
         STATE
     }
 
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         _: Extent,
         mut store: impl FnMut(&[G]),
@@ -79,7 +79,7 @@ impl<L: Layout> Scheme for Fork<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         frozen: &Forked,
         cells: Range<usize>,
         image: &mut [u8],

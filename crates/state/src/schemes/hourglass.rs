@@ -26,10 +26,10 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 /// Column of the location bits; 0 and 1 are the dirty bits of the two copies.
 const LOCATION: usize = 2;
@@ -46,19 +46,19 @@ impl<L: Layout> Scheme for Hourglass<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Changes;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 2, mark_columns: 3, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 2, mark_columns: 3, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+    fn start<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
         assert_eq!(turn.up, 0, "LOCATION says so already");
         grid.fill_marks(turn.up, 1);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     #[inline(always)]
-    fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize) -> usize {
+    fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, index: usize) -> usize {
         if is_planted(Bug::HourglassReadsOneCopy) {
             return turn.up;
         }
@@ -72,7 +72,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         offset: usize,
         intent: Intent,
@@ -89,7 +89,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         extent: Extent,
         mut store: impl FnMut(&[G]),
@@ -107,7 +107,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],
@@ -116,7 +116,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
         Ok(())
     }
 
-    fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+    fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
         grid.fill_marks(turn.down(), 0);
     }
 }

@@ -18,10 +18,10 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
 const SHADOW: usize = 1;
@@ -35,26 +35,26 @@ impl<L: Layout> Scheme for NaiveSnapshot<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Full;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 2, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 2, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
         let missed = usize::from(is_planted(Bug::SnapshotMissesACell)).min(grid.cells());
         grid.copy_cells(STATE, SHADOW, 0..grid.cells() - missed);
     }
 
     #[inline(always)]
-    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: usize) -> usize {
         STATE
     }
 
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         _: Extent,
         mut store: impl FnMut(&[G]),
@@ -64,7 +64,7 @@ impl<L: Layout> Scheme for NaiveSnapshot<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],

@@ -9,9 +9,9 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::scheme::{Content, Extent, Scheme, Turn};
+use crate::scheme::{Content, Extent, LiveCopy, Scheme};
 
 /// No checkpoints.
 #[derive(Debug)]
@@ -22,23 +22,23 @@ impl<L: Layout> Scheme for NoCheckpoints<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Nothing;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     #[inline(always)]
-    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: usize) -> usize {
         0
     }
 
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         _: Extent,
         mut store: impl FnMut(&[G]),
@@ -48,7 +48,7 @@ impl<L: Layout> Scheme for NoCheckpoints<L> {
 
     fn write_to_stable_storage<G: Grain>(
         _: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         (): &(),
         _: Range<usize>,
         _: &mut [u8],

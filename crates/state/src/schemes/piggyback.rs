@@ -38,10 +38,10 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, Placement, copy_grains};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 /// The only column of marks.
 const STATE: usize = 0;
@@ -75,7 +75,7 @@ const fn is_beside<L: Layout>() -> bool {
 pub struct Piggyback<L>(PhantomData<L>);
 
 /// Brings the blocks of a piece over.
-fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: Turn, piece: Range<usize>) {
+fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Range<usize>) {
     if is_beside::<L>() {
         return grid.for_each_spot(piece, |spot| {
             // Relaxed: nobody else changes the marks of the piece.
@@ -114,19 +114,19 @@ impl<L: Layout> Scheme for Piggyback<L> {
     const CONTENT: Content = Content::Full;
 
     /// Where marks lie beside their cells, each cell has one; elsewhere they are for blocks.
-    fn needs(cell_bytes: usize) -> Needs {
+    fn needs(cell_bytes: usize) -> CellRequirements {
         let cells_per_mark = if is_beside::<L>() { 1 } else { (BLOCK_BYTES / cell_bytes).max(1) };
-        Needs { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
+        CellRequirements { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
     }
 
     /// All blocks are EQUAL, which is zero.
-    fn start<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     /// The swap itself begins the frontier again.
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     #[inline(always)]
-    fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: Turn, index: usize) -> usize {
+    fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, index: usize) -> usize {
         if grid.frontier().is_all_done(turn) {
             return turn.up;
         }
@@ -137,7 +137,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         offset: usize,
         intent: Intent,
@@ -154,7 +154,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         extent: Extent,
         mut store: impl FnMut(&[G]),
@@ -180,7 +180,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],
@@ -189,7 +189,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         Ok(())
     }
 
-    fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: Turn, cells: usize) {
+    fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, cells: usize) {
         if is_planted(Bug::PiggybackDoesNotWaitForTheCopier) {
             return;
         }

@@ -24,10 +24,10 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, copy_grains};
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
 
@@ -46,25 +46,25 @@ impl<L: Layout> Scheme for PingPong<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Changes;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 3, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 3, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+    fn start<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
         grid.fill_marks(turn.up, 1);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: Turn) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     #[inline(always)]
-    fn handle_read<G: Grain>(_: &Grid<G, L>, _: Turn, _: usize) -> usize {
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: usize) -> usize {
         STATE
     }
 
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         offset: usize,
         intent: Intent,
@@ -79,7 +79,7 @@ impl<L: Layout> Scheme for PingPong<L> {
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         index: usize,
         extent: Extent,
         mut store: impl FnMut(&[G]),
@@ -100,7 +100,7 @@ impl<L: Layout> Scheme for PingPong<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        turn: Turn,
+        turn: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],
@@ -109,7 +109,7 @@ impl<L: Layout> Scheme for PingPong<L> {
         Ok(())
     }
 
-    fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: Turn) {
+    fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
         grid.fill_marks(turn.down(), 0);
     }
 }

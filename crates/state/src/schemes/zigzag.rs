@@ -21,10 +21,10 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
-use crate::grid::{Grid, Needs};
+use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{Content, Extent, Intent, Scheme, Turn};
+use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 /// Columns of marks.
 const MR: usize = 0;
@@ -39,15 +39,15 @@ impl<L: Layout> Scheme for Zigzag<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Full;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 2, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 2, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+    fn start<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
         grid.fill_marks(MW, 1);
     }
 
-    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: Turn) {
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
         let last = grid.cells().checked_sub(1);
         let before = last.map(|last| grid.mark(MW, last));
         grid.negate_marks(MW, MR);
@@ -59,12 +59,12 @@ impl<L: Layout> Scheme for Zigzag<L> {
     }
 
     #[inline(always)]
-    fn handle_read<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize) -> usize {
+    fn handle_read<G: Grain>(grid: &Grid<G, L>, _: LiveCopy, index: usize) -> usize {
         usize::from(grid.mark(MR, index))
     }
 
     #[inline(always)]
-    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: Turn, index: usize, offset: usize, _: Intent) {
+    fn prefetch<G: Grain>(grid: &Grid<G, L>, _: LiveCopy, index: usize, offset: usize, _: Intent) {
         grid.prefetch(0, index, offset);
         grid.prefetch(1, index, offset);
         grid.prefetch_mark(MR, index);
@@ -74,7 +74,7 @@ impl<L: Layout> Scheme for Zigzag<L> {
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         extent: Extent,
         mut store: impl FnMut(&[G]),
@@ -92,7 +92,7 @@ impl<L: Layout> Scheme for Zigzag<L> {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
-        _: Turn,
+        _: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],

@@ -18,8 +18,8 @@ const STORIES: u64 = 40;
 
 fn config(logs_actions: bool) -> Config {
     Config {
-        background: Background::ByHand,
-        every: Every::Asked,
+        background: Background::Manual,
+        every: Every::OnRequest,
         block_bytes: 8192,
         segment_bytes: 16384,
         recovery_threads: 1,

@@ -78,11 +78,11 @@ struct Story<S> {
 fn config(mix: &mut Mix) -> Config {
     Config {
         merge: [Merge::Copy, Merge::FromDisk][mix.below(2)],
-        every: [Every::Possible, Every::Asked][mix.below(2)],
+        every: [Every::Continuous, Every::OnRequest][mix.below(2)],
         block_bytes: [8192, 12288][mix.below(2)],
         segment_bytes: [8192, 65536][mix.below(2)],
         recovery_threads: 1 + mix.below(2),
-        background: Background::ByHand,
+        background: Background::Manual,
         ..Config::default()
     }
 }

@@ -15,8 +15,8 @@ type Hg = Hourglass<Interleaved>;
 
 fn by_hand() -> Config {
     Config {
-        background: Background::ByHand,
-        every: Every::Asked,
+        background: Background::Manual,
+        every: Every::OnRequest,
         block_bytes: 8192,
         recovery_threads: 1,
         ..Config::default()

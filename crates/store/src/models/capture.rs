@@ -263,7 +263,7 @@ fn commit(world: &World, number: u8) {
 }
 
 /// What the walkers of a checkpoint share.
-struct Walk {
+struct CaptureScan {
     world: World,
     paper: Arc<Paper>,
     next: AtomicUsize,
@@ -271,11 +271,11 @@ struct Walk {
     abandoned: AtomicBool,
 }
 
-impl Walk {
+impl CaptureScan {
     fn walk(&self) {
         let read_sections = self.world.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
-        let mut hand = Hand { walk: self, slot };
+        let mut hand = CaptureThread { walk: self, slot };
         loop {
             let unit = self.next.fetch_add(1, SeqCst);
             let forgets = self.world.bug == Some(Bug::MarksForgotten);
@@ -288,12 +288,12 @@ impl Walk {
     }
 }
 
-struct Hand<'a> {
-    walk: &'a Walk,
+struct CaptureThread<'a> {
+    walk: &'a CaptureScan,
     slot: usize,
 }
 
-impl Capture for Hand<'_> {
+impl Capture for CaptureThread<'_> {
     fn slot(&self) -> usize {
         self.slot
     }
@@ -314,7 +314,7 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
     driver.advance(Phase::Prepare);
     let epoch = driver.advance(Phase::Resolve).epoch();
     driver.advance(Phase::Capture);
-    let walk = Arc::new(Walk {
+    let walk = Arc::new(CaptureScan {
         world: world.clone(),
         paper: paper.clone(),
         next: AtomicUsize::new(0),

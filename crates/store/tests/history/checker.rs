@@ -91,7 +91,7 @@ pub(crate) struct Read {
 /// A transaction as its caller saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    /// Turn of the clock before it began and after it ended.
+    /// CheckpointPermit of the clock before it began and after it ended.
     pub(crate) began: u64,
     pub(crate) ended: u64,
     pub(crate) stamp: Option<Stamp>,

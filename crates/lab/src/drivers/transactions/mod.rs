@@ -78,7 +78,7 @@ impl Capture {
 
 /// Bytes held at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct MemoryAt {
     /// Seconds of the measured time.
     pub(crate) at_s: f64,
     /// As the engine says.
@@ -103,7 +103,7 @@ pub(crate) struct Outcome {
     /// Checkpoints, in order.
     pub(crate) captures: Vec<Capture>,
     /// Memory every 100 ms.
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<MemoryAt>,
     /// Length of what was measured.
     pub(crate) seconds: f64,
     /// CPU seconds of the process that no worker used: checkpoints, flushes, upkeep.
@@ -176,7 +176,7 @@ enum Done {
 #[derive(Debug, Default)]
 struct Control {
     captures: Vec<Capture>,
-    held: Vec<Held>,
+    held: Vec<MemoryAt>,
     journal_bytes: u64,
     cpu_s: f64,
 }
@@ -279,7 +279,7 @@ fn control(engine: &dyn LabEngine, run: &Run<'_>) -> LabResult<Control> {
             }
         }
         if now_ns >= next_sample_ns && !ended {
-            control.held.push(Held {
+            control.held.push(MemoryAt {
                 at_s: run.since_start(now_ns),
                 engine_bytes: engine.status().held_bytes,
                 process_bytes: crate::measure::process::own_bytes(),

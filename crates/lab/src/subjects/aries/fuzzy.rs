@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_state::{Content, Extent, Grid, Naive, Needs, Scheme, Turn};
+use stillpoint_state::{CellRequirements, Content, Extent, Grid, LiveCopy, Naive, Scheme};
 
 /// The bounds of `Scheme`'s methods.
 use stillpoint_mem::Grain;
@@ -18,23 +18,23 @@ impl Scheme for Fuzzy {
     type Frozen = ();
     const CONTENT: Content = Content::Full;
 
-    fn needs(_: usize) -> Needs {
-        Needs { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(_: usize) -> CellRequirements {
+        CellRequirements { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
     }
 
-    fn start<G: Grain>(_: &Grid<G, Naive>, _: Turn) {}
+    fn start<G: Grain>(_: &Grid<G, Naive>, _: LiveCopy) {}
 
-    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, Naive>, _: Turn) {}
+    fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, Naive>, _: LiveCopy) {}
 
     #[inline(always)]
-    fn handle_read<G: Grain>(_: &Grid<G, Naive>, _: Turn, _: usize) -> usize {
+    fn handle_read<G: Grain>(_: &Grid<G, Naive>, _: LiveCopy, _: usize) -> usize {
         0
     }
 
     #[inline(always)]
     fn handle_write<G: Grain>(
         grid: &Grid<G, Naive>,
-        _: Turn,
+        _: LiveCopy,
         index: usize,
         _: Extent,
         mut store: impl FnMut(&[G]),
@@ -44,7 +44,7 @@ impl Scheme for Fuzzy {
 
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, Naive>,
-        _: Turn,
+        _: LiveCopy,
         (): &(),
         cells: Range<usize>,
         image: &mut [u8],

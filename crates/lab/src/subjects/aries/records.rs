@@ -14,7 +14,7 @@ use crate::workloads::tpcc::schema::{Row, Tables, Visit};
 
 /// What a code stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct FieldOffset {
     table: u8,
     offset: usize,
     len: usize,
@@ -23,7 +23,7 @@ struct Place {
 /// The codes of a schema.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Codes {
-    places: Vec<Place>,
+    places: Vec<FieldOffset>,
     /// The code of a table's whole row.
     whole: Vec<u8>,
     /// The code of the column at an offset, table by table.
@@ -103,11 +103,11 @@ impl Visit for Codes {
         let (table, bytes) = (T::TABLE, <T as Plain>::BYTES);
         assert!(bytes <= VALUE_BYTES_MAX, "a row is a cell");
         self.whole.push(self.places.len() as u8);
-        self.places.push(Place { table, offset: 0, len: bytes });
+        self.places.push(FieldOffset { table, offset: 0, len: bytes });
         let mut column = vec![u8::MAX; bytes];
         for (offset, len) in T::columns() {
             column[offset] = self.places.len() as u8;
-            self.places.push(Place { table, offset, len });
+            self.places.push(FieldOffset { table, offset, len });
         }
         self.column.push(column);
     }
