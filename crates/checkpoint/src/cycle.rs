@@ -153,7 +153,7 @@ fn run_phases(
     // The read sections that could claim a record have closed: what is not noted now will never be.
     let driver = cycle.store.driver();
     let taken = match taken {
-        Ok(_) if driver.is_spoilt(epoch) => Err(CheckpointError::HandOut),
+        Ok(_) if driver.is_spoilt(epoch) => Err(CheckpointError::BeforeImage),
         Err(error) if driver.is_spoilt(u64::MAX) && !error.is_fatal() => {
             Err(CheckpointError::MarksLost(Box::new(error)))
         }

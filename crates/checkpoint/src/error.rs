@@ -40,7 +40,7 @@ pub enum CheckpointError {
     Sink,
     /// A commit panicked between claiming a record and emitting it: the checkpoint lacks the record.
     #[error("the checkpoint was given up: a commit panicked while it saved a before-image")]
-    HandOut,
+    BeforeImage,
     /// The walk panicked again and again, so that records may lack the mark of this epoch. A further
     /// checkpoint would leave them out, and is refused.
     #[error("no further checkpoint can be taken before a restart: {0}")]

@@ -83,7 +83,7 @@ impl Worker {
         }
         self.prepare(phase)?;
         let saves_before_images = phase.is_capturing() && self.store.marks();
-        let too_late = self.store.driver().has_planted(Bug::HandOutAfterInstall);
+        let too_late = self.store.driver().has_planted(Bug::BeforeImageAfterInstall);
         if saves_before_images && !too_late {
             self.save_before_image(phase);
         }
@@ -349,6 +349,6 @@ impl Worker {
         let was_absent = self.held[slot].stamp_word & ABSENT != 0;
         let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
         driver.has_planted(Bug::InsertWithoutMark) && was_absent
-            || driver.has_planted(Bug::DeleteWithoutHandOut) && deletes()
+            || driver.has_planted(Bug::DeleteWithoutBeforeImage) && deletes()
     }
 }

@@ -14,9 +14,9 @@ pub enum Bug {
     /// A record that is inserted after the point of consistency is not marked as captured.
     InsertWithoutMark = 2,
     /// A record's before-image is not saved if the write is a deletion.
-    DeleteWithoutHandOut = 3,
+    DeleteWithoutBeforeImage = 3,
     /// The before-image is saved after the new one was installed.
-    HandOutAfterInstall = 4,
+    BeforeImageAfterInstall = 4,
     /// The capture does not wait for the commits from before the point of consistency.
     NoGracePeriod = 5,
     /// The walk does not look whether a record is marked.
@@ -30,8 +30,8 @@ impl Bug {
     pub const ALL: [Self; 7] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
-        Self::DeleteWithoutHandOut,
-        Self::HandOutAfterInstall,
+        Self::DeleteWithoutBeforeImage,
+        Self::BeforeImageAfterInstall,
         Self::NoGracePeriod,
         Self::MarksNotSeen,
         Self::MarksForgotten,

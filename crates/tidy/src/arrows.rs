@@ -59,7 +59,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         &["stillpoint-format", "stillpoint-io", "stillpoint-mem", "stillpoint-sync"],
     ),
     ("stillpoint", PARTS),
-    // The clock and threads of io; that it takes no file from there is checked in `strangers`.
+    // The clock and threads of io; that it takes no file from there is checked in `forbidden`.
     ("stillpoint-server", &["stillpoint", "stillpoint-io"]),
     (
         "stillpoint-lab",

@@ -7,12 +7,14 @@
 //! No product code depends on this crate.
 
 pub mod arrows;
+pub mod forbidden;
+pub mod glossary;
 pub mod links;
 pub mod lints;
 pub mod registry;
 pub mod rooms;
 pub mod sizes;
-pub mod strangers;
+
 pub mod tokens;
 pub mod tree;
 pub mod words;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::strangers::UNSAFE_CRATES;
+use crate::forbidden::UNSAFE_CRATES;
 use crate::tree::TextFile;
 
 /// The line that only the workspace's table has.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use stillpoint_tidy::tree::{TextFile, root, text_files};
-use stillpoint_tidy::{arrows, links, lints, registry, rooms, sizes, strangers, words};
+use stillpoint_tidy::{arrows, forbidden, glossary, links, lints, registry, rooms, sizes, words};
 
 fn files() -> Vec<TextFile> {
     text_files(&root()).expect("the files of the repository can be read")
@@ -50,7 +50,7 @@ fn each_scheme_is_one_file_and_one_row() {
 
 #[test]
 fn crates_do_not_know_what_they_must_not() {
-    expect_none(&strangers::complaints(&files()));
+    expect_none(&forbidden::complaints(&files()));
 }
 
 #[test]
@@ -71,4 +71,9 @@ fn every_crate_keeps_the_lint_table() {
 #[test]
 fn links_and_names_in_the_documents_lead_somewhere() {
     expect_none(&links::complaints(&files()));
+}
+
+#[test]
+fn retired_words_stay_away() {
+    expect_none(&glossary::complaints(&files()));
 }

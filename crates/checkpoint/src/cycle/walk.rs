@@ -133,7 +133,7 @@ impl CaptureScan {
             (false, _) => Ok(()),
             (true, true) => Err(CheckpointError::Cancelled),
             (true, false) if self.store.driver().is_spoilt(self.epoch) => {
-                Err(CheckpointError::HandOut)
+                Err(CheckpointError::BeforeImage)
             }
             (true, false) => Err(CheckpointError::Sink),
         }

@@ -13,7 +13,7 @@ use crate::world::{Handles, Model, OnState, contents, open, step};
 
 type Hg = Hourglass<Interleaved>;
 
-fn by_hand() -> Config {
+fn manual() -> Config {
     Config {
         background: Background::Manual,
         every: Every::OnRequest,
@@ -87,7 +87,7 @@ fn damage(disk: &SimDisk, path: &str, offset: u64) {
 
 /// A state with images at two ticks and actions behind each.
 fn two_images<S: Scheme>(disk: &SimDisk) -> Model {
-    let (mut state, recovered, handles) = open::<S>(disk, &by_hand(), 1).expect("a new state");
+    let (mut state, recovered, handles) = open::<S>(disk, &manual(), 1).expect("a new state");
     assert!(recovered.is_new && recovered.image_tick.is_none());
     let mut model = Model::new();
     for _ in 0..2 {
@@ -108,7 +108,7 @@ fn a_damaged_image_is_made_up_for_by_the_one_before() {
     let disk = SimDisk::new(1);
     let model = two_images::<Hg>(&disk);
     damage(&disk, "image-1", 8192 + 100);
-    let (state, recovered, handles) = open::<Hg>(&disk, &by_hand(), 2).expect("the older image");
+    let (state, recovered, handles) = open::<Hg>(&disk, &manual(), 2).expect("the older image");
     assert_eq!((recovered.image_tick, recovered.replayed_ticks), (Some(11), 16));
     assert_eq!(recovered.damaged_images.len(), 1);
     let said = recovered.damaged_images[0].to_string();
@@ -122,7 +122,7 @@ fn two_damaged_images_are_reported() {
     damage(&disk, "image-1", 9000);
     damage(&disk, "image-0", 9000);
     // The actions before the older image are gone: nothing leads to the state any more.
-    let opened = open::<Piggyback<Interleaved>>(&disk, &by_hand(), 2);
+    let opened = open::<Piggyback<Interleaved>>(&disk, &manual(), 2);
     let said = opened.expect_err("never taken for an empty state").to_string();
     assert!(said.starts_with("/sim/image-1: state image block at byte"), "{said}");
 }
@@ -130,7 +130,7 @@ fn two_damaged_images_are_reported() {
 fn every_flipped_bit_of_a_log_is_found_or_in_its_tail() {
     let disk = SimDisk::new(1);
     let (mut state, _, handles) =
-        open::<NoCheckpoints<Naive>>(&disk, &by_hand(), 1).expect("a new state");
+        open::<NoCheckpoints<Naive>>(&disk, &manual(), 1).expect("a new state");
     let mut models = vec![Model::new()];
     for _ in 0..4 {
         let mut model = models.last().expect("a beginning").clone();
@@ -145,7 +145,7 @@ fn every_flipped_bit_of_a_log_is_found_or_in_its_tail() {
     {
         let copy = disk.crash_image(5);
         damage(&copy, path, offset);
-        let opened = open::<NoCheckpoints<Naive>>(&copy, &by_hand(), 2);
+        let opened = open::<NoCheckpoints<Naive>>(&copy, &manual(), 2);
         let said = match opened {
             Err(error @ StateError::Damaged { .. }) => error.to_string(),
             other => panic!("byte {offset}: {other:?}"),
@@ -156,7 +156,7 @@ fn every_flipped_bit_of_a_log_is_found_or_in_its_tail() {
     let copy = disk.crash_image(5);
     damage(&copy, path, batches + 3 * 4096 + 70);
     let (state, recovered, handles) =
-        open::<NoCheckpoints<Naive>>(&copy, &by_hand(), 2).expect("a torn tail");
+        open::<NoCheckpoints<Naive>>(&copy, &manual(), 2).expect("a torn tail");
     assert_eq!((recovered.tick, state.ticks()), (3, 3));
     assert!(contents(&*state, handles) == models[3]);
 }
@@ -168,13 +168,13 @@ fn a_missing_segment_is_a_gap() {
     assert_eq!(segments, ["00000000000000000012", "00000000000000000023"], "the first is gone");
     disk.remove(Path::new("image-1")).expect("a disk");
     disk.remove(&Path::new("actions").join(&segments[0])).expect("a disk");
-    let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("ticks are missing");
+    let error = open::<Hg>(&disk, &manual(), 2).expect_err("ticks are missing");
     assert!(matches!(error, StateError::Gap { expected: 12, found: 23, .. }), "{error}");
 }
 
 fn a_damaged_base_is_not_merged() {
     let disk = SimDisk::new(1);
-    let config = Config { merge: Merge::FromDisk, ..by_hand() };
+    let config = Config { merge: Merge::FromDisk, ..manual() };
     let (mut state, _, handles) =
         open::<PingPong<Interleaved>>(&disk, &config, 1).expect("a new state");
     let mut model = Model::new();
@@ -206,7 +206,7 @@ fn a_damaged_base_costs_no_other_image() {
 fn damage_base_after<S: Scheme>(steps: usize) {
     let at = format!("{:?}, damaged after {steps} steps", std::any::type_name::<S>());
     let disk = SimDisk::new(1);
-    let config = Config { merge: Merge::FromDisk, ..by_hand() };
+    let config = Config { merge: Merge::FromDisk, ..manual() };
     let (mut state, _, handles) = open::<S>(&disk, &config, 1).expect("a new state");
     let mut model = Model::new();
     for _ in 0..4 {
@@ -261,7 +261,7 @@ fn capture(disk: &SimDisk, name: &str) -> Option<u64> {
 /// older one, or from the beginning, unless somebody removes the file.
 fn an_image_is_not_passed_over() {
     let disk = SimDisk::new(1);
-    let config = Config { logs_actions: false, ..by_hand() };
+    let config = Config { logs_actions: false, ..manual() };
     let (mut state, _, handles) = open::<Hg>(&disk, &config, 1).expect("a new state");
     for (slot, images) in [(0, 1), (1, 2)] {
         let (mut model, action) = (contents(&*state, handles), []);
@@ -286,27 +286,27 @@ fn an_image_is_not_passed_over() {
 fn other_arrays_and_other_processes_are_refused() {
     let disk = SimDisk::new(1);
     let model = two_images::<Hg>(&disk);
-    let (state, _, handles) = open::<Hg>(&disk, &by_hand(), 2).expect("it is there");
+    let (state, _, handles) = open::<Hg>(&disk, &manual(), 2).expect("it is there");
     assert!(contents(&*state, handles) == model);
-    let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("it is open");
+    let error = open::<Hg>(&disk, &manual(), 2).expect_err("it is open");
     assert!(error.to_string().starts_with("/sim/LOCK is locked: another process"), "{error}");
     drop(state);
     damage(&disk, "STATE", 70);
-    let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("the schema is damaged");
+    let error = open::<Hg>(&disk, &manual(), 2).expect_err("the schema is damaged");
     assert!(matches!(error, StateError::Damaged { .. }), "{error}");
     disk.remove(Path::new("STATE")).expect("a disk");
-    let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("never taken for an empty state");
+    let error = open::<Hg>(&disk, &manual(), 2).expect_err("never taken for an empty state");
     assert!(matches!(error, StateError::SchemaMissing { .. }), "{error}");
 }
 
 fn a_state_of_another_version_is_refused() {
     let disk = SimDisk::new(1);
-    drop(open::<Hg>(&disk, &by_hand(), 1).expect("a new state"));
+    drop(open::<Hg>(&disk, &manual(), 1).expect("a new state"));
     let path = Path::new("STATE");
     let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("a file");
     let old = include_bytes!("../../../format/tests/format/fixtures/v1/state-schema");
     file.write_at(old, 0).expect("a disk");
-    let error = open::<Hg>(&disk, &by_hand(), 2).expect_err("version 1").to_string();
+    let error = open::<Hg>(&disk, &manual(), 2).expect_err("version 1").to_string();
     assert!(
         error.starts_with("/sim/STATE has format version 1, and this release reads"),
         "{error}"
@@ -318,20 +318,20 @@ fn a_state_reopens_under_another_scheme() {
     let disk = SimDisk::new(1);
     let model = two_images::<Hg>(&disk);
     let (mut state, recovered, handles) =
-        open::<PingPong<Naive>>(&disk, &by_hand(), 2).expect("images are the same for all");
+        open::<PingPong<Naive>>(&disk, &manual(), 2).expect("images are the same for all");
     assert_eq!((recovered.image_tick, recovered.replayed_ticks), (Some(22), 5));
     let mut model = model;
     image(&mut state, handles, &mut model);
     drop(state);
     let (state, recovered, handles) =
-        open::<Piggyback<Naive>>(&disk, &by_hand(), 2).expect("images are the same for all");
+        open::<Piggyback<Naive>>(&disk, &manual(), 2).expect("images are the same for all");
     assert_eq!((recovered.image_tick, recovered.replayed_ticks), (Some(28), 0));
     assert!(contents(&*state, handles) == model);
 }
 
 fn a_full_disk_stops_ticks_and_reads_go_on_until_there_is_space() {
     let disk = SimDisk::new(1);
-    let config = Config { queue_bytes_max: 100, ..by_hand() };
+    let config = Config { queue_bytes_max: 100, ..manual() };
     let (mut state, _, handles) = open::<Hg>(&disk, &config, 1).expect("a new state");
     let mut model = Model::new();
     tick(&mut state, handles, &mut model);
@@ -354,7 +354,7 @@ fn a_full_disk_stops_ticks_and_reads_go_on_until_there_is_space() {
 
 fn a_process_that_dies_before_its_flush_and_a_machine_that_dies_after() {
     let disk = SimDisk::new(1);
-    let (mut state, _, handles) = open::<Hg>(&disk, &by_hand(), 1).expect("a new state");
+    let (mut state, _, handles) = open::<Hg>(&disk, &manual(), 1).expect("a new state");
     let mut model = Model::new();
     // Written, but the flush is cut off by the process's death.
     tick(&mut state, handles, &mut model);
@@ -369,7 +369,7 @@ fn a_process_that_dies_before_its_flush_and_a_machine_that_dies_after() {
     state.flush_actions().expect_err("the machine goes");
     drop(state);
     let next = disk.kill();
-    let (state, recovered, handles) = open::<Hg>(&next, &by_hand(), 2).expect("it is there");
+    let (state, recovered, handles) = open::<Hg>(&next, &manual(), 2).expect("it is there");
     let known = recovered.tick;
     assert_eq!(state.durable_tick(), known);
     if known == 2 {
@@ -378,7 +378,7 @@ fn a_process_that_dies_before_its_flush_and_a_machine_that_dies_after() {
     drop(state);
     for seed in 0..20 {
         let after = next.crash_image(seed);
-        let (state, recovered, _) = open::<Hg>(&after, &by_hand(), 3).expect("it is there");
+        let (state, recovered, _) = open::<Hg>(&after, &manual(), 3).expect("it is there");
         assert!(recovered.tick >= known, "tick {known} was served and is gone: {}", state.ticks());
     }
 }
@@ -386,7 +386,7 @@ fn a_process_that_dies_before_its_flush_and_a_machine_that_dies_after() {
 fn a_crash_while_an_image_is_written() {
     for nth in 1..=4 {
         let disk = SimDisk::new(nth);
-        let (mut state, _, handles) = open::<Hg>(&disk, &by_hand(), 1).expect("a new state");
+        let (mut state, _, handles) = open::<Hg>(&disk, &manual(), 1).expect("a new state");
         let mut model = Model::new();
         image(&mut state, handles, &mut model);
         state.checkpoint();
@@ -399,7 +399,7 @@ fn a_crash_while_an_image_is_written() {
         for seed in 0..40 {
             let after = disk.crash_image(seed);
             let (state, recovered, handles) =
-                open::<Hg>(&after, &by_hand(), 2).expect("it is there");
+                open::<Hg>(&after, &manual(), 2).expect("it is there");
             let damaged = recovered.damaged_images;
             assert!(damaged.is_empty(), "flush {nth}, seed {seed}: {damaged:?}");
             assert!(contents(&*state, handles) == model, "flush {nth}, seed {seed}");

@@ -5,7 +5,7 @@ use crate::tokens::facts;
 use crate::tree::TextFile;
 
 /// Crate directory → paths into `std` that its product code must not use, and why.
-pub const STRANGERS: &[(&str, &[&str], &str)] = &[
+pub const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("format", &["std::fs", "std::net", "std::thread"], "bytes know no I/O and no threads"),
     ("sync", &["std::fs", "std::net"], "locks know no data"),
     ("mem", &["std::fs", "std::net"], "memory knows no files"),
@@ -45,7 +45,7 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
                 && !facts.all_test
                 && !facts.test_items.iter().any(|i| i.contains(&line))
         };
-        for (_, paths, reason) in STRANGERS.iter().filter(|(name, ..)| *name == dir) {
+        for (_, paths, reason) in FORBIDDEN.iter().filter(|(name, ..)| *name == dir) {
             for (path, line) in &facts.std_paths {
                 if paths.contains(&path.as_str()) && is_product(*line) {
                     found.push(format!("{}:{line}: {path}: {reason}", file.path));
