@@ -3,11 +3,10 @@
 //! Reserved memory regions on huge pages, and prefetch. Knows no transactions.
 //!
 //! A [`Region`] is a slice of atomic words over a large reservation of address space, which becomes
-//! usable as it grows; [`Segments`] are words that take address space by need. Both come through an
-//! [`AddressSpace`]. Everything
-//! above it (cells, indexes, large values) is safe code over `&[AtomicU64]`: no stale cell number
-//! and no torn read can be undefined behaviour. A [`Table`] does the same for cells of plain data in
-//! several copies, which one thread changes while another captures them.
+//! usable as the region grows. [`Segments`] are words that take address space only when they grow.
+//! Both get their memory from an [`AddressSpace`]. Cells, indexes and large values are safe code over
+//! `&[AtomicU64]`, so a stale cell number or a torn read is never undefined behaviour. A [`Table`]
+//! holds cells of plain data in several copies, which one thread changes while another captures them.
 
 mod prefetch;
 mod region;

@@ -1,4 +1,6 @@
-/// Asks the processor to bring the cache line where this place begins nearer. Never faults, never blocks.
+//! Hints to the processor: which cache lines will be needed soon.
+
+/// Prefetches the cache line in which `place` begins. Never faults, never blocks.
 #[inline]
 pub fn prefetch<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
@@ -14,15 +16,15 @@ pub fn prefetch<T>(place: &T) {
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Asks the processor to bring the cache lines of this place nearer, to be written: without it the
-/// first store to a line that another core has used waits for it. Never faults, never blocks.
+/// Prefetches the cache lines of `place` for writing. Without the prefetch, the first store to a line
+/// that another core has used waits for that line. Never faults, never blocks.
 #[inline]
 pub fn prefetch_to_write<T>(place: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..size_of_val(place)).step_by(LINE_BYTES) {
         let line = place.as_ptr().cast::<u8>().wrapping_add(offset);
         // SAFETY: prefetching has no effect on memory, and `line` lies in `place`.
-        // Processors without the instruction take it for one that does nothing.
+        // Processors without the instruction execute it as a no-op.
         unsafe {
             std::arch::asm!(
                 "prefetchw [{line}]",

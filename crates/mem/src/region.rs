@@ -1,37 +1,39 @@
+//! Regions: atomic words over reserved address space, on huge pages where the system has them.
+
 use std::sync::Arc;
-// Not the model checkers': these say what the system has granted, and order nothing.
+// The atomics of std, not of the model checkers: they count what the system has granted.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::atomic::AtomicU64;
 
-/// The size of the huge pages that regions ask for (small in the models, whose words are dear).
+/// Size of the huge pages that regions ask for, in bytes. Small in models, where words are expensive.
 pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 10 } else { 2 << 20 };
-/// The size of the system's pages, or of something that is a multiple of them.
+/// A multiple of the size of the system's pages, in bytes.
 const SMALL_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 6 } else { 16 << 10 };
 
-/// The address space for a region could not be had.
+/// The system refused the address space of a region.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot reserve {bytes} bytes of address space: {reason}; lower max_memory, use fewer tables, or raise the limits on address space (ulimit -v) and mappings (vm.max_map_count)"
 )]
 pub struct RegionError {
-    /// Size of the smallest reservation that was tried.
+    /// Size in bytes of the smallest reservation that was tried.
     pub bytes: usize,
     /// The operating system's reason.
     pub reason: std::io::Error,
 }
 
-/// The pages of memory that a region asks for.
+/// The page size that a region asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PageSize {
-    /// Those of the system, 4 KiB.
+    /// The system's pages, of 4 KiB.
     Small,
-    /// Of 2 MiB, where the system has any.
+    /// Huge pages of 2 MiB, where the system has them.
     #[default]
     Huge,
 }
 
-/// The door through which a store's address space comes from the system. It counts the requests,
-/// and a test can have them refused from the n-th on.
+/// Requests address space from the system for a store. It counts the requests, and a test can have
+/// them refused from the n-th on.
 #[derive(Debug)]
 pub struct AddressSpace {
     requests: AtomicUsize,
@@ -45,20 +47,20 @@ impl Default for AddressSpace {
 }
 
 impl AddressSpace {
-    /// Requests made so far, refused ones included.
+    /// Number of requests so far, refused ones included.
     pub fn requests(&self) -> usize {
         // Relaxed: a count.
         self.requests.load(Relaxed)
     }
 
-    /// Refuses every request after the first `requests`, as a system does that has nothing left.
+    /// Refuses every request after the first `requests`, like a system without free address space.
     pub fn end_after(&self, requests: usize) {
         // Relaxed: the test that sets it orders its own threads.
         self.requests_max.store(requests, Relaxed);
     }
 
-    /// Reserves `bytes` that can be used at once. Less than a huge page is rounded up to pages of
-    /// the system, more to huge pages.
+    /// Reserves `bytes` that can be used at once. Sizes below a huge page are rounded up to the
+    /// system's pages, larger sizes to huge pages.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Region, RegionError> {
         self.admit(bytes)?;
         let (unit, pages) = match bytes < HUGE_PAGE_BYTES {
@@ -69,9 +71,9 @@ impl AddressSpace {
         Ok(Region { backing, space: Some(self.clone()) })
     }
 
-    /// Reserves as much of `bytes` as the system grants, halving down to `least`, on huge pages.
-    /// Nothing of it can be used, nor counts against what may be committed, until the region
-    /// [grows](Region::grow).
+    /// Reserves as much of `bytes` as the system grants, on huge pages. Each refusal halves the
+    /// request, down to `least`. The address space cannot be used, and is not charged as committed
+    /// memory, until the region [grows](Region::grow).
     pub fn reserve_to_grow(
         self: &Arc<Self>,
         bytes: usize,
@@ -100,22 +102,23 @@ impl AddressSpace {
     }
 }
 
-/// A slice of words, all zero at first, whose memory the operating system supplies page by page
-/// as it is touched. Its address never changes.
+/// A slice of words, all zero at first. The operating system supplies each page at its first access.
+/// The address of the slice never changes.
 #[derive(Debug)]
 pub struct Region {
     backing: backing::Backing,
-    /// Where a region that can grow asks for more.
+    /// The address space from which the region grows.
     space: Option<Arc<AddressSpace>>,
 }
 
 impl Region {
-    /// Reserves `bytes` (rounded up to huge pages) of address space. Costs no memory until touched.
+    /// Reserves `bytes` of address space, rounded up to huge pages. Pages cost memory from their first
+    /// access on.
     pub fn reserve(bytes: usize) -> Result<Self, RegionError> {
         Self::reserve_with(bytes, PageSize::Huge)
     }
 
-    /// As [`reserve`](Self::reserve), on pages of that size.
+    /// Does as [`reserve`](Self::reserve), on pages of the given size.
     pub fn reserve_with(bytes: usize, pages: PageSize) -> Result<Self, RegionError> {
         let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         Ok(Self { backing: backing::Backing::reserve(bytes, pages, true)?, space: None })
@@ -132,7 +135,7 @@ impl Region {
         self.words().len() * 8
     }
 
-    /// Bytes of address space, those included that cannot be used yet.
+    /// Bytes of address space, including those that cannot be used yet.
     pub fn reserved_bytes(&self) -> usize {
         self.backing.reserved_words() * 8
     }
@@ -140,10 +143,10 @@ impl Region {
     /// Makes the first `bytes` usable, rounded up to huge pages.
     ///
     /// # Errors
-    /// The system does not grant the memory. The region is as it was.
+    /// The system refuses the memory. The region is unchanged.
     ///
     /// # Panics
-    /// If the reservation is shorter.
+    /// If the reservation is shorter than `bytes`.
     pub fn grow(&self, bytes: usize) -> Result<(), RegionError> {
         let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         assert!(bytes <= self.reserved_bytes(), "a region grows within its reservation");
@@ -156,21 +159,21 @@ impl Region {
         self.backing.grow(bytes)
     }
 
-    /// Touches the pages of `words[first..first + count]` ahead of their use, so that no
-    /// transaction pays for it. Best effort.
+    /// Touches the pages of `words[first..first + count]` before their use, so that no transaction
+    /// pays for page faults. Best effort.
     pub fn populate(&self, first: usize, count: usize) {
         self.backing.populate(first, count);
     }
 
-    /// Leaves this memory out of child processes: a fork then neither copies its page tables nor
-    /// makes writes to it copy pages. A child that touches it is killed. Best effort, and for good.
+    /// Leaves this memory out of child processes. A fork then copies no page tables of the region, and
+    /// later writes copy no pages. A child that touches the region is killed. Best effort, permanent.
     pub fn keep_from_children(&self) {
         self.backing.keep_from_children();
     }
 
-    /// Gives the pages of `words[first..first + count]` back to the system; they read as zero
-    /// afterwards. `first` and `count` must be multiples of a huge page. The caller sees to it
-    /// that nobody uses them.
+    /// Gives the pages of `words[first..first + count]` back to the system. The words read as zero
+    /// afterwards. `first` and `count` must be multiples of a huge page. The caller makes sure that
+    /// no thread uses these words.
     pub fn discard(&self, first: usize, count: usize) {
         assert!((first * 8).is_multiple_of(HUGE_PAGE_BYTES), "unaligned discard");
         assert!((count * 8).is_multiple_of(HUGE_PAGE_BYTES), "unaligned discard");
@@ -190,7 +193,7 @@ mod backing {
     #[derive(Debug)]
     pub(super) struct Backing {
         words: NonNull<AtomicU64>,
-        /// Words from the first on that can be read and written; never fewer again.
+        /// Number of words that can be read and written, from the first on. It never shrinks.
         usable: AtomicUsize,
         reserved: usize,
         mapping: NonNull<c_void>,
@@ -203,7 +206,7 @@ mod backing {
     unsafe impl Sync for Backing {}
 
     impl Backing {
-        /// `usable` says whether the memory can be used at once or after [`grow`](Self::grow).
+        /// `usable` says whether the memory can be used at once, or only after [`grow`](Self::grow).
         pub(super) fn reserve(
             bytes: usize,
             pages: PageSize,
@@ -244,8 +247,8 @@ mod backing {
 
         #[inline]
         pub(super) fn words(&self) -> &[AtomicU64] {
-            // Relaxed: the system made the memory usable before the number was stored, for all
-            // threads; what the words hold is ordered by whoever hands out their indexes.
+            // Relaxed: the system made the memory usable for all threads before the number was
+            // stored. The allocator that gives out indexes orders the contents of the words.
             let usable = self.usable.load(Relaxed);
             // SAFETY: `words` points to at least `usable` zero-initialised or written words inside
             // the mapping that can be read and written, aligned for them, alive as long as `self`,
@@ -257,7 +260,7 @@ mod backing {
             self.reserved
         }
 
-        /// Makes the words of the first `bytes` usable; not more than are reserved.
+        /// Makes the words of the first `bytes` usable, at most those that are reserved.
         pub(super) fn grow(&self, bytes: usize) -> Result<(), RegionError> {
             assert!(bytes <= self.reserved * 8, "beyond the reservation");
             // Relaxed: a smaller number only makes the range longer.

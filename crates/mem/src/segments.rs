@@ -1,28 +1,28 @@
-//! Words that grow by segments, each as long as all before it together.
+//! An array of words that grows by segments. Each segment is as long as all before it together.
 //!
 //! ```text
 //! segment 0: words 0 .. n      segment 1: n .. 2n      segment 2: 2n .. 4n      …
 //! ```
-//! So address space is taken by need, nothing ever moves, and a word is found by one look at a
-//! table that is small enough to stay in the cache.
+//! So the array takes address space only when it grows, and a word never moves. A word is found by
+//! one load from a table that stays in the cache.
 
 use std::sync::Arc;
-// Not the model checkers': a segment's words are sound from the moment it is reserved, so the
-// pointers need no order.
+// The atomics of std, not of the model checkers: the words of a segment are valid from the moment
+// of its reservation, so the pointers need no order.
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::AtomicU64;
 
 use crate::region::{AddressSpace, Region, RegionError};
 
-/// Most segments; the last one of them begins 2^30 times the first one's length away.
+/// Largest number of segments. The last segment begins at 2^30 times the length of the first.
 const SEGMENTS: usize = 32;
 
-/// Words in segments that are reserved one after the other.
+/// Words in segments that are reserved in order.
 #[derive(Debug)]
 pub struct Segments {
-    /// Per segment, where word 0 would be if all words were in a row with the segment's; null
-    /// before it is reserved.
+    /// For each segment, the address of word 0 if all words were contiguous with the segment's. Null
+    /// before the segment is reserved.
     origins: [AtomicPtr<AtomicU64>; SEGMENTS],
     first_shift: u32,
     regions: Mutex<Vec<Region>>,
@@ -30,7 +30,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// No segments yet. The first will have `first_words` words, a power of two.
+    /// An array without segments. The first segment will have `first_words` words, a power of two.
     pub fn new(space: Arc<AddressSpace>, first_words: usize) -> Self {
         assert!(first_words.is_power_of_two(), "segments double");
         Self {
@@ -46,16 +46,16 @@ impl Segments {
         (usize::BITS - (word >> self.first_shift).leading_zeros()) as usize
     }
 
-    /// First word and length of a segment.
+    /// First word and number of words of a segment.
     fn range(&self, segment: usize) -> (usize, usize) {
         let first = 1 << self.first_shift;
         if segment == 0 { (0, first) } else { (first << (segment - 1), first << (segment - 1)) }
     }
 
-    /// Reserves the segments up to that of a word.
+    /// Reserves the segments up to the segment of `word`.
     ///
     /// # Errors
-    /// The system does not grant the address space. What was reserved before stays.
+    /// The system refuses the address space. Segments reserved before stay.
     pub fn reserve_up_to(&self, word: usize) -> Result<(), RegionError> {
         let wanted = self.segment_of(word);
         if self.is_reserved(word) {
@@ -82,10 +82,10 @@ impl Segments {
         self.origins.get(segment).is_some_and(|origin| !origin.load(Relaxed).is_null())
     }
 
-    /// The `N` words at the `number`-th multiple of `N`. `N` is a power of two.
+    /// The words `number * N..(number + 1) * N`. `N` is a power of two.
     ///
     /// # Panics
-    /// If they are not reserved.
+    /// If these words are not reserved.
     #[inline]
     pub fn line<const N: usize>(&self, number: usize) -> &[AtomicU64; N] {
         const { assert!(N.is_power_of_two()) };
@@ -94,14 +94,14 @@ impl Segments {
         // Relaxed: see the field's type.
         let origin = self.origins[self.segment_of(word)].load(Relaxed);
         assert!(!origin.is_null(), "the segment is reserved");
-        // SAFETY: the segment's words are as many as `range` says, live as long as `self`, and are
-        // only ever reached as atomics. `word` is in the segment, by `segment_of`; so are the
-        // words up to the next multiple of `N`, since segments begin and end at multiples of it.
+        // SAFETY: the segment has as many words as `range` says. The words live as long as `self`,
+        // and all accesses are atomic. `segment_of` says that `word` is in the segment. So are the
+        // words up to the next multiple of `N`, since segments begin and end at multiples of `N`.
         unsafe { &*origin.wrapping_add(word).cast() }
     }
 
-    /// Touches pages of `count` words from `first` on ahead of their use; the words that are not
-    /// reserved, and those of segments shorter than `count`, are left out.
+    /// Touches the pages of the words `first..first + count` before they are used. Does nothing if
+    /// these words are not reserved, or do not lie in one segment.
     pub fn populate(&self, first: usize, count: usize) {
         let segment = self.segment_of(first);
         let (start, len) = self.range(segment);

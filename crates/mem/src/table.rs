@@ -1,13 +1,13 @@
-//! Tables of plain-data cells, each in several copies, with bytes of marks beside them: the memory
-//! that one thread changes while another captures it.
+//! Tables of plain-data cells. Each cell has several copies, and bytes of marks beside them. One
+//! thread changes the memory of a table while another captures it.
 //!
-//! Data is reached as atomics of one width, its *grains*, and marks as atomic bytes; no place of a
-//! table is both, and every access is checked against the table's bounds. So whatever threads do
-//! with a table is defined. Relaxed loads and stores are plain moves on the machines we know; which
-//! copy belongs to whom, and when, is the business of the algorithm above.
+//! Threads reach data as atomics of one width, the *grains*, and marks as atomic bytes. No byte of a
+//! table is both, and every access is checked against the table's bounds. So no use of a table by
+//! several threads is undefined behaviour. Relaxed loads and stores compile to plain moves on x86-64
+//! and AArch64. The algorithm above decides which thread owns which copy, and when.
 //!
-//! Where cells, copies and marks lie is a parameter, since it decides how many cache lines a write
-//! touches ("Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications", SIGMOD
+//! The placement of cells, copies and marks is a parameter, since the placement decides how many
+//! cache lines a write touches ("Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications", SIGMOD
 //! 2011, §4):
 //!
 //! ```text
@@ -32,27 +32,27 @@ use backing::Backing;
 use place::Places;
 use stillpoint_sync::atomic::AtomicU8;
 
-/// What a [`Table`] is to hold.
+/// Size and layout of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableShape {
-    /// Cells.
+    /// Number of cells.
     pub cells: usize,
     /// Grains of a cell, at least 1.
     pub cell_grains: usize,
     /// Copies of each cell, at least 1.
     pub copies: usize,
-    /// Columns of marks, a byte each.
+    /// Columns of marks. A mark is one byte.
     pub mark_columns: usize,
-    /// Cells that share a mark, at least 1. Only [`Placement::Apart`] saves room by more than 1: the
-    /// others keep a byte for each cell.
+    /// Cells that share a mark, at least 1. More than 1 saves memory in [`Placement::Apart`] only: the
+    /// other placements keep a byte for each cell.
     pub cells_per_mark: usize,
-    /// Where all that lies.
+    /// Where cells, copies and marks lie.
     pub placement: Placement,
-    /// The pages of memory below it.
+    /// Page size of the memory.
     pub pages: PageSize,
 }
 
-/// Cells of grains `G`, all zero at first.
+/// A table of cells that consist of grains `G`. All grains are zero at first.
 ///
 /// ```
 /// use stillpoint_mem::{PageSize, Placement, Table, TableShape};
@@ -78,21 +78,22 @@ pub struct Table<G: Grain> {
     places: Places,
     shape: TableShape,
     marks: usize,
-    /// Marks, the first ones, whose cells are as many as there can be and lie side by side.
+    /// Number of leading marks whose block of `cells_per_mark` cells is complete and contiguous; only
+    /// the last block may be shorter.
     whole_marks: usize,
 }
 
 impl<G: Grain> Table<G> {
-    /// Reserves the address space of a table. Costs no memory until touched.
+    /// Reserves the address space of a table. Pages cost memory from their first access on.
     ///
     /// # Errors
-    /// When the system has not so much address space, or its size cannot be expressed.
+    /// The system refuses the address space, or the size of the table overflows.
     ///
     /// # Panics
     /// If the shape has no grains, no copies, or marks of no cells.
     pub fn new(shape: &TableShape) -> Result<Self, RegionError> {
-        assert!(shape.cell_grains > 0 && shape.copies > 0, "a cell is something, somewhere");
-        assert!(shape.cells_per_mark > 0, "a mark is of some cell");
+        assert!(shape.cell_grains > 0 && shape.copies > 0, "a cell has grains and copies");
+        assert!(shape.cells_per_mark > 0, "a mark covers at least one cell");
         let places = Places::of(shape, G::BYTES).ok_or_else(|| RegionError {
             bytes: usize::MAX,
             reason: std::io::ErrorKind::OutOfMemory.into(),
@@ -105,19 +106,19 @@ impl<G: Grain> Table<G> {
         Ok(Self { backing, places, shape: *shape, marks, whole_marks })
     }
 
-    /// What it holds.
+    /// Size and layout of the table.
     #[inline]
     pub fn shape(&self) -> &TableShape {
         &self.shape
     }
 
-    /// Cells.
+    /// Number of cells.
     #[inline]
     pub fn len(&self) -> usize {
         self.shape.cells
     }
 
-    /// Marks of each column.
+    /// Number of marks in each column.
     #[inline]
     pub fn marks_len(&self) -> usize {
         self.marks
@@ -128,12 +129,13 @@ impl<G: Grain> Table<G> {
         self.shape.cells == 0
     }
 
-    /// Bytes of address space; memory once all of it has been touched.
+    /// Bytes of address space. The table takes as much memory once every page has been touched.
     pub fn len_bytes(&self) -> usize {
         self.places.end
     }
 
-    /// As [`Region::keep_from_children`](crate::Region::keep_from_children).
+    /// Keeps the table out of child processes: see
+    /// [`Region::keep_from_children`](crate::Region::keep_from_children).
     pub fn keep_from_children(&self) {
         self.backing.keep_from_children();
     }
@@ -148,8 +150,8 @@ impl<G: Grain> Table<G> {
         self.backing.grains(&self.places, copy, index, self.shape.cell_grains)
     }
 
-    /// One copy of the cells `first..first + count`, as far as they lie side by side: at least the
-    /// first of them.
+    /// One copy of the longest contiguous run of cells that begins at `first` and has at most `count`
+    /// cells. The run holds at least the cell `first`.
     ///
     /// # Panics
     /// If `count` is 0 or there are no such cells or copy.
@@ -174,8 +176,8 @@ impl<G: Grain> Table<G> {
         }
     }
 
-    /// Makes one copy of the cells that share a mark equal to another, in few instructions: what comes
-    /// next can begin while the memory is waited for.
+    /// Makes one copy of the cells that share a mark equal to another copy. The copy takes few
+    /// instructions, so that the processor can start the caller's next ones while memory is slow.
     ///
     /// # Panics
     /// If there are no such cells or copies.
@@ -191,7 +193,7 @@ impl<G: Grain> Table<G> {
         copy_grains(from, self.backing.grains(&self.places, to, first, grains));
     }
 
-    /// As `copy_marked`, for the cells of the other marks.
+    /// `copy_marked` for a mark whose block is shorter or not contiguous.
     #[inline(never)]
     fn copy_other_marked(&self, from: usize, to: usize, mark: usize) {
         assert!(mark < self.marks, "no such mark");
@@ -200,7 +202,7 @@ impl<G: Grain> Table<G> {
         self.copy_cells(from, to, first..end);
     }
 
-    /// The cells `first..end`, one after the other.
+    /// Iterates over the cells `first..end`.
     ///
     /// # Panics
     /// If there are no such cells.
@@ -210,7 +212,7 @@ impl<G: Grain> Table<G> {
         CellCursor::new(self, first, end)
     }
 
-    /// A mark: that of the cell of this number, if no others share it.
+    /// The mark `index` of a column. With one cell per mark, `index` is the number of the cell.
     ///
     /// # Panics
     /// If there is no such mark or column.
@@ -220,13 +222,14 @@ impl<G: Grain> Table<G> {
         self.backing.mark(&self.places, column, index)
     }
 
-    /// True if each column of marks is an array: marks of many cells lie side by side.
+    /// True if each column of marks is one array, so that marks of neighbouring cells are contiguous.
     #[inline]
     pub fn has_columns_of_marks(&self) -> bool {
         self.places.has_columns_of_marks()
     }
 
-    /// The marks `first..first + count`, as far as they lie side by side: at least the first.
+    /// The longest contiguous run of marks that begins at `first` and has at most `count` marks. The
+    /// run holds at least the mark `first`.
     ///
     /// # Panics
     /// If `count` is 0 or there are no such marks or column.
@@ -239,7 +242,7 @@ impl<G: Grain> Table<G> {
         self.backing.marks(&self.places, column, first, count)
     }
 
-    /// Asks the processor to bring a grain of a copy of a cell nearer. What is not there is ignored.
+    /// Prefetches a grain of one copy of a cell. Does nothing if the table has no such grain.
     #[inline(always)]
     pub fn prefetch(&self, copy: usize, index: usize, grain: usize) {
         let shape = &self.shape;
@@ -249,7 +252,7 @@ impl<G: Grain> Table<G> {
         }
     }
 
-    /// Asks the processor to bring a mark nearer. One that is not there is ignored.
+    /// Prefetches a mark. Does nothing if the table has no such mark.
     #[inline(always)]
     pub fn prefetch_mark(&self, column: usize, index: usize) {
         if index < self.marks && column < self.shape.mark_columns {
@@ -258,15 +261,15 @@ impl<G: Grain> Table<G> {
     }
 }
 
-/// Copies grains to as many others.
+/// Copies the grains of `from` to `to`.
 ///
 /// # Panics
-/// If there are not as many.
+/// If the two lengths differ.
 #[inline(always)]
 pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
     assert_eq!(from.len(), to.len(), "as many grains");
-    // What a write has to copy is done in place: a call's own stores, of registers, would wait with
-    // the others for the cache lines of those before.
+    // Inlined on purpose: a call spills registers. Those stores would queue in the store buffer
+    // behind copies that wait for cache misses.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
     if size_of_val(from) == bulk::LINE {
         return bulk::copy_lines(from, to);
@@ -277,7 +280,7 @@ pub fn copy_grains<G: Grain>(from: &[G], to: &[G]) {
     copy_many(from, to);
 }
 
-/// As `copy_grains`.
+/// `copy_grains` for more than one cache line, and for sizes that are no multiple of a line.
 #[inline(never)]
 fn copy_many<G: Grain>(from: &[G], to: &[G]) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
@@ -292,7 +295,7 @@ fn copy_many<G: Grain>(from: &[G], to: &[G]) {
         bulk::copy_lines(from, to);
         (from_rest, to_rest)
     };
-    // Eight at a time: the compiler leaves loops over atomics as they are.
+    // Eight grains in each round, since the compiler does not unroll loops over atomics.
     let (from_eights, from_rest) = from.as_chunks::<8>();
     let (to_eights, to_rest) = to.as_chunks::<8>();
     for (from, to) in from_eights.iter().zip(to_eights) {
@@ -310,14 +313,14 @@ fn copy_many<G: Grain>(from: &[G], to: &[G]) {
 mod bulk {
     use super::Grain;
 
-    /// From this many bytes on the processor's own copy of whole lines is the faster.
+    /// Least size in bytes for `rep movsq`, which is slower below this size.
     pub(super) const BYTES_MIN: usize = 64 << 10;
 
-    /// Bytes that are copied at a time below that.
+    /// Bytes of one round of `copy_lines`: a cache line.
     pub(super) const LINE: usize = 64;
 
-    /// A loop over grains, four instructions for each 64 bytes: a store that waits for its cache line
-    /// keeps one place of a few dozen in the processor, so fewer stores wait side by side for more.
+    /// Copies 64 bytes by four stores of 16 bytes. A store that waits for its cache line occupies one
+    /// of a few dozen entries of the store buffer, so wider stores let more lines be fetched at once.
     #[inline(always)]
     pub(super) fn copy_lines<G: Grain>(from: &[G], to: &[G]) {
         let lines = size_of_val(from) / LINE;
@@ -347,7 +350,7 @@ mod bulk {
         }
     }
 
-    /// A loop over grains, in one instruction that does not fetch the lines it overwrites.
+    /// Copies by `rep movsq`, which does not fetch the lines that it overwrites.
     pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {
         // SAFETY: both slices have the same length (asserted by the caller), lie in memory that is
         // valid for reads, or for writes through atomics, and hold plain words, of which any bytes
@@ -364,7 +367,7 @@ mod bulk {
                 options(nostack, preserves_flags),
             );
         }
-        // Grains of four bytes may leave one over.
+        // An odd number of 4-byte grains leaves one grain to copy.
         for (from, to) in from.iter().zip(to).skip(size_of_val(from) / 8 * 8 / G::BYTES) {
             to.set(from.get());
         }
@@ -379,7 +382,7 @@ mod backing {
     use std::marker::PhantomData;
     use stillpoint_sync::atomic::AtomicU8;
 
-    /// The memory: reached as `G` where there is data, as bytes where there are marks.
+    /// The memory of a table. Data is accessed as `G`, marks are accessed as bytes.
     #[derive(Debug)]
     pub(super) struct Backing<G> {
         region: Region,
@@ -397,8 +400,8 @@ mod backing {
             self.region.keep_from_children();
         }
 
-        /// `count` grains of a copy, beginning at a cell. The caller has checked that they are
-        /// cells of the table that lie side by side.
+        /// `count` grains of one copy, beginning at a cell. The caller has checked that these grains
+        /// belong to contiguous cells of the table.
         #[inline]
         pub(super) fn grains(
             &self,
@@ -410,14 +413,14 @@ mod backing {
             self.grains_from(places, places.cell_at(copy, index), count)
         }
 
-        /// A copy of the cell that the cursor, which has not left the table, is at.
+        /// One copy of the cell at `cursor`. The caller has checked that the cursor is inside the table.
         #[inline(always)]
         pub(super) fn cell_at(&self, places: &Places, cursor: &Cursor, copy: usize) -> &[G] {
             self.grains_from(places, places.cell_of(cursor, copy), places.cell_bytes() / G::BYTES)
         }
 
-        /// `count` grains from the offset of a cell on. The caller has checked that they are cells of
-        /// the table that lie side by side.
+        /// `count` grains from `offset` on, the offset of a cell in bytes. The caller has checked that
+        /// these grains belong to contiguous cells of the table.
         #[inline(always)]
         fn grains_from(&self, places: &Places, offset: usize, count: usize) -> &[G] {
             debug_assert!(
@@ -437,7 +440,7 @@ mod backing {
             &self.marks(places, column, index, 1)[0]
         }
 
-        /// The caller has checked that they are marks of the table that lie side by side.
+        /// The caller has checked that these are contiguous marks of the table.
         #[inline]
         pub(super) fn marks(
             &self,
@@ -449,13 +452,13 @@ mod backing {
             self.marks_from(places, places.mark_at(column, index), count)
         }
 
-        /// A mark of the cell that the cursor, which has not left the table, is at.
+        /// A mark of the cell at `cursor`. The caller has checked that the cursor is inside the table.
         #[inline(always)]
         pub(super) fn mark_at(&self, places: &Places, cursor: &Cursor, column: usize) -> &AtomicU8 {
             &self.marks_from(places, places.mark_of(cursor, column), 1)[0]
         }
 
-        /// `count` marks from the offset of one on, checked as those of `marks`.
+        /// `count` marks from `offset` on. The caller has checked them as in `marks`.
         #[inline(always)]
         fn marks_from(&self, places: &Places, offset: usize, count: usize) -> &[AtomicU8] {
             debug_assert!(offset + count <= places.end);
@@ -474,7 +477,7 @@ mod backing {
     use crate::RegionError;
     use stillpoint_sync::atomic::AtomicU8;
 
-    /// Atomics of the model checker, one for each grain and mark, copy after copy.
+    /// Atomics of the model checker, one for each grain and mark, ordered by copy, then by cell.
     #[derive(Debug)]
     pub(super) struct Backing<G> {
         grains: Vec<G>,

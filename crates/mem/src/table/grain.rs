@@ -1,32 +1,34 @@
+//! Grains: the atomics through which cells are accessed.
+
 use std::fmt::Debug;
 
 use stillpoint_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// An atomic of which cells consist: of 4 or 8 bytes.
+/// The unit of access to a cell: an atomic of 4 or 8 bytes.
 ///
-/// All accesses are Relaxed: whoever hands a copy from one thread to another orders it by other
-/// means.
+/// All accesses are Relaxed. The algorithm that passes a copy from one thread to another orders the
+/// accesses by other atomics.
 pub trait Grain: sealed::Sealed + Debug + Send + Sync + 'static {
-    /// What one holds.
+    /// The plain value of a grain.
     type Value: Copy + Eq + Debug + Send + Sync + 'static;
-    /// Its size.
+    /// Size in bytes.
     const BYTES: usize;
 
-    /// One that holds zero.
+    /// A grain that holds zero.
     fn zero() -> Self;
-    /// What it holds.
+    /// Loads the value.
     fn get(&self) -> Self::Value;
-    /// Makes it hold something else.
+    /// Stores a value.
     fn set(&self, value: Self::Value);
     /// The value of [`BYTES`](Self::BYTES) little-endian bytes.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `bytes` is not that long.
     fn from_le(bytes: &[u8]) -> Self::Value;
     /// Writes a value as [`BYTES`](Self::BYTES) little-endian bytes.
     ///
     /// # Panics
-    /// If there is not so much room.
+    /// If `bytes` is not that long.
     fn to_le(value: Self::Value, bytes: &mut [u8]);
 }
 

@@ -1,8 +1,11 @@
+//! Offsets of cells, copies and marks in a table, for each [`Placement`]: the arithmetic, and the
+//! check that no two of them overlap.
+
 use super::TableShape;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Cells that share a group in [`Placement::Lines`] where a line holds not even one.
+/// Cells of a group in [`Placement::Lines`] if a cell with its copies exceeds a cache line.
 const LARGE_GROUP: usize = 8;
 
 /// Where the copies and marks of cells lie.
@@ -10,16 +13,16 @@ const LARGE_GROUP: usize = 8;
 pub enum Placement {
     /// Every copy and every column of marks is an array of its own.
     Apart,
-    /// A cell's copies and its marks lie side by side; as many cells to a cache line as fit. Where
-    /// not even one does, each begins a line, and columns of marks are arrays of their own: a line
-    /// for the marks of one cell would be one more to wait for, an array's holds those of 64.
+    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. A cell
+    /// that exceeds a line begins at a line, and then each column of marks is an array of its own:
+    /// a line of such an array holds the marks of 64 cells.
     Rows,
-    /// Cells of one cache line lie column by column: first the one copy of all, then the other,
-    /// then the marks. Cells too large for that form groups of eight, and their marks arrays.
+    /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
+    /// the marks. Cells that exceed a line form groups of eight, and each column of marks is an array.
     Lines,
 }
 
-/// The arithmetic of a placement. A copy of cell `i` begins at
+/// Offsets of cells and marks in bytes. A copy of cell `i` begins at
 /// `copy·copy_stride + (i div lanes)·group_stride + (i mod lanes)·lane_stride`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
@@ -30,16 +33,16 @@ pub(super) struct Places {
     lane_stride: usize,
     copy_stride: usize,
     cell_bytes: usize,
-    /// Where the marks begin, and their strides; groups and lanes are those of the cells.
+    /// Offset of the first mark. The strides of marks follow; marks have the groups and lanes of cells.
     marks_at: usize,
     mark_column_stride: usize,
     mark_group_stride: usize,
     mark_lane_stride: usize,
-    /// Bytes in all.
+    /// Size of the table in bytes.
     pub(super) end: usize,
 }
 
-/// Where a cell lies: offsets from where the first copy, or the marks, begin.
+/// The position of a cell: its offset in a copy, and the offset of its mark in a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     pub(super) index: usize,
@@ -49,10 +52,10 @@ pub(super) struct Cursor {
 }
 
 impl Places {
-    /// The places of a shape; `None` if they exceed the address space.
+    /// The offsets of a shape, or `None` if the table exceeds 2^60 bytes.
     pub(super) fn of(shape: &TableShape, grain_bytes: usize) -> Option<Self> {
         let cell_bytes = shape.cell_grains.checked_mul(grain_bytes)?;
-        // Cell and marks of one cell, rounded up generously, so that no sum below overflows.
+        // An upper bound of the table's size, so that no sum below overflows.
         let one = cell_bytes.checked_mul(shape.copies)?.checked_add(shape.mark_columns)?;
         let bound = one.checked_add(2 * LINE)?.checked_mul(shape.cells.checked_add(LINE)?)?;
         if bound > 1 << 60 {
@@ -118,8 +121,8 @@ impl Places {
         places(LARGE_GROUP, group).with_marks_behind(shape, LARGE_GROUP)
     }
 
-    /// The same places of cells, in groups of so many lanes; behind them all each column of marks
-    /// as an array.
+    /// Moves the marks behind all cells, each column an array. The cells keep their offsets, in groups
+    /// of `lanes` cells.
     fn with_marks_behind(self, shape: &TableShape, lanes: usize) -> Self {
         let mark_column_stride = shape.cells.next_multiple_of(LINE);
         Self {
@@ -132,11 +135,11 @@ impl Places {
         }
     }
 
-    /// What placements in groups have in common.
+    /// The strides of placements in groups.
     fn grouped(cells: usize, lanes: usize, group: usize, lane: usize, mark_lane: usize) -> Self {
         let end = cells.div_ceil(lanes) * group;
         let (lane, mark_lane) = if lanes == 1 { (group, group) } else { (lane, mark_lane) };
-        // One group, or rows that follow each other without a gap, need no division.
+        // One group, or groups without a gap between them, need no division.
         let is_uniform = cells <= lanes || (lanes * lane == group && lanes * mark_lane == group);
         let lanes = if is_uniform { cells.max(1) } else { lanes };
         let reciprocal = if is_uniform { 0 } else { (u64::MAX / lanes as u64) + 1 };
@@ -165,14 +168,15 @@ impl Places {
     /// The group and the lane of a cell.
     #[inline(always)]
     fn split(&self, index: usize) -> (usize, usize) {
-        // A product with the reciprocal in place of a division: exact while index · lanes < 2^64,
-        // which the bound on the table's size implies (lanes of several groups are at most 64).
+        // Multiplies by the reciprocal instead of dividing. The result is exact while
+        // index · lanes < 2^64. The bound on the table's size implies that: several groups have at
+        // most 64 lanes each.
         let product = u128::from(self.lanes_reciprocal) * index as u128;
         let group = (product >> 64) as usize;
         (group, index - group * self.lanes)
     }
 
-    /// Where a copy of a cell begins.
+    /// Offset of one copy of a cell, in bytes.
     #[inline(always)]
     pub(super) fn cell_at(&self, copy: usize, index: usize) -> usize {
         if self.lanes_reciprocal == 0 {
@@ -182,7 +186,7 @@ impl Places {
         copy * self.copy_stride + group * self.group_stride + lane * self.lane_stride
     }
 
-    /// Where a mark of a cell is.
+    /// Offset of a mark of a cell, in bytes.
     #[inline(always)]
     pub(super) fn mark_at(&self, column: usize, index: usize) -> usize {
         if self.lanes_reciprocal == 0 {
@@ -197,7 +201,7 @@ impl Places {
             + lane * self.mark_lane_stride
     }
 
-    /// Where a cell lies, to go on from.
+    /// A cursor at a cell.
     #[inline]
     pub(super) fn cursor(&self, index: usize) -> Cursor {
         let (group, lane) = self.split(index);
@@ -206,7 +210,7 @@ impl Places {
         Cursor { index, lane, cell, mark }
     }
 
-    /// Goes on to the next cell. Behind the last one the offsets mean nothing, and may wrap.
+    /// Moves the cursor to the next cell. Behind the last cell its offsets are meaningless and may wrap.
     #[inline(always)]
     pub(super) fn advance(&self, cursor: &mut Cursor) {
         cursor.index += 1;
@@ -222,7 +226,7 @@ impl Places {
         }
     }
 
-    /// Where a copy of the cell begins.
+    /// Offset of one copy of the cell at the cursor, in bytes.
     #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
     #[inline(always)]
     pub(super) fn cell_of(&self, cursor: &Cursor, copy: usize) -> usize {
@@ -231,7 +235,7 @@ impl Places {
         offset
     }
 
-    /// Where a mark of the cell is.
+    /// Offset of a mark of the cell at the cursor, in bytes.
     #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
     #[inline(always)]
     pub(super) fn mark_of(&self, cursor: &Cursor, column: usize) -> usize {
@@ -240,7 +244,7 @@ impl Places {
         offset
     }
 
-    /// How many cells lie side by side from this one on, in each copy.
+    /// Number of contiguous cells from `index` on, in each copy.
     #[inline]
     pub(super) fn contiguous_from(&self, index: usize) -> usize {
         if self.lane_stride != self.cell_bytes {
@@ -249,22 +253,23 @@ impl Places {
         self.lanes - self.split(index).1
     }
 
-    /// True if marks lie behind all cells, not among them.
+    /// True if the marks lie behind all cells.
     #[inline]
     pub(super) fn has_columns_of_marks(&self) -> bool {
         self.mark_group_stride != self.group_stride || self.group_stride == 0
     }
 
-    /// How many marks lie side by side from this one on, in each column.
+    /// Number of contiguous marks from `index` on, in each column.
     #[inline]
     pub(super) fn contiguous_marks_from(&self, index: usize) -> usize {
         if self.mark_lane_stride != 1 { 1 } else { self.lanes - self.split(index).1 }
     }
 
-    /// Verifies that no two places meet and all lie inside: what the unsafe code above rests on.
+    /// Verifies that no two cells, copies or marks overlap and that all lie inside the table. The
+    /// unsafe code of `Backing` rests on this check.
     ///
-    /// The lanes of a group do not meet, nor do the copies, the marks and the groups: each is a
-    /// progression whose step is at least the extent of what it repeats.
+    /// Lanes, copies, marks and groups are arithmetic progressions. None overlaps itself, since each
+    /// step is at least as long as what the progression repeats.
     pub(super) fn check(&self, shape: &TableShape, grain_bytes: usize) {
         let cells = shape.cells;
         if cells == 0 {
@@ -279,7 +284,7 @@ impl Places {
         let columns = shape.mark_columns;
         let lanes = self.lanes.min(cells);
         let is_row = self.copy_stride == cell && self.lane_stride >= cell * shape.copies;
-        // Of a group: the lanes hold rows of copies, or each copy holds the lanes.
+        // A group: either each lane holds a row of copies, or each copy holds all lanes.
         assert!(self.lane_stride >= cell || lanes == 1);
         let (data, before_marks) = if is_row {
             let row = cell * shape.copies;
@@ -296,7 +301,7 @@ impl Places {
         if columns == 0 {
             return;
         }
-        // A column of marks: of the lanes of a group, and of them all.
+        // A column of marks: its extent in one group, and its extent in all groups.
         let of_lanes = match shape.placement {
             Placement::Apart => lanes.div_ceil(shape.cells_per_mark),
             _ => lanes,
@@ -306,12 +311,12 @@ impl Places {
         let all = (groups - 1) * self.mark_group_stride + of_group;
         assert!(self.marks_at + (columns - 1) * self.mark_column_stride + all <= self.end);
         if self.marks_at >= data {
-            // Behind all cells, one column behind the other.
+            // The marks lie behind all cells, column by column.
             assert!(groups == 1 || of_group <= self.mark_group_stride);
             assert!(columns == 1 || all <= self.mark_column_stride);
             return;
         }
-        // Inside the groups: of each lane behind its row, or behind the lanes of all copies.
+        // The marks lie inside the groups: behind the row of each lane, or behind all copies.
         assert!(groups == 1 || self.mark_group_stride == self.group_stride);
         assert!(before_marks <= self.marks_at);
         if is_row && self.mark_lane_stride == self.lane_stride {

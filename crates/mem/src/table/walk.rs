@@ -1,9 +1,11 @@
+//! Iteration over the cells of a table.
+
 use super::place::Cursor;
 use super::{Grain, Table};
 use stillpoint_sync::atomic::AtomicU8;
 
-/// Cells in order, each found from the one before: without the division that finds one by its
-/// number. Made by [`Table::walk`].
+/// An iterator over cells in order. It finds each cell from the one before, without the division of
+/// [`Table::cell`]. Made by [`Table::walk`].
 #[derive(Debug)]
 pub struct CellCursor<'a, G: Grain> {
     table: &'a Table<G>,
@@ -11,7 +13,7 @@ pub struct CellCursor<'a, G: Grain> {
     end: usize,
 }
 
-/// A cell with its copies and marks, met on a [`CellCursor`].
+/// A cell with its copies and marks, as a [`CellCursor`] yields it.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot<'a, G: Grain> {
     table: &'a Table<G>,
@@ -19,7 +21,7 @@ pub struct Spot<'a, G: Grain> {
 }
 
 impl<'a, G: Grain> CellCursor<'a, G> {
-    /// The caller has checked that there are such cells.
+    /// The caller has checked that the table has the cells `first..end`.
     pub(super) fn new(table: &'a Table<G>, first: usize, end: usize) -> Self {
         Self { table, cursor: table.places.cursor(first), end }
     }
@@ -56,7 +58,7 @@ impl<'a, G: Grain> Spot<'a, G> {
         self.table.backing.cell_at(&self.table.places, &self.cursor, copy)
     }
 
-    /// The mark of the cell's number.
+    /// The cell's mark in a column.
     ///
     /// # Panics
     /// If there is no such column, or cells share marks.
