@@ -1,13 +1,13 @@
-//! Two fences that order a store before a load against each other, of which one side pays for both.
+//! Two fences that order a store before a load against each other. One side pays for both (P1202).
 //!
 //! ```text
 //! often:   store A;  light();  load B
 //! rarely:  store B;  heavy();  load A        one of the two loads sees the other side's store
 //! ```
-//! Between two ordinary fences that holds as well (Dekker), but then both cost the wait for all
-//! stores under way. membarrier(2) has every processor that runs a thread of this process pass a full
-//! barrier before it returns, so that the light side need only keep the compiler from moving things.
-//! Where it is not to be had, both are ordinary fences.
+//! Two ordinary fences have the same effect (Dekker), but each of them waits for all stores under way.
+//! membarrier(2) returns after every processor that runs a thread of this process has passed a full
+//! barrier. So the light side only keeps the compiler from reordering. Where the system has no
+//! membarrier(2), both are ordinary fences.
 
 #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -17,12 +17,12 @@ use crate::atomic::{Ordering, fence};
 /// The two fences.
 #[derive(Clone, Copy, Debug)]
 pub struct AsymmetricFences {
-    /// True if the system makes the barrier for the light side.
+    /// True if membarrier(2) does the work of the light side.
     by_system: bool,
 }
 
 impl AsymmetricFences {
-    /// As asymmetric as the system allows.
+    /// A light fence without cost where the system has membarrier(2), else two ordinary fences.
     pub fn new() -> Self {
         Self { by_system: is_registered() }
     }
@@ -32,7 +32,7 @@ impl AsymmetricFences {
         Self { by_system: false }
     }
 
-    /// True if the light one costs nothing.
+    /// True if the light fence costs nothing.
     pub fn is_asymmetric(&self) -> bool {
         self.by_system
     }
@@ -47,11 +47,11 @@ impl AsymmetricFences {
         }
     }
 
-    /// The fence of the other side: some microseconds, and an interruption of the process's other
-    /// threads where they run.
+    /// The fence of the rare side. It takes some microseconds and interrupts the process's other
+    /// running threads.
     ///
     /// # Panics
-    /// If the system refuses what it has granted at first: then nothing could be relied on.
+    /// If membarrier(2) fails although the process has registered for it: then no order is certain.
     pub fn heavy(&self) {
         #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
         if self.by_system {
@@ -68,7 +68,7 @@ impl Default for AsymmetricFences {
     }
 }
 
-/// Registers the process, where that has not happened yet; false if the system has no such barrier.
+/// Registers the process for membarrier(2). False if the system has no such barrier.
 #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
 fn is_registered() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()

@@ -10,18 +10,21 @@
 //! - *exclusive* and *shared*: strict two-phase locks of transactions.
 //! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone; independent of the lock,
 //!   so that a capture never waits for a transaction.
-//! - *await*: somebody waits for the sharers to leave, and nobody younger may join them, so that
-//!   they do leave. A flag whose owner gave up costs the next sharer one refusal.
-//! - *priority*: the oldest priority that held the lock since it was last free, or awaits it (see
-//!   [`Priority`]); meaningless while the lock is free.
-//! - *user*: never changed here.
+//! - *await*: a transaction waits for the sharers to leave. No younger transaction may join them, so
+//!   the sharers do leave. If the waiter gave up, the flag costs the next sharer one refusal.
+//! - *priority*: the oldest priority that has held the lock since it was last free, or that waits for
+//!   it (see [`Priority`]). Meaningless while the lock is free.
+//! - *user*: bits of the caller, which this module never changes.
 //!
-//! Wait-die with two classes (Rosenkrantz, Stearns, Lewis 1978, extended): a transaction with
-//! declared keys locks in a global order and may wait for anyone; an undeclared one never waits
-//! for a declared holder and waits only for holders younger than itself. Waits then run from
-//! declared to anyone in order, or from older to younger, and no cycle can close. Only a declared
-//! transaction ever waits for one that awaits: at the same place of the order, or for an
-//! undeclared one, from which no wait leads back to a declared one.
+//! Wait-die with two classes (Rosenkrantz, Stearns, Lewis 1978, extended):
+//!
+//! 1. A transaction with declared keys locks in a global order and may wait for any holder.
+//! 2. An undeclared transaction never waits for a declared holder. It waits only for holders that
+//!    are younger than itself.
+//! 3. So each wait leads from a declared transaction to a later place of the order, or from an older
+//!    undeclared transaction to a younger one. No cycle of waits can close.
+//! 4. Only a declared transaction waits for a transaction that itself awaits sharers. That one is
+//!    declared and at the same place of the order, or undeclared, and no wait leads back from it.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -78,7 +81,7 @@ impl Priority {
     }
 }
 
-/// The lock is held by others; the oldest of them has this priority.
+/// Other transactions hold the lock. The oldest of them has this priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contended(pub Priority);
 
@@ -88,7 +91,7 @@ pub fn free(user: u64, status: u8) -> u64 {
     (user << USER_SHIFT) | (u64::from(status) << STATUS_SHIFT)
 }
 
-/// The same, already locked exclusively by a transaction of this priority.
+/// The word of a cell that a transaction of this priority has locked exclusively.
 pub fn locked(user: u64, status: u8, priority: Priority) -> u64 {
     free(user, status) | EXCLUSIVE | (priority.0 << PRIORITY_SHIFT)
 }
@@ -105,7 +108,7 @@ pub fn status(word: u64) -> u8 {
     ((word & STATUS_MASK) >> STATUS_SHIFT) as u8
 }
 
-/// Takes the exclusive lock if nobody holds the lock.
+/// Takes the exclusive lock if no transaction holds the lock.
 #[inline]
 pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: the exchange below synchronises with the releasing store or RMW.
@@ -123,8 +126,8 @@ pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contend
     }
 }
 
-/// Takes a share of the lock if no one holds it exclusively, fewer than 255 share it, and nobody
-/// but younger transactions awaits it.
+/// Takes a share of the lock if no transaction holds it exclusively, fewer than 255 share it, and no
+/// older transaction awaits it.
 #[inline]
 pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: as in try_exclusive.
@@ -133,7 +136,7 @@ pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Contended>
         if seen & EXCLUSIVE != 0 || seen & SHARED_MASK == SHARED_MASK {
             return Err(Contended(Priority::of(seen)));
         }
-        if seen & AWAITED != 0 && give_way(word, seen, priority) {
+        if seen & AWAITED != 0 && must_yield_to_waiter(word, seen, priority) {
             return Err(Contended(Priority::of(seen)));
         }
         let oldest =
@@ -146,22 +149,22 @@ pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Contended>
     }
 }
 
-/// True if a sharer must let the one go first who awaits the lock. If the lock is free already,
-/// this refusal is the advance that the other gets.
+/// Whether a new sharer must back off because an older transaction waits for the lock. Also true when
+/// the lock has just become free: the waiting transaction gets the first try.
 #[cold]
-fn give_way(word: &AtomicU64, seen: u64, priority: Priority) -> bool {
+fn must_yield_to_waiter(word: &AtomicU64, seen: u64, priority: Priority) -> bool {
     if priority != Priority::DECLARED && priority.may_wait_for(Priority::of(seen)) {
         return false;
     }
     if seen & SHARED_MASK == 0 {
-        // Relaxed: a hint; if the word has changed meanwhile, the flag is another's.
+        // Relaxed: the flag is a hint. If the word has changed meanwhile, another waiter set the flag.
         let _ = word.compare_exchange(seen, seen & !AWAITED, Ordering::Relaxed, Ordering::Relaxed);
     }
     true
 }
 
-/// Says that a transaction of this priority waits for the sharers to leave. Does nothing if the
-/// lock is not shared. Say it again while waiting: the flag may get lost.
+/// Notes in the word that a transaction of this priority waits for the sharers to leave. Does nothing
+/// if the lock is not shared. Call it again while waiting, since another transaction may clear the flag.
 pub fn await_sharers(word: &AtomicU64, priority: Priority) {
     // Relaxed: a hint, which protects nothing.
     let mut seen = word.load(Ordering::Relaxed);
@@ -178,7 +181,7 @@ pub fn await_sharers(word: &AtomicU64, priority: Priority) {
     }
 }
 
-/// True if somebody waits for the sharers to leave, as this value of the word says.
+/// True if this value of the word says that a transaction waits for the sharers to leave.
 #[inline]
 pub fn is_awaited(seen: u64) -> bool {
     seen & AWAITED != 0
@@ -202,16 +205,16 @@ pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Contended
     }
 }
 
-/// Gives the exclusive lock back.
+/// Releases the exclusive lock.
 #[inline]
 pub fn release_exclusive(word: &AtomicU64) {
     let before = word.fetch_and(!EXCLUSIVE, Ordering::Release);
     debug_assert!(before & EXCLUSIVE != 0, "released a lock that was not held");
 }
 
-/// Gives the exclusive lock back with a plain store. Only while nobody but the holder can [`claim`]
-/// the word, since a claim in between would be lost: inside a read section that saw a phase in which no
-/// capture walks. Nobody else changes the word of a lock that is held exclusively.
+/// Releases the exclusive lock with a plain store. Call it only while no other thread can [`claim`] the
+/// word, since a claim between load and store would be lost. That is so inside a read section that saw
+/// a phase without a capture scan. No other thread changes the word of an exclusively held lock.
 #[inline]
 pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     // Relaxed load: the holder is the only writer of the word.
@@ -220,7 +223,7 @@ pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     word.store(seen & !EXCLUSIVE, Ordering::Release);
 }
 
-/// Gives one share back.
+/// Releases one share.
 #[inline]
 pub fn release_shared(word: &AtomicU64) {
     let before = word.fetch_sub(SHARED_ONE, Ordering::Release);

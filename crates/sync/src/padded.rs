@@ -1,3 +1,5 @@
+//! Values on cache lines of their own.
+
 use std::ops::{Deref, DerefMut};
 
 /// A value alone on its cache lines (128 bytes, since lines are fetched in pairs).

@@ -1,5 +1,5 @@
 //! Bugs that tests plant in the whole process, to show that the checkers see them. Without the
-//! feature `planted-bugs` every question is answered "no" at compile time, and nothing is left.
+//! feature `planted-bugs`, `is_planted` is `false` at compile time and no code is left.
 
 /// Declares the bugs that a crate's tests plant, with `Bug::ALL`, `plant` and `is_planted`. What is
 /// left without the feature `planted-bugs` is that of the crate that declares them.

@@ -1,8 +1,8 @@
-//! ReadSections: short announced sections, and grace periods that wait for the open ones.
+//! Read sections, and grace periods that wait for those that are open (as in RCU).
 //!
 //! A worker enters its read section before it looks at shared structures or reads the phase, and leaves
-//! it soon after. A grace period, begun after a change was published, has passed when every read section
-//! that was open at its beginning has been left; whoever enters later sees the change.
+//! it soon after. A grace period begins after a change was published. It has passed when every read
+//! section has been left that was open at its beginning. A worker that enters later sees the change.
 //!
 //! ```text
 //! worker:  slot := odd;  fence;  read the phase …        slot := even
@@ -34,14 +34,14 @@ pub struct GracePeriod {
 }
 
 impl ReadSections {
-    /// Room for `capacity` workers at a time.
+    /// Slots for `capacity` workers.
     pub fn new(capacity: usize) -> Self {
         let slot =
             || CachePadded::new(Slot { turns: AtomicU64::new(0), claimed: AtomicBool::new(false) });
         Self { slots: (0..capacity).map(|_| slot()).collect() }
     }
 
-    /// How many workers there is room for.
+    /// Number of slots.
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -64,16 +64,16 @@ impl ReadSections {
     #[inline]
     pub fn enter(&self, slot: usize) {
         let turns = &self.slots[slot].turns;
-        // Relaxed load: the owner is the only writer. The store is Release as that of `exit` is:
-        // `has_passed` may see this one instead, and must then see what the read section before did.
-        // The fence orders it before what follows, partner of the fence in `token`.
+        // Relaxed load: the owner is the only writer. The store is Release, like the store in `exit`:
+        // `has_passed` may see either, and must then see what the previous read section did.
+        // The fence orders the store before all that follows, partner of the fence in `token`.
         let now = turns.load(Ordering::Relaxed);
         debug_assert!(now.is_multiple_of(2), "read section entered twice");
         turns.store(now + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Closes it.
+    /// Closes the read section of a claimed slot.
     #[inline]
     pub fn exit(&self, slot: usize) {
         let turns = &self.slots[slot].turns;
@@ -88,7 +88,7 @@ impl ReadSections {
         !self.slots[slot].turns.load(Ordering::Acquire).is_multiple_of(2)
     }
 
-    /// Enters, and leaves when the guard is dropped.
+    /// Opens the read section of a claimed slot. Dropping the guard closes the read section.
     #[inline]
     pub fn read_section(&self, slot: usize) -> ReadSection<'_> {
         self.enter(slot);
@@ -120,7 +120,7 @@ impl ReadSections {
     }
 }
 
-/// An open read section; dropping it leaves.
+/// An open read section. Dropping it closes the read section.
 #[derive(Debug)]
 pub struct ReadSection<'a> {
     read_sections: &'a ReadSections,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grace_period_waits_for_open_windows_only() {
+    fn a_grace_period_waits_for_open_read_sections_only() {
         let read_sections = ReadSections::new(3);
         let a = read_sections.claim().expect("room");
         let b = read_sections.claim().expect("room");

@@ -1,8 +1,8 @@
 //! The steps of a commit, for tests that interleave sessions at them.
 //!
-//! A test gives the threads that it schedules a hook. Each step then asks the hook, which may let
-//! other threads go on first. A thread that waits for another asks, too, in place of spinning.
-//! Without the feature `planted-bugs` nothing of this is left in the code.
+//! A test gives a hook to each thread that it schedules. Each step calls the hook, which may let other
+//! threads go first. A thread that waits for another calls the hook too, instead of spinning.
+//! Without the feature `planted-bugs` no code of this module is left.
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Step {
     PhaseRead,
     /// The log has taken the commit.
     Appended,
-    /// The writes are in their cells, and locked still.
+    /// The writes are in their cells, which are still locked.
     Installed,
     /// The thread waits for another.
     Waits,

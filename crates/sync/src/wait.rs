@@ -1,7 +1,9 @@
+//! Waiting for another thread without a lock.
+
 use crate::atomic::spin;
 use crate::steps::{Step, step};
 
-/// Waiting that starts with spinning, goes on with yielding and ends with short sleeps.
+/// A wait that first spins, then yields, then sleeps.
 #[derive(Debug, Default)]
 pub struct Backoff {
     turns: u32,
@@ -18,7 +20,7 @@ impl Backoff {
         Self::default()
     }
 
-    /// True while waiting is still a matter of nanoseconds: the caller may stay in its read section.
+    /// True while the wait only spins, which takes nanoseconds: the caller may stay in its read section.
     #[inline]
     pub fn is_spinning(&self) -> bool {
         self.turns < SPINS
