@@ -9,7 +9,7 @@
 #![expect(clippy::print_stdout, reason = "a report on the terminal")]
 
 #[expect(dead_code, unused_imports, reason = "the index has more uses than this")]
-#[path = "../src/index.rs"]
+#[path = "../src/memory/index.rs"]
 mod index;
 
 /// What the index wants to know of cells.

@@ -1,27 +1,97 @@
-//! A fixed number of CALC microbenchmark transactions on one thread, always the same, for counting
-//! instructions:
+//! A fixed number of transactions on one thread, always the same, for counting instructions:
 //!
 //! ```text
 //! cargo build --release -p stillpoint-store --example calc_txn
-//! valgrind --tool=callgrind target/release/examples/calc_txn 100000 200000
-//! valgrind --tool=callgrind target/release/examples/calc_txn 100000 100000
+//! valgrind --tool=callgrind target/release/examples/calc_txn calc 100000 200000
+//! valgrind --tool=callgrind target/release/examples/calc_txn calc 100000 100000
 //! ```
 //! The difference of two counts, divided by the difference of transactions, is what one costs.
-//! Arguments: records, transactions, transactions per batch.
+//! Arguments: kind, records, transactions, transactions per batch. The kinds:
+//! - `calc`: ten records are read and patched, as in the CALC microbenchmark;
+//! - `get`: one value of 100 bytes is read without a lock;
+//! - `set`: one value of 100 bytes is replaced.
+//!
+//! Every record carries a mark, as under a scheme that saves before-images.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 #[path = "../benches/calc/mod.rs"]
 mod calc;
 
+use std::sync::Arc;
+use stillpoint_store::{
+    CellPolicy, KeySet, Lane, Mode, Procedure, RecordImage, Slot, Stamp, Store, Tx, TxError,
+};
+
+/// A policy under which records carry marks. No checkpoint begins, so no before-image is saved.
+struct Marks;
+
+impl CellPolicy for Marks {
+    fn wants_first_writes(&self) -> bool {
+        true
+    }
+    fn before_first_write(&self, _: &RecordImage<'_>, _: &mut dyn Lane) {
+        unreachable!("no checkpoint is under way");
+    }
+}
+
+/// Reads or replaces one value.
+#[derive(Clone, Default)]
+struct OneKey {
+    key: u64,
+    writes: bool,
+    /// The value before.
+    value: Vec<u8>,
+}
+
+impl Procedure for OneKey {
+    fn declare(&mut self, keys: &mut KeySet) {
+        let mode = if self.writes { Mode::Write } else { Mode::Read };
+        keys.push(calc::TABLE, &self.key.to_le_bytes(), mode, 100);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        if self.writes {
+            return tx.put_slot(Slot(0), 0, &[self.key as u8; 100]);
+        }
+        self.value.clear();
+        tx.value(Slot(0)).expect("loaded").copy_to(&mut self.value);
+        Ok(())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("a declared transaction commits");
+    }
+}
+
+/// Runs `transactions` of one key each.
+fn run_one_key(store: &Arc<Store>, writes: bool, records: u64, transactions: u64, batch: usize) {
+    let mut numbers = calc::Numbers(1);
+    let mut worker = calc::worker(store);
+    let mut calls = vec![OneKey { writes, ..OneKey::default() }; batch];
+    for _ in 0..transactions.div_ceil(batch as u64) {
+        for call in &mut calls {
+            call.key = numbers.below(records);
+        }
+        worker.execute(&mut calls[..]);
+    }
+}
+
 fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let kind = arguments.next().unwrap_or_else(|| "calc".to_owned());
     let numbers: Vec<u64> =
-        std::env::args().skip(1).map(|text| text.parse().expect("arguments are numbers")).collect();
+        arguments.map(|text| text.parse().expect("arguments are numbers")).collect();
     let at = |index: usize, default| numbers.get(index).copied().unwrap_or(default);
     let (records, transactions) = (at(0, 100_000), at(1, 100_000));
     let batch = at(2, 6).max(1);
-    let store = calc::filled(records);
-    calc::run(&store, 1, records, transactions, batch as usize);
-    let expected = transactions.div_ceil(batch) * batch * calc::KEYS_PER_TRANSACTION;
-    assert_eq!(calc::sum(&store), expected);
-    println!("{transactions} transactions on {records} records in batches of {batch}");
+    let store = calc::filled(records, Arc::new(Marks));
+    match kind.as_str() {
+        "calc" => {
+            calc::run(&store, 1, records, transactions, batch as usize);
+            let expected = transactions.div_ceil(batch) * batch * calc::KEYS_PER_TRANSACTION;
+            assert_eq!(calc::sum(&store), expected);
+        }
+        "get" => run_one_key(&store, false, records, transactions, batch as usize),
+        "set" => run_one_key(&store, true, records, transactions, batch as usize),
+        other => panic!("no kind {other}: calc, get or set"),
+    }
+    println!("{transactions} transactions ({kind}) on {records} records in batches of {batch}");
 }

@@ -237,7 +237,7 @@ impl Store {
         self.driver().read_sections().wait_grace_period();
         // What was kept before the grace period is seen after it, and nobody keeps more of it.
         let free: Vec<u32> =
-            unreachable.into_iter().filter(|&owner| !self.memory().is_kept(owner)).collect();
+            unreachable.into_iter().filter(|&owner| !self.memory().is_pinned(owner)).collect();
         retired.retain(|old| !free.contains(&old.table.owner));
         for owner in free {
             self.departed_caches.lock().forget_owner(owner);

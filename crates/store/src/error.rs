@@ -1,6 +1,6 @@
-use crate::arena::MemoryLimit;
-use crate::commit_log::LogRefused;
+use crate::memory::arena::MemoryLimit;
 use crate::table::TableId;
+use crate::txn::commit_log::LogRefused;
 
 /// Why a transaction did not commit. Whatever it had written is gone with it.
 #[derive(Debug, thiserror::Error)]

@@ -21,55 +21,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod arena;
-mod blob;
 mod catalog;
-mod cell;
-mod commit;
-mod commit_log;
 mod error;
-mod index;
-mod keys;
 mod load;
-mod locking;
-mod lookup;
+mod memory;
 #[cfg(all(test, shuttle))]
 mod models;
-mod pending;
 mod phase;
 mod planted;
 mod policy;
 mod protocol;
 mod reclaim;
-mod retry;
 mod scan;
-mod stamp;
 mod store;
 mod table;
-mod tx;
-mod value;
-mod words;
+mod txn;
 mod worker;
 
-pub use arena::MemoryLimit;
 pub use catalog::{AddTableError, NewTable, Replaced};
-pub use commit_log::{
-    Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes,
-};
 pub use error::TxError;
-pub use keys::{KeySet, Mode, Slot};
 pub use load::{KeyImage, Loader, Replayed};
+pub use memory::arena::MemoryLimit;
+pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use planted::Bug;
 pub use policy::{
     Capture, CellPolicy, Checkpointer, Demand, KeptValue, Lane, NoPolicy, Outcome,
     PointOfConsistency, RecordImage, Sink,
 };
-pub use retry::RUNS_MAX;
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use store::{Store, StoreConfig};
 pub use table::TableId;
-pub use tx::Tx;
-pub use value::ValueRef;
+pub use txn::commit_log::{
+    Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes,
+};
+pub use txn::keys::{KeySet, Mode, Slot};
+pub use txn::retry::RUNS_MAX;
+pub use txn::tx::Tx;
 pub use worker::{Batch, Procedure, Seen, Worker};

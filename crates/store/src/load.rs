@@ -7,15 +7,15 @@ use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::lock_word;
 
-use crate::arena::Kind;
-use crate::blob;
-use crate::cell::{Cell, INLINE_VALUE_BYTES_MAX, cell_bytes};
-use crate::commit_log::NoLog;
 use crate::error::TxError;
-use crate::index::Inserted;
-use crate::stamp::ABSENT;
+use crate::memory::arena::Kind;
+use crate::memory::blob;
+use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, cell_bytes};
+use crate::memory::index::Inserted;
+use crate::memory::stamp::ABSENT;
 use crate::store::{Store, mark_of};
 use crate::table::{Table, TableId};
+use crate::txn::commit_log::NoLog;
 use crate::worker::Worker;
 
 /// A change of one key, as a log has it.

@@ -9,11 +9,11 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use stillpoint_sync::{ReadSections, lock_word};
 
-use crate::arena::{CellCache, Kind};
-use crate::blob;
-use crate::cell::{Cell, OptimisticRead, cell_bytes};
-use crate::index::{Index, Inserted};
-use crate::store::Memory;
+use crate::memory::Memory;
+use crate::memory::arena::{CellCache, Kind};
+use crate::memory::blob;
+use crate::memory::cell::{Cell, OptimisticRead, cell_bytes};
+use crate::memory::index::{Index, Inserted};
 
 const SCHEDULES: usize = 3_000;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::blob;
+use crate::memory::blob;
+use crate::memory::value::ValueRef;
 use crate::phase::Phase;
 use crate::store::Store;
-use crate::value::ValueRef;
 
 /// How a scheme's point of consistency comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl<'a> RecordImage<'a> {
     pub fn keep_large(&self) -> Option<KeptValue> {
         let (memory, blob) = self.value.large_in()?;
         blob::retain(memory, blob);
-        memory.keep(blob);
+        memory.pin(memory.arena.owner_of(blob.table));
         Some(KeptValue { blob })
     }
 }

@@ -17,9 +17,9 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::lock_word;
 
-use crate::cell::{Cell, Record};
+use crate::memory::cell::{Cell, Record};
+use crate::memory::value::ValueRef;
 use crate::store::MARK;
-use crate::value::ValueRef;
 
 /// What takes the records of a walk.
 pub(crate) trait Captured {

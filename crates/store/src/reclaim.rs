@@ -22,10 +22,10 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::planted::{Bug, is_planted};
 
-use crate::blob::{self, Blob};
-use crate::locking::{LockState, LockedKey};
-use crate::stamp::{ABSENT, DEAD};
+use crate::memory::blob::{self, Blob};
+use crate::memory::stamp::{ABSENT, DEAD};
 use crate::table::{Table, TableId};
+use crate::txn::locking::{LockState, LockedKey};
 use crate::worker::Worker;
 
 /// A cell that had no value when its lock was released.

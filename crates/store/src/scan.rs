@@ -1,9 +1,9 @@
 //! Walking the keys of a table while it changes.
 
-use crate::cell::OptimisticRead;
 use crate::error::TxError;
+use crate::memory::cell::OptimisticRead;
+use crate::memory::value::ValueRef;
 use crate::table::TableId;
-use crate::value::ValueRef;
 use crate::worker::Worker;
 
 impl Worker {

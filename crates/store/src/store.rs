@@ -9,10 +9,11 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{CachePadded, Mutex};
 
-use crate::arena::{Arena, CellCache, Kind};
-use crate::blob::{self, Blob};
 use crate::catalog::Catalog;
-use crate::cell::Cell;
+use crate::memory::Memory;
+use crate::memory::arena::{CellCache, Kind};
+use crate::memory::blob;
+use crate::memory::cell::Cell;
 use crate::phase::PhaseDriver;
 use crate::planted::Bug;
 use crate::policy::{Capture, CellPolicy, KeptValue, Lane, RecordImage, Sink};
@@ -50,48 +51,6 @@ impl Default for StoreConfig {
             epoch: 1,
             space: Arc::default(),
         }
-    }
-}
-
-/// What cells and large values live in.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) arena: Arena,
-    /// Large values that checkpoints keep: owners and how many of each, those with none left out.
-    kept: Mutex<Vec<(u32, u64)>>,
-}
-
-impl Memory {
-    pub(crate) fn new(limit_bytes: usize, space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
-        Ok(Self { arena: Arena::new(limit_bytes, space)?, kept: Mutex::default() })
-    }
-}
-
-impl Memory {
-    /// A checkpoint keeps a large value. Inside a read section, whose end comes before whoever waits for
-    /// it looks at [`is_kept`](Self::is_kept).
-    pub(crate) fn keep(&self, blob: Blob) {
-        let owner = self.arena.owner_of(blob.table);
-        let mut kept = self.kept.lock();
-        match kept.iter_mut().find(|(of, _)| *of == owner) {
-            Some((_, count)) => *count += 1,
-            None => kept.push((owner, 1)),
-        }
-    }
-
-    /// A checkpoint does not need a large value any more, which is freed by now.
-    fn release_kept(&self, owner: u32) {
-        let mut kept = self.kept.lock();
-        let at = kept.iter().position(|(of, _)| *of == owner).expect("it was kept");
-        kept[at].1 -= 1;
-        if kept[at].1 == 0 {
-            kept.swap_remove(at);
-        }
-    }
-
-    /// True if a checkpoint keeps large values of this owner: its slabs stay.
-    pub(crate) fn is_kept(&self, owner: u32) -> bool {
-        self.kept.lock().iter().any(|(of, _)| *of == owner)
     }
 }
 
@@ -324,7 +283,7 @@ impl Store {
         blob::release(&self.memory, &mut departed_caches, blob);
         departed_caches.drain(&self.memory.arena);
         drop(departed_caches);
-        self.memory.release_kept(owner);
+        self.memory.unpin(owner);
     }
 
     pub(crate) fn orphan(&self, absent: impl Iterator<Item = Absent>) {

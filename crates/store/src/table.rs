@@ -7,7 +7,7 @@ use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::index::Index;
+use crate::memory::index::Index;
 
 /// Number of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

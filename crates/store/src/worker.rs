@@ -5,23 +5,23 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word::Priority;
 
-use crate::arena::CellCache;
-use crate::cell::{OptimisticRead, Record};
-use crate::commit::Prepared;
-use crate::commit_log::CommitLog;
 use crate::error::TxError;
-use crate::keys::{KeySet, Mode};
-use crate::locking::{Discipline, LockedKey};
-use crate::lookup::Lookup;
-use crate::pending::Pending;
+use crate::memory::arena::CellCache;
+use crate::memory::cell::{OptimisticRead, Record};
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
 use crate::policy::Sink;
 use crate::reclaim::Reclaim;
-use crate::retry::Remembered;
 use crate::store::Store;
 use crate::table::{Table, TableId};
-use crate::tx::Tx;
+use crate::txn::commit::Prepared;
+use crate::txn::commit_log::CommitLog;
+use crate::txn::keys::{KeySet, Mode};
+use crate::txn::locking::{Discipline, LockedKey};
+use crate::txn::lookup::Lookup;
+use crate::txn::pending::Pending;
+use crate::txn::retry::Remembered;
+use crate::txn::tx::Tx;
 
 /// The tables of one catalog version.
 #[derive(Debug, Default)]

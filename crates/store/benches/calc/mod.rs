@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use stillpoint_store::{
-    KeySet, Mode, NoLog, NoPolicy, Procedure, Slot, Stamp, Store, StoreConfig, TableId, Tx,
+    CellPolicy, KeySet, Mode, NoLog, Procedure, Slot, Stamp, Store, StoreConfig, TableId, Tx,
     TxError, Worker,
 };
 
@@ -61,10 +61,10 @@ impl Procedure for CalcTransaction {
     }
 }
 
-/// A store without checkpoints and without a journal, filled with `records` records.
-pub(crate) fn filled(records: u64) -> Arc<Store> {
+/// A store without a journal whose cells follow `policy`, filled with `records` records.
+pub(crate) fn filled(records: u64, policy: Arc<dyn CellPolicy>) -> Arc<Store> {
     let config = StoreConfig { max_memory_bytes: 64 << 30, ..StoreConfig::default() };
-    let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("address space"));
+    let store = Arc::new(Store::new(&config, policy).expect("address space"));
     store.add_table(TABLE, 1).expect("address space");
     store.reserve(TABLE, records);
     let mut worker = worker(&store);

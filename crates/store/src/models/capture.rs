@@ -187,7 +187,7 @@ impl World {
             for number in arena.slab(slab).into_iter().flat_map(|slab| slab.numbers(0..usize::MAX))
             {
                 let cell = self.store.cell(number);
-                let is_value = arena.is_of_kind(number, crate::arena::Kind::Block);
+                let is_value = arena.is_of_kind(number, crate::memory::arena::Kind::Block);
                 if !is_value && cell.is_record() {
                     let mark = lock_word::status(cell.lock().load(SeqCst)) & MARK;
                     assert_eq!(mark, mark_of(now.epoch()), "cell {number} has another mark");

@@ -7,7 +7,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
 use super::{SCHEDULES, find, hash};
-use crate::index::{Index, Inserted};
+use crate::memory::index::{Index, Inserted};
 use crate::{
     KeyImage, Loader, NoLog, NoPolicy, Replayed, Store, StoreConfig, TableId, TxError, Worker,
 };

@@ -13,11 +13,12 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::lock_word::{self, Priority};
 
 use super::{Captured, begin_writes, capture, claim_locked, is_unmarked, release_exclusive};
-use crate::arena::{CellCache, Kind};
-use crate::cell::{Cell, OptimisticRead, cell_bytes};
+use crate::memory::Memory;
+use crate::memory::arena::{CellCache, Kind};
+use crate::memory::cell::{Cell, OptimisticRead, cell_bytes};
+use crate::memory::value::ValueRef;
 use crate::phase::{Phase, PhaseDriver};
-use crate::store::{MARK, Memory, mark_of};
-use crate::value::ValueRef;
+use crate::store::{MARK, mark_of};
 
 const KEY: &[u8] = b"k";
 /// Bytes of a value: two words with their head.

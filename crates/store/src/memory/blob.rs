@@ -14,9 +14,9 @@ use stillpoint_sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-use crate::arena::{CELL_BYTES_MAX, CellCache, Kind, MemoryLimit};
-use crate::store::Memory;
-use crate::words;
+use crate::memory::Memory;
+use crate::memory::arena::{CELL_BYTES_MAX, CellCache, Kind, MemoryLimit};
+use crate::memory::words;
 
 /// Bytes of value per chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;

@@ -20,11 +20,11 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::Priority;
 
 use crate::error::TxError;
-use crate::keys::{KeySet, Mode};
-use crate::locking::Discipline;
-use crate::lookup::Lookup;
 use crate::table::TableId;
-use crate::tx::Tx;
+use crate::txn::keys::{KeySet, Mode};
+use crate::txn::locking::Discipline;
+use crate::txn::lookup::Lookup;
+use crate::txn::tx::Tx;
 use crate::worker::Worker;
 
 /// Runs under wait-die. Models are small, and come to the next stages soon.

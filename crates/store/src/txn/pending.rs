@@ -1,6 +1,6 @@
 //! The private writes of a transaction, until it commits.
 
-use crate::blob::VALUE_BYTES_MAX;
+use crate::memory::blob::VALUE_BYTES_MAX;
 
 /// Kind of a pending write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

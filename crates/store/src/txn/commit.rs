@@ -7,19 +7,19 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::steps::{Step, step};
 
-use crate::arena::Kind;
-use crate::blob::{self, Blob};
-use crate::cell::{INLINE_VALUE_BYTES_MAX, Record};
-use crate::commit_log::{Commit, WriteSet};
 use crate::error::TxError;
-use crate::locking::LockState;
-use crate::pending::{NONE, OpKind};
+use crate::memory::arena::Kind;
+use crate::memory::blob::{self, Blob};
+use crate::memory::cell::{INLINE_VALUE_BYTES_MAX, Record};
+use crate::memory::stamp::ABSENT;
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
 use crate::policy::{Lane, NoSink, RecordImage, Sink};
 use crate::protocol;
-use crate::stamp::ABSENT;
 use crate::store::{Store, mark_of};
+use crate::txn::commit_log::{Commit, WriteSet};
+use crate::txn::locking::LockState;
+use crate::txn::pending::{NONE, OpKind};
 use crate::worker::Worker;
 
 /// Memory found for a write that does not fit its cell.
@@ -270,7 +270,7 @@ impl Worker {
         &mut self,
         slot: usize,
         number: u64,
-        op: &crate::pending::Op,
+        op: &crate::txn::pending::Op,
         stamp: Stamp,
     ) {
         let old_number = self.held[slot].cell;

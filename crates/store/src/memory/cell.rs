@@ -25,12 +25,12 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{Backoff, lock_word};
 
-use crate::arena::Arena;
-use crate::blob::{self, Blob};
-use crate::stamp::{self, ABSENT, BUSY, DEAD};
-use crate::store::Memory;
-use crate::value::ValueRef;
-use crate::words;
+use crate::memory::Memory;
+use crate::memory::arena::Arena;
+use crate::memory::blob::{self, Blob};
+use crate::memory::stamp::{self, ABSENT, BUSY, DEAD};
+use crate::memory::value::ValueRef;
+use crate::memory::words;
 
 const HEADER_WORDS: usize = 2;
 /// Longer keys are kept in a block of their own.

@@ -2,9 +2,9 @@
 
 use stillpoint_format::{LOG_NONE, Stamp};
 
-use crate::keys::KeySet;
-use crate::pending::{NONE, OpKind, Pending};
 use crate::table::TableId;
+use crate::txn::keys::KeySet;
+use crate::txn::pending::{NONE, OpKind, Pending};
 use crate::worker::Tables;
 
 /// A transaction that is about to commit, with all its locks held.

@@ -28,7 +28,7 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{Backoff, CachePadded};
 
-use crate::arena::NUMBER_BITS;
+use super::arena::NUMBER_BITS;
 
 const BUCKET_WORDS: usize = 8;
 const LOCK: u64 = 1;

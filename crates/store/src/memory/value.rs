@@ -2,9 +2,9 @@
 
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::blob::{self, Blob};
-use crate::store::Memory;
-use crate::words;
+use crate::memory::Memory;
+use crate::memory::blob::{self, Blob};
+use crate::memory::words;
 
 /// A value: bytes of a record that is locked or about to be claimed, or bytes of the transaction's
 /// own write.

@@ -2,17 +2,17 @@
 
 use stillpoint_format::Stamp;
 
-use crate::arena::Allowance;
-use crate::blob::VALUE_BYTES_MAX;
-use crate::cell::Record;
 use crate::error::TxError;
-use crate::keys::{Mode, Slot};
-use crate::locking::{Discipline, LockState};
-use crate::lookup::SCAN_MAX;
-use crate::pending::{NONE, OpKind};
-use crate::stamp::ABSENT;
+use crate::memory::arena::Allowance;
+use crate::memory::blob::VALUE_BYTES_MAX;
+use crate::memory::cell::Record;
+use crate::memory::stamp::ABSENT;
+use crate::memory::value::ValueRef;
 use crate::table::TableId;
-use crate::value::ValueRef;
+use crate::txn::keys::{Mode, Slot};
+use crate::txn::locking::{Discipline, LockState};
+use crate::txn::lookup::SCAN_MAX;
+use crate::txn::pending::{NONE, OpKind};
 use crate::worker::Worker;
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.

@@ -9,17 +9,17 @@ use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 
-use crate::arena::{Allowance, Kind};
-use crate::cell::{Cell, CellAddress, cell_bytes};
 use crate::error::TxError;
-use crate::index::Inserted;
-use crate::keys::Mode;
-use crate::lookup::SCAN_MAX;
-use crate::pending;
+use crate::memory::arena::{Allowance, Kind};
+use crate::memory::cell::{Cell, CellAddress, cell_bytes};
+use crate::memory::index::Inserted;
+use crate::memory::stamp::ABSENT;
 use crate::phase::{Phase, PhaseWord};
 use crate::protocol;
-use crate::stamp::ABSENT;
 use crate::store::mark_of;
+use crate::txn::keys::Mode;
+use crate::txn::lookup::SCAN_MAX;
+use crate::txn::pending;
 use crate::worker::Worker;
 
 const KEY_BYTES_MAX: usize = stillpoint_format::KEY_BYTES_MAX;
@@ -157,7 +157,7 @@ impl Worker {
         };
         locked.map_err(|Contended(by)| Refused::LockedKey(by))?;
         let stamp_word = cell.stamp_word();
-        if stamp_word & crate::stamp::DEAD != 0 {
+        if stamp_word & crate::memory::stamp::DEAD != 0 {
             release(cell.lock(), state);
             return Err(Refused::Gone);
         }

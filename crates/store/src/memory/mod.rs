@@ -1,0 +1,58 @@
+//! Cells, large values and index buckets in slabs of memory. Knows no transaction, no phase and no
+//! checkpoint.
+
+pub(crate) mod arena;
+pub(crate) mod blob;
+pub(crate) mod cell;
+pub(crate) mod index;
+pub(crate) mod stamp;
+pub(crate) mod value;
+pub(crate) mod words;
+
+use std::sync::Arc;
+
+use stillpoint_mem::{AddressSpace, RegionError};
+use stillpoint_sync::Mutex;
+
+use arena::Arena;
+
+/// What cells and large values live in.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) arena: Arena,
+    /// Owners of slabs whose large values a checkpoint pins, each with the number of pinned values.
+    /// An owner without pinned values has no entry.
+    pinned: Mutex<Vec<(u32, u64)>>,
+}
+
+impl Memory {
+    pub(crate) fn new(limit_bytes: usize, space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
+        Ok(Self { arena: Arena::new(limit_bytes, space)?, pinned: Mutex::default() })
+    }
+
+    /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read
+    /// section. A thread that waits for that section to end sees the count in
+    /// [`is_pinned`](Self::is_pinned).
+    pub(crate) fn pin(&self, owner: u32) {
+        let mut pinned = self.pinned.lock();
+        match pinned.iter_mut().find(|(of, _)| *of == owner) {
+            Some((_, count)) => *count += 1,
+            None => pinned.push((owner, 1)),
+        }
+    }
+
+    /// Ends one pin of `owner`. The caller has freed the large value before.
+    pub(crate) fn unpin(&self, owner: u32) {
+        let mut pinned = self.pinned.lock();
+        let at = pinned.iter().position(|(of, _)| *of == owner).expect("the owner was pinned");
+        pinned[at].1 -= 1;
+        if pinned[at].1 == 0 {
+            pinned.swap_remove(at);
+        }
+    }
+
+    /// Whether a checkpoint pins large values of this owner, so that the owner's slabs must stay.
+    pub(crate) fn is_pinned(&self, owner: u32) -> bool {
+        self.pinned.lock().iter().any(|(of, _)| *of == owner)
+    }
+}
