@@ -32,6 +32,7 @@ mod planted;
 mod policy;
 mod protocol;
 mod reclaim;
+mod record;
 mod scan;
 mod store;
 mod table;
@@ -49,6 +50,7 @@ pub use policy::{
     Capture, CellPolicy, Checkpointer, Demand, KeptValue, Lane, NoPolicy, Outcome,
     PointOfConsistency, RecordImage, Sink,
 };
+pub use record::RecordChange;
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use store::{Store, StoreConfig};

@@ -5,34 +5,20 @@
 use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
-use stillpoint_sync::lock_word;
 
 use crate::error::TxError;
 use crate::memory::arena::Kind;
 use crate::memory::blob;
-use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, cell_bytes};
+use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
-use crate::memory::stamp::ABSENT;
+use crate::record::{self, NewCell, RecordChange};
 use crate::store::{Store, mark_of};
 use crate::table::{Table, TableId};
 use crate::txn::commit_log::NoLog;
 use crate::worker::Worker;
 
-/// A change of one key, as a log has it.
-#[derive(Clone, Copy, Debug)]
-pub enum Replayed<'a> {
-    /// It has this value.
-    Put {
-        /// Tag of the value.
-        tag: u8,
-        /// The value.
-        value: &'a [u8],
-    },
-    /// It has no value.
-    Delete,
-    /// Ranges of its value change: pairs of an offset, inside the value or at its end, and bytes.
-    Patch(&'a [(usize, &'a [u8])]),
-}
+/// A change of one key, as a log has it. The ranges of a patch are pairs of an offset and bytes.
+pub type Replayed<'a> = RecordChange<'a, &'a [(usize, &'a [u8])]>;
 
 /// A record of a checkpoint.
 #[derive(Clone, Copy, Debug)]
@@ -258,7 +244,20 @@ impl Loader {
         if gsn != 0 && existing.is_some() && Stamp::from_bits(before).gsn() >= gsn {
             return Ok(());
         }
-        self.write(&table, number, hash, key, Stamp::new(gsn, LOG_NONE), change)
+        let stamp = Stamp::new(gsn, LOG_NONE);
+        if let Replayed::Patch(ranges) = change
+            && let Some((tag, whole)) = self.outgrown(number, ranges)?
+        {
+            return self.write(
+                &table,
+                number,
+                hash,
+                key,
+                stamp,
+                Replayed::Put { tag, value: &whole },
+            );
+        }
+        self.write(&table, number, hash, key, stamp, change)
     }
 
     fn insert(
@@ -276,6 +275,18 @@ impl Loader {
         }
     }
 
+    /// What a new cell of a key is made from.
+    fn describe<'a>(
+        &self,
+        table: &'a Table,
+        hash: u64,
+        key: &'a [u8],
+        value_len: usize,
+    ) -> NewCell<'a> {
+        let mark = mark_of(self.worker.store.driver().now().epoch());
+        NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, mark }
+    }
+
     fn new_cell(
         &mut self,
         table: &Table,
@@ -283,20 +294,9 @@ impl Loader {
         key: &[u8],
         value_len: usize,
     ) -> Result<u64, TxError> {
+        let new = self.describe(table, hash, key, value_len);
         let Worker { cache, store, .. } = &mut self.worker;
-        let arena = &store.memory().arena;
-        let bytes = cell_bytes(key.len(), value_len, 1);
-        let number = cache.allocate(arena, table.owner, Kind::Record, bytes)?;
-        let (code, block_bytes) = Cell::key_code_for(key);
-        let block = match block_bytes {
-            None => 0,
-            Some(bytes) => {
-                cache.allocate(arena, table.owner, Kind::Block, bytes.next_multiple_of(8))?
-            }
-        };
-        let lock = lock_word::free(code, mark_of(store.driver().now().epoch()));
-        store.cell(number).initialise(key, block, lock, table.floor_stamp(hash));
-        Ok(number)
+        Ok(new.make(store.memory(), cache)?)
     }
 
     fn write(
@@ -308,98 +308,53 @@ impl Loader {
         stamp: Stamp,
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
-        let cell = self.worker.store.cell(number).record();
-        let was_absent = cell.stamp_word() & ABSENT != 0;
-        let old_blob = cell.blob();
-        match change {
-            Replayed::Delete => {
-                cell.end_delete(stamp);
-                self.worker.reclaim.add(table.owner, table.id, number);
-            }
-            Replayed::Put { tag, value } if value.len() <= cell.inline_capacity() => {
-                cell.put_inline(tag, value);
-                cell.end_write(stamp);
-            }
-            Replayed::Put { tag, value } if was_absent && value.len() <= INLINE_VALUE_BYTES_MAX => {
-                let larger = self.new_cell(table, hash, key, value.len())?;
-                let cell = self.worker.store.cell(larger).record();
-                cell.put_inline(tag, value);
-                cell.end_write(stamp);
-                table.index.replace(hash, number, larger);
-                self.worker.store.cell(number).kill();
-                self.worker.reclaim.retire_cell(table.owner, number);
-            }
-            Replayed::Put { tag, value } => {
-                let Worker { cache, store, .. } = &mut self.worker;
-                let blob = blob::create(store.memory(), cache, table.owner, value)?;
-                let cell = store.cell(number).record();
-                cell.put_large(tag, blob);
-                cell.end_write(stamp);
-            }
-            Replayed::Patch(ranges) => {
-                for &(offset, bytes) in ranges {
-                    self.patch(table, number, hash, key, stamp, offset, bytes)?;
-                }
-                return Ok(());
-            }
+        let was_absent = self.worker.store.cell(number).record().is_absent();
+        let larger = self.describe(table, hash, key, 0);
+        let Worker { cache, store, reclaim, number: worker, .. } = &mut self.worker;
+        let left = record::apply(store.memory(), cache, number, change, stamp, larger)?;
+        if let Some(blob) = left.blob {
+            // Freed at once: nobody reads while a store is being filled.
+            blob::release(store.memory(), cache, blob);
         }
-        if let Some(blob) = old_blob {
-            self.release(blob);
+        if left.is_replaced {
+            reclaim.retire_cell(table.owner, number);
         }
-        let change = i64::from(was_absent) - i64::from(matches!(change, Replayed::Delete));
-        if change != 0 {
-            table.count(self.worker.number, change);
+        if matches!(change, Replayed::Delete) {
+            reclaim.add(table.owner, table.id, number);
+        }
+        match change.added_records(was_absent) {
+            0 => {}
+            added => table.count(*worker, added),
         }
         Ok(())
     }
 
-    /// Frees a replaced large value at once: nobody reads while a store is being filled.
-    fn release(&mut self, blob: blob::Blob) {
-        let Worker { cache, store, .. } = &mut self.worker;
-        blob::release(store.memory(), cache, blob);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one place of the write, spelled out")]
-    fn patch(
-        &mut self,
-        table: &Table,
+    /// The whole value after a patch, with its tag, if the value outgrows its cell by it.
+    ///
+    /// # Errors
+    /// A range begins outside the value, or the key has none.
+    fn outgrown(
+        &self,
         number: u64,
-        hash: u64,
-        key: &[u8],
-        stamp: Stamp,
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), TxError> {
-        let cell = self.worker.store.cell(number).record();
-        let len = cell.value().map_or(0, |value| value.len());
-        if cell.value().is_none() || offset > len {
-            return Err(TxError::PatchOutsideValue { offset, len });
+        ranges: &[(usize, &[u8])],
+    ) -> Result<Option<(u8, Vec<u8>)>, TxError> {
+        let record = self.worker.store.cell(number).record();
+        let value = record.value();
+        let mut len = value.map_or(0, |value| value.len());
+        for &(offset, bytes) in ranges {
+            if value.is_none() || offset > len {
+                return Err(TxError::PatchOutsideValue { offset, len });
+            }
+            len = len.max(offset + bytes.len());
         }
-        if let Some(old) = cell.blob() {
-            let tag = cell.value().map_or(0, |value| value.tag());
-            let Worker { cache, store, .. } = &mut self.worker;
-            let blob = blob::patched(store.memory(), cache, table.owner, old, offset, bytes)?;
-            let cell = store.cell(number).record();
-            cell.put_large(tag, blob);
-            cell.end_write(stamp);
-            self.release(old);
-        } else if offset + bytes.len() <= cell.inline_capacity() {
-            cell.patch_inline(offset, bytes);
-            cell.end_write(stamp);
-        } else {
-            let value = cell.value().expect("seen above");
-            let (tag, mut whole) = (value.tag(), value.to_vec());
-            whole.resize(offset + bytes.len(), 0);
-            whole[offset..].copy_from_slice(bytes);
-            return self.write(
-                table,
-                number,
-                hash,
-                key,
-                stamp,
-                Replayed::Put { tag, value: &whole },
-            );
+        let Some(value) = value.filter(|_| !record.can_patch_to(len)) else {
+            return Ok(None);
+        };
+        let mut whole = value.to_vec();
+        whole.resize(len, 0);
+        for &(offset, bytes) in ranges {
+            whole[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
-        Ok(())
+        Ok(Some((value.tag(), whole)))
     }
 }

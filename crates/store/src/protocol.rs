@@ -12,12 +12,11 @@ mod models;
 
 use stillpoint_sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-    fence,
+    Ordering::{Acquire, Relaxed},
 };
 use stillpoint_sync::lock_word;
 
-use crate::memory::cell::{Cell, Record};
+use crate::memory::cell::Cell;
 use crate::memory::value::ValueRef;
 use crate::store::MARK;
 
@@ -81,16 +80,6 @@ pub(crate) fn is_unmarked(lock: &AtomicU64, mark: u8) -> bool {
 #[inline]
 pub(crate) fn claim_locked(lock: &AtomicU64, mark: u8) -> bool {
     lock_word::claim(lock, MARK, mark)
-}
-
-/// Makes the records busy before the first of them changes, so that who reads without locks, and
-/// has seen one of the new values, sees them all.
-#[inline]
-pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
-    records.for_each(Record::begin_write);
-    // Release: orders the busy stamps before the writes that follow; partner of the Acquire fence in
-    // `Cell::read_optimistic`.
-    fence(Release);
 }
 
 /// Gives an exclusive lock back. A plain store suffices while no walk can claim the mark of a locked

@@ -308,6 +308,19 @@ impl<'a> Record<'a> {
         self.words[1].load(Acquire)
     }
 
+    /// Whether the key has no value.
+    #[inline]
+    pub(crate) fn is_absent(self) -> bool {
+        self.stamp_word() & ABSENT != 0
+    }
+
+    /// Whether a patch may reach to byte `end` of the value: a large value grows, a value in the
+    /// cell has the room that the cell has.
+    #[inline]
+    pub(crate) fn can_patch_to(self, end: usize) -> bool {
+        self.blob().is_some() || end <= self.inline_capacity()
+    }
+
     /// Longest value that stays in the cell.
     #[inline]
     pub(crate) fn inline_capacity(self) -> usize {
@@ -317,7 +330,7 @@ impl<'a> Record<'a> {
     /// The value. The caller holds the lock, so that it cannot change, or finds out later if it has.
     #[inline]
     pub(crate) fn value(self) -> Option<ValueRef<'a>> {
-        if self.stamp_word() & ABSENT != 0 {
+        if self.is_absent() {
             return None;
         }
         Some(self.present_value())
@@ -335,7 +348,7 @@ impl<'a> Record<'a> {
 
     /// The large value's blocks, if the value is one.
     pub(crate) fn blob(self) -> Option<Blob> {
-        if self.stamp_word() & ABSENT != 0 {
+        if self.is_absent() {
             return None;
         }
         let meta = Meta(self.copy[0].load(Relaxed));

@@ -8,28 +8,20 @@ use stillpoint_sync::lock_word;
 use stillpoint_sync::steps::{Step, step};
 
 use crate::error::TxError;
-use crate::memory::arena::Kind;
-use crate::memory::blob::{self, Blob};
-use crate::memory::cell::{INLINE_VALUE_BYTES_MAX, Record};
+use crate::memory::arena::{CellCache, Kind};
+use crate::memory::blob;
+use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
 use crate::policy::{Lane, NoSink, RecordImage, Sink};
 use crate::protocol;
+use crate::record::{self, NewCell, Prepared};
 use crate::store::{Store, mark_of};
-use crate::txn::commit_log::{Commit, WriteSet};
+use crate::txn::commit_log::{Change, Commit, WriteSet};
 use crate::txn::locking::LockState;
 use crate::txn::pending::{NONE, OpKind};
 use crate::worker::Worker;
-
-/// Memory found for a write that does not fit its cell.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Prepared {
-    /// A large value, with its tag.
-    Large(Blob, u8),
-    /// A larger cell for a key that had no value.
-    Cell(u64),
-}
 
 /// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
 /// transaction would be seen, so the process ends here.
@@ -144,62 +136,31 @@ impl Worker {
     }
 
     fn prepare(&mut self, phase: PhaseWord) -> Result<(), TxError> {
-        for at in 0..self.written.len() {
-            let (key, first) = self.written[at];
-            let op = *self.pending.op(first).expect("written");
-            let held = self.held[key - self.first_key];
-            let cell = self.record(&held);
-            let prepared = match op.kind {
-                OpKind::Delete => continue,
-                OpKind::Put => {
-                    let len = self.pending.len_of(&op);
-                    let absent = held.stamp_word & ABSENT != 0;
-                    let arena = &self.store.memory().arena;
-                    let is_lock = absent && arena.is_of_kind(held.cell, Kind::Lock);
-                    if len <= cell.inline_capacity() && !is_lock {
-                        continue;
-                    }
-                    if absent && len <= INLINE_VALUE_BYTES_MAX {
-                        let locked_by = Some(self.priority);
-                        Prepared::Cell(self.new_cell(key, len, locked_by, phase, Kind::Record)?)
-                    } else {
-                        let Self { store, cache, pending, .. } = self;
-                        let memory = store.memory();
-                        let owner = memory.arena.owner_of(held.cell);
-                        let blob = blob::create(memory, cache, owner, pending.bytes(&op))?;
-                        Prepared::Large(blob, op.tag)
-                    }
-                }
-                OpKind::Patch => match cell.blob() {
-                    None => continue,
-                    Some(old) => {
-                        let tag = cell.value().expect("it is large").tag();
-                        Prepared::Large(self.patch_large(held.cell, old, first)?, tag)
-                    }
-                },
+        let Self { store, cache, keys, held, pending, tables, written, prepared, .. } = self;
+        let memory = store.memory();
+        for &(key, first) in written.iter() {
+            let held = held[key - self.first_key];
+            let record = Record::at(memory, held.place);
+            let change = Change::of(pending, first);
+            let larger = |cache: &mut CellCache, value_len| {
+                let declared = keys.keys[key];
+                let new = NewCell {
+                    table: tables.get(declared.table).expect("checked"),
+                    hash: declared.hash,
+                    key: keys.key(key),
+                    value_len,
+                    kind: Kind::Record,
+                    locked_by: Some(self.priority),
+                    mark: mark_of(phase.epoch()),
+                };
+                new.make(memory, cache)
             };
-            self.prepared.push((key, prepared));
+            let found = record::prepare(memory, cache, held.cell, change, record, larger)?;
+            if let Some(found) = found {
+                prepared.push((key, found));
+            }
         }
         Ok(())
-    }
-
-    /// The large value after a chain of patches; the untouched chunks are shared with the old.
-    fn patch_large(&mut self, cell: u64, old: Blob, first: u32) -> Result<Blob, TxError> {
-        let Self { store, cache, pending, .. } = self;
-        let memory = store.memory();
-        let owner = memory.arena.owner_of(cell);
-        let mut now = old;
-        let mut next = first;
-        while let Some(op) = pending.op(next) {
-            let offset = op.offset as usize;
-            let patched = blob::patched(memory, cache, owner, now, offset, pending.bytes(op));
-            if now != old {
-                blob::release(memory, cache, now);
-            }
-            now = patched?;
-            next = op.next;
-        }
-        Ok(now)
     }
 
     /// Puts the writes into their cells.
@@ -207,7 +168,7 @@ impl Worker {
     fn install_all(&mut self, stamp: Stamp) {
         let unwinding = HalfInstalled;
         let record = |&(key, _): &(usize, u32)| self.record(&self.held[key - self.first_key]);
-        protocol::begin_writes(self.written.iter().map(record));
+        record::begin_writes(self.written.iter().map(record));
         // In the order of the writes, as they were prepared.
         let mut prepared = 0;
         for at in 0..self.written.len() {
@@ -223,71 +184,37 @@ impl Worker {
     /// Puts one write into its cell, which is busy.
     #[inline]
     fn install(&mut self, slot: usize, first: u32, prepared: Option<Prepared>, stamp: Stamp) {
-        let held = self.held[slot];
-        let cell = self.record(&held);
-        let op = *self.pending.op(first).expect("written");
+        let Self { store, held, pending, keys, tables, reclaim, .. } = self;
+        let memory = store.memory();
+        let held = &mut held[slot];
         let was_absent = held.stamp_word & ABSENT != 0;
-        if let Some(Prepared::Cell(number)) = prepared {
-            self.install_in_new_cell(slot, number, &op, stamp);
-        } else {
-            let old_blob = cell.blob();
-            match (op.kind, prepared) {
-                (_, Some(Prepared::Large(blob, tag))) => cell.put_large(tag, blob),
-                (OpKind::Put, _) => cell.put_inline(op.tag, self.pending.bytes(&op)),
-                (OpKind::Patch, _) => self.patch_cell(cell, first),
-                (OpKind::Delete, _) => {}
+        let change = Change::of(pending, first);
+        let added = change.added_records(was_absent);
+        let table_of = |slot: usize| {
+            let declared = &keys.keys[self.first_key + slot];
+            (&**tables.get(declared.table).expect("checked"), declared.hash)
+        };
+        let large = match prepared {
+            None => None,
+            Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
+            Some(Prepared::Cell(new)) => {
+                let place = table_of(slot);
+                record::install_in_new_cell(memory, place, (held.cell, new), change, stamp);
+                lock_word::release_exclusive(store.cell(held.cell).lock());
+                reclaim.retire_cell(place.0.owner, held.cell);
+                held.cell = new;
+                held.place = store.cell(new).place(new);
+                place.0.count(self.number, added);
+                return;
             }
-            if op.kind == OpKind::Delete {
-                cell.end_delete(stamp);
-            } else {
-                cell.end_write(stamp);
-            }
-            // Whatever was done to a large value, the old blocks are not the value any more.
-            if let Some(blob) = old_blob {
-                let owner = self.store.memory().arena.owner_of(held.cell);
-                self.reclaim.retire_blob(owner, blob);
-            }
+        };
+        let record = Record::at(memory, held.place);
+        if let Some(old) = record::install(record, change, large, stamp) {
+            reclaim.retire_blob(memory.arena.owner_of(held.cell), old);
         }
-        let change = i64::from(was_absent) - i64::from(op.kind == OpKind::Delete);
-        if change != 0 {
-            let table = self.tables.get(self.keys.keys[self.first_key + slot].table);
-            table.expect("checked").count(self.number, change);
+        if added != 0 {
+            table_of(slot).0.count(self.number, added);
         }
-    }
-
-    #[inline]
-    fn patch_cell(&self, cell: Record<'_>, first: u32) {
-        let mut next = first;
-        while let Some(op) = self.pending.op(next) {
-            cell.patch_inline(op.offset as usize, self.pending.bytes(op));
-            next = op.next;
-        }
-    }
-
-    /// The key had no value, and its cell is too small for the one it gets: a larger cell takes
-    /// its place in the index. Whoever waits for the old cell finds it dead and looks again.
-    fn install_in_new_cell(
-        &mut self,
-        slot: usize,
-        number: u64,
-        op: &crate::txn::pending::Op,
-        stamp: Stamp,
-    ) {
-        let old_number = self.held[slot].cell;
-        let declared = self.keys.keys[self.first_key + slot];
-        let table = self.tables.get(declared.table).expect("checked");
-        let cell = self.store.cell(number);
-        cell.record().put_inline(op.tag, self.pending.bytes(op));
-        cell.record().end_write(stamp);
-        let place = cell.place(number);
-        let replaced = table.index.replace(declared.hash, old_number, number);
-        debug_assert!(replaced, "a locked cell is in the index");
-        let old = self.store.cell(old_number);
-        old.kill();
-        lock_word::release_exclusive(old.lock());
-        self.reclaim.retire_cell(table.owner, old_number);
-        self.held[slot].cell = number;
-        self.held[slot].place = place;
     }
 
     /// Gives the checkpoint the old values of the records that this commit is the first to change

@@ -2,6 +2,7 @@
 
 use stillpoint_format::{LOG_NONE, Stamp};
 
+use crate::record::{Ranges, RecordChange};
 use crate::table::TableId;
 use crate::txn::keys::KeySet;
 use crate::txn::pending::{NONE, OpKind, Pending};
@@ -53,20 +54,7 @@ pub struct Write<'a> {
 }
 
 /// What happens to a key.
-#[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
-    /// It has this value now.
-    Put {
-        /// Tag of the value.
-        tag: u8,
-        /// The value.
-        value: &'a [u8],
-    },
-    /// It has no value any more.
-    Delete,
-    /// Ranges of its value change, in this order.
-    Patch(Patches<'a>),
-}
+pub type Change<'a> = RecordChange<'a, Patches<'a>>;
 
 /// Changed ranges of a value: pairs of offset and bytes. A range that begins inside the value or
 /// at its end may reach beyond it: the value grows.
@@ -85,6 +73,13 @@ impl<'a> Patches<'a> {
     }
 }
 
+impl<'a> Ranges<'a> for Patches<'a> {
+    #[inline]
+    fn ranges(self) -> impl Iterator<Item = (usize, &'a [u8])> {
+        self
+    }
+}
+
 impl<'a> Iterator for Patches<'a> {
     type Item = (usize, &'a [u8]);
 
@@ -93,6 +88,19 @@ impl<'a> Iterator for Patches<'a> {
         let op = self.pending.op(self.next)?;
         self.next = op.next;
         Some((op.offset as usize, self.pending.bytes(op)))
+    }
+}
+
+impl<'a> Change<'a> {
+    /// The change that the pending operations from `first` on amount to.
+    #[inline]
+    pub(crate) fn of(pending: &'a Pending, first: u32) -> Self {
+        let op = pending.op(first).expect("a written key has an operation");
+        match op.kind {
+            OpKind::Put => Self::Put { tag: op.tag, value: pending.bytes(op) },
+            OpKind::Delete => Self::Delete,
+            OpKind::Patch => Self::Patch(Patches { pending, next: first }),
+        }
     }
 }
 
@@ -149,12 +157,7 @@ impl<'a> Iterator for Writes<'a> {
                 generation
             }
         };
-        let op = pending.op(first).expect("a written key has an operation");
-        let change = match op.kind {
-            OpKind::Put => Change::Put { tag: op.tag, value: pending.bytes(op) },
-            OpKind::Delete => Change::Delete,
-            OpKind::Patch => Change::Patch(Patches { pending, next: first }),
-        };
+        let change = Change::of(pending, first);
         Some(Write { table: table.0, generation, key: keys.key(key), change })
     }
 }

@@ -10,19 +10,18 @@ use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 
 use crate::error::TxError;
-use crate::memory::arena::{Allowance, Kind};
-use crate::memory::cell::{Cell, CellAddress, cell_bytes};
+use crate::memory::arena::{Allowance, Kind, MemoryLimit};
+use crate::memory::cell::CellAddress;
 use crate::memory::index::Inserted;
 use crate::memory::stamp::ABSENT;
-use crate::phase::{Phase, PhaseWord};
+use crate::phase::Phase;
 use crate::protocol;
+use crate::record::NewCell;
 use crate::store::mark_of;
 use crate::txn::keys::Mode;
 use crate::txn::lookup::SCAN_MAX;
 use crate::txn::pending;
 use crate::worker::Worker;
-
-const KEY_BYTES_MAX: usize = stillpoint_format::KEY_BYTES_MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
@@ -418,13 +417,11 @@ impl Worker {
         let declared = self.keys.keys[index];
         let table = self.tables.get(declared.table).expect("resolved").clone();
         let number = {
-            // A commit or the walk sets the mark anew if the epoch has changed by then.
-            let phase = self.store.driver().now();
             let len = declared.value_len as usize;
-            match self.new_cell(index, len, None, phase, Kind::Record) {
+            match self.new_cell(index, len, Kind::Record) {
                 // To read the absence of a value, or to remove nothing, needs a lock all the same.
-                Err(TxError::Memory(_)) => self.new_cell(index, 0, None, phase, Kind::Lock)?,
-                made => made?,
+                Err(_) => self.new_cell(index, 0, Kind::Lock)?,
+                Ok(number) => number,
             }
         };
         let key = self.keys.key(index);
@@ -453,48 +450,21 @@ impl Worker {
         }
     }
 
-    /// A cell for a key with room for a value, absent; locked if `locked_by` says so, and with the
-    /// mark of a record written in this phase.
-    pub(crate) fn new_cell(
-        &mut self,
-        index: usize,
-        value_len: usize,
-        locked_by: Option<Priority>,
-        phase: PhaseWord,
-        kind: Kind,
-    ) -> Result<u64, TxError> {
-        let declared = self.keys.keys[index];
-        let table = self.tables.get(declared.table).expect("resolved").clone();
-        let key = self.keys.key(index);
-        if key.len() > KEY_BYTES_MAX {
-            return Err(TxError::KeyTooLong { len: key.len() });
-        }
-        let arena = &self.store.memory().arena;
-        let bytes = cell_bytes(key.len(), value_len, 1);
-        let number = self.cache.allocate(arena, table.owner, kind, bytes)?;
-        let (code, block_bytes) = Cell::key_code_for(key);
-        let block = match block_bytes {
-            None => 0,
-            Some(bytes) => {
-                let kind = if kind == Kind::Lock { Kind::LockKey } else { Kind::Block };
-                let bytes = bytes.next_multiple_of(8);
-                match self.cache.allocate(arena, table.owner, kind, bytes) {
-                    Ok(block) => block,
-                    Err(full) => {
-                        self.cache.free(arena, number);
-                        return Err(full.into());
-                    }
-                }
-            }
+    /// Makes a cell for a key that is free and has no value, with room for `value_len` bytes.
+    fn new_cell(&mut self, index: usize, value_len: usize, kind: Kind) -> Result<u64, MemoryLimit> {
+        let Self { keys, tables, store, cache, .. } = self;
+        let declared = keys.keys[index];
+        // A commit or a capture sets the mark anew if the epoch has changed by then.
+        let new = NewCell {
+            table: tables.get(declared.table).expect("resolved"),
+            hash: declared.hash,
+            key: keys.key(index),
+            value_len,
+            kind,
+            locked_by: None,
+            mark: mark_of(store.driver().now().epoch()),
         };
-        let mark = mark_of(phase.epoch());
-        let lock = match locked_by {
-            Some(priority) => lock_word::locked(code, mark, priority),
-            None => lock_word::free(code, mark),
-        };
-        let stamp = table.floor_stamp(declared.hash);
-        self.store.cell(number).initialise(key, block, lock, stamp);
-        Ok(number)
+        new.make(store.memory(), cache)
     }
 
     /// Drops a cell that never was in the index. A capture may be looking at it all the same.

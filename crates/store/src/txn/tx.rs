@@ -125,7 +125,7 @@ impl<'w> Tx<'w> {
             worker.pending.patch_put(first, offset, bytes);
             return Ok(());
         }
-        if cell.blob().is_none() && end > cell.inline_capacity() {
+        if !cell.can_patch_to(end) {
             return self.put_patched(slot, offset, bytes);
         }
         let op = worker.pending.add(OpKind::Patch, 0, offset, bytes);

@@ -1,0 +1,266 @@
+//! How a change enters a record. Commits, loads and replays all take this one way.
+//!
+//! ```text
+//! prepare finds memory and may fail ──▶ the log takes the commit ──▶ install cannot fail
+//! ```
+//! What `prepare` finds:
+//!
+//! | change | state of the record | memory |
+//! |---|---|---|
+//! | put | the cell has room for the value | none |
+//! | put | no value, and the cell is too small | a larger cell, which replaces the old one in the index |
+//! | put | a value, and the cell is too small | blocks of a large value |
+//! | patch | the value is in the cell | none |
+//! | patch | the value is large | a table of blocks that shares the untouched chunks |
+//! | delete | any | none |
+//!
+//! A load has no log, so [`apply`] takes both steps at once.
+
+use stillpoint_format::Stamp;
+use stillpoint_sync::atomic::{Ordering::Release, fence};
+use stillpoint_sync::lock_word::{self, Priority};
+
+use crate::memory::Memory;
+use crate::memory::arena::{CellCache, Kind, MemoryLimit};
+use crate::memory::blob::{self, Blob};
+use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes};
+use crate::table::Table;
+
+/// A change of one record. `R` gives the changed ranges of a patch.
+#[derive(Clone, Copy, Debug)]
+pub enum RecordChange<'a, R> {
+    /// The key has this value from now on.
+    Put {
+        /// Tag of the value.
+        tag: u8,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// The key has no value from now on.
+    Delete,
+    /// Ranges of the value change, in this order.
+    Patch(R),
+}
+
+impl<R> RecordChange<'_, R> {
+    /// What the change adds to the number of records with a value.
+    #[inline]
+    pub(crate) fn added_records(&self, was_absent: bool) -> i64 {
+        i64::from(was_absent) - i64::from(matches!(self, Self::Delete))
+    }
+}
+
+/// The changed ranges of a patch, as pairs of an offset and bytes. A range begins inside the value
+/// or at its end. A range that reaches beyond the end makes the value longer.
+pub(crate) trait Ranges<'a>: Copy {
+    fn ranges(self) -> impl Iterator<Item = (usize, &'a [u8])>;
+}
+
+impl<'a> Ranges<'a> for &'a [(usize, &'a [u8])] {
+    #[inline]
+    fn ranges(self) -> impl Iterator<Item = (usize, &'a [u8])> {
+        self.iter().copied()
+    }
+}
+
+/// Memory that a change needs beyond its cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Prepared {
+    /// Blocks of a large value, and the value's tag.
+    Large(Blob, u8),
+    /// A larger cell for a key that has no value. The index does not name the cell yet.
+    Cell(u64),
+}
+
+/// A cell to make for a key.
+#[derive(Clone, Copy)]
+pub(crate) struct NewCell<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+    /// Bytes of value that the cell has room for.
+    pub(crate) value_len: usize,
+    pub(crate) kind: Kind,
+    /// Priority of the transaction that holds the cell's lock; `None` for a free lock.
+    pub(crate) locked_by: Option<Priority>,
+    /// The capture mark of the new cell.
+    pub(crate) mark: u8,
+}
+
+impl NewCell<'_> {
+    /// Makes the cell: without a value, with the stamp that its table prescribes, and not in the
+    /// index yet.
+    pub(crate) fn make(&self, memory: &Memory, cache: &mut CellCache) -> Result<u64, MemoryLimit> {
+        let (arena, owner) = (&memory.arena, self.table.owner);
+        let bytes = cell_bytes(self.key.len(), self.value_len, 1);
+        let number = cache.allocate(arena, owner, self.kind, bytes)?;
+        let (code, block_bytes) = Cell::key_code_for(self.key);
+        let block = match block_bytes {
+            None => 0,
+            Some(bytes) => {
+                let kind = if self.kind == Kind::Lock { Kind::LockKey } else { Kind::Block };
+                match cache.allocate(arena, owner, kind, bytes.next_multiple_of(8)) {
+                    Ok(block) => block,
+                    Err(full) => {
+                        cache.free(arena, number);
+                        return Err(full);
+                    }
+                }
+            }
+        };
+        let lock = match self.locked_by {
+            Some(priority) => lock_word::locked(code, self.mark, priority),
+            None => lock_word::free(code, self.mark),
+        };
+        let stamp = self.table.floor_stamp(self.hash);
+        Cell::new(memory, number).initialise(self.key, block, lock, stamp);
+        Ok(number)
+    }
+}
+
+/// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
+/// keeps all others from changing the record. `larger` is called with a length in bytes and makes a
+/// cell of the same key with room for a value of that length.
+#[inline]
+pub(crate) fn prepare<'a>(
+    memory: &Memory,
+    cache: &mut CellCache,
+    number: u64,
+    change: RecordChange<'a, impl Ranges<'a>>,
+    record: Record<'_>,
+    larger: impl FnOnce(&mut CellCache, usize) -> Result<u64, MemoryLimit>,
+) -> Result<Option<Prepared>, MemoryLimit> {
+    let prepared = match change {
+        RecordChange::Delete => return Ok(None),
+        RecordChange::Put { tag, value } => {
+            let absent = record.is_absent();
+            // A cell made for a lock only holds no value: its memory is beyond the limit.
+            let is_lock = absent && memory.arena.is_of_kind(number, Kind::Lock);
+            if value.len() <= record.inline_capacity() && !is_lock {
+                return Ok(None);
+            }
+            if absent && value.len() <= INLINE_VALUE_BYTES_MAX {
+                Prepared::Cell(larger(cache, value.len())?)
+            } else {
+                let owner = memory.arena.owner_of(number);
+                Prepared::Large(blob::create(memory, cache, owner, value)?, tag)
+            }
+        }
+        RecordChange::Patch(ranges) => match record.blob() {
+            None => return Ok(None),
+            Some(old) => {
+                let tag = record.value().expect("a large value has a tag").tag();
+                Prepared::Large(patch_large(memory, cache, number, old, ranges)?, tag)
+            }
+        },
+    };
+    Ok(Some(prepared))
+}
+
+/// The large value after the patches. Untouched chunks are shared with the old value.
+fn patch_large<'a>(
+    memory: &Memory,
+    cache: &mut CellCache,
+    number: u64,
+    old: Blob,
+    ranges: impl Ranges<'a>,
+) -> Result<Blob, MemoryLimit> {
+    let owner = memory.arena.owner_of(number);
+    let mut now = old;
+    for (offset, bytes) in ranges.ranges() {
+        let patched = blob::patched(memory, cache, owner, now, offset, bytes);
+        if now != old {
+            blob::release(memory, cache, now);
+        }
+        now = patched?;
+    }
+    Ok(now)
+}
+
+/// Makes the records busy before the first of them changes. A reader without locks that has seen
+/// one of the new values therefore sees all of them.
+#[inline]
+pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
+    records.for_each(Record::begin_write);
+    // Release: orders the busy stamps before the writes that follow; partner of the Acquire fence in
+    // `Cell::read_optimistic`.
+    fence(Release);
+}
+
+/// Puts a change into its record, which is busy, and ends the write with `stamp`. Gives the large
+/// value that the record had: nobody can find it any more once the present readers have ended.
+#[inline]
+pub(crate) fn install<'a>(
+    record: Record<'_>,
+    change: RecordChange<'a, impl Ranges<'a>>,
+    large: Option<(Blob, u8)>,
+    stamp: Stamp,
+) -> Option<Blob> {
+    let old = record.blob();
+    match (change, large) {
+        (RecordChange::Delete, _) => {
+            record.end_delete(stamp);
+            return old;
+        }
+        (_, Some((blob, tag))) => record.put_large(tag, blob),
+        (RecordChange::Put { tag, value }, None) => record.put_inline(tag, value),
+        (RecordChange::Patch(ranges), None) => {
+            for (offset, bytes) in ranges.ranges() {
+                record.patch_inline(offset, bytes);
+            }
+        }
+    }
+    record.end_write(stamp);
+    old
+}
+
+/// Puts a value into the prepared cell `new`, which replaces the cell `old` of the same key in the
+/// index. A transaction that waits for the old cell's lock finds the cell dead and looks again. The
+/// caller releases that lock and retires the old cell.
+pub(crate) fn install_in_new_cell<'a>(
+    memory: &Memory,
+    (table, hash): (&Table, u64),
+    (old, new): (u64, u64),
+    change: RecordChange<'a, impl Ranges<'a>>,
+    stamp: Stamp,
+) {
+    install(Cell::new(memory, new).record(), change, None, stamp);
+    let replaced = table.index.replace(hash, old, new);
+    debug_assert!(replaced, "the index names the cell of a key that cannot change meanwhile");
+    Cell::new(memory, old).kill();
+}
+
+/// What is left over by a change: for the caller to free.
+#[derive(Debug, Default)]
+pub(crate) struct Leftover {
+    /// The large value that the record had.
+    pub(crate) blob: Option<Blob>,
+    /// The cell number was replaced by a larger cell.
+    pub(crate) is_replaced: bool,
+}
+
+/// Prepares and installs a change of the record in cell `number` while the store is not served.
+pub(crate) fn apply<'a>(
+    memory: &Memory,
+    cache: &mut CellCache,
+    number: u64,
+    change: RecordChange<'a, impl Ranges<'a>>,
+    stamp: Stamp,
+    larger: NewCell<'_>,
+) -> Result<Leftover, MemoryLimit> {
+    let record = Cell::new(memory, number).record();
+    let prepared = prepare(memory, cache, number, change, record, |cache, value_len| {
+        NewCell { value_len, ..larger }.make(memory, cache)
+    })?;
+    let large = match prepared {
+        Some(Prepared::Cell(new)) => {
+            let place = (larger.table, larger.hash);
+            install_in_new_cell(memory, place, (number, new), change, stamp);
+            return Ok(Leftover { blob: None, is_replaced: true });
+        }
+        Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
+        None => None,
+    };
+    begin_writes(std::iter::once(record));
+    Ok(Leftover { blob: install(record, change, large, stamp), is_replaced: false })
+}
