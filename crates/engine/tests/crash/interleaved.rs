@@ -1,19 +1,22 @@
 //! Sessions on threads of their own, interleaved at the steps of a commit by a seed, while
 //! checkpoints pass and the machine loses power.
 //!
-//! One thread runs at a time. At each step of a commit, and wherever it waits for another, it hands
+//! One thread runs at a time, from its first step to its last. At each step of a commit, and wherever it waits for another, it hands
 //! the turn to one that the seed picks. So a commit stands still between reading its phase and
 //! entering its log while others pass it in the same log with a later epoch.
 //!
 //! Each commit writes its number, under its session's mark and under one key, after reading others.
 //! So what it rests on is known from the numbers that it has read. After a crash the marks say what
 //! is left of each log; the judge asks whether that is a prefix, closed, and all that is there.
+//!
+//! Each run writes a transcript: turns, calls of the disk, commits, and what each crash has left. Two
+//! runs of a seed must have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use stillpoint::{
     Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
@@ -63,6 +66,8 @@ struct World {
     committed: Mutex<Vec<Committed>>,
     acknowledged: Mutex<BTreeSet<u64>>,
     images: Mutex<Vec<Image>>,
+    /// Everything that could differ from one run of the seed to the next.
+    transcript: Mutex<Vec<String>>,
     /// A checkpoint is under way, whose own thread writes to the disk: nobody else does then, so
     /// that the calls of the disk come in one order.
     saving: Mutex<bool>,
@@ -70,15 +75,22 @@ struct World {
 
 impl World {
     /// Gives the turn to anybody, and waits for it.
-    fn pass(&self, me: usize) {
+    fn pass(&self, me: usize, step: Step) {
         let mut turns = self.turns.lock();
         self.pick(&mut turns);
-        while turns.whose != me {
-            self.passed.wait(&mut turns);
-        }
-        drop(turns);
+        let calls = self.disk.call_counts().changes();
+        let next = turns.whose;
+        self.transcript.lock().push(format!("{me} at {step:?}, {calls} calls, then {next}"));
+        self.wait(me, turns);
         if self.rng.below(100) == 0 {
             self.lose_power();
+        }
+    }
+
+    /// Waits for the turn.
+    fn wait(&self, me: usize, mut turns: MutexGuard<'_, Turns>) {
+        while turns.whose != me {
+            self.passed.wait(&mut turns);
         }
     }
 
@@ -107,8 +119,9 @@ impl World {
         let run = move || {
             let _end = End { world: &world, me };
             let hooked = Arc::clone(&world);
-            set_hook(Some(Rc::new(move |_: Step| hooked.pass(me))));
-            world.pass(me);
+            set_hook(Some(Rc::new(move |step: Step| hooked.pass(me, step))));
+            // The seed says who begins, not whose thread the machine has started first.
+            world.wait(me, world.turns.lock());
             work(&world);
         };
         stillpoint_io::spawn(&format!("turn-{me}"), run).expect("a thread")
@@ -176,6 +189,7 @@ fn work(world: &World, mut session: Session, table: TableId, number: u8) {
         told.insert(id);
         told.extend(&needs);
         let stamp = stamp.expect("it writes");
+        world.transcript.lock().push(format!("{id} at {stamp:?} needs {needs:?}"));
         world.committed.lock().push(Committed { id, stamp, mark, key, needs });
         if world.rng.below(4) == 0 && !*world.saving.lock() {
             session.flush().expect("a sound disk");
@@ -197,7 +211,7 @@ fn save(world: &World, engine: &Engine) {
 }
 
 /// What is there after a crash, and whether it may be so.
-fn judge(committed: &[Committed], image: &Image, seed: u64) -> Result<(), String> {
+fn judge(committed: &[Committed], image: &Image, seed: u64) -> Result<String, String> {
     let found = open_and_read(&STRICT, &image.disk, &SeededRng::new(seed));
     let found = found.map_err(|error| format!("does not open: {error}"))?;
     let value = |key: &[u8]| {
@@ -238,11 +252,11 @@ fn judge(committed: &[Committed], image: &Image, seed: u64) -> Result<(), String
             }
         }
     }
-    Ok(())
+    Ok(format!("{:?}, checkpoint {:?}", found.state, found.checkpoint))
 }
 
-/// Runs one seed; says how many crashes were judged, or what was found.
-fn run_seed(seed: u64) -> Result<usize, String> {
+/// Runs one seed; gives its transcript, or what was found.
+fn run_seed(seed: u64) -> Result<Vec<String>, String> {
     let disk = SimDisk::new(seed);
     let rng = SeededRng::new(seed);
     let mut config = configure(&STRICT, &disk, &rng, usize::from(SESSIONS));
@@ -261,6 +275,7 @@ fn run_seed(seed: u64) -> Result<usize, String> {
         committed: Mutex::default(),
         acknowledged: Mutex::default(),
         images: Mutex::default(),
+        transcript: Mutex::default(),
         saving: Mutex::new(false),
     });
     let mut threads = Vec::new();
@@ -270,7 +285,7 @@ fn run_seed(seed: u64) -> Result<usize, String> {
         threads.push(world.spawn(usize::from(number), run));
     }
     threads.push(world.spawn(whose - 1, move |world| save(world, &engine)));
-    // All threads wait for their first turn by now, or will find it theirs.
+    // All threads wait for their first turn, or will find it theirs.
     world.pick(&mut world.turns.lock());
     for thread in threads {
         thread.join().map_err(|panic| panic.to_string())?;
@@ -279,9 +294,20 @@ fn run_seed(seed: u64) -> Result<usize, String> {
     let committed = world.committed.lock();
     let images = world.images.lock();
     for image in &*images {
-        judge(&committed, image, seed).map_err(|why| format!("seed {seed}: {why}"))?;
+        let found = judge(&committed, image, seed).map_err(|why| format!("seed {seed}: {why}"))?;
+        world.transcript.lock().push(found);
     }
-    Ok(images.len())
+    Ok(std::mem::take(&mut *world.transcript.lock()))
+}
+
+/// Every seed of the test runs the same way each time.
+pub(crate) fn a_seed_decides_the_run() {
+    for seed in 0..SEEDS {
+        let [first, second] = [(); 2].map(|()| run_seed(seed).expect("a sound store"));
+        let same = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
+        let next = (first.get(same), second.get(same));
+        assert!(next == (None, None), "seed {seed}, after {same} steps: {next:?}");
+    }
 }
 
 pub(crate) fn sessions_interleave_at_the_steps_of_a_commit() {

@@ -16,6 +16,7 @@ mod faults;
 mod history;
 mod lives;
 mod pointed;
+mod published;
 mod settings;
 mod stage;
 mod starts;
@@ -83,6 +84,26 @@ fn an_insertion_comes_after_the_deletion() {
 #[test]
 fn a_checkpoint_cut_off_at_any_call() {
     pointed::a_checkpoint_cut_off_at_any_call();
+}
+
+#[test]
+fn an_acknowledged_commit() {
+    published::an_acknowledged_commit();
+}
+
+#[test]
+fn commits_during_a_checkpoint() {
+    published::commits_during_a_checkpoint();
+}
+
+#[test]
+fn a_log_without_its_beginning() {
+    published::a_log_without_its_beginning();
+}
+
+#[test]
+fn a_flush_of_tables_comes_after_what_was_committed() {
+    published::a_flush_of_tables_comes_after_what_was_committed();
 }
 
 #[test]

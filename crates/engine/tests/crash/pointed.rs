@@ -133,7 +133,7 @@ impl Procedure for Copy<'_> {
     }
 }
 
-fn copy(session: &mut Session, table: TableId, from: &[u8], to: &[u8]) {
+pub(crate) fn copy(session: &mut Session, table: TableId, from: &[u8], to: &[u8]) {
     session.execute(&mut [Copy { table, from, to }][..]);
 }
 
