@@ -21,7 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod capture;
 mod catalog;
+mod checkpointer;
 mod error;
 mod load;
 mod memory;
@@ -30,7 +32,6 @@ mod models;
 mod phase;
 mod planted;
 mod policy;
-mod protocol;
 mod reclaim;
 mod record;
 mod scan;
@@ -40,16 +41,14 @@ mod txn;
 mod worker;
 
 pub use catalog::{AddTableError, NewTable, Replaced};
+pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency};
 pub use error::TxError;
 pub use load::{KeyImage, Loader, Replayed};
 pub use memory::arena::MemoryLimit;
 pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use planted::Bug;
-pub use policy::{
-    Capture, CellPolicy, Checkpointer, Demand, KeptValue, Lane, NoPolicy, Outcome,
-    PointOfConsistency, RecordImage, Sink,
-};
+pub use policy::{CellPolicy, Demand, KeptValue, Lane, NoPolicy, RecordImage, Sink};
 pub use record::RecordChange;
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};

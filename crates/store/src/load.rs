@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
 
+use crate::capture::mark_of;
 use crate::error::TxError;
 use crate::memory::arena::Kind;
 use crate::memory::blob;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
 use crate::record::{self, NewCell, RecordChange};
-use crate::store::{Store, mark_of};
+use crate::store::Store;
 use crate::table::{Table, TableId};
 use crate::txn::commit_log::NoLog;
 use crate::worker::Worker;

@@ -1,22 +1,7 @@
-//! What a checkpoint scheme is to the store.
-
-use std::sync::Arc;
+//! What a checkpoint scheme is to commits: the policy of cells, and where before-images go.
 
 use crate::memory::blob;
 use crate::memory::value::ValueRef;
-use crate::phase::Phase;
-use crate::store::Store;
-
-/// How a scheme's point of consistency comes about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PointOfConsistency {
-    /// A place in commit order; nothing stops.
-    Virtual,
-    /// A moment without commits under way, as short as possible.
-    Physical,
-    /// No commit from the point of consistency to the end of the capture.
-    PhysicalThroughout,
-}
 
 /// How the cells of a store are read and written. Asked once, when the store is made.
 pub trait CellPolicy: Send + Sync {
@@ -39,62 +24,6 @@ pub trait CellPolicy: Send + Sync {
     /// logged yet. Short, and never waiting for a transaction. `lane` is the committing worker's,
     /// of the sink that takes the present checkpoint.
     fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane);
-}
-
-/// A checkpoint scheme: what it does on entering a phase. The driver moves the phases and owns the
-/// threads; the scheme starts none and opens no file.
-pub trait Checkpointer: Send + Sync {
-    /// How its point of consistency comes about.
-    fn point_of_consistency(&self) -> PointOfConsistency;
-
-    /// A phase is about to begin (for [`Phase::Rest`], has begun). From [`Phase::Prepare`] on,
-    /// `sink` takes the records of the checkpoint that begins the epoch `epoch`; nothing may go
-    /// there any more from [`Phase::Rest`] on.
-    fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>);
-
-    /// Number of units that the capture consists of. Asked once, after [`Phase::Capture`] has been
-    /// entered.
-    fn units(&self, store: &Store) -> usize {
-        store.slab_count()
-    }
-
-    /// Captures one unit. Several threads call this, each unit once, in [`Phase::Capture`]. A
-    /// capture that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if
-    /// the next one needs the marks that the walk leaves.
-    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
-
-    /// How the checkpoint ended; after [`Phase::Rest`], and if it was published, once that is
-    /// durable. Whatever says "not captured yet" for a later checkpoint is cleared here and not
-    /// before.
-    fn ended(&self, epoch: u64, outcome: Outcome) {
-        let _ = (epoch, outcome);
-    }
-}
-
-/// How a checkpoint ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It exists, durably.
-    Published,
-    /// It failed or was cancelled; the previous one stays.
-    Abandoned,
-}
-
-/// A capture thread, as the scheme that it walks for sees it.
-pub trait Capture {
-    /// The read section slot that the thread has claimed.
-    fn slot(&self) -> usize;
-
-    /// Calls `with` once, with the lane that takes the thread's records: for a few dozen cells at a
-    /// time.
-    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane));
-
-    /// Called between read sections and with no lane in hand, every few dozen records: waits as the pace
-    /// and the sink ask.
-    fn pause(&mut self);
-
-    /// True if the checkpoint is given up: what is emitted goes nowhere.
-    fn is_abandoned(&self) -> bool;
 }
 
 /// Where the records of one thread go.
@@ -201,7 +130,7 @@ impl<'a> RecordImage<'a> {
 
     /// Keeps a large value alive without copying it, so that it can be read after the record has
     /// changed; `None` for a value that lives in its cell. Give it back with
-    /// [`Store::release_kept`].
+    /// [`Store::release_kept`](crate::Store::release_kept).
     pub fn keep_large(&self) -> Option<KeptValue> {
         let (memory, blob) = self.value.large_in()?;
         blob::retain(memory, blob);
@@ -221,19 +150,7 @@ impl KeptValue {
         self.blob.len == 0
     }
 
-    /// Fills `out` with the bytes from `offset` on.
-    ///
-    /// # Panics
-    /// If the range is not inside the value.
-    pub fn read_range(&self, store: &Store, offset: usize, out: &mut [u8]) {
-        assert!(
-            offset <= self.blob.len && out.len() <= self.blob.len - offset,
-            "range outside the value"
-        );
-        blob::read_into(store.memory(), self.blob, offset, out);
-    }
-
-    pub(crate) fn into_blob(self) -> blob::Blob {
+    pub(crate) fn blob(&self) -> blob::Blob {
         self.blob
     }
 }

@@ -11,21 +11,13 @@ use stillpoint_sync::{CachePadded, Mutex};
 
 use crate::catalog::Catalog;
 use crate::memory::Memory;
-use crate::memory::arena::{CellCache, Kind};
+use crate::memory::arena::CellCache;
 use crate::memory::blob;
 use crate::memory::cell::Cell;
 use crate::phase::PhaseDriver;
-use crate::planted::Bug;
-use crate::policy::{Capture, CellPolicy, KeptValue, Lane, RecordImage, Sink};
-use crate::protocol::{self, Captured};
+use crate::policy::{CellPolicy, KeptValue, Sink};
 use crate::reclaim::Absent;
-use crate::table::{Table, TableId};
-
-/// Bit of a cell's status that says in which epochs it counts as captured.
-pub(crate) const MARK: u8 = 1;
-
-/// Cells that a walk visits in one read section and with the lane in hand.
-const CELLS_PER_LANE: usize = 64;
+use crate::table::TableId;
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -97,6 +89,10 @@ impl Store {
             departed_caches: Mutex::default(),
             unreclaimed: Mutex::default(),
         })
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -181,103 +177,19 @@ impl Store {
         more
     }
 
-    /// Number of slabs to walk for a capture.
-    pub fn slab_count(&self) -> usize {
-        self.memory.arena.slab_count()
+    /// Fills `out` with the bytes of a kept large value from `offset` on.
+    ///
+    /// # Panics
+    /// If the range is not inside the value.
+    pub fn read_kept(&self, kept: &KeptValue, offset: usize, out: &mut [u8]) {
+        let blob = kept.blob();
+        assert!(offset <= blob.len && out.len() <= blob.len - offset, "range outside the value");
+        blob::read_into(&self.memory, blob, offset, out);
     }
 
-    /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
-    /// In [`Phase::Capture`](crate::Phase) only; waits for no lock.
-    pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
-        let mark = mark_of(self.driver.now().epoch());
-        let blind = self.driver.has_planted(Bug::MarksNotSeen);
-        let mut key = Vec::new();
-        for from in (0..).step_by(CELLS_PER_LANE) {
-            let read_section = self.driver.read_sections().read_section(to.slot());
-            let seen = self.walk_part(slab, from, to, &mut |table, cell, lane| {
-                let mut walked = Walked { store: self, table, key: &mut key, lane };
-                protocol::capture(cell, mark, blind, &mut walked);
-            });
-            drop(read_section);
-            if seen < CELLS_PER_LANE {
-                return;
-            }
-            to.pause();
-        }
-    }
-
-    /// Emits every record of a slab. The caller holds the store quiesced.
-    pub fn capture_all(&self, slab: usize, to: &mut dyn Capture) {
-        let mut key = Vec::new();
-        for from in (0..).step_by(CELLS_PER_LANE) {
-            let seen = self.walk_part(slab, from, to, &mut |table, cell, lane| {
-                if cell.is_record()
-                    && let Some(value) = cell.value()
-                {
-                    cell.read_key(&mut key);
-                    lane.emit(&self.image(table, &key, value));
-                }
-            });
-            if seen < CELLS_PER_LANE {
-                return;
-            }
-            to.pause();
-        }
-    }
-
-    /// Visits the cells of a slab from the `from`-th on, with the lane; gives how many there were.
-    fn walk_part(
-        &self,
-        slab: usize,
-        from: usize,
-        to: &mut dyn Capture,
-        visit: &mut dyn FnMut(&Table, Cell<'_>, &mut dyn Lane),
-    ) -> usize {
-        let mut seen = 0;
-        to.with_lane(&mut |lane| {
-            seen = self.walk_cells(slab, from..from + CELLS_PER_LANE, &mut |table, cell| {
-                visit(table, cell, lane);
-            });
-        });
-        seen
-    }
-
-    pub(crate) fn image<'a>(
-        &self,
-        table: &Table,
-        key: &'a [u8],
-        value: crate::ValueRef<'a>,
-    ) -> RecordImage<'a> {
-        let hash = self.hash(table.id, key);
-        RecordImage::new(table.id.0, table.generation, hash, key, value)
-    }
-
-    fn walk_cells(
-        &self,
-        slab: usize,
-        part: std::ops::Range<usize>,
-        visit: &mut dyn FnMut(&Table, Cell<'_>),
-    ) -> usize {
-        let Some(slab) = self.memory.arena.slab(slab) else {
-            return 0;
-        };
-        if slab.kind != Kind::Record as u8 && slab.kind != Kind::Lock as u8 {
-            return 0;
-        }
-        let Some(table) = self.catalog.owner(slab.owner) else {
-            return 0;
-        };
-        let mut seen = 0;
-        for number in slab.numbers(part) {
-            visit(&table, self.cell(number));
-            seen += 1;
-        }
-        seen
-    }
-
-    /// Drops a large value kept by [`RecordImage::keep_large`].
+    /// Drops a large value kept by [`RecordImage::keep_large`](crate::RecordImage::keep_large).
     pub fn release_kept(&self, kept: KeptValue) {
-        let blob = kept.into_blob();
+        let blob = kept.blob();
         let owner = self.memory.arena.owner_of(blob.table);
         let mut departed_caches = self.departed_caches.lock();
         blob::release(&self.memory, &mut departed_caches, blob);
@@ -298,28 +210,4 @@ impl Store {
         cache.drain(&self.memory.arena);
         self.departed_caches.lock().drain(&self.memory.arena);
     }
-}
-
-/// A walk with the lane in hand.
-struct Walked<'a> {
-    store: &'a Store,
-    table: &'a Table,
-    key: &'a mut Vec<u8>,
-    lane: &'a mut dyn Lane,
-}
-
-impl Captured for Walked<'_> {
-    fn emit(&mut self, cell: Cell<'_>, value: crate::ValueRef<'_>) {
-        cell.read_key(self.key);
-        self.lane.emit(&self.store.image(self.table, self.key, value));
-    }
-    fn take_back(&mut self) {
-        self.lane.take_back();
-    }
-}
-
-/// The mark of records captured by the checkpoint that began `epoch`.
-#[inline]
-pub(crate) fn mark_of(epoch: u64) -> u8 {
-    (epoch & 1) as u8 * MARK
 }

@@ -149,7 +149,7 @@ impl PartFile {
         for (fragment, bytes) in fragments(len as u32) {
             self.value.resize(bytes, 0);
             let offset = fragment.offset as usize;
-            large.value.read_range(queue.store(), offset, &mut self.value);
+            queue.store().read_kept(&large.value, offset, &mut self.value);
             let mut block = std::mem::replace(&mut self.large, BlockBuilder::with_target(0, 1));
             block.reset(large.partition);
             let pushed = if len <= FRAGMENT_BYTES {

@@ -20,7 +20,7 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use stillpoint_sync::{Mutex, lock_word};
 
-use crate::store::{MARK, mark_of};
+use crate::capture::{MARK, mark_of};
 use crate::{
     Bug, Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, Mode, Phase,
     RecordImage, Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,

@@ -7,6 +7,7 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::steps::{Step, step};
 
+use crate::capture::{self, Overwritten, mark_of};
 use crate::error::TxError;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob;
@@ -14,10 +15,8 @@ use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
-use crate::policy::{Lane, NoSink, RecordImage, Sink};
-use crate::protocol;
+use crate::policy::{NoSink, Sink};
 use crate::record::{self, NewCell, Prepared};
-use crate::store::{Store, mark_of};
 use crate::txn::commit_log::{Change, Commit, WriteSet};
 use crate::txn::locking::LockState;
 use crate::txn::pending::{NONE, OpKind};
@@ -30,19 +29,6 @@ struct HalfInstalled;
 impl Drop for HalfInstalled {
     fn drop(&mut self) {
         std::process::abort();
-    }
-}
-
-/// Dropped only when a before-image panics: a record may have been claimed and not emitted, so the
-/// checkpoint is incomplete.
-struct Unemitted<'a> {
-    store: &'a Store,
-    epoch: u64,
-}
-
-impl Drop for Unemitted<'_> {
-    fn drop(&mut self) {
-        self.store.driver().spoil(self.epoch);
     }
 }
 
@@ -77,7 +63,7 @@ impl Worker {
         let saves_before_images = phase.is_capturing() && self.store.marks();
         let too_late = self.store.driver().has_planted(Bug::BeforeImageAfterInstall);
         if saves_before_images && !too_late {
-            self.save_before_image(phase);
+            self.save_before_images(phase);
         }
         let Self { keys, written, pending, tables, touched, log, .. } = self;
         let writes = WriteSet { keys, written, pending, tables };
@@ -86,7 +72,7 @@ impl Worker {
         self.install_all(stamp);
         step(Step::Installed);
         if saves_before_images && too_late {
-            self.save_before_image(phase);
+            self.save_before_images(phase);
         }
         self.depend_on(stamp);
         self.release_all();
@@ -218,23 +204,22 @@ impl Worker {
     }
 
     /// Gives the checkpoint the old values of the records that this commit is the first to change
-    /// after the point of consistency, unless the capture was there before. In CAPTURE at the
-    /// latest; afterwards, and until the next point of consistency, every record is marked.
+    /// after the point of consistency, unless the scan has captured them before.
     #[inline]
-    fn save_before_image(&mut self, phase: PhaseWord) {
+    fn save_before_images(&mut self, phase: PhaseWord) {
         let mark = mark_of(phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
             let lock = self.record(&self.held[key - self.first_key]).lock();
-            protocol::is_unmarked(lock, mark)
+            capture::is_unmarked(lock, mark)
         };
         if let Some(first) = self.written.iter().position(is_unmarked) {
-            self.save_before_image_from(first, phase);
+            self.save_before_images_from(first, phase);
         }
     }
 
-    /// Hands out from the `from`-th write on, in one go with the lane.
+    /// Saves the before-images from the `from`-th write on.
     #[cold]
-    fn save_before_image_from(&mut self, from: usize, phase: PhaseWord) {
+    fn save_before_images_from(&mut self, from: usize, phase: PhaseWord) {
         if self.sink.as_ref().is_none_or(|(epoch, _)| *epoch != phase.epoch()) {
             self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
         }
@@ -242,38 +227,24 @@ impl Worker {
         if !sink.has_room() {
             self.store.policy().before_saves(self.number, sink);
         }
-        let mark = mark_of(phase.epoch());
-        let unemitted = Unemitted { store: &self.store, epoch: phase.epoch() };
-        sink.with_lane(self.number, &mut |lane| {
-            for &(key, first) in &self.written[from..] {
-                self.first_write(key - self.first_key, first, mark, lane);
+        let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(key, first);
+        let overwritten = |&(key, _): &(usize, u32)| {
+            let declared = &self.keys.keys[key];
+            Overwritten {
+                record: self.record(&self.held[key - self.first_key]),
+                table: self.tables.get(declared.table).expect("checked"),
+                hash: declared.hash,
+                key: self.keys.key(key),
             }
-        });
-        std::mem::forget(unemitted);
-    }
-
-    /// Whoever claims the mark emits.
-    fn first_write(&self, slot: usize, first: u32, mark: u8, lane: &mut dyn Lane) {
-        let cell = self.record(&self.held[slot]);
-        if self.breaks_first_write(slot, first) || !protocol::claim_locked(cell.lock(), mark) {
-            return;
-        }
-        let Some(value) = cell.value() else {
-            return;
         };
-        let index = self.first_key + slot;
-        let declared = &self.keys.keys[index];
-        let table = self.tables.get(declared.table).expect("checked");
-        let (id, generation) = (table.id.0, table.generation);
-        let key = self.keys.key(index);
-        let image = RecordImage::new(id, generation, declared.hash, key, value);
-        self.store.policy().before_first_write(&image, lane);
+        let records = self.written[from..].iter().filter(saved).map(overwritten);
+        capture::save_before_images(&self.store, sink, (self.number, phase.epoch()), records);
     }
 
-    /// What planted bugs leave out.
-    fn breaks_first_write(&self, slot: usize, first: u32) -> bool {
+    /// What planted bugs do not save.
+    fn is_left_out(&self, key: usize, first: u32) -> bool {
         let driver = self.store.driver();
-        let was_absent = self.held[slot].stamp_word & ABSENT != 0;
+        let was_absent = self.held[key - self.first_key].stamp_word & ABSENT != 0;
         let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
         driver.has_planted(Bug::InsertWithoutMark) && was_absent
             || driver.has_planted(Bug::DeleteWithoutBeforeImage) && deletes()

@@ -9,15 +9,14 @@ use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 
+use crate::capture::{self, mark_of};
 use crate::error::TxError;
 use crate::memory::arena::{Allowance, Kind, MemoryLimit};
 use crate::memory::cell::CellAddress;
 use crate::memory::index::Inserted;
 use crate::memory::stamp::ABSENT;
 use crate::phase::Phase;
-use crate::protocol;
 use crate::record::NewCell;
-use crate::store::mark_of;
 use crate::txn::keys::Mode;
 use crate::txn::lookup::SCAN_MAX;
 use crate::txn::pending;
@@ -495,7 +494,7 @@ impl Worker {
             }
             let cell = self.record(&held);
             match held.state {
-                LockState::Exclusive => protocol::release_exclusive(cell.lock(), claimable),
+                LockState::Exclusive => capture::release_exclusive(cell.lock(), claimable),
                 state => release(cell.lock(), state),
             }
             if absent {

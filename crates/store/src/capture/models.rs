@@ -13,13 +13,13 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::lock_word::{self, Priority};
 
 use super::{Captured, capture, claim_locked, is_unmarked, release_exclusive};
+use crate::capture::{MARK, mark_of};
 use crate::memory::Memory;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::cell::{Cell, OptimisticRead, cell_bytes};
 use crate::memory::value::ValueRef;
 use crate::phase::{Phase, PhaseDriver};
 use crate::record::begin_writes;
-use crate::store::{MARK, mark_of};
 
 const KEY: &[u8] = b"k";
 /// Bytes of a value: two words with their head.

@@ -1,0 +1,74 @@
+//! What a checkpoint scheme is to the driver of the phases.
+
+use std::sync::Arc;
+
+use crate::phase::Phase;
+use crate::policy::{Lane, Sink};
+use crate::store::Store;
+
+/// How a scheme's point of consistency comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PointOfConsistency {
+    /// A place in commit order; nothing stops.
+    Virtual,
+    /// A moment without commits under way, as short as possible.
+    Physical,
+    /// No commit from the point of consistency to the end of the capture.
+    PhysicalThroughout,
+}
+
+/// A checkpoint scheme: what it does on entering a phase. The driver moves the phases and owns the
+/// threads; the scheme starts none and opens no file.
+pub trait Checkpointer: Send + Sync {
+    /// How its point of consistency comes about.
+    fn point_of_consistency(&self) -> PointOfConsistency;
+
+    /// A phase is about to begin (for [`Phase::Rest`], has begun). From [`Phase::Prepare`] on,
+    /// `sink` takes the records of the checkpoint that begins the epoch `epoch`; nothing may go
+    /// there any more from [`Phase::Rest`] on.
+    fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>);
+
+    /// Number of units that the capture consists of. Asked once, after [`Phase::Capture`] has been
+    /// entered.
+    fn units(&self, store: &Store) -> usize {
+        store.slab_count()
+    }
+
+    /// Captures one unit. Several threads call this, each unit once, in [`Phase::Capture`]. A
+    /// capture that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if
+    /// the next one needs the marks that the walk leaves.
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
+
+    /// How the checkpoint ended; after [`Phase::Rest`], and if it was published, once that is
+    /// durable. Whatever says "not captured yet" for a later checkpoint is cleared here and not
+    /// before.
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        let _ = (epoch, outcome);
+    }
+}
+
+/// How a checkpoint ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It exists, durably.
+    Published,
+    /// It failed or was cancelled; the previous one stays.
+    Abandoned,
+}
+
+/// A capture thread, as the scheme that it walks for sees it.
+pub trait Capture {
+    /// The read section slot that the thread has claimed.
+    fn slot(&self) -> usize;
+
+    /// Calls `with` once, with the lane that takes the thread's records: for a few dozen cells at a
+    /// time.
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane));
+
+    /// Called between read sections and with no lane in hand, every few dozen records: waits as the pace
+    /// and the sink ask.
+    fn pause(&mut self);
+
+    /// True if the checkpoint is given up: what is emitted goes nowhere.
+    fn is_abandoned(&self) -> bool;
+}
