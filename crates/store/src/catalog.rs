@@ -1,7 +1,15 @@
-//! The tables of a store: made, replaced, and dropped once nobody can reach them.
+//! The tables of a store and their generations: made, replaced, and dropped once nobody can reach
+//! them.
 //!
-//! Whatever can fail comes first: [`Store::new_table`] reserves the address space of a table that
-//! the store does not know yet. Adding and replacing prepared tables cannot fail.
+//! Whatever can fail comes first: [`Catalog::make`] reserves the address space of a table that the
+//! store does not know yet. Adding and replacing prepared tables cannot fail.
+//!
+//! A replaced generation is reached by four kinds of holders, and its slabs are freed after the last:
+//! 1. Read sections that began before the replacement. A grace period ends them.
+//! 2. Open transactions with locks outside of a read section. Each announces the catalog version
+//!    that it began with.
+//! 3. A checkpoint whose point of consistency was before, until REST.
+//! 4. Large values that a checkpoint pins.
 
 use std::sync::Arc;
 
@@ -12,11 +20,12 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{CachePadded, Mutex, RwLock};
 
-use crate::phase::{Phase, Quiesced};
-use crate::store::Store;
+use crate::memory::Memory;
+use crate::phase::{Phase, PhaseDriver};
 use crate::table::{Table, TableId};
 
-/// A table with its address space that is not in a store yet. From [`Store::new_table`].
+/// A table with its address space that is not in a store yet. From
+/// [`Store::new_table`](crate::Store::new_table).
 #[derive(Debug)]
 pub struct NewTable(Arc<Table>);
 
@@ -40,6 +49,39 @@ pub enum AddTableError {
     Region(#[from] RegionError),
 }
 
+/// The tables of one catalog version.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) version: u64,
+    tables: Vec<Option<Arc<Table>>>,
+}
+
+impl Tables {
+    #[inline]
+    pub(crate) fn get(&self, id: TableId) -> Option<&Arc<Table>> {
+        self.tables.get(usize::from(id.0))?.as_ref()
+    }
+
+    /// Whether one of the tables owns slabs under this number.
+    fn has_owner(&self, owner: u32) -> bool {
+        self.tables.iter().flatten().any(|table| table.owner == owner)
+    }
+
+    /// The owners of slabs that are here and not in `new`.
+    pub(crate) fn owners_gone(&self, new: &Self) -> impl Iterator<Item = u32> {
+        let owners = self.tables.iter().flatten().map(|table| table.owner);
+        owners.filter(|&owner| !new.has_owner(owner))
+    }
+}
+
+/// A cell that had no value when its lock was released.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absent {
+    pub(crate) owner: u32,
+    pub(crate) table: TableId,
+    pub(crate) cell: u64,
+}
+
 /// A table generation that was replaced, until nobody can reach it.
 #[derive(Debug)]
 struct Retired {
@@ -53,18 +95,23 @@ struct Retired {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     space: Arc<AddressSpace>,
-    /// LockedKey by who adds or replaces tables.
+    /// Held while tables are added or replaced.
     changing: Mutex<()>,
     tables: RwLock<Vec<Option<Arc<Table>>>>,
     /// Grows with every change of `tables`; workers keep a copy of the tables of one version.
     version: CachePadded<AtomicU64>,
+    /// The tables that have slabs, replaced ones included, by ascending owner.
     owners: Mutex<Vec<(u32, Arc<Table>)>>,
     next_owner: AtomicU32,
     retired: Mutex<Vec<Retired>>,
+    /// Per worker: catalog version + 1 that its open transaction began with; 0 without one.
+    transactions: Box<[CachePadded<AtomicU64>]>,
+    /// Absent cells that workers could not reclaim before they ended.
+    unreclaimed: Mutex<Vec<Absent>>,
 }
 
 impl Catalog {
-    pub(crate) fn new(space: Arc<AddressSpace>) -> Self {
+    pub(crate) fn new(space: Arc<AddressSpace>, workers: usize) -> Self {
         Self {
             space,
             changing: Mutex::default(),
@@ -73,7 +120,77 @@ impl Catalog {
             owners: Mutex::default(),
             next_owner: AtomicU32::new(1),
             retired: Mutex::default(),
+            transactions: (0..workers).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            unreclaimed: Mutex::default(),
         }
+    }
+
+    /// Makes a table that the catalog does not have yet.
+    pub(crate) fn make(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
+        // Relaxed: only the number counts.
+        let owner = self.next_owner.fetch_add(1, Relaxed);
+        Ok(NewTable(Arc::new(Table::new(id, generation, owner, &self.space)?)))
+    }
+
+    /// Adds tables, all of them or none.
+    pub(crate) fn add(&self, new: Vec<NewTable>) -> Result<(), AddTableError> {
+        let _changing = self.changing.lock();
+        for NewTable(table) in &new {
+            if self.table(table.id).is_some() {
+                return Err(AddTableError::Exists(table.id));
+            }
+        }
+        self.own(&new);
+        let (old, _) = self.put(new);
+        assert!(old.is_empty(), "two new tables of one number");
+        Ok(())
+    }
+
+    /// Replaces tables, or adds those whose numbers are new. The store is quiesced.
+    pub(crate) fn replace(&self, new: Vec<NewTable>, replaced: Replaced) {
+        let _changing = self.changing.lock();
+        self.own(&new);
+        let (old, version) = self.put(new);
+        let mut retired = self.retired.lock();
+        retired.extend(old.into_iter().map(|table| Retired { table, version, replaced }));
+    }
+
+    fn own(&self, new: &[NewTable]) {
+        let mut owners = self.owners.lock();
+        owners.extend(new.iter().map(|NewTable(table)| (table.owner, table.clone())));
+        owners.sort_unstable_by_key(|(number, _)| *number);
+    }
+
+    /// Puts tables in and gives back those that had their numbers, and the new version.
+    fn put(&self, new: Vec<NewTable>) -> (Vec<Arc<Table>>, u64) {
+        let mut tables = self.tables.write();
+        let mut old = Vec::new();
+        for NewTable(table) in new {
+            let at = usize::from(table.id.0);
+            if tables.len() <= at {
+                tables.resize(at + 1, None);
+            }
+            old.extend(tables[at].replace(table));
+        }
+        // Release: partner of the Acquire in `version`.
+        (old, self.version.fetch_add(1, Release) + 1)
+    }
+
+    /// The present version.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        // Acquire: partner of the Release in `put`.
+        self.version.load(Acquire)
+    }
+
+    /// The tables of the present version.
+    pub(crate) fn tables(&self) -> Tables {
+        let tables = self.tables.read();
+        Tables { version: self.version(), tables: tables.clone() }
+    }
+
+    pub(crate) fn table(&self, id: TableId) -> Option<Arc<Table>> {
+        self.tables.read().get(usize::from(id.0)).cloned().flatten()
     }
 
     /// The table that owns a slab.
@@ -89,139 +206,53 @@ impl Catalog {
         self.owners.lock().iter().for_each(|(_, table)| visit(table));
     }
 
-    /// Puts tables in and gives back those that had their numbers, and the new version.
-    fn put(&self, new: Vec<NewTable>) -> (Vec<Arc<Table>>, u64) {
-        let mut tables = self.tables.write();
-        let mut old = Vec::new();
-        for NewTable(table) in new {
-            let at = usize::from(table.id.0);
-            if tables.len() <= at {
-                tables.resize(at + 1, None);
-            }
-            old.extend(tables[at].replace(table));
-        }
-        // Release: partner of the Acquire in `catalog_version`.
-        (old, self.version.fetch_add(1, Release) + 1)
-    }
-}
-
-impl Store {
-    /// Makes a table that [`add_tables`](Self::add_tables) or
-    /// [`replace_tables`](Self::replace_tables) can put into the store.
-    ///
-    /// # Errors
-    /// Address space for it could not be had.
-    pub fn new_table(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
-        let catalog = &self.catalog;
-        // Relaxed: only the number counts.
-        let owner = catalog.next_owner.fetch_add(1, Relaxed);
-        Ok(NewTable(Arc::new(Table::new(id, generation, owner, &catalog.space)?)))
+    /// Present tables, and replaced ones whose slabs are not freed yet.
+    pub(crate) fn generations_held(&self) -> usize {
+        let present = self.tables.read().iter().flatten().count();
+        present + self.retired.lock().len()
     }
 
-    /// Adds tables, all of them or none.
-    ///
-    /// # Errors
-    /// The store has a table of one of the numbers already; it stays as it is.
-    pub fn add_tables(&self, new: Vec<NewTable>) -> Result<(), AddTableError> {
-        let _changing = self.catalog.changing.lock();
-        for NewTable(table) in &new {
-            if self.table(table.id).is_some() {
-                return Err(AddTableError::Exists(table.id));
-            }
-        }
-        self.own(&new);
-        let (old, _) = self.catalog.put(new);
-        assert!(old.is_empty(), "two new tables of one number");
-        Ok(())
+    /// Announces a transaction of a worker that may keep locks outside of its read section, and that
+    /// began with the tables of `version`. The worker enters a read section next.
+    pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {
+        // Relaxed: the fence of `ReadSections::enter` orders this store before what the transaction
+        // reads; partner: the grace period and the Acquire in `drop_retired`.
+        self.transactions[worker].store(version + 1, Relaxed);
     }
 
-    /// Makes a table and adds it.
-    ///
-    /// # Errors
-    /// As [`new_table`](Self::new_table) and [`add_tables`](Self::add_tables).
-    pub fn add_table(&self, id: TableId, generation: u32) -> Result<(), AddTableError> {
-        self.add_tables(vec![self.new_table(id, generation)?])
+    /// The transaction holds no lock any more.
+    pub(crate) fn end_transaction(&self, worker: usize) {
+        // Release: partner of the Acquire in `drop_retired`.
+        self.transactions[worker].store(0, Release);
     }
 
-    /// Replaces tables by new ones, or adds those whose numbers are new. No commit is under way
-    /// meanwhile, which the quiesce proves, so none is lost in the tables that go.
-    ///
-    /// # Panics
-    /// If another store was quiesced.
-    pub fn replace_tables(&self, quiesced: &Quiesced<'_>, new: Vec<NewTable>, replaced: Replaced) {
-        assert!(quiesced.is_of(self.driver()), "the quiesce of another store");
-        let _changing = self.catalog.changing.lock();
-        self.own(&new);
-        let (old, version) = self.catalog.put(new);
-        let mut retired = self.catalog.retired.lock();
-        retired.extend(old.into_iter().map(|table| Retired { table, version, replaced }));
+    /// Leaves the absent cells of a worker that ends to the others.
+    pub(crate) fn leave_absent(&self, absent: impl Iterator<Item = Absent>) {
+        self.unreclaimed.lock().extend(absent);
     }
 
-    fn own(&self, new: &[NewTable]) {
-        let mut owners = self.catalog.owners.lock();
-        owners.extend(new.iter().map(|NewTable(table)| (table.owner, table.clone())));
-        owners.sort_unstable_by_key(|(number, _)| *number);
-    }
-
-    #[inline]
-    pub(crate) fn catalog_version(&self) -> u64 {
-        self.catalog.version.load(Acquire)
-    }
-
-    pub(crate) fn tables(&self) -> (u64, Vec<Option<Arc<Table>>>) {
-        let tables = self.catalog.tables.read();
-        (self.catalog_version(), tables.clone())
-    }
-
-    pub(crate) fn table(&self, id: TableId) -> Option<Arc<Table>> {
-        self.catalog.tables.read().get(usize::from(id.0)).cloned().flatten()
-    }
-
-    /// Generation of a table; `None` if there is none of that number.
-    pub fn generation(&self, id: TableId) -> Option<u32> {
-        self.table(id).map(|table| table.generation)
-    }
-
-    /// Records with a value in a table.
-    pub fn record_count(&self, id: TableId) -> u64 {
-        self.table(id).map_or(0, |table| table.len())
-    }
-
-    /// Keys of a table that have a cell: those with a value, and absent ones not yet reclaimed.
-    pub fn cell_count(&self, id: TableId) -> u64 {
-        self.table(id).map_or(0, |table| table.index.len())
-    }
-
-    /// Generations of tables whose memory is held: the present ones, and replaced ones that
-    /// somebody might still reach.
-    pub fn generations_held(&self) -> usize {
-        let present = self.catalog.tables.read().iter().flatten().count();
-        present + self.catalog.retired.lock().len()
-    }
-
-    /// Makes room in a table's index, if it is empty.
-    pub fn reserve(&self, id: TableId, records: u64) {
-        if let Some(table) = self.table(id) {
-            table.index.reserve(records);
-        }
+    /// The absent cells that other workers have left.
+    pub(crate) fn take_absent(&self) -> Vec<Absent> {
+        std::mem::take(&mut self.unreclaimed.lock())
     }
 
     /// Drops the replaced tables that nobody can reach any more.
     ///
-    /// It waits for read sections with `retired` locked. Nobody takes that lock inside a read section, nor with
-    /// a lock that is taken inside read_sections: `replace_tables` has let go of `tables` before. So no
-    /// read section that is waited for can wait for this.
-    pub(crate) fn drop_retired(&self) {
-        let mut retired = self.catalog.retired.lock();
+    /// The grace periods pass with `retired` locked. No thread takes that lock inside a read section,
+    /// nor while it holds a lock that is taken inside read sections: `replace` has released `tables`
+    /// before. So no read section that is waited for can wait for this lock.
+    pub(crate) fn drop_retired(&self, memory: &Memory, driver: &PhaseDriver) {
+        let mut retired = self.retired.lock();
         // A checkpoint may still have to capture an old generation.
-        let at_rest = self.driver().now().phase() == Phase::Rest;
+        let at_rest = driver.now().phase() == Phase::Rest;
         let may_go = |old: &Retired| at_rest || old.replaced == Replaced::Forgotten;
         if !retired.iter().any(may_go) {
             return;
         }
-        self.driver().read_sections().wait_grace_period();
+        driver.read_sections().wait_grace_period();
         let is_open = |old: &Retired| {
             self.transactions.iter().any(|slot| {
+                // Acquire: partner of the Release in `end_transaction`.
                 let began = slot.load(Acquire);
                 began != 0 && began <= old.version
             })
@@ -233,15 +264,14 @@ impl Store {
             .map(|old| old.table.owner)
             .collect();
         let goes = |owner: &u32| unreachable.contains(owner);
-        self.catalog.owners.lock().retain(|(owner, _)| !goes(owner));
-        self.driver().read_sections().wait_grace_period();
-        // What was kept before the grace period is seen after it, and nobody keeps more of it.
+        self.owners.lock().retain(|(owner, _)| !goes(owner));
+        driver.read_sections().wait_grace_period();
+        // A pin from before the grace period is seen after it, and nobody pins more.
         let free: Vec<u32> =
-            unreachable.into_iter().filter(|&owner| !self.memory().is_pinned(owner)).collect();
+            unreachable.into_iter().filter(|&owner| !memory.is_pinned(owner)).collect();
         retired.retain(|old| !free.contains(&old.table.owner));
         for owner in free {
-            self.departed_caches.lock().forget_owner(owner);
-            self.memory().arena.drop_owner(owner);
+            memory.arena.drop_owner(owner);
         }
     }
 }

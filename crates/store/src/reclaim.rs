@@ -22,19 +22,12 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::planted::{Bug, is_planted};
 
+use crate::catalog::Absent;
 use crate::memory::blob::{self, Blob};
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::table::{Table, TableId};
 use crate::txn::locking::{LockState, LockedKey};
 use crate::worker::Worker;
-
-/// A cell that had no value when its lock was released.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Absent {
-    owner: u32,
-    table: TableId,
-    cell: u64,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Garbage {
@@ -264,7 +257,7 @@ impl Worker {
         self.store.driver().read_sections().wait_grace_period();
         // In a read section, since a table may have been dropped and its garbage must be forgotten.
         self.enter();
-        self.store.orphan(self.reclaim.absent.drain(..));
+        self.store.catalog().leave_absent(self.reclaim.absent.drain(..));
         let waiting = std::mem::take(&mut self.reclaim.waiting);
         let garbage = std::mem::take(&mut self.reclaim.garbage);
         for item in waiting.into_iter().flat_map(|(_, batch)| batch).chain(garbage) {

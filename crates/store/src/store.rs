@@ -3,20 +3,16 @@
 use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::{AddressSpace, RegionError};
-use stillpoint_sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, Release},
-};
+use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::{CachePadded, Mutex};
 
-use crate::catalog::Catalog;
+use crate::catalog::{AddTableError, Catalog, NewTable, Replaced};
 use crate::memory::Memory;
 use crate::memory::arena::CellCache;
 use crate::memory::blob;
 use crate::memory::cell::Cell;
-use crate::phase::PhaseDriver;
+use crate::phase::{PhaseDriver, Quiesced};
 use crate::policy::{CellPolicy, KeptValue, Sink};
-use crate::reclaim::Absent;
 use crate::table::TableId;
 
 /// How a store is made.
@@ -55,15 +51,9 @@ pub struct Store {
     /// What takes the before-images of the present checkpoint.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     marks: bool,
-    pub(crate) catalog: Catalog,
-    /// Per worker: catalog version + 1 that an open transaction began with, 0 without one.
-    pub(crate) transactions: Box<[CachePadded<AtomicU64>]>,
+    catalog: Catalog,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
-    /// Cells of workers that are gone.
-    pub(crate) departed_caches: Mutex<CellCache>,
-    /// Absent cells that they could not reclaim yet.
-    unreclaimed: Mutex<Vec<Absent>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -75,7 +65,6 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// An empty store whose cells follow `policy`.
     pub fn new(config: &StoreConfig, policy: Arc<dyn CellPolicy>) -> Result<Self, RegionError> {
-        let slot = || CachePadded::new(AtomicU64::new(0));
         Ok(Self {
             memory: Memory::new(config.max_memory_bytes, &config.space)?,
             driver: PhaseDriver::new(config.workers, config.epoch),
@@ -83,11 +72,8 @@ impl Store {
             marks: policy.wants_first_writes(),
             policy,
             sink: Mutex::default(),
-            catalog: Catalog::new(config.space.clone()),
-            transactions: (0..config.workers).map(|_| slot()).collect(),
-            ages: slot(),
-            departed_caches: Mutex::default(),
-            unreclaimed: Mutex::default(),
+            catalog: Catalog::new(config.space.clone(), config.workers),
+            ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
 
@@ -153,16 +139,6 @@ impl Store {
         self.memory.arena.set_limit_bytes(bytes);
     }
 
-    /// Announces a transaction that may keep cells while it is outside its read section.
-    pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {
-        self.transactions[worker].store(version + 1, Relaxed);
-        // The caller enters a read section next, whose fence orders this store; partner: `retire`.
-    }
-
-    pub(crate) fn end_transaction(&self, worker: usize) {
-        self.transactions[worker].store(0, Release);
-    }
-
     /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees table
     /// generations that nobody can reach. True if more can be done at once.
     pub fn maintain(&self) -> bool {
@@ -173,7 +149,7 @@ impl Store {
             index_bytes += table.index.held_bytes();
         });
         self.memory.arena.set_other_bytes(index_bytes);
-        self.drop_retired();
+        self.catalog.drop_retired(&self.memory, &self.driver);
         more
     }
 
@@ -191,23 +167,72 @@ impl Store {
     pub fn release_kept(&self, kept: KeptValue) {
         let blob = kept.blob();
         let owner = self.memory.arena.owner_of(blob.table);
-        let mut departed_caches = self.departed_caches.lock();
-        blob::release(&self.memory, &mut departed_caches, blob);
-        departed_caches.drain(&self.memory.arena);
-        drop(departed_caches);
+        let mut cache = CellCache::default();
+        blob::release(&self.memory, &mut cache, blob);
+        cache.drain(&self.memory.arena);
         self.memory.unpin(owner);
     }
 
-    pub(crate) fn orphan(&self, absent: impl Iterator<Item = Absent>) {
-        self.unreclaimed.lock().extend(absent);
+    /// Makes a table that [`add_tables`](Self::add_tables) or
+    /// [`replace_tables`](Self::replace_tables) can put into the store.
+    ///
+    /// # Errors
+    /// Address space for it could not be had.
+    pub fn new_table(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
+        self.catalog.make(id, generation)
     }
 
-    pub(crate) fn unreclaimed(&self) -> Vec<Absent> {
-        std::mem::take(&mut self.unreclaimed.lock())
+    /// Adds tables, all of them or none.
+    ///
+    /// # Errors
+    /// The store has a table of one of the numbers already; it stays as it is.
+    pub fn add_tables(&self, new: Vec<NewTable>) -> Result<(), AddTableError> {
+        self.catalog.add(new)
     }
 
-    pub(crate) fn take_over(&self, mut cache: CellCache) {
-        cache.drain(&self.memory.arena);
-        self.departed_caches.lock().drain(&self.memory.arena);
+    /// Makes a table and adds it.
+    ///
+    /// # Errors
+    /// As [`new_table`](Self::new_table) and [`add_tables`](Self::add_tables).
+    pub fn add_table(&self, id: TableId, generation: u32) -> Result<(), AddTableError> {
+        self.add_tables(vec![self.new_table(id, generation)?])
+    }
+
+    /// Replaces tables by new ones, or adds those whose numbers are new. No commit is under way
+    /// meanwhile, which the quiesce proves, so none is lost in the tables that go.
+    ///
+    /// # Panics
+    /// If another store was quiesced.
+    pub fn replace_tables(&self, quiesced: &Quiesced<'_>, new: Vec<NewTable>, replaced: Replaced) {
+        assert!(quiesced.is_of(self.driver()), "the quiesce of another store");
+        self.catalog.replace(new, replaced);
+    }
+
+    /// Generation of a table; `None` if there is none of that number.
+    pub fn generation(&self, id: TableId) -> Option<u32> {
+        self.catalog.table(id).map(|table| table.generation)
+    }
+
+    /// Records with a value in a table.
+    pub fn record_count(&self, id: TableId) -> u64 {
+        self.catalog.table(id).map_or(0, |table| table.len())
+    }
+
+    /// Keys of a table that have a cell: those with a value, and absent ones not yet reclaimed.
+    pub fn cell_count(&self, id: TableId) -> u64 {
+        self.catalog.table(id).map_or(0, |table| table.index.len())
+    }
+
+    /// Generations of tables whose memory is held: the present ones, and replaced ones that
+    /// somebody might still reach.
+    pub fn generations_held(&self) -> usize {
+        self.catalog.generations_held()
+    }
+
+    /// Makes room in a table's index, if it is empty.
+    pub fn reserve(&self, id: TableId, records: u64) {
+        if let Some(table) = self.catalog.table(id) {
+            table.index.reserve(records);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word::Priority;
 
+use crate::catalog::Tables;
 use crate::error::TxError;
 use crate::memory::arena::CellCache;
 use crate::memory::cell::{OptimisticRead, Record};
@@ -14,7 +15,7 @@ use crate::policy::Sink;
 use crate::reclaim::Reclaim;
 use crate::record::Prepared;
 use crate::store::Store;
-use crate::table::{Table, TableId};
+use crate::table::TableId;
 use crate::txn::commit_log::CommitLog;
 use crate::txn::keys::{KeySet, Mode};
 use crate::txn::locking::{Discipline, LockedKey};
@@ -22,20 +23,6 @@ use crate::txn::lookup::Lookup;
 use crate::txn::pending::Pending;
 use crate::txn::retry::Remembered;
 use crate::txn::tx::Tx;
-
-/// The tables of one catalog version.
-#[derive(Debug, Default)]
-pub(crate) struct Tables {
-    pub(crate) version: u64,
-    tables: Vec<Option<Arc<Table>>>,
-}
-
-impl Tables {
-    #[inline]
-    pub(crate) fn get(&self, id: TableId) -> Option<&Arc<Table>> {
-        self.tables.get(usize::from(id.0))?.as_ref()
-    }
-}
 
 /// A transaction with declared keys.
 pub trait Procedure {
@@ -149,10 +136,10 @@ impl Worker {
     /// A worker that commits to `log`; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
         let number = store.driver().read_sections().claim()?;
-        let (version, tables) = store.tables();
+        let tables = store.catalog().tables();
         let wants_dependencies = log.wants_dependencies();
         let mut reclaim = Reclaim::default();
-        reclaim.adopt(store.unreclaimed());
+        reclaim.adopt(store.catalog().take_absent());
         let begun = store.driver().now();
         let store_hasher = store.hasher();
         Some(Self {
@@ -163,7 +150,7 @@ impl Worker {
             sink: None,
             begun,
             log,
-            tables: Tables { version, tables },
+            tables,
             cache: CellCache::default(),
             held: Vec::new(),
             first_key: 0,
@@ -218,21 +205,19 @@ impl Worker {
     #[inline]
     fn entered(&mut self) {
         self.in_window = true;
-        if self.tables.version != self.store.catalog_version() {
+        if self.tables.version != self.store.catalog().version() {
             self.refresh_tables();
         }
     }
 
     #[cold]
     fn refresh_tables(&mut self) {
-        let (version, tables) = self.store.tables();
-        let gone = self.tables.tables.iter().flatten().map(|table| table.owner);
-        let kept = |owner: u32| tables.iter().flatten().any(|table| table.owner == owner);
-        for owner in gone.filter(|&owner| !kept(owner)) {
+        let tables = self.store.catalog().tables();
+        for owner in self.tables.owners_gone(&tables) {
             self.cache.forget_owner(owner);
             self.reclaim.forget_owner(owner);
         }
-        self.tables = Tables { version, tables };
+        self.tables = tables;
     }
 
     #[inline]
@@ -445,7 +430,7 @@ impl Worker {
     /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
     /// then while idle.
     pub fn idle(&mut self) {
-        self.reclaim.adopt(self.store.unreclaimed());
+        self.reclaim.adopt(self.store.catalog().take_absent());
         self.guarded(|worker| {
             worker.enter();
             worker.collect_all_garbage();
@@ -460,7 +445,7 @@ struct Unwinding<'w>(&'w mut Worker);
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         self.0.roll_back();
-        self.0.store.end_transaction(self.0.number);
+        self.0.store.catalog().end_transaction(self.0.number);
         if self.0.in_window {
             self.0.exit();
         }
@@ -470,7 +455,7 @@ impl Drop for Unwinding<'_> {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.finish_reclaiming();
-        self.store.take_over(std::mem::take(&mut self.cache));
+        self.cache.drain(&self.store.memory().arena);
         self.store.driver().read_sections().unclaim(self.number);
     }
 }

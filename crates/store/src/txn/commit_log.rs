@@ -2,11 +2,11 @@
 
 use stillpoint_format::{LOG_NONE, Stamp};
 
+use crate::catalog::Tables;
 use crate::record::{Ranges, RecordChange};
 use crate::table::TableId;
 use crate::txn::keys::KeySet;
 use crate::txn::pending::{NONE, OpKind, Pending};
-use crate::worker::Tables;
 
 /// A transaction that is about to commit, with all its locks held.
 #[derive(Debug)]

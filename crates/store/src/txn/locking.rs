@@ -203,7 +203,7 @@ impl Worker {
         // An undeclared transaction is announced already.
         let announces = self.discipline == Discipline::Declared;
         if announces {
-            self.store.begin_transaction(self.number, self.tables.version);
+            self.store.catalog().begin_transaction(self.number, self.tables.version);
         }
         self.release_all();
         let mut backoff = Backoff::new();
@@ -221,7 +221,7 @@ impl Worker {
             self.release_all();
         }
         if announces {
-            self.store.end_transaction(self.number);
+            self.store.catalog().end_transaction(self.number);
         }
         locked
     }

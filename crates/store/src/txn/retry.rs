@@ -144,7 +144,7 @@ impl Worker {
         self.keys.clear();
         self.first_key = 0;
         self.note_phase();
-        self.store.begin_transaction(self.number, self.tables.version);
+        self.store.catalog().begin_transaction(self.number, self.tables.version);
         let locked = match self.discipline {
             Discipline::Remembered => self.lock_remembered(),
             _ => Ok(()),
@@ -159,7 +159,7 @@ impl Worker {
         if ended.is_err() {
             self.roll_back();
         }
-        self.store.end_transaction(self.number);
+        self.store.catalog().end_transaction(self.number);
         self.enter();
         self.collect_garbage();
         self.exit();
