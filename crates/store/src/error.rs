@@ -1,6 +1,5 @@
 use crate::memory::arena::MemoryLimit;
 use crate::table::TableId;
-use crate::txn::commit_log::LogRefused;
 
 /// Why a transaction did not commit. Whatever it had written is gone with it.
 #[derive(Debug, thiserror::Error)]
@@ -66,3 +65,8 @@ impl TxError {
         Self::Abandoned(reason.into())
     }
 }
+
+/// The journal refused a commit; the transaction is rolled back.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct LogRefused(#[from] pub Box<dyn std::error::Error + Send + Sync>);

@@ -29,12 +29,12 @@ mod load;
 mod memory;
 #[cfg(all(test, shuttle))]
 mod models;
+mod participant;
 mod phase;
 mod planted;
 mod policy;
 mod reclaim;
 mod record;
-mod scan;
 mod store;
 mod table;
 mod txn;
@@ -42,7 +42,7 @@ mod worker;
 
 pub use catalog::{AddTableError, NewTable, Replaced};
 pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency};
-pub use error::TxError;
+pub use error::{LogRefused, TxError};
 pub use load::{KeyImage, Loader, Replayed};
 pub use memory::arena::MemoryLimit;
 pub use memory::value::ValueRef;
@@ -54,10 +54,7 @@ pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use store::{Store, StoreConfig};
 pub use table::TableId;
-pub use txn::commit_log::{
-    Change, Commit, CommitLog, LogRefused, NoLog, Patches, Write, WriteSet, Writes,
-};
+pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
 pub use txn::keys::{KeySet, Mode, Slot};
-pub use txn::retry::RUNS_MAX;
 pub use txn::tx::Tx;
-pub use worker::{Batch, Procedure, Seen, Worker};
+pub use worker::{Batch, Procedure, RUNS_MAX, Seen, Worker};

@@ -12,11 +12,10 @@ use crate::memory::arena::Kind;
 use crate::memory::blob;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
+use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::store::Store;
 use crate::table::{Table, TableId};
-use crate::txn::commit_log::NoLog;
-use crate::worker::Worker;
 
 /// A change of one key, as a log has it. The ranges of a patch are pairs of an offset and bytes.
 pub type Replayed<'a> = RecordChange<'a, &'a [(usize, &'a [u8])]>;
@@ -37,10 +36,13 @@ pub struct KeyImage<'a> {
 /// Puts records into a store that is not served yet. One per thread.
 #[derive(Debug)]
 pub struct Loader {
-    worker: Worker,
+    local: Participant,
     /// The cells of the records that are being loaded.
     cells: Vec<u64>,
 }
+
+/// What is loaded has no log that could lose it.
+const ALL_CLOSED: fn(Stamp) -> bool = |_| true;
 
 /// In [`Loader::cells`], for a record that does without.
 const NO_CELL: u64 = 0;
@@ -48,29 +50,28 @@ const NO_CELL: u64 = 0;
 impl Loader {
     /// A loader; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>) -> Option<Self> {
-        let worker = Worker::new(store, Box::new(NoLog::default()))?;
-        Some(Self { worker, cells: Vec::new() })
+        Some(Self { local: Participant::new(store, false)?, cells: Vec::new() })
     }
 
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
-        self.worker.store()
+        &self.local.store
     }
 
     /// Keyed hash of a key.
     pub fn hash(&self, table: TableId, key: &[u8]) -> u64 {
-        self.worker.store.hash(table, key)
+        self.local.store.hash(table, key)
     }
 
     /// Generation of a table; records of other generations are not to be loaded.
     pub fn generation(&self, table: TableId) -> Option<u32> {
-        self.worker.tables.get(table).map(|table| table.generation)
+        self.local.tables.get(table).map(|table| table.generation)
     }
 
     /// Brings the index line of a key nearer that will be changed soon.
     #[inline]
     pub fn prefetch(&self, table: TableId, hash: u64) {
-        if let Some(table) = self.worker.tables.get(table) {
+        if let Some(table) = self.local.tables.get(table) {
             table.index.prefetch(hash);
         }
     }
@@ -86,10 +87,10 @@ impl Loader {
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
     ) -> Result<(), TxError> {
         // Another loader may look at this one's cells while it searches a bucket.
-        self.worker.enter();
+        self.local.enter();
         let loaded = self.load_in_window(table, records);
-        self.worker.collect_garbage();
-        self.worker.exit();
+        self.local.collect_garbage(&ALL_CLOSED);
+        self.local.exit();
         loaded
     }
 
@@ -98,7 +99,7 @@ impl Loader {
         id: TableId,
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
     ) -> Result<(), TxError> {
-        let table = self.worker.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
+        let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         for record in records.clone() {
             table.index.prefetch(record.hash);
         }
@@ -128,8 +129,8 @@ impl Loader {
             self.drop_cell(cell);
         }
         self.cells = cells;
-        table.count(self.worker.number, i64::from(added));
-        table.index.count_loaded(self.worker.number, added);
+        table.count(self.local.number, i64::from(added));
+        table.index.count_loaded(self.local.number, added);
         entered.and(built)
     }
 
@@ -141,7 +142,7 @@ impl Loader {
             return Ok(NO_CELL);
         };
         let number = self.new_cell(table, hash, key, value.len())?;
-        let cell = self.worker.store.cell(number).record();
+        let cell = self.local.store.cell(number).record();
         cell.put_inline(tag, value);
         cell.end_write(Stamp::new(0, LOG_NONE));
         Ok(number)
@@ -158,7 +159,7 @@ impl Loader {
         if number == NO_CELL {
             return self.load_unusual(table, record);
         }
-        let is_key = |cell| self.worker.store.cell(cell).has_key(record.key);
+        let is_key = |cell| self.local.store.cell(cell).has_key(record.key);
         match table.index.load(record.hash, number, is_key) {
             Inserted::New => Ok(true),
             Inserted::Existing(_) => {
@@ -185,7 +186,7 @@ impl Loader {
 
     /// Gives back a cell that never was in the index, so that nobody else has met it.
     fn drop_cell(&mut self, number: u64) {
-        let Worker { cache, store, .. } = &mut self.worker;
+        let Participant { cache, store, .. } = &mut self.local;
         let cell = store.cell(number);
         cell.kill();
         if let Some(block) = cell.long_key_block() {
@@ -217,10 +218,10 @@ impl Loader {
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
         // Another loader may look at this one's cells while it searches a bucket.
-        self.worker.enter();
+        self.local.enter();
         let applied = self.apply_in_window(id, hash, key, gsn, change);
-        self.worker.collect_garbage();
-        self.worker.exit();
+        self.local.collect_garbage(&ALL_CLOSED);
+        self.local.exit();
         applied
     }
 
@@ -232,8 +233,8 @@ impl Loader {
         gsn: u64,
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
-        let table = self.worker.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
-        let existing = table.index.find(hash, |cell| self.worker.store.cell(cell).has_key(key));
+        let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
+        let existing = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
         let number = match existing {
             Some(number) => number,
             None => {
@@ -241,7 +242,7 @@ impl Loader {
                 self.insert(&table, hash, key, len)?
             }
         };
-        let before = self.worker.store.cell(number).stamp_word();
+        let before = self.local.store.cell(number).stamp_word();
         if gsn != 0 && existing.is_some() && Stamp::from_bits(before).gsn() >= gsn {
             return Ok(());
         }
@@ -269,7 +270,7 @@ impl Loader {
         value_len: usize,
     ) -> Result<u64, TxError> {
         let number = self.new_cell(table, hash, key, value_len)?;
-        match table.index.insert(self.worker.number, hash, number, |_| false, || {}) {
+        match table.index.insert(self.local.number, hash, number, |_| false, || {}) {
             Inserted::New => Ok(number),
             Inserted::Existing(_) => unreachable!("no key was compared"),
             Inserted::Full => Err(TxError::IndexFull(table.id)),
@@ -284,7 +285,7 @@ impl Loader {
         key: &'a [u8],
         value_len: usize,
     ) -> NewCell<'a> {
-        let mark = mark_of(self.worker.store.driver().now().epoch());
+        let mark = mark_of(self.local.store.driver().now().epoch());
         NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, mark }
     }
 
@@ -296,7 +297,7 @@ impl Loader {
         value_len: usize,
     ) -> Result<u64, TxError> {
         let new = self.describe(table, hash, key, value_len);
-        let Worker { cache, store, .. } = &mut self.worker;
+        let Participant { cache, store, .. } = &mut self.local;
         Ok(new.make(store.memory(), cache)?)
     }
 
@@ -309,9 +310,9 @@ impl Loader {
         stamp: Stamp,
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
-        let was_absent = self.worker.store.cell(number).record().is_absent();
+        let was_absent = self.local.store.cell(number).record().is_absent();
         let larger = self.describe(table, hash, key, 0);
-        let Worker { cache, store, reclaim, number: worker, .. } = &mut self.worker;
+        let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
         let left = record::apply(store.memory(), cache, number, change, stamp, larger)?;
         if let Some(blob) = left.blob {
             // Freed at once: nobody reads while a store is being filled.
@@ -339,7 +340,7 @@ impl Loader {
         number: u64,
         ranges: &[(usize, &[u8])],
     ) -> Result<Option<(u8, Vec<u8>)>, TxError> {
-        let record = self.worker.store.cell(number).record();
+        let record = self.local.store.cell(number).record();
         let value = record.value();
         let mut len = value.map_or(0, |value| value.len());
         for &(offset, bytes) in ranges {
@@ -357,5 +358,11 @@ impl Loader {
             whole[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
         Ok(Some((value.tag(), whole)))
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.local.finish_reclaiming(&ALL_CLOSED);
     }
 }

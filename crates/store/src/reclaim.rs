@@ -18,16 +18,14 @@ use std::collections::VecDeque;
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::GracePeriod;
-use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::planted::{Bug, is_planted};
 
 use crate::catalog::Absent;
 use crate::memory::blob::{self, Blob};
 use crate::memory::stamp::{ABSENT, DEAD};
+use crate::participant::Participant;
 use crate::table::{Table, TableId};
-use crate::txn::locking::{LockState, LockedKey};
-use crate::worker::Worker;
 
 #[derive(Clone, Copy, Debug)]
 enum Garbage {
@@ -58,7 +56,12 @@ pub(crate) struct Reclaim {
     added: usize,
     garbage: Vec<Garbage>,
     waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
+    /// The key of the absent cell that is looked at.
+    key: Vec<u8>,
 }
+
+/// Tells whether a commit survives any crash, so that records deleted by it may be reclaimed.
+pub(crate) type IsClosed<'a> = &'a dyn Fn(Stamp) -> bool;
 
 impl Reclaim {
     pub(crate) fn add(&mut self, owner: u32, table: TableId, cell: u64) {
@@ -90,13 +93,13 @@ impl Reclaim {
     }
 }
 
-impl Worker {
+impl Participant {
     /// Reclaims what can be reclaimed by now. Inside a read section.
     #[inline]
-    pub(crate) fn collect_garbage(&mut self) {
+    pub(crate) fn collect_garbage(&mut self, is_closed: IsClosed<'_>) {
         if !self.reclaim.absent.is_empty() {
             let added = std::mem::take(&mut self.reclaim.added);
-            self.reclaim_absent(PER_ROUND.max(2 * added));
+            self.reclaim_absent(PER_ROUND.max(2 * added), is_closed);
         }
         if self.reclaim.garbage.len() >= PER_GRACE || !self.reclaim.waiting.is_empty() {
             self.pass_grace(PER_GRACE);
@@ -105,9 +108,9 @@ impl Worker {
 
     /// As [`collect_garbage`](Self::collect_garbage), for a worker that has the time: more, and
     /// nothing is kept back until there is more of its kind.
-    pub(crate) fn collect_all_garbage(&mut self) {
+    pub(crate) fn collect_all_garbage(&mut self, is_closed: IsClosed<'_>) {
         self.reclaim.added = 0;
-        self.reclaim_absent(PER_IDLE_ROUND);
+        self.reclaim_absent(PER_IDLE_ROUND, is_closed);
         self.pass_grace(1);
         let Self { cache, store, .. } = self;
         cache.drain(&store.memory().arena);
@@ -116,12 +119,12 @@ impl Worker {
     /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet: those
     /// behind it are hardly older. True if it looked at as many.
     #[cold]
-    fn reclaim_absent(&mut self, most: usize) -> bool {
+    fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
         for _ in 0..most {
             let Some(&absent) = self.reclaim.absent.front() else {
                 return false;
             };
-            if !self.try_reclaim(absent) {
+            if !self.try_reclaim(absent, is_closed) {
                 return false;
             }
             self.reclaim.absent.pop_front();
@@ -129,41 +132,9 @@ impl Worker {
         true
     }
 
-    /// Reclaims the cell of a key without a value instead of giving its lock back: true if the lock
-    /// is gone with it. Only where no log wrote the cell, so that nothing need be closed before, and
-    /// where nobody shares the lock or awaits it: the last one to leave finds it so. `word` is the
-    /// stamp word.
-    #[cold]
-    pub(crate) fn remove_released(&mut self, slot: usize, held: LockedKey, word: u64) -> bool {
-        let stamp = Stamp::from_bits(word);
-        if !stamp.is_none() {
-            return false;
-        }
-        let declared = self.keys.keys[self.first_key + slot];
-        let owner = self.store.memory().arena.owner_of(held.cell);
-        let table = self.tables.get(declared.table).filter(|table| table.owner == owner);
-        let Some(table) = table else {
-            // Of a generation that was replaced, and goes with it.
-            return false;
-        };
-        let lock = self.store.cell(held.cell).lock();
-        if held.state == LockState::Shared {
-            // Relaxed: whoever awaits the lock and is not seen finds the cell dead and makes another.
-            let awaited = lock_word::is_awaited(lock.load(Relaxed));
-            if awaited || lock_word::try_upgrade(lock, self.priority).is_err() {
-                return false;
-            }
-        }
-        let gone = self.remove_cell(table, declared.hash, held.cell, stamp);
-        debug_assert!(gone, "a locked cell is in the index");
-        lock_word::release_exclusive(lock);
-        self.reclaim.retire_cell(owner, held.cell);
-        true
-    }
-
     /// Takes an absent cell out of the index, whose lock is held exclusively; false if it is not
     /// there.
-    fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
+    pub(crate) fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
         table.index.remove(self.number, hash, number, || {
             if !is_planted(Bug::FloorNotRaised) {
                 table.raise_floor(hash, stamp.gsn());
@@ -174,7 +145,7 @@ impl Worker {
 
     /// True if the cell needs no more attention: reclaimed, or not absent any more. False if its
     /// deletion is not closed.
-    fn try_reclaim(&mut self, absent: Absent) -> bool {
+    fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> bool {
         let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
         else {
             return true;
@@ -185,7 +156,7 @@ impl Worker {
             return true;
         }
         let early = is_planted(Bug::ReclaimsBeforeClosed);
-        if !early && !self.log.is_closed(Stamp::from_bits(word)) {
+        if !early && !is_closed(Stamp::from_bits(word)) {
             return false;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
@@ -196,11 +167,11 @@ impl Worker {
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
         let is_absent = word & (ABSENT | DEAD) == ABSENT;
-        let is_closed = early || self.log.is_closed(stamp);
+        let may_go = early || is_closed(stamp);
         let mut gone = false;
-        if is_absent && is_closed {
-            cell.read_key(&mut self.scratch);
-            let hash = self.store.hash(absent.table, &self.scratch);
+        if is_absent && may_go {
+            cell.read_key(&mut self.reclaim.key);
+            let hash = self.store.hash(absent.table, &self.reclaim.key);
             // A cell that is not in the index yet is looked after by whoever is adding it.
             gone = self.remove_cell(table, hash, absent.cell, stamp);
         }
@@ -208,7 +179,7 @@ impl Worker {
         if gone {
             self.reclaim.retire_cell(absent.owner, absent.cell);
         }
-        !is_absent || is_closed
+        !is_absent || may_go
     }
 
     /// Lets garbage wait for a grace period, once there is as much of it as `least`, and frees what
@@ -247,11 +218,11 @@ impl Worker {
     }
 
     /// Frees all garbage; absent cells that are not durably gone are left to another worker.
-    pub(crate) fn finish_reclaiming(&mut self) {
+    pub(crate) fn finish_reclaiming(&mut self, is_closed: IsClosed<'_>) {
         let mut more = true;
         while more {
             self.enter();
-            more = self.reclaim_absent(PER_IDLE_ROUND);
+            more = self.reclaim_absent(PER_IDLE_ROUND, is_closed);
             self.exit();
         }
         self.store.driver().read_sections().wait_grace_period();

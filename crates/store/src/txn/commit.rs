@@ -13,14 +13,13 @@ use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob;
 use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
+use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted::Bug;
-use crate::policy::{NoSink, Sink};
 use crate::record::{self, NewCell, Prepared};
-use crate::txn::commit_log::{Change, Commit, WriteSet};
-use crate::txn::locking::LockState;
+use crate::txn::Transaction;
+use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::{NONE, OpKind};
-use crate::worker::Worker;
 
 /// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
 /// transaction would be seen, so the process ends here.
@@ -32,67 +31,85 @@ impl Drop for HalfInstalled {
     }
 }
 
-impl Worker {
-    /// Commits and releases all locks; gives the stamp, `None` if nothing was written. Inside a
-    /// read section. After an error the caller rolls back.
-    pub(crate) fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
-        let driver = self.store.driver();
+impl Transaction {
+    /// Commits to `log` and releases all locks; gives the stamp, `None` if nothing was written. Inside
+    /// a read section. After an error the caller rolls back.
+    pub(crate) fn commit(
+        &mut self,
+        local: &mut Participant,
+        log: &mut dyn CommitLog,
+    ) -> Result<Option<Stamp>, TxError> {
+        let driver = local.store.driver();
         let phase =
             if driver.has_planted(Bug::PhaseReadBeforeLocks) { self.begun } else { driver.now() };
         step(Step::PhaseRead);
+        self.note_touched();
+        self.check_tables(local)?;
+        if self.written.is_empty() {
+            for &stamp in &self.touched {
+                local.dependencies.add(stamp);
+            }
+            self.pending.clear();
+            self.release_all(local);
+            return Ok(None);
+        }
+        self.prepare(local, phase)?;
+        let saves_before_images = phase.is_capturing() && local.store.marks();
+        let too_late = local.store.driver().has_planted(Bug::BeforeImageAfterInstall);
+        if saves_before_images && !too_late {
+            self.save_before_images(local, phase);
+        }
+        let stamp = self.append(local, log, phase)?;
+        step(Step::Appended);
+        self.install_all(local, stamp);
+        step(Step::Installed);
+        if saves_before_images && too_late {
+            self.save_before_images(local, phase);
+        }
+        local.dependencies.add(stamp);
+        self.release_all(local);
+        self.pending.clear();
+        self.prepared.clear();
+        Ok(Some(stamp))
+    }
+
+    /// Notes the stamps of the locked records, and which keys are written.
+    #[inline]
+    fn note_touched(&mut self) {
         self.touched.clear();
         self.written.clear();
         for (slot, held) in self.held.iter().enumerate() {
-            if matches!(held.state, LockState::Shared | LockState::Exclusive) {
+            if held.is_locked() {
                 self.touched.push(Stamp::from_bits(held.stamp_word));
                 if held.pending != NONE {
                     self.written.push((self.first_key + slot, held.pending));
                 }
             }
         }
-        self.check_tables()?;
-        if self.written.is_empty() {
-            for at in 0..self.touched.len() {
-                self.depend_on(self.touched[at]);
-            }
-            self.pending.clear();
-            self.release_all();
-            return Ok(None);
-        }
-        self.prepare(phase)?;
-        let saves_before_images = phase.is_capturing() && self.store.marks();
-        let too_late = self.store.driver().has_planted(Bug::BeforeImageAfterInstall);
-        if saves_before_images && !too_late {
-            self.save_before_images(phase);
-        }
-        let Self { keys, written, pending, tables, touched, log, .. } = self;
-        let writes = WriteSet { keys, written, pending, tables };
-        let stamp = log.append(&Commit { epoch: phase.epoch(), touched, writes })?;
-        step(Step::Appended);
-        self.install_all(stamp);
-        step(Step::Installed);
-        if saves_before_images && too_late {
-            self.save_before_images(phase);
-        }
-        self.depend_on(stamp);
-        self.release_all();
-        self.pending.clear();
-        self.prepared.clear();
-        Ok(Some(stamp))
     }
 
-    /// A transaction that locked records of a table generation that is gone must not commit: what
-    /// it read of them is not so any more, and what it writes to them would be lost.
-    fn check_tables(&self) -> Result<(), TxError> {
-        if self.tables.version <= self.locked_version {
+    /// Gives the transaction to the log, which decides its stamp.
+    #[inline]
+    fn append(
+        &self,
+        local: &Participant,
+        log: &mut dyn CommitLog,
+        phase: PhaseWord,
+    ) -> Result<Stamp, TxError> {
+        let Self { keys, written, pending, touched, .. } = self;
+        let writes = WriteSet { keys, written, pending, tables: &local.tables };
+        Ok(log.append(&Commit { epoch: phase.epoch(), touched, writes })?)
+    }
+
+    /// Refuses a transaction that locked records of a table generation that was replaced: what the
+    /// transaction read there does not hold any more, and what it writes there would be lost.
+    fn check_tables(&self, local: &Participant) -> Result<(), TxError> {
+        if local.tables.version <= self.locked_version {
             return Ok(());
         }
-        for (slot, held) in self.held.iter().enumerate() {
-            if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
-                continue;
-            }
-            let table = self.tables.get(self.keys.keys[self.first_key + slot].table);
-            let owner = self.store.memory().arena.owner_of(held.cell);
+        for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
+            let table = local.tables.get(self.keys.keys[self.first_key + slot].table);
+            let owner = local.store.memory().arena.owner_of(held.cell);
             if table.map(|table| table.owner) != Some(owner) {
                 return Err(TxError::Conflict);
             }
@@ -100,29 +117,28 @@ impl Worker {
         Ok(())
     }
 
-    /// Undoes nothing, since nothing was done: frees what was prepared, releases the locks.
-    pub(crate) fn roll_back(&mut self) {
+    /// Frees what was prepared and releases the locks. No record has changed, so nothing is undone.
+    pub(crate) fn roll_back(&mut self, local: &mut Participant) {
         for (_, prepared) in std::mem::take(&mut self.prepared) {
             match prepared {
                 Prepared::Large(blob, _) => {
-                    blob::release(self.store.memory(), &mut self.cache, blob);
+                    blob::release(local.store.memory(), &mut local.cache, blob);
                 }
-                Prepared::Cell(number) => self.retire_unpublished(number),
+                Prepared::Cell(number) => local.retire_unpublished(number),
             }
         }
         self.pending.clear();
-        // Whoever hears of the failure has learnt something of what was read.
-        for at in 0..self.held.len() {
-            let held = self.held[at];
-            if matches!(held.state, LockState::Shared | LockState::Exclusive) {
-                self.depend_on(Stamp::from_bits(held.stamp_word));
-            }
+        // The caller learns by the failure something of what was read.
+        for held in self.held.iter().filter(|held| held.is_locked()) {
+            local.dependencies.add(Stamp::from_bits(held.stamp_word));
         }
-        self.release_all();
+        self.release_all(local);
     }
 
-    fn prepare(&mut self, phase: PhaseWord) -> Result<(), TxError> {
-        let Self { store, cache, keys, held, pending, tables, written, prepared, .. } = self;
+    /// Finds the memory for writes that do not fit their cells.
+    fn prepare(&mut self, local: &mut Participant, phase: PhaseWord) -> Result<(), TxError> {
+        let Self { keys, held, pending, written, prepared, .. } = self;
+        let Participant { store, cache, tables, .. } = local;
         let memory = store.memory();
         for &(key, first) in written.iter() {
             let held = held[key - self.first_key];
@@ -151,9 +167,9 @@ impl Worker {
 
     /// Puts the writes into their cells.
     #[inline]
-    fn install_all(&mut self, stamp: Stamp) {
+    fn install_all(&mut self, local: &mut Participant, stamp: Stamp) {
         let unwinding = HalfInstalled;
-        let record = |&(key, _): &(usize, u32)| self.record(&self.held[key - self.first_key]);
+        let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
         record::begin_writes(self.written.iter().map(record));
         // In the order of the writes, as they were prepared.
         let mut prepared = 0;
@@ -162,15 +178,23 @@ impl Worker {
             let next = self.prepared.get(prepared).filter(|next| next.0 == key);
             let found = next.map(|next| next.1);
             prepared += usize::from(found.is_some());
-            self.install(key - self.first_key, first, found, stamp);
+            self.install(local, key - self.first_key, first, found, stamp);
         }
         std::mem::forget(unwinding);
     }
 
     /// Puts one write into its cell, which is busy.
     #[inline]
-    fn install(&mut self, slot: usize, first: u32, prepared: Option<Prepared>, stamp: Stamp) {
-        let Self { store, held, pending, keys, tables, reclaim, .. } = self;
+    fn install(
+        &mut self,
+        local: &mut Participant,
+        slot: usize,
+        first: u32,
+        prepared: Option<Prepared>,
+        stamp: Stamp,
+    ) {
+        let Self { held, pending, keys, .. } = self;
+        let Participant { store, tables, reclaim, number, .. } = local;
         let memory = store.memory();
         let held = &mut held[slot];
         let was_absent = held.stamp_word & ABSENT != 0;
@@ -190,7 +214,7 @@ impl Worker {
                 reclaim.retire_cell(place.0.owner, held.cell);
                 held.cell = new;
                 held.place = store.cell(new).place(new);
-                place.0.count(self.number, added);
+                place.0.count(*number, added);
                 return;
             }
         };
@@ -199,51 +223,50 @@ impl Worker {
             reclaim.retire_blob(memory.arena.owner_of(held.cell), old);
         }
         if added != 0 {
-            table_of(slot).0.count(self.number, added);
+            table_of(slot).0.count(*number, added);
         }
     }
 
     /// Gives the checkpoint the old values of the records that this commit is the first to change
     /// after the point of consistency, unless the scan has captured them before.
     #[inline]
-    fn save_before_images(&mut self, phase: PhaseWord) {
+    fn save_before_images(&mut self, local: &mut Participant, phase: PhaseWord) {
         let mark = mark_of(phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
-            let lock = self.record(&self.held[key - self.first_key]).lock();
+            let lock = local.record(self.held[key - self.first_key].place).lock();
             capture::is_unmarked(lock, mark)
         };
         if let Some(first) = self.written.iter().position(is_unmarked) {
-            self.save_before_images_from(first, phase);
+            self.save_before_images_from(local, first, phase);
         }
     }
 
     /// Saves the before-images from the `from`-th write on.
     #[cold]
-    fn save_before_images_from(&mut self, from: usize, phase: PhaseWord) {
-        if self.sink.as_ref().is_none_or(|(epoch, _)| *epoch != phase.epoch()) {
-            self.sink = self.store.sink().map(|sink| (phase.epoch(), sink));
-        }
-        let sink: &dyn Sink = self.sink.as_ref().map_or(&NoSink, |(_, sink)| &**sink);
+    fn save_before_images_from(&mut self, local: &mut Participant, from: usize, phase: PhaseWord) {
+        local.find_sink(phase.epoch());
+        let local = &*local;
+        let sink = local.sink();
         if !sink.has_room() {
-            self.store.policy().before_saves(self.number, sink);
+            local.store.policy().before_saves(local.number, sink);
         }
-        let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(key, first);
+        let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(local, key, first);
         let overwritten = |&(key, _): &(usize, u32)| {
             let declared = &self.keys.keys[key];
             Overwritten {
-                record: self.record(&self.held[key - self.first_key]),
-                table: self.tables.get(declared.table).expect("checked"),
+                record: local.record(self.held[key - self.first_key].place),
+                table: local.tables.get(declared.table).expect("checked"),
                 hash: declared.hash,
                 key: self.keys.key(key),
             }
         };
         let records = self.written[from..].iter().filter(saved).map(overwritten);
-        capture::save_before_images(&self.store, sink, (self.number, phase.epoch()), records);
+        capture::save_before_images(&local.store, sink, (local.number, phase.epoch()), records);
     }
 
     /// What planted bugs do not save.
-    fn is_left_out(&self, key: usize, first: u32) -> bool {
-        let driver = self.store.driver();
+    fn is_left_out(&self, local: &Participant, key: usize, first: u32) -> bool {
+        let driver = local.store.driver();
         let was_absent = self.held[key - self.first_key].stamp_word & ABSENT != 0;
         let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
         driver.has_planted(Bug::InsertWithoutMark) && was_absent

@@ -3,6 +3,7 @@
 use stillpoint_format::{LOG_NONE, Stamp};
 
 use crate::catalog::Tables;
+use crate::error::LogRefused;
 use crate::record::{Ranges, RecordChange};
 use crate::table::TableId;
 use crate::txn::keys::KeySet;
@@ -18,11 +19,6 @@ pub struct Commit<'a> {
     /// What it writes.
     pub writes: WriteSet<'a>,
 }
-
-/// The journal refused a commit; the transaction is rolled back.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct LogRefused(#[from] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// Takes commits, in an order that respects their locks.
 pub trait CommitLog: Send {

@@ -5,71 +5,22 @@
 //! order of their cell numbers, waiting where need be: no cycle of waits can close, so a declared
 //! transaction is never aborted. Undeclared keys are locked one by one under wait-die.
 
+use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
-use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 
 use crate::capture::{self, mark_of};
 use crate::error::TxError;
 use crate::memory::arena::{Allowance, Kind, MemoryLimit};
-use crate::memory::cell::CellAddress;
 use crate::memory::index::Inserted;
-use crate::memory::stamp::ABSENT;
+use crate::memory::stamp::{ABSENT, DEAD};
+use crate::participant::Participant;
 use crate::phase::Phase;
 use crate::record::NewCell;
 use crate::txn::keys::Mode;
 use crate::txn::lookup::SCAN_MAX;
-use crate::txn::pending;
-use crate::worker::Worker;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockState {
-    None,
-    Shared,
-    Exclusive,
-    /// The same record as an earlier slot of the transaction.
-    Alias(u32),
-    /// Read without a lock into the worker's scratch buffer, with this tag if it had a value.
-    Snapshot(Option<u8>),
-}
-
-/// How a transaction comes by its locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Discipline {
-    /// Its keys are declared: locked before it runs, in a global order, waiting for anybody.
-    Declared,
-    /// It finds its keys on the way: wait-die.
-    WaitDie,
-    /// The keys of its earlier runs are locked like declared ones; it waits for no other.
-    Remembered,
-    /// It has the permit of the store, and waits for anybody.
-    Permitted,
-}
-
-/// What a transaction knows of one of its keys.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LockedKey {
-    pub(crate) cell: u64,
-    /// Where it is, once it is locked.
-    pub(crate) place: CellAddress,
-    pub(crate) state: LockState,
-    /// The stamp word when the lock was taken.
-    pub(crate) stamp_word: u64,
-    /// First pending operation.
-    pub(crate) pending: u32,
-}
-
-impl LockedKey {
-    fn unlocked(cell: u64) -> Self {
-        Self {
-            cell,
-            place: CellAddress::default(),
-            state: LockState::None,
-            stamp_word: 0,
-            pending: pending::NONE,
-        }
-    }
-}
+use crate::txn::{Discipline, LockState, LockedKey, Transaction};
 
 /// A cell could not be locked at once.
 enum Refused {
@@ -78,14 +29,18 @@ enum Refused {
     Gone,
 }
 
-impl Worker {
+impl Transaction {
     /// Reads a declared key without locking it.
-    pub(crate) fn snapshot_key(&mut self, index: usize) -> Result<(), TxError> {
+    pub(crate) fn snapshot_key(
+        &mut self,
+        local: &mut Participant,
+        index: usize,
+    ) -> Result<(), TxError> {
         let declared = self.keys.keys[index];
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let key = self.keys.key(index);
-        let found = self.read_optimistic(
+        let found = local.read_optimistic(
             declared.table,
             key,
             declared.hash,
@@ -99,41 +54,60 @@ impl Worker {
             stamp_word: stamp.to_bits() | if tag.is_none() { ABSENT } else { 0 },
             ..LockedKey::unlocked(0)
         });
-        self.depend_on(stamp);
+        local.dependencies.add(stamp);
         Ok(())
     }
 
     /// Locks the declared keys of one transaction.
-    pub(crate) fn lock_declared(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
+    pub(crate) fn lock_declared(
+        &mut self,
+        local: &mut Participant,
+        keys: std::ops::Range<usize>,
+    ) -> Result<(), TxError> {
         for index in keys.clone() {
             let candidate = self.keys.keys[index].candidate;
-            let cell = if candidate != 0 && self.is_cell_of(candidate, index) {
+            let cell = if candidate != 0 && local.is_cell_of(candidate, self.keys.key(index)) {
                 candidate
             } else {
-                self.resolve(index)?
+                self.resolve(local, index)?
             };
             let mode = self.keys.keys[index].mode;
-            if self.take(cell, mode, Priority::DECLARED).is_err() && !self.alias(cell, mode) {
-                return self.lock_in_order(keys);
+            if self.take(local, cell, mode, Priority::DECLARED).is_err()
+                && !self.alias(local, cell, mode)
+            {
+                return self.lock_in_order(local, keys);
             }
         }
         Ok(())
     }
 
-    /// True if the cell holds the key, now.
-    #[inline]
-    fn is_cell_of(&self, cell: u64, index: usize) -> bool {
-        let cell = self.store.cell(cell);
-        cell.has_key(self.keys.key(index)) && !cell.is_dead()
+    /// Locks the keys that earlier runs have met, like declared ones. Not inside a read section.
+    pub(crate) fn lock_remembered(&mut self, local: &mut Participant) -> Result<(), TxError> {
+        let Self { keys, remembered, .. } = self;
+        let count = remembered.keys.keys.len();
+        remembered.keys.check(0..count)?;
+        for (index, key) in remembered.keys.keys.iter().enumerate() {
+            keys.push(key.table, remembered.keys.key(index), key.mode, 0);
+        }
+        local.enter_to_begin();
+        let locked = self.lock_declared(local, 0..count);
+        local.exit();
+        locked
     }
 
     /// Locks a cell and enters it as the next slot.
     #[inline]
-    fn take(&mut self, number: u64, mode: Mode, priority: Priority) -> Result<(), Refused> {
-        let (state, stamp_word) = self.lock_cell(number, mode, priority)?;
-        self.locked_version = self.locked_version.min(self.tables.version);
+    fn take(
+        &mut self,
+        local: &Participant,
+        number: u64,
+        mode: Mode,
+        priority: Priority,
+    ) -> Result<(), Refused> {
+        let (state, stamp_word) = lock_cell(local, number, mode, priority)?;
+        self.locked_version = self.locked_version.min(local.tables.version);
         self.held.push(LockedKey {
-            place: self.store.cell(number).place(number),
+            place: local.store.cell(number).place(number),
             state,
             stamp_word,
             ..LockedKey::unlocked(number)
@@ -141,34 +115,13 @@ impl Worker {
         Ok(())
     }
 
-    #[inline]
-    fn lock_cell(
-        &self,
-        number: u64,
-        mode: Mode,
-        priority: Priority,
-    ) -> Result<(LockState, u64), Refused> {
-        let cell = self.store.cell(number);
-        let (locked, state) = match mode {
-            Mode::Write => (lock_word::try_exclusive(cell.lock(), priority), LockState::Exclusive),
-            Mode::Read => (lock_word::try_shared(cell.lock(), priority), LockState::Shared),
-        };
-        locked.map_err(|Contended(by)| Refused::LockedKey(by))?;
-        let stamp_word = cell.stamp_word();
-        if stamp_word & crate::memory::stamp::DEAD != 0 {
-            release(cell.lock(), state);
-            return Err(Refused::Gone);
-        }
-        Ok((state, stamp_word))
-    }
-
     /// True if the transaction holds the cell already; the next slot then means the same record.
-    fn alias(&mut self, number: u64, mode: Mode) -> bool {
+    fn alias(&mut self, local: &Participant, number: u64, mode: Mode) -> bool {
         let Some(at) = self.slot_of_cell(number) else {
             return false;
         };
         if mode == Mode::Write && self.held[at].state == LockState::Shared {
-            let lock = self.store.cell(number).lock();
+            let lock = local.store.cell(number).lock();
             if lock_word::try_upgrade(lock, self.priority).is_err() {
                 return false;
             }
@@ -199,36 +152,44 @@ impl Worker {
     /// have been reclaimed in between, and be another key's. So whatever was found and not locked
     /// is looked up again once the read section was left.
     #[cold]
-    fn lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
+    fn lock_in_order(
+        &mut self,
+        local: &mut Participant,
+        keys: std::ops::Range<usize>,
+    ) -> Result<(), TxError> {
         // An undeclared transaction is announced already.
         let announces = self.discipline == Discipline::Declared;
         if announces {
-            self.store.catalog().begin_transaction(self.number, self.tables.version);
+            local.store.catalog().begin_transaction(local.number, local.tables.version);
         }
-        self.release_all();
+        self.release_all(local);
         let mut backoff = Backoff::new();
         let locked = loop {
-            match self.try_lock_in_order(keys.clone()) {
+            match self.try_lock_in_order(local, keys.clone()) {
                 Ok(true) => break Ok(()),
                 Ok(false) => {
-                    self.release_all();
-                    self.wait_outside(&mut backoff, true);
+                    self.release_all(local);
+                    self.wait_outside(local, &mut backoff, true);
                 }
                 Err(error) => break Err(error),
             }
         };
         if locked.is_err() {
-            self.release_all();
+            self.release_all(local);
         }
         if announces {
-            self.store.catalog().end_transaction(self.number);
+            local.store.catalog().end_transaction(local.number);
         }
         locked
     }
 
-    fn try_lock_in_order(&mut self, keys: std::ops::Range<usize>) -> Result<bool, TxError> {
+    fn try_lock_in_order(
+        &mut self,
+        local: &mut Participant,
+        keys: std::ops::Range<usize>,
+    ) -> Result<bool, TxError> {
         for index in keys.clone() {
-            let cell = self.resolve(index)?;
+            let cell = self.resolve(local, index)?;
             self.held.push(LockedKey::unlocked(cell));
         }
         let mut order: Vec<usize> = (0..keys.len()).collect();
@@ -244,10 +205,10 @@ impl Worker {
                 self.held[slot].state = LockState::Alias(base as u32);
                 continue;
             }
-            if left && self.resolve(keys.start + slot)? != cell {
+            if left && self.resolve(local, keys.start + slot)? != cell {
                 return Ok(false);
             }
-            if !self.wait_for(keys.start + slot, slot, &mut left)? {
+            if !self.wait_for(local, keys.start + slot, slot, &mut left)? {
                 return Ok(false);
             }
             previous = Some(slot);
@@ -258,34 +219,40 @@ impl Worker {
     /// Waits for one lock; false if the cell is not the key's any more, the tables changed, or
     /// somebody has the permit.
     /// Sets `left` if it left the read section meanwhile.
-    fn wait_for(&mut self, index: usize, slot: usize, left: &mut bool) -> Result<bool, TxError> {
+    fn wait_for(
+        &mut self,
+        local: &mut Participant,
+        index: usize,
+        slot: usize,
+        left: &mut bool,
+    ) -> Result<bool, TxError> {
         let (cell, mode) = (self.held[slot].cell, self.keys.keys[index].mode);
-        let version = self.tables.version;
+        let version = local.tables.version;
         let mut backoff = Backoff::new();
         loop {
-            match self.lock_cell(cell, mode, Priority::DECLARED) {
+            match lock_cell(local, cell, mode, Priority::DECLARED) {
                 Ok((state, stamp_word)) => {
-                    self.locked_version = self.locked_version.min(self.tables.version);
-                    self.held[slot].place = self.store.cell(cell).place(cell);
+                    self.locked_version = self.locked_version.min(local.tables.version);
+                    self.held[slot].place = local.store.cell(cell).place(cell);
                     self.held[slot].state = state;
                     self.held[slot].stamp_word = stamp_word;
                     return Ok(true);
                 }
                 Err(Refused::Gone) => return Ok(false),
                 // Who has the permit may wait for what is held here.
-                Err(Refused::LockedKey(_)) if self.store.driver().now().is_permitted() => {
+                Err(Refused::LockedKey(_)) if local.store.driver().now().is_permitted() => {
                     return Ok(false);
                 }
                 Err(Refused::LockedKey(_)) if backoff.is_spinning() => {
-                    self.announce(cell, mode, Priority::DECLARED);
+                    announce(local, cell, mode, Priority::DECLARED);
                     backoff.wait();
                 }
                 Err(Refused::LockedKey(_)) => {
-                    self.announce(cell, mode, Priority::DECLARED);
-                    self.wait_outside(&mut backoff, false);
+                    announce(local, cell, mode, Priority::DECLARED);
+                    self.wait_outside(local, &mut backoff, false);
                     *left = true;
                     // Outside the read section the cell may have been reclaimed.
-                    if self.tables.version != version || self.resolve(index)? != cell {
+                    if local.tables.version != version || self.resolve(local, index)? != cell {
                         return Ok(false);
                     }
                 }
@@ -293,42 +260,39 @@ impl Worker {
         }
     }
 
-    /// Keeps new sharers from a lock that a writer waits for. In the read section that found the cell.
-    fn announce(&self, cell: u64, mode: Mode, priority: Priority) {
-        if mode == Mode::Write {
-            lock_word::await_sharers(self.store.cell(cell).lock(), priority);
-        }
-    }
-
     /// Leaves the read section for a moment. `begins` says that no lock is held.
-    fn wait_outside(&mut self, backoff: &mut Backoff, begins: bool) {
-        self.exit();
+    fn wait_outside(&mut self, local: &mut Participant, backoff: &mut Backoff, begins: bool) {
+        local.exit();
         backoff.wait();
         // The cells of later transactions of the batch, too, were found in the read section left.
         for key in &mut self.keys.keys {
             key.candidate = 0;
         }
         if begins {
-            self.enter_to_begin();
+            local.enter_to_begin();
         } else {
-            self.enter();
+            local.enter();
         }
     }
 
     /// Locks one key of an undeclared transaction, and enters it as the next slot. Not inside a
     /// read section.
-    pub(crate) fn lock_undeclared(&mut self, index: usize) -> Result<(), TxError> {
+    pub(crate) fn lock_undeclared(
+        &mut self,
+        local: &mut Participant,
+        index: usize,
+    ) -> Result<(), TxError> {
         let mode = self.keys.keys[index].mode;
         let mut backoff = Backoff::new();
         loop {
-            let version = self.tables.version;
+            let version = local.tables.version;
             if self.held.is_empty() && self.discipline != Discipline::Permitted {
-                self.enter_to_begin();
+                local.enter_to_begin();
             } else {
-                self.enter();
+                local.enter();
             }
-            let outcome = self.try_lock_undeclared(index, mode, version, &backoff);
-            self.exit();
+            let outcome = self.try_lock_undeclared(local, index, mode, version, &backoff);
+            local.exit();
             match outcome? {
                 Some(()) => return Ok(()),
                 None => backoff.wait(),
@@ -348,24 +312,25 @@ impl Worker {
 
     fn try_lock_undeclared(
         &mut self,
+        local: &mut Participant,
         index: usize,
         mode: Mode,
         version: u64,
         backoff: &Backoff,
     ) -> Result<Option<()>, TxError> {
-        if self.tables.version != version && !self.held.is_empty() {
+        if local.tables.version != version && !self.held.is_empty() {
             // A table may have been flushed; what is locked may belong to the old generation.
             return Err(TxError::Conflict);
         }
-        let cell = self.resolve(index)?;
-        match self.take(cell, mode, self.priority) {
+        let cell = self.resolve(local, index)?;
+        match self.take(local, cell, mode, self.priority) {
             Ok(()) => Ok(Some(())),
             Err(Refused::Gone) => Ok(None),
             Err(Refused::LockedKey(by)) => {
-                if self.alias(cell, mode) {
+                if self.alias(local, cell, mode) {
                     Ok(Some(()))
                 } else if self.may_wait_for(by, backoff) {
-                    self.announce(cell, mode, self.priority);
+                    announce(local, cell, mode, self.priority);
                     Ok(None)
                 } else {
                     Err(TxError::Conflict)
@@ -375,10 +340,10 @@ impl Worker {
     }
 
     /// Makes the lock of an undeclared key exclusive.
-    pub(crate) fn upgrade(&mut self, slot: usize) -> Result<(), TxError> {
+    pub(crate) fn upgrade(&mut self, local: &Participant, slot: usize) -> Result<(), TxError> {
         let mut backoff = Backoff::new();
         loop {
-            let lock = self.store.cell(self.held[slot].cell).lock();
+            let lock = local.store.cell(self.held[slot].cell).lock();
             match lock_word::try_upgrade(lock, self.priority) {
                 Ok(()) => {
                     self.held[slot].state = LockState::Exclusive;
@@ -394,70 +359,69 @@ impl Worker {
     }
 
     /// The cell of a key, made if there is none. Inside a read section.
-    fn resolve(&mut self, index: usize) -> Result<u64, TxError> {
+    fn resolve(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.keys[index];
         let found = {
             let table =
-                self.tables.get(declared.table).ok_or(TxError::NoSuchTable(declared.table))?;
+                local.tables.get(declared.table).ok_or(TxError::NoSuchTable(declared.table))?;
             let key = self.keys.key(index);
-            table.index.find(declared.hash, |cell| {
-                let cell = self.store.cell(cell);
-                cell.has_key(key) && !cell.is_dead()
-            })
+            local.find(table, key, declared.hash)
         };
         match found {
             Some(cell) => Ok(cell),
-            None => self.add_absent(index),
+            None => self.add_absent(local, index),
         }
     }
 
     /// Adds an absent cell for a key: the place of its lock, and of its value to come.
-    fn add_absent(&mut self, index: usize) -> Result<u64, TxError> {
+    fn add_absent(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.keys[index];
-        let table = self.tables.get(declared.table).expect("resolved").clone();
+        let table = local.tables.get(declared.table).expect("resolved").clone();
         let number = {
             let len = declared.value_len as usize;
-            match self.new_cell(index, len, Kind::Record) {
+            match self.new_cell(local, index, len, Kind::Record) {
                 // To read the absence of a value, or to remove nothing, needs a lock all the same.
-                Err(_) => self.new_cell(index, 0, Kind::Lock)?,
+                Err(_) => self.new_cell(local, index, 0, Kind::Lock)?,
                 Ok(number) => number,
             }
         };
         let key = self.keys.key(index);
-        let store = &self.store;
         let inserted = table.index.insert(
-            self.number,
+            local.number,
             declared.hash,
             number,
-            |cell| {
-                let cell = store.cell(cell);
-                cell.has_key(key) && !cell.is_dead()
-            },
+            |cell| local.is_cell_of(cell, key),
             // The key may have come and gone since the cell was made.
-            || store.cell(number).record().end_delete(table.floor_stamp(declared.hash)),
+            || local.store.cell(number).record().end_delete(table.floor_stamp(declared.hash)),
         );
         match inserted {
             Inserted::New => Ok(number),
             Inserted::Existing(existing) => {
-                self.retire_unpublished(number);
+                local.retire_unpublished(number);
                 Ok(existing)
             }
             Inserted::Full => {
-                self.retire_unpublished(number);
+                local.retire_unpublished(number);
                 Err(TxError::IndexFull(declared.table))
             }
         }
     }
 
     /// Makes a cell for a key that is free and has no value, with room for `value_len` bytes.
-    fn new_cell(&mut self, index: usize, value_len: usize, kind: Kind) -> Result<u64, MemoryLimit> {
-        let Self { keys, tables, store, cache, .. } = self;
-        let declared = keys.keys[index];
+    fn new_cell(
+        &self,
+        local: &mut Participant,
+        index: usize,
+        value_len: usize,
+        kind: Kind,
+    ) -> Result<u64, MemoryLimit> {
+        let Participant { tables, store, cache, .. } = local;
+        let declared = self.keys.keys[index];
         // A commit or a capture sets the mark anew if the epoch has changed by then.
         let new = NewCell {
             table: tables.get(declared.table).expect("resolved"),
             hash: declared.hash,
-            key: keys.key(index),
+            key: self.keys.key(index),
             value_len,
             kind,
             locked_by: None,
@@ -466,41 +430,34 @@ impl Worker {
         new.make(store.memory(), cache)
     }
 
-    /// Drops a cell that never was in the index. A capture may be looking at it all the same.
-    pub(crate) fn retire_unpublished(&mut self, number: u64) {
-        self.store.cell(number).kill();
-        let owner = self.store.memory().arena.owner_of(number);
-        self.reclaim.retire_cell(owner, number);
-    }
-
     /// Gives all locks back after a commit or a rollback; forgets the transaction.
-    pub(crate) fn release_all(&mut self) {
+    pub(crate) fn release_all(&mut self, local: &mut Participant) {
         self.locked_version = u64::MAX;
-        self.cache.allowance = Allowance::Limit;
-        // Plain stores suffice while no walk can claim the mark of a locked record. It does so in
-        // CAPTURE only, and begins after every read section has closed that may have seen the phase before
-        // it. Outside the read section nothing is known of the phase.
-        let claimable = self.store.marks()
-            && (!self.in_window || self.store.driver().now().phase() == Phase::Capture);
+        local.cache.allowance = Allowance::Limit;
+        // A plain store releases a lock while no scan can claim the mark of a locked record. A scan
+        // claims in CAPTURE only, and begins after every read section has ended that may have seen
+        // the phase before. Outside of a read section nothing is known of the phase.
+        let claimable = local.store.marks()
+            && (!local.in_section || local.store.driver().now().phase() == Phase::Capture);
         for slot in 0..self.held.len() {
             let held = self.held[slot];
             if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
                 continue;
             }
-            let word = self.record(&held).stamp_word();
+            let word = local.record(held.place).stamp_word();
             let absent = word & ABSENT != 0;
-            if absent && self.remove_released(slot, held, word) {
+            if absent && self.remove_released(local, slot, word) {
                 continue;
             }
-            let cell = self.record(&held);
+            let cell = local.record(held.place);
             match held.state {
                 LockState::Exclusive => capture::release_exclusive(cell.lock(), claimable),
                 state => release(cell.lock(), state),
             }
             if absent {
                 let table = self.keys.keys[self.first_key + slot].table;
-                let owner = self.store.memory().arena.owner_of(held.cell);
-                self.reclaim.add(owner, table, held.cell);
+                let owner = local.store.memory().arena.owner_of(held.cell);
+                local.reclaim.add(owner, table, held.cell);
             }
         }
         self.held.clear();
@@ -509,6 +466,38 @@ impl Worker {
             self.slots_by_cell.clear();
         }
     }
+
+    /// Removes the cell of a key without a value instead of giving its lock back; true if the lock
+    /// is gone with the cell. Only where no log wrote the cell, so that nothing need be closed before,
+    /// and where no other transaction shares the lock or awaits it. `word` is the stamp word.
+    #[cold]
+    fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
+        let held = self.held[slot];
+        let stamp = Stamp::from_bits(word);
+        if !stamp.is_none() {
+            return false;
+        }
+        let declared = self.keys.keys[self.first_key + slot];
+        let owner = local.store.memory().arena.owner_of(held.cell);
+        let table = local.tables.get(declared.table).filter(|table| table.owner == owner);
+        let Some(table) = table else {
+            // The cell is of a replaced generation, and goes with it.
+            return false;
+        };
+        let lock = local.store.cell(held.cell).lock();
+        if held.state == LockState::Shared {
+            // Relaxed: a transaction that awaits the lock unseen finds the cell dead and makes another.
+            let awaited = lock_word::is_awaited(lock.load(Relaxed));
+            if awaited || lock_word::try_upgrade(lock, self.priority).is_err() {
+                return false;
+            }
+        }
+        let gone = local.remove_cell(table, declared.hash, held.cell, stamp);
+        debug_assert!(gone, "a locked cell is in the index");
+        lock_word::release_exclusive(lock);
+        local.reclaim.retire_cell(owner, held.cell);
+        true
+    }
 }
 
 fn release(lock: &AtomicU64, state: LockState) {
@@ -516,5 +505,33 @@ fn release(lock: &AtomicU64, state: LockState) {
         LockState::Shared => lock_word::release_shared(lock),
         LockState::Exclusive => lock_word::release_exclusive(lock),
         _ => {}
+    }
+}
+
+#[inline]
+fn lock_cell(
+    local: &Participant,
+    number: u64,
+    mode: Mode,
+    priority: Priority,
+) -> Result<(LockState, u64), Refused> {
+    let cell = local.store.cell(number);
+    let (locked, state) = match mode {
+        Mode::Write => (lock_word::try_exclusive(cell.lock(), priority), LockState::Exclusive),
+        Mode::Read => (lock_word::try_shared(cell.lock(), priority), LockState::Shared),
+    };
+    locked.map_err(|Contended(by)| Refused::LockedKey(by))?;
+    let stamp_word = cell.stamp_word();
+    if stamp_word & DEAD != 0 {
+        release(cell.lock(), state);
+        return Err(Refused::Gone);
+    }
+    Ok((state, stamp_word))
+}
+
+/// Keeps new sharers from a lock that a writer waits for. In the read section that found the cell.
+fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
+    if mode == Mode::Write {
+        lock_word::await_sharers(local.store.cell(cell).lock(), priority);
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions: keys, locks, deferred writes, retries and the steps of a commit.
+//! Transactions: keys, locks, deferred writes and the steps of a commit.
 
 pub(crate) mod commit;
 pub(crate) mod commit_log;
@@ -6,5 +6,161 @@ pub(crate) mod keys;
 pub(crate) mod locking;
 pub(crate) mod lookup;
 pub(crate) mod pending;
-pub(crate) mod retry;
+pub(crate) mod remembered;
 pub(crate) mod tx;
+
+use stillpoint_format::Stamp;
+use stillpoint_format::hash::KeyHasher;
+use stillpoint_sync::lock_word::Priority;
+
+use crate::memory::cell::CellAddress;
+use crate::phase::{PhaseDriver, PhaseWord};
+use crate::planted::Bug;
+use crate::record::Prepared;
+use keys::KeySet;
+use lookup::Lookup;
+use pending::Pending;
+use remembered::Remembered;
+
+/// What a slot of a transaction holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockState {
+    None,
+    Shared,
+    Exclusive,
+    /// The same record as an earlier slot of the transaction.
+    Alias(u32),
+    /// Read without a lock into the transaction's scratch buffer, with this tag if it had a value.
+    Snapshot(Option<u8>),
+}
+
+/// How a transaction comes by its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discipline {
+    /// Its keys are declared: locked before it runs, in a global order, waiting for anybody.
+    Declared,
+    /// It finds its keys on the way: wait-die.
+    WaitDie,
+    /// The keys of its earlier runs are locked like declared ones; it waits for no other.
+    Remembered,
+    /// It has the permit of the store, and waits for anybody.
+    Permitted,
+}
+
+/// What a transaction knows of one of its keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockedKey {
+    pub(crate) cell: u64,
+    /// Where it is, once it is locked.
+    pub(crate) place: CellAddress,
+    pub(crate) state: LockState,
+    /// The stamp word when the lock was taken.
+    pub(crate) stamp_word: u64,
+    /// First pending operation.
+    pub(crate) pending: u32,
+}
+
+impl LockedKey {
+    /// Whether the slot holds the lock of its record.
+    #[inline]
+    pub(crate) fn is_locked(&self) -> bool {
+        matches!(self.state, LockState::Shared | LockState::Exclusive)
+    }
+
+    pub(crate) fn unlocked(cell: u64) -> Self {
+        Self {
+            cell,
+            place: CellAddress::default(),
+            state: LockState::None,
+            stamp_word: 0,
+            pending: pending::NONE,
+        }
+    }
+}
+
+/// One transaction: its keys, the locks it holds, and its writes until it commits. A worker runs one
+/// transaction after the other in the same object. The keys of a batch are declared together, and
+/// each transaction of the batch has a range of them.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    pub(crate) keys: KeySet,
+    /// The number of the transaction's first key in `keys`; slots count from there.
+    pub(crate) first_key: usize,
+    /// Per slot.
+    pub(crate) held: Vec<LockedKey>,
+    /// Oldest catalog version that a locked cell is of.
+    pub(crate) locked_version: u64,
+    pub(crate) priority: Priority,
+    pub(crate) discipline: Discipline,
+    /// Slots by key and by cell, once there are many.
+    pub(crate) slots_by_key: Lookup,
+    pub(crate) slots_by_cell: Lookup,
+    /// Keys of earlier runs of the transaction that conflicted.
+    pub(crate) remembered: Remembered,
+    pub(crate) pending: Pending,
+    /// The phase in which the transaction began, if a planted bug asks for it.
+    pub(crate) begun: PhaseWord,
+    /// Of a commit: key number and first pending operation of every key written.
+    written: Vec<(usize, u32)>,
+    /// Of a commit: the stamps of every record read or overwritten.
+    touched: Vec<Stamp>,
+    /// Of a commit: the memory found for a written key, by key number.
+    prepared: Vec<(usize, Prepared)>,
+    /// The value of a key that was read without a lock, or of a patched key.
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Transaction {
+    pub(crate) fn new(hasher: KeyHasher, begun: PhaseWord) -> Self {
+        Self {
+            keys: KeySet::new(hasher),
+            first_key: 0,
+            held: Vec::new(),
+            locked_version: u64::MAX,
+            priority: Priority::DECLARED,
+            discipline: Discipline::Declared,
+            slots_by_key: Lookup::default(),
+            slots_by_cell: Lookup::default(),
+            remembered: Remembered::new(hasher),
+            pending: Pending::default(),
+            begun,
+            written: Vec::new(),
+            touched: Vec::new(),
+            prepared: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Begins a run of a transaction that declares no keys.
+    pub(crate) fn begin_undeclared(&mut self, priority: Priority, discipline: Discipline) {
+        self.keys.clear();
+        self.first_key = 0;
+        self.priority = priority;
+        self.discipline = discipline;
+    }
+
+    /// Begins a transaction of a batch, whose first key is number `first_key`.
+    #[inline]
+    pub(crate) fn begin_declared(&mut self, first_key: usize) {
+        self.first_key = first_key;
+        self.priority = Priority::DECLARED;
+        self.discipline = Discipline::Declared;
+    }
+
+    /// Notes the phase in which a transaction begins, for a planted bug that commits in that phase.
+    #[inline]
+    pub(crate) fn note_phase(&mut self, driver: &PhaseDriver) {
+        if driver.has_planted(Bug::PhaseReadBeforeLocks) {
+            self.begun = driver.now();
+        }
+    }
+
+    /// Adds the keys of the run that has just been rolled back to the remembered ones.
+    #[cold]
+    pub(crate) fn remember(&mut self) {
+        for index in 0..self.keys.keys.len() {
+            let key = self.keys.keys[index];
+            self.remembered.add(key.table, self.keys.key(index), key.mode);
+        }
+    }
+}

@@ -5,25 +5,25 @@ use stillpoint_format::Stamp;
 use crate::error::TxError;
 use crate::memory::arena::Allowance;
 use crate::memory::blob::VALUE_BYTES_MAX;
-use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
 use crate::memory::value::ValueRef;
+use crate::participant::Participant;
 use crate::table::TableId;
 use crate::txn::keys::{Mode, Slot};
-use crate::txn::locking::{Discipline, LockState};
 use crate::txn::lookup::SCAN_MAX;
 use crate::txn::pending::{NONE, OpKind};
-use crate::worker::Worker;
+use crate::txn::{Discipline, LockState, Transaction};
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
 #[derive(Debug)]
 pub struct Tx<'w> {
-    worker: &'w mut Worker,
+    transaction: &'w mut Transaction,
+    local: &'w mut Participant,
 }
 
 impl<'w> Tx<'w> {
-    pub(crate) fn new(worker: &'w mut Worker) -> Self {
-        Self { worker }
+    pub(crate) fn new(transaction: &'w mut Transaction, local: &'w mut Participant) -> Self {
+        Self { transaction, local }
     }
 
     /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
@@ -31,7 +31,7 @@ impl<'w> Tx<'w> {
     /// rename. They are refused only when the reserve is used up, too: a sixteenth of the limit,
     /// but at least 16 MiB and at most 1 GiB.
     pub fn use_reserve(&mut self) {
-        self.worker.cache.allowance = Allowance::Reserve;
+        self.local.cache.allowance = Allowance::Reserve;
     }
 
     // ── keys by slot: declared ones, and those found with `key` ──
@@ -43,42 +43,42 @@ impl<'w> Tx<'w> {
     #[inline]
     pub fn value(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
         let at = self.base(slot);
-        let worker = &mut *self.worker;
-        let held = &worker.held[at];
+        let transaction = &mut *self.transaction;
+        let held = &transaction.held[at];
         if let LockState::Snapshot(tag) = held.state {
-            return tag.map(|tag| ValueRef::from_bytes(tag, &worker.scratch));
+            return tag.map(|tag| ValueRef::from_bytes(tag, &transaction.scratch));
         }
-        let value = Record::at(worker.store.memory(), held.place).value();
-        let Some(op) = worker.pending.op(held.pending) else {
+        let value = self.local.record(held.place).value();
+        let Some(op) = transaction.pending.op(held.pending) else {
             return value;
         };
         match op.kind {
-            OpKind::Put => Some(ValueRef::from_bytes(op.tag, worker.pending.bytes(op))),
+            OpKind::Put => Some(ValueRef::from_bytes(op.tag, transaction.pending.bytes(op))),
             OpKind::Delete => None,
             OpKind::Patch => {
                 let base = value.expect("only a value is patched");
                 let tag = base.tag();
-                worker.scratch.clear();
-                base.copy_to(&mut worker.scratch);
-                worker.pending.apply(held.pending, &mut worker.scratch);
-                Some(ValueRef::from_bytes(tag, &worker.scratch))
+                transaction.scratch.clear();
+                base.copy_to(&mut transaction.scratch);
+                transaction.pending.apply(held.pending, &mut transaction.scratch);
+                Some(ValueRef::from_bytes(tag, &transaction.scratch))
             }
         }
     }
 
     /// Who wrote the key's value (or removed it) last, before this transaction.
     pub fn stamp(&self, slot: Slot) -> Stamp {
-        Stamp::from_bits(self.worker.held[self.base(slot)].stamp_word)
+        Stamp::from_bits(self.transaction.held[self.base(slot)].stamp_word)
     }
 
     /// The hash of the key and its table, keyed by the store's seed.
     pub fn key_hash(&self, slot: Slot) -> u64 {
-        self.worker.keys.keys[self.worker.first_key + slot.0 as usize].hash
+        self.transaction.keys.keys[self.transaction.first_key + slot.0 as usize].hash
     }
 
     /// True if the key had a value before this transaction.
     pub fn existed(&self, slot: Slot) -> bool {
-        self.worker.held[self.base(slot)].stamp_word & ABSENT == 0
+        self.transaction.held[self.base(slot)].stamp_word & ABSENT == 0
     }
 
     /// Gives the key a value.
@@ -88,8 +88,8 @@ impl<'w> Tx<'w> {
             return Err(TxError::ValueTooLong { len: value.len() });
         }
         let at = self.writable(slot)?;
-        let op = self.worker.pending.add(OpKind::Put, tag, 0, value);
-        self.worker.set_pending(at, op);
+        let op = self.transaction.pending.add(OpKind::Put, tag, 0, value);
+        self.transaction.set_pending(at, op);
         Ok(())
     }
 
@@ -98,20 +98,20 @@ impl<'w> Tx<'w> {
     #[inline]
     pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let at = self.writable(slot)?;
-        let worker = &mut *self.worker;
-        let held = worker.held[at];
-        let (first, kind, put_len) = match worker.pending.op(held.pending) {
-            Some(op) => (held.pending, Some(op.kind), worker.pending.len_of(op)),
+        let transaction = &mut *self.transaction;
+        let held = transaction.held[at];
+        let (first, kind, put_len) = match transaction.pending.op(held.pending) {
+            Some(op) => (held.pending, Some(op.kind), transaction.pending.len_of(op)),
             None => (NONE, None, 0),
         };
-        let cell = worker.record(&held);
+        let cell = self.local.record(held.place);
         let len = match kind {
             Some(OpKind::Put) => put_len,
             Some(OpKind::Delete) => return Err(TxError::PatchOutsideValue { offset, len: 0 }),
             Some(OpKind::Patch) | None => {
                 let len = cell.value().map(|value| value.len());
                 let len = len.ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
-                worker.pending.len_after(first, len)
+                transaction.pending.len_after(first, len)
             }
         };
         if offset > len {
@@ -122,16 +122,16 @@ impl<'w> Tx<'w> {
             return Err(TxError::ValueTooLong { len: end });
         }
         if kind == Some(OpKind::Put) {
-            worker.pending.patch_put(first, offset, bytes);
+            transaction.pending.patch_put(first, offset, bytes);
             return Ok(());
         }
         if !cell.can_patch_to(end) {
             return self.put_patched(slot, offset, bytes);
         }
-        let op = worker.pending.add(OpKind::Patch, 0, offset, bytes);
+        let op = transaction.pending.add(OpKind::Patch, 0, offset, bytes);
         match first {
-            NONE => worker.set_pending(at, op),
-            first => worker.pending.chain(first, op),
+            NONE => transaction.set_pending(at, op),
+            first => transaction.pending.chain(first, op),
         }
         Ok(())
     }
@@ -149,13 +149,13 @@ impl<'w> Tx<'w> {
     pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
         let at = self.writable(slot)?;
         let existed = self.value(slot).is_some();
-        let worker = &mut *self.worker;
-        if self_absent(worker.held[at].stamp_word) {
+        let transaction = &mut *self.transaction;
+        if self_absent(transaction.held[at].stamp_word) {
             // Nothing to remove but what this transaction itself may have written.
-            worker.clear_pending(at);
+            transaction.clear_pending(at);
         } else {
-            let op = worker.pending.add(OpKind::Delete, 0, 0, &[]);
-            worker.set_pending(at, op);
+            let op = transaction.pending.add(OpKind::Delete, 0, 0, &[]);
+            transaction.set_pending(at, op);
         }
         Ok(existed)
     }
@@ -164,32 +164,34 @@ impl<'w> Tx<'w> {
 
     /// Locks a key and gives its slot. In a transaction with declared keys, only a declared one.
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
-        let worker = &mut *self.worker;
-        if let Some(slot) = worker.slot_of_key(table, key) {
+        let transaction = &mut *self.transaction;
+        if let Some(slot) = transaction.slot_of_key(table, key) {
             let at = self.base(Slot(slot as u32));
-            if mode == Mode::Write && self.worker.held[at].state == LockState::Shared {
-                if self.worker.is_declared() {
+            if mode == Mode::Write && self.transaction.held[at].state == LockState::Shared {
+                if self.transaction.is_declared() {
                     return Err(TxError::DeclaredForReading { slot: slot as u32 });
                 }
-                if let Err(error) = self.worker.upgrade(at) {
-                    self.worker.remembered.add(table, key, mode);
+                if let Err(error) = self.transaction.upgrade(self.local, at) {
+                    self.transaction.remembered.add(table, key, mode);
                     return Err(error);
                 }
-                self.worker.keys.keys[slot].mode = Mode::Write;
+                self.transaction.keys.keys[slot].mode = Mode::Write;
             }
             return Ok(Slot(slot as u32));
         }
-        if worker.is_declared() {
+        if transaction.is_declared() {
             return Err(TxError::NotDeclared);
         }
-        let slot = worker.keys.push(table, key, mode, 0);
+        let slot = transaction.keys.push(table, key, mode, 0);
         let index = slot.0 as usize;
-        let locked =
-            worker.keys.check(index..index + 1).and_then(|()| worker.lock_undeclared(index));
+        let locked = transaction
+            .keys
+            .check(index..index + 1)
+            .and_then(|()| transaction.lock_undeclared(self.local, index));
         if let Err(error) = locked {
-            worker.keys.pop();
+            transaction.keys.pop();
             if matches!(error, TxError::Conflict) {
-                worker.remembered.add(table, key, mode);
+                transaction.remembered.add(table, key, mode);
             }
             return Err(error);
         }
@@ -235,7 +237,7 @@ impl<'w> Tx<'w> {
     /// The slot that holds the lock of the record.
     #[inline]
     fn base(&self, slot: Slot) -> usize {
-        match self.worker.held[slot.0 as usize].state {
+        match self.transaction.held[slot.0 as usize].state {
             LockState::Alias(base) => base as usize,
             _ => slot.0 as usize,
         }
@@ -244,7 +246,7 @@ impl<'w> Tx<'w> {
     #[inline]
     fn writable(&self, slot: Slot) -> Result<usize, TxError> {
         let at = self.base(slot);
-        match self.worker.held[at].state {
+        match self.transaction.held[at].state {
             LockState::Exclusive => Ok(at),
             _ => Err(TxError::DeclaredForReading { slot: slot.0 }),
         }
@@ -255,7 +257,7 @@ fn self_absent(stamp_word: u64) -> bool {
     stamp_word & ABSENT != 0
 }
 
-impl Worker {
+impl Transaction {
     fn is_declared(&self) -> bool {
         self.discipline == Discipline::Declared
     }
@@ -270,7 +272,7 @@ impl Worker {
     }
 
     fn slot_of_key(&mut self, table: TableId, key: &[u8]) -> Option<usize> {
-        let hash = self.store.hash(table, key);
+        let hash = self.keys.hash(table, key);
         let Self { keys, held, first_key, slots_by_key, .. } = self;
         let hash_of = |slot: usize| keys.keys[*first_key + slot].hash;
         let is_it = |slot: usize| {

@@ -34,10 +34,10 @@ impl Worker {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         // Empty positions count too, so that a call ends in bounded time.
         while looked_at < count.max(1) {
-            self.enter();
-            let found = self.tables.get(table).cloned();
+            self.local.enter();
+            let found = self.local.tables.get(table).cloned();
             let Some(found) = found else {
-                self.exit();
+                self.local.exit();
                 return Err(TxError::NoSuchTable(table));
             };
             cells.clear();
@@ -45,7 +45,7 @@ impl Worker {
             looked_at += cells.len().max(1);
             for &number in &cells {
                 value.clear();
-                let cell = self.store.cell(number);
+                let cell = self.local.store.cell(number);
                 cell.read_key(&mut key);
                 match cell.read_optimistic(&key, &mut value) {
                     OptimisticRead::Value(tag, stamp) => {
@@ -57,7 +57,7 @@ impl Worker {
                     OptimisticRead::Other => {}
                 }
             }
-            self.exit();
+            self.local.exit();
             if cursor == 0 {
                 break;
             }

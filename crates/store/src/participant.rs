@@ -1,0 +1,193 @@
+//! A thread's place in a store, below transactions: its slot among the read sections, the tables that
+//! it sees, the cells that it may allocate, what it has to reclaim, and what its answers depend on.
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+
+use crate::catalog::Tables;
+use crate::error::TxError;
+use crate::memory::arena::CellCache;
+use crate::memory::cell::{CellAddress, OptimisticRead, Record};
+use crate::policy::{NoSink, Sink};
+use crate::reclaim::Reclaim;
+use crate::store::Store;
+use crate::table::{Table, TableId};
+
+/// The newest commit of every log that a thread's answers depend on.
+#[derive(Debug)]
+pub(crate) struct Dependencies {
+    stamps: Vec<Stamp>,
+    are_wanted: bool,
+}
+
+impl Dependencies {
+    /// Notes that an answer depends on a commit, if the log wants to know.
+    #[inline]
+    pub(crate) fn add(&mut self, stamp: Stamp) {
+        if self.are_wanted && !stamp.is_none() {
+            match self.stamps.iter_mut().find(|known| known.log() == stamp.log()) {
+                Some(known) => *known = (*known).max(stamp),
+                None => self.stamps.push(stamp),
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Stamp> {
+        std::mem::take(&mut self.stamps)
+    }
+}
+
+/// A thread's place in a store.
+pub(crate) struct Participant {
+    pub(crate) store: Arc<Store>,
+    /// Slot of the read sections, and the number by which schemes know the worker.
+    pub(crate) number: usize,
+    pub(crate) in_section: bool,
+    /// The tables as of the last read section that began.
+    pub(crate) tables: Tables,
+    pub(crate) cache: CellCache,
+    pub(crate) reclaim: Reclaim,
+    pub(crate) dependencies: Dependencies,
+    /// The epoch in which a before-image was saved last, and the sink of its checkpoint.
+    sink: Option<(u64, Arc<dyn Sink>)>,
+}
+
+impl std::fmt::Debug for Participant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Participant").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Participant {
+    /// A place in the store; `None` if all of the store's places are taken.
+    pub(crate) fn new(store: Arc<Store>, wants_dependencies: bool) -> Option<Self> {
+        let number = store.driver().read_sections().claim()?;
+        let tables = store.catalog().tables();
+        let mut reclaim = Reclaim::default();
+        reclaim.adopt(store.catalog().take_absent());
+        let dependencies = Dependencies { stamps: Vec::new(), are_wanted: wants_dependencies };
+        Some(Self {
+            store,
+            number,
+            in_section: false,
+            tables,
+            cache: CellCache::default(),
+            reclaim,
+            dependencies,
+            sink: None,
+        })
+    }
+
+    /// The record at an address that was found while the record was locked.
+    #[inline]
+    pub(crate) fn record(&self, address: CellAddress) -> Record<'_> {
+        Record::at(self.store.memory(), address)
+    }
+
+    /// Enters the read section; the tables are those of the present catalog afterwards.
+    #[inline]
+    pub(crate) fn enter(&mut self) {
+        self.store.driver().enter(self.number);
+        self.entered();
+    }
+
+    /// As [`enter`](Self::enter), to take locks while none is held: waits for the holder of the
+    /// store's permit.
+    #[inline]
+    pub(crate) fn enter_to_begin(&mut self) {
+        self.store.driver().enter_to_begin(self.number);
+        self.entered();
+    }
+
+    #[inline]
+    fn entered(&mut self) {
+        self.in_section = true;
+        if self.tables.version != self.store.catalog().version() {
+            self.refresh_tables();
+        }
+    }
+
+    #[cold]
+    fn refresh_tables(&mut self) {
+        let tables = self.store.catalog().tables();
+        for owner in self.tables.owners_gone(&tables) {
+            self.cache.forget_owner(owner);
+            self.reclaim.forget_owner(owner);
+        }
+        self.tables = tables;
+    }
+
+    /// Leaves the read section.
+    #[inline]
+    pub(crate) fn exit(&mut self) {
+        self.in_section = false;
+        self.store.driver().exit(self.number);
+    }
+
+    /// Reads one key without a lock: appends the value and gives its tag, if the key has a value, and
+    /// the stamp. `candidate` is a cell that may be the key's, 0 for none. Inside a read section.
+    pub(crate) fn read_optimistic(
+        &self,
+        table: TableId,
+        key: &[u8],
+        hash: u64,
+        candidate: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(Option<u8>, Stamp), TxError> {
+        let table = self.tables.get(table).ok_or(TxError::NoSuchTable(table))?;
+        let mut number = Some(candidate).filter(|&candidate| candidate != 0);
+        loop {
+            if let Some(number) = number {
+                match self.store.cell(number).read_optimistic(key, out) {
+                    OptimisticRead::Value(tag, stamp) => return Ok((Some(tag), stamp)),
+                    OptimisticRead::Absent(stamp) => return Ok((None, stamp)),
+                    OptimisticRead::Other => {}
+                }
+            }
+            number = self.find(table, key, hash);
+            if number.is_none() {
+                return Ok((None, table.floor_stamp(hash)));
+            }
+        }
+    }
+
+    /// The cell of a key, if the key has one. Inside a read section.
+    #[inline]
+    pub(crate) fn find(&self, table: &Table, key: &[u8], hash: u64) -> Option<u64> {
+        table.index.find(hash, |cell| self.is_cell_of(cell, key))
+    }
+
+    /// Whether the cell is the key's at this moment.
+    #[inline]
+    pub(crate) fn is_cell_of(&self, cell: u64, key: &[u8]) -> bool {
+        let cell = self.store.cell(cell);
+        cell.has_key(key) && !cell.is_dead()
+    }
+
+    /// Drops a cell that never was in the index. A capture may be looking at the cell all the same.
+    pub(crate) fn retire_unpublished(&mut self, number: u64) {
+        self.store.cell(number).kill();
+        let owner = self.store.memory().arena.owner_of(number);
+        self.reclaim.retire_cell(owner, number);
+    }
+
+    /// Looks up the sink of the checkpoint that began `epoch`.
+    pub(crate) fn find_sink(&mut self, epoch: u64) {
+        if self.sink.as_ref().is_none_or(|(of, _)| *of != epoch) {
+            self.sink = self.store.sink().map(|sink| (epoch, sink));
+        }
+    }
+
+    /// The sink that was looked up last.
+    pub(crate) fn sink(&self) -> &dyn Sink {
+        self.sink.as_ref().map_or(&NoSink, |(_, sink)| &**sink)
+    }
+}
+
+impl Drop for Participant {
+    fn drop(&mut self) {
+        self.cache.drain(&self.store.memory().arena);
+        self.store.driver().read_sections().unclaim(self.number);
+    }
+}

@@ -1,0 +1,308 @@
+//! A worker: runs transactions one at a time, in read sections.
+
+mod retry;
+mod scan;
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+
+use crate::error::TxError;
+use crate::participant::Participant;
+use crate::store::Store;
+use crate::table::TableId;
+use crate::txn::Transaction;
+use crate::txn::commit_log::CommitLog;
+use crate::txn::keys::{KeySet, Mode};
+use crate::txn::tx::Tx;
+
+pub use retry::RUNS_MAX;
+
+/// A transaction with declared keys.
+pub trait Procedure {
+    /// Names the keys it touches. Called once per execution, with an empty set.
+    fn declare(&mut self, keys: &mut KeySet);
+    /// Reads and writes them; an error rolls back.
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError>;
+    /// How it ended: the commit's stamp (`None` if it wrote nothing), or why it did not commit.
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>);
+}
+
+/// Transactions with declared keys, to be run one after the other, numbered from 0. A slice of
+/// [`Procedure`]s is one; implement it directly where no slice is wanted.
+pub trait Batch {
+    /// How many.
+    fn len(&self) -> usize;
+    /// True if there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// As [`Procedure::declare`], for number `index`.
+    fn declare(&mut self, index: usize, keys: &mut KeySet);
+    /// Asked before number `index` locks or copies a value: false if it is not to run now. It then
+    /// does not end, either.
+    #[inline]
+    fn begins(&mut self, _index: usize) -> bool {
+        true
+    }
+    /// As [`Procedure::run`].
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError>;
+    /// As [`Procedure::ended`].
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>);
+}
+
+impl<P: Procedure> Batch for [P] {
+    fn len(&self) -> usize {
+        <[P]>::len(self)
+    }
+    #[inline]
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        self[index].declare(keys);
+    }
+    #[inline]
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self[index].run(tx)
+    }
+    #[inline]
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        self[index].ended(result);
+    }
+}
+
+/// A value found without a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Tag of the value.
+    pub tag: u8,
+    /// Who wrote it.
+    pub stamp: Stamp,
+}
+
+/// Transactions of a batch whose keys are prefetched together, at most this many keys.
+const BATCH_KEYS_MAX: usize = 64;
+
+/// Runs transactions on a [`Store`]. One per thread.
+pub struct Worker {
+    pub(crate) local: Participant,
+    pub(crate) transaction: Transaction,
+    pub(crate) log: Box<dyn CommitLog>,
+    /// Where the keys of each transaction of the running batch end.
+    ends: Vec<usize>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("number", &self.number()).finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// A worker that commits to `log`; `None` if the store has as many workers as it has room for.
+    pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
+        let transaction = Transaction::new(store.hasher(), store.driver().now());
+        let local = Participant::new(store, log.wants_dependencies())?;
+        Some(Self { local, transaction, log, ends: Vec::new() })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.local.store
+    }
+
+    /// The worker's number, below the store's number of workers.
+    pub fn number(&self) -> usize {
+        self.local.number
+    }
+
+    /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
+    /// lines and records of several are fetched together before the first of them runs.
+    /// A procedure with a single key that it only reads takes no lock.
+    ///
+    /// If a procedure panics, its transaction is rolled back, those before it stay committed, those
+    /// after it do not run, and the worker can be used again.
+    pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        self.guarded(|worker| worker.execute_all(batch));
+    }
+
+    /// Runs something that enters the read section. If it panics, the worker leaves the read section
+    /// and gives its locks back.
+    #[inline]
+    pub(crate) fn guarded<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        let unwinding = Unwinding(self);
+        let result = run(unwinding.0);
+        std::mem::forget(unwinding);
+        result
+    }
+
+    fn execute_all<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        let mut next = 0;
+        while next < batch.len() {
+            self.local.enter_to_begin();
+            self.declare_batch(batch, next);
+            self.prefetch_batch();
+            let mut first = 0;
+            for at in 0..self.ends.len() {
+                let end = self.ends[at];
+                if batch.begins(next + at) {
+                    let result = self.run_declared(first..end, batch, next + at);
+                    batch.ended(next + at, result);
+                }
+                first = end;
+            }
+            next += self.ends.len();
+            let Self { local, log, .. } = self;
+            local.collect_garbage(&|stamp| log.is_closed(stamp));
+            local.exit();
+        }
+    }
+
+    /// Declares transactions from number `first` on until the batch has keys enough; `ends` holds
+    /// where the keys of each end.
+    fn declare_batch<B: Batch + ?Sized>(&mut self, batch: &mut B, first: usize) {
+        let keys = &mut self.transaction.keys;
+        keys.clear();
+        self.ends.clear();
+        for index in first..batch.len() {
+            keys.next_transaction();
+            batch.declare(index, keys);
+            self.ends.push(keys.keys.len());
+            if keys.keys.len() >= BATCH_KEYS_MAX {
+                break;
+            }
+        }
+    }
+
+    fn prefetch_batch(&mut self) {
+        let keys = &mut self.transaction.keys.keys;
+        let Participant { tables, store, .. } = &self.local;
+        for key in &*keys {
+            if let Some(table) = tables.get(key.table) {
+                table.index.prefetch(key.hash);
+            }
+        }
+        for key in keys {
+            if let Some(table) = tables.get(key.table) {
+                key.candidate = table.index.candidate(key.hash);
+                store.memory().arena.prefetch(key.candidate);
+            }
+        }
+    }
+
+    fn run_declared<B: Batch + ?Sized>(
+        &mut self,
+        keys: std::ops::Range<usize>,
+        batch: &mut B,
+        index: usize,
+    ) -> Result<Option<Stamp>, TxError> {
+        let Self { local, transaction, log, .. } = self;
+        transaction.note_phase(local.store.driver());
+        transaction.begin_declared(keys.start);
+        transaction.keys.check(keys.clone())?;
+        if keys.len() == 1 && transaction.keys.keys[keys.start].mode == Mode::Read {
+            transaction.snapshot_key(local, keys.start)?;
+        } else {
+            let locked = transaction.lock_declared(local, keys);
+            if let Err(error) = locked {
+                transaction.roll_back(local);
+                return Err(error);
+            }
+        }
+        let ran = batch.run(index, &mut Tx::new(transaction, local));
+        match ran.and_then(|()| transaction.commit(local, &mut **log)) {
+            Ok(stamp) => Ok(stamp),
+            Err(error) => {
+                transaction.roll_back(local);
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs a transaction that finds its keys on the way. Meeting the lock of an older or a declared
+    /// transaction it is rolled back and tried again; `body` may therefore run several times and
+    /// must have no other effects, and use no other worker. After a few conflicts the keys of the
+    /// earlier runs are locked like declared ones before it runs. If its keys differ from run to
+    /// run, it gets the permit of the whole store at last, and runs once more: [`RUNS_MAX`] times
+    /// in all, and again if tables are flushed meanwhile. If it panics, the transaction is rolled
+    /// back and the worker can be used again.
+    ///
+    /// [`RUNS_MAX`]: crate::RUNS_MAX
+    pub fn transact<R>(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        self.transact_stamped(&mut body).map(|(result, _)| result)
+    }
+
+    /// As [`transact`](Self::transact); gives the commit's stamp too, `None` if nothing was
+    /// written.
+    pub fn transact_stamped<R>(
+        &mut self,
+        body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<(R, Option<Stamp>), TxError> {
+        self.guarded(|worker| worker.transact_until_ended(body))
+    }
+
+    /// Reads one key without a lock: appends the newest committed value to `out`.
+    pub fn read(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Seen>, TxError> {
+        let hash = self.local.store.hash(table, key);
+        let found = self.guarded(|worker| {
+            worker.local.enter();
+            let found = worker.local.read_optimistic(table, key, hash, 0, out);
+            worker.local.exit();
+            found
+        });
+        let (tag, stamp) = found?;
+        self.local.dependencies.add(stamp);
+        Ok(tag.map(|tag| Seen { tag, stamp }))
+    }
+
+    /// Notes that an answer depends on a commit, if the log wants to know.
+    #[inline]
+    pub fn depend_on(&mut self, stamp: Stamp) {
+        self.local.dependencies.add(stamp);
+    }
+
+    /// The newest commit of every log that answers since the last call depend on, own commits
+    /// included.
+    pub fn take_dependencies(&mut self) -> Vec<Stamp> {
+        self.local.dependencies.take()
+    }
+
+    /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
+    /// then while idle.
+    pub fn idle(&mut self) {
+        self.local.reclaim.adopt(self.local.store.catalog().take_absent());
+        self.guarded(|worker| {
+            let Self { local, log, .. } = worker;
+            local.enter();
+            local.collect_all_garbage(&|stamp| log.is_closed(stamp));
+            local.exit();
+        });
+    }
+}
+
+/// Dropped only when something panics inside the worker: gives its locks and its read section back.
+struct Unwinding<'w>(&'w mut Worker);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        let Worker { local, transaction, .. } = &mut *self.0;
+        transaction.roll_back(local);
+        local.store.catalog().end_transaction(local.number);
+        if local.in_section {
+            local.exit();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let Self { local, log, .. } = self;
+        local.finish_reclaiming(&|stamp| log.is_closed(stamp));
+    }
+}
