@@ -138,10 +138,8 @@ mod tests {
         ];
         assert_eq!(
             judge(3, &files),
-            [
-                "crates/house: 4 files import each other in a circle, at most 3 may: \
-              a.rs, b/mod.rs, b/inner.rs, c.rs"
-            ]
+            ["crates/house: 4 files import each other in a circle, at most 3 may: \
+              a.rs, b/mod.rs, b/inner.rs, c.rs"]
         );
         assert!(judge(4, &files).is_empty());
     }

@@ -7,6 +7,7 @@
 //! No product code depends on this crate.
 
 pub mod arrows;
+pub mod circles;
 pub mod forbidden;
 pub mod glossary;
 pub mod links;

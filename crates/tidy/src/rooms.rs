@@ -4,23 +4,42 @@ use crate::tokens::facts;
 use crate::tree::TextFile;
 
 /// Crate directory → its modules, lowest first. Modules of one entry may know each other.
-pub const ROOMS: &[(&str, &[&[&str]])] = &[(
-    "lab",
-    &[
-        &["error", "sys"],
-        &["workloads"],
-        &["measure"],
-        &["subjects"],
-        &["drivers"],
-        &["report"],
-        &["context"],
-        &["harness"],
-        &["crash"],
-        &["advise"],
-        &["experiments"],
-        &["cli"],
-    ],
-)];
+pub const ROOMS: &[(&str, &[&[&str]])] = &[
+    (
+        "store",
+        &[
+            &["memory"],
+            &["planted", "table"],
+            &["error", "phase", "policy", "record"],
+            &["catalog"],
+            &["store"],
+            &["checkpointer"],
+            &["capture"],
+            &["participant", "reclaim"],
+            &["txn"],
+            &["worker"],
+            &["load"],
+            &["models"],
+        ],
+    ),
+    (
+        "lab",
+        &[
+            &["error", "sys"],
+            &["workloads"],
+            &["measure"],
+            &["subjects"],
+            &["drivers"],
+            &["report"],
+            &["context"],
+            &["harness"],
+            &["crash"],
+            &["advise"],
+            &["experiments"],
+            &["cli"],
+        ],
+    ),
+];
 
 /// Complaints about product code that names a module above its own, and about modules without a
 /// place in the table.
@@ -61,20 +80,24 @@ fn room_of(path: &str) -> &str {
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
+/// The lines of a file outside of tests and comments, with their numbers.
+pub(crate) fn product_lines(file: &TextFile) -> impl Iterator<Item = (usize, &str)> {
+    let tests = facts(&file.text).map(|facts| facts.test_items).unwrap_or_default();
+    let is_product = move |line: usize| !tests.iter().any(|items| items.contains(&line));
+    let lines = file.text.lines().enumerate().map(|(index, text)| (index + 1, text));
+    lines.filter(move |(line, text)| is_product(*line) && !text.trim_start().starts_with("//"))
+}
+
 /// The first name behind each `crate::` outside of tests and comments, with its line.
 fn product_uses(file: &TextFile) -> Vec<(usize, &str)> {
-    let tests = facts(&file.text).map(|facts| facts.test_items).unwrap_or_default();
-    let is_product = |line: usize| !tests.iter().any(|items| items.contains(&line));
-    let lines = file.text.lines().enumerate().map(|(index, text)| (index + 1, text));
-    let code =
-        lines.filter(|(line, text)| is_product(*line) && !text.trim_start().starts_with("//"));
-    code.flat_map(|(line, text)| {
-        text.split("crate::").skip(1).map(move |rest| {
-            let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
-            (line, &rest[..end.unwrap_or(rest.len())])
+    product_lines(file)
+        .flat_map(|(line, text)| {
+            text.split("crate::").skip(1).map(move |rest| {
+                let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+                (line, &rest[..end.unwrap_or(rest.len())])
+            })
         })
-    })
-    .collect()
+        .collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use stillpoint_tidy::tree::{TextFile, root, text_files};
-use stillpoint_tidy::{arrows, forbidden, glossary, links, lints, registry, rooms, sizes, words};
+use stillpoint_tidy::{
+    arrows, circles, forbidden, glossary, links, lints, registry, rooms, sizes, words,
+};
 
 fn files() -> Vec<TextFile> {
     text_files(&root()).expect("the files of the repository can be read")
@@ -56,6 +58,11 @@ fn crates_do_not_know_what_they_must_not() {
 #[test]
 fn rooms_know_only_those_below() {
     expect_none(&rooms::complaints(&files(), rooms::ROOMS));
+}
+
+#[test]
+fn circles_of_imports_stay_small() {
+    expect_none(&circles::complaints(&files(), circles::CIRCLES));
 }
 
 #[test]
