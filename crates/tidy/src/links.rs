@@ -1,7 +1,8 @@
-//! Links of the documents lead somewhere, and what they name exists.
+//! Links of the documents lead somewhere, and the files and functions that they name exist.
 
 use std::collections::BTreeSet;
 
+use crate::tokens::facts;
 use crate::tree::TextFile;
 
 /// Complaints about links in Markdown files, and about names of files in those of the root.
@@ -12,6 +13,11 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         for (line, target) in links(&file.text) {
             if let Some(complaint) = known.judge_link(file, &target) {
                 found.push(format!("{}:{line}: {complaint}", file.path));
+            }
+        }
+        for (line, path, function) in waypoints(&file.text) {
+            if !known.has_function(&path, &function) {
+                found.push(format!("{}:{line}: {path} has no function {function}", file.path));
             }
         }
         if !file.path.contains('/') {
@@ -43,6 +49,13 @@ impl<'a> Known<'a> {
 
     fn exists(&self, path: &str) -> bool {
         path.is_empty() || self.paths.contains(path.trim_end_matches('/'))
+    }
+
+    fn has_function(&self, path: &str, function: &str) -> bool {
+        let file = self.files.iter().find(|file| file.path == path);
+        let facts = file.and_then(|file| facts(&file.text).ok());
+        let idents = facts.map_or_else(Vec::new, |facts| facts.idents);
+        idents.windows(2).any(|pair| pair[0].0 == "fn" && pair[1].0 == function)
     }
 
     fn judge_link(&self, from: &TextFile, target: &str) -> Option<String> {
@@ -116,6 +129,25 @@ fn named_files(text: &str) -> Vec<(usize, String)> {
         .collect()
 }
 
+/// Functions that the prose names as `file.rs::function`, or as `::function` of the file before.
+fn waypoints(text: &str) -> Vec<(usize, String, String)> {
+    let mut found = Vec::new();
+    let mut last = String::new();
+    for (number, line) in prose(text) {
+        for name in line.split('`').skip(1).step_by(2) {
+            let Some((path, function)) = name.split_once("::") else { continue };
+            let is_name = function.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            if path.ends_with(".rs") && is_name {
+                path.clone_into(&mut last);
+            } else if !path.is_empty() || !is_name || last.is_empty() {
+                continue;
+            }
+            found.push((number, last.clone(), function.to_owned()));
+        }
+    }
+    found
+}
+
 /// Anchors of the headings, as the usual renderers form them.
 fn anchors(text: &str) -> BTreeSet<String> {
     prose(text)
@@ -158,6 +190,17 @@ mod tests {
         assert_eq!(judge("docs/a.md", "[a](../README.md#three)").len(), 1);
         assert_eq!(judge("docs/a.md", "[a](../README.md#the-two-commands)").len(), 0);
         assert_eq!(judge("docs/a.md", "[a](#nowhere)").len(), 1);
+    }
+
+    #[test]
+    fn a_waypoint_without_its_function_is_found() {
+        let judge = |text: &str| {
+            let source = TextFile::sample("crates/a/src/lib.rs", "fn go() {} trait T { fn on(); }");
+            complaints(&[source, TextFile::sample("docs/a.md", text)]).len()
+        };
+        assert_eq!(judge("`crates/a/src/lib.rs::go` and `::on`, `Config::open`"), 0);
+        assert_eq!(judge("`crates/a/src/lib.rs::gone` and `::off`"), 2);
+        assert_eq!(judge("`crates/b/src/lib.rs::go`"), 1);
     }
 
     #[test]
