@@ -198,6 +198,8 @@ impl Store {
     pub fn capture_all(&self, slab: usize, to: &mut dyn Capture) {
         let mut key = Vec::new();
         for from in (0..).step_by(CELLS_PER_LANE) {
+            // The quiesce holds commits back, but not the maintenance that frees slabs.
+            let read_section = self.driver().read_sections().read_section(to.slot());
             let seen = self.scan_part(slab, from, to, &mut |table, cell, lane| {
                 if cell.is_record()
                     && let Some(value) = cell.value()
@@ -205,6 +207,7 @@ impl Store {
                     Scanned { store: self, table, key: &mut key, lane }.emit(cell, value);
                 }
             });
+            drop(read_section);
             if seen < CELLS_PER_LANE {
                 return;
             }

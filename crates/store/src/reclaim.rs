@@ -12,7 +12,8 @@
 //! is bounded by what was deleted in the time that closing takes.
 //!
 //! Every such release makes an entry, so the queues may name a cell twice, and
-//! one that was reclaimed and belongs to another key now. So an entry is only a hint where to look.
+//! one that was reclaimed and belongs to another key now, or is no cell any more. So an entry is only
+//! a hint where to look.
 
 use std::collections::VecDeque;
 
@@ -104,6 +105,17 @@ impl Participant {
         if self.reclaim.garbage.len() >= PER_GRACE || !self.reclaim.waiting.is_empty() {
             self.pass_grace(PER_GRACE);
         }
+        if self.cache.was_refused {
+            self.make_room();
+        }
+    }
+
+    /// Memory was refused: nothing is kept back that may help to empty a slab.
+    #[cold]
+    fn make_room(&mut self) {
+        self.pass_grace(1);
+        let Self { cache, store, .. } = self;
+        cache.drain(&store.memory().arena);
     }
 
     /// As [`collect_garbage`](Self::collect_garbage), for a worker that has the time: more, and
@@ -111,9 +123,7 @@ impl Participant {
     pub(crate) fn collect_all_garbage(&mut self, is_closed: IsClosed<'_>) {
         self.reclaim.added = 0;
         self.reclaim_absent(PER_IDLE_ROUND, is_closed);
-        self.pass_grace(1);
-        let Self { cache, store, .. } = self;
-        cache.drain(&store.memory().arena);
+        self.make_room();
     }
 
     /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet: those
@@ -150,6 +160,10 @@ impl Participant {
         else {
             return true;
         };
+        // The entry may be older than what is there now: a cell of another size, or a large value.
+        if !self.store.memory().arena.has_record_cell(absent.cell, absent.owner) {
+            return true;
+        }
         let cell = self.store.cell(absent.cell);
         let word = cell.stamp_word();
         if word & ABSENT == 0 || word & DEAD != 0 {

@@ -65,9 +65,11 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// An empty store whose cells follow `policy`.
     pub fn new(config: &StoreConfig, policy: Arc<dyn CellPolicy>) -> Result<Self, RegionError> {
+        let driver = PhaseDriver::new(config.workers, config.epoch);
+        let read_sections = driver.read_sections().clone();
         Ok(Self {
-            memory: Memory::new(config.max_memory_bytes, &config.space)?,
-            driver: PhaseDriver::new(config.workers, config.epoch),
+            memory: Memory::new(config.max_memory_bytes, &config.space, read_sections)?,
+            driver,
             hasher: KeyHasher::new(config.hash_seed),
             marks: policy.wants_first_writes(),
             policy,
@@ -142,7 +144,7 @@ impl Store {
     /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees table
     /// generations that nobody can reach. True if more can be done at once.
     pub fn maintain(&self) -> bool {
-        let mut more = self.memory.arena.populate_ahead();
+        let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
         let mut index_bytes = 0;
         self.catalog.for_each(|table| {
             more |= table.index.populate_ahead();

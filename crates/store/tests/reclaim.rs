@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::{CheckingLog, env_or, store_of};
-use stillpoint_store::{KeySet, Mode, Procedure, Slot, Stamp, Store, TableId, Tx, TxError, Worker};
+use stillpoint_store::{
+    Capture, KeptValue, KeySet, Lane, Mode, Procedure, RecordImage, Replaced, Slot, Stamp, Store,
+    TableId, Tx, TxError, Worker,
+};
 
 const T: TableId = TableId(0);
+const U: TableId = TableId(1);
 /// More than any round inside of the store.
 const BATCH: u64 = 1_000;
 
@@ -145,4 +149,94 @@ fn sessions_that_go_idle_or_end_leave_nothing() {
         workers.iter_mut().for_each(Worker::idle);
     }
     assert_eq!(store.cell_count(T), 0);
+}
+
+/// Memory of deleted records serves records and values of any other size.
+#[test]
+fn deleted_records_make_room_for_any_size() {
+    let store = store_of(32 << 20, 2, 1);
+    let closed = Arc::new(AtomicU64::new(u64::MAX));
+    let mut worker = worker_of(&store, 0, &closed);
+    for len in [100, 1_000, 30, 40_000, 300_000, 2_000] {
+        let value = vec![7; len];
+        let full = (0..1_000_000u64).find(|key| {
+            let put = worker.transact(|tx| tx.put(T, &key.to_be_bytes(), 0, &value));
+            matches!(put, Err(TxError::Memory(_)))
+        });
+        let full = full.expect("the limit was never reached");
+        assert!(full as usize * (len + 32) > 12 << 20, "only {full} records of {len} bytes fit");
+        for key in 0..full {
+            assert!(worker.transact(|tx| tx.delete(T, &key.to_be_bytes())).expect("a deletion"));
+        }
+        // What an event loop does ten times a second.
+        worker.idle();
+        worker.idle();
+        assert_eq!(store.cell_count(T), 0);
+    }
+    for _ in 0..2_000 {
+        store.maintain();
+    }
+    // Indexes do not shrink: that of a third of a million records stays.
+    assert!(store.held_bytes() < 12 << 20, "{} of an empty store", store.held_bytes());
+}
+
+/// Keeps the large values of a walk.
+struct Keeper {
+    slot: usize,
+    kept: Vec<KeptValue>,
+}
+
+impl Capture for Keeper {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(self);
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}
+
+impl Lane for Keeper {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.kept.extend(record.keep_large());
+    }
+    fn take_back(&mut self) {}
+}
+
+/// A large value that a checkpoint keeps by reference outlives its table; other tables' memory is
+/// freed meanwhile.
+#[test]
+fn a_kept_value_outlives_its_table() {
+    const LEN: usize = 1 << 20;
+    let store = store_of(32 << 20, 2, 1);
+    let closed = Arc::new(AtomicU64::new(u64::MAX));
+    let mut worker = worker_of(&store, 0, &closed);
+    worker.transact(|tx| tx.put(T, b"kept", 0, &vec![7; LEN])).expect("memory");
+    let slot = store.driver().read_sections().claim().expect("a free slot");
+    let mut keeper = Keeper { slot, kept: Vec::new() };
+    let quiesced = store.driver().quiesce();
+    for slab in 0..store.slab_count() {
+        store.capture_all(slab, &mut keeper);
+    }
+    let new = [T, U].map(|id| store.new_table(id, 2).expect("address space"));
+    store.replace_tables(&quiesced, new.into(), Replaced::Captured);
+    drop(quiesced);
+    for _ in 0..3 {
+        store.maintain();
+    }
+    assert_eq!(store.generations_held(), 3, "the table of the kept value, and the new ones");
+    // Whatever is free is written over.
+    for key in 0..100u64 {
+        let _ = worker.transact(|tx| tx.put(U, &key.to_be_bytes(), 0, &vec![9; LEN]));
+    }
+    let kept = keeper.kept.pop().expect("the large value");
+    let mut bytes = vec![0; LEN];
+    store.read_kept(&kept, 0, &mut bytes);
+    assert!(bytes.iter().all(|&byte| byte == 7), "the kept value was written over");
+    store.release_kept(kept);
+    store.maintain();
+    assert_eq!(store.generations_held(), 2);
 }

@@ -11,6 +11,8 @@
 //! The two fences make it impossible that the worker misses the change *and* the driver misses
 //! the worker (Dekker).
 
+use std::sync::Arc;
+
 use crate::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::{Backoff, CachePadded};
 
@@ -21,10 +23,10 @@ struct Slot {
     claimed: AtomicBool,
 }
 
-/// One slot per worker.
-#[derive(Debug)]
+/// One slot per worker. A clone has the same slots.
+#[derive(Clone, Debug)]
 pub struct ReadSections {
-    slots: Box<[CachePadded<Slot>]>,
+    slots: Arc<[CachePadded<Slot>]>,
 }
 
 /// What a grace period waits for: the slots that were odd when it began.

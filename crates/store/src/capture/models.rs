@@ -49,8 +49,10 @@ fn number(bytes: &[u8]) -> u32 {
 
 impl World {
     fn new(cells: usize) -> Arc<Self> {
-        let memory = Memory::new(1 << 12, &Arc::default()).expect("a model's memory");
         let driver = PhaseDriver::new(3, 2);
+        let read_sections = driver.read_sections().clone();
+        let memory =
+            Memory::new(1 << 12, &Arc::default(), read_sections).expect("a model's memory");
         let mut cache = CellCache::default();
         let cells: Vec<u64> = (0..cells)
             .map(|_| {

@@ -6,13 +6,22 @@
 //!
 //! Memory is handed out in runs of cells to per-worker caches, so that the common allocation takes
 //! no lock. Slabs are populated ahead of their use by [`Arena::populate_ahead`].
+//!
+//! ```text
+//! free ──▶ owned ──▶ empty ──▶ owned by the same pool      at once: its cells keep their size
+//!   ▲                  │  └──▶ owned by another pool       after a grace period, zeroed
+//!   └──────────────────┘                                   after a grace period, trimmed
+//! ```
+//! A slab whose cells have all come back is *empty*. A reader that met one of its cells before may
+//! go on looking at it until its read section ends, so the slab keeps its description until then.
+//! A reader that enters later sees that the slab is empty and walks none of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, Region, RegionError};
-use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::{GracePeriod, Mutex, ReadSections};
 
 /// Bytes of a slab.
 pub(crate) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
@@ -26,11 +35,11 @@ const REGION_BYTES_MIN: usize = 64 << 20;
 const RESERVE_PART: usize = 16;
 const RESERVE_BYTES_MIN: usize = 16 << 20;
 const RESERVE_BYTES_MAX: usize = 1 << 30;
-/// Cells that a cache takes from the arena at a time, at most.
-const RUN_CELLS: usize = 64;
-const RUN_BYTES: usize = 64 << 10;
-/// A cache gives cells back beyond this many free ones of a class.
-const CACHE_CELLS_MAX: usize = 4 * RUN_CELLS;
+/// A cache takes so many cells, or bytes of them, from the arena at a time, at most.
+const RUN_CELLS_MAX: usize = 64;
+const RUN_BYTES_MAX: usize = 64 << 10;
+/// A cache keeps the free cells of so many runs of a class, and gives back what it has beyond.
+const CACHE_RUNS_MAX: usize = 4;
 
 /// Cell sizes in bytes. Steps of 16 up to 192, then at most a quarter; the last holds a chunk or
 /// the table of a large value.
@@ -39,6 +48,20 @@ const CLASS_BYTES: [usize; 41] = [
     768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10240, 12288,
     16384, 20480, 24576, 32768, 49152, 65600,
 ];
+
+/// Per size class, the cells of a run.
+const RUN_CELLS: [usize; CLASS_BYTES.len()] = {
+    let mut runs = [RUN_CELLS_MAX; CLASS_BYTES.len()];
+    let mut class = 0;
+    while class < runs.len() {
+        let cells = RUN_BYTES_MAX.div_ceil(CLASS_BYTES[class]);
+        if cells < RUN_CELLS_MAX {
+            runs[class] = cells;
+        }
+        class += 1;
+    }
+    runs
+};
 
 /// The largest allocation in bytes.
 pub(crate) const CELL_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
@@ -77,7 +100,14 @@ struct PoolKey {
     class: u8,
 }
 
+/// Bit of a slab's description: all of its cells are free, and nobody may walk it.
+const EMPTY: u64 = 1 << 16;
+
 impl PoolKey {
+    /// Cells that a cache takes and gives back at a time, at most.
+    fn run_cells(self) -> usize {
+        RUN_CELLS[usize::from(self.class)]
+    }
     fn describe(self) -> u64 {
         u64::from(self.class) | u64::from(self.kind) << 8 | u64::from(self.owner) << 32
     }
@@ -90,18 +120,20 @@ impl PoolKey {
     }
 }
 
+/// The free cells of a slab.
 #[derive(Debug, Default)]
-struct Pool {
-    free: Vec<u64>,
-    next: u64,
-    end: u64,
+struct SlabCells {
+    /// Positions of cells that were given back.
+    returned: Vec<u16>,
+    /// Cells from this position on were never handed out.
+    fresh: usize,
 }
 
 /// All memory of a store's records and large values.
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: Region,
-    /// Per slab: size class, kind and owner; 0 while the slab is free.
+    /// Per slab: size class, kind and owner, and whether it is [`EMPTY`]; 0 while the slab is free.
     slabs: Box<[AtomicU64]>,
     /// Slabs below this index were taken at least once.
     slabs_taken: AtomicUsize,
@@ -112,13 +144,38 @@ pub(crate) struct Arena {
     /// Bytes that others hold under the same limit (indexes).
     other_bytes: AtomicUsize,
     pools: Mutex<Pools>,
+    /// Who may be looking at a slab that has become empty.
+    read_sections: ReadSections,
 }
 
 #[derive(Debug, Default)]
 struct Pools {
-    by_key: HashMap<PoolKey, Pool>,
+    /// Per owner, kind and class, the slabs with free cells. The first are used first, so that the
+    /// last ones have a chance to become empty.
+    by_key: HashMap<PoolKey, BTreeSet<usize>>,
+    /// Per slab that was taken at least once.
+    cells: Vec<SlabCells>,
+    /// Slabs that are free and read as zero.
     free_slabs: Vec<usize>,
+    /// Slabs all of whose cells are free, oldest first.
+    empty: VecDeque<EmptySlab>,
+    /// Counts the calls of [`Arena::trim`].
+    trims: u64,
 }
+
+/// A slab all of whose cells are free, with its memory as its last pool left it.
+#[derive(Debug)]
+struct EmptySlab {
+    index: usize,
+    last: PoolKey,
+    /// Passes when every read section has ended that may have met one of the cells.
+    grace: GracePeriod,
+    /// What [`Pools::trims`] was when the slab became empty.
+    trims: u64,
+}
+
+/// Calls of [`Arena::trim`] that an empty slab keeps its memory for.
+const TRIMS_KEPT: u64 = 64;
 
 /// Sizes up to this one find their class in a table.
 const SMALL_BYTES_MAX: usize = 2048;
@@ -156,6 +213,17 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
+    fn of(index: usize, key: PoolKey) -> Self {
+        let bytes = CLASS_BYTES[usize::from(key.class)];
+        Self {
+            owner: key.owner,
+            kind: key.kind,
+            first: index as u64 * UNITS_PER_SLAB,
+            cells: SLAB_BYTES / bytes,
+            cell_units: bytes / UNIT_BYTES,
+        }
+    }
+
     /// The numbers of those of its cells whose positions are in `part`.
     pub(crate) fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = u64> + use<> {
         let at = |position: usize| self.first + (position.min(self.cells) * self.cell_units) as u64;
@@ -164,7 +232,11 @@ impl Slab {
 }
 
 impl Arena {
-    pub(crate) fn new(limit_bytes: usize, space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
+    pub(crate) fn new(
+        limit_bytes: usize,
+        space: &Arc<AddressSpace>,
+        read_sections: ReadSections,
+    ) -> Result<Self, RegionError> {
         let beyond = limit_bytes.max(2 * reserve_bytes(limit_bytes));
         let wanted = limit_bytes.saturating_add(beyond).clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
         let region = space.reserve_to_grow(wanted, REGION_BYTES_MIN.min(wanted))?;
@@ -179,6 +251,7 @@ impl Arena {
             limit_bytes: AtomicUsize::new(limit_bytes),
             other_bytes: AtomicUsize::new(0),
             pools: Mutex::default(),
+            read_sections,
         })
     }
 
@@ -225,20 +298,25 @@ impl Arena {
         self.slabs_taken.load(Relaxed)
     }
 
-    /// A slab; `None` for one that is free.
+    /// A slab; `None` for one that is free or empty. Inside a read section its cells stay cells of
+    /// that size and kind until the section ends.
     pub(crate) fn slab(&self, index: usize) -> Option<Slab> {
         // Acquire is not needed: cells are published through their own stamp word.
-        let key = PoolKey::of(self.slabs.get(index)?.load(Relaxed));
-        if key.kind == 0 {
-            return None;
-        }
-        let bytes = CLASS_BYTES[usize::from(key.class)];
-        Some(Slab {
-            owner: key.owner,
-            kind: key.kind,
-            first: index as u64 * UNITS_PER_SLAB,
-            cells: SLAB_BYTES / bytes,
-            cell_units: bytes / UNIT_BYTES,
+        let description = self.slabs.get(index)?.load(Relaxed);
+        (description != 0 && description & EMPTY == 0)
+            .then(|| Slab::of(index, PoolKey::of(description)))
+    }
+
+    /// True if there is a cell of a record at this number, and it is this owner's. It then stays one
+    /// until the caller's read section ends.
+    pub(crate) fn has_record_cell(&self, number: u64, owner: u32) -> bool {
+        let index = (number / UNITS_PER_SLAB) as usize;
+        self.slab(index).is_some_and(|slab| {
+            let kind_fits = slab.kind == Kind::Record as u8 || slab.kind == Kind::Lock as u8;
+            let offset = (number % UNITS_PER_SLAB) as usize;
+            let is_cell =
+                offset.is_multiple_of(slab.cell_units) && offset / slab.cell_units < slab.cells;
+            kind_fits && slab.owner == owner && is_cell
         })
     }
 
@@ -294,7 +372,7 @@ impl Arena {
         pools: &mut Pools,
         key: PoolKey,
         allowance: Allowance,
-    ) -> Result<u64, MemoryLimit> {
+    ) -> Result<usize, MemoryLimit> {
         let limit = self.limit_bytes();
         let full = MemoryLimit { held: self.held_bytes(), limit };
         let reserve = reserve_bytes(limit);
@@ -304,25 +382,95 @@ impl Arena {
             Allowance::Reserve => reserve,
             Allowance::Limit => 0,
         };
-        if full.held + SLAB_BYTES > limit.saturating_add(beyond) {
+        let bound = limit.saturating_add(beyond);
+        self.free_beyond(pools, bound);
+        let held = self.held_bytes();
+        if held > bound {
             return Err(full);
         }
-        let index = match pools.free_slabs.pop() {
+        let index = match self.reuse_slab(pools, key) {
             Some(index) => index,
+            None if held + SLAB_BYTES > bound => return Err(full),
             None => {
-                let index = self.slabs_taken.load(Relaxed);
-                if index == self.slabs.len() || !self.grow_to(index) {
-                    return Err(full);
-                }
-                self.slabs[index].store(key.describe(), Relaxed);
-                // Relaxed: the pools' mutex orders takers; walkers read the description anew.
-                self.slabs_taken.store(index + 1, Relaxed);
+                let index = match pools.free_slabs.pop() {
+                    Some(index) => index,
+                    None => self.first_slab().ok_or(full)?,
+                };
+                self.slabs_held.fetch_add(1, Relaxed);
                 index
             }
         };
+        pools.cells.resize_with(self.slab_count(), SlabCells::default);
+        pools.cells[index] = SlabCells::default();
+        // Relaxed: the pools' mutex orders takers. A capture needs to see the cells of earlier epochs,
+        // and a grace period came between the end of those and its beginning.
         self.slabs[index].store(key.describe(), Relaxed);
-        self.slabs_held.fetch_add(1, Relaxed);
-        Ok(index as u64 * UNITS_PER_SLAB)
+        Ok(index)
+    }
+
+    /// Gives empty slabs back to the system while more than `bound` bytes are held.
+    fn free_beyond(&self, pools: &mut Pools, bound: usize) {
+        while self.held_bytes() > bound
+            && let Some(oldest) = pools.empty.front_mut()
+            && self.read_sections.has_passed(&mut oldest.grace)
+        {
+            let index = oldest.index;
+            pools.empty.pop_front();
+            self.free_slab(pools, index);
+        }
+    }
+
+    /// An empty slab: one that was of the same pool, or else one that nobody looks at any more. The
+    /// bytes held stay the same.
+    fn reuse_slab(&self, pools: &mut Pools, key: PoolKey) -> Option<usize> {
+        if let Some(at) = pools.empty.iter().position(|empty| empty.last == key) {
+            return pools.empty.remove(at).map(|empty| empty.index);
+        }
+        let oldest = pools.empty.front_mut()?;
+        if !self.read_sections.has_passed(&mut oldest.grace) {
+            return None;
+        }
+        let index = pools.empty.pop_front()?.index;
+        self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
+        Some(index)
+    }
+
+    /// A slab that was never taken.
+    fn first_slab(&self) -> Option<usize> {
+        let index = self.slabs_taken.load(Relaxed);
+        if index == self.slabs.len() || !self.grow_to(index) {
+            return None;
+        }
+        // Relaxed: as in `take_slab`, whose caller holds the pools' mutex.
+        self.slabs_taken.store(index + 1, Relaxed);
+        Some(index)
+    }
+
+    /// Gives the memory of a slab that has been empty for long back to the system. Called in the
+    /// background; true if there was one.
+    pub(crate) fn trim(&self) -> bool {
+        let mut pools = self.pools.lock();
+        pools.trims += 1;
+        let now = pools.trims;
+        let Some(oldest) = pools.empty.front_mut() else {
+            return false;
+        };
+        if now - oldest.trims < TRIMS_KEPT || !self.read_sections.has_passed(&mut oldest.grace) {
+            return false;
+        }
+        let index = oldest.index;
+        pools.empty.pop_front();
+        self.free_slab(&mut pools, index);
+        true
+    }
+
+    /// Gives the memory of a slab back that nobody looks at any more.
+    fn free_slab(&self, pools: &mut Pools, index: usize) {
+        // Relaxed: the pools' mutex orders takers; to others a free slab is like an empty one.
+        self.slabs[index].store(0, Relaxed);
+        self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
+        self.slabs_held.fetch_sub(1, Relaxed);
+        pools.free_slabs.push(index);
     }
 
     /// Makes a slab's memory usable, and that of some that come after it. False if the system does
@@ -343,26 +491,33 @@ impl Arena {
         run: &mut Vec<u64>,
         allowance: Allowance,
     ) -> Result<(), MemoryLimit> {
-        let bytes = CLASS_BYTES[usize::from(key.class)];
-        let units = (bytes / UNIT_BYTES) as u64;
-        let wanted = RUN_CELLS.min(RUN_BYTES.div_ceil(bytes));
+        let wanted = key.run_cells();
         let mut pools = self.pools.lock();
-        let pool = pools.by_key.entry(key).or_default();
-        if pool.free.is_empty() && pool.next == pool.end {
-            let start = self.take_slab(&mut pools, key, allowance)?;
-            let pool = pools.by_key.entry(key).or_default();
-            pool.next = start;
-            pool.end = start + (SLAB_BYTES / bytes) as u64 * units;
-        }
-        let pool = pools.by_key.entry(key).or_default();
         while run.len() < wanted {
-            match pool.free.pop() {
-                Some(number) => run.push(number),
-                None if pool.next < pool.end => {
-                    run.push(pool.next);
-                    pool.next += units;
+            let index = match pools.by_key.get(&key).and_then(|slabs| slabs.first()) {
+                Some(&index) => index,
+                None if !run.is_empty() => break,
+                None => {
+                    let index = self.take_slab(&mut pools, key, allowance)?;
+                    pools.by_key.entry(key).or_default().insert(index);
+                    index
                 }
-                None => break,
+            };
+            let slab = Slab::of(index, key);
+            let cells = &mut pools.cells[index];
+            while run.len() < wanted {
+                let position = match cells.returned.pop() {
+                    Some(position) => usize::from(position),
+                    None if cells.fresh < slab.cells => {
+                        cells.fresh += 1;
+                        cells.fresh - 1
+                    }
+                    None => break,
+                };
+                run.push(slab.first + (position * slab.cell_units) as u64);
+            }
+            if cells.returned.is_empty() && cells.fresh == slab.cells {
+                pools.by_key.get_mut(&key).expect("seen above").remove(&index);
             }
         }
         Ok(())
@@ -372,20 +527,46 @@ impl Arena {
     pub(crate) fn drop_owner(&self, owner: u32) {
         let mut pools = self.pools.lock();
         pools.by_key.retain(|key, _| key.owner != owner);
+        pools.empty.retain(|empty| empty.last.owner != owner);
         for index in 1..self.slab_count() {
-            if PoolKey::of(self.slabs[index].load(Relaxed)).owner != owner {
-                continue;
+            if PoolKey::of(self.slabs[index].load(Relaxed)).owner == owner {
+                self.free_slab(&mut pools, index);
             }
-            self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
-            self.slabs[index].store(0, Relaxed);
-            self.slabs_held.fetch_sub(1, Relaxed);
-            pools.free_slabs.push(index);
         }
     }
 
-    fn give_back(&self, key: PoolKey, cells: impl Iterator<Item = u64>) {
-        if let Some(pool) = self.pools.lock().by_key.get_mut(&key) {
-            pool.free.extend(cells);
+    /// Takes free cells of a pool back. A slab whose cells are all free becomes empty.
+    fn give_back(&self, key: PoolKey, numbers: impl Iterator<Item = u64>) {
+        let mut pools = self.pools.lock();
+        let Pools { by_key, cells, empty, trims, .. } = &mut *pools;
+        let slabs = by_key.entry(key).or_default();
+        for number in numbers {
+            let index = (number / UNITS_PER_SLAB) as usize;
+            // Relaxed: whoever changes a description holds the pools' mutex.
+            if self.slabs[index].load(Relaxed) != key.describe() {
+                // The owner is gone, and the cell with it.
+                continue;
+            }
+            let slab = Slab::of(index, key);
+            let position = (number % UNITS_PER_SLAB) as usize / slab.cell_units;
+            let cells = &mut cells[index];
+            cells.returned.push(position as u16);
+            if cells.returned.len() < cells.fresh {
+                if cells.returned.len() == 1 {
+                    slabs.insert(index);
+                }
+                continue;
+            }
+            slabs.remove(&index);
+            *cells = SlabCells::default();
+            // Relaxed: whoever enters a read section after the token sees the bit, by the fences of
+            // `ReadSections::token` and `ReadSections::enter`.
+            self.slabs[index].store(key.describe() | EMPTY, Relaxed);
+            let grace = self.read_sections.token();
+            empty.push_back(EmptySlab { index, last: key, grace, trims: *trims });
+        }
+        if slabs.is_empty() {
+            by_key.remove(&key);
         }
     }
 }
@@ -396,6 +577,8 @@ pub(crate) struct CellCache {
     pools: Vec<(PoolKey, Vec<u64>)>,
     /// How far the present transaction may go.
     pub(crate) allowance: Allowance,
+    /// Memory was refused since the worker last gave back what it has to spare.
+    pub(crate) was_refused: bool,
 }
 
 /// Up to where memory is granted.
@@ -439,8 +622,11 @@ impl CellCache {
         let key = PoolKey { owner, kind: kind as u8, class: class as u8 };
         let allowance = self.allowance;
         let pool = self.pool(key);
-        if pool.is_empty() {
-            arena.refill(key, pool, allowance)?;
+        if pool.is_empty()
+            && let Err(full) = arena.refill(key, pool, allowance)
+        {
+            self.was_refused = true;
+            return Err(full);
         }
         Ok(pool.pop().expect("refilled"))
     }
@@ -454,8 +640,9 @@ impl CellCache {
         }
         let pool = self.pool(key);
         pool.push(number);
-        if pool.len() > CACHE_CELLS_MAX {
-            let keep = pool.len() - RUN_CELLS;
+        let run = key.run_cells();
+        if pool.len() > CACHE_RUNS_MAX * run {
+            let keep = pool.len() - run;
             arena.give_back(key, pool.drain(keep..));
         }
     }
@@ -467,6 +654,7 @@ impl CellCache {
 
     /// Gives everything back.
     pub(crate) fn drain(&mut self, arena: &Arena) {
+        self.was_refused = false;
         for (key, pool) in self.pools.drain(..) {
             arena.give_back(key, pool.into_iter());
         }
@@ -492,7 +680,8 @@ mod tests {
 
     #[test]
     fn cells_are_distinct_and_come_back() {
-        let arena = Arena::new(64 << 20, &Arc::default()).expect("address space");
+        let arena =
+            Arena::new(64 << 20, &Arc::default(), ReadSections::new(1)).expect("address space");
         let mut cache = CellCache::default();
         let mut seen = HashSet::new();
         let per_slab = SLAB_BYTES / 128;
@@ -514,9 +703,69 @@ mod tests {
         assert_eq!(arena.held_bytes(), 0);
     }
 
+    /// Slabs whose cells are all free serve other sizes and large values, within the limit.
+    #[test]
+    fn an_empty_slab_serves_any_size() {
+        let read_sections = ReadSections::new(2);
+        let arena = Arena::new(4 * SLAB_BYTES, &Arc::default(), read_sections.clone())
+            .expect("address space");
+        let mut cache = CellCache::default();
+        for (kind, bytes) in
+            [(Kind::Record, 120), (Kind::Record, 1_000), (Kind::Block, 60_000), (Kind::Record, 32)]
+        {
+            let mut numbers = Vec::new();
+            while let Ok(number) = cache.allocate(&arena, 5, kind, bytes) {
+                numbers.push(number);
+            }
+            assert!(numbers.len() >= 4 * (SLAB_BYTES / (bytes + bytes / 4)), "{bytes}");
+            // One stays to the last: its slab, and only that one, is not free.
+            for &number in &numbers[1..] {
+                cache.free(&arena, number);
+            }
+            cache.drain(&arena);
+            assert!(arena.has_record_cell(numbers[0], 5) == (kind == Kind::Record));
+            let other = cache.allocate(&arena, 5, Kind::Block, 5_000).expect("empty slabs");
+            cache.free(&arena, other);
+            cache.free(&arena, numbers[0]);
+            cache.drain(&arena);
+            assert!(!arena.has_record_cell(numbers[0], 5));
+        }
+        assert_eq!(arena.held_bytes(), 4 * SLAB_BYTES, "memory that is kept counts");
+        for _ in 0..2 * TRIMS_KEPT {
+            arena.trim();
+        }
+        assert_eq!(arena.held_bytes(), 0);
+    }
+
+    /// While a read section is open that may have met its cells, an empty slab serves nothing but
+    /// cells of the same kind and size.
+    #[test]
+    fn a_read_section_keeps_an_empty_slab_as_it_was() {
+        let read_sections = ReadSections::new(2);
+        let arena = Arena::new(SLAB_BYTES, &Arc::default(), read_sections.clone()).expect("space");
+        let mut cache = CellCache::default();
+        let number = cache.allocate(&arena, 5, Kind::Record, 128).expect("memory");
+        arena.cell(number)[3].store(7, Relaxed);
+        read_sections.enter(0);
+        cache.free(&arena, number);
+        cache.drain(&arena);
+        assert!(cache.allocate(&arena, 5, Kind::Block, 1_000).is_err(), "somebody may look at it");
+        for _ in 0..2 * TRIMS_KEPT {
+            arena.trim();
+        }
+        assert_eq!(arena.cell(number)[3].load(Relaxed), 7);
+        let again = cache.allocate(&arena, 5, Kind::Record, 128).expect("the same kind and size");
+        cache.free(&arena, again);
+        cache.drain(&arena);
+        read_sections.exit(0);
+        let block = cache.allocate(&arena, 5, Kind::Block, 1_000).expect("nobody looks at it");
+        assert_eq!(arena.cell(block)[3].load(Relaxed), 0, "nothing of the cells is left");
+    }
+
     #[test]
     fn the_limit_is_a_typed_error_and_invented_numbers_are_harmless() {
-        let arena = Arena::new(2 * SLAB_BYTES, &Arc::default()).expect("address space");
+        let arena = Arena::new(2 * SLAB_BYTES, &Arc::default(), ReadSections::new(1))
+            .expect("address space");
         let mut cache = CellCache::default();
         let cells =
             std::iter::from_fn(|| cache.allocate(&arena, 1, Kind::Block, CELL_BYTES_MAX).ok());

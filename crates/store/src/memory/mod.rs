@@ -12,7 +12,7 @@ pub(crate) mod words;
 use std::sync::Arc;
 
 use stillpoint_mem::{AddressSpace, RegionError};
-use stillpoint_sync::Mutex;
+use stillpoint_sync::{Mutex, ReadSections};
 
 use arena::Arena;
 
@@ -26,8 +26,13 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(limit_bytes: usize, space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
-        Ok(Self { arena: Arena::new(limit_bytes, space)?, pinned: Mutex::default() })
+    pub(crate) fn new(
+        limit_bytes: usize,
+        space: &Arc<AddressSpace>,
+        read_sections: ReadSections,
+    ) -> Result<Self, RegionError> {
+        let arena = Arena::new(limit_bytes, space, read_sections)?;
+        Ok(Self { arena, pinned: Mutex::default() })
     }
 
     /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read
