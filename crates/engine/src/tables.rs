@@ -84,6 +84,9 @@ impl Engine {
     /// their size. Waits until commits under way are done, and holds new ones meanwhile. Numbers
     /// without a table are ignored.
     ///
+    /// The memory is free soon after, also while a checkpoint is under way: with a journal, that
+    /// checkpoint holds nothing of the tables then; without one, it is given up and begun anew.
+    ///
     /// # Errors
     /// There is no address space for the empty tables, or the MANIFEST could not be written: then
     /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction or a scan's
@@ -115,8 +118,14 @@ impl Engine {
             })?;
         }
         let published = Published(shared);
-        // Without a journal the next checkpoint makes the flush durable, as it does all else.
-        shared.store.replace_tables(&quiesced, emptied, Replaced::Captured);
+        let replaced = match shared.records_commits {
+            // By the MANIFEST the records are void, in every checkpoint.
+            true => Replaced::Forgotten,
+            // The next checkpoint makes the flush durable, as it does all else. One under way that
+            // has captured everything already is published, with the records.
+            false => Replaced::Captured,
+        };
+        shared.store.replace_tables(&quiesced, emptied, replaced);
         published.committed();
         drop(quiesced);
         if !shared.records_commits {

@@ -131,7 +131,8 @@ pub struct CheckpointEntry {
     pub value_bytes: u64,
     /// Its files.
     pub parts: Vec<PartEntry>,
-    /// Generations of the tables at its point of consistency.
+    /// Generations of the tables at its point of consistency. Tables that were emptied between it
+    /// and the publication are left out: whatever the parts hold of these is void.
     pub generations: Vec<TableGeneration>,
     /// Per incarnation and log, the last gsn before its point of consistency: records up to
     /// there are in the checkpoint, and a dependency on them is met.

@@ -167,7 +167,7 @@ fn publish(
 fn supersede(
     shared: &Shared,
     manifest: &mut Manifest,
-    entry: CheckpointEntry,
+    mut entry: CheckpointEntry,
     noted: &AtPointOfConsistency,
 ) -> Vec<CheckpointEntry> {
     if !shared.records_commits {
@@ -178,6 +178,11 @@ fn supersede(
             }
         }
     }
+    // A table that was emptied since the point of consistency gave its memory back at once, captured or
+    // not. So the checkpoint names no generation of it, and what its parts hold of it is void.
+    entry.generations.retain(|then| {
+        manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
+    });
     manifest.checkpoints.push(entry);
     // The checkpoint holds all that earlier incarnations did.
     manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);

@@ -16,7 +16,8 @@ use crate::error::Error;
 const COPY_BYTES: usize = 1 << 20;
 
 /// Makes a new data directory from one checkpoint of another: the state at its point of
-/// consistency. Gives the checkpoint's records and bytes.
+/// consistency, without the tables that were emptied between it and the publication. Gives the
+/// checkpoint's records and bytes.
 ///
 /// # Errors
 /// The directory is in use, or no store, or damaged; it has no such checkpoint; or the new one

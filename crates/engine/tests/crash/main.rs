@@ -12,6 +12,7 @@
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <durability>`
 
 mod doubt;
+mod emptied;
 mod faults;
 mod history;
 mod lives;
@@ -54,6 +55,21 @@ fn a_reader_open_across_a_flush_of_tables_begins_again() {
 #[test]
 fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() {
     pointed::a_transaction_open_across_a_failing_flush_of_tables_stays_whole();
+}
+
+#[test]
+fn a_checkpoint_cut_off_at_any_call_around_an_emptied_table() {
+    emptied::a_checkpoint_cut_off_at_any_call_around_an_emptied_table();
+}
+
+#[test]
+fn an_emptied_table_is_free_at_once() {
+    emptied::an_emptied_table_is_free_at_once();
+}
+
+#[test]
+fn a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile() {
+    emptied::a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile();
 }
 
 #[test]

@@ -210,6 +210,7 @@ pub(crate) fn flushdb(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) ->
 
 pub(crate) fn flushall(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
-    let used: Vec<Db> = (0..DATABASES).filter(|&db| ctx.shared.databases.len(db) > 0).collect();
-    flush(ctx, &used)
+    // Those without keys too: they may hold memory of keys that were deleted.
+    let all: Vec<Db> = (0..DATABASES).collect();
+    flush(ctx, &all)
 }

@@ -9,6 +9,7 @@ mod differential;
 mod durability;
 mod floats;
 mod limits;
+mod memory;
 mod secrets;
 mod strict;
 mod transactions;

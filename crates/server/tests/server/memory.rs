@@ -1,0 +1,66 @@
+//! Memory of keys that are gone.
+
+use crate::common::{Client, TestServer, Value, eventually, field};
+
+fn used_memory(c: &mut Client) -> u64 {
+    field(&c.call(&["INFO", "memory"]).text(), "used_memory")
+}
+
+fn key(number: usize) -> String {
+    format!("key {number}")
+}
+
+/// Puts values of `len` bytes under the keys from 0 on, `most` at most; gives how many fit.
+fn fill(c: &mut Client, len: usize, most: usize) -> usize {
+    let value = "x".repeat(len);
+    (0..most).find(|&at| c.call(&["SET", &key(at), &value]) != Value::ok()).unwrap_or(most)
+}
+
+/// Deletes the keys below `count`.
+fn delete(c: &mut Client, count: usize) {
+    let keys: Vec<String> = (0..count).map(key).collect();
+    for chunk in keys.chunks(1000) {
+        let mut words = vec!["DEL"];
+        words.extend(chunk.iter().map(String::as_str));
+        assert_eq!(c.call(&words), Value::Int(chunk.len() as i64));
+    }
+}
+
+#[test]
+fn memory_of_deleted_keys_serves_values_of_any_size() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["CONFIG", "SET", "maxmemory", "24mb"]);
+    for len in [1_800, 3_000, 100_000, 700, 1_800] {
+        let most = 1_000_000;
+        // Garbage waits until its read section has ended, so the first command may be too early.
+        let mut fit = 0;
+        eventually("room for values of another size", || {
+            fit = fit.max(fill(&mut c, len, most));
+            fit * len > 10_000_000
+        });
+        assert!(fit < most, "the limit was never reached");
+        delete(&mut c, fit);
+    }
+}
+
+/// Of a database without keys, too: its index is as large as it ever was.
+#[test]
+fn flushall_frees_what_deleted_keys_have_left() {
+    const KEYS: usize = 100_000;
+    let server = TestServer::start();
+    let mut c = server.client();
+    let before = used_memory(&mut c);
+    let keys: Vec<String> = (0..KEYS).map(key).collect();
+    for chunk in keys.chunks(1000) {
+        let mut words = vec!["MSET"];
+        chunk.iter().for_each(|key| words.extend([key.as_str(), "value"]));
+        assert_eq!(c.call(&words), Value::ok());
+    }
+    delete(&mut c, KEYS);
+    assert_eq!(c.call(&["DBSIZE"]), Value::Int(0));
+    // 16 bytes of index for each key that there ever was, at least.
+    assert!(used_memory(&mut c) > before + 16 * KEYS as u64);
+    assert_eq!(c.call(&["FLUSHALL"]), Value::ok());
+    eventually("memory is free", || used_memory(&mut c) < before + 4 * KEYS as u64);
+}
