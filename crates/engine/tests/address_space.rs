@@ -1,11 +1,16 @@
 //! A process with little address space. The limit is the process's, so this test has one of its own.
 //!
-//! The standard library ends the process if a new thread finds no space for its signal stack, and
-//! the allocator does if it finds none for its heap. So the store has no background threads while
-//! the limit holds, and the thread that makes the tables has a heap before it.
+//! The standard library ends the process if a new thread finds no space for its signal stack. So the
+//! tables leave some, and threads start while the limit holds. The allocator's heap of the thread
+//! that makes the tables is reserved before.
+
+use std::sync::{Arc, Barrier};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stillpoint::{Config, Durability, Engine, Error};
+
+/// Threads that start when the tables have taken what they can.
+const THREADS: usize = 4;
 
 #[test]
 fn one_table_too_many_is_refused_and_the_store_opens_again() {
@@ -41,6 +46,17 @@ fn run_into_the_limit() {
         }
         assert!(made < 60_000, "the limit was never met");
     };
+    // All at a time, so that each has a stack of its own.
+    let start = Arc::new(Barrier::new(THREADS));
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let start = start.clone();
+            stillpoint_io::spawn("late", move || start.wait()).expect("space for a thread")
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
     setrlimit(Resource::As, limit).expect("the limit as it was");
     assert!(matches!(refused, Error::TableSpace { open, .. } if open == made), "{refused}");
     assert!(made > 1_000, "{made} tables in 64 MiB");

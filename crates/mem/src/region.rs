@@ -10,6 +10,11 @@ pub const HUGE_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 10 } else 
 /// A multiple of the size of the system's pages, in bytes.
 const SMALL_PAGE_BYTES: usize = if cfg!(any(loom, shuttle)) { 1 << 6 } else { 16 << 10 };
 
+/// Bytes of address space that a store leaves to the rest of the process. A thread that finds no
+/// address space for its signal stack ends the process. The bytes suffice for several threads.
+#[cfg(not(any(loom, shuttle)))]
+const LEFT_BYTES: usize = 16 << 20;
+
 /// The system refused the address space of a region.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -32,8 +37,9 @@ pub enum PageSize {
     Huge,
 }
 
-/// Requests address space from the system for a store. It counts the requests, and a test can have
-/// them refused from the n-th on.
+/// Requests address space from the system for a store. Whatever the system grants leaves 16 MiB for
+/// the rest of the process. The requests are counted, and a test can have them refused from the n-th
+/// on.
 #[derive(Debug)]
 pub struct AddressSpace {
     requests: AtomicUsize,
@@ -62,7 +68,7 @@ impl AddressSpace {
     /// Reserves `bytes` that can be used at once. Sizes below a huge page are rounded up to the
     /// system's pages, larger sizes to huge pages.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Region, RegionError> {
-        self.admit(bytes)?;
+        let _left = self.admit(bytes)?;
         let (unit, pages) = match bytes < HUGE_PAGE_BYTES {
             true => (SMALL_PAGE_BYTES, PageSize::Small),
             false => (HUGE_PAGE_BYTES, PageSize::Huge),
@@ -83,7 +89,7 @@ impl AddressSpace {
         loop {
             let reserved = self
                 .admit(bytes)
-                .and_then(|()| backing::Backing::reserve(bytes, PageSize::Huge, false));
+                .and_then(|_left| backing::Backing::reserve(bytes, PageSize::Huge, false));
             match reserved {
                 Ok(backing) => return Ok(Region { backing, space: Some(self.clone()) }),
                 Err(error) if bytes / 2 < least => return Err(error),
@@ -92,13 +98,15 @@ impl AddressSpace {
         }
     }
 
-    fn admit(&self, bytes: usize) -> Result<(), RegionError> {
+    /// Counts a request for `bytes`. The caller holds the result while the system serves the request,
+    /// so that as much is left afterwards.
+    fn admit(&self, bytes: usize) -> Result<backing::Left, RegionError> {
         // Relaxed: counts.
         if self.requests.fetch_add(1, Relaxed) >= self.requests_max.load(Relaxed) {
             let reason = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
             return Err(RegionError { bytes, reason });
         }
-        Ok(())
+        backing::Left::hold().map_err(|RegionError { reason, .. }| RegionError { bytes, reason })
     }
 }
 
@@ -153,9 +161,7 @@ impl Region {
         if bytes <= self.len_bytes() {
             return Ok(());
         }
-        if let Some(space) = &self.space {
-            space.admit(bytes)?;
-        }
+        let _left = self.space.as_ref().map(|space| space.admit(bytes)).transpose()?;
         self.backing.grow(bytes)
     }
 
@@ -183,7 +189,7 @@ impl Region {
 
 #[cfg(not(any(loom, shuttle)))]
 mod backing {
-    use super::{HUGE_PAGE_BYTES, PageSize, RegionError};
+    use super::{HUGE_PAGE_BYTES, LEFT_BYTES, PageSize, RegionError};
     use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
     use std::ffi::c_void;
     use std::ptr::NonNull;
@@ -321,6 +327,16 @@ mod backing {
         }
     }
 
+    /// Address space that must be left: held while the system grants more, and given back after it.
+    #[derive(Debug)]
+    pub(super) struct Left(#[expect(dead_code, reason = "held, not used")] Backing);
+
+    impl Left {
+        pub(super) fn hold() -> Result<Self, RegionError> {
+            Backing::reserve(LEFT_BYTES, PageSize::Small, true).map(Self)
+        }
+    }
+
     impl Drop for Backing {
         fn drop(&mut self) {
             // SAFETY: the mapping was made in `reserve`, is unmapped once, and no borrow of it
@@ -340,6 +356,16 @@ mod backing {
     pub(super) struct Backing(Vec<AtomicU64>);
 
     const MODEL_WORDS: usize = 2048;
+
+    /// A model's memory has no end.
+    #[derive(Debug)]
+    pub(super) struct Left;
+
+    impl Left {
+        pub(super) fn hold() -> Result<Self, RegionError> {
+            Ok(Self)
+        }
+    }
 
     impl Backing {
         pub(super) fn reserve(bytes: usize, _: PageSize, _: bool) -> Result<Self, RegionError> {
