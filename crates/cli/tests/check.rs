@@ -35,7 +35,7 @@ fn directory() -> tempfile::TempDir {
     let table = engine.table("t").expect("a table");
     let mut session = engine.session().expect("a session");
     for number in 0..40u32 {
-        let put = session.transact(|tx| tx.put(table, format!("key {number}").as_bytes(), 0, b"v"));
+        let put = session.transact(|tx| tx.put(table, format!("key {number}").as_bytes(), b"v"));
         put.expect("memory");
     }
     engine.checkpoint().expect("a checkpoint");

@@ -26,7 +26,7 @@ fn gives_up_a_lost_log_when_told_to() {
     let table = engine.table("db0").expect("a table");
     let mut session = engine.session().expect("a session");
     for key in 0..4u8 {
-        session.transact(|tx| tx.put(table, &[key], 0, b"v")).expect("commits");
+        session.transact(|tx| tx.put(table, &[key], b"v")).expect("commits");
         if key == 1 {
             engine.checkpoint().expect("a checkpoint");
         }

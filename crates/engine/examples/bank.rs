@@ -34,8 +34,8 @@ impl StoredProcedure for Transfer {
         if rich < amount {
             return Ok(false);
         }
-        tx.put_slot(from, 0, &(rich - amount).to_le_bytes())?;
-        tx.put_slot(to, 0, &(poor + amount).to_le_bytes())?;
+        tx.put_slot(from, &(rich - amount).to_le_bytes())?;
+        tx.put_slot(to, &(poor + amount).to_le_bytes())?;
         Ok(true)
     }
 }
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut session = engine.session()?;
     session.transact(|tx| {
         (0..ACCOUNTS).try_for_each(|account| {
-            tx.put(accounts, &account.to_be_bytes(), 0, &OPENING_BALANCE.to_le_bytes())
+            tx.put(accounts, &account.to_be_bytes(), &OPENING_BALANCE.to_le_bytes())
         })
     })?;
     writeln!(out, "{} accounts, {} in all", engine.len(accounts), total(&engine, accounts)?)?;

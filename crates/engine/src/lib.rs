@@ -9,16 +9,16 @@
 //! let accounts = engine.table("accounts")?;
 //! let mut session = engine.session()?;
 //! session.transact(|tx| {
-//!     tx.put(accounts, b"alice", 0, &100u64.to_le_bytes())?;
-//!     tx.put(accounts, b"bob", 0, &0u64.to_le_bytes())
+//!     tx.put(accounts, b"alice", &100u64.to_le_bytes())?;
+//!     tx.put(accounts, b"bob", &0u64.to_le_bytes())
 //! })?;
 //!
 //! // Serializable: whoever looks sees both changes or none.
 //! session.transact(|tx| {
 //!     let read = |value: Option<stillpoint::ValueRef<'_>>| value.and_then(|v| v.u64_at(0)).unwrap_or(0);
 //!     let (alice, bob) = (read(tx.get(accounts, b"alice")?), read(tx.get(accounts, b"bob")?));
-//!     tx.put(accounts, b"alice", 0, &(alice - 30).to_le_bytes())?;
-//!     tx.put(accounts, b"bob", 0, &(bob + 30).to_le_bytes())
+//!     tx.put(accounts, b"alice", &(alice - 30).to_le_bytes())?;
+//!     tx.put(accounts, b"bob", &(bob + 30).to_le_bytes())
 //! })?;
 //!
 //! engine.checkpoint()?; // nothing stops meanwhile

@@ -51,8 +51,8 @@ impl Session {
     /// let pets = engine.table("pets")?;
     /// let mut session = engine.session()?;
     /// session.transact(|tx| {
-    ///     tx.put(pets, b"rex", 0, b"dog")?;
-    ///     tx.put(pets, b"tom", 0, b"cat")
+    ///     tx.put(pets, b"rex", b"dog")?;
+    ///     tx.put(pets, b"tom", b"cat")
     /// })?;
     /// let tom = session.transact(|tx| Ok(tx.get(pets, b"tom")?.map(|pet| pet.to_vec())))?;
     /// assert_eq!(tom.as_deref(), Some(&b"cat"[..]));
@@ -195,7 +195,7 @@ impl Session {
     /// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
     /// let pets = engine.table("pets")?;
     /// let mut session = engine.session()?;
-    /// session.transact(|tx| tx.put(pets, b"rex", 0, b"dog"))?;
+    /// session.transact(|tx| tx.put(pets, b"rex", b"dog"))?;
     /// let count = session.len(pets)?;
     /// session.flush()?;
     /// assert_eq!(count, 1);

@@ -26,7 +26,7 @@ fn killed() -> SimDisk {
     let table = engine.table("t").expect("a table");
     let mut session = engine.session().expect("a session");
     for number in 0..200_u32 {
-        let put = session.transact(|tx| tx.put(table, &number.to_le_bytes(), 0, &[7; 100]));
+        let put = session.transact(|tx| tx.put(table, &number.to_le_bytes(), &[7; 100]));
         put.expect("memory");
         if number == 100 {
             engine.checkpoint().expect("a checkpoint");

@@ -45,7 +45,7 @@ fn config(disk: &SimDisk, clock: Arc<dyn Clock>) -> Config {
 }
 
 fn put(session: &mut Session, table: TableId, key: u32, value: &[u8]) -> Result<(), Error> {
-    session.transact(|tx| tx.put(table, &key.to_be_bytes(), 0, value))
+    session.transact(|tx| tx.put(table, &key.to_be_bytes(), value))
 }
 
 /// Waits until `done`, by the machine's clock; a minute is for ever.

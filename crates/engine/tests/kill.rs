@@ -104,7 +104,7 @@ fn work(setting: Setting, directory: &Path, rng: &SeededRng, life: u64) {
         .transact(|tx| {
             if tx.get(accounts, &key(0))?.is_none() {
                 for account in 0..ACCOUNTS {
-                    tx.put(accounts, &key(account), 0, &OPENING_BALANCE.to_le_bytes())?;
+                    tx.put(accounts, &key(account), &OPENING_BALANCE.to_le_bytes())?;
                 }
             }
             Ok(())
@@ -151,12 +151,12 @@ fn transfer(
         let add = |tx: &mut Tx<'_>, account: u64, amount: i64| {
             let balance = tx.get(accounts, &key(account))?.and_then(|value| value.u64_at(0));
             let balance = balance.ok_or_else(|| TxError::abandon("no such account"))? as i64;
-            tx.put(accounts, &key(account), 0, &(balance + amount).to_le_bytes())
+            tx.put(accounts, &key(account), &(balance + amount).to_le_bytes())
         };
         add(tx, from, -amount)?;
         add(tx, to, amount)?;
         let words = [from.to_le_bytes(), to.to_le_bytes(), amount.to_le_bytes()];
-        tx.put(receipts, &key(id), 0, &words.concat())
+        tx.put(receipts, &key(id), &words.concat())
     })
 }
 

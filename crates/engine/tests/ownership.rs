@@ -28,7 +28,7 @@ fn config(disk: &Arc<dyn Disk>, background: bool) -> Config {
 }
 
 fn put(session: &mut Session, table: TableId, key: &[u8]) -> Result<(), Error> {
-    session.transact(|tx| tx.put(table, key, 0, b"value"))
+    session.transact(|tx| tx.put(table, key, b"value"))
 }
 
 fn keys(engine: &Engine, table: TableId) -> Vec<Vec<u8>> {

@@ -75,7 +75,7 @@ fn what_waits_for_transactions_is_refused_inside_of_one() {
     session.execute(&mut [Inside(|| check("a declared transaction"))][..]);
     let put = session.transact(|tx| {
         check("an undeclared transaction");
-        tx.put(table, b"key", 0, b"value")
+        tx.put(table, b"key", b"value")
     });
     put.expect("commits");
     let mut visited = 0;
@@ -112,7 +112,7 @@ impl Procedure for Write<'_> {
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         match self.2 {
-            Some(value) => tx.put_slot(Slot(0), 0, value),
+            Some(value) => tx.put_slot(Slot(0), value),
             None => tx.delete_slot(Slot(0)).map(drop),
         }
     }
@@ -161,7 +161,7 @@ const ANSWERS: [(&str, Answer); 6] = [
     ("an abandoned write", |_, session, table| {
         told(session.transact(|tx| {
             let value = tx.get(table, b"key")?.map(|value| value.to_vec());
-            tx.put(table, b"another", 0, b"never written")?;
+            tx.put(table, b"another", b"never written")?;
             Err(tell(value))
         }))
     }),

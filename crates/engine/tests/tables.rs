@@ -20,7 +20,7 @@ fn config_on(disk: &Arc<SimDisk>) -> Config {
 
 fn put(engine: &Engine, table: TableId, key: &[u8]) {
     let mut session = engine.session().expect("a session");
-    session.transact(|tx| tx.put(table, key, 0, b"value")).expect("a commit");
+    session.transact(|tx| tx.put(table, key, b"value")).expect("a commit");
 }
 
 fn has(engine: &Engine, table: TableId, key: &[u8]) -> bool {
@@ -113,7 +113,7 @@ fn thousands_of_tables_take_little_address_space() {
     let mut session = engine.session().expect("a session");
     session
         .transact(|tx| {
-            tables.iter().step_by(100).try_for_each(|&table| tx.put(table, b"key", 0, b"value"))
+            tables.iter().step_by(100).try_for_each(|&table| tx.put(table, b"key", b"value"))
         })
         .expect("a commit");
     engine.flush_tables(&tables[..1000]).expect("address space");

@@ -124,7 +124,7 @@ impl Context<'_> {
         self.note_made(tx, slot);
         let Some(at) = expire_at_ms else {
             self.note_expiry(tx, slot, false);
-            return tx.put_slot(slot, kind, value);
+            return tx.put_slot_tagged(slot, kind, value);
         };
         if at <= self.local.now_ms {
             return self.delete(tx, i);
@@ -134,7 +134,7 @@ impl Context<'_> {
         buffer.clear();
         buffer.extend_from_slice(&at.to_le_bytes());
         buffer.extend_from_slice(value);
-        let done = tx.put_slot(slot, kind | HAS_EXPIRY, buffer);
+        let done = tx.put_slot_tagged(slot, kind | HAS_EXPIRY, buffer);
         buffer.clear();
         buffer.shrink_to(SCRATCH_KEEP);
         done

@@ -50,7 +50,7 @@ impl Procedure for OneKey {
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         if self.writes {
-            return tx.put_slot(Slot(0), 0, &[self.key as u8; 100]);
+            return tx.put_slot(Slot(0), &[self.key as u8; 100]);
         }
         self.value.clear();
         tx.value(Slot(0)).expect("loaded").copy_to(&mut self.value);

@@ -44,7 +44,7 @@ impl Procedure for Batch {
         for slot in (0..(self.keys.end - self.keys.start) as u32).map(Slot) {
             match self.step {
                 Step::ReadMissing => assert!(tx.value(slot).is_none(), "nobody made the key"),
-                Step::Put => tx.put_slot(slot, 0, &VALUE)?,
+                Step::Put => tx.put_slot(slot, &VALUE)?,
                 Step::Delete => assert!(tx.delete_slot(slot)?, "the key was put"),
             }
         }

@@ -15,7 +15,7 @@
 //! let accounts = TableId(0);
 //! store.add_table(accounts, 1)?;
 //! let mut worker = Worker::new(store, Box::new(NoLog::default())).expect("a free slot");
-//! worker.transact(|tx| tx.put(accounts, b"alice", 0, b"100"))?;
+//! worker.transact(|tx| tx.put(accounts, b"alice", b"100"))?;
 //! let balance = worker.transact(|tx| Ok(tx.get(accounts, b"alice")?.map(|value| value.to_vec())))?;
 //! assert_eq!(balance.as_deref(), Some(&b"100"[..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -42,7 +42,7 @@ impl Lists {
         self.found.push(list.chunks(4).map(number).collect());
         match self.steps[at].1 {
             Some(new) if bytes.is_some() => tx.patch_slot(slot, list.len(), &new.to_le_bytes()),
-            Some(new) => tx.put_slot(slot, 0, &new.to_le_bytes()),
+            Some(new) => tx.put_slot(slot, &new.to_le_bytes()),
             None => Ok(()),
         }
     }

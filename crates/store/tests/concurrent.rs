@@ -77,7 +77,7 @@ fn transfer(worker: &mut Worker, random: &mut Random, accounts: u64) {
         let (a, b) = (balance(tx, from), balance(tx, to));
         let amount = amount.min(a);
         tx.patch_slot(from, 0, &(a - amount).to_le_bytes())?;
-        tx.put_slot(to, 0, &(b + amount).to_le_bytes())
+        tx.put_slot(to, &(b + amount).to_le_bytes())
     };
     if random.one_in(2) {
         let keys = [from, to].map(|key| (T, account(key), Mode::Write));
@@ -106,7 +106,7 @@ fn transfers_keep_the_sum() {
         let store = store_of(1 << 30, 8, seed);
         let mut worker = worker_of(&store);
         let fill = |tx: &mut Tx<'_>| {
-            (0..accounts).try_for_each(|key| tx.put(T, &account(key), 0, &100u64.to_le_bytes()))
+            (0..accounts).try_for_each(|key| tx.put(T, &account(key), &100u64.to_le_bytes()))
         };
         worker.transact(fill).expect("memory");
         let transfers = env_or("STORE_TEST_TRANSACTIONS", 3_000);
@@ -200,7 +200,7 @@ fn few_keys_and_many_hands_make_progress() {
 fn bump_all(worker: &mut Worker, random: &mut Random, order: &[u64]) {
     let bump = |tx: &mut Tx<'_>, slot: Slot| {
         let now = tx.value(slot).and_then(|value| value.u64_at(0));
-        tx.put_slot(slot, 0, &(now.unwrap_or(0) + 1).to_le_bytes())
+        tx.put_slot(slot, &(now.unwrap_or(0) + 1).to_le_bytes())
     };
     if random.one_in(2) {
         let mut keys: Vec<_> = order.iter().map(|key| (T, account(*key), Mode::Write)).collect();
@@ -269,7 +269,7 @@ fn reads_without_locks_see_whole_values_that_never_go_back() {
                                     tx.patch_slot(slot, half, &value[half..])?;
                                     tx.patch_slot(slot, 0, &value[..half])?;
                                 }
-                                _ => tx.put_slot(slot, 0, &value)?,
+                                _ => tx.put_slot(slot, &value)?,
                             }
                         }
                         Ok(())
@@ -321,7 +321,7 @@ fn keys_that_come_and_go_never_go_back_and_leave_nothing() {
                     let len = [8, 8, 8, 300, 3_000][random.below(5)];
                     let ended = worker.transact_stamped(|tx| match tx.get(T, &key)?.is_some() {
                         true => tx.delete(T, &key).map(|_| ()),
-                        false => tx.put(T, &key, 0, &vec![1; len]),
+                        false => tx.put(T, &key, &vec![1; len]),
                     });
                     let ((), stamp) = ended.expect("memory");
                     let stamp = stamp.expect("it wrote");
@@ -381,7 +381,7 @@ fn the_index_grows_under_load() {
     let lasting = 2_000u64;
     let mut worker = worker_of(&store);
     for key in 0..lasting {
-        let put = worker.transact(|tx| tx.put(T, &account(key), 0, &account(key)));
+        let put = worker.transact(|tx| tx.put(T, &account(key), &account(key)));
         put.expect("memory");
     }
     let left = Arc::new(AtomicU64::new(2));
@@ -392,7 +392,7 @@ fn the_index_grows_under_load() {
             let mut worker = worker_of(&store);
             for turn in 0..per_thread {
                 let key = account(number << 32 | turn);
-                let put = worker.transact(|tx| tx.put(T, &key, 0, &key));
+                let put = worker.transact(|tx| tx.put(T, &key, &key));
                 put.expect("memory");
                 if turn.is_multiple_of(4) {
                     let gone = account(number << 32 | (turn / 2));
@@ -517,7 +517,7 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
                     if delete && slot != 1 {
                         tx.delete_slot(Slot(slot))?;
                     } else {
-                        tx.put_slot(Slot(slot), 0, &value)?;
+                        tx.put_slot(Slot(slot), &value)?;
                     }
                 }
                 Ok(())
@@ -528,7 +528,7 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
             let value = whole(turn, len);
             let ended = worker.transact(|tx| {
                 for (table, key) in [(U, &a), (T, &a), (U, &b)] {
-                    tx.put(table, key, 0, &value)?;
+                    tx.put(table, key, &value)?;
                     std::thread::yield_now();
                 }
                 Ok(())
@@ -560,7 +560,7 @@ fn phases_move_while_the_store_is_quiesced_and_let_go() {
     works.push(Box::new(move || {
         let mut worker = worker_of(&store);
         for turn in 0..turns {
-            let put = worker.transact(|tx| tx.put(T, &account(turn % 5), 0, &account(turn)));
+            let put = worker.transact(|tx| tx.put(T, &account(turn % 5), &account(turn)));
             put.expect("memory");
         }
         left.fetch_sub(1, SeqCst);
@@ -605,7 +605,7 @@ fn large_values_are_kept_and_freed() {
                     match (old, turn % 4) {
                         (Some(old), 0 | 1) => tx.patch(T, &key, old / 2, &[turn as u8; 100]),
                         (Some(_), 2) => tx.delete(T, &key).map(|_| ()),
-                        _ => tx.put(T, &key, 0, &whole(turn, len)),
+                        _ => tx.put(T, &key, &whole(turn, len)),
                     }
                 });
                 // At most 7 values of 0.8 MB with two versions each: the limit is never near.
@@ -620,7 +620,7 @@ fn large_values_are_kept_and_freed() {
         let mut worker = worker_of(&driven);
         let mut replace = |turn| {
             // A key of its own, so that at least this value is replaced in the middle.
-            let put = worker.transact(|tx| tx.put(T, &account(6), 0, &whole(turn, 80_000)));
+            let put = worker.transact(|tx| tx.put(T, &account(6), &whole(turn, 80_000)));
             put.expect("memory");
         };
         let mut turn = 0;
@@ -659,7 +659,7 @@ fn deleted_values_make_room(store: &Arc<Store>) {
     let held = store.held_bytes();
     let mut worker = worker_of(store);
     for key in 0..6 {
-        let put = worker.transact(|tx| tx.put(T, &account(key), 0, &whole(key, 600_000)));
+        let put = worker.transact(|tx| tx.put(T, &account(key), &whole(key, 600_000)));
         put.expect("memory");
     }
     assert!(store.held_bytes() <= held + (4 << 20), "{held} then {}", store.held_bytes());

@@ -83,7 +83,7 @@ fn deletions_make_room(worker: &mut Worker, model: &Contents) {
     }
     for key in keys.iter().take(keys.len() / 2) {
         let (tag, value) = &model[key];
-        let put = worker.transact(|tx| tx.put(T, &key.1, *tag, value));
+        let put = worker.transact(|tx| tx.put_tagged(T, &key.1, *tag, value));
         put.expect("room for what was there before");
     }
 }
@@ -110,7 +110,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
                 if model.contains_key(&other) {
                     tx.patch(T, &other.1, 0, b"")?;
                 }
-                tx.put(T, &key.1, tag, &value)
+                tx.put_tagged(T, &key.1, tag, &value)
             });
             match ended {
                 Ok(()) => drop(model.insert(key, (tag, value))),
@@ -134,7 +134,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
                 let key = format!("tiny {step}").into_bytes();
                 let ended = worker.transact(|tx| {
                     tx.get(T, &key)?;
-                    tx.put(T, &key, 1, b"t")
+                    tx.put_tagged(T, &key, 1, b"t")
                 });
                 if ended.is_ok() {
                     model.insert((0, key), (1, b"t".to_vec()));
@@ -147,7 +147,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
         assert_same(&contents_of(&mut worker), &model, "after the reads");
         deletions_make_room(&mut worker, &model);
         store.set_max_memory_bytes(64 << 20);
-        let put = worker.transact(|tx| tx.put(T, b"more", 0, &vec![0; 4 << 20]));
+        let put = worker.transact(|tx| tx.put(T, b"more", &vec![0; 4 << 20]));
         put.expect("the limit was raised");
     });
 }
@@ -165,7 +165,7 @@ fn the_reserve_is_granted_to_who_asks_and_ends() {
                 if reserve {
                     tx.use_reserve();
                 }
-                tx.put(T, &key, 0, &[1; 1000])
+                tx.put(T, &key, &[1; 1000])
             });
             matches!(ended, Err(TxError::Memory(_)))
         })
@@ -186,7 +186,7 @@ fn what_is_too_long_is_refused() {
     let store = store_of(1 << 30, 2, 1);
     let mut worker = worker_of(&store);
     let key = vec![7; 65_537];
-    let error = worker.transact(|tx| tx.put(T, &key, 0, b"v")).expect_err("too long");
+    let error = worker.transact(|tx| tx.put(T, &key, b"v")).expect_err("too long");
     assert!(matches!(error, TxError::KeyTooLong { len: 65_537 }), "{error}");
     let declared = Declared::new(&[(b"fine", Mode::Write), (&key, Mode::Write)], |_| {
         panic!("not all of its keys can be locked")
@@ -198,8 +198,8 @@ fn what_is_too_long_is_refused() {
     let huge = vec![0; (512 << 20) + 1];
     worker
         .transact(|tx| {
-            tx.put(T, b"k", 0, b"before")?;
-            let error = tx.put(T, b"k", 0, &huge).expect_err("too long");
+            tx.put(T, b"k", b"before")?;
+            let error = tx.put(T, b"k", &huge).expect_err("too long");
             assert!(matches!(error, TxError::ValueTooLong { .. }), "{error}");
             let error = tx.patch(T, b"k", 6, &huge[6..]).expect_err("too long");
             assert!(matches!(error, TxError::ValueTooLong { .. }), "{error}");
@@ -223,22 +223,22 @@ fn a_declaration_is_kept() {
     let mut worker = worker_of(&store);
     worker
         .transact(|tx| {
-            tx.put(T, b"a", 0, b"1")?;
-            tx.put(T, b"b", 0, b"2")
+            tx.put(T, b"a", b"1")?;
+            tx.put(T, b"b", b"2")
         })
         .expect("memory");
     let keys: &[(&[u8], Mode)] = &[(b"a", Mode::Read), (b"b", Mode::Write)];
     let body = |tx: &mut Tx<'_>| {
-        tx.put_slot(Slot(1), 0, b"changed")?;
-        tx.put_slot(Slot(0), 0, b"changed")
+        tx.put_slot(Slot(1), b"changed")?;
+        tx.put_slot(Slot(0), b"changed")
     };
     let error = Declared::new(keys, body).run_on(&mut worker).expect_err("a");
     assert!(matches!(error, TxError::DeclaredForReading { slot: 0 }), "{error}");
-    let body = |tx: &mut Tx<'_>| tx.put(T, b"a", 0, b"changed");
+    let body = |tx: &mut Tx<'_>| tx.put(T, b"a", b"changed");
     let error = Declared::new(keys, body).run_on(&mut worker).expect_err("a");
     assert!(matches!(error, TxError::DeclaredForReading { slot: 0 }), "{error}");
     let body = |tx: &mut Tx<'_>| {
-        tx.put(T, b"b", 0, b"changed")?;
+        tx.put(T, b"b", b"changed")?;
         tx.get(T, b"c").map(|_| ())
     };
     let error = Declared::new(keys, body).run_on(&mut worker).expect_err("c");
@@ -246,7 +246,7 @@ fn a_declaration_is_kept() {
     // A single key that is read only is not even locked, but the declaration holds all the same.
     let body = |tx: &mut Tx<'_>| {
         assert_eq!(tx.get(T, b"a")?.expect("there").to_vec(), b"1");
-        tx.put_slot(Slot(0), 0, b"changed")
+        tx.put_slot(Slot(0), b"changed")
     };
     let error = Declared::new(&[(b"a", Mode::Read)], body).run_on(&mut worker);
     let error = error.expect_err("for reading");
@@ -264,7 +264,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
         worker
             .transact(|tx| {
                 let now = tx.get(T, b"n")?.and_then(|value| value.u64_at(0));
-                tx.put(T, b"n", 0, &(now.unwrap_or(0) + 1).to_le_bytes())?;
+                tx.put(T, b"n", &(now.unwrap_or(0) + 1).to_le_bytes())?;
                 Ok(now.unwrap_or(0))
             })
             .expect("no error")
@@ -273,8 +273,8 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     // Undeclared: outside of read_sections, holding a lock.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         worker.transact(|tx| -> Result<(), TxError> {
-            tx.put(T, b"n", 0, b"rubbish!")?;
-            tx.put(T, b"new", 0, b"rubbish!")?;
+            tx.put(T, b"n", b"rubbish!")?;
+            tx.put(T, b"new", b"rubbish!")?;
             panic!("on purpose");
         })
     }));
@@ -285,7 +285,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     let turn = |panics: bool| {
         Declared::new(&[(b"n", Mode::Write)], move |tx| {
             let now = tx.value(Slot(0)).and_then(|value| value.u64_at(0)).expect("there");
-            tx.put_slot(Slot(0), 0, &(now + 10).to_le_bytes())?;
+            tx.put_slot(Slot(0), &(now + 10).to_le_bytes())?;
             assert!(!panics, "on purpose");
             Ok(())
         })
@@ -307,7 +307,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     // A worker that is dropped by the panic itself.
     let thread = stillpoint_io::spawn("doomed", move || {
         worker.transact(|tx| -> Result<(), TxError> {
-            tx.put(T, b"n", 0, b"rubbish!")?;
+            tx.put(T, b"n", b"rubbish!")?;
             panic!("on purpose");
         })
     })

@@ -55,7 +55,7 @@ fn read_missing(worker: &mut Worker, first: u64) {
 }
 
 fn put(worker: &mut Worker, first: u64) {
-    run(worker, first..first + BATCH, Mode::Write, |tx, slot| tx.put_slot(slot, 0, &[7; 100]));
+    run(worker, first..first + BATCH, Mode::Write, |tx, slot| tx.put_slot(slot, &[7; 100]));
 }
 
 fn delete(worker: &mut Worker, first: u64) {
@@ -78,7 +78,7 @@ fn missing_keys_leave_no_cells() {
     let mut worker = worker_of(&store, 0, &closed);
     let mut other = worker_of(&store, 1, &closed);
     // A deletion that is not closed waits, and nothing waits behind it.
-    worker.transact(|tx| tx.put(T, b"gone", 0, b"value")).expect("memory");
+    worker.transact(|tx| tx.put(T, b"gone", b"value")).expect("memory");
     worker.transact(|tx| tx.delete(T, b"gone")).expect("a deletion");
     for round in 0..env_or("STORE_TEST_ROUNDS", 200) {
         read_missing(&mut worker, round * BATCH);
@@ -160,7 +160,7 @@ fn deleted_records_make_room_for_any_size() {
     for len in [100, 1_000, 30, 40_000, 300_000, 2_000] {
         let value = vec![7; len];
         let full = (0..1_000_000u64).find(|key| {
-            let put = worker.transact(|tx| tx.put(T, &key.to_be_bytes(), 0, &value));
+            let put = worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &value));
             matches!(put, Err(TxError::Memory(_)))
         });
         let full = full.expect("the limit was never reached");
@@ -214,7 +214,7 @@ fn a_kept_value_outlives_its_table() {
     let store = store_of(32 << 20, 2, 1);
     let closed = Arc::new(AtomicU64::new(u64::MAX));
     let mut worker = worker_of(&store, 0, &closed);
-    worker.transact(|tx| tx.put(T, b"kept", 0, &vec![7; LEN])).expect("memory");
+    worker.transact(|tx| tx.put(T, b"kept", &vec![7; LEN])).expect("memory");
     let slot = store.driver().read_sections().claim().expect("a free slot");
     let mut keeper = Keeper { slot, kept: Vec::new() };
     let quiesced = store.driver().quiesce();
@@ -230,7 +230,7 @@ fn a_kept_value_outlives_its_table() {
     assert_eq!(store.generations_held(), 3, "the table of the kept value, and the new ones");
     // Whatever is free is written over.
     for key in 0..100u64 {
-        let _ = worker.transact(|tx| tx.put(U, &key.to_be_bytes(), 0, &vec![9; LEN]));
+        let _ = worker.transact(|tx| tx.put(U, &key.to_be_bytes(), &vec![9; LEN]));
     }
     let kept = keeper.kept.pop().expect("the large value");
     let mut bytes = vec![0; LEN];

@@ -39,7 +39,7 @@ impl Procedure for Holds {
         for slot in (0..KEYS as u32).map(Slot) {
             let value = tx.value(slot).and_then(|value| value.u64_at(0)).expect("a number");
             if self.mode == Mode::Write {
-                tx.put_slot(slot, 0, &(value + 1).to_le_bytes())?;
+                tx.put_slot(slot, &(value + 1).to_le_bytes())?;
             }
         }
         self.runs += 1;
@@ -56,7 +56,7 @@ fn runs_among(mode: Mode, threads: u64, pick: fn(u64, u64) -> u64) -> Vec<u32> {
     let store = store_of(64 << 20, threads as usize + 1, 1);
     let mut writer = worker_of(&store);
     for number in 0..KEYS {
-        writer.transact(|tx| tx.put(T, &key(number), 0, &[0; 8])).expect("memory");
+        writer.transact(|tx| tx.put(T, &key(number), &[0; 8])).expect("memory");
     }
     let stop = Arc::new(AtomicBool::new(false));
     let declared = Arc::new(AtomicU64::new(0));
@@ -86,7 +86,7 @@ fn runs_among(mode: Mode, threads: u64, pick: fn(u64, u64) -> u64) -> Vec<u32> {
             for step in 0..2 {
                 let key = key(pick(u64::from(run), step));
                 let value = tx.get(T, &key)?.and_then(|value| value.u64_at(0)).expect("a number");
-                tx.put(T, &key, 0, &(value + 1).to_le_bytes())?;
+                tx.put(T, &key, &(value + 1).to_le_bytes())?;
             }
             Ok(())
         });
@@ -140,7 +140,7 @@ fn undeclared_writers_end_among_each_other() {
                         let at = if at.is_multiple_of(2) { at + step } else { at + KEYS - step };
                         let value = tx.get(T, &key(at))?.and_then(|value| value.u64_at(0));
                         std::thread::yield_now();
-                        tx.put(T, &key(at), 0, &(value.unwrap_or(0) + 1).to_le_bytes())?;
+                        tx.put(T, &key(at), &(value.unwrap_or(0) + 1).to_le_bytes())?;
                     }
                     Ok(())
                 });
@@ -176,7 +176,7 @@ fn a_transaction_finds_its_keys_among_many() {
                 assert_eq!(slot, Slot(number as u32), "the same key has the same slot");
                 let seen = tx.value(slot).and_then(|value| value.u64_at(0));
                 assert_eq!(seen, (round > 0).then_some(number));
-                tx.put_slot(slot, 0, &number.to_le_bytes())?;
+                tx.put_slot(slot, &number.to_le_bytes())?;
             }
         }
         Ok(())
@@ -197,7 +197,7 @@ impl Procedure for Repeats {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         for (slot, (number, mode)) in (0..).map(Slot).zip(&self.0) {
             if *mode == Mode::Write {
-                tx.put_slot(slot, 0, &number.to_le_bytes())?;
+                tx.put_slot(slot, &number.to_le_bytes())?;
             }
         }
         for (slot, (number, _)) in (0..).map(Slot).zip(&self.0) {
@@ -231,11 +231,11 @@ fn a_value_is_patched_many_times() {
     let mut random = Random::new(1);
     let mut expected = [vec![1; 1500], vec![2; 100_000], Vec::new(), Vec::new()];
     for (number, value) in (0u64..2).zip(&expected) {
-        worker.transact(|tx| tx.put(T, &key(number), 0, value)).expect("memory");
+        worker.transact(|tx| tx.put(T, &key(number), value)).expect("memory");
     }
     let ended = worker.transact(|tx| {
-        tx.put(T, &key(2), 0, &[])?;
-        tx.put(T, &key(3), 0, &[])?;
+        tx.put(T, &key(2), &[])?;
+        tx.put(T, &key(3), &[])?;
         for time in 0..TIMES {
             let number = time % 4;
             let value = &mut expected[number];

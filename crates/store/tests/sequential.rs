@@ -195,7 +195,7 @@ fn answer_of(tx: &mut Tx<'_>, slot: Slot, op: &Op) -> Result<Answer, TxError> {
     Ok(match op {
         Op::Get => Answer::Value(tx.value(slot).map(|value| (value.tag(), value.to_vec()))),
         Op::Put(tag, bytes) => {
-            tx.put_slot(slot, *tag, bytes)?;
+            tx.put_slot_tagged(slot, *tag, bytes)?;
             Answer::Done
         }
         Op::Delete => Answer::Existed(tx.delete_slot(slot)?),
@@ -441,7 +441,7 @@ fn several_mebibytes_in_one_value() {
         let mut worker = Worker::new(store.clone(), log).expect("a free slot");
         let mut model = random.bytes(3 << 20);
         let table = TableId(0);
-        worker.transact(|tx| tx.put(table, b"k", 7, &model)).expect("memory");
+        worker.transact(|tx| tx.put_tagged(table, b"k", 7, &model)).expect("memory");
         for _ in 0..60 {
             let offset = random.below(model.len() + 1);
             let len = match random.below(3) {

@@ -120,13 +120,13 @@ impl Procedure for Transfer {
         let balance = |tx: &mut Tx<'_>, slot| tx.value(slot).and_then(|value| value.u64_at(0));
         let from = balance(tx, Slot(0)).expect("fixed accounts stay");
         let amount = self.amount.min(from);
-        tx.put_slot(Slot(0), 1, &balance_value(from - amount, self.len))?;
+        tx.put_slot_tagged(Slot(0), 1, &balance_value(from - amount, self.len))?;
         if self.gives_up {
             return Err(TxError::abandon("as the test wants it"));
         }
         // Read again: both may be one account.
         let to = balance(tx, Slot(1)).expect("fixed accounts stay");
-        tx.put_slot(Slot(1), 2, &balance_value(to + amount, 100))
+        tx.put_slot_tagged(Slot(1), 2, &balance_value(to + amount, 100))
     }
 
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
@@ -218,12 +218,12 @@ impl Client {
                 None => {
                     let amount = at_home.min(10);
                     write_balance(tx, FIXED, &fixed, at_home - amount)?;
-                    tx.put(OPENED, &opened, 3, &balance_value(amount, len))
+                    tx.put_tagged(OPENED, &opened, 3, &balance_value(amount, len))
                 }
                 Some(amount) => {
                     tx.delete(OPENED, &opened)?;
                     if twice {
-                        return tx.put(OPENED, &opened, 4, &balance_value(amount, len));
+                        return tx.put_tagged(OPENED, &opened, 4, &balance_value(amount, len));
                     }
                     write_balance(tx, FIXED, &fixed, at_home + amount)
                 }
@@ -244,7 +244,7 @@ impl Client {
                 };
                 tx.patch(BLOBS, &key, len / 2, &vec![fill; 3000])
             }
-            _ => tx.put(BLOBS, &key, fill, &vec![fill; len]),
+            _ => tx.put_tagged(BLOBS, &key, fill, &vec![fill; len]),
         });
         done.expect("memory");
     }
@@ -252,7 +252,7 @@ impl Client {
     fn abandoned(&mut self) {
         let key = account(self.pick(self.plan.accounts));
         let done: Result<(), _> = self.worker.transact(|tx| {
-            tx.put(FIXED, &key, 9, &balance_value(u64::MAX, 50))?;
+            tx.put_tagged(FIXED, &key, 9, &balance_value(u64::MAX, 50))?;
             tx.delete(FIXED, &key)?;
             Err(TxError::abandon("as the test wants it"))
         });
@@ -367,7 +367,7 @@ pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
     let mut worker = world.worker(200);
     for number in 0..plan.accounts {
         let value = balance_value(BALANCE, 100);
-        worker.transact(|tx| tx.put(FIXED, &account(number), 0, &value)).expect("memory");
+        worker.transact(|tx| tx.put(FIXED, &account(number), &value)).expect("memory");
     }
     drop(worker);
     let start = |number| start_client(world, plan, number, &street);

@@ -32,7 +32,7 @@ fn put(worker: &mut Worker, number: u32, epoch: u64) {
     let deletes = epoch > 0 && (u64::from(number) + epoch).is_multiple_of(5);
     let done = worker.transact(|tx| match deletes {
         true => tx.delete(TABLE, &key).map(|_| ()),
-        false => tx.put(TABLE, &key, number as u8, &value),
+        false => tx.put_tagged(TABLE, &key, number as u8, &value),
     });
     done.expect("memory");
 }
@@ -47,7 +47,10 @@ impl Busy {
             put(&mut busy.worker.lock(), number, 0);
         }
         let large = vec![7; 300_000];
-        busy.worker.lock().transact(|tx| tx.put(TABLE, b"large", 1, &large)).expect("memory");
+        busy.worker
+            .lock()
+            .transact(|tx| tx.put_tagged(TABLE, b"large", 1, &large))
+            .expect("memory");
         busy
     }
 
@@ -65,7 +68,7 @@ impl Busy {
             let key = format!("large {}", phase as u8);
             worker
                 .transact(|tx| {
-                    tx.put(TABLE, key.as_bytes(), 1, &vec![phase as u8; 200_000])?;
+                    tx.put_tagged(TABLE, key.as_bytes(), 1, &vec![phase as u8; 200_000])?;
                     tx.patch(TABLE, b"large", 150_000, &[epoch as u8; 20])
                 })
                 .expect("memory");

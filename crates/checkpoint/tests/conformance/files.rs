@@ -27,11 +27,11 @@ fn fill(worker: &mut Worker, small: u32) {
     for (at, &len) in LENS.iter().enumerate() {
         let value: Vec<u8> = (0..len).map(|i| (i * 31 + at) as u8).collect();
         let key = vec![b'a' + at as u8; [0, 1, 9, 3000, 65_536][at % 5]];
-        worker.transact(|tx| tx.put(TableId(2), &key, at as u8, &value)).expect("memory");
+        worker.transact(|tx| tx.put_tagged(TableId(2), &key, at as u8, &value)).expect("memory");
     }
     for number in 0..small {
         let key = number.to_be_bytes();
-        worker.transact(|tx| tx.put(TableId(0), &key, 0, &[number as u8; 100])).expect("memory");
+        worker.transact(|tx| tx.put(TableId(0), &key, &[number as u8; 100])).expect("memory");
     }
 }
 
@@ -47,7 +47,9 @@ fn small_checkpoint(codec: Codec) -> (SimDisk, CheckpointEntry, State) {
     let mut worker = world.worker(0);
     for number in 0..60u32 {
         let value = vec![number as u8; 10 + number as usize];
-        worker.transact(|tx| tx.put(TableId(0), &number.to_be_bytes(), 3, &value)).expect("memory");
+        worker
+            .transact(|tx| tx.put_tagged(TableId(0), &number.to_be_bytes(), 3, &value))
+            .expect("memory");
     }
     let (written, _) = world.take().expect("no fault was injected");
     (world.sim.clone(), entry(written), world.history.state())

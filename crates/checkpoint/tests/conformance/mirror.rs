@@ -90,7 +90,7 @@ fn run(worker: &mut Worker, deeds: &[Action]) {
             for (table, key, what) in &deed.writes {
                 let table = TableId(*table);
                 match what {
-                    What::Put(tag, value) => tx.put(table, key, *tag, value)?,
+                    What::Put(tag, value) => tx.put_tagged(table, key, *tag, value)?,
                     What::Delete => drop(tx.delete(table, key)?),
                     What::Patch(offset, bytes) => {
                         let len = tx.get(table, key)?.map(|value| value.len());

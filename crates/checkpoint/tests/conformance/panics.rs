@@ -178,7 +178,7 @@ fn put(worker: &mut Worker, number: u32, round: u64) {
     let _ = catch_unwind(AssertUnwindSafe(|| {
         worker.transact(|tx| match (u64::from(number) + round).is_multiple_of(5) {
             true => tx.delete(TABLE, &key).map(|_| ()),
-            false => tx.put(TABLE, &key, number as u8, &value),
+            false => tx.put_tagged(TABLE, &key, number as u8, &value),
         })
     }));
 }
@@ -197,7 +197,7 @@ impl Fused {
         world.clock = Arc::new(FusedClock(fuse.clone()));
         let mut worker = world.worker(0);
         (0..KEYS).for_each(|number| put(&mut worker, number, 1));
-        worker.transact(|tx| tx.put(TABLE, b"large", 1, &[7; 40_000])).expect("memory");
+        worker.transact(|tx| tx.put_tagged(TABLE, b"large", 1, &[7; 40_000])).expect("memory");
         drop(worker);
         let stops = row.capabilities.point != Some(PointOfConsistency::Virtual);
         Self { world, fuse, stops }

@@ -36,7 +36,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     world.config.parts = 1;
     let mut worker = world.worker(0);
     for number in 0..KEYS {
-        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; VALUE])).expect("memory");
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), &[1; VALUE])).expect("memory");
     }
     let world = Arc::new(world);
     let taking = {
@@ -56,7 +56,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     let writing = spawn("worker", move || {
         for number in 0..KEYS {
             worker
-                .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 1, &[2; VALUE]))
+                .transact(|tx| tx.put_tagged(TABLE, &number.to_be_bytes(), 1, &[2; VALUE]))
                 .expect("memory");
         }
     })
@@ -97,7 +97,7 @@ fn a_failure_frees_those_who_wait_for_room() {
     world.config.pool_bytes_max = 64 << 10;
     let mut worker = world.worker(0);
     for number in 0..5000u32 {
-        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 100])).expect("memory");
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), &[1; 100])).expect("memory");
     }
     let world = Arc::new(world);
     let taking = {
@@ -108,7 +108,7 @@ fn a_failure_frees_those_who_wait_for_room() {
     let writing = spawn("worker", move || {
         for number in 0..5000u32 {
             worker
-                .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 1, &[2; 100]))
+                .transact(|tx| tx.put_tagged(TABLE, &number.to_be_bytes(), 1, &[2; 100]))
                 .expect("memory");
         }
     })
@@ -126,7 +126,7 @@ fn a_failure_frees_those_who_wait_for_room() {
 fn a_megabyte(world: &World) {
     let mut worker = world.worker(0);
     for number in 0..10_000u32 {
-        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &[1; 96])).expect("memory");
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), &[1; 96])).expect("memory");
     }
 }
 

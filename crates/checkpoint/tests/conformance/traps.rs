@@ -60,28 +60,28 @@ fn prepare(worker: &mut Worker, key: &[u8], deed: Action) {
         Action::Replace => vec![7; 40_000],
         _ => b"before..........".to_vec(),
     };
-    worker.transact(|tx| tx.put(TABLE, key, 1, &value)).expect("memory");
+    worker.transact(|tx| tx.put_tagged(TABLE, key, 1, &value)).expect("memory");
 }
 
 fn run(tx: &mut Tx<'_>, key: &[u8], deed: Action) -> Result<(), TxError> {
     match deed {
-        Action::Overwrite => tx.put(TABLE, key, 2, b"after"),
+        Action::Overwrite => tx.put_tagged(TABLE, key, 2, b"after"),
         Action::Patch => tx.patch(TABLE, key, 3, b"PATCH"),
-        Action::Grow => tx.put(TABLE, key, 2, &[9; 5000]),
+        Action::Grow => tx.put_tagged(TABLE, key, 2, &[9; 5000]),
         Action::Replace => tx.patch(TABLE, key, 39_990, &[8; 20]),
-        Action::Insert => tx.put(TABLE, key, 2, b"inserted"),
-        Action::InsertLonger => tx.put(TABLE, key, 2, &[6; 300]),
+        Action::Insert => tx.put_tagged(TABLE, key, 2, b"inserted"),
+        Action::InsertLonger => tx.put_tagged(TABLE, key, 2, &[6; 300]),
         Action::Delete => tx.delete(TABLE, key).map(|_| ()),
         Action::DeleteAndReinsert => {
             tx.delete(TABLE, key)?;
-            tx.put(TABLE, key, 4, b"again")
+            tx.put_tagged(TABLE, key, 4, b"again")
         }
         Action::InsertAndDelete => {
-            tx.put(TABLE, key, 2, b"short lived")?;
+            tx.put_tagged(TABLE, key, 2, b"short lived")?;
             tx.delete(TABLE, key).map(|_| ())
         }
         Action::Abort => {
-            tx.put(TABLE, key, 2, b"never")?;
+            tx.put_tagged(TABLE, key, 2, b"never")?;
             tx.delete(TABLE, key)?;
             Err(TxError::abandon("as the test wants it"))
         }
@@ -112,7 +112,7 @@ fn one_checkpoint(
             if tx.delete(TABLE, key)? {
                 return Ok(());
             }
-            tx.put(TABLE, key, 5, b"put back")
+            tx.put_tagged(TABLE, key, 5, b"put back")
         })
         .expect("memory");
     steps.to(Step::RestAgain);
@@ -130,7 +130,7 @@ pub(crate) fn every_span(world: &World) {
     // Slabs of other sizes, so that there is a half way.
     for len in [10, 100, 1000] {
         worker
-            .transact(|tx| tx.put(TABLE, format!("other {len}").as_bytes(), 0, &vec![1; len]))
+            .transact(|tx| tx.put(TABLE, format!("other {len}").as_bytes(), &vec![1; len]))
             .expect("memory");
     }
     let mut number = 0;
@@ -233,9 +233,7 @@ fn a_flushed_table_keeps_its_generations_apart() {
             let mut worker = world.worker(0);
             for number in 0..300u32 {
                 let value = vec![number as u8; 10 + number as usize];
-                worker
-                    .transact(|tx| tx.put(TABLE, &number.to_be_bytes(), 0, &value))
-                    .expect("memory");
+                worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), &value)).expect("memory");
             }
             let full = world.history.state();
             let mut steps = Steps::new(&world);
@@ -244,7 +242,7 @@ fn a_flushed_table_keeps_its_generations_apart() {
             let new = world.store.new_table(TABLE, 2).expect("address space");
             world.store.replace_tables(&quiesced, vec![new], Replaced::Captured);
             drop(quiesced);
-            worker.transact(|tx| tx.put(TABLE, b"new", 0, b"generation")).expect("memory");
+            worker.transact(|tx| tx.put(TABLE, b"new", b"generation")).expect("memory");
             let later: Vec<_> = match step < Step::Resolve {
                 true => vec![(2, b"new".to_vec())],
                 false => vec![],

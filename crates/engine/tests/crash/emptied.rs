@@ -65,8 +65,7 @@ impl Guesting {
             3 => (self.first, b"f"),
             _ => (self.second, b"g"),
         };
-        let put =
-            |tx: &mut Tx<'_>| keys.iter().try_for_each(|key| tx.put(table, &[*key], 0, b"new"));
+        let put = |tx: &mut Tx<'_>| keys.iter().try_for_each(|key| tx.put(table, &[*key], b"new"));
         self.session.transact(put)
     }
 
@@ -88,7 +87,7 @@ fn prepare(disk: &SimDisk, len: usize, at: usize) -> Guesting {
     let second = engine.table("second").expect("a table");
     let mut session = engine.session().expect("a session");
     for (table, key) in [(first, b"a"), (first, b"b"), (second, b"c")] {
-        session.transact(|tx| tx.put(table, key, 0, &vec![7; len])).expect("commits");
+        session.transact(|tx| tx.put(table, key, &vec![7; len])).expect("commits");
     }
     let (overwritten, held_bytes) = (b"ae", [0; 2]);
     Guesting { engine, session, first, second, overwritten, at, asked: 0, done: 0, held_bytes }

@@ -44,7 +44,7 @@ impl Workload {
     pub(crate) fn confirm_refusal(&mut self, context: &str) {
         for player in self.players.iter_mut().flatten() {
             let key = player.mark.1.clone();
-            let refused = player.session.transact(|tx| tx.put(TableId(MARKS), &key, 0, b"late"));
+            let refused = player.session.transact(|tx| tx.put(TableId(MARKS), &key, b"late"));
             assert!(refused.is_err(), "{context}: a store that has failed takes a commit");
         }
         let refused = self.engine.checkpoint();

@@ -164,8 +164,8 @@ impl Procedure for Write {
         for slot in [0, 1, 2].map(Slot) {
             self.needs.extend(tx.value(slot).and_then(|value| value.u64_at(0)));
         }
-        tx.put_slot(Slot(0), 0, &self.id.to_le_bytes())?;
-        tx.put_slot(Slot(2), 0, &self.id.to_le_bytes())
+        tx.put_slot(Slot(0), &self.id.to_le_bytes())?;
+        tx.put_slot(Slot(2), &self.id.to_le_bytes())
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
         self.stamp = result.expect("a sound disk");

@@ -28,24 +28,24 @@ pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
     let (engine, first, second) = open(&disk);
     let engine = Arc::new(engine);
     let mut session = engine.session().expect("a session");
-    session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
+    session.transact(|tx| tx.put(first, b"x", b"old")).expect("commits");
     for writes_to_first in [false, true] {
         let mut runs = 0;
         let seen = session.transact(|tx| {
             runs += 1;
             let seen = tx.get(first, b"x")?.map(|value| value.to_vec());
             if writes_to_first {
-                tx.put(first, b"y", 0, b"new")?;
+                tx.put(first, b"y", b"new")?;
             }
             if runs == 1 {
                 let engine = engine.clone();
                 elsewhere(move || engine.flush_tables(&[first])).expect("flushes");
             }
-            tx.put(second, b"z", 0, b"new")?;
+            tx.put(second, b"z", b"new")?;
             Ok(seen)
         });
         assert_eq!((runs, seen.expect("commits")), (2, None));
-        session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
+        session.transact(|tx| tx.put(first, b"x", b"old")).expect("commits");
     }
     let mut value = Vec::new();
     let seen = session.read(first, b"y", &mut value).expect("reads");
@@ -62,7 +62,7 @@ pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
     let engine = Arc::new(engine);
     let mut session = engine.session().expect("a session");
     let mut other = engine.session().expect("a session");
-    session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
+    session.transact(|tx| tx.put(first, b"x", b"old")).expect("commits");
     let mut runs = 0;
     let seen = session.transact(|tx| {
         runs += 1;
@@ -70,7 +70,7 @@ pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
         if runs == 1 {
             let engine = engine.clone();
             elsewhere(move || engine.flush_tables(&[first])).expect("flushes");
-            let later = other.transact(|tx| tx.put(second, b"z", 0, b"after the flush"));
+            let later = other.transact(|tx| tx.put(second, b"z", b"after the flush"));
             later.expect("commits");
         }
         Ok((x, tx.get(second, b"z")?.is_some()))
@@ -87,17 +87,17 @@ pub(crate) fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() 
         let (engine, first, second) = open(&disk);
         let engine = Arc::new(engine);
         let mut session = engine.session().expect("a session");
-        session.transact(|tx| tx.put(first, b"x", 0, b"old")).expect("commits");
+        session.transact(|tx| tx.put(first, b"x", b"old")).expect("commits");
         let mut flushed = None;
         let committed = session.transact(|tx| {
-            tx.put(first, b"y", 0, b"new")?;
+            tx.put(first, b"y", b"new")?;
             if flushed.is_none() {
                 disk.fail_at(nth, Fault::InputOutput);
                 let engine = engine.clone();
                 flushed = Some(elsewhere(move || engine.flush_tables(&[first])));
                 disk.clear_faults();
             }
-            tx.put(second, b"z", 0, b"new")
+            tx.put(second, b"z", b"new")
         });
         for seed in 0..10 {
             let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(seed));
@@ -126,7 +126,7 @@ impl Procedure for Copy<'_> {
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let value = tx.value(Slot(0)).map(|value| value.to_vec());
-        tx.put_slot(Slot(1), 0, value.as_deref().unwrap_or(b"origin"))
+        tx.put_slot(Slot(1), value.as_deref().unwrap_or(b"origin"))
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
         result.expect("commits");
@@ -151,7 +151,7 @@ impl Procedure for Replace<'_> {
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         assert!(tx.delete_slot(Slot(0))?, "there is something to replace");
-        tx.put_slot(Slot(1), 0, b"replacement")
+        tx.put_slot(Slot(1), b"replacement")
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
         result.expect("commits");
@@ -224,7 +224,7 @@ pub(crate) fn second_crash() {
             let seen = session.read(table, key, &mut Vec::new()).expect("reads");
             served.extend(seen.map(|_| key[0]));
         }
-        session.transact(|tx| tx.put(table, b"x", 0, b"later")).expect("commits");
+        session.transact(|tx| tx.put(table, b"x", b"later")).expect("commits");
         drop((session, engine));
         let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(3)).expect("recovers");
         served.push(b'x');
@@ -291,7 +291,7 @@ pub(crate) fn a_checkpoint_cut_off_at_any_call() {
         let (engine, table, _) = open(&disk);
         let mut session = engine.session().expect("a session");
         let mut write = |bytes: &[u8]| {
-            let written = session.transact(|tx| tx.put(table, &bytes[..1], 0, bytes));
+            let written = session.transact(|tx| tx.put(table, &bytes[..1], bytes));
             written.expect("commits");
         };
         write(b"a in the first checkpoint");

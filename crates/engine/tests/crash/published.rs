@@ -20,7 +20,7 @@ fn open(disk: &SimDisk) -> (Engine, TableId, Session) {
 }
 
 fn put(session: &mut Session, table: TableId, key: &[u8], value: &[u8]) {
-    session.transact(|tx| tx.put(table, key, 0, value)).expect("commits");
+    session.transact(|tx| tx.put(table, key, value)).expect("commits");
 }
 
 /// What is found after each of some crashes.

@@ -23,7 +23,7 @@ fn put(engine: &Engine, keys: std::ops::Range<u8>) -> Result<(), stillpoint::Err
     let mut sessions = [engine.session()?, engine.session()?];
     for key in keys {
         let session = &mut sessions[usize::from(key) % 2];
-        session.transact(|tx| tx.put(table, &[key], 0, &[key; 900]))?;
+        session.transact(|tx| tx.put(table, &[key], &[key; 900]))?;
     }
     Ok(())
 }

@@ -533,7 +533,7 @@ fn act(
             None
         }
         Do::Put((tag, bytes)) => {
-            tx.put_slot(slot, *tag, bytes)?;
+            tx.put_slot_tagged(slot, *tag, bytes)?;
             Some((*tag, bytes.clone()))
         }
         Do::Add(amount) => {
@@ -541,12 +541,12 @@ fn act(
                 i64::from_le_bytes(bytes[..8].try_into().unwrap_or([0; 8]))
             });
             let bytes = (now + amount).to_le_bytes();
-            tx.put_slot(slot, 1, &bytes)?;
+            tx.put_slot_tagged(slot, 1, &bytes)?;
             Some((1, bytes.to_vec()))
         }
         Do::Append(bytes) | Do::Patch(_, bytes) => {
             let Some((tag, mut value)) = found else {
-                tx.put_slot(slot, 2, bytes)?;
+                tx.put_slot_tagged(slot, 2, bytes)?;
                 done.writes.push((key.clone(), Some((2, bytes.clone()))));
                 return Ok(());
             };
@@ -566,7 +566,7 @@ fn act(
 }
 
 fn put_mark(tx: &mut Tx<'_>, mark: &Key, id: u64, done: &mut Done) -> Result<(), TxError> {
-    tx.put(TableId(mark.0), &mark.1, 0, &id.to_le_bytes())?;
+    tx.put(TableId(mark.0), &mark.1, &id.to_le_bytes())?;
     done.writes.push((mark.clone(), Some((0, id.to_le_bytes().to_vec()))));
     Ok(())
 }

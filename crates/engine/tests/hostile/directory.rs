@@ -130,7 +130,7 @@ fn live(home: &Path, life: u32, written: &mut BTreeMap<Key, BTreeSet<Vec<u8>>>) 
         sessions[(n / 2 % 2) as usize]
             .transact(|tx| match n % 9 {
                 8 => tx.delete(tables[table], &key).map(|_| ()),
-                _ => tx.put(tables[table], &key, n as u8 % 3, &value),
+                _ => tx.put_tagged(tables[table], &key, n as u8 % 3, &value),
             })
             .expect("committed");
         written.entry((TABLES[table].to_owned(), key)).or_default().insert(value);

@@ -69,7 +69,7 @@ impl<'a> Work<'a> {
             for key in read {
                 tx.get(table, &[key as u8])?;
             }
-            writes.iter().try_for_each(|key| tx.put(table, &[*key as u8], 0, &value))
+            writes.iter().try_for_each(|key| tx.put(table, &[*key as u8], &value))
         });
         committed.expect("commits");
         let reads = read.iter().map(|&key| (key, self.now[key])).collect();

@@ -55,8 +55,8 @@ fn is_refused_or_loses_nothing() {
             let session = &mut sessions[usize::from(n) % 2];
             session
                 .transact(|tx| {
-                    tx.put(other, &key, 0, b"beside")?;
-                    tx.put(table, &key, 0, &value)
+                    tx.put(other, &key, b"beside")?;
+                    tx.put(table, &key, &value)
                 })
                 .expect("commits");
             acknowledged.insert(key, value);

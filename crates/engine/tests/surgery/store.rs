@@ -56,7 +56,7 @@ pub(crate) fn make(dir: &Path, shape: Shape) -> Keys {
             let key = format!("{:02}", n % 20).into_bytes();
             let value = format!("{life} {n} {}", "x".repeat(3000)).into_bytes();
             let session = &mut sessions[n % shape.logs];
-            session.transact(|tx| tx.put(table, &key, 0, &value)).expect("commits");
+            session.transact(|tx| tx.put(table, &key, &value)).expect("commits");
             acknowledged.insert(key, value);
         }
         drop(sessions);

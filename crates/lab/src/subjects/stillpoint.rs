@@ -182,7 +182,7 @@ impl<const BYTES: usize> Batch for LoadBatch<BYTES> {
 
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         for (slot, record) in self.records(index).enumerate() {
-            tx.put_slot(Slot(slot as u32), 0, &calc::initial_value::<BYTES>(record))?;
+            tx.put_slot(Slot(slot as u32), &calc::initial_value::<BYTES>(record))?;
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ fn update<const BYTES: usize>(
     }
     *computed = computed.wrapping_add(calc::compute(&bytes));
     match calc::update(record, &mut bytes, change) {
-        changed if changed == BYTES => tx.put_slot(slot, 0, &bytes),
+        changed if changed == BYTES => tx.put_slot(slot, &bytes),
         changed => tx.patch_slot(slot, 0, &bytes[..changed]),
     }
 }

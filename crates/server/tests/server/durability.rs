@@ -191,7 +191,7 @@ fn a_failure_just_before_the_end_is_told() {
         let (_, table) = engine.tables()[0];
         disk.crash(seed);
         let mut session = engine.session().expect("a session");
-        let put = session.transact(|tx| tx.put(table, b"k", 0, b"v"));
+        let put = session.transact(|tx| tx.put(table, b"k", b"v"));
         put.expect_err("the machine has lost power");
         stopping.store(true, Ordering::Relaxed);
         // Wakes its loop before the next look is due.

@@ -72,7 +72,7 @@ pub(crate) fn filled(records: u64, policy: Arc<dyn CellPolicy>) -> Arc<Store> {
         let put = worker.transact(|tx| {
             let mut value = [0; VALUE_BYTES];
             value[8..16].copy_from_slice(&key.to_le_bytes());
-            tx.put(TABLE, &key.to_le_bytes(), 0, &value)
+            tx.put(TABLE, &key.to_le_bytes(), &value)
         });
         put.expect("memory");
     }

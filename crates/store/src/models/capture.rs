@@ -237,9 +237,9 @@ const DEEDS: [Action; 7] = [
 fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     let key = [key];
     match deed {
-        Action::Put => tx.put(TABLE, &key, tag, &[tag; 20]),
+        Action::Put => tx.put_tagged(TABLE, &key, tag, &[tag; 20]),
         // Of a present record the value leaves the cell; an absent one gets a larger cell.
-        Action::PutLonger => tx.put(TABLE, &key, tag, &[tag; 36]),
+        Action::PutLonger => tx.put_tagged(TABLE, &key, tag, &[tag; 36]),
         Action::Patch => match tx.get(TABLE, &key)? {
             Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
             None => Ok(()),
@@ -247,7 +247,7 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
         Action::Delete => tx.delete(TABLE, &key).map(|_| ()),
         Action::DeleteAndPut => {
             tx.delete(TABLE, &key)?;
-            tx.put(TABLE, &key, tag, &[tag; 20])
+            tx.put_tagged(TABLE, &key, tag, &[tag; 20])
         }
         Action::Read => tx.get(TABLE, &key).map(|_| ()),
         Action::LockOnly => tx.key(TABLE, &key, Mode::Write).map(|_| ()),
@@ -367,7 +367,7 @@ fn model(bug: Option<Bug>) {
     }
     let mut setup = world.worker(0, 0);
     for key in 0..2 {
-        setup.transact(|tx| tx.put(TABLE, &[key], 77, &[77; 20])).expect("memory");
+        setup.transact(|tx| tx.put_tagged(TABLE, &[key], 77, &[77; 20])).expect("memory");
     }
     drop(setup);
     let committers = [1, 2].map(|number| {

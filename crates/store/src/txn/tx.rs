@@ -81,9 +81,29 @@ impl<'w> Tx<'w> {
         self.transaction.held[self.base(slot)].stamp_word & ABSENT == 0
     }
 
-    /// Gives the key a value.
+    /// Gives the key a value, with tag 0.
+    ///
+    /// # Errors
+    /// As [`put_slot_tagged`](Self::put_slot_tagged).
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
     #[inline]
-    pub fn put_slot(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
+    pub fn put_slot(&mut self, slot: Slot, value: &[u8]) -> Result<(), TxError> {
+        self.put_slot_tagged(slot, 0, value)
+    }
+
+    /// Gives the key a value with a tag: a byte for the program's own use, such as a type, which is
+    /// stored beside the value and read by [`ValueRef::tag`].
+    ///
+    /// # Errors
+    /// [`TxError::ValueTooLong`]; [`TxError::DeclaredForReading`] if the key is not locked for
+    /// writing.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    #[inline]
+    pub fn put_slot_tagged(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(TxError::ValueTooLong { len: value.len() });
         }
@@ -142,7 +162,7 @@ impl<'w> Tx<'w> {
         let (tag, mut whole) = (value.tag(), value.to_vec());
         whole.resize(whole.len().max(offset + bytes.len()), 0);
         whole[offset..offset + bytes.len()].copy_from_slice(bytes);
-        self.put_slot(slot, tag, &whole)
+        self.put_slot_tagged(slot, tag, &whole)
     }
 
     /// Removes the key's value; true if it had one.
@@ -204,8 +224,20 @@ impl<'w> Tx<'w> {
         Ok(self.value(slot))
     }
 
-    /// Gives a key a value.
-    pub fn put(
+    /// Gives a key a value, with tag 0.
+    ///
+    /// # Errors
+    /// As [`put_tagged`](Self::put_tagged).
+    #[inline]
+    pub fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), TxError> {
+        self.put_tagged(table, key, 0, value)
+    }
+
+    /// Gives a key a value with a tag; see [`put_slot_tagged`](Self::put_slot_tagged).
+    ///
+    /// # Errors
+    /// [`TxError::ValueTooLong`]; those of [`key`](Self::key).
+    pub fn put_tagged(
         &mut self,
         table: TableId,
         key: &[u8],
@@ -213,7 +245,7 @@ impl<'w> Tx<'w> {
         value: &[u8],
     ) -> Result<(), TxError> {
         let slot = self.key(table, key, Mode::Write)?;
-        self.put_slot(slot, tag, value)
+        self.put_slot_tagged(slot, tag, value)
     }
 
     /// Overwrites a range of a key's value; see [`patch_slot`](Self::patch_slot).

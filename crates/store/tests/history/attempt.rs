@@ -70,10 +70,10 @@ impl Attempt {
         let number = self.id.to_le_bytes();
         match (step, len) {
             (Step::Append, Some(len)) if len < 4_000 => tx.patch_slot(slot, len, &number)?,
-            (Step::Append, _) => tx.put_slot(slot, 1, &number)?,
+            (Step::Append, _) => tx.put_slot_tagged(slot, 1, &number)?,
             (Step::Put(len), _) => {
                 let filled = number.iter().copied().cycle().take(len);
-                tx.put_slot(slot, 2, &filled.collect::<Vec<u8>>())?;
+                tx.put_slot_tagged(slot, 2, &filled.collect::<Vec<u8>>())?;
             }
             (Step::Delete, _) => assert_eq!(tx.delete_slot(slot)?, len.is_some()),
             (Step::Read, _) => {}
