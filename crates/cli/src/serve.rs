@@ -151,7 +151,7 @@ impl<'a> Reporter<'a> {
 fn open(config: Config, cancel: &Cancel, loading: &Loading) -> Result<Engine, CliError> {
     let mut reporter = Reporter::new(loading);
     let opened =
-        Engine::open_with_progress(config, cancel, &mut |progress| reporter.tell(progress));
+        Engine::builder(config).cancel(cancel).progress(|progress| reporter.tell(progress)).open();
     reporter.bar.finish_and_clear();
     let engine = opened?;
     let recovered = &engine.stats().recovered;

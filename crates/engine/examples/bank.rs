@@ -1,4 +1,4 @@
-//! A small bank: tables, transactions, a registered procedure, a checkpoint under way, a restart.
+//! A small bank: tables, transactions, a procedure, a checkpoint under way, a restart.
 //!
 //! `cargo run --release -p stillpoint --example bank`
 
@@ -56,9 +56,10 @@ fn total(engine: &Engine, accounts: TableId) -> Result<u64, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let directory = tempfile::tempdir()?;
-    let engine = Engine::open(Config::new(directory.path()))?;
+    let engine = Engine::builder(Config::new(directory.path()))
+        .procedure("transfer", |tables| Ok(Transfer { accounts: tables.table("accounts")? }))
+        .open()?;
     let accounts = engine.table("accounts")?;
-    engine.register("transfer", Transfer { accounts });
 
     let mut session = engine.session()?;
     session.transact(|tx| {

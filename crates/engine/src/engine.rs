@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::manifest::{CleanShutdown, Manifest};
-use stillpoint_io::{Cancel, Disk, DiskError, JoinHandle, OwnedDisk, ThreadError, catch_panic};
+use stillpoint_io::{Disk, DiskError, JoinHandle, OwnedDisk, ThreadError, catch_panic};
 use stillpoint_journal::{Journal, JournalError};
-use stillpoint_recovery::{Progress, RecoverySummary};
+use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Checkpointer, CommitLog, NoLog, Store, Worker};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicUsize,
@@ -17,6 +17,7 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::planted::{Bug, is_planted};
 
+use crate::builder::EngineBuilder;
 use crate::catalog::Catalog;
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
@@ -24,7 +25,7 @@ use crate::error::Error;
 use crate::guards::{Inside, Seats};
 use crate::life::Life;
 use crate::log::{CommitCounter, CommitCounters, SessionLog};
-use crate::procedure::{Procedures, StoredProcedure};
+use crate::procedure::Procedures;
 use crate::session::{Session, Unflushed};
 use crate::stats::Stats;
 
@@ -178,22 +179,24 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     /// Opens a store, or makes one in an empty directory; recovers what the last run left.
-    pub fn open(config: Config) -> Result<Self, Error> {
-        Self::open_with_progress(config, &Cancel::default(), &mut |_| {})
-    }
-
-    /// As [`open`](Self::open); `progress` hears now and then how far recovery is, and another thread
-    /// may cancel it.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::Cancelled`] soon after `cancel` was asked for, up to the
-    /// moment at which the new incarnation is made durable.
-    pub fn open_with_progress(
-        config: Config,
-        cancel: &Cancel,
-        progress: &mut (dyn FnMut(&Progress) + Send),
-    ) -> Result<Self, Error> {
-        let opened = crate::open::open(config, cancel, progress);
+    /// [`Error::Config`] if a setting cannot be used. [`Error::InUse`] if another process holds the
+    /// data directory. [`Error::Recovery`] and the errors of the MANIFEST if what the last run left
+    /// is damaged or incomplete: no file was changed then. Else the disk's errors.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        Self::builder(config).open()
+    }
+
+    /// A store that is to be opened with more than its settings: with procedures, with somebody
+    /// who hears of the progress, or in a way that can be cancelled.
+    pub fn builder<'a>(config: Config) -> EngineBuilder<'a> {
+        EngineBuilder::new(config)
+    }
+
+    pub(crate) fn open_built(builder: EngineBuilder<'_>) -> Result<Self, Error> {
+        let cancel = builder.cancel.clone();
+        let opened = crate::open::open(builder.into_parts());
         let shared =
             opened.map_err(|error| if cancel.is_cancelled() { Error::Cancelled } else { error })?;
         let engine = Self { shared, threads: Mutex::default() };
@@ -274,11 +277,6 @@ impl Engine {
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
         Ok(Session::new(shared.clone(), worker, log, seat))
-    }
-
-    /// Makes a procedure callable by name. A name registered again means the new procedure.
-    pub fn register<P: StoredProcedure>(&self, name: &str, procedure: P) {
-        self.shared.procedures.register(name, Arc::new(procedure));
     }
 
     /// Takes a checkpoint now, or waits for the one under way and takes another; returns when it

@@ -120,7 +120,7 @@ pub enum Error {
         what: &'static str,
     },
     /// There is no procedure of that name.
-    #[error("there is no procedure {0:?}: register it before calling it")]
+    #[error("there is no procedure {0:?}: give it to Engine::builder when the store is opened")]
     NoSuchProcedure(String),
     /// The arguments of a procedure do not have its types.
     #[error("the arguments of procedure {0:?} do not decode as its types")]

@@ -36,6 +36,7 @@
 //! acknowledged transaction and a set closed under dependency; damage is reported, never returned
 //! as data.
 
+mod builder;
 mod catalog;
 mod checkpoints;
 mod config;
@@ -51,6 +52,7 @@ mod session;
 mod stats;
 mod tables;
 
+pub use builder::{EngineBuilder, Tables};
 pub use checkpoints::{CheckpointDone, CheckpointStatus};
 pub use config::{Codec, Config, Durability, Environment};
 pub use engine::Engine;

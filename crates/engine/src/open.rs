@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
-use stillpoint_format::manifest::Manifest;
+use stillpoint_format::manifest::{Manifest, TableEntry};
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Durability, Ends, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
 use stillpoint_store::{CellPolicy, Store, StoreConfig, TableId};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
+use crate::builder::Parts;
 use crate::catalog::{self, Catalog};
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
@@ -20,27 +21,26 @@ use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::Seats;
 use crate::life::Life;
-use crate::procedure::Procedures;
 
 /// Time between two tries to lock a directory that is in use.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// Opens a store and recovers what the last run left. Cancelled, it gives an error as soon as it
 /// next reads.
-pub(crate) fn open(
-    config: Config,
-    cancel: &Cancel,
-    progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<Arc<Shared>, Error> {
+pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
+    let Parts { config, cancel, mut progress, procedures } = parts;
+    let progress = &mut *progress;
     config.check()?;
-    let owned = lock(&config, cancel)?;
+    let owned = lock(&config, &cancel)?;
     let disk: Arc<dyn Disk> = owned.clone();
     let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
     let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
     let scheme = scheme_row.build(&SchemeOptions { workers: workers(&config) });
     let environment = &config.environment;
     let plan = plan(&config, &read, progress)?;
-    let store = new_store(&config, &plan.manifest, plan.epoch, scheme.policy.clone())?;
+    let mut tables = plan.manifest.tables.clone();
+    let procedures = procedures.make(&mut tables)?;
+    let store = new_store(&config, &plan, &tables, scheme.policy.clone())?;
     let recovered = stillpoint_recovery::run(
         &read,
         &plan,
@@ -58,7 +58,7 @@ pub(crate) fn open(
     let journal = open_journal(&config, &disk, &plan, &ends)?;
     let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
     let logs = if journal_row.capabilities.records_commits { config.logs as u8 } else { 0 };
-    catalog.publish(|manifest| *manifest = plan.successor(logs, &ends))?;
+    catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, &ends) })?;
     plan.trim(&ends)?;
     crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
     let records_commits = journal_row.capabilities.records_commits;
@@ -73,7 +73,7 @@ pub(crate) fn open(
         catalog,
         incarnation: plan.incarnation,
         floor: plan.gsn_floor,
-        procedures: Procedures::default(),
+        procedures,
         checkpoints: Checkpoints::new(
             &plan.manifest,
             config.checkpoint_every,
@@ -150,21 +150,21 @@ fn plan(
 
 fn new_store(
     config: &Config,
-    manifest: &Manifest,
-    epoch: u64,
+    plan: &Plan,
+    tables: &[TableEntry],
     policy: Arc<dyn CellPolicy>,
 ) -> Result<Arc<Store>, Error> {
     let store = Arc::new(Store::new(
         &StoreConfig {
             max_memory_bytes: config.max_memory_bytes,
             workers: workers(config),
-            hash_seed: manifest.hash_seed,
-            epoch,
+            hash_seed: plan.manifest.hash_seed,
+            epoch: plan.epoch,
             space: config.environment.space.clone(),
         },
         policy,
     )?);
-    for table in &manifest.tables {
+    for table in tables {
         store.add_table(TableId(table.id), table.generation)?;
     }
     Ok(store)

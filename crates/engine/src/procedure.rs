@@ -1,9 +1,8 @@
-//! Registered procedures: deterministic functions with typed arguments, called by name.
+//! Procedures: deterministic functions with typed arguments, called by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use stillpoint_store::{KeySet, Tx, TxError};
 
 use crate::error::Error;
@@ -153,17 +152,16 @@ impl<P: StoredProcedure> ErasedProcedure for P {
     }
 }
 
-/// Procedures by name.
-#[derive(Default)]
-pub(crate) struct Procedures(RwLock<HashMap<String, Arc<dyn ErasedProcedure>>>);
+/// Procedures by name. They are complete before any log is replayed, and do not change afterwards.
+pub(crate) struct Procedures(HashMap<String, Arc<dyn ErasedProcedure>>);
 
 impl Procedures {
-    pub(crate) fn register(&self, name: &str, procedure: Arc<dyn ErasedProcedure>) {
-        self.0.write().insert(name.to_owned(), procedure);
+    pub(crate) fn new(by_name: HashMap<String, Arc<dyn ErasedProcedure>>) -> Self {
+        Self(by_name)
     }
 
-    pub(crate) fn find(&self, name: &str) -> Result<Arc<dyn ErasedProcedure>, Error> {
-        let found = self.0.read().get(name).cloned();
+    pub(crate) fn find(&self, name: &str) -> Result<&dyn ErasedProcedure, Error> {
+        let found = self.0.get(name).map(|found| &**found);
         found.ok_or_else(|| Error::NoSuchProcedure(name.to_owned()))
     }
 }

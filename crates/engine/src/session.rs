@@ -128,7 +128,7 @@ impl Session {
         Unflushed { stamps }
     }
 
-    /// Calls a registered procedure as one transaction; acknowledged like
+    /// Calls a [procedure](crate::EngineBuilder::procedure) as one transaction, acknowledged like
     /// [`transact`](Self::transact).
     pub fn call<I: crate::Arguments, O: crate::Arguments>(
         &mut self,
@@ -144,14 +144,14 @@ impl Session {
     /// As [`call`](Self::call), with arguments and result as bytes.
     pub fn call_encoded(&mut self, name: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.admit()?;
-        let procedure = self.shared.procedures.find(name)?;
-        let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
-        let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
-        {
+        let (output, result) = {
+            let procedure = self.shared.procedures.find(name)?;
+            let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
+            let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
             let _inside = Inside::enter();
             self.worker.execute(std::slice::from_mut(&mut running));
-        }
-        let Running { output, result, .. } = running;
+            (running.output, running.result)
+        };
         // As in `transact`.
         self.acknowledge()?;
         result?;

@@ -160,7 +160,7 @@ fn refused_name(name: &str, reason: &'static str) -> Error {
     Error::TableName { name: name.to_owned(), reason }
 }
 
-fn check_table_name(name: &str) -> Result<(), Error> {
+pub(crate) fn check_table_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.len() > 255 {
         return Err(refused_name(name, "it must have 1 to 255 bytes"));
     }
@@ -173,7 +173,10 @@ fn table_of(tables: &[TableEntry], name: &str) -> Option<TableId> {
 
 /// Finds the tables of some names, or adds them with numbers that are free. The tables stay in the
 /// order of their numbers.
-fn find_or_add(tables: &mut Vec<TableEntry>, names: &[&str]) -> Result<Vec<TableId>, Error> {
+pub(crate) fn find_or_add(
+    tables: &mut Vec<TableEntry>,
+    names: &[&str],
+) -> Result<Vec<TableId>, Error> {
     let mut by_name: HashMap<String, u16> =
         tables.iter().map(|table| (table.name.clone(), table.id)).collect();
     let used: BTreeSet<u16> = tables.iter().map(|table| table.id).collect();

@@ -60,12 +60,15 @@ fn a_cancelled_opening_changes_and_loses_nothing() {
         let before = all_files(&disk);
         let cancel = Cancel::default();
         let mut reached = false;
-        let opened = Engine::open_with_progress(config(&disk), &cancel, &mut |progress| {
-            if progress.stage == stage {
-                reached = true;
-                cancel.cancel();
-            }
-        });
+        let opened = Engine::builder(config(&disk))
+            .cancel(&cancel)
+            .progress(|progress| {
+                if progress.stage == stage {
+                    reached = true;
+                    cancel.cancel();
+                }
+            })
+            .open();
         let error = opened.expect_err("it was cancelled");
         assert!(reached && matches!(error, Error::Cancelled), "{stage:?}: {error}");
         assert!(all_files(&disk) == before, "{stage:?}: a file has changed");
@@ -80,6 +83,6 @@ fn an_opening_that_waits_for_the_lock_can_be_cancelled() {
     let _held = disk.lock(Path::new("LOCK")).expect("a lock").expect("nobody holds it");
     let cancel = Cancel::default();
     cancel.cancel();
-    let opened = Engine::open_with_progress(config(&disk), &cancel, &mut |_| {});
+    let opened = Engine::builder(config(&disk)).cancel(&cancel).open();
     assert!(matches!(opened, Err(Error::Cancelled)));
 }

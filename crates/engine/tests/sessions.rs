@@ -23,7 +23,7 @@ fn open(disk: &SimDisk, sessions: usize) -> Engine {
     config.environment.clock = Arc::new(ManualClock::self_advancing(1_700_000_000_000));
     config.environment.rng = Arc::new(SeededRng::new(1));
     config.environment.background = false;
-    Engine::open(config).expect("opens")
+    Engine::builder(config).procedure("tell", |_| Ok(Tell)).open().expect("opens")
 }
 
 #[test]
@@ -141,31 +141,28 @@ fn tell(value: Option<Vec<u8>>) -> TxError {
 }
 
 /// How a session tells that a key changed its value or went away.
-type Answer = fn(&Engine, &mut Session, TableId) -> String;
+type Answer = fn(&mut Session, TableId) -> String;
 
 fn told(result: Result<(), Error>) -> String {
     result.expect_err("it always fails").to_string()
 }
 
 const ANSWERS: [(&str, Answer); 6] = [
-    ("the error of an undeclared transaction", |_, session, table| {
+    ("the error of an undeclared transaction", |session, table| {
         told(session.transact(|tx| {
             let value = tx.get(table, b"key")?.map(|value| value.to_vec());
             Err(tell(value))
         }))
     }),
-    ("the error of a procedure", |engine, session, _| {
-        engine.register("tell", Tell);
-        told(session.call("tell", &()))
-    }),
-    ("an abandoned write", |_, session, table| {
+    ("the error of a procedure", |session, _| told(session.call("tell", &()))),
+    ("an abandoned write", |session, table| {
         told(session.transact(|tx| {
             let value = tx.get(table, b"key")?.map(|value| value.to_vec());
             tx.put(table, b"another", b"never written")?;
             Err(tell(value))
         }))
     }),
-    ("a scan", |_, session, table| {
+    ("a scan", |session, table| {
         let mut found = Vec::new();
         let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
             found.push((key.to_vec(), value.to_vec()));
@@ -175,12 +172,12 @@ const ANSWERS: [(&str, Answer); 6] = [
         session.flush().expect("flushes");
         format!("{found:?}")
     }),
-    ("a count", |_, session, table| {
+    ("a count", |session, table| {
         let count = session.len(table).expect("counts");
         session.flush().expect("flushes");
         count.to_string()
     }),
-    ("a read", |_, session, table| {
+    ("a read", |session, table| {
         let mut value = Vec::new();
         let seen = session.read(table, b"key", &mut value).expect("reads");
         session.flush().expect("flushes");
@@ -202,12 +199,12 @@ fn whatever_is_told_survives_a_crash() {
                 writer.execute(&mut [Write(table, b"key", Some(b"old"))][..]);
                 writer.flush().expect("flushes");
                 writer.execute(&mut [Write(table, b"key", new.map(|new| &new[..]))][..]);
-                let before = answer(&engine, &mut reader, table);
+                let before = answer(&mut reader, table);
                 let after_crash = disk.crash(seed);
                 drop((writer, reader, engine));
                 let engine = open(&after_crash, 4);
                 let mut reader = engine.session().expect("a session");
-                let after = answer(&engine, &mut reader, table);
+                let after = answer(&mut reader, table);
                 assert_eq!(before, after, "{name}, {new:?}, crash {seed}");
             }
         }

@@ -1,0 +1,169 @@
+//! What an engine is opened with: settings, procedures, who hears of the progress, who may cancel.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stillpoint_format::manifest::TableEntry;
+use stillpoint_io::Cancel;
+use stillpoint_recovery::Progress;
+use stillpoint_store::TableId;
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::procedure::{ErasedProcedure, Procedures, StoredProcedure};
+use crate::tables;
+
+/// Makes a procedure once its tables are known.
+type MakeProcedure<'a> =
+    Box<dyn FnOnce(&mut Tables<'_>) -> Result<Arc<dyn ErasedProcedure>, Error> + 'a>;
+
+/// An engine that is about to be opened. From [`Engine::builder`].
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// use stillpoint::{Config, Engine, KeySet, Mode, Slot, StoredProcedure, TableId, Tx, TxError};
+///
+/// struct Count {
+///     counters: TableId,
+/// }
+///
+/// impl StoredProcedure for Count {
+///     type Input = String;
+///     type Output = u64;
+///
+///     fn declare(&self, name: &String, keys: &mut KeySet) {
+///         keys.push(self.counters, name.as_bytes(), Mode::Write, 8);
+///     }
+///
+///     fn run(&self, _: &String, tx: &mut Tx<'_>) -> Result<u64, TxError> {
+///         let count = 1 + tx.value(Slot(0)).and_then(|value| value.u64_at(0)).unwrap_or(0);
+///         tx.put_slot(Slot(0), &count.to_le_bytes())?;
+///         Ok(count)
+///     }
+/// }
+///
+/// let engine = Engine::builder(Config::new(directory.path()))
+///     .procedure("count", |tables| Ok(Count { counters: tables.table("counters")? }))
+///     .open()?;
+/// let mut session = engine.session()?;
+/// let first: u64 = session.call("count", &"visits".to_owned())?;
+/// assert_eq!((first, session.call("count", &"visits".to_owned())?), (1, 2));
+/// # drop(session);
+/// # engine.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a builder does nothing before it is opened"]
+pub struct EngineBuilder<'a> {
+    config: Config,
+    pub(crate) cancel: Cancel,
+    progress: Box<dyn FnMut(&Progress) + Send + 'a>,
+    procedures: Vec<(String, MakeProcedure<'a>)>,
+}
+
+impl std::fmt::Debug for EngineBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.procedures.iter().map(|(name, _)| name).collect();
+        f.debug_struct("EngineBuilder")
+            .field("data", &self.config.data)
+            .field("procedures", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> EngineBuilder<'a> {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            config,
+            cancel: Cancel::default(),
+            progress: Box::new(|_| {}),
+            procedures: Vec::new(),
+        }
+    }
+
+    /// Makes a procedure callable by name; see [`Session::call`](crate::Session::call).
+    ///
+    /// `make` gets the store's [`Tables`] and returns the procedure. The engine calls `make` while
+    /// it opens the store, after the MANIFEST was read and before any log is replayed.
+    pub fn procedure<P: StoredProcedure>(
+        mut self,
+        name: &str,
+        make: impl FnOnce(&mut Tables<'_>) -> Result<P, Error> + 'a,
+    ) -> Self {
+        let make: MakeProcedure<'a> = Box::new(|tables| Ok(Arc::new(make(tables)?)));
+        self.procedures.push((name.to_owned(), make));
+        self
+    }
+
+    /// Another thread may cancel the opening with a clone of `cancel`.
+    pub fn cancel(mut self, cancel: &Cancel) -> Self {
+        self.cancel = cancel.clone();
+        self
+    }
+
+    /// `progress` hears now and then how far recovery is.
+    pub fn progress(mut self, progress: impl FnMut(&Progress) + Send + 'a) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Opens the store, or makes one in an empty directory, and recovers what the last run left.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]. [`Error::Config`] if two procedures have the same name. What a
+    /// procedure's `make` returned. [`Error::Cancelled`] soon after the opening was cancelled, up
+    /// to the moment at which the new incarnation is made durable.
+    pub fn open(self) -> Result<Engine, Error> {
+        Engine::open_built(self)
+    }
+
+    /// The parts that opening uses one after the other.
+    pub(crate) fn into_parts(self) -> Parts<'a> {
+        let Self { config, cancel, progress, procedures } = self;
+        Parts { config, cancel, progress, procedures: PendingProcedures(procedures) }
+    }
+}
+
+/// A builder, taken apart.
+pub(crate) struct Parts<'a> {
+    pub(crate) config: Config,
+    pub(crate) cancel: Cancel,
+    pub(crate) progress: Box<dyn FnMut(&Progress) + Send + 'a>,
+    pub(crate) procedures: PendingProcedures<'a>,
+}
+
+/// Procedures that wait for their tables.
+pub(crate) struct PendingProcedures<'a>(Vec<(String, MakeProcedure<'a>)>);
+
+impl PendingProcedures<'_> {
+    /// Makes the procedures. Adds the tables that they ask for and that are missing to `entries`.
+    pub(crate) fn make(self, entries: &mut Vec<TableEntry>) -> Result<Procedures, Error> {
+        let mut by_name = HashMap::new();
+        for (name, make) in self.0 {
+            let procedure = make(&mut Tables { entries })?;
+            if by_name.insert(name.clone(), procedure).is_some() {
+                let reason = format!("{name:?} is given twice: procedures differ in their names");
+                return Err(Error::Config { setting: "procedure", reason });
+            }
+        }
+        Ok(Procedures::new(by_name))
+    }
+}
+
+/// The tables of a store that is being opened.
+#[derive(Debug)]
+pub struct Tables<'a> {
+    entries: &'a mut Vec<TableEntry>,
+}
+
+impl Tables<'_> {
+    /// The table of that name. If there is none, the opening makes one: the table is there once
+    /// the opening succeeds. Names are 1 to 255 bytes.
+    ///
+    /// # Errors
+    /// [`Error::TableName`] if the name cannot be used.
+    pub fn table(&mut self, name: &str) -> Result<TableId, Error> {
+        tables::check_table_name(name)?;
+        Ok(tables::find_or_add(self.entries, &[name])?[0])
+    }
+}
