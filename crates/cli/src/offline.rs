@@ -128,7 +128,13 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         writeln!(out, "incarnation  {number}, gsns above {floor}")?;
     }
     if let Some(logs) = &inspection.logs {
-        writeln!(out, "log          {} to replay", show_size(logs.replay_bytes))?;
+        let bytes = show_size(logs.replay_bytes);
+        match manifest.newest_chain().last() {
+            Some(newest) => {
+                writeln!(out, "log          {bytes} to replay, held by checkpoint {}", newest.epoch)?;
+            }
+            None => writeln!(out, "log          {bytes} to replay, held until a checkpoint")?,
+        }
         writeln!(out, "greatest gsn {}", logs.gsn_max)?;
     }
     if let Some(said) = said_of(inspection.extent) {

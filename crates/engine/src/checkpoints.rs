@@ -27,6 +27,9 @@ use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
 
+/// The name under which the newest checkpoint keeps what the logs have beyond it.
+pub(crate) const LOG_HOLDER: &str = "checkpoint";
+
 /// How often the background thread looks whether a checkpoint is due.
 const TICK: Duration = Duration::from_millis(50);
 

@@ -61,6 +61,7 @@ pub use procedure::{Arguments, StoredProcedure};
 pub use session::{Session, Unflushed};
 pub use stats::Stats;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
+pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
     AddressSpace, Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx,

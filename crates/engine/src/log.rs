@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::log::{PatchRange, WritesEncoder};
+use stillpoint_format::log::{PatchRange, RecordKind, WritesEncoder};
 use stillpoint_format::{EncodeError, Stamp};
-use stillpoint_journal::{CommitInput, Journal};
+use stillpoint_journal::{Entry, Journal};
 use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Write};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -53,17 +53,20 @@ pub(crate) struct SessionLog {
 
 impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
-        let input = CommitInput {
+        let entry = Entry {
+            kind: RecordKind::Writes,
             epoch: commit.epoch,
-            floor: 0,
             touched: commit.touched,
-            writes: &|encoder| commit.writes.iter().try_for_each(|write| encode(encoder, write)),
+            body: &|body| {
+                let mut encoder = WritesEncoder::new(body);
+                commit.writes.iter().try_for_each(|write| encode(&mut encoder, write))
+            },
         };
-        let appended =
-            self.journal.append(self.log, &input).map_err(|error| LogRefused(Box::new(error)))?;
+        let stamp =
+            self.journal.append(self.log, &entry).map_err(|error| LogRefused(Box::new(error)))?;
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
-        Ok(appended.stamp)
+        Ok(stamp)
     }
 
     fn is_closed(&self, stamp: Stamp) -> bool {

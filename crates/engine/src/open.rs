@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_format::manifest::{Manifest, TableEntry};
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
-use stillpoint_journal::{Durability, Ends, Journal};
+use stillpoint_journal::{Durability, Ends, Hold, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
 use stillpoint_store::{CellPolicy, Store, StoreConfig, TableId};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::builder::Parts;
 use crate::catalog::{self, Catalog};
-use crate::checkpoints::Checkpoints;
+use crate::checkpoints::{Checkpoints, LOG_HOLDER};
 use crate::config::Config;
 use crate::engine::Shared;
 use crate::error::Error;
@@ -56,6 +56,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let ends = plan.copy_ends(environment.clock.wall_ms())?;
     let journal_row = crate::journal_row(&config.journal)?;
     let journal = open_journal(&config, &disk, &plan, &ends)?;
+    journal.hold(Hold::everything(LOG_HOLDER))?;
     let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
     let logs = if journal_row.capabilities.records_commits { config.logs as u8 } else { 0 };
     catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, &ends) })?;

@@ -1,6 +1,6 @@
 //! What the engine knows about itself.
 
-use stillpoint_journal::JournalStats;
+use stillpoint_journal::{Holder, JournalStats};
 use stillpoint_recovery::RecoverySummary;
 
 use crate::checkpoints::CheckpointStatus;
@@ -19,6 +19,8 @@ pub struct Stats {
     pub checkpoints: CheckpointStatus,
     /// The journal.
     pub journal: JournalStats,
+    /// Who keeps the segments of the logs from being freed, and how much of them each needs.
+    pub log_holders: Vec<Holder>,
     /// What recovery did when the store was opened.
     pub recovered: RecoverySummary,
     /// The epoch commits are in now.
@@ -41,6 +43,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
             .checkpoints
             .status(commits, shared.config.environment.clock.monotonic_ns()),
         journal: shared.journal.stats(),
+        log_holders: shared.journal.holders(),
         recovered: shared.recovered.clone(),
         epoch: shared.store.driver().now().epoch(),
         incarnation: shared.incarnation,

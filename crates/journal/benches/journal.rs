@@ -9,16 +9,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::{PatchRange, WritesEncoder};
+use stillpoint_format::log::{PatchRange, RecordKind, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_io::{
     AlignedBuf, Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, OpenMode, RealClock,
     RealDisk, SharedLock, Space, in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
-    CommitInput, Config, Durability, EncodeWrites, Environment, Journal, ReplayOptions,
+    Config, Durability, Entry, Environment, Hold, Journal, ReplayOptions,
     ReplayStart, ScanInput, registry, scan,
 };
 
@@ -110,9 +110,15 @@ fn best_and_median(mut figures: Vec<f64>, smaller_is_better: bool) -> (f64, f64)
     (best, figures[figures.len() / 2])
 }
 
-fn append(journal: &dyn Journal, log: u8, touched: &[Stamp], writes: &EncodeWrites<'_>) -> Stamp {
-    let commit = CommitInput { epoch: 1, floor: 0, touched, writes };
-    journal.append(log, &commit).expect("appends").stamp
+fn append(
+    journal: &dyn Journal,
+    log: u8,
+    touched: &[Stamp],
+    writes: &dyn Fn(&mut WritesEncoder<'_>) -> Result<(), EncodeError>,
+) -> Stamp {
+    let body = |to: &mut Vec<u8>| writes(&mut WritesEncoder::new(to));
+    let entry = Entry { kind: RecordKind::Writes, epoch: 1, touched, body: &body };
+    journal.append(log, &entry).expect("appends")
 }
 
 /// CPU nanoseconds of one append with ten patches of 8 bytes under 8-byte keys.
@@ -196,16 +202,14 @@ fn sustained(
             let mut appended = 0u64;
             while clock.monotonic_ns() - begin < (seconds * 1e9) as u64 {
                 for n in 0..1000u64 {
-                    let writes = |to: &mut WritesEncoder<'_>| {
+                    let body = |to: &mut Vec<u8>| {
+                        let mut to = WritesEncoder::new(to);
                         (0..10u64).try_for_each(|k| to.put(1, 0, &(n + k).to_le_bytes(), 0, &value))
                     };
-                    let commit = CommitInput {
-                        epoch,
-                        floor: 0,
-                        touched: &[Stamp::NONE; 10],
-                        writes: &writes,
-                    };
-                    journal.append(log, &commit).expect("appends");
+                    let kind = RecordKind::Writes;
+                    let entry =
+                        Entry { kind, epoch, touched: &[Stamp::NONE; 10], body: &body };
+                    journal.append(log, &entry).expect("appends");
                 }
                 // Checkpoints would free segments; so do we, every 256 MiB.
                 appended += 1_250_000;
@@ -213,7 +217,8 @@ fn sustained(
                     appended = 0;
                     epoch += 1;
                     let positions = journal.positions_before_epoch(epoch - 1);
-                    journal.release_below(0, &positions).expect("releases");
+                    let hold = Hold { holder: "checkpoint", floor: 0, positions };
+                    journal.hold(hold).expect("frees");
                 }
             }
         }

@@ -71,14 +71,6 @@ pub enum JournalError {
         /// How many logs there are.
         logs: u8,
     },
-    /// The scheme has no such operation; its capabilities say so.
-    #[error("journal {scheme} does not {what}; choose one that does")]
-    Unsupported {
-        /// The journal's name.
-        scheme: &'static str,
-        /// The operation, as a verb phrase.
-        what: &'static str,
-    },
     /// The configuration is impossible.
     #[error("{field} is {value}: {requirement}")]
     Configuration {

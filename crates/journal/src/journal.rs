@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::{Record, WritesEncoder};
+use stillpoint_format::log::RecordKind;
 use stillpoint_format::{EncodeError, LogGsn, Stamp};
 use stillpoint_io::{Clock, Disk, DiskError};
 
 use crate::error::JournalError;
+use crate::holds::{Hold, Holder};
 
 /// When an append is safe from a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +44,8 @@ impl Durability {
 /// What a journal can do. Callers ask these, never its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// It keeps commits; without, [`Journal::append`] gives out [`Stamp::NONE`].
+    /// It keeps what is appended; without, [`Journal::append`] gives out stamps of no log.
     pub records_commits: bool,
-    /// It takes a record per operation, and reads it back.
-    pub records_operations: bool,
-    /// Its records hold the values written, so that replay needs no procedure.
-    pub replays_by_key: bool,
 }
 
 /// How short of space on the disk a journal is.
@@ -145,67 +142,31 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Appends the writes of a transaction. It may be called more than once for one record and
-/// must then append the same.
-pub type EncodeWrites<'a> = dyn Fn(&mut WritesEncoder<'_>) -> Result<(), EncodeError> + 'a;
+/// Appends the body of an entry. It may be called more than once for one entry and must then
+/// append the same.
+pub type EncodeBody<'a> = dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError> + 'a;
 
-/// One commit, handed over with all of the transaction's locks held.
+/// What becomes one record of a log. A commit is one: it is appended with all of the transaction's
+/// locks held. The journal does not look into the body.
 #[derive(Clone, Copy)]
-pub struct CommitInput<'a> {
-    /// The checkpoint period it commits in.
+pub struct Entry<'a> {
+    /// What the body holds.
+    pub kind: RecordKind,
+    /// The checkpoint period that it belongs to.
     pub epoch: u64,
-    /// The greatest gsn of what it touched; its own will be greater.
-    pub floor: u64,
-    /// The stamps of every cell that it read or overwrites.
+    /// The stamps of everything that it rests on: of every cell that a transaction read or
+    /// overwrites. Its own gsn is greater than theirs.
     pub touched: &'a [Stamp],
-    /// Appends its writes.
-    pub writes: &'a EncodeWrites<'a>,
+    /// Appends its body.
+    pub body: &'a EncodeBody<'a>,
 }
 
-impl fmt::Debug for CommitInput<'_> {
+impl fmt::Debug for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommitInput")
+        f.debug_struct("Entry")
+            .field("kind", &self.kind)
             .field("epoch", &self.epoch)
-            .field("floor", &self.floor)
             .field("touched", &self.touched)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What became of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// Its place in its log; what the cells that it wrote are stamped with.
-    pub stamp: Stamp,
-}
-
-/// One operation of an open transaction, for journals that log operations: undo needs the
-/// before-image, and recovery the transaction and the statement.
-#[derive(Clone, Copy)]
-pub struct Operation<'a> {
-    /// Number of the transaction.
-    pub transaction: u64,
-    /// Number of the statement in it.
-    pub statement: u32,
-    /// The checkpoint period.
-    pub epoch: u64,
-    /// The greatest gsn of what it touched.
-    pub floor: u64,
-    /// The stamps of what it touched.
-    pub touched: &'a [Stamp],
-    /// Appends the values before.
-    pub before: Option<&'a EncodeWrites<'a>>,
-    /// Appends the values after.
-    pub after: &'a EncodeWrites<'a>,
-}
-
-impl fmt::Debug for Operation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation")
-            .field("transaction", &self.transaction)
-            .field("statement", &self.statement)
-            .field("epoch", &self.epoch)
-            .field("floor", &self.floor)
             .finish_non_exhaustive()
     }
 }
@@ -237,7 +198,7 @@ pub struct JournalStats {
     pub open_dependencies: u64,
 }
 
-/// A log of commits, or of operations, of which a crash keeps a prefix.
+/// Logs of entries. Of each log a crash keeps a prefix.
 ///
 /// All calls take `&self` from any thread. Several sessions may share a log.
 ///
@@ -245,7 +206,8 @@ pub struct JournalStats {
 /// stamps that it rests on [are closed](Journal::is_closed): the session's own last commit
 /// and everything it has read. Replies of one log leave in log order.
 pub trait Journal: Send + Sync + fmt::Debug {
-    /// Appends the record of a commit and gives it the gsn 1 + max(last of the log, floor).
+    /// Appends an entry and gives it the gsn 1 + max(last of the log, all stamps touched). Returns
+    /// its stamp, which is its place in the logs.
     ///
     /// Waits while too many bytes wait for the disk; [`admit`](Journal::admit) before the
     /// locks are taken makes that rare.
@@ -253,7 +215,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`JournalError::NoSpace`], [`JournalError::Encode`]: nothing was appended and the
     /// transaction must abort. [`JournalError::Poisoned`]: the process must end.
-    fn append(&self, log: u8, commit: &CommitInput<'_>) -> Result<Appended, JournalError>;
+    fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError>;
 
     /// Waits, without any lock held, until the log has room; refuses what
     /// [`append`](Journal::append) would refuse.
@@ -261,26 +223,6 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// # Errors
     /// As `append`.
     fn admit(&self, log: u8) -> Result<(), JournalError>;
-
-    /// Appends the record of one operation of an open transaction. The stamp is its position.
-    ///
-    /// # Errors
-    /// As [`append`](Journal::append); [`JournalError::Unsupported`] without the capability.
-    fn append_operation(
-        &self,
-        log: u8,
-        operation: &Operation<'_>,
-    ) -> Result<Appended, JournalError>;
-
-    /// Reads a record back by its position, from memory or from the disk.
-    ///
-    /// # Errors
-    /// [`JournalError::Unsupported`] without the capability.
-    fn read_operation(
-        &self,
-        position: Stamp,
-        visit: &mut dyn FnMut(&Record<'_>),
-    ) -> Result<(), JournalError>;
 
     /// Flushes everything that was appended to the log before the call; returns the
     /// greatest flushed gsn. Concurrent callers share flushes.
@@ -322,9 +264,6 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// [`JournalError::Poisoned`].
     fn health(&self) -> Result<(), JournalError>;
 
-    /// The greatest closed gsn of the log: no crash loses a record up to it.
-    fn closed(&self, log: u8) -> u64;
-
     /// True if no crash can lose the record of the stamp.
     fn is_closed(&self, stamp: Stamp) -> bool;
 
@@ -344,14 +283,19 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// A log without a position counts as a whole.
     fn bytes_since(&self, positions: &[LogGsn]) -> u64;
 
-    /// Recycles or removes the segments of which no retained checkpoint needs a record:
-    /// those with no gsn above the position of their log. In a log without a position
-    /// those with no gsn above `floor`, the floor of the incarnation in which the
-    /// positions were taken.
+    /// Says from where on a holder needs the logs, in place of what that holder said before.
+    /// Recycles or removes the segments of which no holder needs a record. As long as nobody holds
+    /// anything, every segment stays.
+    ///
+    /// A holder must not ask for less than some other holder has kept since the journal was
+    /// opened: those segments may be gone.
     ///
     /// # Errors
     /// [`JournalError::Disk`]; what is left over is tried again the next time.
-    fn release_below(&self, floor: u64, positions: &[LogGsn]) -> Result<(), JournalError>;
+    fn hold(&self, hold: Hold) -> Result<(), JournalError>;
+
+    /// Who holds segments, and how much.
+    fn holders(&self) -> Vec<Holder>;
 
     /// Counts and sizes.
     fn stats(&self) -> JournalStats;

@@ -6,6 +6,7 @@
 //! | `schemes` | one file per journal |
 //! | `log`, `segments` | one log: records, batches, segment files |
 //! | `group` | who flushes, who waits |
+//! | `holds` | who still needs which segments |
 //! | `closing` | what no crash can lose any more |
 //! | `reader`, `cut` | after a crash: what is valid, and what of it is kept |
 //! | `replay` | the kept writes in rounds, by key |
@@ -16,6 +17,8 @@ mod cut;
 #[cfg(not(any(loom, shuttle)))]
 mod error;
 mod group;
+#[cfg(not(any(loom, shuttle)))]
+mod holds;
 #[cfg(not(any(loom, shuttle)))]
 mod journal;
 #[cfg(not(any(loom, shuttle)))]
@@ -39,9 +42,11 @@ mod workers;
 #[cfg(not(any(loom, shuttle)))]
 pub use error::JournalError;
 #[cfg(not(any(loom, shuttle)))]
+pub use holds::{Hold, Holder};
+#[cfg(not(any(loom, shuttle)))]
 pub use journal::{
-    Appended, Capabilities, CommitInput, Config, Durability, EarlierSegment, EncodeWrites,
-    Environment, Journal, JournalStats, Operation, Shortage,
+    Capabilities, Config, Durability, EarlierSegment, EncodeBody, Entry, Environment, Journal,
+    JournalStats, Shortage,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use reader::{

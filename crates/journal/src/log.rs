@@ -25,7 +25,7 @@ use stillpoint_sync::planted::{Bug, is_planted};
 use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::group::GroupCommit;
-use crate::journal::{CommitInput, Config, Environment, JournalStats, Shortage};
+use crate::journal::{Config, Entry, Environment, JournalStats, Shortage};
 use crate::room::{Room, first_segment};
 use crate::segments::{Kept, Segment, Spare, Stock};
 use append::{Appender, Obstacle, Unused};
@@ -78,7 +78,6 @@ pub(crate) struct Log {
     stock: Stock,
     /// The segments with records, oldest first.
     kept: Mutex<Vec<Kept>>,
-    releasing: Mutex<()>,
 }
 
 impl Log {
@@ -135,14 +134,13 @@ impl Log {
             counts: CachePadded::new(Counts::default()),
             stock,
             kept: Mutex::new(kept),
-            releasing: Mutex::new(()),
         })
     }
 
     /// Appends a record.
     pub(crate) fn append(
         &self,
-        commit: &CommitInput<'_>,
+        entry: &Entry<'_>,
         background: &Background<'_>,
     ) -> Result<Stamp, JournalError> {
         let mut state = self.append.lock();
@@ -159,7 +157,7 @@ impl Log {
                 continue;
             }
             let batch = state.next_number;
-            match state.append(commit, &self.shared.closing) {
+            match state.append(entry, &self.shared.closing) {
                 Ok(gsn) => {
                     let full = state.next_number != batch;
                     let first = full && state.begins_use();
@@ -409,8 +407,8 @@ impl Log {
     }
 
     /// Frees the segments without a gsn above `position`; never the newest that a crash leaves.
+    /// One caller at a time.
     pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
-        let _one = self.releasing.lock();
         loop {
             // Appends only add at the end, so the oldest stays the oldest meanwhile.
             let (oldest, next) = match &self.kept.lock()[..] {

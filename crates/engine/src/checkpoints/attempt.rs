@@ -12,10 +12,11 @@ use stillpoint_checkpoint::{
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{CheckpointEntry, LogPositions, Manifest, TableGeneration};
 use stillpoint_io::Disk;
+use stillpoint_journal::Hold;
 use stillpoint_store::{Outcome, Phase, TableId};
 use stillpoint_sync::planted::{Bug, is_planted};
 
-use super::CheckpointDone;
+use super::{CheckpointDone, LOG_HOLDER};
 use crate::engine::Shared;
 use crate::error::Error;
 
@@ -157,7 +158,12 @@ fn publish(
             shared.fail(error.to_string());
         }
     }
-    if let Err(error) = shared.journal.release_below(shared.floor, &noted.positions) {
+    let hold = Hold {
+        holder: LOG_HOLDER,
+        floor: shared.floor,
+        positions: noted.positions.clone(),
+    };
+    if let Err(error) = shared.journal.hold(hold) {
         shared.note_failure(error);
     }
     Ok(done)

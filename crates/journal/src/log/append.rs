@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
     BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BatchBuilder, CONTINUATION_BYTES, RECORD_HEAD_BYTES,
-    RecordHead, RecordKind, SegmentHeader, WritesEncoder,
+    RecordHead, SegmentHeader,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_zeros};
@@ -16,7 +16,7 @@ use stillpoint_sync::planted::{Bug, is_planted};
 use super::handoff::Handoff;
 use crate::closing::{Closing, Named};
 use crate::error::JournalError;
-use crate::journal::CommitInput;
+use crate::journal::Entry;
 use crate::segments::Segment;
 
 /// As far as this module is concerned.
@@ -173,17 +173,17 @@ impl Appender {
     #[inline]
     pub(crate) fn append(
         &mut self,
-        commit: &CommitInput<'_>,
+        entry: &Entry<'_>,
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
-        let floor = self.name_dependencies(commit, closing)?;
+        let floor = self.name_dependencies(entry, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
-        let head = RecordHead { gsn, epoch: commit.epoch, deps: &[] };
+        let head = RecordHead { gsn, epoch: entry.epoch, deps: &[] };
         loop {
             let before = self.open_batch().builder.bytes();
-            match self.encode(head, commit) {
+            match self.encode(head, entry) {
                 Ok(()) => {
-                    self.appended(gsn, commit.epoch, before);
+                    self.appended(gsn, entry.epoch, before);
                     return Ok(gsn);
                 }
                 // The batch is full in the one sense or the other: go on with an empty one.
@@ -208,12 +208,12 @@ impl Appender {
     #[inline]
     fn name_dependencies(
         &mut self,
-        commit: &CommitInput<'_>,
+        entry: &Entry<'_>,
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
         self.deps.clear();
-        let mut floor = commit.floor;
-        for &stamp in commit.touched {
+        let mut floor = 0;
+        for &stamp in entry.touched {
             floor = floor.max(stamp.gsn());
             if stamp.gsn() > self.covered[usize::from(stamp.log())] {
                 self.name_dependency(stamp, closing)?;
@@ -254,7 +254,7 @@ impl Appender {
 
     /// Encodes the record into the open batch if its place has the room.
     #[inline]
-    fn encode(&mut self, head: RecordHead<'_>, commit: &CommitInput<'_>) -> Result<(), Full> {
+    fn encode(&mut self, head: RecordHead<'_>, entry: &Entry<'_>) -> Result<(), Full> {
         let Some(batch) = self.open.as_mut() else {
             return Err(Full::Batch);
         };
@@ -267,9 +267,9 @@ impl Appender {
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         let before = batch.builder.bytes();
         let mut needed = 0;
-        let done = batch.builder.append_with(head, RecordKind::Writes, |buf| {
+        let done = batch.builder.append_with(head, entry.kind, |buf| {
             let start = buf.len();
-            (commit.writes)(&mut WritesEncoder::new(buf))?;
+            (entry.body)(buf)?;
             let body = buf.len() - start;
             if before + around + body > room {
                 needed = EMPTY_BATCH_BYTES + around + body;

@@ -5,28 +5,20 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::log::Record;
 use stillpoint_format::{LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::DiskError;
 
 use crate::error::JournalError;
-use crate::journal::{
-    Appended, Capabilities, CommitInput, Durability, Journal, JournalStats, Operation, Shortage,
-};
+use crate::holds::{Hold, Holder};
+use crate::journal::{Capabilities, Durability, Entry, Journal, JournalStats, Shortage};
 use crate::registry::Scheme;
-
-const NAME: &str = "none";
 
 /// The row of the registry.
 pub(crate) const SCHEME: Scheme = Scheme {
-    name: NAME,
+    name: "none",
     description: "no log: a crash goes back to the last checkpoint",
     durabilities: &[Durability::Checkpoint],
-    capabilities: Capabilities {
-        records_commits: false,
-        records_operations: false,
-        replays_by_key: false,
-    },
+    capabilities: Capabilities { records_commits: false },
     open: |_, _| Ok(Arc::new(NoJournal)),
 };
 
@@ -34,30 +26,13 @@ pub(crate) const SCHEME: Scheme = Scheme {
 struct NoJournal;
 
 impl Journal for NoJournal {
-    fn append(&self, _log: u8, commit: &CommitInput<'_>) -> Result<Appended, JournalError> {
-        let touched = commit.touched.iter().map(|stamp| stamp.gsn());
-        let gsn = touched.fold(commit.floor, u64::max) + 1;
-        Ok(Appended { stamp: Stamp::new(gsn, LOG_NONE) })
+    fn append(&self, _log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError> {
+        let gsn = entry.touched.iter().map(|stamp| stamp.gsn()).fold(0, u64::max) + 1;
+        Ok(Stamp::new(gsn, LOG_NONE))
     }
 
     fn admit(&self, _log: u8) -> Result<(), JournalError> {
         Ok(())
-    }
-
-    fn append_operation(
-        &self,
-        _log: u8,
-        _operation: &Operation<'_>,
-    ) -> Result<Appended, JournalError> {
-        Err(JournalError::Unsupported { scheme: NAME, what: "record operations" })
-    }
-
-    fn read_operation(
-        &self,
-        _position: Stamp,
-        _visit: &mut dyn FnMut(&Record<'_>),
-    ) -> Result<(), JournalError> {
-        Err(JournalError::Unsupported { scheme: NAME, what: "read records back" })
     }
 
     fn flush(&self, _log: u8) -> Result<u64, JournalError> {
@@ -88,10 +63,6 @@ impl Journal for NoJournal {
         Ok(())
     }
 
-    fn closed(&self, _log: u8) -> u64 {
-        0
-    }
-
     fn is_closed(&self, _stamp: Stamp) -> bool {
         true
     }
@@ -108,8 +79,12 @@ impl Journal for NoJournal {
         0
     }
 
-    fn release_below(&self, _floor: u64, _positions: &[LogGsn]) -> Result<(), JournalError> {
+    fn hold(&self, _hold: Hold) -> Result<(), JournalError> {
         Ok(())
+    }
+
+    fn holders(&self) -> Vec<Holder> {
+        Vec::new()
     }
 
     fn stats(&self) -> JournalStats {
@@ -126,16 +101,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_closed_and_operations_are_refused() {
+    fn everything_is_closed() {
         let journal = NoJournal;
-        let commit = CommitInput { epoch: 1, floor: 77, touched: &[], writes: &|_| Ok(()) };
-        let stamp = journal.append(3, &commit).expect("nothing can fail").stamp;
+        let touched = [Stamp::new(77, LOG_NONE), Stamp::new(5, 1)];
+        let (kind, body) = (stillpoint_format::log::RecordKind::Writes, &|_: &mut Vec<u8>| Ok(()));
+        let entry = Entry { kind, epoch: 1, touched: &touched, body };
+        let stamp = journal.append(3, &entry).expect("nothing can fail");
         assert_eq!((stamp.gsn(), stamp.log()), (78, LOG_NONE));
         assert!(journal.is_closed(stamp));
-        let refused = journal.read_operation(stamp, &mut |_| ()).expect_err("no records");
-        assert_eq!(
-            refused.to_string(),
-            "journal none does not read records back; choose one that does"
-        );
     }
 }

@@ -26,15 +26,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::log::Record;
 use stillpoint_format::{GSN_MAX, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{DIRECT_ALIGN, DiskError, JoinHandle, catch_panic, spawn};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
+use crate::holds::{Hold, Holder, Holds};
 use crate::journal::{
-    Appended, Capabilities, CommitInput, Config, Durability, Environment, Journal, JournalStats,
-    Operation, Shortage,
+    Capabilities, Config, Durability, Entry, Environment, Journal, JournalStats, Shortage,
 };
 use crate::log::{Background, Log, Shared};
 use crate::registry::Scheme;
@@ -42,7 +41,6 @@ use crate::room::{Room, fit_segment};
 use crate::segments::{Kept, list_spares};
 use crate::workers::{Signal, Wake};
 
-const NAME: &str = "redo";
 /// Smallest segment: header, and room for a few batches.
 const SEGMENT_BYTES_MIN: u64 = 4 * DIRECT_ALIGN as u64;
 /// How long full batches gather while they keep coming.
@@ -54,14 +52,10 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The row of the registry.
 pub(crate) const SCHEME: Scheme = Scheme {
-    name: NAME,
+    name: "redo",
     description: "the values that each transaction wrote, in one log per worker",
     durabilities: &[Durability::Relaxed, Durability::Strict],
-    capabilities: Capabilities {
-        records_commits: true,
-        records_operations: false,
-        replays_by_key: true,
-    },
+    capabilities: Capabilities { records_commits: true },
     open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
 };
 
@@ -80,6 +74,7 @@ struct Redo {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Segments of logs that this incarnation does not have.
     retired: Mutex<Vec<Kept>>,
+    holds: Holds,
 }
 
 impl Redo {
@@ -110,7 +105,12 @@ impl Redo {
         let retired = retired.map(Kept::from).collect();
         let (flusher, preparer) = (Signal::default(), Signal::default());
         let core = Arc::new(Core { shared, logs, flusher, preparer });
-        let redo = Redo { core, threads: Mutex::default(), retired: Mutex::new(retired) };
+        let redo = Redo {
+            core,
+            threads: Mutex::default(),
+            retired: Mutex::new(retired),
+            holds: Holds::default(),
+        };
         if config.background {
             redo.start()?;
         }
@@ -125,6 +125,11 @@ impl Redo {
         threads
             .push(spawn("log-preparer", move || core.watch("log-preparer", Core::run_preparer))?);
         Ok(())
+    }
+
+    /// Bytes of the segments of logs that this incarnation does not have.
+    fn retired_bytes(&self) -> u64 {
+        self.retired.lock().iter().map(|kept| kept.bytes).sum()
     }
 
     /// Ends the threads; their panics are errors.
@@ -160,6 +165,11 @@ impl Core {
 
     fn closing(&self) -> &Closing {
         &self.shared.closing
+    }
+
+    /// Bytes on disk above the positions of a hold.
+    fn bytes_above(&self, hold: &Hold) -> u64 {
+        (0..).zip(&self.logs).map(|(log, of)| of.bytes_above(hold.position(log))).sum()
     }
 
     fn flush(&self, log: &Log) -> Result<u64, JournalError> {
@@ -227,34 +237,17 @@ impl Core {
 
 impl Journal for Redo {
     #[inline]
-    fn append(&self, log: u8, commit: &CommitInput<'_>) -> Result<Appended, JournalError> {
+    fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError> {
         let core = &*self.core;
         let background = Background {
             batch_full: &|| core.flusher.work(),
             segment_taken: &|| core.preparer.work(),
         };
-        let stamp = core.log(log)?.append(commit, &background)?;
-        Ok(Appended { stamp })
+        core.log(log)?.append(entry, &background)
     }
 
     fn admit(&self, log: u8) -> Result<(), JournalError> {
         self.core.log(log)?.admit()
-    }
-
-    fn append_operation(
-        &self,
-        _log: u8,
-        _operation: &Operation<'_>,
-    ) -> Result<Appended, JournalError> {
-        Err(JournalError::Unsupported { scheme: NAME, what: "record operations" })
-    }
-
-    fn read_operation(
-        &self,
-        _position: Stamp,
-        _visit: &mut dyn FnMut(&Record<'_>),
-    ) -> Result<(), JournalError> {
-        Err(JournalError::Unsupported { scheme: NAME, what: "read records back" })
     }
 
     fn flush(&self, log: u8) -> Result<u64, JournalError> {
@@ -292,12 +285,6 @@ impl Journal for Redo {
     }
 
     #[inline]
-    fn closed(&self, log: u8) -> u64 {
-        let known = log < self.core.closing().logs();
-        if known { self.core.closing().closed(log) } else { self.core.shared.config.floor }
-    }
-
-    #[inline]
     fn is_closed(&self, stamp: Stamp) -> bool {
         self.core.closing().is_closed(stamp)
     }
@@ -322,18 +309,18 @@ impl Journal for Redo {
     }
 
     fn bytes_since(&self, positions: &[LogGsn]) -> u64 {
-        let retired: u64 = self.retired.lock().iter().map(|kept| kept.bytes).sum();
-        let bytes =
-            |(log, of): (u8, &Log)| of.bytes_above(position_of(positions, log).unwrap_or(0));
-        retired + (0..).zip(&self.core.logs).map(bytes).sum::<u64>()
+        let since = Hold { holder: "", floor: 0, positions: positions.to_vec() };
+        self.retired_bytes() + self.core.bytes_above(&since)
     }
 
-    fn release_below(&self, floor: u64, positions: &[LogGsn]) -> Result<(), JournalError> {
+    fn hold(&self, hold: Hold) -> Result<(), JournalError> {
+        let _one = self.holds.lock_freeing();
+        self.holds.replace(hold);
         for (log, of) in (0..).zip(&self.core.logs) {
-            of.release_below(position_of(positions, log).unwrap_or(floor))?;
+            self.holds.position(log).map_or(Ok(()), |position| of.release_below(position))?;
         }
-        // Their incarnations all ended below our floor.
-        if floor >= self.core.shared.config.floor {
+        // The incarnations that wrote the retired segments all ended below our floor.
+        if self.holds.floor().is_some_and(|floor| floor >= self.core.shared.config.floor) {
             let mut retired = self.retired.lock();
             while let Some(kept) = retired.last() {
                 self.core.shared.disk.remove(&kept.path)?;
@@ -341,6 +328,15 @@ impl Journal for Redo {
             }
         }
         Ok(())
+    }
+
+    fn holders(&self) -> Vec<Holder> {
+        let floor = self.core.shared.config.floor;
+        let holder = |hold: &Hold| {
+            let retired = if hold.floor < floor { self.retired_bytes() } else { 0 };
+            Holder { name: hold.holder, bytes: retired + self.core.bytes_above(hold) }
+        };
+        self.holds.list().iter().map(holder).collect()
     }
 
     fn stats(&self) -> JournalStats {
@@ -360,10 +356,6 @@ impl Journal for Redo {
         let last = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn() };
         Ok((0..).zip(&self.core.logs).map(last).collect())
     }
-}
-
-fn position_of(positions: &[LogGsn], log: u8) -> Option<u64> {
-    positions.iter().find(|position| position.log == log).map(|position| position.gsn)
 }
 
 fn check(config: &Config) -> Result<(), JournalError> {

@@ -1,8 +1,11 @@
 //! Commits, dependencies, segments, epochs, incarnations.
 
-use stillpoint_format::{LogGsn, Stamp};
-use stillpoint_io::SimDisk;
-use stillpoint_journal::{Journal, JournalError, ReplayStart};
+use stillpoint_format::log::RecordKind;
+use stillpoint_format::{LogGsn, Stamp, names};
+use stillpoint_io::{Disk, SimDisk};
+use stillpoint_journal::{
+    Entry, Hold, Holder, Journal, JournalError, ReplayOptions, ReplayStart,
+};
 
 use crate::support::{World, entry, open, put, replay, scan_first, scan_with, small};
 
@@ -89,7 +92,8 @@ fn an_idle_log_neither_waits_nor_holds_back() {
     }
     journal.flush(1).expect("flushes");
     assert!(journal.is_closed(last));
-    assert_eq!((journal.closed(0), journal.closed(1), journal.closed(9)), (0, 100, 0));
+    assert!(!journal.is_closed(Stamp::new(1, 0)) && journal.is_closed(Stamp::new(100, 1)));
+    assert!(!journal.is_closed(Stamp::new(101, 1)) && !journal.is_closed(Stamp::new(1, 9)));
     let gsns: Vec<u64> = kept(&disk.crash(1)).iter().map(|end| end.gsn).collect();
     assert_eq!(gsns, [0, 100, 0]);
 }
@@ -144,7 +148,8 @@ fn checkpoints_free_segments_and_freed_ones_are_reused() {
         journal.flush_all().expect("flushes");
         let since = journal.bytes_since(&start.positions);
         assert!((120_000..300_000).contains(&since), "one epoch of both logs: {since} bytes");
-        journal.release_below(0, &start.positions).expect("releases");
+        let positions = start.positions.clone();
+        journal.hold(Hold { holder: "checkpoint", floor: 0, positions }).expect("frees");
         let acknowledged = world.history.iter().map(|of| of.stamp).collect();
         let finals = [entry(1, 0, None)];
         let logs = scan_with(&disk.crash_image(epoch), &finals, &start, Some(2)).expect("sound");
@@ -153,6 +158,67 @@ fn checkpoints_free_segments_and_freed_ones_are_reused() {
     let stats = journal.stats();
     assert!(stats.segments_reused > 20, "{stats:?}");
     assert!(stats.segments_made < 20, "{stats:?}");
+}
+
+/// Paths of the segments in the first log's directory.
+fn segments(disk: &SimDisk) -> Vec<String> {
+    let listed = disk.list(names::log_dir(0).as_ref()).expect("a directory");
+    listed.into_iter().filter(|name| names::parse_segment_name(name).is_some()).collect()
+}
+
+#[test]
+fn segments_stay_while_any_holder_needs_them() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 1));
+    let mut append = || {
+        let last = (0..100).map(|_| put(&*journal, 0, 1, &[], b"k", &[7; 3000]).expect("appends"));
+        let last = last.last().expect("some");
+        journal.flush_all().expect("flushes");
+        vec![LogGsn { log: 0, gsn: last.gsn() }]
+    };
+    let (first, second) = (append(), append());
+    let all = segments(&disk);
+    assert!(all.len() > 6, "{all:?}");
+    assert_eq!(journal.holders(), []);
+
+    let hold = |holder, positions: &[LogGsn]| {
+        let positions = positions.to_vec();
+        journal.hold(Hold { holder, floor: 0, positions }).expect("frees");
+    };
+    journal.hold(Hold::everything("checkpoint")).expect("nothing to free");
+    hold("follower", &second);
+    assert_eq!(segments(&disk), all, "the checkpoint needs them all");
+    hold("checkpoint", &first);
+    let half = segments(&disk);
+    assert!(half.len() < all.len() && half.len() > 2, "{half:?} of {all:?}");
+    let [checkpoint, follower] = &journal.holders()[..] else { panic!("two have spoken") };
+    assert_eq!((checkpoint.name, follower), ("checkpoint", &Holder { name: "follower", bytes: 0 }));
+    assert_eq!(checkpoint.bytes, journal.bytes_since(&first));
+    hold("checkpoint", &second);
+    assert_eq!(segments(&disk).len(), 1);
+    hold("follower", &first);
+    assert_eq!(segments(&disk).len(), 1, "what is gone is gone");
+}
+
+#[test]
+fn an_entry_of_any_kind_has_its_place_in_the_log() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 1));
+    let first = put(&*journal, 0, 1, &[], b"k", b"v").expect("appends");
+    let body = |to: &mut Vec<u8>| {
+        to.extend_from_slice(b"transfer 1 2 30");
+        Ok(())
+    };
+    let entry = Entry { kind: RecordKind::Command, epoch: 1, touched: &[first], body: &body };
+    let second = journal.append(0, &entry).expect("appends");
+    assert_eq!((first.gsn(), second.gsn()), (1, 2));
+    journal.flush_all().expect("flushes");
+    let logs = scan_first(&disk.crash(1)).expect("sound");
+    assert_eq!(logs.cut(), [LogGsn { log: 0, gsn: 2 }]);
+    // Replay by key does not know what a call would write.
+    let options = ReplayOptions { partitions: 1, round_bytes: 1 << 20, threads: 1 };
+    let refused = logs.replay(options, &|_, _| 0).next_round().expect_err("a call");
+    assert!(refused.to_string().contains("record kind for replay by key"), "{refused}");
 }
 
 #[test]

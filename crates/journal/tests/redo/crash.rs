@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_io::{Disk, Fault, Rng, SeededRng, SimDisk};
-use stillpoint_journal::{Config, Journal, JournalError, ReplayStart};
+use stillpoint_journal::{Config, Hold, Journal, JournalError, ReplayStart};
 
 use crate::support::{World, entry, open, scan_with, small};
 
@@ -92,7 +92,8 @@ impl Run<'_> {
         self.journal.flush_all()?;
         let floor = self.manifest.incarnations.last().expect("open").gsn_floor;
         self.manifest.start = ReplayStart { epoch, floor, positions };
-        self.journal.release_below(floor, &self.manifest.start.positions)
+        let positions = self.manifest.start.positions.clone();
+        self.journal.hold(Hold { holder: "checkpoint", floor, positions })
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::WriteOp;
+use stillpoint_format::log::{RecordKind, WriteOp, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Disk, ManualClock, SimDisk};
 use stillpoint_journal::{
-    CommitInput, Config, Durability, Environment, Journal, JournalError, Logs, ReplayOptions,
+    Config, Durability, Entry, Environment, Journal, JournalError, Logs, ReplayOptions,
     ReplayStart, ScanError, ScanInput, registry, scan,
 };
 
@@ -47,10 +47,8 @@ pub(crate) fn put(
     key: &[u8],
     value: &[u8],
 ) -> Result<Stamp, JournalError> {
-    let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
-    let writes = |to: &mut stillpoint_format::log::WritesEncoder<'_>| to.put(1, 0, key, 0, value);
-    let commit = CommitInput { epoch, floor, touched, writes: &writes };
-    journal.append(log, &commit).map(|appended| appended.stamp)
+    let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, key, 0, value);
+    journal.append(log, &Entry { kind: RecordKind::Writes, epoch, touched, body: &body })
 }
 
 /// A record that was replayed: its place, epoch, and the writes as key → value.
@@ -168,12 +166,13 @@ impl World {
             .filter_map(|key| self.cells.get(key))
             .map(|cell| cell.1)
             .collect();
-        let writes = |to: &mut stillpoint_format::log::WritesEncoder<'_>| {
+        let body = |to: &mut Vec<u8>| {
+            let mut to = WritesEncoder::new(to);
             keys.iter().try_for_each(|key| to.put(1, 0, &[*key], 0, value))
         };
         let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
-        let commit = CommitInput { epoch, floor, touched: &touched, writes: &writes };
-        let stamp = journal.append(log, &commit)?.stamp;
+        let entry = Entry { kind: RecordKind::Writes, epoch, touched: &touched, body: &body };
+        let stamp = journal.append(log, &entry)?;
         assert!(stamp.gsn() > floor);
         for key in keys {
             self.cells.insert(*key, (value.to_vec(), stamp));

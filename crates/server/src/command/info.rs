@@ -258,6 +258,9 @@ fn persistence(out: &mut String, shared: &Shared) {
     field(out, "journal", &stats.journal_scheme);
     field(out, "log_waits", stats.journal.waits);
     field(out, "log_refusals", stats.journal.refusals);
+    let held = |holder: &stillpoint::Holder| format!("{}={}", holder.name, holder.bytes);
+    let holders: Vec<String> = stats.log_holders.iter().map(held).collect();
+    field(out, "log_holders", holders.join(","));
     field(out, "epoch", stats.epoch);
     field(out, "incarnation", stats.incarnation);
 }
