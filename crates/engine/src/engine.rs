@@ -316,6 +316,9 @@ impl Engine {
     }
 
     /// Ok, or why nothing may be acknowledged any more.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] or [`Error::NotOwner`] once the store has failed.
     pub fn health(&self) -> Result<(), Error> {
         self.shared.health()
     }

@@ -114,6 +114,10 @@ pub trait StoredProcedure: Send + Sync + 'static {
     /// Names the keys it touches, from its arguments alone.
     fn declare(&self, input: &Self::Input, keys: &mut KeySet);
     /// Reads and writes them, by slot in the order of declaration.
+    ///
+    /// # Errors
+    /// What the procedure gives up with, or what the transaction was refused. The transaction is
+    /// rolled back, and [`Session::call`](crate::Session::call) returns the error.
     fn run(&self, input: &Self::Input, tx: &mut Tx<'_>) -> Result<Self::Output, TxError>;
 }
 

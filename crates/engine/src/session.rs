@@ -59,6 +59,12 @@ impl Session {
     /// # engine.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`Error::Transaction`] if `body` failed or the commit was refused: nothing of the
+    /// transaction remains. [`Error::Journal`] or [`Error::Failed`] if the log has failed: nothing
+    /// more is acknowledged. [`Error::Ended`] if the engine is gone. After a failed flush only the
+    /// next opening says whether the transaction has happened.
     pub fn transact<R>(
         &mut self,
         body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -91,6 +97,10 @@ impl Session {
     /// Group commit: makes everything that this session's transactions since the last call wrote
     /// and read safe from any crash, if durability is strict; else returns at once. Replies must
     /// not leave before it returns.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] or [`Error::Failed`] if the log has failed: nothing more is acknowledged.
+    /// [`Error::Ended`] if the engine is gone.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.acknowledge()
     }
@@ -130,6 +140,10 @@ impl Session {
 
     /// Calls a [procedure](crate::EngineBuilder::procedure) as one transaction, acknowledged like
     /// [`transact`](Self::transact).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcedure`]. [`Error::Arguments`] if `input` or the result is not of the
+    /// procedure's types. Else as [`transact`](Self::transact).
     pub fn call<I: crate::Arguments, O: crate::Arguments>(
         &mut self,
         name: &str,
@@ -142,6 +156,9 @@ impl Session {
     }
 
     /// As [`call`](Self::call), with arguments and result as bytes.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
     pub fn call_encoded(&mut self, name: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
         self.admit()?;
         let (output, result) = {
@@ -160,6 +177,9 @@ impl Session {
 
     /// Reads one key without a lock, appending the newest committed value to `out`. In strict
     /// durability the caller may show it only after [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`Error::Transaction`] if there is no such table. [`Error::Ended`] if the engine is gone.
     pub fn read(
         &mut self,
         table: TableId,
@@ -174,6 +194,9 @@ impl Session {
     /// the end. A key that has a value during the whole walk is visited at least once. In strict
     /// durability the caller may show what was found, and that a key was not, only after
     /// [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
     pub fn scan(
         &mut self,
         table: TableId,

@@ -19,6 +19,9 @@ use crate::guards::Inside;
 
 impl Engine {
     /// The table of that name, made if there is none. Names are 1 to 255 bytes.
+    ///
+    /// # Errors
+    /// As [`tables_named`](Self::tables_named).
     pub fn table(&self, name: &str) -> Result<TableId, Error> {
         Ok(self.tables_named(&[name])?[0])
     }

@@ -84,28 +84,58 @@ pub struct Space {
 /// [`DiskFile::sync`].
 pub trait Disk: Send + Sync + fmt::Debug {
     /// Opens a file.
+    ///
+    /// # Errors
+    /// The disk's: no such file, or one that must not exist yet; no permission; no space.
     fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>>;
     /// Creates a directory and its missing parents. Not durable before `sync_dir` of each parent.
+    ///
+    /// # Errors
+    /// The disk's.
     fn create_dir_all(&self, path: &Path) -> DiskResult<()>;
     /// Names of the entries of a directory (files and directories), sorted; a missing directory is an error.
+    ///
+    /// # Errors
+    /// The disk's; a missing directory is one.
     fn list(&self, path: &Path) -> DiskResult<Vec<String>>;
     /// True if a file or directory of that name is there.
+    ///
+    /// # Errors
+    /// The disk's, if it cannot tell.
     fn exists(&self, path: &Path) -> DiskResult<bool>;
     /// Renames a file, replacing the target atomically. (A directory may be renamed too, onto a
     /// name that is free or an empty directory.)
+    ///
+    /// # Errors
+    /// The disk's; a missing file is one.
     fn rename(&self, from: &Path, to: &Path) -> DiskResult<()>;
     /// Removes a file, or a directory with everything in it. Missing is not an error.
+    ///
+    /// # Errors
+    /// The disk's.
     fn remove(&self, path: &Path) -> DiskResult<()>;
     /// Makes created, renamed and removed names in this directory durable. After a failure every
     /// later call on this directory fails too: a failed flush is never retried.
+    ///
+    /// # Errors
+    /// The disk's. What was not durable before may never be.
     fn sync_dir(&self, path: &Path) -> DiskResult<()>;
     /// Takes the lock file at `path` (created if missing) until the guard is dropped;
     /// `None` if another process (or another engine on this disk) holds it.
+    ///
+    /// # Errors
+    /// The disk's; that another holds the lock is none.
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>>;
     /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives; several may do so at
     /// a time. Writes nothing, so that a disk that takes no writes will do.
+    ///
+    /// # Errors
+    /// The disk's; that another holds the lock is none.
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock>;
     /// How much space the device has; `None` where nobody knows.
+    ///
+    /// # Errors
+    /// The disk's.
     fn space(&self) -> DiskResult<Option<Space>>;
     /// The absolute path for messages.
     fn describe(&self, path: &Path) -> PathBuf;
@@ -125,17 +155,29 @@ pub enum SharedLock {
 pub trait DiskLock: Send + Sync {
     /// True while the path that was locked still names the file that was locked. A lock belongs to
     /// the file: whoever replaces it can be locked out no longer.
+    ///
+    /// # Errors
+    /// The disk's, if it cannot tell.
     fn is_in_place(&self) -> DiskResult<bool>;
 }
 
 /// An open file. All calls take `&self` and may run in parallel.
 pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Reads until `buf` is full or the file ends; returns the bytes read.
+    ///
+    /// # Errors
+    /// The disk's.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize>;
     /// Writes all of `buf`. After an error the file's content in that range is unspecified.
+    ///
+    /// # Errors
+    /// The disk's; a full disk is one.
     fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()>;
     /// Writes these buffers behind each other from `offset` on, as one
     /// [`write_at`](Self::write_at) of them all would, if the system can.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], mut offset: u64) -> DiskResult<()> {
         for buf in bufs {
             self.write_at(buf, offset)?;
@@ -146,14 +188,26 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Makes the file's contents and length durable (`fdatasync`). After a failure every later
     /// write, sync and change of length on this file fails too, through this handle and through
     /// any other that the same disk opens: a failed flush is never retried.
+    ///
+    /// # Errors
+    /// The disk's. What was not durable before may never be.
     fn sync(&self) -> DiskResult<()>;
     /// Length in bytes.
+    ///
+    /// # Errors
+    /// The disk's.
     fn len(&self) -> DiskResult<u64>;
     /// True if the file is empty.
+    ///
+    /// # Errors
+    /// The disk's.
     fn is_empty(&self) -> DiskResult<bool> {
         Ok(self.len()? == 0)
     }
     /// Cuts or extends (with zeros) the file.
+    ///
+    /// # Errors
+    /// The disk's.
     fn set_len(&self, len: u64) -> DiskResult<()>;
     /// Reserves space up to `len` and extends the length to it, reading as zeros, so that later
     /// writes below `len` need no new space and no new length. (File systems still note, at the
@@ -161,6 +215,9 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// changes no metadata at all.) Never shortens the file. Disk-full shows here.
     /// Where the file system cannot reserve, zeros are written beyond the present end; then no
     /// other thread may write there at the same time.
+    ///
+    /// # Errors
+    /// The disk's; a full disk is one.
     fn allocate(&self, len: u64) -> DiskResult<()>;
     /// The absolute path for messages.
     fn path(&self) -> &Path;

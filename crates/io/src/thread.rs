@@ -41,6 +41,9 @@ pub struct JoinHandle<T> {
 
 impl<T> JoinHandle<T> {
     /// Waits for the thread and returns what it returned, or its panic as an error.
+    ///
+    /// # Errors
+    /// [`ThreadError::Panicked`], with what the thread said.
     pub fn join(self) -> Result<T, ThreadError> {
         let Self { name, inner } = self;
         inner.join().map_err(|payload| ThreadError::Panicked { name, message: message(&*payload) })

@@ -67,6 +67,9 @@ impl AddressSpace {
 
     /// Reserves `bytes` that can be used at once. Sizes below a huge page are rounded up to the
     /// system's pages, larger sizes to huge pages.
+    ///
+    /// # Errors
+    /// The system grants no such address space.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Region, RegionError> {
         let _left = self.admit(bytes)?;
         let (unit, pages) = match bytes < HUGE_PAGE_BYTES {
@@ -80,6 +83,9 @@ impl AddressSpace {
     /// Reserves as much of `bytes` as the system grants, on huge pages. Each refusal halves the
     /// request, down to `least`. The address space cannot be used, and is not charged as committed
     /// memory, until the region [grows](Region::grow).
+    ///
+    /// # Errors
+    /// The system does not grant `least` bytes either.
     pub fn reserve_to_grow(
         self: &Arc<Self>,
         bytes: usize,
@@ -122,11 +128,17 @@ pub struct Region {
 impl Region {
     /// Reserves `bytes` of address space, rounded up to huge pages. Pages cost memory from their first
     /// access on.
+    ///
+    /// # Errors
+    /// The system grants no such address space.
     pub fn reserve(bytes: usize) -> Result<Self, RegionError> {
         Self::reserve_with(bytes, PageSize::Huge)
     }
 
     /// Does as [`reserve`](Self::reserve), on pages of the given size.
+    ///
+    /// # Errors
+    /// The system grants no such address space.
     pub fn reserve_with(bytes: usize, pages: PageSize) -> Result<Self, RegionError> {
         let bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         Ok(Self { backing: backing::Backing::reserve(bytes, pages, true)?, space: None })

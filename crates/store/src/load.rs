@@ -196,6 +196,9 @@ impl Loader {
     }
 
     /// Loads a record of a checkpoint.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
     pub fn put(
         &mut self,
         table: TableId,
@@ -209,6 +212,10 @@ impl Loader {
 
     /// Applies a change with its gsn. Changes of one key must come in the order of their gsns;
     /// one that is not newer than what the key has is skipped, unless its gsn is 0.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`], [`TxError::Memory`], [`TxError::IndexFull`]; a key or value that
+    /// is too long; a patch outside the value.
     pub fn apply(
         &mut self,
         id: TableId,

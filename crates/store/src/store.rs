@@ -64,6 +64,9 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     /// An empty store whose cells follow `policy`.
+    ///
+    /// # Errors
+    /// There is no address space for the memory that `config` allows.
     pub fn new(config: &StoreConfig, policy: Arc<dyn CellPolicy>) -> Result<Self, RegionError> {
         let driver = PhaseDriver::new(config.workers, config.epoch);
         let read_sections = driver.read_sections().clone();

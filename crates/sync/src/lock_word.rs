@@ -109,6 +109,9 @@ pub fn status(word: u64) -> u8 {
 }
 
 /// Takes the exclusive lock if no transaction holds the lock.
+///
+/// # Errors
+/// [`Contended`], with the priority of who holds the lock.
 #[inline]
 pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: the exchange below synchronises with the releasing store or RMW.
@@ -128,6 +131,9 @@ pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contend
 
 /// Takes a share of the lock if no transaction holds it exclusively, fewer than 255 share it, and no
 /// older transaction awaits it.
+///
+/// # Errors
+/// [`Contended`], with the priority of who holds or awaits the lock.
 #[inline]
 pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: as in try_exclusive.
@@ -188,6 +194,9 @@ pub fn is_awaited(seen: u64) -> bool {
 }
 
 /// Turns the caller's share into the exclusive lock if it is the only share.
+///
+/// # Errors
+/// [`Contended`] if others share the lock, with the oldest priority among them.
 pub fn try_upgrade(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: as in try_exclusive.
     let mut seen = word.load(Ordering::Relaxed);

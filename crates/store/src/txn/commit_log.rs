@@ -24,6 +24,10 @@ pub struct Commit<'a> {
 pub trait CommitLog: Send {
     /// Takes a commit and gives it its place: a gsn above all stamps it touched and above the last
     /// of its log. Called inside a read section, with all locks held: appends to memory and returns.
+    ///
+    /// # Errors
+    /// [`LogRefused`] if the log does not take the commit: nothing was appended, and the
+    /// transaction is rolled back.
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused>;
 
     /// True if whatever this stamp stands for survives any crash. Records deleted by it may then

@@ -115,6 +115,10 @@ impl<'w> Tx<'w> {
 
     /// Overwrites a range of the key's value. It must begin inside the value or at its end; what
     /// reaches beyond the end makes the value longer. The journal gets the range, not the value.
+    ///
+    /// # Errors
+    /// [`TxError::PatchOutsideValue`] if the key has no value or the value ends before `offset`;
+    /// else as [`put_slot_tagged`](Self::put_slot_tagged).
     #[inline]
     pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let at = self.writable(slot)?;
@@ -166,6 +170,9 @@ impl<'w> Tx<'w> {
     }
 
     /// Removes the key's value; true if it had one.
+    ///
+    /// # Errors
+    /// [`TxError::DeclaredForReading`] if the key is not locked for writing.
     pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
         let at = self.writable(slot)?;
         let existed = self.value(slot).is_some();
@@ -183,6 +190,12 @@ impl<'w> Tx<'w> {
     // ── keys found on the way ──
 
     /// Locks a key and gives its slot. In a transaction with declared keys, only a declared one.
+    ///
+    /// # Errors
+    /// [`TxError::NotDeclared`] or [`TxError::DeclaredForReading`] in a transaction with declared
+    /// keys. [`TxError::Conflict`], which is to be passed on: the transaction is tried again.
+    /// [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
+    /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
         let transaction = &mut *self.transaction;
         if let Some(slot) = transaction.slot_of_key(table, key) {
@@ -219,6 +232,9 @@ impl<'w> Tx<'w> {
     }
 
     /// The value of a key.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
     pub fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef<'_>>, TxError> {
         let slot = self.key(table, key, Mode::Read)?;
         Ok(self.value(slot))
@@ -249,6 +265,9 @@ impl<'w> Tx<'w> {
     }
 
     /// Overwrites a range of a key's value; see [`patch_slot`](Self::patch_slot).
+    ///
+    /// # Errors
+    /// As [`key`](Self::key) and [`patch_slot`](Self::patch_slot).
     pub fn patch(
         &mut self,
         table: TableId,
@@ -261,6 +280,9 @@ impl<'w> Tx<'w> {
     }
 
     /// Removes a key's value; true if it had one.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
     pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<bool, TxError> {
         let slot = self.key(table, key, Mode::Write)?;
         self.delete_slot(slot)

@@ -23,6 +23,9 @@ pub trait Procedure {
     /// Names the keys it touches. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
     /// Reads and writes them; an error rolls back.
+    ///
+    /// # Errors
+    /// Any error rolls back; [`ended`](Self::ended) gets it.
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError>;
     /// How it ended: the commit's stamp (`None` if it wrote nothing), or why it did not commit.
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>);
@@ -45,6 +48,9 @@ pub trait Batch {
     fn begins(&mut self, _index: usize) -> bool {
         true
     }
+    /// As [`Procedure::run`].
+    ///
+    /// # Errors
     /// As [`Procedure::run`].
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError>;
     /// As [`Procedure::ended`].
@@ -226,6 +232,10 @@ impl Worker {
     /// back and the worker can be used again.
     ///
     /// [`RUNS_MAX`]: crate::RUNS_MAX
+    ///
+    /// # Errors
+    /// What `body` returned, except a conflict, which is tried again; or why the commit was
+    /// refused: [`TxError::Log`], [`TxError::Memory`], [`TxError::IndexFull`].
     pub fn transact<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -235,6 +245,9 @@ impl Worker {
 
     /// As [`transact`](Self::transact); gives the commit's stamp too, `None` if nothing was
     /// written.
+    ///
+    /// # Errors
+    /// As [`transact`](Self::transact).
     pub fn transact_stamped<R>(
         &mut self,
         body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -243,6 +256,9 @@ impl Worker {
     }
 
     /// Reads one key without a lock: appends the newest committed value to `out`.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`].
     pub fn read(
         &mut self,
         table: TableId,

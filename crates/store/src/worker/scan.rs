@@ -11,6 +11,9 @@ impl Worker {
     /// the next cursor, 0 at the end. A key that has a value during the whole walk is visited at
     /// least once. At least `count` cells are looked at, unless the end is reached before; each
     /// value is read without a lock and is consistent in itself.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`].
     pub fn scan(
         &mut self,
         table: TableId,
