@@ -12,6 +12,7 @@ pub mod forbidden;
 pub mod glossary;
 pub mod links;
 pub mod lints;
+pub mod partners;
 pub mod registry;
 pub mod rooms;
 pub mod sizes;

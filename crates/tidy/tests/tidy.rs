@@ -4,7 +4,7 @@ use std::process::Command;
 
 use stillpoint_tidy::tree::{TextFile, root, text_files};
 use stillpoint_tidy::{
-    arrows, circles, forbidden, glossary, links, lints, registry, rooms, sizes, words,
+    arrows, circles, forbidden, glossary, links, lints, partners, registry, rooms, sizes, words,
 };
 
 fn files() -> Vec<TextFile> {
@@ -78,6 +78,11 @@ fn every_crate_keeps_the_lint_table() {
 #[test]
 fn links_and_names_in_the_documents_lead_somewhere() {
     expect_none(&links::complaints(&files()));
+}
+
+#[test]
+fn partners_of_ordering_notes_exist() {
+    expect_none(&partners::complaints(&files()));
 }
 
 #[test]
