@@ -67,7 +67,7 @@ struct Bed {
 }
 
 fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
-    let row = registry::find("calc").expect("it is in the table");
+    let row = registry::REGISTRY.find("calc").expect("it is in the table");
     let scheme = row.build(&SchemeOptions { workers: WORKERS });
     let config = StoreConfig { workers: WORKERS, hash_seed: HASH_SEED, ..StoreConfig::default() };
     let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));

@@ -33,5 +33,5 @@ pub use reader::{
     DAMAGE_MAX, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
     for_each_record, load, verify,
 };
-pub use registry::{Capabilities, Row, Scheme, SchemeOptions, UnknownScheme};
+pub use registry::{Capabilities, Row, Scheme, SchemeOptions};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

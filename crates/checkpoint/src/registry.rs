@@ -4,37 +4,31 @@
 //!
 //! ```
 //! use stillpoint_checkpoint::registry;
-//! let row = registry::find("calc")?;
+//! let row = registry::REGISTRY.find("calc")?;
 //! assert!(row.capabilities.takes_checkpoints());
-//! let error = registry::find("clac").unwrap_err();
+//! let error = registry::REGISTRY.find("clac").unwrap_err();
 //! assert_eq!(error.to_string(), "unknown checkpoint scheme \"clac\"; known are: none, naive, calc");
-//! # Ok::<(), registry::UnknownScheme>(())
+//! # Ok::<(), stillpoint_format::registry::UnknownName>(())
 //! ```
 
 use std::sync::Arc;
 
-use stillpoint_format::names::CheckpointKind;
+use stillpoint_format::registry::{Named, Registry};
 use stillpoint_store::{CellPolicy, Checkpointer, PointOfConsistency};
 
 use crate::schemes::{calc, naive, none};
 
-/// What a scheme can do and what it needs.
+/// What a scheme can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Kinds of checkpoints that it takes; none if it takes none.
-    pub kinds: &'static [CheckpointKind],
     /// How its point of consistency comes about; `None` if it takes no checkpoints.
     pub point: Option<PointOfConsistency>,
-    /// Copies of each value in its cell, at rest.
-    pub copies: u8,
-    /// True if its image alone is not consistent, so that recovery needs a journal.
-    pub needs_journal: bool,
 }
 
 impl Capabilities {
     /// True if it takes checkpoints at all.
     pub fn takes_checkpoints(&self) -> bool {
-        !self.kinds.is_empty()
+        self.point.is_some()
     }
 }
 
@@ -72,7 +66,7 @@ pub struct Row {
     pub about: &'static str,
     /// Paper and section.
     pub source: &'static str,
-    /// What it can do and what it needs.
+    /// What it can do.
     pub capabilities: Capabilities,
     build: fn(&SchemeOptions) -> Scheme,
 }
@@ -84,62 +78,43 @@ impl Row {
     }
 }
 
+impl Named for Row {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name)
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+}
+
 /// The schemes.
-pub static REGISTRY: &[Row] = &[
-    Row {
-        name: "none",
-        about: "no checkpoints: the baseline",
-        source: "CALC, SIGMOD 2016, §5 (baseline of figure 2)",
-        capabilities: Capabilities { kinds: &[], point: None, copies: 1, needs_journal: false },
-        build: none::build,
-    },
-    Row {
-        name: "naive",
-        about: "stop all commits, copy everything, go on",
-        source: "CALC, SIGMOD 2016, §4.1.1",
-        capabilities: Capabilities {
-            kinds: &[CheckpointKind::Full],
-            point: Some(PointOfConsistency::PhysicalThroughout),
-            copies: 1,
-            needs_journal: false,
+pub static REGISTRY: Registry<Row> = Registry::new(
+    "checkpoint scheme",
+    &[
+        Row {
+            name: "none",
+            about: "no checkpoints: the baseline",
+            source: "CALC, SIGMOD 2016, §5 (baseline of figure 2)",
+            capabilities: Capabilities { point: None },
+            build: none::build,
         },
-        build: naive::build,
-    },
-    Row {
-        name: "calc",
-        about: "nothing stops: the first write after a virtual point of consistency saves the before-image",
-        source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
-        capabilities: Capabilities {
-            kinds: &[CheckpointKind::Full],
-            point: Some(PointOfConsistency::Virtual),
-            copies: 1,
-            needs_journal: false,
+        Row {
+            name: "naive",
+            about: "stop all commits, copy everything, go on",
+            source: "CALC, SIGMOD 2016, §4.1.1",
+            capabilities: Capabilities { point: Some(PointOfConsistency::PhysicalThroughout) },
+            build: naive::build,
         },
-        build: calc::build,
-    },
-];
-
-/// A name that is in no row.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown checkpoint scheme {name:?}; known are: {}", known())]
-pub struct UnknownScheme {
-    /// The name.
-    pub name: String,
-}
-
-fn known() -> String {
-    let names: Vec<&str> = REGISTRY.iter().map(|row| row.name).collect();
-    names.join(", ")
-}
-
-/// The row of that name.
-///
-/// # Errors
-/// [`UnknownScheme`], whose text lists the names that are known.
-pub fn find(name: &str) -> Result<&'static Row, UnknownScheme> {
-    let row = REGISTRY.iter().find(|row| row.name == name);
-    row.ok_or_else(|| UnknownScheme { name: name.to_owned() })
-}
+        Row {
+            name: "calc",
+            about: "nothing stops: the first write after a virtual point of consistency saves the before-image",
+            source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
+            capabilities: Capabilities { point: Some(PointOfConsistency::Virtual) },
+            build: calc::build,
+        },
+    ],
+);
 
 #[cfg(test)]
 mod tests {

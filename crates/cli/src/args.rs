@@ -157,8 +157,9 @@ pub(crate) struct ServeArgs {
     /// Event loops [default: one per core]
     #[arg(long, env = "STILLPOINT_THREADS", value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Checkpoint scheme: calc, naive or none [default: calc]
-    #[arg(long, env = "STILLPOINT_CHECKPOINT", value_name = "SCHEME")]
+    #[arg(long, env = "STILLPOINT_CHECKPOINT", value_name = "SCHEME",
+        help = choices("Checkpoint scheme", "calc", stillpoint::checkpoint_schemes()),
+        long_help = choices_told("Checkpoint scheme", "calc", stillpoint::checkpoint_schemes()))]
     pub(crate) checkpoint: Option<String>,
     /// Time between checkpoints; never for none by time [default: 60s]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_EVERY", value_name = "TIME", value_parser = interval)]
@@ -166,8 +167,9 @@ pub(crate) struct ServeArgs {
     /// Bytes per second that a checkpoint may write [default: as fast as the disk]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_PACE", value_name = "SIZE", value_parser = size)]
     pub(crate) checkpoint_pace: Option<u64>,
-    /// Compression of checkpoints: none, lz4 or zstd [default: none]
-    #[arg(long, env = "STILLPOINT_COMPRESS", value_name = "CODEC")]
+    #[arg(long, env = "STILLPOINT_COMPRESS", value_name = "CODEC",
+        help = choices("Compression of checkpoints", "none", stillpoint::codecs()),
+        long_help = choices_told("Compression of checkpoints", "none", stillpoint::codecs()))]
     pub(crate) compress: Option<String>,
     /// Checkpoints to keep [default: 1]
     #[arg(long, env = "STILLPOINT_KEEP_CHECKPOINTS", value_name = "N")]
@@ -175,8 +177,9 @@ pub(crate) struct ServeArgs {
     /// A checkpoint begins when recovery would read this much log [default: 4GiB]
     #[arg(long, env = "STILLPOINT_LOG_LIMIT", value_name = "SIZE", value_parser = size)]
     pub(crate) log_limit: Option<u64>,
-    /// Journal: redo or none [default: redo]
-    #[arg(long, env = "STILLPOINT_JOURNAL", value_name = "JOURNAL")]
+    #[arg(long, env = "STILLPOINT_JOURNAL", value_name = "JOURNAL",
+        help = choices("Journal", "redo", stillpoint::journal_schemes()),
+        long_help = choices_told("Journal", "redo", stillpoint::journal_schemes()))]
     pub(crate) journal: Option<String>,
     /// When a commit is acknowledged [default: relaxed]
     #[arg(long, env = "STILLPOINT_DURABILITY", value_enum)]
@@ -205,4 +208,46 @@ pub(crate) struct ServeArgs {
     /// File with settings
     #[arg(long, env = "STILLPOINT_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// The short help of an option that takes a name from a registry.
+fn choices<'a>(
+    what: &str,
+    default: &str,
+    rows: impl Iterator<Item = (&'a str, &'a str)>,
+) -> String {
+    let names: Vec<&str> = rows.map(|(name, _)| name).collect();
+    format!("{what}: {} [default: {default}]", names.join(", "))
+}
+
+/// The long help of such an option: a line for each name.
+fn choices_told<'a>(
+    what: &str,
+    default: &str,
+    rows: impl Iterator<Item = (&'a str, &'a str)>,
+) -> String {
+    let lines: String = rows.map(|(name, about)| format!("\n- {name}: {about}")).collect();
+    format!("{what} [default: {default}]\n\nKnown are:{lines}")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_help_lists_every_row_of_the_registries() {
+        let mut cli = Cli::command();
+        cli.build();
+        let serve = cli.find_subcommand_mut("serve").expect("a command");
+        let (short, long) = (serve.render_help().to_string(), serve.render_long_help().to_string());
+        let rows = stillpoint::checkpoint_schemes()
+            .chain(stillpoint::journal_schemes())
+            .chain(stillpoint::codecs());
+        for (name, about) in rows {
+            assert!(short.contains(name), "{name} is not in: {short}");
+            assert!(long.contains(&format!("- {name}: {about}")), "{name} is not in: {long}");
+        }
+    }
 }

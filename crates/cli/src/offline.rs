@@ -131,7 +131,11 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         let bytes = show_size(logs.replay_bytes);
         match manifest.newest_chain().last() {
             Some(newest) => {
-                writeln!(out, "log          {bytes} to replay, held by checkpoint {}", newest.epoch)?;
+                writeln!(
+                    out,
+                    "log          {bytes} to replay, held by checkpoint {}",
+                    newest.epoch
+                )?;
             }
             None => writeln!(out, "log          {bytes} to replay, held until a checkpoint")?,
         }

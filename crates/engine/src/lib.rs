@@ -60,6 +60,7 @@ pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
 pub use session::{Session, Unflushed};
 pub use stats::Stats;
+pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
@@ -68,25 +69,30 @@ pub use stillpoint_store::{
     TxError, ValueRef,
 };
 
-/// Names and descriptions of the checkpoint schemes, for help texts.
+/// Names of the checkpoint schemes and a line about each, for help texts.
 pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    stillpoint_checkpoint::registry::REGISTRY.iter().map(|row| (row.name, row.about))
+    stillpoint_checkpoint::registry::REGISTRY.help()
 }
 
-/// Names and descriptions of the journals, for help texts.
+/// Names of the journals and a line about each, for help texts.
 pub fn journal_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    stillpoint_journal::registry::SCHEMES.iter().map(|row| (row.name, row.description))
+    stillpoint_journal::registry::REGISTRY.help()
+}
+
+/// Names of the codecs of checkpoints and a line about each, for help texts. A name is
+/// [parsed](str::parse) as a [`Codec`].
+pub fn codecs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    stillpoint_format::part::CODECS.help()
 }
 
 fn checkpoint_row(name: &str) -> Result<&'static stillpoint_checkpoint::Row, Error> {
-    stillpoint_checkpoint::registry::find(name)
+    stillpoint_checkpoint::registry::REGISTRY
+        .find(name)
         .map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
 }
 
-fn journal_row(name: &str) -> Result<&'static stillpoint_journal::registry::Scheme, Error> {
-    stillpoint_journal::registry::find(name).ok_or_else(|| {
-        let known: Vec<_> = journal_schemes().map(|(name, _)| name).collect();
-        let reason = format!("unknown journal {name:?}; known are: {}", known.join(", "));
-        Error::Config { setting: "journal", reason }
-    })
+fn journal_row(name: &str) -> Result<&'static stillpoint_journal::registry::Row, Error> {
+    stillpoint_journal::registry::REGISTRY
+        .find(name)
+        .map_err(|unknown| Error::Config { setting: "journal", reason: unknown.to_string() })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use stillpoint_checkpoint::LoadOptions;
 use stillpoint_format::manifest::Manifest;
+use stillpoint_format::names;
 use stillpoint_io::{Disk, RealDisk, cpu_count};
 use stillpoint_recovery::Plan;
 
@@ -31,7 +32,7 @@ fn open(dir: &Path) -> Result<Directory, Error> {
         return Err(Error::NoStore(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
-    let lock = disk.lock(Path::new("LOCK"))?.ok_or_else(|| Error::InUse(dir.to_owned()))?;
+    let lock = disk.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(dir.to_owned()))?;
     let manifest = catalog::read(&*disk)?.ok_or_else(|| Error::NoStore(dir.to_owned()))?;
     Ok(Directory { disk, manifest, _lock: lock })
 }

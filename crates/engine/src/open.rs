@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_format::manifest::{Manifest, TableEntry};
+use stillpoint_format::names;
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Durability, Ends, Hold, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
@@ -100,7 +101,7 @@ fn lock(config: &Config, cancel: &Cancel) -> Result<Arc<OwnedDisk>, Error> {
     let waited_ns = config.lock_wait.as_nanos().try_into().unwrap_or(u64::MAX);
     let deadline_ns = clock.monotonic_ns().saturating_add(waited_ns);
     loop {
-        if let Some(owned) = OwnedDisk::lock(disk.clone(), Path::new("LOCK"))? {
+        if let Some(owned) = OwnedDisk::lock(disk.clone(), Path::new(names::LOCK))? {
             return Ok(Arc::new(owned));
         }
         if cancel.is_cancelled() {

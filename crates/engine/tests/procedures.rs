@@ -113,6 +113,6 @@ fn an_opening_whose_procedures_are_refused_changes_no_table() {
     let engine = builder(&disk).open().expect("opens");
     assert_eq!(engine.tables(), []);
     let mut session = engine.session().expect("a session");
-    let unknown = session.call::<_, u64>("add", &("n".to_owned(), 1)).expect_err("not given");
+    let unknown = session.call::<_, u64>("add", &("n".to_owned(), 1_u64)).expect_err("not given");
     assert!(matches!(unknown, Error::NoSuchProcedure(_)), "{unknown}");
 }

@@ -16,6 +16,7 @@
 //! | [`log`] | redo log: segments, batches, records |
 //! | [`part`] | checkpoint part files: blocks, records, index |
 //! | [`manifest`] | the one document that says which files count |
+//! | [`registry`] | tables of what a file or an option may name |
 //! | [`state`] | state arrays: schema, images, log of actions |
 
 mod bytes;
@@ -26,6 +27,7 @@ pub mod log;
 pub mod manifest;
 pub mod names;
 pub mod part;
+pub mod registry;
 pub mod stamp;
 pub mod state;
 

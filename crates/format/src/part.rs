@@ -20,7 +20,7 @@ mod index;
 mod open;
 
 pub use block::{BLOCK_HEADER_BYTES, BLOCK_TARGET_BYTES, BlockBuilder, BlockMark, KeyRef};
-pub use codec::{Codec, Compressor};
+pub use codec::{CODECS, Codec, Compressor};
 pub use entry::{
     Content, Entry, EntryIter, FRAGMENT_BYTES, Fragment, FragmentJoiner, Joined, fragments,
 };

@@ -9,17 +9,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{PatchRange, RecordKind, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
+use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_io::{
     AlignedBuf, Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, OpenMode, RealClock,
     RealDisk, SharedLock, Space, in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
-    Config, Durability, Entry, Environment, Hold, Journal, ReplayOptions,
-    ReplayStart, ScanInput, registry, scan,
+    Config, Durability, Entry, Environment, Hold, Journal, ReplayOptions, ReplayStart, ScanInput,
+    registry, scan,
 };
 
 const STORE: StoreId = StoreId(*b"journal-benchmar");
@@ -100,7 +100,7 @@ fn open(
 ) -> Arc<dyn Journal> {
     let env = Environment { disk: Arc::clone(disk), clock: Arc::new(RealClock) };
     let config = Config { durability, ..Config::new(STORE, incarnation, 0, logs) };
-    let redo = registry::find("redo").expect("listed");
+    let redo = registry::REGISTRY.find("redo").expect("listed");
     (redo.open)(&env, &config).expect("opens")
 }
 
@@ -207,8 +207,7 @@ fn sustained(
                         (0..10u64).try_for_each(|k| to.put(1, 0, &(n + k).to_le_bytes(), 0, &value))
                     };
                     let kind = RecordKind::Writes;
-                    let entry =
-                        Entry { kind, epoch, touched: &[Stamp::NONE; 10], body: &body };
+                    let entry = Entry { kind, epoch, touched: &[Stamp::NONE; 10], body: &body };
                     journal.append(log, &entry).expect("appends");
                 }
                 // Checkpoints would free segments; so do we, every 256 MiB.

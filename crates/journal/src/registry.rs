@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use stillpoint_format::registry::{Named, Registry};
+
 use crate::error::JournalError;
 use crate::journal::{Capabilities, Config, Durability, Environment, Journal};
 use crate::schemes::{none, redo};
@@ -9,13 +11,13 @@ use crate::schemes::{none, redo};
 /// Opens a journal for one incarnation of a store.
 pub type Open = fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalError>;
 
-/// A journal that can be chosen.
+/// A row of the table.
 #[derive(Debug)]
-pub struct Scheme {
+pub struct Row {
     /// Its name on the command line and in the manifest.
     pub name: &'static str,
-    /// What it does, in one line, for help texts.
-    pub description: &'static str,
+    /// One line for the help.
+    pub about: &'static str,
     /// The durabilities that it offers, the default first.
     pub durabilities: &'static [Durability],
     /// What it can do.
@@ -24,13 +26,18 @@ pub struct Scheme {
     pub open: Open,
 }
 
-/// All journals, the default first.
-pub static SCHEMES: &[Scheme] = &[redo::SCHEME, none::SCHEME];
+impl Named for Row {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name)
+    }
 
-/// The journal of that name.
-pub fn find(name: &str) -> Option<&'static Scheme> {
-    SCHEMES.iter().find(|scheme| scheme.name == name)
+    fn about(&self) -> &'static str {
+        self.about
+    }
 }
+
+/// All journals, the default first.
+pub static REGISTRY: Registry<Row> = Registry::new("journal", &[redo::ROW, none::ROW]);
 
 #[cfg(test)]
 mod tests {
@@ -38,10 +45,11 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_found() {
-        for scheme in SCHEMES {
-            assert!(std::ptr::eq(find(scheme.name).expect("listed"), scheme), "{}", scheme.name);
-            assert!(!scheme.durabilities.is_empty() && !scheme.description.is_empty());
+        for row in &REGISTRY {
+            assert!(std::ptr::eq(REGISTRY.find(row.name).expect("listed"), row), "{}", row.name);
+            assert!(!row.durabilities.is_empty() && !row.about.is_empty());
         }
-        assert!(find("journal").is_none());
+        let unknown = REGISTRY.find("journal").expect_err("no row").to_string();
+        assert_eq!(unknown, "unknown journal \"journal\"; known are: redo, none");
     }
 }

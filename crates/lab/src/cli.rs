@@ -150,7 +150,7 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
     };
     match &args.command {
         LabCommand::List { json } => {
-            for e in EXPERIMENTS {
+            for e in &EXPERIMENTS {
                 let line = if *json {
                     serde_json::json!({"id": e.id, "title": e.title, "paper": e.paper}).to_string()
                 } else {
@@ -248,7 +248,7 @@ mod tests {
         let (text, json) = (say(&["list"]), say(&["list", "--json"]));
         let (text, json) = (text.expect("text"), json.expect("json"));
         assert_eq!(json.lines().count(), EXPERIMENTS.len());
-        for experiment in EXPERIMENTS {
+        for experiment in &EXPERIMENTS {
             assert!(text.contains(experiment.id) && json.contains(experiment.id));
         }
     }

@@ -30,14 +30,9 @@ pub enum LabError {
         /// What was wrong with it.
         reason: String,
     },
-    /// No experiment of that name.
-    #[error("there is no experiment {id:?}; `stillpoint lab list` shows them: {known}")]
-    UnknownExperiment {
-        /// The name as given.
-        id: String,
-        /// The names there are, separated by commas.
-        known: String,
-    },
+    /// No experiment of that name; `stillpoint lab list` shows them.
+    #[error(transparent)]
+    UnknownExperiment(#[from] stillpoint_format::registry::UnknownName),
     /// The experiment cannot be run in such a part.
     #[error("{id} has no part {part}; parts: {known}")]
     UnknownPart {

@@ -21,8 +21,10 @@
 //! assert_eq!(registry::run("ipp", Sum(7))?, 70);
 //! let error = registry::run("izp", Sum(7)).unwrap_err();
 //! assert!(error.to_string().starts_with("unknown state scheme \"izp\"; known are: none, ns,"));
-//! # Ok::<(), registry::UnknownScheme>(())
+//! # Ok::<(), stillpoint_format::registry::UnknownName>(())
 //! ```
+
+use stillpoint_format::registry::{Named, Registry, UnknownName};
 
 use crate::grid::CellRequirements;
 use crate::layout::{BitArray, Interleaved, Layout, Naive, Packed};
@@ -73,6 +75,16 @@ impl Row {
     }
 }
 
+impl Named for Row {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.layouts.iter().map(|layout| layout.name)
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+}
+
 macro_rules! registry {
     ($( {
         scheme: $scheme:literal,
@@ -83,7 +95,7 @@ macro_rules! registry {
         layouts: { $( $name:literal => $layout:ident ),+ $(,)? },
     } )+) => {
         /// The schemes.
-        pub static REGISTRY: &[Row] = &[ $(
+        pub static REGISTRY: Registry<Row> = Registry::new("state scheme", &[ $(
             Row {
                 scheme: $scheme,
                 about: $about,
@@ -96,17 +108,18 @@ macro_rules! registry {
                 } ),+ ],
                 needs: <$module::$type<Naive> as Scheme>::needs,
             }
-        ),+ ];
+        ),+ ]);
 
         /// Runs a program with the scheme and layout of that name.
         ///
         /// # Errors
-        /// [`UnknownScheme`], whose text lists the names that are known.
-        pub fn run<P: Program>(name: &str, program: P) -> Result<P::Output, UnknownScheme> {
-            match name {
-                $( $( $name => Ok(program.run::<$module::$type<$layout>>()), )+ )+
-                _ => Err(UnknownScheme { name: name.to_owned() }),
-            }
+        /// [`UnknownName`], whose text lists the names that are known.
+        pub fn run<P: Program>(name: &str, program: P) -> Result<P::Output, UnknownName> {
+            REGISTRY.find(name)?;
+            Ok(match name {
+                $( $( $name => program.run::<$module::$type<$layout>>(), )+ )+
+                _ => unreachable!("the rows are those of the table"),
+            })
         }
     };
 }
@@ -188,32 +201,6 @@ registry! {
     }
 }
 
-/// A name that is in no row.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown state scheme {name:?}; known are: {}", known())]
-pub struct UnknownScheme {
-    /// The name.
-    pub name: String,
-}
-
-fn known() -> String {
-    names().collect::<Vec<_>>().join(", ")
-}
-
-/// All names, those of a scheme after each other.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    REGISTRY.iter().flat_map(|row| row.layouts.iter().map(|layout| layout.name))
-}
-
-/// The row that a name belongs to.
-///
-/// # Errors
-/// [`UnknownScheme`], whose text lists the names that are known.
-pub fn find(name: &str) -> Result<&'static Row, UnknownScheme> {
-    let row = REGISTRY.iter().find(|row| row.layouts.iter().any(|layout| layout.name == name));
-    row.ok_or_else(|| UnknownScheme { name: name.to_owned() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,10 +218,10 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_lead_to_their_scheme() {
-        let all: BTreeSet<&str> = names().collect();
-        assert_eq!(all.len(), names().count());
-        for name in names() {
-            let row = find(name).expect("it is in the table");
+        let all: BTreeSet<&str> = REGISTRY.names().collect();
+        assert_eq!(all.len(), REGISTRY.names().count());
+        for name in REGISTRY.names() {
+            let row = REGISTRY.find(name).expect("it is in the table");
             assert_eq!(run(name, ContentOf(name)), Ok(row.content), "{name}");
             let keeps_copies = !matches!(row.scheme, "none" | "fork");
             assert_eq!(row.needs(8).copies > 1, keeps_copies, "{name}");

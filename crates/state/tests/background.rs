@@ -100,8 +100,9 @@ impl registry::Program for Lives {
 
 #[test]
 fn every_scheme_goes_on_where_it_was() {
-    for name in registry::names() {
-        let takes_images = registry::find(name).expect("a row").content != Content::Nothing;
+    for name in registry::REGISTRY.names() {
+        let takes_images =
+            registry::REGISTRY.find(name).expect("a row").content != Content::Nothing;
         let (merge, pace) = (Merge::FromDisk, Pace::Unpaced);
         let images = registry::run(name, Lives { merge, pace }).expect("it is in the table");
         assert_eq!(images > 3, takes_images, "{name}: {images} images");
@@ -165,7 +166,7 @@ impl registry::Program for FailsOnce {
 
 #[test]
 fn a_block_that_cannot_be_written_fails_its_capture_and_no_other() {
-    for name in registry::names() {
+    for name in registry::REGISTRY.names() {
         registry::run(name, FailsOnce).expect("it is in the table");
     }
 }

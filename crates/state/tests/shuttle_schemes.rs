@@ -103,7 +103,7 @@ fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::Atomic
 #[test]
 fn images_and_reads_are_right_in_every_schedule() {
     // A child of this process would hold the model's atomics, not their values.
-    for name in registry::names().filter(|name| *name != "fork") {
+    for name in registry::REGISTRY.names().filter(|name| *name != "fork") {
         registry::run(name, Model(SCHEDULES)).expect("it is in the table");
     }
     #[cfg(feature = "planted-bugs")]

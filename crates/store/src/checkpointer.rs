@@ -28,15 +28,10 @@ pub trait Checkpointer: Send + Sync {
     /// there any more from [`Phase::Rest`] on.
     fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>);
 
-    /// Number of units that the capture consists of. Asked once, after [`Phase::Capture`] has been
-    /// entered.
-    fn units(&self, store: &Store) -> usize {
-        store.slab_count()
-    }
-
-    /// Captures one unit. Several threads call this, each unit once, in [`Phase::Capture`]. A
-    /// capture that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if
-    /// the next one needs the marks that the walk leaves.
+    /// Captures one unit: a slab of the store, of those that there are when [`Phase::Capture`] has
+    /// been entered. Several threads call this, each unit once, in [`Phase::Capture`]. A capture
+    /// that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if the next
+    /// one needs the marks that the walk leaves.
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
 
     /// How the checkpoint ended; after [`Phase::Rest`], and if it was published, once that is

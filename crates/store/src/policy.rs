@@ -11,13 +11,6 @@ pub trait CellPolicy: Send + Sync {
     /// reset.
     fn wants_first_writes(&self) -> bool;
 
-    /// Called by a commit that will save before-images while the sink [has no
-    /// room](Sink::has_room), before it has changed anything: the place to wait until it has.
-    /// All of the transaction's locks are held.
-    fn before_saves(&self, worker: usize, sink: &dyn Sink) {
-        sink.wait_for_room(worker);
-    }
-
     /// The old value of a record that is about to be changed by the first commit after the point
     /// of consistency, and was not captured yet: called once per record and epoch, by whoever has
     /// claimed the record's mark, with all of the transaction's locks held and nothing changed or

@@ -11,7 +11,7 @@ use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::{Cycle, caught, ran};
+use super::{Cycle, ran};
 use crate::error::CheckpointError;
 use crate::pace::Meter;
 use crate::progress::Progress;
@@ -88,7 +88,7 @@ pub(super) struct CaptureScan {
 
 impl CaptureScan {
     pub(super) fn new(cycle: &Cycle, epoch: u64, sink: &Arc<dyn Sink>, meter: Meter) -> Self {
-        let units = cycle.scheme.units(&cycle.store);
+        let units = cycle.store.slab_count();
         Progress::set(&cycle.progress.units_total, units as u64);
         let bursts = match cycle.scheme.point_of_consistency() {
             PointOfConsistency::PhysicalThroughout => None,
@@ -191,11 +191,8 @@ pub(super) fn finish_marks(
     scheme: &dyn Checkpointer,
     slot: usize,
 ) -> Result<(), CheckpointError> {
-    let count = || caught(|| Ok(scheme.units(store)));
     let walk = |unit| ran(|| scheme.capture(store, unit, &mut Silent(slot)));
-    let units = count().or_else(|_| count());
-    let walked =
-        units.and_then(|units| (0..units).try_for_each(|unit| walk(unit).or_else(|_| walk(unit))));
+    let walked = (0..store.slab_count()).try_for_each(|unit| walk(unit).or_else(|_| walk(unit)));
     walked.map_err(|panic| {
         store.driver().spoil(u64::MAX);
         CheckpointError::MarksLost(Box::new(panic))

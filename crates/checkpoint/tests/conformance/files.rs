@@ -36,7 +36,7 @@ fn fill(worker: &mut Worker, small: u32) {
 }
 
 fn calc_world(seed: u64) -> World {
-    World::new(registry::find("calc").expect("it is in the table"), seed)
+    World::new(registry::REGISTRY.find("calc").expect("it is in the table"), seed)
 }
 
 /// A small checkpoint, its disk, and what is in it.

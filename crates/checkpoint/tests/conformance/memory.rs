@@ -170,7 +170,7 @@ impl<'w> Steps<'w> {
     }
 
     fn units(&self) -> usize {
-        self.world.scheme().units(&self.world.store)
+        self.world.store.slab_count()
     }
 
     fn scheme_enters(&self, phase: Phase) {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_checkpoint::registry::{self, REGISTRY};
+use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_checkpoint::{Cycle, Observer, Row, run_checkpoint};
 use stillpoint_io::{Rng, SeededRng};
 use stillpoint_store::{
@@ -194,7 +194,7 @@ impl Side {
 
 #[test]
 fn schemes_agree_on_every_schedule() {
-    let reference = registry::find("naive").expect("it is in the table");
+    let reference = REGISTRY.find("naive").expect("it is in the table");
     let others = REGISTRY
         .iter()
         .filter(|row| row.capabilities.takes_checkpoints() && row.name != reference.name);

@@ -67,10 +67,6 @@ impl CellPolicy for FusedPolicy {
     fn wants_first_writes(&self) -> bool {
         self.0.wants_first_writes()
     }
-    fn before_saves(&self, worker: usize, sink: &dyn Sink) {
-        self.1.burn();
-        self.0.before_saves(worker, sink);
-    }
     fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
         self.1.burn();
         self.0.before_first_write(record, lane);
@@ -87,10 +83,6 @@ impl Checkpointer for FusedScheme {
     fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>) {
         self.1.burn();
         self.0.enter(phase, epoch, sink);
-    }
-    fn units(&self, store: &Store) -> usize {
-        self.1.burn();
-        self.0.units(store)
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.1.burn();

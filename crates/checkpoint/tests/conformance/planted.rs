@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A check, by its number; false if there is none of it.
 fn check(number: usize, bug: Option<Bug>) -> bool {
-    let row = registry::find("calc").expect("it is in the table");
+    let row = registry::REGISTRY.find("calc").expect("it is in the table");
     let plant = |world: &World| {
         if let Some(bug) = bug {
             world.store.driver().plant(bug);

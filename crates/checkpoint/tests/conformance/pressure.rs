@@ -29,7 +29,7 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     const KEYS: u32 = 30_000;
     const VALUE: usize = 100;
-    let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
+    let mut world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
     world.sim.stall(&[Call::Write]);
     world.config.pool_bytes_max = 256 << 10;
     world.config.write_bytes = 64 << 10;
@@ -92,7 +92,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
 /// A failing disk must not keep workers waiting for room that never comes.
 #[test]
 fn a_failure_frees_those_who_wait_for_room() {
-    let mut world = World::new(registry::find("calc").expect("it is in the table"), 1);
+    let mut world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
     world.sim.stall(&[Call::Write]);
     world.config.pool_bytes_max = 64 << 10;
     let mut worker = world.worker(0);
@@ -161,7 +161,7 @@ impl Lane for BusyLane<'_> {
 
 #[test]
 fn the_walk_stands_back_while_much_is_saved() {
-    let row = registry::find("calc").expect("it is in the table");
+    let row = registry::REGISTRY.find("calc").expect("it is in the table");
     for saved in [0, 25] {
         let mut world = World::new(row, 1);
         let clock = Arc::new(ManualClock::self_advancing(0));

@@ -226,15 +226,11 @@ fn level_named(name: Option<&str>) -> Result<LogLevel, CliError> {
 }
 
 fn codec_named(name: &str) -> Result<Codec, CliError> {
-    match name {
-        "none" => Ok(Codec::None),
-        "lz4" => Ok(Codec::Lz4),
-        "zstd" => Ok(Codec::Zstd),
-        _ => Err(CliError::Option {
-            option: "compress",
-            reason: format!("{name:?} is unknown; known are: none, lz4, zstd"),
-        }),
-    }
+    let unknown = |unknown: stillpoint::UnknownName| CliError::Option {
+        option: "compress",
+        reason: unknown.to_string(),
+    };
+    name.parse().map_err(unknown)
 }
 
 #[cfg(test)]

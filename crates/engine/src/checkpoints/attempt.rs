@@ -158,11 +158,7 @@ fn publish(
             shared.fail(error.to_string());
         }
     }
-    let hold = Hold {
-        holder: LOG_HOLDER,
-        floor: shared.floor,
-        positions: noted.positions.clone(),
-    };
+    let hold = Hold { holder: LOG_HOLDER, floor: shared.floor, positions: noted.positions.clone() };
     if let Err(error) = shared.journal.hold(hold) {
         shared.note_failure(error);
     }

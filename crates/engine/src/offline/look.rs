@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
+use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, RealDisk, SharedLock, cpu_count};
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Store, StoreConfig, TableId, ValueRef, Worker};
@@ -44,11 +45,12 @@ fn open(dir: &Path) -> Result<Looked, Error> {
         return Err(Error::NoStore(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
-    let (lock, is_open): (Box<dyn Send + Sync>, bool) = match disk.lock_shared(Path::new("LOCK"))? {
-        SharedLock::Held(lock) => (lock, false),
-        SharedLock::Absent => (Box::new(()), false),
-        SharedLock::InUse => (Box::new(()), true),
-    };
+    let (lock, is_open): (Box<dyn Send + Sync>, bool) =
+        match disk.lock_shared(Path::new(names::LOCK))? {
+            SharedLock::Held(lock) => (lock, false),
+            SharedLock::Absent => (Box::new(()), false),
+            SharedLock::InUse => (Box::new(()), true),
+        };
     let manifest = catalog::read(&*disk)?.ok_or_else(|| Error::NoStore(dir.to_owned()))?;
     Ok(Looked { directory: Directory { disk, manifest, _lock: lock }, is_open })
 }

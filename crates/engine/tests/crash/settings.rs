@@ -3,7 +3,7 @@
 
 use stillpoint::Durability;
 use stillpoint_checkpoint::registry::{REGISTRY, Row};
-use stillpoint_journal::registry::SCHEMES;
+use stillpoint_journal::registry::REGISTRY as JOURNALS;
 
 /// A scheme, a journal and a durability.
 #[derive(Clone, Copy, Debug)]
@@ -15,21 +15,20 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) fn row(&self) -> &'static Row {
-        stillpoint_checkpoint::registry::find(self.scheme).expect("in the registry")
+        REGISTRY.find(self.scheme).expect("in the registry")
     }
 }
 
 /// All settings.
 pub(crate) fn matrix() -> Vec<Setting> {
-    let journals = SCHEMES.iter().flat_map(|journal| {
+    let journals = JOURNALS.iter().flat_map(|journal| {
         journal.durabilities.iter().map(move |&durability| (journal, durability))
     });
     let pairs = journals.flat_map(|journal| REGISTRY.iter().map(move |row| (row, journal)));
     pairs
         .filter(|(row, (journal, _))| {
             let keeps_commits = journal.capabilities.records_commits;
-            let alone = row.capabilities.takes_checkpoints() && !row.capabilities.needs_journal;
-            keeps_commits || alone
+            keeps_commits || row.capabilities.takes_checkpoints()
         })
         .map(|(row, (journal, durability))| Setting {
             scheme: row.name,

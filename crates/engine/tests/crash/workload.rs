@@ -86,7 +86,7 @@ impl Workload {
         let logs = config.logs;
         let journal = config.durability != Durability::Checkpoint;
         let strict = config.durability == Durability::Strict;
-        let scheme = stillpoint_checkpoint::registry::find(&config.checkpoint);
+        let scheme = stillpoint_checkpoint::registry::REGISTRY.find(&config.checkpoint);
         let checkpoints = scheme.is_ok_and(|row| row.capabilities.takes_checkpoints());
         let lazy = rng.below(3) == 0;
         let players = (0..sessions).map(|at| {

@@ -1,9 +1,12 @@
 //! Compression of block payloads. Decompression is bounded by the announced
 //! length, which is itself capped ([`super::BLOCK_BYTES_MAX`]).
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{DecodeCause, EncodeError};
+use crate::registry::{Named, Registry, UnknownName};
 
 /// How block payloads are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,6 +19,32 @@ pub enum Codec {
     Lz4 = 1,
     /// Zstandard frame.
     Zstd = 2,
+}
+
+/// The codecs.
+pub static CODECS: Registry<Codec> =
+    Registry::new("codec", &[Codec::None, Codec::Lz4, Codec::Zstd]);
+
+impl Named for Codec {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.as_str())
+    }
+
+    fn about(&self) -> &'static str {
+        match self {
+            Codec::None => "no compression",
+            Codec::Lz4 => "fast, for disks slower than a core",
+            Codec::Zstd => "smaller, for slow disks and archives",
+        }
+    }
+}
+
+impl FromStr for Codec {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        CODECS.find(name).copied()
+    }
 }
 
 impl Codec {
@@ -32,7 +61,7 @@ impl Codec {
         }
     }
 
-    /// `"none"`, `"lz4"` or `"zstd"`.
+    /// Its name in options: [`CODECS`] lists them.
     pub fn as_str(self) -> &'static str {
         match self {
             Codec::None => "none",

@@ -171,11 +171,7 @@ impl Appender {
     /// Appends a record; returns its gsn. An obstacle leaves everything as it was, but
     /// that the open batch may have been sealed.
     #[inline]
-    pub(crate) fn append(
-        &mut self,
-        entry: &Entry<'_>,
-        closing: &Closing,
-    ) -> Result<u64, Obstacle> {
+    pub(crate) fn append(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(entry, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         let head = RecordHead { gsn, epoch: entry.epoch, deps: &[] };
@@ -206,11 +202,7 @@ impl Appender {
     /// Collects in `deps` what the record depends on and no earlier record answers for.
     /// Returns the greatest gsn that it touches.
     #[inline]
-    fn name_dependencies(
-        &mut self,
-        entry: &Entry<'_>,
-        closing: &Closing,
-    ) -> Result<u64, Obstacle> {
+    fn name_dependencies(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
         self.deps.clear();
         let mut floor = 0;
         for &stamp in entry.touched {

@@ -11,12 +11,12 @@ use stillpoint_io::DiskError;
 use crate::error::JournalError;
 use crate::holds::{Hold, Holder};
 use crate::journal::{Capabilities, Durability, Entry, Journal, JournalStats, Shortage};
-use crate::registry::Scheme;
+use crate::registry::Row;
 
 /// The row of the registry.
-pub(crate) const SCHEME: Scheme = Scheme {
+pub(crate) const ROW: Row = Row {
     name: "none",
-    description: "no log: a crash goes back to the last checkpoint",
+    about: "no log: a crash goes back to the last checkpoint",
     durabilities: &[Durability::Checkpoint],
     capabilities: Capabilities { records_commits: false },
     open: |_, _| Ok(Arc::new(NoJournal)),

@@ -36,7 +36,7 @@ use crate::journal::{
     Capabilities, Config, Durability, Entry, Environment, Journal, JournalStats, Shortage,
 };
 use crate::log::{Background, Log, Shared};
-use crate::registry::Scheme;
+use crate::registry::Row;
 use crate::room::{Room, fit_segment};
 use crate::segments::{Kept, list_spares};
 use crate::workers::{Signal, Wake};
@@ -51,9 +51,9 @@ const RETRY: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The row of the registry.
-pub(crate) const SCHEME: Scheme = Scheme {
+pub(crate) const ROW: Row = Row {
     name: "redo",
-    description: "the values that each transaction wrote, in one log per worker",
+    about: "the values that each transaction wrote, in one log per worker",
     durabilities: &[Durability::Relaxed, Durability::Strict],
     capabilities: Capabilities { records_commits: true },
     open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
@@ -380,7 +380,7 @@ fn check(config: &Config) -> Result<(), JournalError> {
     if config.interval.is_zero() {
         return refuse("flush interval", 0, "it is greater than zero");
     }
-    if !SCHEME.durabilities.contains(&config.durability) {
+    if !ROW.durabilities.contains(&config.durability) {
         let requirement = "redo is relaxed or strict";
         return refuse("durability", config.durability as u64, requirement);
     }

@@ -3,9 +3,7 @@
 use stillpoint_format::log::RecordKind;
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Disk, SimDisk};
-use stillpoint_journal::{
-    Entry, Hold, Holder, Journal, JournalError, ReplayOptions, ReplayStart,
-};
+use stillpoint_journal::{Entry, Hold, Holder, Journal, JournalError, ReplayOptions, ReplayStart};
 
 use crate::support::{World, entry, open, put, replay, scan_first, scan_with, small};
 
@@ -262,7 +260,7 @@ fn an_incarnation_is_opened_once() {
     put(&*journal, 0, 1, &[], b"k", b"v").expect("appends");
     journal.flush(0).expect("flushes");
     drop(journal);
-    let redo = stillpoint_journal::registry::find("redo").expect("listed");
+    let redo = stillpoint_journal::registry::REGISTRY.find("redo").expect("listed");
     let error = (redo.open)(&crate::support::environment(&disk), &config).expect_err("has records");
     assert!(error.to_string().starts_with("incarnation is 1: it has records already"), "{error}");
 }

@@ -113,7 +113,7 @@ fn live(seed: u64, incarnations: u32) {
         if rng.below(4) == 0 {
             // A crash while the next incarnation is opened, before the manifest names it.
             disk.fail_at(1 + rng.below(20), Fault::PowerLoss);
-            let redo = stillpoint_journal::registry::find("redo").expect("listed");
+            let redo = stillpoint_journal::registry::REGISTRY.find("redo").expect("listed");
             let _ = (redo.open)(&crate::support::environment(&disk), &config);
             disk = disk.crash(rng.next_u64());
         }

@@ -101,7 +101,7 @@ fn a_full_disk_refuses_records_and_service_resumes() {
 #[test]
 fn every_call_of_a_run_may_fail_or_find_the_disk_full() {
     let run = |disk: &SimDisk| -> Result<(World, Vec<stillpoint_format::Stamp>), JournalError> {
-        let redo = stillpoint_journal::registry::find("redo").expect("listed");
+        let redo = stillpoint_journal::registry::REGISTRY.find("redo").expect("listed");
         let journal = (redo.open)(&crate::support::environment(disk), &small(1, 0, 2))?;
         let (mut world, mut acknowledged) = (World::default(), Vec::new());
         for n in 0..60u8 {

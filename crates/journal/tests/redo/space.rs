@@ -14,7 +14,7 @@ use crate::support::{STORE, put, small};
 
 fn open_with(disk: &SimDisk, config: &Config) -> Result<Arc<dyn Journal>, JournalError> {
     let env = Environment { disk: Arc::new(disk.clone()), clock: Arc::new(RealClock) };
-    (registry::find("redo").expect("listed").open)(&env, config)
+    (registry::REGISTRY.find("redo").expect("listed").open)(&env, config)
 }
 
 /// Waits for a background thread, by the machine's clock; a minute is for ever.

@@ -34,7 +34,7 @@ pub(crate) fn small(incarnation: u32, floor: u64, logs: u8) -> Config {
 }
 
 pub(crate) fn open(disk: &SimDisk, config: &Config) -> Arc<dyn Journal> {
-    let redo = registry::find("redo").expect("listed");
+    let redo = registry::REGISTRY.find("redo").expect("listed");
     (redo.open)(&environment(disk), config).expect("the journal opens")
 }
 

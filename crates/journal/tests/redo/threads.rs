@@ -36,7 +36,7 @@ fn config(logs: u8, durability: Durability) -> Config {
 }
 
 fn open(real: &Real, config: &Config) -> Arc<dyn Journal> {
-    let redo = registry::find("redo").expect("listed");
+    let redo = registry::REGISTRY.find("redo").expect("listed");
     (redo.open)(&real.env, config).expect("opens")
 }
 

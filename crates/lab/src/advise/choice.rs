@@ -94,7 +94,9 @@ fn cheapest(within: &[&Measured]) -> Option<Choice> {
 
 /// What the registry says about a scheme.
 fn about(name: &str) -> String {
-    registry::find(name).map_or(String::new(), |row| format!("{}: {}.", row.scheme, row.about))
+    registry::REGISTRY
+        .find(name)
+        .map_or(String::new(), |row| format!("{}: {}.", row.scheme, row.about))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn long_cells_are_measured_in_pieces() -> LabResult<()> {
     let question = Question { cells: 10, cell_bytes: 10_000, all_layouts: true, ..question() };
     assert_eq!(question.shape(), (1024, 30));
     let advice = advise(&question, &context(dir.path()))?;
-    assert_eq!(advice.measured.len(), registry::names().count() - 1);
+    assert_eq!(advice.measured.len(), registry::REGISTRY.names().count() - 1);
     let pieces = [(1, 1, 10), (4, 1, 10), (5, 1, 20), (8, 2, 10), (48, 2, 60), (4096, 1024, 10)];
     for (bytes, words, count) in pieces {
         assert_eq!(Question { cell_bytes: bytes, ..question.clone() }.shape(), (words, count));

@@ -312,10 +312,10 @@ mod tests {
     fn every_scheme_has_its_costs_at_every_rate() -> LabResult<()> {
         let zipf = ZipfAccesses::objects(20, 30_000, 1);
         let pool = zipf.make()?;
-        for name in registry::names().filter(|name| *name != "none") {
+        for name in registry::REGISTRY.names().filter(|name| *name != "none") {
             let costs = run(&pool, zipf.words(), name, &sweep())?;
             assert_eq!(costs.state_bytes, 160_000, "{name}");
-            let copies = registry::find(name).expect("a row").needs(4).copies as u64;
+            let copies = registry::REGISTRY.find(name).expect("a row").needs(4).copies as u64;
             assert!(costs.held_bytes >= copies * costs.state_bytes, "{name}");
             let cost = costs.at(40_000).expect("it was measured");
             assert_eq!((cost.updates, cost.overhead_ms.len()), (16_000, 2), "{name}");

@@ -13,6 +13,7 @@ mod tpcc;
 
 use serde::Serialize;
 use serde_json::Value;
+use stillpoint_format::registry::{Named, Registry};
 
 use crate::context::Context;
 use crate::error::{LabError, LabResult};
@@ -74,18 +75,31 @@ const fn row<E: Experiment>() -> Registered {
 }
 
 /// All experiments, in the order in which `run all` takes them.
-pub(crate) const EXPERIMENTS: &[Registered] = &[
-    row::<calc_fig2::CalcFig2>(),
-    row::<calc_fig6::CalcFig6>(),
-    row::<redo_cost::RedoCost>(),
-    row::<fc_words::FcWords>(),
-    row::<snap_fig3::SnapFig3>(),
-    row::<game::FcFig10>(),
-    row::<game::FcFig11>(),
-    row::<tpcc::FcFig12>(),
-    row::<tpcc::FcFig13>(),
-    row::<peers_redis::PeersRedis>(),
-];
+pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
+    "experiment",
+    &[
+        row::<calc_fig2::CalcFig2>(),
+        row::<calc_fig6::CalcFig6>(),
+        row::<redo_cost::RedoCost>(),
+        row::<fc_words::FcWords>(),
+        row::<snap_fig3::SnapFig3>(),
+        row::<game::FcFig10>(),
+        row::<game::FcFig11>(),
+        row::<tpcc::FcFig12>(),
+        row::<tpcc::FcFig13>(),
+        row::<peers_redis::PeersRedis>(),
+    ],
+);
+
+impl Named for Registered {
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.id)
+    }
+
+    fn about(&self) -> &'static str {
+        self.title
+    }
+}
 
 /// The plan of the context's mode, with its number and length of runs.
 fn plan<E: Experiment>(context: &Context) -> E::Plan {
@@ -120,12 +134,11 @@ fn run_plan<E: Experiment>(bench: &Harness<'_>, plan: &E::Plan) -> LabResult<Exp
 /// # Errors
 /// When there is none; the message lists those that there are.
 pub(crate) fn find(id: &str) -> LabResult<Vec<&'static Registered>> {
-    let found: Vec<_> = EXPERIMENTS.iter().filter(|e| id == "all" || e.id == id).collect();
-    if found.is_empty() {
-        let known: Vec<&str> = EXPERIMENTS.iter().map(|e| e.id).collect();
-        return Err(LabError::UnknownExperiment { id: id.to_owned(), known: known.join(", ") });
+    if id == "all" {
+        Ok(EXPERIMENTS.into_iter().collect())
+    } else {
+        Ok(vec![EXPERIMENTS.find(id)?])
     }
-    Ok(found)
 }
 
 impl Registered {
@@ -188,7 +201,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
         context.part = Some("naps".into());
-        for experiment in EXPERIMENTS {
+        for experiment in &EXPERIMENTS {
             let error = experiment.run_and_save(&context).expect_err("no such part").to_string();
             assert!(error.contains("naps") && error.contains(experiment.id), "{error}");
         }
@@ -293,7 +306,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_found() {
-        for experiment in EXPERIMENTS {
+        for experiment in &EXPERIMENTS {
             let found = find(experiment.id).expect("registered");
             assert_eq!(found.len(), 1, "{} is registered twice", experiment.id);
             assert!(!experiment.title.is_empty() && !experiment.paper.is_empty());

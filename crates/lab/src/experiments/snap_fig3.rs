@@ -196,7 +196,8 @@ fn points(
     let dirty_share = trace.dirty_share(1..=plan.period_ticks, pages, PAGE_WORDS);
     let mut found = Vec::new();
     for scheme in SCHEMES {
-        let copies = registry::find(scheme).map_or(0, |row| row.needs(PAGE_BYTES).copies) + 1;
+        let copies =
+            registry::REGISTRY.find(scheme).map_or(0, |row| row.needs(PAGE_BYTES).copies) + 1;
         let needed = (copies * pages * PAGE_BYTES) as u64 * 21 / 20;
         if needed > available_bytes() {
             result.note(format!(
@@ -206,7 +207,7 @@ fn points(
             continue;
         }
         let dir = context.fresh_dir(scheme)?;
-        let is_flat = registry::find(scheme).is_ok_and(|row| row.has_constant_tick);
+        let is_flat = registry::REGISTRY.find(scheme).is_ok_and(|row| row.has_constant_tick);
         let further_boundaries = if is_flat { plan.further_boundaries } else { 0 };
         let drive = Drive { further_boundaries, ..plan.drive() };
         let outcome = ticks::run(&load, scheme, &drive, &dir)?;

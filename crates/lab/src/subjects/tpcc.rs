@@ -153,7 +153,7 @@ impl Row {
     pub(crate) fn copies(&self) -> usize {
         match self.backend {
             Backend::Aries => 1,
-            Backend::State { scheme, merge } => registry::find(scheme).map_or(1, |row| {
+            Backend::State { scheme, merge } => registry::REGISTRY.find(scheme).map_or(1, |row| {
                 let keeps_one = row.content == Content::Changes && merge == Merge::Copy;
                 row.needs(8).copies + usize::from(keeps_one)
             }),

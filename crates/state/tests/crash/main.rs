@@ -22,7 +22,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 #[test]
 fn what_was_durable_is_there_and_what_is_there_was() {
     let first = number("STILLPOINT_STATE_SEED", 0);
-    for name in registry::names() {
+    for name in registry::REGISTRY.names() {
         let mut all = lives::Seen::default();
         for seed in first..first + number("STILLPOINT_STATE_CRASH_SEEDS", SEEDS) {
             let seen = lives::run_seed(name, seed);
@@ -31,7 +31,8 @@ fn what_was_durable_is_there_and_what_is_there_was() {
             all.replayed_ticks += seen.replayed_ticks;
             all.failures += seen.failures;
         }
-        let takes_images = registry::find(name).expect("a row").content != Content::Nothing;
+        let takes_images =
+            registry::REGISTRY.find(name).expect("a row").content != Content::Nothing;
         assert_eq!(all.images_loaded > 0, takes_images, "{name}: {all:?}");
         assert!(all.replayed_ticks > 0 && all.failures > 0, "{name}: {all:?}");
     }
@@ -41,7 +42,7 @@ fn what_was_durable_is_there_and_what_is_there_was() {
 fn faults_at_any_call_of_the_first_life() {
     let is_all = number("STILLPOINT_STATE_FAULTS_ALL", 0) > 0;
     let names: Vec<&str> =
-        if is_all { registry::names().collect() } else { vec!["hg", "pb", "ipp", "none"] };
+        if is_all { registry::REGISTRY.names().collect() } else { vec!["hg", "pb", "ipp", "none"] };
     let step = if is_all { 1 } else { 7 };
     for name in names {
         for (at, fault) in

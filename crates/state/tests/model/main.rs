@@ -24,10 +24,10 @@ fn every_scheme_layout_and_cell_size_equals_the_model() {
     let steps = number("STILLPOINT_STATE_STEPS", STEPS);
     let seed = number("STILLPOINT_STATE_SEED", 0);
     let chosen = std::env::var("STILLPOINT_STATE_SCHEME").unwrap_or_default();
-    for name in registry::names().filter(|name| name.starts_with(&chosen)) {
+    for name in registry::REGISTRY.names().filter(|name| name.starts_with(&chosen)) {
         let seen = steps::run_all_sizes(name, seed, steps);
         println!("{name}: {steps} steps of each layout and cell size, {seen:?}");
-        let row = registry::find(name).expect("it is in the table");
+        let row = registry::REGISTRY.find(name).expect("it is in the table");
         let captures = row.content != stillpoint_state::Content::Nothing;
         assert_eq!(seen.images > 0 && seen.failures > 0, captures, "{name}: {seen:?}");
         assert!(seen.reads > 0 && seen.ticks > 0, "{name}: {seen:?}");
@@ -36,7 +36,7 @@ fn every_scheme_layout_and_cell_size_equals_the_model() {
 
 #[test]
 fn every_scheme_under_a_writer_of_its_own() {
-    for name in registry::names() {
+    for name in registry::REGISTRY.names() {
         threads::run(name, number("STILLPOINT_STATE_SEED", 0));
     }
 }

@@ -248,7 +248,8 @@ impl Transaction {
         let local = &*local;
         let sink = local.sink();
         if !sink.has_room() {
-            local.store.policy().before_saves(local.number, sink);
+            // Nothing has changed yet, so readers without locks wait for nothing meanwhile.
+            sink.wait_for_room(local.number);
         }
         let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(local, key, first);
         let overwritten = |&(key, _): &(usize, u32)| {

@@ -28,12 +28,12 @@ fn dir() -> tempfile::TempDir {
 #[test]
 fn every_scheme_runs_and_recovers_on_words_and_on_pages() -> LabResult<()> {
     let (words, pages) = (load::<u32>(0.3)?, load::<[u32; 1024]>(0.3)?);
-    for name in registry::names() {
+    for name in registry::REGISTRY.names() {
         let drive = drive(Images::EveryTicks(6));
         for outcome in
             [run(&words, name, &drive, dir().path())?, run(&pages, name, &drive, dir().path())?]
         {
-            let content = registry::find(name).expect("it is there").content;
+            let content = registry::REGISTRY.find(name).expect("it is there").content;
             let takes_images = content != Content::Nothing;
             assert_eq!(outcome.ticks.len(), 12, "{name}");
             assert_eq!(outcome.all().captures() >= 1, takes_images, "{name}");
