@@ -15,7 +15,7 @@ use stillpoint_sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::builder::EngineBuilder;
 use crate::catalog::Catalog;
@@ -79,9 +79,7 @@ impl Shared {
         self.catalog.publish(change).inspect_err(|error| {
             if let Error::ManifestUncertain { source } = error {
                 self.fail(error.to_string());
-                if is_planted(Bug::CommitsInDoubt) {
-                    return;
-                }
+                mutant!(CommitsInDoubt => return);
                 // Nor may a transaction that is open already commit: half of what it writes may be
                 // in tables that the MANIFEST has emptied.
                 let reason = std::io::Error::new(source.source.kind(), source.source.to_string());

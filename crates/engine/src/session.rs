@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_store::{Batch, KeySet, Procedure, Seen, TableId, Tx, TxError, ValueRef, Worker};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::engine::Shared;
 use crate::error::Error;
@@ -128,13 +128,12 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn unflushed(&mut self) -> Unflushed {
-        if !self.shared.acknowledges_closed || is_planted(Bug::AnswersBeforeFlush) {
+        if !self.shared.acknowledges_closed {
             return Unflushed::default();
         }
+        mutant!(AnswersBeforeFlush => return Unflushed::default());
         let mut stamps = self.worker.take_dependencies();
-        if is_planted(Bug::AnswersReadsAtOnce) {
-            stamps.retain(|stamp| stamp.log() == self.log);
-        }
+        mutant!(AnswersReadsAtOnce => stamps.retain(|stamp| stamp.log() == self.log));
         Unflushed { stamps }
     }
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stillpoint_format::manifest::TableEntry;
 use stillpoint_store::{NewTable, Replaced, TableId};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
@@ -109,9 +109,9 @@ impl Engine {
         let quiesced = shared.store.driver().quiesce();
         if shared.records_commits {
             // What was overwritten must not be less durable than the flush.
-            if !is_planted(Bug::EmptiesBeforeLogs) {
-                shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
-            }
+            let flush_logs =
+                || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
+            mutant!(flush_logs()?, EmptiesBeforeLogs => ());
             shared.publish(|manifest| {
                 for entry in &mut manifest.tables {
                     if let Some(&generation) = next.get(&TableId(entry.id)) {

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::monitor::Monitor;
 
@@ -109,11 +109,11 @@ impl Closing {
                 while queue.front().is_some_and(|named| self.closed(named.on.log) >= named.on.gsn) {
                     queue.pop_front();
                 }
-                let closed = match queue.front() {
-                    Some(named) if !is_planted(Bug::AnswersWhenFlushed) => named.gsn - 1,
-                    _ => marks.flushed.load(Ordering::Relaxed),
-                };
-                // Relaxed: only this function writes it, and the lock is held.
+                // Relaxed, here and below: both are written with the lock held only.
+                let flushed = marks.flushed.load(Ordering::Relaxed);
+                let closed = queue
+                    .front()
+                    .map_or(flushed, |named| mutant!(named.gsn - 1, AnswersWhenFlushed => flushed));
                 if closed > marks.closed.load(Ordering::Relaxed) {
                     marks.closed.store(closed, Ordering::Release);
                     moved = true;

@@ -20,7 +20,7 @@ use stillpoint_format::{Stamp, names};
 use stillpoint_io::{Disk, DiskError};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
@@ -106,9 +106,7 @@ impl Log {
         let segment =
             Arc::new(place_segment(header, stock.first(first_segment(config.segment_bytes))?));
         let file = name_segment(&*env.disk, &segment)?;
-        if !is_planted(Bug::DirectoryNotFlushed) {
-            env.disk.sync_dir(&dir)?;
-        }
+        mutant!(env.disk.sync_dir(&dir)?, DirectoryNotFlushed => ());
         let of_log = config.earlier.iter().filter(|of| of.log == id);
         let mut kept: Vec<Kept> = of_log.map(Kept::from).collect();
         kept.push(keep(&segment));

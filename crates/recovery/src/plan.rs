@@ -8,7 +8,7 @@ use stillpoint_io::Disk;
 use stillpoint_journal::{
     Ends, LogEnd, Logs, Loss, ReplayStart, ScanInput, scan, scan_accepting_loss,
 };
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
 
@@ -89,9 +89,7 @@ pub fn plan_accepting_loss(
 }
 
 fn start_of(manifest: &Manifest) -> ReplayStart {
-    if is_planted(Bug::ReplaysFromTheBeginning) {
-        return ReplayStart::default();
-    }
+    mutant!(ReplaysFromTheBeginning => return ReplayStart::default());
     manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
         ReplayStart::after(checkpoint, &manifest.incarnations)
     })
@@ -136,9 +134,8 @@ impl Plan {
             && latest.cut.is_none()
         {
             let valid = |end: &LogEnd| LogGsn { log: end.log, gsn: end.valid_gsn };
-            let planted = is_planted(Bug::CutNotRecorded);
             let all = || self.logs.ends().iter().map(valid).collect();
-            latest.cut = Some(if planted { all() } else { self.logs.cut() });
+            latest.cut = Some(mutant!(self.logs.cut(), CutNotRecorded => all()));
             latest.tails = ends.tails.clone();
         }
         let needed: Vec<u32> = self.logs.needed().collect();

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use stillpoint_mem::PageSize;
 use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::mutant;
 
 use crate::capture::{Capture, Gate};
 use crate::error::ArraysError;
 use crate::grid::Grid;
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, Intent, Last, LiveCopy, Scheme};
 use crate::views::{ArrayMut, ArrayRef, ArraySet, CellMut};
 
@@ -507,10 +508,10 @@ impl<S: Scheme> Arrays<S> {
             return None;
         }
         let last = cells.shared.gate.last()?;
-        if !cells.captures_again(last) || is_planted(Bug::ForgetsAFailedCapture) {
-            let is_whole = S::CONTENT == Content::Changes && last == Last::BaseLost;
-            if is_whole && !is_planted(Bug::ForgetsALostBase) {
-                cells.mark_all_changed();
+        let captures_again = mutant!(cells.captures_again(last), ForgetsAFailedCapture => false);
+        if !captures_again {
+            if S::CONTENT == Content::Changes && last == Last::BaseLost {
+                mutant!(cells.mark_all_changed(), ForgetsALostBase => ());
             }
             for slot in &cells.shared.slots {
                 with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn));

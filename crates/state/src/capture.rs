@@ -8,10 +8,11 @@ use stillpoint_sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
+use stillpoint_sync::mutant;
 
 use crate::arrays::{ArrayInfo, Shared};
 use crate::plain::with_grid;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, FreezeCost, Frozen, Last, LiveCopy, Scheme};
 
 /// Whether a capture is under way, and how the last one ended.
@@ -165,7 +166,8 @@ impl<S: Scheme> Capture<S> {
 impl<S: Scheme> Drop for Capture<S> {
     fn drop(&mut self) {
         self.copy_over();
-        if self.last == Last::Durable || is_planted(Bug::MarksClearedBeforeDurable) {
+        let is_durable = mutant!(self.last == Last::Durable, MarksClearedBeforeDurable => true);
+        if is_durable {
             for slot in &self.shared.slots {
                 with_grid!(&slot.grid, grid => S::image_is_durable(grid, self.turn));
             }

@@ -41,10 +41,19 @@ use stillpoint_sync::atomic::{
     Ordering::{self, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
+use stillpoint_sync::mutant;
 use stillpoint_sync::{AsymmetricFences, Backoff, CachePadded, Mutex};
 
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::LiveCopy;
+
+/// A write that takes long enough for the copier to meet it: part of a planted bug. A model's
+/// scheduler needs no such help.
+fn write_for_long() {
+    if !cfg!(any(loom, shuttle)) {
+        (0..500).for_each(|_| stillpoint_sync::atomic::spin());
+    }
+}
 
 /// Stretches that an array is divided into: as many heavy fences a period, and the share of the
 /// writes that take an ordinary one.
@@ -147,9 +156,7 @@ impl Frontier {
     /// True if the copier is done with a mark: until the next period it belongs to the mutator.
     #[inline(always)]
     pub fn is_done(&self, turn: LiveCopy, mark: usize) -> bool {
-        if is_planted(Bug::PiggybackSettlesTooEarly) {
-            return true;
-        }
+        mutant!(PiggybackSettlesTooEarly => return true);
         // Acquire: pairs with the Release in `copy_until`, so that what was copied is seen.
         mark < self.limits.done.load(turn, Acquire)
     }
@@ -166,10 +173,7 @@ impl Frontier {
         if mark < self.limits.announced.load(turn, Relaxed) {
             self.enter_stretch(piece);
         }
-        if is_planted(Bug::PiggybackOverlooksTheWriter) && !cfg!(any(loom, shuttle)) {
-            // A write so long that it is met; a model's scheduler needs no such help.
-            (0..500).for_each(|_| stillpoint_sync::atomic::spin());
-        }
+        mutant!(PiggybackOverlooksTheWriter => write_for_long());
         Writing(self)
     }
 
@@ -177,9 +181,7 @@ impl Frontier {
     #[cold]
     #[inline(never)]
     fn enter_stretch(&self, piece: usize) {
-        if is_planted(Bug::PiggybackIgnoresThePieceUnderWay) {
-            return;
-        }
+        mutant!(PiggybackIgnoresThePieceUnderWay => return);
         // Partner of the one in `come_to`: the light one before holds against the heavy one only.
         fence(SeqCst);
         // Acquire: pairs with the Release of the store that has left the piece.
@@ -207,9 +209,7 @@ impl Frontier {
             let stretch = at..(at + self.stretch).min(self.marks);
             // What lies behind the last mark is no mark.
             let stretch_end = if stretch.end == self.marks { END } else { stretch.end };
-            if !is_planted(Bug::PiggybackAnnouncesTooLate) {
-                self.announce(turn, stretch_end);
-            }
+            mutant!(self.announce(turn, stretch_end), PiggybackAnnouncesTooLate => ());
             for piece in stretch.start >> self.piece_log2..=(stretch.end - 1) >> self.piece_log2 {
                 let first = piece << self.piece_log2;
                 self.come_to(piece);
@@ -217,9 +217,7 @@ impl Frontier {
             }
             // Release: pairs with the Acquire in `enter_stretch`.
             self.copying.store(NOWHERE, Release);
-            if is_planted(Bug::PiggybackAnnouncesTooLate) {
-                self.announce(turn, stretch_end);
-            }
+            mutant!(PiggybackAnnouncesTooLate => self.announce(turn, stretch_end));
             at = stretch_end;
             self.limits.done.store(turn, at, Release); // pairs with the Acquire in `is_done`
         }
@@ -237,9 +235,7 @@ impl Frontier {
         // Release: as the store that leaves the last piece.
         self.copying.store(piece, Release);
         fence(SeqCst); // partner of the one in `enter_stretch`
-        if is_planted(Bug::PiggybackOverlooksTheWriter) {
-            return;
-        }
+        mutant!(PiggybackOverlooksTheWriter => return);
         let mut backoff = Backoff::new();
         // Acquire: pairs with the Release in every store to `writing`.
         while self.writing.load(Acquire) == piece {

@@ -8,11 +8,12 @@ use stillpoint_mem::{
     Grain, PageSize, Placement, RegionError, Spot, Table, TableShape, copy_grains,
 };
 use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use stillpoint_sync::mutant;
 
 use crate::bits::{BitMarks, MARKS_PER_WORD_MAX};
 use crate::frontier::Frontier;
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 
 /// The cells of an array and their marks, as a scheme sees them.
 ///
@@ -496,8 +497,8 @@ pub(crate) fn store_part<G: Grain>(cell: &[G], offset: usize, bytes: &[u8]) {
         let (grain, within) = (at / G::BYTES, at % G::BYTES);
         let count = (G::BYTES - within).min(bytes.len() - done);
         let whole = &mut grain_bytes[..G::BYTES];
-        if count < G::BYTES && !is_planted(Bug::PartLosesTheRest) {
-            G::to_le(cell[grain].get(), whole);
+        if count < G::BYTES {
+            mutant!(G::to_le(cell[grain].get(), whole), PartLosesTheRest => ());
         }
         whole[within..within + count].copy_from_slice(&bytes[done..done + count]);
         cell[grain].set(G::from_le(whole));

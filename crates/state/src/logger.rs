@@ -12,10 +12,11 @@ use stillpoint_format::state::{
     ACTIONS_DIR, ActionBatchBuilder, ActionSegmentHeader, BATCH_PAYLOAD_BYTES_MAX, FRAME_BYTES,
 };
 use stillpoint_io::{Caching, DiskError, DiskFile, OpenMode};
+use stillpoint_sync::mutant;
 
 use crate::error::StateError;
 use crate::files::Files;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::progress::Progress;
 
 /// Most bytes of actions in a tick, four more for each of them included.
@@ -247,12 +248,7 @@ impl LogWriter {
         };
         let bytes = batch.seal(segment.identity, segment.offset, segment.batches);
         segment.file.write_at(bytes, segment.offset)?;
-        if !is_planted(Bug::DurableBeforeFlush) {
-            flush_failed_is_final(segment.file.sync())?;
-            if segment.batches == 0 {
-                flush_failed_is_final(self.files.disk().sync_dir(Path::new(ACTIONS_DIR)))?;
-            }
-        }
+        mutant!(flush(&self.files, segment)?, DurableBeforeFlush => ());
         let len = batch.sealed_bytes() as u64;
         segment.offset += len;
         segment.batches += 1;
@@ -268,6 +264,15 @@ fn flush_failed_is_final(flushed: Result<(), DiskError>) -> Result<(), DiskError
         let why = std::io::Error::other(error.source.to_string());
         DiskError::new(error.op, error.path, why)
     })
+}
+
+/// Makes what was written to a segment durable, and with its first batch its name.
+fn flush(files: &Files, segment: &Segment) -> Result<(), DiskError> {
+    flush_failed_is_final(segment.file.sync())?;
+    if segment.batches == 0 {
+        flush_failed_is_final(files.disk().sync_dir(Path::new(ACTIONS_DIR)))?;
+    }
+    Ok(())
 }
 
 /// Makes a segment; its header becomes durable with its first batch.

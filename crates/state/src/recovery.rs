@@ -16,13 +16,14 @@ use stillpoint_io::{
     write_file_durably,
 };
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::mutant;
 
 use crate::actions::Actions;
 use crate::arrays::{Arrays, Cells, Shared};
 use crate::error::StateError;
 use crate::files::{Environment, Files, Image, array_schemas};
 use crate::plain::with_grid;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::Scheme;
 use crate::settle::settle;
 
@@ -158,9 +159,7 @@ pub(crate) fn recover<S: Scheme>(
     found.recovered.replay_ns = files.now_ns() - start_ns;
     found.recovered.tick = arrays.ticks();
     found.recovered.replayed_ticks = arrays.ticks() - image_tick.unwrap_or(0);
-    if !is_planted(Bug::RecoversUnflushed) {
-        settle(files, found.image.as_ref(), last_batch)?;
-    }
+    mutant!(settle(files, found.image.as_ref(), last_batch)?, RecoversUnflushed => ());
     Ok(found)
 }
 
@@ -309,10 +308,8 @@ fn replay<S: Scheme>(
     arrays: &mut Arrays<S>,
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
 ) -> Result<Option<ActionBatchBuilder>, StateError> {
-    if is_planted(Bug::ReplaysTheImagesTick) && arrays.ticks() > 0 {
-        let before = arrays.ticks() - 1;
-        arrays.resume_at(before);
-    }
+    let image_tick = arrays.ticks();
+    mutant!(ReplaysTheImagesTick => arrays.resume_at(image_tick.saturating_sub(1)));
     let segments = files.segments()?;
     let mut last_batch = None;
     for (at, &first) in segments.iter().enumerate() {

@@ -23,12 +23,13 @@ use stillpoint_format::state::{
 use stillpoint_io::{
     AlignedBuf, Caching, DiskError, DiskFile, OpenMode, WriteBehind, thread_cpu_ns,
 };
+use stillpoint_sync::mutant;
 
 use crate::capture::Capture;
 use crate::config::{Config, Merge};
 use crate::error::StateError;
 use crate::files::{Files, Image};
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::progress::Progress;
 use crate::scheme::{Content, Scheme};
 
@@ -162,10 +163,8 @@ impl<S: Scheme> ImageWriter<S> {
 
     /// The file for the next image: the first that holds none which is needed.
     fn free_slot(&self) -> usize {
-        if is_planted(Bug::OverwritesTheNewest) {
-            return 0;
-        }
-        let keeps_two = self.merges_from_disk() && !is_planted(Bug::OverwritesTheImageBefore);
+        mutant!(OverwritesTheNewest => return 0);
+        let keeps_two = mutant!(self.merges_from_disk(), OverwritesTheImageBefore => false);
         let before = self.before.as_ref().filter(|_| keeps_two);
         let is_needed = |slot| self.newest.iter().chain(before).any(|image| image.slot() == slot);
         (0..IMAGES).find(|&slot| !is_needed(slot)).expect("two of three files are needed at most")
@@ -285,9 +284,7 @@ impl<S: Scheme> ImageWriter<S> {
             }
             opened => opened?,
         };
-        if is_planted(Bug::RemovesActionsTooEarly) {
-            self.files.remove_segments_up_to(header.tick)?;
-        }
+        mutant!(RemovesActionsTooEarly => self.files.remove_segments_up_to(header.tick)?);
         let file_bytes = self.layout.file_bytes();
         if file.len()? > file_bytes {
             file.set_len(file_bytes)?;
@@ -351,9 +348,7 @@ impl<S: Scheme> ImageWriter<S> {
     /// Puts a block of the base into `self.block`, verified.
     fn read_base(&mut self, base: &Base, place: &BlockPlace) -> Result<(), StateError> {
         let read = base.file.read_at(&mut self.block, place.offset)?;
-        if is_planted(Bug::MergesUnverified) {
-            return Ok(());
-        }
+        mutant!(MergesUnverified => return Ok(()));
         let opened = open_block(base.image.header.identity(), place, &self.block[..read]);
         opened.map(drop).map_err(|source| StateError::Damaged {
             path: base.file.path().to_owned(),
@@ -377,9 +372,7 @@ impl<S: Scheme> ImageWriter<S> {
         let image = Image { header, layout: self.layout.clone(), trailer };
         let mut page = AlignedBuf::new();
         page.extend_from_slice(&image.encoded_trailer());
-        if !is_planted(Bug::TrailerBeforeFlush) {
-            file.sync()?;
-        }
+        mutant!(file.sync()?, TrailerBeforeFlush => ());
         file.write_at(&page, self.layout.trailer_at())?;
         file.sync()?;
         Ok(image)

@@ -38,12 +38,13 @@ use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed},
 };
 use stillpoint_sync::lock_word;
+use stillpoint_sync::mutant;
 
 use crate::checkpointer::Capture;
 use crate::memory::arena::Kind;
 use crate::memory::cell::{Cell, Record};
 use crate::memory::value::ValueRef;
-use crate::planted::Bug;
+use crate::planted;
 use crate::policy::{Lane, RecordImage, Sink};
 use crate::store::Store;
 use crate::table::Table;
@@ -178,7 +179,7 @@ impl Store {
     /// In [`Phase::Capture`](crate::Phase) only. Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
         let mark = mark_of(self.driver().now().epoch());
-        let blind = self.driver().has_planted(Bug::MarksNotSeen);
+        let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
         let mut key = Vec::new();
         for from in (0..).step_by(CELLS_PER_LANE) {
             let read_section = self.driver().read_sections().read_section(to.slot());

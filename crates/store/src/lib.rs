@@ -31,7 +31,7 @@ mod memory;
 mod models;
 mod participant;
 mod phase;
-mod planted;
+pub mod planted;
 mod policy;
 mod reclaim;
 mod record;

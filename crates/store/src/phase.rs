@@ -14,9 +14,9 @@ use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
 };
-use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections};
+use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections, mutant};
 
-use crate::planted::{Bug, Planted};
+use crate::planted::{self, Bug, Planted};
 
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -176,11 +176,11 @@ impl PhaseDriver {
         // An exchange of the changed bits only: the gate and the permit change at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
         drop(moving);
-        if !(self.has_planted(Bug::NoGracePeriod)
-            && matches!(phase, Phase::Resolve | Phase::Capture))
-        {
-            self.read_sections.wait_grace_period();
-        }
+        mutant!(in self; self.read_sections.wait_grace_period(), NoGracePeriod => {
+            if !matches!(phase, Phase::Resolve | Phase::Capture) {
+                self.read_sections.wait_grace_period();
+            }
+        });
         next
     }
 

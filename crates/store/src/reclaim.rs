@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use stillpoint_format::Stamp;
 use stillpoint_sync::GracePeriod;
 use stillpoint_sync::lock_word::{self, Priority};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use crate::catalog::Absent;
 use crate::memory::blob::{self, Blob};
@@ -146,9 +146,7 @@ impl Participant {
     /// there.
     pub(crate) fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
         table.index.remove(self.number, hash, number, || {
-            if !is_planted(Bug::FloorNotRaised) {
-                table.raise_floor(hash, stamp.gsn());
-            }
+            mutant!(table.raise_floor(hash, stamp.gsn()), FloorNotRaised => ());
             self.store.cell(number).kill();
         })
     }
@@ -169,8 +167,8 @@ impl Participant {
         if word & ABSENT == 0 || word & DEAD != 0 {
             return true;
         }
-        let early = is_planted(Bug::ReclaimsBeforeClosed);
-        if !early && !is_closed(Stamp::from_bits(word)) {
+        let is_closed = |stamp: Stamp| mutant!(is_closed(stamp), ReclaimsBeforeClosed => true);
+        if !is_closed(Stamp::from_bits(word)) {
             return false;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
@@ -181,7 +179,7 @@ impl Participant {
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
         let is_absent = word & (ABSENT | DEAD) == ABSENT;
-        let may_go = early || is_closed(stamp);
+        let may_go = is_closed(stamp);
         let mut gone = false;
         if is_absent && may_go {
             cell.read_key(&mut self.reclaim.key);

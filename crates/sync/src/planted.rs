@@ -1,6 +1,32 @@
 //! Bugs that tests plant in the whole process, to show that the checkers see them. Without the
 //! feature `planted-bugs`, `is_planted` is `false` at compile time and no code is left.
 
+/// Puts what a planted bug does beside the honest code, on one line. `planted` must name the module
+/// that declares the bug.
+///
+/// - `mutant!(honest, Bug => planted)` is the honest expression, unless a test has planted the bug.
+/// - `mutant!(Bug => planted)` does something more if a test has planted the bug.
+/// - `mutant!(in place; …)` asks `place.has_planted(…)`, where each of several has its own bug.
+#[macro_export]
+macro_rules! mutant {
+    (in $place:expr; $honest:expr, $bug:ident => $planted:expr) => {
+        if $place.has_planted(planted::Bug::$bug) { $planted } else { $honest }
+    };
+    (in $place:expr; $bug:ident => $planted:expr) => {
+        if $place.has_planted(planted::Bug::$bug) {
+            $planted
+        }
+    };
+    ($honest:expr, $bug:ident => $planted:expr) => {
+        if planted::is_planted(planted::Bug::$bug) { $planted } else { $honest }
+    };
+    ($bug:ident => $planted:expr) => {
+        if planted::is_planted(planted::Bug::$bug) {
+            $planted
+        }
+    };
+}
+
 /// Declares the bugs that a crate's tests plant, with `Bug::ALL`, `plant` and `is_planted`. What is
 /// left without the feature `planted-bugs` is that of the crate that declares them.
 #[macro_export]

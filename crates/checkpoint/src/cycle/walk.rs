@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use stillpoint_io::{JoinHandle, is_interrupted_soon, spawn};
 use stillpoint_store::{
-    Bug, Capture, Checkpointer, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store,
+    Capture, Checkpointer, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store, planted,
 };
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
+use stillpoint_sync::mutant;
 
 use super::{Cycle, ran};
 use crate::error::CheckpointError;
@@ -161,9 +162,7 @@ impl CaptureScan {
                 break;
             }
             hand.pause();
-            if self.is_abandoned() && self.store.driver().has_planted(Bug::MarksForgotten) {
-                break;
-            }
+            mutant!(in self.store.driver(); MarksForgotten => if self.is_abandoned() { break });
             self.scheme.capture(&self.store, unit, &mut hand);
             Progress::add(&self.progress.units_done, 1);
         }

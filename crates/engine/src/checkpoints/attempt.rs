@@ -14,7 +14,7 @@ use stillpoint_format::manifest::{CheckpointEntry, LogPositions, Manifest, Table
 use stillpoint_io::Disk;
 use stillpoint_journal::Hold;
 use stillpoint_store::{Outcome, Phase, TableId};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use super::{CheckpointDone, LOG_HOLDER};
 use crate::engine::Shared;
@@ -110,11 +110,10 @@ fn publish(
 ) -> Result<CheckpointDone, Error> {
     let kind = written.kind;
     let pool_bytes_max = written.stats.pool_bytes_peak;
-    let logs = if is_planted(Bug::PositionsTooLate) {
-        shared.journal.positions_before_epoch(u64::MAX)
-    } else {
-        noted.positions.clone()
-    };
+    let logs = mutant!(
+        noted.positions.clone(),
+        PositionsTooLate => shared.journal.positions_before_epoch(u64::MAX)
+    );
     let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
     let entry = written.into_entry(
         &shared.config.checkpoint,
@@ -131,14 +130,9 @@ fn publish(
         finished_ms: entry.finished_ms,
     };
     // A dependency on what is before the point of consistency counts as met: so it must be.
-    if !is_planted(Bug::PublishesBeforeLogs) {
-        shared.journal.flush_all().map_err(|error| shared.note_failure(error))?;
-    }
-    if is_planted(Bug::RemovesBeforePublishing) {
-        for old in shared.catalog.now().checkpoints {
-            remove_checkpoint(&*shared.disk, old.epoch, old.kind)?;
-        }
-    }
+    let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
+    mutant!(flush_logs()?, PublishesBeforeLogs => ());
+    mutant!(RemovesBeforePublishing => remove_all(shared)?);
     let published = shared.publish(|manifest| supersede(shared, manifest, entry, noted));
     let dropped = match published {
         Ok(dropped) => dropped,
@@ -163,6 +157,12 @@ fn publish(
         shared.note_failure(error);
     }
     Ok(done)
+}
+
+/// What `RemovesBeforePublishing` does.
+fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
+    let now = shared.catalog.now();
+    now.checkpoints.iter().try_for_each(|old| remove_checkpoint(&*shared.disk, old.epoch, old.kind))
 }
 
 /// Puts a checkpoint into the MANIFEST and takes those out that are too many; returns them.

@@ -11,7 +11,7 @@ use stillpoint_format::log::{
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_zeros};
 use stillpoint_mem::prefetch_to_write;
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use super::handoff::Handoff;
 use crate::closing::{Closing, Named};
@@ -226,11 +226,7 @@ impl Appender {
             let unknown = JournalError::UnknownStamp { stamp, logs: self.logs };
             return Err(Obstacle::Error(unknown));
         }
-        let closed = if is_planted(Bug::NamesOnlyUnflushed) {
-            closing.flushed(log)
-        } else {
-            closing.closed(log)
-        };
+        let closed = mutant!(closing.closed(log), NamesOnlyUnflushed => closing.flushed(log));
         let covered = &mut self.covered[usize::from(log)];
         if stamp.gsn() <= closed {
             *covered = closed;

@@ -9,7 +9,7 @@ use stillpoint_format::LogGsn;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{BatchPlace, Continuation};
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, DiskResult, OpenMode};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use super::append::Batch;
 use crate::closing::{Closing, Named};
@@ -161,8 +161,8 @@ impl Writer {
     /// Makes everything written durable.
     pub(crate) fn flush(&mut self, disk: &dyn Disk) -> DiskResult<()> {
         // The names come first: a mark must not name a segment that a crash takes away.
-        if self.names_dirty && !is_planted(Bug::DirectoryNotFlushed) {
-            disk.sync_dir(&self.dir)?;
+        if self.names_dirty {
+            mutant!(disk.sync_dir(&self.dir)?, DirectoryNotFlushed => ());
             self.names_dirty = false;
         }
         for Filled { file, offset, mark } in self.filled.drain(..) {

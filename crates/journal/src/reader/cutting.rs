@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use super::LogEnd;
 use super::chain::Chain;
@@ -35,10 +35,8 @@ pub(super) fn cut(
             vec![0; chains.len()]
         }
     };
-    if !is_planted(Bug::CutNotClosed) {
-        let mut walks = Walks { chains, start_epoch, closed: &closed };
-        close(&mut ends, &mut walks)?;
-    }
+    let mut walks = Walks { chains, start_epoch, closed: &closed };
+    mutant!(close(&mut ends, &mut walks)?, CutNotClosed => ());
     let mut report = Vec::new();
     for (chain, kept_gsn) in chains.iter_mut().zip(ends) {
         if kept_gsn < chain.kept_gsn && judge.has_lost(incarnation) {

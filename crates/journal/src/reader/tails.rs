@@ -12,7 +12,7 @@ use stillpoint_format::log::SegmentHeader;
 use stillpoint_format::manifest::LogTail;
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, OpenMode};
-use stillpoint_sync::planted::{Bug, is_planted};
+use stillpoint_sync::{mutant, planted};
 
 use super::Logs;
 use super::chain::Chain;
@@ -74,9 +74,7 @@ impl Logs {
     /// # Errors
     /// The disk's.
     pub fn trim(&self, incarnation: u32, ends: &Ends) -> Result<(), ScanError> {
-        if is_planted(Bug::CutNotRecorded) {
-            return Ok(());
-        }
+        mutant!(CutNotRecorded => return Ok(()));
         remove_strays(&*self.disk, incarnation, &ends.segments)?;
         let latest = self.numbers.last().copied();
         for kept in ends.segments.iter().filter(|of| Some(of.incarnation) == latest) {
@@ -178,9 +176,7 @@ impl Chain {
 
     /// Where what is kept and not known to be durable begins: the segment, and the place in it.
     fn unproven(&self) -> Result<Option<(usize, LogOffset)>, ScanError> {
-        if is_planted(Bug::EndsNotCopied) {
-            return Ok(None);
-        }
+        mutant!(EndsNotCopied => return Ok(None));
         for (at, segment) in self.segments.iter().enumerate() {
             let from = self.flushed_below.max(segment.begin.number);
             if from < segment.end.number

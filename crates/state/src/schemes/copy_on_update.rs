@@ -24,10 +24,11 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 use stillpoint_sync::Backoff;
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
@@ -74,9 +75,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     }
 
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
-        if !is_planted(Bug::CopyOnUpdateKeepsBits) {
-            grid.fill_marks(BLOCKS, CLEAN);
-        }
+        mutant!(grid.fill_marks(BLOCKS, CLEAN), CopyOnUpdateKeepsBits => ());
     }
 
     #[inline(always)]
@@ -108,13 +107,11 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     ) {
         let block = index / grid.cells_per_mark();
         let is_saved = grid.mark(BLOCKS, block) == SAVED;
-        if !is_saved && !is_planted(Bug::CopyOnUpdateSavesTheNew) {
-            save(grid, block);
+        if !is_saved {
+            mutant!(save(grid, block), CopyOnUpdateSavesTheNew => ());
         }
         store(grid.cell(STATE, index));
-        if !is_saved && is_planted(Bug::CopyOnUpdateSavesTheNew) {
-            save(grid, block);
-        }
+        mutant!(CopyOnUpdateSavesTheNew => if !is_saved { save(grid, block) });
     }
 
     fn write_to_stable_storage<G: Grain>(

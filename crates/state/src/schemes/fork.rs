@@ -19,10 +19,11 @@ use std::ops::Range;
 
 use stillpoint_io::{ForkError, ForkedMemory};
 use stillpoint_mem::Grain;
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, FreezeCost, Frozen, LiveCopy, Scheme};
 
 const STATE: usize = 0;
@@ -84,10 +85,10 @@ impl<L: Layout> Scheme for Fork<L> {
         cells: Range<usize>,
         image: &mut [u8],
     ) -> Result<(), ForkError> {
-        if is_planted(Bug::ForkReadsTheParent) {
+        mutant!(ForkReadsTheParent => {
             grid.read_bytes(STATE, cells, image);
             return Ok(());
-        }
+        });
         grid.read_forked(frozen.0.as_ref().map_err(Clone::clone)?, STATE, cells, image)
     }
 }

@@ -25,10 +25,11 @@ use std::ops::Range;
 
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 /// Column of the location bits; 0 and 1 are the dirty bits of the two copies.
@@ -59,9 +60,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
 
     #[inline(always)]
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, index: usize) -> usize {
-        if is_planted(Bug::HourglassReadsOneCopy) {
-            return turn.up;
-        }
+        mutant!(HourglassReadsOneCopy => return turn.up);
         if L::BITS && grid.cell_bytes() < LARGE_BYTES {
             // The bits are elsewhere; the line of both copies need not wait for them.
             grid.prefetch(turn.up, index, 0);
@@ -94,11 +93,8 @@ impl<L: Layout> Scheme for Hourglass<L> {
         extent: Extent,
         mut store: impl FnMut(&[G]),
     ) {
-        if extent == Extent::Part
-            && grid.mark(LOCATION, index) != turn.up as u8
-            && !is_planted(Bug::HourglassBringsNothingOver)
-        {
-            grid.copy_cell(turn.down(), turn.up, index);
+        if extent == Extent::Part && grid.mark(LOCATION, index) != turn.up as u8 {
+            mutant!(grid.copy_cell(turn.down(), turn.up, index), HourglassBringsNothingOver => ());
         }
         store(grid.cell(turn.up, index));
         grid.set_mark(turn.up, index, 1);

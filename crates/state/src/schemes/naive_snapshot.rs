@@ -17,10 +17,11 @@ use std::ops::Range;
 
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
@@ -42,8 +43,8 @@ impl<L: Layout> Scheme for NaiveSnapshot<L> {
     fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
-        let missed = usize::from(is_planted(Bug::SnapshotMissesACell)).min(grid.cells());
-        grid.copy_cells(STATE, SHADOW, 0..grid.cells() - missed);
+        let end = mutant!(grid.cells(), SnapshotMissesACell => grid.cells().saturating_sub(1));
+        grid.copy_cells(STATE, SHADOW, 0..end);
     }
 
     #[inline(always)]

@@ -37,10 +37,11 @@ use std::ops::Range;
 use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, Placement, copy_grains};
 use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 /// The only column of marks.
@@ -190,9 +191,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
     }
 
     fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, cells: usize) {
-        if is_planted(Bug::PiggybackDoesNotWaitForTheCopier) {
-            return;
-        }
+        mutant!(PiggybackDoesNotWaitForTheCopier => return);
         let end = cells.div_ceil(grid.cells_per_mark());
         grid.frontier().copy_until(turn, end, |piece| copy_piece(grid, turn, piece));
     }

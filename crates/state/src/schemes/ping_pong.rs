@@ -23,10 +23,11 @@ use std::ops::Range;
 
 use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, copy_grains};
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
@@ -87,11 +88,8 @@ impl<L: Layout> Scheme for PingPong<L> {
         let state = grid.cell(STATE, index);
         let changed = grid.cell(changes(turn.up), index);
         store(state);
-        if extent == Extent::Part
-            && grid.mark(turn.up, index) == 0
-            && !is_planted(Bug::PingPongBringsNothingOver)
-        {
-            copy_grains(state, changed);
+        if extent == Extent::Part && grid.mark(turn.up, index) == 0 {
+            mutant!(copy_grains(state, changed), PingPongBringsNothingOver => store(changed));
         } else {
             store(changed);
         }

@@ -20,10 +20,11 @@ use std::ops::Range;
 
 use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
+use stillpoint_sync::mutant;
 
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
-use crate::planted::{Bug, is_planted};
+use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 /// Columns of marks.
@@ -33,6 +34,15 @@ const MW: usize = 1;
 /// Reads and writes by two bits.
 #[derive(Debug)]
 pub struct Zigzag<L>(PhantomData<L>);
+
+/// What `ZigzagForgetsAMark` does: MW of the last cell stays as it was.
+fn negate_all_but_one<G: Grain, L: Layout>(grid: &Grid<G, L>) {
+    let last = grid.cells().checked_sub(1).map(|last| (last, grid.mark(MW, last)));
+    grid.negate_marks(MW, MR);
+    if let Some((last, before)) = last {
+        grid.set_mark(MW, last, before);
+    }
+}
 
 impl<L: Layout> Scheme for Zigzag<L> {
     type Layout = L;
@@ -48,14 +58,7 @@ impl<L: Layout> Scheme for Zigzag<L> {
     }
 
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
-        let last = grid.cells().checked_sub(1);
-        let before = last.map(|last| grid.mark(MW, last));
-        grid.negate_marks(MW, MR);
-        if let (Some(last), Some(before), true) =
-            (last, before, is_planted(Bug::ZigzagForgetsAMark))
-        {
-            grid.set_mark(MW, last, before);
-        }
+        mutant!(grid.negate_marks(MW, MR), ZigzagForgetsAMark => negate_all_but_one(grid));
     }
 
     #[inline(always)]
@@ -80,8 +83,8 @@ impl<L: Layout> Scheme for Zigzag<L> {
         mut store: impl FnMut(&[G]),
     ) {
         let to = grid.mark(MW, index);
-        if extent == Extent::Part && !is_planted(Bug::ZigzagBringsNothingOver) {
-            let newest = grid.mark(MR, index);
+        if extent == Extent::Part {
+            let newest = mutant!(grid.mark(MR, index), ZigzagBringsNothingOver => to);
             if newest != to {
                 grid.copy_cell(usize::from(newest), usize::from(to), index);
             }

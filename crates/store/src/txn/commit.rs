@@ -5,6 +5,7 @@
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word;
+use stillpoint_sync::mutant;
 use stillpoint_sync::steps::{Step, step};
 
 use crate::capture::{self, Overwritten, mark_of};
@@ -15,7 +16,7 @@ use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
 use crate::participant::Participant;
 use crate::phase::PhaseWord;
-use crate::planted::Bug;
+use crate::planted::{self, Bug};
 use crate::record::{self, NewCell, Prepared};
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
@@ -40,8 +41,7 @@ impl Transaction {
         log: &mut dyn CommitLog,
     ) -> Result<Option<Stamp>, TxError> {
         let driver = local.store.driver();
-        let phase =
-            if driver.has_planted(Bug::PhaseReadBeforeLocks) { self.begun } else { driver.now() };
+        let phase = mutant!(in driver; driver.now(), PhaseReadBeforeLocks => self.begun);
         step(Step::PhaseRead);
         self.note_touched();
         self.check_tables(local)?;
@@ -55,16 +55,21 @@ impl Transaction {
         }
         self.prepare(local, phase)?;
         let saves_before_images = phase.is_capturing() && local.store.marks();
-        let too_late = local.store.driver().has_planted(Bug::BeforeImageAfterInstall);
-        if saves_before_images && !too_late {
-            self.save_before_images(local, phase);
+        if saves_before_images {
+            mutant!(
+                in local.store.driver();
+                self.save_before_images(local, phase), BeforeImageAfterInstall => ()
+            );
         }
         let stamp = self.append(local, log, phase)?;
         step(Step::Appended);
         self.install_all(local, stamp);
         step(Step::Installed);
-        if saves_before_images && too_late {
-            self.save_before_images(local, phase);
+        if saves_before_images {
+            mutant!(
+                in local.store.driver();
+                BeforeImageAfterInstall => self.save_before_images(local, phase)
+            );
         }
         local.dependencies.add(stamp);
         self.release_all(local);

@@ -12,10 +12,11 @@ pub(crate) mod tx;
 use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_sync::lock_word::Priority;
+use stillpoint_sync::mutant;
 
 use crate::memory::cell::CellAddress;
 use crate::phase::{PhaseDriver, PhaseWord};
-use crate::planted::Bug;
+use crate::planted;
 use crate::record::Prepared;
 use keys::KeySet;
 use lookup::Lookup;
@@ -150,9 +151,7 @@ impl Transaction {
     /// Notes the phase in which a transaction begins, for a planted bug that commits in that phase.
     #[inline]
     pub(crate) fn note_phase(&mut self, driver: &PhaseDriver) {
-        if driver.has_planted(Bug::PhaseReadBeforeLocks) {
-            self.begun = driver.now();
-        }
+        mutant!(in driver; PhaseReadBeforeLocks => self.begun = driver.now());
     }
 
     /// Adds the keys of the run that has just been rolled back to the remembered ones.
