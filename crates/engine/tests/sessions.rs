@@ -229,3 +229,36 @@ fn statistics_wait_for_nothing() {
     let answer = session.unflushed();
     assert!(!answer.is_empty() && !engine.is_durable(&answer), "a count waits for every log");
 }
+
+#[test]
+fn statistics_say_who_holds_the_log_and_how_much() {
+    let disk = SimDisk::new(1);
+    let held = |engine: &Engine| {
+        let holders = engine.stats().log_holders;
+        let [checkpoint] = &holders[..] else { panic!("one holder: {holders:?}") };
+        assert_eq!(checkpoint.name, "checkpoint");
+        checkpoint.bytes
+    };
+    let engine = open(&disk, 4);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    assert_eq!(held(&engine), 0);
+    for key in 0..100_u8 {
+        session.execute(&mut [Write(table, &[key], Some(&[key; 1000]))][..]);
+    }
+    session.flush().expect("flushes");
+    assert!(held(&engine) >= 100_000, "{} bytes", held(&engine));
+    engine.checkpoint().expect("a checkpoint");
+    assert_eq!(held(&engine), 0);
+    session.execute(&mut [Write(table, b"key", Some(b"value"))][..]);
+    session.flush().expect("flushes");
+    let after = held(&engine);
+    assert!((1..100_000).contains(&after), "{after} bytes");
+
+    // What earlier incarnations wrote is held until the first checkpoint of this one.
+    drop((session, engine));
+    let engine = open(&disk.kill(), 4);
+    assert!(held(&engine) > 0, "the last run's log");
+    engine.checkpoint().expect("a checkpoint");
+    assert_eq!(held(&engine), 0);
+}

@@ -386,6 +386,9 @@ impl Appender {
 
     /// Bytes of this incarnation that lie above a gsn, rounded up to where an epoch begins.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
+        if gsn >= self.last_gsn {
+            return 0;
+        }
         let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
         let at = self.epochs.partition_point(|start| start.gsn <= gsn + 1);
         let before = at.checked_sub(1).map_or(0, |at| self.epochs[at].bytes);
