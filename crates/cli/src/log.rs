@@ -2,18 +2,19 @@
 //!
 //! Events come through `tracing`; whoever has none to tell pays one look at a flag. A place in the
 //! code that tells the same again and again is heard once, and then after 1 s, 2 s, and so on up to a
-//! minute, with how often it was silent. So no client can fill a disk.
+//! minute, with how often it was silent. So no client can fill a disk. A thread of the log's own writes
+//! the lines, so that whoever has something to tell never waits for a pipe or a disk.
 
 mod line;
 mod repeats;
+mod writer;
 
 use std::fmt::Debug;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_io::{AppendFile, Clock, DiskError};
+use stillpoint_io::{AppendFile, Clock};
 use stillpoint_server::LogLevel;
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -22,13 +23,7 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::args::LogFormat;
 use line::{Line, Value};
 use repeats::Repeats;
-
-/// Where lines go.
-#[derive(Debug)]
-enum Sink {
-    Stderr,
-    File(AppendFile),
-}
+use writer::{Sink, Writer};
 
 /// The log. Clones are the same.
 #[derive(Clone, Debug)]
@@ -36,7 +31,7 @@ pub(crate) struct Log(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    sink: Sink,
+    writer: Writer,
     format: LogFormat,
     level: LogLevel,
     clock: Arc<dyn Clock>,
@@ -47,19 +42,20 @@ impl Log {
     /// A log into a file, or to stderr.
     ///
     /// # Errors
-    /// When the file cannot be opened.
+    /// When the file cannot be opened, or the thread that writes cannot be started.
     pub(crate) fn open(
         file: Option<&Path>,
         format: LogFormat,
         level: LogLevel,
         clock: Arc<dyn Clock>,
-    ) -> Result<Self, DiskError> {
+    ) -> Result<Self, stillpoint::Error> {
         let sink = match file {
             Some(path) => Sink::File(AppendFile::open(path)?),
             None => Sink::Stderr,
         };
+        let writer = Writer::start(sink, format, Arc::clone(&clock))?;
         let repeats = Mutex::default();
-        Ok(Self(Arc::new(Inner { sink, format, level, clock, repeats })))
+        Ok(Self(Arc::new(Inner { writer, format, level, clock, repeats })))
     }
 
     /// From here on events of this process go into this log.
@@ -68,15 +64,15 @@ impl Log {
         let _ = tracing::subscriber::set_global_default(self.clone());
     }
 
-    /// Opens the file anew, after it was renamed.
-    ///
-    /// # Errors
-    /// When the system refuses; the old file goes on.
-    pub(crate) fn reopen(&self) -> Result<(), DiskError> {
-        match &self.0.sink {
-            Sink::Stderr => Ok(()),
-            Sink::File(file) => file.reopen(),
-        }
+    /// Has the file opened anew, after it was renamed. The log tells whether that succeeded. If not,
+    /// the old file goes on.
+    pub(crate) fn reopen(&self) {
+        self.0.writer.reopen();
+    }
+
+    /// Returns when everything is written, or nothing could be written for a second.
+    pub(crate) fn finish(&self) {
+        self.0.writer.finish();
     }
 
     /// Tells how often events were left out, where that is due. To be called about once a second.
@@ -100,11 +96,7 @@ impl Log {
 
     fn write(&self, line: &Line<'_>) {
         let text = line.show(self.0.format, self.0.clock.wall_ms());
-        // A log that cannot be written must not end the server that it tells of.
-        match &self.0.sink {
-            Sink::Stderr => drop(std::io::stderr().write_all(text.as_bytes())),
-            Sink::File(file) => drop(file.append(&text)),
-        }
+        self.0.writer.push(text);
     }
 }
 

@@ -31,10 +31,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
     let settings = settings::settings(args)?;
     let LogSettings { file, format, level } = &settings.log;
     let log = Log::open(file.as_deref(), *format, level.clone(), Arc::new(RealClock));
-    let log = log.map_err(stillpoint::Error::from)?;
+    let log = log?;
     log.install();
     let ends = Ends::default();
-    let watch = Watch::start(ends.clone(), log)?;
+    let watch = Watch::start(ends.clone(), log.clone())?;
     tell_start(&settings);
     let served = serve(settings, &ends);
     drop(watch);
@@ -42,6 +42,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
         Ok(()) => tracing::info!("ended"),
         Err(error) => tracing::error!(%error, "ended by a failure"),
     }
+    log.finish();
     served
 }
 

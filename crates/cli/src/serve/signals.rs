@@ -84,18 +84,14 @@ fn heed(signal: i32, ends: &Ends, log: &Log) {
                     signal = name,
                     "ends at once, without waiting for clients or files"
                 );
+                log.finish();
                 std::process::exit(ENDED_BY_SIGNAL + signal);
             }
             tracing::info!(signal = name, "ends: a second one ends it at once");
             ends.opening.cancel();
             super::supervisor::tell(&[sd_notify::NotifyState::Stopping]);
         }
-        SIGHUP => match log.reopen() {
-            Ok(()) => tracing::info!("the log is opened anew"),
-            Err(error) => {
-                tracing::error!(%error, "the log cannot be opened anew; the old one goes on")
-            }
-        },
+        SIGHUP => log.reopen(),
         _ => tracing::info!(signal = name, "a signal that means nothing here"),
     }
 }

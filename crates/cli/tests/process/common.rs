@@ -52,7 +52,13 @@ impl Serving {
         Self::begin_at(free_port(), command, data, arguments)
     }
 
-    pub(crate) fn begin_at(
+    pub(crate) fn begin_at(port: u16, command: Command, data: &Path, arguments: &[&str]) -> Self {
+        Self::begin_logging_to(Stdio::piped(), port, command, data, arguments)
+    }
+
+    /// Starts a server that logs to `stderr`.
+    pub(crate) fn begin_logging_to(
+        stderr: Stdio,
         port: u16,
         mut command: Command,
         data: &Path,
@@ -60,7 +66,7 @@ impl Serving {
     ) -> Self {
         command.arg("serve").arg("--data").arg(data).args(["--threads", "2", "--port"]);
         command.arg(port.to_string()).args(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().expect("the binary runs");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, port, stdout }

@@ -1,11 +1,12 @@
 //! The log.
 
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::Value;
 use stillpoint_io::{Disk, RealDisk, read_all};
 
-use crate::common::{Serving, wait_for};
+use crate::common::{Serving, free_port, stillpoint, wait_for};
 
 /// The text of a file; empty if there is none.
 pub(crate) fn text_of(path: &Path) -> String {
@@ -119,4 +120,28 @@ fn writes_that_are_refused_are_told_and_counted() {
     let count: u64 = told.iter().map(|line| line["more"].as_u64().unwrap_or(0)).sum();
     let own = told.iter().filter(|line| line["reason"].is_string()).count() as u64;
     assert_eq!(count + own, refused, "{told:#?}");
+}
+
+/// The pipe is full before the server begins to log, and nobody reads it.
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_start_nor_service_nor_end() {
+    let (_reader, mut pipe) = std::io::pipe().expect("a pipe");
+    fill(&mut pipe);
+    let dir = tempfile::tempdir().expect("a directory");
+    let serving =
+        Serving::begin_logging_to(pipe.into(), free_port(), stillpoint(), dir.path(), &[]);
+    let mut client = serving.client();
+    wait_for("the end of the loading", || (client.ask(&["SET", "key", "1"]) == "OK").then_some(()));
+    serving.signal("TERM");
+    let (status, said, _) = serving.ended();
+    assert!(status.success() && said.contains("has saved everything"), "{said}");
+}
+
+/// Writes into a pipe until it takes no more.
+fn fill(pipe: &mut std::io::PipeWriter) {
+    let flags = rustix::fs::fcntl_getfl(&pipe).expect("flags");
+    rustix::fs::fcntl_setfl(&pipe, flags | rustix::fs::OFlags::NONBLOCK).expect("flags");
+    while pipe.write(&[b'.'; 4096]).is_ok() {}
+    while pipe.write(b".").is_ok() {}
+    rustix::fs::fcntl_setfl(&pipe, flags).expect("flags");
 }
