@@ -104,7 +104,7 @@ impl Bed {
     }
 
     fn config(&self) -> WriterConfig {
-        WriterConfig::new(STORE, HASH_SEED)
+        WriterConfig::new(STORE, HASH_SEED, self.store.driver().now().epoch() + 1)
     }
 
     fn cycle(&self, threads: usize) -> Cycle {

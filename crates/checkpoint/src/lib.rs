@@ -30,8 +30,8 @@ pub use error::{CheckpointError, Damage, DamageCause, LoadError};
 pub use pace::Pace;
 pub use progress::{Progress, ProgressSnapshot};
 pub use reader::{
-    DAMAGE_MAX, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
-    for_each_record, load, verify,
+    DAMAGE_MAX, Described, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
+    describe, for_each_record, load, verify,
 };
 pub use registry::{Capabilities, Row, Scheme, SchemeOptions};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

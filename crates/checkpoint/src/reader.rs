@@ -9,6 +9,7 @@
 //! manifest before. A large value comes whole: its fragments lie side by side in one part.
 
 mod decode;
+mod describe;
 mod load;
 mod part;
 mod verify;
@@ -24,6 +25,7 @@ use stillpoint_io::Disk;
 use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 use decode::{BlockLocation, Decoder, Take};
+pub use describe::{Described, describe};
 use part::Part;
 pub use verify::{DAMAGE_MAX, Verified, verify};
 
@@ -159,7 +161,7 @@ fn open_parts(
 }
 
 fn dir_of(entry: &CheckpointEntry) -> PathBuf {
-    PathBuf::from(checkpoint_dir(entry.epoch, entry.kind))
+    PathBuf::from(checkpoint_dir(entry.serial, entry.kind))
 }
 
 fn check_totals(

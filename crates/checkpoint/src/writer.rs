@@ -58,6 +58,8 @@ pub struct WriterConfig {
     pub partitions_log2: u8,
     /// Compression of blocks.
     pub codec: Codec,
+    /// Number of the attempt, and of its directory: no attempt before had the same.
+    pub serial: u64,
     /// Level of zstd, 1 to 19.
     pub zstd_level: i32,
     /// Part files, and threads that write them.
@@ -75,12 +77,13 @@ pub struct WriterConfig {
 
 impl WriterConfig {
     /// The defaults: 16 partitions, no compression, two parts, writes of 1 MiB, a pool of 32 MiB.
-    pub fn new(store: StoreId, hash_seed: u64) -> Self {
+    pub fn new(store: StoreId, hash_seed: u64, serial: u64) -> Self {
         Self {
             store,
             hash_seed,
             partitions_log2: 4,
             codec: Codec::None,
+            serial,
             zstd_level: 1,
             parts: 2,
             block_bytes: BLOCK_TARGET_BYTES,
@@ -96,6 +99,8 @@ impl WriterConfig {
 pub struct Written {
     /// It holds the commits of all epochs before this one.
     pub epoch: u64,
+    /// Number of its directory.
+    pub serial: u64,
     /// Full or partial.
     pub kind: CheckpointKind,
     /// Codec asked for.
@@ -130,6 +135,7 @@ impl Written {
     ) -> CheckpointEntry {
         CheckpointEntry {
             epoch: self.epoch,
+            serial: self.serial,
             kind: self.kind,
             base: None,
             scheme: scheme.to_owned(),
@@ -191,8 +197,7 @@ impl std::fmt::Debug for PartSink {
 }
 
 impl PartSink {
-    /// Makes the checkpoint's directory, empty, and starts the writer threads. What an abandoned
-    /// attempt left there is removed: the manifest must not name this epoch.
+    /// Makes the checkpoint's directory and starts the writer threads.
     ///
     /// # Errors
     /// The disk refused, or a thread could not be started.
@@ -205,8 +210,7 @@ impl PartSink {
         kind: CheckpointKind,
         config: WriterConfig,
     ) -> Result<Self, CheckpointError> {
-        let dir = PathBuf::from(checkpoint_dir(epoch, kind));
-        disk.remove(&dir)?;
+        let dir = PathBuf::from(checkpoint_dir(config.serial, kind));
         disk.create_dir_all(&dir)?;
         let lanes = store.driver().read_sections().capacity();
         let partitions_log2 = config.partitions_log2;
@@ -276,6 +280,7 @@ impl PartSink {
         let parts = flushed.inspect_err(|_| self.remove_files())?;
         Ok(Written {
             epoch: self.epoch,
+            serial: self.config.serial,
             kind: self.kind,
             codec: self.config.codec,
             partitions_log2: self.config.partitions_log2,
@@ -379,10 +384,10 @@ impl Drop for PartSink {
 /// The files cannot be removed, or [`CheckpointError::Directory`].
 pub fn remove_checkpoint(
     disk: &dyn Disk,
-    epoch: u64,
+    serial: u64,
     kind: CheckpointKind,
 ) -> Result<(), CheckpointError> {
-    disk.remove(Path::new(&checkpoint_dir(epoch, kind)))?;
+    disk.remove(Path::new(&checkpoint_dir(serial, kind)))?;
     disk.sync_dir(Path::new(CHECKPOINT_DIR)).map_err(CheckpointError::Directory)
 }
 

@@ -59,7 +59,7 @@ impl Files {
         let manifest = Manifest::decode(&manifest).expect("sound");
         let entry = &manifest.checkpoints[0];
         let part =
-            PathBuf::from(checkpoint_dir(entry.epoch, entry.kind)).join(&entry.parts[0].file);
+            PathBuf::from(checkpoint_dir(entry.serial, entry.kind)).join(&entry.parts[0].file);
         let bytes = read_all(&disk, &part).expect("it is there");
         let header = PartHeader::decode(&bytes).expect("sound");
         let index = PartIndex::of_file(header.identity(), &bytes, header.partitions_log2);

@@ -52,6 +52,7 @@ pub(crate) fn fresh(rng: &dyn Rng, wall_ms: u64) -> Manifest {
         hash_seed: rng.next_u64(),
         created_ms: wall_ms,
         next_epoch: 1,
+        next_serial: 1,
         tables: Vec::new(),
         checkpoints: Vec::new(),
         incarnations: Vec::new(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use stillpoint_checkpoint::{CheckpointError, Progress, ProgressSnapshot};
+use stillpoint_checkpoint::{CheckpointError, Pace, Progress, ProgressSnapshot};
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::catch_panic;
@@ -79,6 +79,8 @@ pub struct CheckpointStatus {
 #[derive(Debug)]
 struct State {
     requested: bool,
+    /// The store is being closed.
+    is_stopping: bool,
     /// The one that is being taken.
     running: Option<Arc<Progress>>,
     every: Option<Duration>,
@@ -138,6 +140,7 @@ impl Checkpoints {
         Self {
             state: Mutex::new(State {
                 requested: false,
+                is_stopping: false,
                 running: None,
                 every,
                 last_ns: now_ns,
@@ -207,7 +210,14 @@ impl Checkpoints {
         self.state.lock().every = every;
     }
 
-    pub(crate) fn wake(&self) {
+    /// The store is being closed: the checkpoint under way is given up, and the background thread
+    /// begins no other.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.is_stopping = true;
+        if let Some(running) = &state.running {
+            running.cancel();
+        }
         self.changed.notify_all();
     }
 
@@ -267,17 +277,21 @@ impl Checkpoints {
         grown.min(shared.store.held_bytes() as u64).saturating_sub(written)
     }
 
-    /// Waits for the end of the one under way and begins another.
-    fn begin(&self) -> Running<'_> {
+    /// Waits for the end of the one under way and begins another; `None` if the store is being closed
+    /// and this is not its [last](take_last) one.
+    fn begin(&self, is_last: bool) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         while state.running.is_some() {
             self.changed.wait(&mut state);
+        }
+        if state.is_stopping && !is_last {
+            return None;
         }
         let progress = Arc::<Progress>::default();
         state.running = Some(progress.clone());
         // Whoever asked so far asked for this one.
         state.requested = false;
-        Running { checkpoints: self, progress }
+        Some(Running { checkpoints: self, progress })
     }
 }
 
@@ -317,16 +331,36 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     shared.checkpoints.state.lock().requested = false;
 }
 
-/// Takes a checkpoint and publishes it. One that is [abandoned](Checkpoints::abandon) is begun anew.
+/// Takes a checkpoint at the pace of the settings and publishes it. One that is
+/// [abandoned](Checkpoints::abandon) is begun anew.
+///
+/// # Errors
+/// Why it failed; that it was cancelled, if the store is being closed.
 pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
+    let pace = match shared.config.checkpoint_pace {
+        Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
+        None => Pace::Unpaced,
+    };
+    take_at(shared, pace, false)
+}
+
+/// Takes the checkpoint of a store that is being closed: nobody is left whom it could disturb.
+pub(crate) fn take_last(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
+    take_at(shared, Pace::Unpaced, true)
+}
+
+fn take_at(shared: &Arc<Shared>, pace: Pace, is_last: bool) -> Result<CheckpointDone, Error> {
     loop {
-        let running = shared.checkpoints.begin();
+        let Some(running) = shared.checkpoints.begin(is_last) else {
+            tracing::info!("no checkpoint: the store is being closed");
+            return Err(CheckpointError::Cancelled.into());
+        };
         shared.health()?;
         let commits = shared.commit_count();
         tracing::info!("a checkpoint begins");
         // A panic of the capture is an error already. Any other may have come in the middle of a
         // publication.
-        let taken = catch_panic("checkpoint", || attempt::take(shared, &running.progress))
+        let taken = catch_panic("checkpoint", || attempt::take(shared, pace, &running.progress))
             .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
         match taken {
             Err(Error::Checkpoint(CheckpointError::Cancelled)) => continue,
@@ -346,17 +380,14 @@ impl Checkpoints {
         let now_ns = shared.config.environment.clock.monotonic_ns();
         let is_full = taken.as_ref().is_err_and(Error::is_disk_full);
         let free_bytes = if is_full { shared.free_bytes() } else { None };
-        match &taken {
-            Ok((done, _)) => tracing::info!(
+        if let Ok((done, _)) = &taken {
+            tracing::info!(
                 epoch = done.epoch,
                 records = done.records,
                 bytes = done.bytes,
                 ms = done.duration.as_millis() as u64,
                 "a checkpoint is published"
-            ),
-            Err(error) => {
-                tracing::error!(%error, "a checkpoint has failed; the previous one is kept")
-            }
+            );
         }
         let mut state = self.state.lock();
         match taken {
@@ -377,6 +408,14 @@ impl Checkpoints {
                 state.retry.failed(now_ns, free_bytes);
                 state.last_error = Some(error.to_string());
                 state.failures += 1;
+                let (failures, next) = (state.retry.failures(), state.retry.left(now_ns));
+                drop(state);
+                tracing::error!(
+                    %error,
+                    failures,
+                    next_attempt_s = next.map_or(0, |left| left.as_secs()),
+                    "a checkpoint has failed; the previous one is kept"
+                );
                 if let Error::Checkpoint(fatal) = &error
                     && fatal.is_fatal()
                 {

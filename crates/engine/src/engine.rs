@@ -322,7 +322,8 @@ impl Engine {
     }
 
     /// Flushes everything and closes the store, so that the next opening has nothing to recover
-    /// but what the log holds. Every later call of its sessions is refused with [`Error::Ended`].
+    /// but what the log holds. A checkpoint under way is given up, since the log has what it was to
+    /// hold. Without a journal a last checkpoint is taken, as fast as the disk writes. Every later call of its sessions is refused with [`Error::Ended`].
     ///
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor: the engine is
@@ -333,7 +334,7 @@ impl Engine {
         let shared = &self.shared;
         shared.health()?;
         if !shared.records_commits && shared.scheme.is_some() {
-            crate::checkpoints::take(shared)?;
+            crate::checkpoints::take_last(shared)?;
         }
         let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;
         if shared.records_commits {
@@ -349,7 +350,7 @@ impl Engine {
         if self.shared.stopping.swap(true, AcqRel) {
             return Ok(());
         }
-        self.shared.checkpoints.wake();
+        self.shared.checkpoints.stop();
         // All of them end before the first error is told.
         let ended: Vec<_> = self.threads.lock().drain(..).map(JoinHandle::join).collect();
         Ok(ended.into_iter().collect::<Result<(), _>>()?)
@@ -361,7 +362,7 @@ impl Drop for Engine {
         if Inside::is_now() {
             // A thread may wait for the transaction that we are in. It ends by itself.
             self.shared.stopping.store(true, Release);
-            self.shared.checkpoints.wake();
+            self.shared.checkpoints.stop();
         } else if self.stop_threads().is_err() {
             self.shared.fail("a background thread panicked".to_owned());
         }

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use stillpoint_checkpoint::CheckpointError;
+use stillpoint_format::manifest::ManifestError;
 use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
 use stillpoint_store::TxError;
@@ -12,7 +13,7 @@ pub enum Error {
     #[error("{} is in use by another process: stop it, or choose another data directory", .0.display())]
     InUse(PathBuf),
     /// The directory holds data, but no MANIFEST says which.
-    #[error("{} holds {found} but no MANIFEST: it is not started empty over existing data; put the MANIFEST back from a copy, or move the directory away", directory.display())]
+    #[error("{} holds {found} but no MANIFEST: it is not started empty over existing data; put the MANIFEST back from a copy, or make one from the other files with `stillpoint repair --accept-loss`, or move the directory away", directory.display())]
     ManifestMissing {
         /// The data directory.
         directory: PathBuf,
@@ -20,13 +21,13 @@ pub enum Error {
         found: String,
     },
     /// The MANIFEST cannot be used.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {source}{}", file.display(), cure_of(source))]
     Manifest {
         /// The file.
         file: PathBuf,
         /// What is wrong, and the cure.
         #[source]
-        source: stillpoint_format::manifest::ManifestError,
+        source: ManifestError,
     },
     /// The opening was cancelled.
     #[error("the opening of the store was cancelled: nothing has changed, open it again")]
@@ -55,6 +56,17 @@ pub enum Error {
     /// The directory to be made exists and holds something.
     #[error("{} is not empty: name a directory that does not exist", .0.display())]
     NotEmpty(PathBuf),
+    /// The directory that was to be loaded into holds records.
+    #[error(
+        "{} holds {records} records: name a directory without any, or say that the load adds to them",
+        dir.display()
+    )]
+    HoldsRecords {
+        /// The data directory.
+        dir: PathBuf,
+        /// How many there are.
+        records: u64,
+    },
     /// What was dumped could not be written.
     #[error("writing the dump: {0}")]
     Output(std::io::Error),
@@ -169,5 +181,14 @@ impl Error {
             Self::Recovery(error) => error.is_damage(),
             _ => false,
         }
+    }
+}
+
+/// What to do about a MANIFEST, where its error does not say so.
+fn cure_of(source: &ManifestError) -> &'static str {
+    if source.is_damage() {
+        "; put a copy back, or make one from the other files with `stillpoint repair --accept-loss`"
+    } else {
+        ""
     }
 }

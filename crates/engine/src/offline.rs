@@ -16,7 +16,9 @@ use stillpoint_recovery::Plan;
 use crate::catalog;
 use crate::error::Error;
 
-pub use look::{Checked, DumpVisit, Extent, InspectedLogs, Inspection, check, dump, inspect};
+pub use look::{
+    Checked, DumpVisit, Extent, InspectedLogs, Inspection, check, dump, inspect,
+};
 pub use repair::{Repair, repair};
 pub use restore::restore;
 
@@ -27,12 +29,18 @@ struct Directory {
     _lock: Box<dyn Send + Sync>,
 }
 
-fn open(dir: &Path) -> Result<Directory, Error> {
+/// Locks the directory.
+fn lock(dir: &Path) -> Result<(Arc<dyn Disk>, Box<dyn Send + Sync>), Error> {
     if !dir.is_dir() {
         return Err(Error::NoStore(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
     let lock = disk.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(dir.to_owned()))?;
+    Ok((disk, lock))
+}
+
+fn open(dir: &Path) -> Result<Directory, Error> {
+    let (disk, lock) = lock(dir)?;
     let manifest = catalog::read(&*disk)?.ok_or_else(|| Error::NoStore(dir.to_owned()))?;
     Ok(Directory { disk, manifest, _lock: lock })
 }

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use stillpoint::{Config, Durability, Engine, Error, Session, TableId};
+use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{
     Call, Clock, Disk, Fault, FaultPlan, Lasts, ManualClock, RealClock, SeededRng, SimDisk,
+    read_all,
 };
 
 /// Stands still until the test moves it; who sleeps sleeps by the machine's clock.
@@ -281,4 +283,77 @@ fn a_panic_at_any_call_of_the_disk_loses_nothing() {
         }
         nth += step;
     }
+}
+
+/// The clock stands still, so a checkpoint at a pace waits for ever for its next bytes.
+#[test]
+fn the_end_of_the_store_waits_for_no_pace() {
+    for journal in ["redo", "none"] {
+        let disk = SimDisk::new(3);
+        let mut config = config(&disk, Arc::new(TestClock::default()));
+        config.journal = journal.to_owned();
+        config.checkpoint_pace = Some(1);
+        let engine = Engine::open(config.clone()).expect("an empty disk");
+        let table = engine.table("t").expect("a name");
+        let mut session = engine.session().expect("a seat");
+        for key in 0..1000 {
+            put(&mut session, table, key, &[7; 3000]).expect("memory");
+        }
+        drop(session);
+        assert!(engine.checkpoint_in_background());
+        let captured = |engine: &Engine| {
+            engine.stats().checkpoints.running.is_some_and(|running| running.units_total > 0)
+        };
+        wait_until("the capture has begun", || captured(&engine));
+        let closing = stillpoint_io::spawn("closing", move || engine.close()).expect("a thread");
+        wait_until("the store is closed", || closing.is_finished());
+        closing.join().expect("no panic").expect("closed");
+        assert_eq!(
+            disk.list(Path::new("checkpoint")).map_or(0, |found| found.len()),
+            usize::from(journal == "none"),
+            "{journal}: a checkpoint that was given up leaves nothing"
+        );
+        config.checkpoint_pace = None;
+        let engine = Engine::open(config).expect("opens");
+        let table = engine.table("t").expect("a name");
+        assert_eq!(engine.len(table), 1000, "{journal}");
+        engine.close().expect("closed");
+    }
+}
+
+/// Whether an attempt fails before or after its directory was made, and whether the store was opened
+/// anew: the next one has another name.
+#[test]
+fn no_name_of_a_checkpoint_is_used_twice() {
+    let disk = SimDisk::new(4);
+    let mut used = Vec::new();
+    for life in 0..3 {
+        let engine = Engine::open(config(&disk, Arc::new(TestClock::default()))).expect("opens");
+        let table = engine.table("t").expect("a name");
+        let mut session = engine.session().expect("a seat");
+        for calls in [Call::CreateDir, Call::Open, Call::Write, Call::Sync] {
+            put(&mut session, table, life, b"value").expect("memory");
+            // The first call publishes the MANIFEST.
+            let nth = if calls == Call::CreateDir { 1 } else { 2 };
+            let fault = Fault::InputOutput;
+            disk.inject(FaultPlan { calls: vec![calls], nth, fault, lasts: Lasts::Once });
+            engine.checkpoint().expect_err("a fault");
+            disk.clear_faults();
+            used.push(manifest(&disk).next_serial - 1);
+            engine.checkpoint().expect("no fault");
+            let manifest = manifest(&disk);
+            let newest = manifest.checkpoints.last().expect("published");
+            let listed = disk.list(Path::new("checkpoint")).expect("a directory");
+            assert_eq!(listed, [format!("{:010}-full", newest.serial)]);
+            used.push(newest.serial);
+        }
+        drop(session);
+        engine.close().expect("closed");
+    }
+    assert!(used.windows(2).all(|pair| pair[0] < pair[1]), "{used:?}");
+}
+
+fn manifest(disk: &SimDisk) -> Manifest {
+    let bytes = read_all(disk, Path::new("MANIFEST")).expect("a MANIFEST");
+    Manifest::decode(&bytes).expect("sound")
 }

@@ -38,6 +38,9 @@ pub struct Manifest {
     pub created_ms: u64,
     /// The next epoch to be used: no record of any log has this one or a later one.
     pub next_epoch: u64,
+    /// The serial of the next checkpoint: no directory of a checkpoint has been given this one or a
+    /// later one.
+    pub next_serial: u64,
     /// The tables, by id.
     pub tables: Vec<TableEntry>,
     /// The checkpoints that exist, by epoch.
@@ -111,6 +114,9 @@ pub enum Partitioning {
 pub struct CheckpointEntry {
     /// It holds the commits of all epochs before this one.
     pub epoch: u64,
+    /// Number of the attempt that made it, and of its directory
+    /// ([`crate::names::checkpoint_dir`]). No other attempt has the same.
+    pub serial: u64,
     /// Full or partial.
     pub kind: CheckpointKind,
     /// For a partial one: epoch of the checkpoint whose changes it holds from there on.
@@ -262,7 +268,7 @@ pub enum ManifestError {
     /// It was damaged or edited.
     #[error(
         "manifest checksum mismatch: stored {stored:#010x}, computed {computed:#010x}; it is \
-         damaged or was edited by hand: put a copy of the data directory back"
+         damaged or was edited by hand"
     )]
     Checksum {
         /// The checksum in the first line.
@@ -282,6 +288,13 @@ pub enum ManifestError {
     /// Its fields contradict each other.
     #[error("manifest inconsistent: {0}")]
     Inconsistent(String),
+}
+
+impl ManifestError {
+    /// True if the file is damaged, as opposed to another release's.
+    pub fn is_damage(&self) -> bool {
+        !matches!(self, Self::UnknownVersion { .. } | Self::Unsupported { .. })
+    }
 }
 
 impl Manifest {
@@ -320,6 +333,20 @@ impl Manifest {
             .map_err(|error| ManifestError::Document(error.to_string()))?;
         manifest.validate()?;
         Ok(manifest)
+    }
+
+    /// Numbers and names of tables, as far as the bytes of a MANIFEST that cannot be decoded show them.
+    /// Nothing vouches for what is found.
+    pub fn table_names_of_damaged(bytes: &[u8]) -> Vec<(u16, String)> {
+        let document =
+            bytes.iter().position(|&byte| byte == b'{').map_or(&[][..], |at| &bytes[at..]);
+        let document: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
+        let tables = document["tables"].as_array().map_or(&[][..], |tables| tables);
+        let name = |table: &serde_json::Value| {
+            let id = table["id"].as_u64().and_then(|id| id.try_into().ok())?;
+            Some((id, table["name"].as_str()?.to_owned()))
+        };
+        tables.iter().filter_map(name).collect()
     }
 
     /// The present or latest incarnation.

@@ -34,26 +34,26 @@ impl CheckpointKind {
     }
 }
 
-/// `checkpoint/0000000007-full`
-pub fn checkpoint_dir(epoch: u64, kind: CheckpointKind) -> String {
-    format!("{CHECKPOINT_DIR}/{}", checkpoint_name(epoch, kind))
+/// `checkpoint/0000000007-full`: the directory of the checkpoint with serial 7.
+pub fn checkpoint_dir(serial: u64, kind: CheckpointKind) -> String {
+    format!("{CHECKPOINT_DIR}/{}", checkpoint_name(serial, kind))
 }
 
 /// `0000000007-full`: the last component of [`checkpoint_dir`].
-pub fn checkpoint_name(epoch: u64, kind: CheckpointKind) -> String {
-    format!("{epoch:010}-{}", kind.as_str())
+pub fn checkpoint_name(serial: u64, kind: CheckpointKind) -> String {
+    format!("{serial:010}-{}", kind.as_str())
 }
 
-/// Reads a name of [`checkpoint_name`]; `None` if it is not one.
+/// Reads a name of [`checkpoint_name`] as (serial, kind); `None` if it is not one.
 pub fn parse_checkpoint_name(name: &str) -> Option<(u64, CheckpointKind)> {
-    let (epoch, kind) = name.split_once('-')?;
+    let (serial, kind) = name.split_once('-')?;
     let kind = match kind {
         "full" => CheckpointKind::Full,
         "partial" => CheckpointKind::Partial,
         _ => return None,
     };
-    let epoch = epoch.parse().ok()?;
-    (checkpoint_name(epoch, kind) == name).then_some((epoch, kind))
+    let serial = serial.parse().ok()?;
+    (checkpoint_name(serial, kind) == name).then_some((serial, kind))
 }
 
 /// `part-003`: a part's file name inside its checkpoint's directory.
@@ -110,11 +110,11 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for epoch in [0, 7, 12_345_678_901, u64::MAX] {
+        for serial in [0, 7, 12_345_678_901, u64::MAX] {
             for kind in [CheckpointKind::Full, CheckpointKind::Partial] {
-                let name = checkpoint_name(epoch, kind);
-                assert_eq!(parse_checkpoint_name(&name), Some((epoch, kind)), "{name}");
-                assert_eq!(checkpoint_dir(epoch, kind), format!("checkpoint/{name}"));
+                let name = checkpoint_name(serial, kind);
+                assert_eq!(parse_checkpoint_name(&name), Some((serial, kind)), "{name}");
+                assert_eq!(checkpoint_dir(serial, kind), format!("checkpoint/{name}"));
             }
         }
         for part in [0, 9, 1000, u32::MAX] {

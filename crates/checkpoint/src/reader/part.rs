@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_format::DecodeError;
-use stillpoint_format::ident::{HEADER_BYTES, Identity};
+use stillpoint_format::ident::{HEADER_BYTES, Identity, StoreId};
 use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
-use stillpoint_format::names::parse_part_name;
+use stillpoint_format::names::{CheckpointKind, parse_part_name};
 use stillpoint_format::part::{
     BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockEntry, PartHeader, PartIndex, TRAILER_BYTES, Trailer,
 };
@@ -183,10 +183,10 @@ impl Part {
 }
 
 /// A file that claims to be a part.
-struct Opening<'a> {
-    file: &'a dyn DiskFile,
-    path: &'a Path,
-    bytes: u64,
+pub(super) struct Opening<'a> {
+    pub(super) file: &'a dyn DiskFile,
+    pub(super) path: &'a Path,
+    pub(super) bytes: u64,
 }
 
 impl Opening<'_> {
@@ -205,11 +205,26 @@ impl Opening<'_> {
         Ok(buf[at..at + (to - from) as usize].to_vec())
     }
 
-    fn check_length(&self, part: &PartEntry) -> Result<(), LoadError> {
+    pub(super) fn check_length(&self, part: &PartEntry) -> Result<(), LoadError> {
         self.same("length of the file in bytes", self.bytes, part.bytes)?;
         let whole = self.bytes / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
         let whole = whole.max(HEADER_BYTES as u64);
         self.same("length of the file in bytes", self.bytes, whole)
+    }
+
+    /// The header, whatever part it is of.
+    pub(super) fn any_header(&self) -> Result<PartHeader, LoadError> {
+        let head = self.read(0, HEADER_BYTES as u64)?;
+        PartHeader::decode(&head).map_err(|error| self.decode_error(error))
+    }
+
+    /// Refuses a header of another store, epoch, kind or part number.
+    pub(super) fn expect(
+        &self,
+        header: &PartHeader,
+        (store, epoch, kind, number): (StoreId, u64, CheckpointKind, u32),
+    ) -> Result<(), LoadError> {
+        header.expect(store, epoch, kind, number).map_err(|error| self.decode_error(error))
     }
 
     fn header(
@@ -218,12 +233,9 @@ impl Opening<'_> {
         part: &PartEntry,
         options: &LoadOptions,
     ) -> Result<PartHeader, LoadError> {
-        let head = self.read(0, HEADER_BYTES as u64)?;
-        let header = PartHeader::decode(&head).map_err(|error| self.decode_error(error))?;
+        let header = self.any_header()?;
         let number = parse_part_name(&part.file).unwrap_or(u32::MAX);
-        header
-            .expect(options.store, entry.epoch, entry.kind, number)
-            .map_err(|error| self.decode_error(error))?;
+        self.expect(&header, (options.store, entry.epoch, entry.kind, number))?;
         self.same(
             "number of partitions, as a power of two,",
             header.partitions_log2.into(),
@@ -233,7 +245,7 @@ impl Opening<'_> {
         Ok(header)
     }
 
-    fn index(&self, header: &PartHeader) -> Result<PartIndex, LoadError> {
+    pub(super) fn index(&self, header: &PartHeader) -> Result<PartIndex, LoadError> {
         let identity = header.identity();
         let tail = self.read(self.bytes - TRAILER_BYTES as u64, self.bytes)?;
         let trailer = Trailer::decode(identity, &tail, self.bytes)

@@ -134,7 +134,7 @@ fn records_of_flushed_tables_are_skipped_and_counted() {
 }
 
 fn parts(entry: &CheckpointEntry) -> Vec<PathBuf> {
-    let dir = PathBuf::from(checkpoint_dir(entry.epoch, entry.kind));
+    let dir = PathBuf::from(checkpoint_dir(entry.serial, entry.kind));
     entry.parts.iter().map(|part| dir.join(&part.file)).collect()
 }
 
@@ -298,18 +298,14 @@ fn batches_are_of_many_records() {
 }
 
 #[test]
-fn an_older_attempt_leaves_nothing_in_the_way() {
+fn removed_files_are_gone_for_good() {
     let world = calc_world(1);
     let mut worker = world.worker(0);
     fill(&mut worker, 10);
-    let dir = PathBuf::from(checkpoint_dir(2, CheckpointKind::Full));
-    world.disk.create_dir_all(&dir).expect("no fault");
-    let stray = world.disk.open(&dir.join("part-000"), OpenMode::CreateNew, Caching::Buffered);
-    stray.and_then(|file| file.write_at(b"half a part", 0)).expect("no fault");
-    let (epoch, state) = world.take_and_load();
-    assert_eq!(epoch, 2);
-    assert_same(&state, &world.history.state(), "after a stray");
-    stillpoint_checkpoint::remove_checkpoint(&*world.disk, 2, CheckpointKind::Full)
+    let (written, _) = world.take().expect("no fault");
+    let dir = PathBuf::from(checkpoint_dir(written.serial, CheckpointKind::Full));
+    assert!(world.disk.exists(&dir).expect("no fault"));
+    stillpoint_checkpoint::remove_checkpoint(&*world.disk, written.serial, CheckpointKind::Full)
         .expect("no fault");
     assert!(!world.disk.exists(&dir).expect("no fault"));
     for after in world.sim.crash_states(0..20) {

@@ -54,7 +54,7 @@ impl World {
             store.add_table(TableId(table), 1).expect("address space");
         }
         let sim = SimDisk::new(seed);
-        let mut config = WriterConfig::new(STORE, HASH_SEED);
+        let mut config = WriterConfig::new(STORE, HASH_SEED, 0);
         // Small, so that blocks change hands often.
         config.block_bytes = 2 << 10;
         config.write_bytes = 16 << 10;
@@ -104,7 +104,9 @@ impl World {
     }
 
     pub(crate) fn take_with(&self, cycle: &Cycle) -> Result<(Written, Captured), CheckpointError> {
-        let taken = take_checkpoint(cycle, &self.disk, &self.config);
+        let serial = self.store.driver().now().epoch() + 1;
+        let config = WriterConfig { serial, ..self.config.clone() };
+        let taken = take_checkpoint(cycle, &self.disk, &config);
         if let Ok((written, _)) = &taken {
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
             self.scheme().ended(written.epoch, Outcome::Published);

@@ -30,6 +30,7 @@ struct AtPointOfConsistency {
 /// Takes a checkpoint and publishes it; gives the logs' positions at its point of consistency.
 pub(super) fn take(
     shared: &Arc<Shared>,
+    pace: Pace,
     progress: &Arc<Progress>,
 ) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let Some(scheme) = &shared.scheme else {
@@ -46,26 +47,26 @@ pub(super) fn take(
     // when the parts are written.
     let _ = shared.journal.shed(shared.reserve_space());
     let epoch = shared.store.driver().now().epoch() + 1;
-    // No commit of the new epoch may come before the MANIFEST knows of it. After an attempt that
-    // failed before its point of consistency the MANIFEST knows already.
-    if shared.catalog.now().next_epoch <= epoch {
-        shared.publish(|manifest| manifest.next_epoch = epoch + 1)?;
-    }
+    // No commit of the new epoch may come before the MANIFEST knows of the epoch, and no directory
+    // may be made before the MANIFEST counts its serial: a later attempt gets another one.
+    let serial = shared.publish(|manifest| {
+        manifest.next_epoch = manifest.next_epoch.max(epoch + 1);
+        let serial = manifest.next_serial;
+        manifest.next_serial += 1;
+        serial
+    })?;
     let noted = Arc::new(Mutex::new(AtPointOfConsistency::default()));
     let cycle = Cycle {
         store: shared.store.clone(),
         scheme: scheme.clone(),
         clock: shared.config.environment.clock.clone(),
         threads: shared.config.checkpoint_threads,
-        pace: match shared.config.checkpoint_pace {
-            Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
-            None => Pace::Unpaced,
-        },
+        pace,
         progress: progress.clone(),
         observer: Some(observer(shared, &noted)),
     };
     let manifest = shared.catalog.now();
-    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed);
+    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed, serial);
     writer.codec = shared.config.codec;
     writer.leave_bytes = shared.journal.headroom_bytes();
     if !shared.config.environment.background {
@@ -108,7 +109,7 @@ fn publish(
     noted: &AtPointOfConsistency,
     start_ns: u64,
 ) -> Result<CheckpointDone, Error> {
-    let kind = written.kind;
+    let (serial, kind) = (written.serial, written.kind);
     let pool_bytes_max = written.stats.pool_bytes_peak;
     let logs = mutant!(
         noted.positions.clone(),
@@ -139,14 +140,14 @@ fn publish(
         Err(error) => {
             // If it is not known which MANIFEST is on disk, neither checkpoint may be removed.
             if shared.health().is_ok() {
-                let _ = remove_checkpoint(&*shared.disk, done.epoch, kind);
+                let _ = remove_checkpoint(&*shared.disk, serial, kind);
             }
             return Err(error);
         }
     };
     // The checkpoint exists. What cannot be removed now goes with a later one, or at the next start.
     for old in &dropped {
-        if let Err(error) = remove_checkpoint(&*shared.disk, old.epoch, old.kind)
+        if let Err(error) = remove_checkpoint(&*shared.disk, old.serial, old.kind)
             && error.is_fatal()
         {
             shared.fail(error.to_string());
@@ -162,7 +163,7 @@ fn publish(
 /// What `RemovesBeforePublishing` does.
 fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
     let now = shared.catalog.now();
-    now.checkpoints.iter().try_for_each(|old| remove_checkpoint(&*shared.disk, old.epoch, old.kind))
+    now.checkpoints.iter().try_for_each(|old| remove_checkpoint(&*shared.disk, old.serial, old.kind))
 }
 
 /// Puts a checkpoint into the MANIFEST and takes those out that are too many; returns them.
@@ -199,11 +200,11 @@ pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), 
         return Ok(());
     }
     for name in disk.list(dir)? {
-        let Some((epoch, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
+        let Some((serial, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
             continue;
         };
-        if !manifest.checkpoints.iter().any(|c| (c.epoch, c.kind) == (epoch, kind)) {
-            remove_checkpoint(disk, epoch, kind)?;
+        if !manifest.checkpoints.iter().any(|c| (c.serial, c.kind) == (serial, kind)) {
+            remove_checkpoint(disk, serial, kind)?;
         }
     }
     Ok(())

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint_format::manifest::{IncarnationEntry, Manifest};
-use stillpoint_io::{Clock, RealClock, cpu_count};
+use stillpoint_format::names;
+use stillpoint_io::{Clock, Disk, RealClock, cpu_count};
 use stillpoint_recovery::{Plan, RecoveryError};
 
-use super::{Directory, load_options, open};
-use crate::catalog::Catalog;
+use super::{load_options, lock};
+use crate::catalog::{self, Catalog};
 use crate::error::Error;
 
 /// What a repair gives up, or would give up.
@@ -29,14 +30,17 @@ pub struct Repair {
 
 /// Finds what of a data directory can be recovered although files are damaged, missing, or newer
 /// than the MANIFEST. With `accept_loss` the rest is given up: the next start finds a sound store.
-/// Without, nothing changes.
+/// Without, nothing changes. A MANIFEST that is missing or damaged is made anew from the other files.
 ///
 /// # Errors
-/// It is in use, or no store, or its MANIFEST cannot be read: without it nothing says which files
-/// count. Or the disk refuses.
+/// It is in use, or no store, or of another release, or the disk refuses.
 pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
-    let Directory { disk, manifest, _lock } = open(dir)?;
+    let (disk, _lock) = lock(dir)?;
     let mut found = Repair::default();
+    let manifest = match catalog::read(&*disk) {
+        Ok(manifest) => manifest.ok_or_else(|| Error::NoStore(dir.to_owned()))?,
+        Err(why) => rebuilt(&disk, why, &mut found)?,
+    };
     let mut left = manifest.clone();
     loop {
         let Some((epoch, why)) = first_damaged(&disk, &left)? else { break };
@@ -76,9 +80,28 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     Ok(found)
 }
 
+/// A MANIFEST made anew, where the one that is there is missing or damaged.
+fn rebuilt(disk: &Arc<dyn Disk>, why: Error, found: &mut Repair) -> Result<Manifest, Error> {
+    let names = match &why {
+        Error::ManifestMissing { .. } => Vec::new(),
+        // What another release wrote is not damaged.
+        Error::Manifest { source, .. } if source.is_damage() => {
+            let bytes = stillpoint_io::read_all(&**disk, Path::new(names::MANIFEST))?;
+            Manifest::table_names_of_damaged(&bytes)
+        }
+        _ => return Err(why),
+    };
+    let Some(rebuilt) = stillpoint_recovery::rebuild(disk, &names, cpu_count())? else {
+        return Err(why);
+    };
+    found.gives_up.push(format!("the MANIFEST, which is made anew from the other files: {why}"));
+    found.gives_up.extend(rebuilt.gives_up);
+    Ok(rebuilt.manifest)
+}
+
 /// The newest checkpoint of the chain to load that is damaged, and its first damage.
 fn first_damaged(
-    disk: &Arc<dyn stillpoint_io::Disk>,
+    disk: &Arc<dyn Disk>,
     manifest: &Manifest,
 ) -> Result<Option<(u64, String)>, Error> {
     let options = load_options(manifest);
@@ -106,11 +129,7 @@ fn drop_without_base(manifest: &mut Manifest) {
 }
 
 /// Publishes what is left, and removes the rest: in the order of a start, without serving.
-fn publish(
-    disk: &Arc<dyn stillpoint_io::Disk>,
-    before: &Manifest,
-    plan: &Plan,
-) -> Result<(), Error> {
+fn publish(disk: &Arc<dyn Disk>, before: &Manifest, plan: &Plan) -> Result<(), Error> {
     let ends = plan.copy_ends(RealClock.wall_ms())?;
     let mut next = plan.successor(0, &ends);
     if let Some(IncarnationEntry { cut, .. }) = next.incarnations.last_mut() {

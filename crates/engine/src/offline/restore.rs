@@ -98,7 +98,7 @@ fn inspect_gsn(directory: &Directory) -> Result<u64, Error> {
 }
 
 fn copy_checkpoint(from: &dyn Disk, to: &dyn Disk, entry: &CheckpointEntry) -> Result<(), Error> {
-    let dir = PathBuf::from(names::checkpoint_dir(entry.epoch, entry.kind));
+    let dir = PathBuf::from(names::checkpoint_dir(entry.serial, entry.kind));
     to.create_dir_all(&dir)?;
     let mut buffer = vec![0; COPY_BYTES];
     for part in &entry.parts {

@@ -234,7 +234,7 @@ fn forge_all(files: &mut Files, before: &Files) {
     let Some(bytes) = files.get_mut(MANIFEST) else { return };
     let Ok(mut manifest) = Manifest::decode(bytes) else { return };
     for checkpoint in &mut manifest.checkpoints {
-        let dir = names::checkpoint_dir(checkpoint.epoch, checkpoint.kind);
+        let dir = names::checkpoint_dir(checkpoint.serial, checkpoint.kind);
         for part in &mut checkpoint.parts {
             let path = format!("{dir}/{}", part.file);
             if let Some((_, len, crc)) = indexes.iter().find(|(name, ..)| *name == path) {

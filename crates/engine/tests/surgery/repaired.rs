@@ -1,10 +1,11 @@
 //! The way on after a refusal.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use stillpoint::offline;
 
-use crate::store::{Shape, directory, files, judge, make, serve};
+use crate::store::{Keys, Shape, directory, files, judge, make, serve};
 
 /// Whatever is missing: without `accept_loss` nothing changes, and with it the store starts, `check`
 /// finds it sound, nothing is there that was never written, and what is lost was announced.
@@ -46,6 +47,64 @@ fn every_refusal_has_a_way_on() {
         }
     }
     assert!(repaired > 8, "only {repaired} were refused");
+}
+
+/// All files are there but the MANIFEST, so nothing that was acknowledged is missing, and nothing is
+/// older than it was.
+#[test]
+fn a_lost_manifest_is_made_anew_from_the_other_files() {
+    let shapes = [
+        Shape { logs: 1, lives: &[20], checkpoints: 0, closes: false },
+        Shape { logs: 2, lives: &[20, 10], checkpoints: 1, closes: false },
+        Shape { logs: 2, lives: &[10, 10, 10], checkpoints: 0, closes: true },
+        Shape { logs: 2, lives: &[10, 40], checkpoints: 2, closes: true },
+        Shape { logs: 3, lives: &[10, 9, 8, 7], checkpoints: 0, closes: false },
+    ];
+    for shape in shapes {
+        let home = tempfile::tempdir().expect("a directory");
+        let acknowledged = make(home.path(), shape);
+        let all = files(home.path());
+        let bytes = &all[Path::new("MANIFEST")];
+        let flipped = |at: usize| {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            Some(bytes)
+        };
+        let end = bytes.len() - 3;
+        for spoilt in
+            [None, Some(Vec::new()), flipped(3), flipped(end), Some(bytes[..end].to_vec())]
+        {
+            let length = spoilt.as_ref().map(Vec::len);
+            let context = format!("{shape:?}, MANIFEST of {length:?} of {} bytes", bytes.len());
+            let mut left = all.clone();
+            left.remove(Path::new("MANIFEST"));
+            left.extend(spoilt.map(|bytes| (PathBuf::from("MANIFEST"), bytes)));
+            let refused = judge(&left, &context).expect_err(&context);
+            assert!(refused.to_string().contains("repair --accept-loss"), "{context}: {refused}");
+            let dir = directory(&left);
+            let announced = offline::repair(dir.path(), false).expect(&context);
+            assert!(files(dir.path()) == left, "{context}: changed");
+            let done = offline::repair(dir.path(), true).expect(&context);
+            assert!(done.done && done.gives_up == announced.gives_up, "{context}: {done:?}");
+            let checked = offline::check(dir.path()).expect(&context);
+            assert_eq!(checked.damage, Vec::<String>::new(), "{context}");
+            let mut found = Keys::new();
+            let mut tables = BTreeSet::new();
+            offline::dump(dir.path(), None, &mut |table, key, value| {
+                let mut bytes = Vec::new();
+                value.copy_to(&mut bytes);
+                found.insert(key.to_vec(), bytes);
+                tables.insert(table.to_owned());
+                Ok(())
+            })
+            .expect(&context);
+            assert!(found == acknowledged, "{context}: {:?}", done.gives_up);
+            let told = done.gives_up.iter().any(|what| what.contains("names of tables"));
+            let name = if told { "table-0" } else { "keys" };
+            assert_eq!(tables, BTreeSet::from([name.to_owned()]), "{context}");
+            serve(dir.path()).expect(&context);
+        }
+    }
 }
 
 /// A copy that is damaged is not published, and leaves nothing in the way.

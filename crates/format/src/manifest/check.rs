@@ -20,7 +20,7 @@ impl Manifest {
         }
         self.validate_tables()?;
         self.validate_incarnations()?;
-        let mut seen = HashSet::new();
+        let (mut seen, mut serials) = (HashSet::new(), HashSet::new());
         for checkpoint in &self.checkpoints {
             checkpoint.validate().map_err(|why| {
                 let (epoch, kind) = (checkpoint.epoch, checkpoint.kind.as_str());
@@ -28,6 +28,14 @@ impl Manifest {
             })?;
             if !seen.insert((checkpoint.epoch, checkpoint.kind)) {
                 return inconsistent(format!("checkpoint {} is listed twice", checkpoint.epoch));
+            }
+            let serial = checkpoint.serial;
+            if serial >= self.next_serial || !serials.insert(serial) {
+                let (epoch, next) = (checkpoint.epoch, self.next_serial);
+                return inconsistent(format!(
+                    "checkpoint {epoch} has serial {serial}, which is another's or not below the \
+                     next one, {next}"
+                ));
             }
             if checkpoint.epoch > self.next_epoch {
                 let next = self.next_epoch;

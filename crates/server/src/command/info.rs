@@ -252,6 +252,9 @@ fn persistence(out: &mut String, shared: &Shared) {
     field(out, "aof_current_size", stats.journal.written_bytes);
     field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
     field(out, "checkpoint_failures", state.failures);
+    field(out, "checkpoint_failures_in_row", state.failures_since);
+    let next_s = state.next_attempt.map(|left| left.as_secs_f64().ceil() as i64);
+    field(out, "checkpoint_next_attempt_sec", next_s.unwrap_or(-1));
     let age_s = shared.config.clock.wall_ms().saturating_sub(last_ms) / 1000;
     field(out, "checkpoint_age_seconds", age_s);
     field(out, "checkpoint_last_error", state.last_error.as_deref().unwrap_or(""));

@@ -175,6 +175,34 @@ fn a_failed_flush_ends_the_server_and_acknowledges_nothing() {
     assert_eq!(server.client().call(&["GET", "before"]), Value::bulk("1"));
 }
 
+#[test]
+fn a_save_that_fails_is_told_with_the_next_attempt() {
+    let disk = SimDisk::new(1);
+    let server = server_on(&disk, Durability::Strict);
+    let mut client = server.client();
+    assert_eq!(client.call(&["SET", "key", "1"]), Value::ok());
+    let of = |info: &str, name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+        line.unwrap_or_else(|| panic!("no {name} in {info}")).to_owned()
+    };
+    let fault = Fault::InputOutput;
+    for failures in 1..=8 {
+        disk.inject(FaultPlan { calls: vec![Call::CreateDir], nth: 1, fault, lasts: Lasts::Once });
+        assert!(matches!(client.call(&["SAVE"]), Value::Error(_)));
+        let info = client.call(&["INFO", "persistence"]).text();
+        assert_eq!(of(&info, "checkpoint_failures_in_row"), failures.to_string());
+        let next: i64 = of(&info, "checkpoint_next_attempt_sec").parse().expect("a number");
+        let pause = 1 << (failures - 1);
+        assert!(next <= pause, "{next} s after {failures} failures");
+        // The last pauses are longer than this test can take.
+        assert!(failures < 8 || next > 0, "{next} s after {failures} failures");
+    }
+    assert_eq!(client.call(&["SAVE"]), Value::ok());
+    let info = client.call(&["INFO", "persistence"]).text();
+    assert_eq!(of(&info, "checkpoint_failures_in_row"), "0");
+    assert_eq!(of(&info, "checkpoint_next_attempt_sec"), "-1");
+}
+
 /// The event loops look at the store's health ten times a second: a failure between two looks
 /// is told by the end of the server too.
 #[test]

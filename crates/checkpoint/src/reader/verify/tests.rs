@@ -75,10 +75,11 @@ type Blocks = Vec<(u32, Vec<Put>)>;
 fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
     let kind = CheckpointKind::Full;
-    let dir = checkpoint_dir(9, kind);
+    let dir = checkpoint_dir(11, kind);
     disk.create_dir_all(Path::new(&dir)).expect("no fault");
     let mut entry = CheckpointEntry {
         epoch: 9,
+        serial: 11,
         kind,
         base: None,
         scheme: "test".into(),

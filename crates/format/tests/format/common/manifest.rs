@@ -15,6 +15,7 @@ pub(crate) fn manifest() -> Manifest {
         hash_seed: 0x0123_4567_89AB_CDEF,
         created_ms: 1_790_000_000_000,
         next_epoch: 10,
+        next_serial: 100,
         tables: vec![TableEntry::new(0, "default", 4), TableEntry::new(7, "accounts \"é\"", 0)],
         checkpoints: vec![checkpoint(5, None), checkpoint(7, Some(5)), checkpoint(9, Some(7))],
         incarnations: vec![
@@ -51,6 +52,7 @@ pub(crate) fn checkpoint(epoch: u64, base: Option<u64>) -> CheckpointEntry {
     };
     CheckpointEntry {
         epoch,
+        serial: 2 * epoch + u64::from(base.is_some()),
         kind: if base.is_some() { CheckpointKind::Partial } else { CheckpointKind::Full },
         base,
         scheme: "calc".into(),

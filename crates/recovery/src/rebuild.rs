@@ -1,0 +1,358 @@
+//! A manifest made anew from the files that the lost one named.
+//!
+//! | field | where it is found |
+//! |---|---|
+//! | store, seed of the key hash | header of a checkpoint's part; the store also in a segment's |
+//! | checkpoints | their directories, each part read from end to end |
+//! | where replay begins | a record carries its epoch, and a checkpoint holds all epochs before its own |
+//! | incarnations, logs, floors | names of the segments |
+//! | cuts | found again for one incarnation after the other, as the starts had found them |
+//! | copied ends | headers of the copies; a copy counts if the log does not reach further without it |
+//! | tables, generations | checkpoints and records; the names in nothing but the manifest |
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_checkpoint::LoadError;
+use stillpoint_format::LogGsn;
+use stillpoint_format::ident::{HEADER_BYTES, StoreId};
+use stillpoint_format::log::SegmentHeader;
+use stillpoint_format::manifest::{
+    CheckpointEntry, IncarnationEntry, LogPositions, LogTail, Manifest, TableEntry,
+};
+use stillpoint_format::names;
+use stillpoint_io::{Caching, Disk, DiskError, OpenMode};
+use stillpoint_journal::{ReplayOptions, ReplayStart, ScanInput, scan_accepting_loss};
+
+use crate::error::RecoveryError;
+use crate::run::ROUND_BYTES;
+
+/// A manifest made anew.
+#[derive(Clone, Debug)]
+pub struct Rebuilt {
+    /// The manifest. Its latest incarnation is not over.
+    pub manifest: Manifest,
+    /// What no file tells, and is given up with the old manifest; in sentences.
+    pub gives_up: Vec<String>,
+}
+
+/// The files of a data directory, by their names and headers.
+#[derive(Debug, Default)]
+struct Found {
+    store: Option<StoreId>,
+    hash_seed: Option<u64>,
+    /// By epoch.
+    checkpoints: Vec<CheckpointEntry>,
+    next_serial: u64,
+    /// By incarnation: log and first gsn of each segment.
+    segments: BTreeMap<u32, Vec<(u8, u64)>>,
+    /// With the incarnation whose end they are.
+    tails: Vec<(u32, LogTail)>,
+    /// The greatest incarnation in any header, those of prepared segments included: none of them
+    /// may write again.
+    incarnation_max: u32,
+    created_ms: u64,
+}
+
+/// Makes a manifest anew from the other files; changes nothing on disk. `names` are tables' names
+/// that somebody remembers. `None` if there is neither a checkpoint nor a segment.
+///
+/// # Errors
+/// A disk that refuses. Damage is none: what it costs is said.
+pub fn rebuild(
+    disk: &Arc<dyn Disk>,
+    names: &[(u16, String)],
+    threads: usize,
+) -> Result<Option<Rebuilt>, RecoveryError> {
+    let mut gives_up = Vec::new();
+    let mut found = Found { created_ms: u64::MAX, next_serial: 1, ..Found::default() };
+    found.find_checkpoints(disk, &mut gives_up)?;
+    found.find_segments(&**disk)?;
+    let Some(store) = found.store else { return Ok(None) };
+    found.checkpoints.sort_by_key(|entry| (entry.epoch, entry.serial));
+    // Of two attempts at an epoch the later one is what a manifest may have named.
+    found.checkpoints.reverse();
+    found.checkpoints.dedup_by_key(|entry| entry.epoch);
+    found.checkpoints.reverse();
+    let mut manifest = Manifest {
+        store,
+        hash_seed: found
+            .hash_seed
+            .unwrap_or(u64::from_le_bytes(store.0[..8].try_into().expect("8 of 16"))),
+        created_ms: found.created_ms,
+        next_epoch: found.checkpoints.last().map_or(1, |entry| entry.epoch),
+        next_serial: found.next_serial,
+        tables: Vec::new(),
+        checkpoints: found.checkpoints.clone(),
+        incarnations: found.incarnations(),
+        clean_shutdown: None,
+    };
+    match (manifest.checkpoints.last_mut(), manifest.incarnations.first()) {
+        (None, _) => {
+            gives_up.push("what was in a checkpoint only: no whole one was found".to_owned())
+        }
+        (Some(newest), Some(oldest)) => {
+            // Segments before the first that is there were freed, so the checkpoint holds them.
+            let logs = found.first_gsns();
+            newest.positions = vec![LogPositions { incarnation: oldest.number, logs }];
+        }
+        (Some(_), None) => {}
+    }
+    found.find_cuts(disk, &mut manifest, threads)?;
+    find_tables(disk, &mut manifest, threads)?;
+    name_tables(&mut manifest, names, &mut gives_up);
+    for checkpoint in &manifest.checkpoints {
+        let (epoch, parts) = (checkpoint.epoch, checkpoint.parts.len());
+        gives_up.push(format!(
+            "the number of parts of checkpoint {epoch}: the {parts} that are there are taken for all"
+        ));
+    }
+    gives_up.push(
+        "flushes of whole tables, where nothing was written to the table since: what they removed \
+         is there again"
+            .to_owned(),
+    );
+    Ok(Some(Rebuilt { manifest, gives_up }))
+}
+
+impl Found {
+    fn find_checkpoints(
+        &mut self,
+        disk: &Arc<dyn Disk>,
+        gives_up: &mut Vec<String>,
+    ) -> Result<(), RecoveryError> {
+        for name in list(&**disk, Path::new(names::CHECKPOINT_DIR))? {
+            let Some((serial, kind)) = names::parse_checkpoint_name(&name) else { continue };
+            self.next_serial = self.next_serial.max(serial.saturating_add(1));
+            match stillpoint_checkpoint::describe(disk, serial, kind) {
+                Ok(described) if self.store.is_none_or(|store| store == described.store) => {
+                    self.store = Some(described.store);
+                    self.hash_seed = Some(described.hash_seed);
+                    self.created_ms = self.created_ms.min(described.entry.started_ms);
+                    self.checkpoints.push(described.entry);
+                }
+                Ok(_) => {
+                    gives_up.push(format!("{}/{name}: of another store", names::CHECKPOINT_DIR))
+                }
+                Err(LoadError::Damaged(damage)) => gives_up.push(damage.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn find_segments(&mut self, disk: &dyn Disk) -> Result<(), RecoveryError> {
+        for log in
+            list(disk, Path::new(names::LOG_DIR))?.iter().filter_map(|n| names::parse_log_name(n))
+        {
+            let dir = PathBuf::from(names::log_dir(log));
+            for name in list(disk, &dir)? {
+                let header = header_of(disk, &dir.join(&name))?;
+                if let Some(header) = &header {
+                    self.store.get_or_insert(header.store);
+                    self.created_ms = self.created_ms.min(header.created_ms);
+                    self.incarnation_max = self.incarnation_max.max(header.incarnation);
+                }
+                if let Some((incarnation, first_gsn)) = names::parse_segment_name(&name) {
+                    self.segments.entry(incarnation).or_default().push((log, first_gsn));
+                } else if let Some((made_by, incarnation)) = names::parse_tail_name(&name)
+                    && let Some(SegmentHeader { first_batch, first_gsn, .. }) = header
+                {
+                    self.tails
+                        .push((incarnation, LogTail { log, made_by, first_batch, first_gsn }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The incarnations that have segments, without cuts. Another one follows if a file shows that
+    /// there was a later one.
+    fn incarnations(&self) -> Vec<IncarnationEntry> {
+        let entry = |number, gsn_floor, logs| IncarnationEntry {
+            number,
+            gsn_floor,
+            logs,
+            cut: None,
+            tails: Vec::new(),
+        };
+        let mut entries: Vec<_> = self
+            .segments
+            .iter()
+            .map(|(&number, segments)| {
+                let first_gsn = segments.iter().map(|of| of.1).min().unwrap_or(1);
+                let logs = segments.iter().map(|of| of.0 + 1).max().unwrap_or(0);
+                entry(number, first_gsn.saturating_sub(1), logs)
+            })
+            .collect();
+        let last = entries.last().map_or((0, 0), |last| (last.number, last.gsn_floor));
+        if self.incarnation_max > last.0 {
+            entries.push(entry(self.incarnation_max, last.1, 0));
+        }
+        entries
+    }
+
+    /// Of each log, the gsn before the first segment that is there.
+    fn first_gsns(&self) -> Vec<LogGsn> {
+        let mut first: BTreeMap<u8, u64> = BTreeMap::new();
+        for &(log, first_gsn) in self.segments.values().flatten() {
+            let gsn = first.entry(log).or_insert(u64::MAX);
+            *gsn = (*gsn).min(first_gsn.saturating_sub(1));
+        }
+        first.into_iter().map(|(log, gsn)| LogGsn { log, gsn }).collect()
+    }
+
+    /// Finds the cuts of all incarnations but the latest.
+    fn find_cuts(
+        &self,
+        disk: &Arc<dyn Disk>,
+        manifest: &mut Manifest,
+        threads: usize,
+    ) -> Result<(), RecoveryError> {
+        for at in 0..manifest.incarnations.len().saturating_sub(1) {
+            let floor_of_next = manifest.incarnations[at + 1].gsn_floor;
+            let mut known = manifest.clone();
+            known.incarnations.truncate(at + 1);
+            let without = cut_of(disk, &known, threads)?;
+            known.incarnations[at].tails = self.tails_of(known.incarnations[at].number);
+            let with = cut_of(disk, &known, threads)?;
+            let reaches = |end: &LogGsn| {
+                with.iter().find(|of| of.log == end.log).map_or(0, |of| of.gsn) >= end.gsn
+            };
+            let entry = &mut manifest.incarnations[at];
+            let mut cut = if without.iter().all(reaches) {
+                entry.tails = known.incarnations.swap_remove(at).tails;
+                with
+            } else {
+                without
+            };
+            cut.iter_mut().for_each(|end| end.gsn = end.gsn.min(floor_of_next));
+            entry.tails.retain(|tail| {
+                cut.iter().any(|end| end.log == tail.log && end.gsn >= tail.first_gsn)
+            });
+            entry.cut = Some(cut);
+        }
+        Ok(())
+    }
+
+    /// The copied ends of an incarnation's logs, the latest copy of each.
+    fn tails_of(&self, incarnation: u32) -> Vec<LogTail> {
+        let mut latest: BTreeMap<u8, LogTail> = BTreeMap::new();
+        for (_, tail) in self.tails.iter().filter(|(of, _)| *of == incarnation) {
+            let known = latest.entry(tail.log).or_insert(*tail);
+            if tail.made_by > known.made_by {
+                *known = *tail;
+            }
+        }
+        latest.into_values().collect()
+    }
+}
+
+/// The names in a directory; none if it is not there.
+fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, RecoveryError> {
+    match disk.list(dir) {
+        Ok(found) => Ok(found),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+/// The header of a file that may be a segment.
+fn header_of(disk: &dyn Disk, path: &Path) -> Result<Option<SegmentHeader>, RecoveryError> {
+    let file = disk.open(path, OpenMode::Read, Caching::Buffered).map_err(refused)?;
+    let mut block = vec![0; HEADER_BYTES];
+    let read = file.read_at(&mut block, 0).map_err(refused)?;
+    Ok(SegmentHeader::decode(&block[..read]).ok())
+}
+
+fn refused(error: DiskError) -> RecoveryError {
+    LoadError::from(error).into()
+}
+
+/// What a start would keep of the latest incarnation.
+fn cut_of(
+    disk: &Arc<dyn Disk>,
+    manifest: &Manifest,
+    threads: usize,
+) -> Result<Vec<LogGsn>, RecoveryError> {
+    let start = start_of(manifest);
+    let (logs, _) = scan_accepting_loss(disk, &input(manifest, &start, threads), &[])?;
+    Ok(logs.cut())
+}
+
+/// Adds the tables that checkpoints and logs know, each with its greatest generation, and raises
+/// the next epoch above all that are there.
+fn find_tables(
+    disk: &Arc<dyn Disk>,
+    manifest: &mut Manifest,
+    threads: usize,
+) -> Result<(), RecoveryError> {
+    let mut tables: BTreeMap<u16, u32> = BTreeMap::new();
+    let mut note = |table: u16, generation: u32| {
+        let known = tables.entry(table).or_insert(generation);
+        *known = generation.max(*known);
+    };
+    for of in manifest.checkpoints.iter().flat_map(|entry| &entry.generations) {
+        note(of.table, of.generation);
+    }
+    let start = start_of(manifest);
+    let (logs, _) = scan_accepting_loss(disk, &input(manifest, &start, threads), &[])?;
+    let options = ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads };
+    let mut rounds = logs.replay(options, &|_, _| 0);
+    while let Some(round) = rounds.next_round()? {
+        for write in round.partition(0) {
+            note(write.write.table, write.write.generation);
+        }
+    }
+    manifest.next_epoch = manifest.next_epoch.max(logs.epoch_max().saturating_add(1));
+    let entry = |(id, generation)| TableEntry::new(id, "", generation);
+    manifest.tables = tables.into_iter().map(entry).collect();
+    Ok(())
+}
+
+fn start_of(manifest: &Manifest) -> ReplayStart {
+    let newest = manifest.checkpoints.last();
+    newest.map_or_else(ReplayStart::default, |checkpoint| {
+        ReplayStart::after(checkpoint, &manifest.incarnations)
+    })
+}
+
+fn input<'a>(manifest: &'a Manifest, start: &'a ReplayStart, threads: usize) -> ScanInput<'a> {
+    ScanInput {
+        store: manifest.store,
+        incarnations: &manifest.incarnations,
+        clean_shutdown: None,
+        next_epoch: u64::MAX,
+        start,
+        threads: threads.max(1),
+        progress: &|_, _| {},
+    }
+}
+
+/// Gives each table the name that is remembered, or one that is made up. Tables that only a name is
+/// known of are there, too.
+fn name_tables(manifest: &mut Manifest, names: &[(u16, String)], gives_up: &mut Vec<String>) {
+    for (id, name) in names {
+        let is_free = !name.is_empty() && manifest.tables.iter().all(|table| table.name != *name);
+        match manifest.tables.iter_mut().find(|table| table.id == *id) {
+            Some(table) if is_free && table.name.is_empty() => table.name.clone_from(name),
+            None if is_free => manifest.tables.push(TableEntry::new(*id, name, 1)),
+            _ => {}
+        }
+    }
+    manifest.tables.sort_by_key(|table| table.id);
+    let taken: Vec<String> = manifest.tables.iter().map(|table| table.name.clone()).collect();
+    let mut unnamed = Vec::new();
+    for table in manifest.tables.iter_mut().filter(|table| table.name.is_empty()) {
+        let mut name = format!("table-{}", table.id);
+        while taken.contains(&name) {
+            name.push('-');
+        }
+        unnamed.push(name.clone());
+        table.name = name;
+    }
+    if !unnamed.is_empty() {
+        gives_up.push(format!("names of tables: they are called {} now", unnamed.join(", ")));
+    }
+}
