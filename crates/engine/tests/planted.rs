@@ -38,6 +38,8 @@ mod pointed;
 mod published;
 #[path = "crash/settings.rs"]
 mod settings;
+#[path = "crash/small.rs"]
+mod small;
 #[path = "crash/stage.rs"]
 mod stage;
 #[path = "crash/workload.rs"]

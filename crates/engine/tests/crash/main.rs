@@ -19,6 +19,7 @@ mod lives;
 mod pointed;
 mod published;
 mod settings;
+mod small;
 mod stage;
 mod starts;
 mod workload;

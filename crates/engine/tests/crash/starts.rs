@@ -3,30 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stillpoint::{Config, Durability, Engine};
+use stillpoint::Engine;
 use stillpoint_io::{Disk, Fault, SeededRng, SimDisk, read_all};
 
-use crate::lives::{configure, open_and_read};
-use crate::settings::Setting;
-
-const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
-
-fn config(disk: &SimDisk, logs: usize) -> Config {
-    let mut config = configure(&REDO, disk, &SeededRng::new(1), 3);
-    (config.logs, config.recovery_threads) = (logs, 1);
-    config
-}
-
-/// Commits one key after the other, each by the session of the next log.
-fn put(engine: &Engine, keys: std::ops::Range<u8>) -> Result<(), stillpoint::Error> {
-    let table = engine.table("keys")?;
-    let mut sessions = [engine.session()?, engine.session()?];
-    for key in keys {
-        let session = &mut sessions[usize::from(key) % 2];
-        session.transact(|tx| tx.put(table, &[key], &[key; 900]))?;
-    }
-    Ok(())
-}
+use crate::lives::open_and_read;
+use crate::small::{REDO, config, put};
 
 /// A store with a checkpoint and records behind it, whose process has died.
 fn killed(logs: usize) -> SimDisk {
