@@ -18,6 +18,7 @@ Examples:
   stillpoint serve --durability strict             every reply waits until its commit survives a crash
   stillpoint check ./data                          is the data directory sound?
   stillpoint dump ./data --table db0               every key and value as JSON lines
+  stillpoint load ./data < dump.jsonl              a data directory from a dump
   stillpoint lab list                              the experiments"
 )]
 pub(crate) struct Cli {
@@ -60,10 +61,12 @@ An option stands before the environment variable of its name, and that before th
     },
     /// Write every key and value as JSON lines
     #[command(after_help = "\
-Each line is {\"table\":…,\"key\":…,\"tag\":…,\"value\":…}, and \"expires_ms\" where a key expires: the
+A record is {\"table\":…,\"key\":…,\"tag\":…,\"value\":…}, and \"expires_ms\" where the key expires: the
 moment in milliseconds since the Unix epoch. Bytes that are no UTF-8 are written as
 {\"base16\":\"…\"}. What recovery would serve is what is written; the directory is not changed.
 Beside a running server it is the newest checkpoint, without the log.
+The first line, {\"stillpoint_dump\":1}, and the last, {\"end\":true,\"records\":…,\"tables\":[…]}, tell
+a whole dump from one that was cut off.
 
 Example:
   stillpoint dump ./data --table db0 > db0.jsonl")]
@@ -73,6 +76,29 @@ Example:
         /// Only this table
         #[arg(long)]
         table: Option<String>,
+    },
+    /// Put a dump into a data directory, new or existing
+    #[command(after_help = "\
+Reads from standard input what `stillpoint dump` writes, of this release or an earlier one. All of
+it is loaded or nothing: the records become durable together, at the end. Several dumps may follow
+each other. JSON lines without the first and the last line of a dump are loaded as they come.
+
+Examples:
+  stillpoint load ./new < dump.jsonl
+  stillpoint dump ./data --table db0 | stillpoint load --add ./other")]
+    Load {
+        /// The data directory; made if it does not exist. No process may have it open
+        dir: PathBuf,
+        /// Add to the records that are there, and replace those with the same key; without it the
+        /// directory must hold none
+        #[arg(long)]
+        add: bool,
+        /// Memory for records, values and indexes [default: three quarters of the machine's]
+        #[arg(long, value_name = "SIZE", value_parser = size)]
+        max_memory: Option<u64>,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Make a new data directory from one checkpoint
     #[command(after_help = "Example:\n  stillpoint restore ./data --checkpoint 7 --to ./restored")]
@@ -92,7 +118,8 @@ Example:
     /// Give up what of a refused data directory cannot be read, so that the rest can be served
     #[command(after_help = "\
 Without --accept-loss nothing changes: it says what would be given up. Put missing files or the
-newest MANIFEST back first, if there is a copy of them.
+newest MANIFEST back first, if there is a copy of them. A MANIFEST that is missing or damaged is made
+anew from the other files; tables whose names nothing tells are called table-<number> then.
 
 Exit 0 if nothing has to be given up, or if it was given up; 1 if something would have to be.
 

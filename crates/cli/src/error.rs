@@ -13,6 +13,10 @@ pub(crate) enum CliError {
     ConfigFile { file: PathBuf, reason: String },
     #[error("--{option}: {reason}")]
     Option { option: &'static str, reason: String },
+    #[error(transparent)]
+    Dump(#[from] crate::dump::DumpError),
+    #[error("{source}; nothing was loaded")]
+    NothingLoaded { source: Box<CliError> },
     #[error("writing the output: {0}")]
     Output(#[from] std::io::Error),
     #[error("{0}")]
@@ -21,7 +25,11 @@ pub(crate) enum CliError {
 
 impl CliError {
     pub(crate) fn is_damage(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_damage())
+        match self {
+            Self::Engine(error) => error.is_damage(),
+            Self::NothingLoaded { source } => source.is_damage(),
+            _ => false,
+        }
     }
 
     pub(crate) fn is_broken_pipe(&self) -> bool {

@@ -1,7 +1,9 @@
-//! The one binary, `stillpoint`: serve, check, inspect, dump, restore, repair, lab.
+//! The one binary, `stillpoint`: serve, check, inspect, dump, load, restore, repair, lab.
 
 mod args;
+mod dump;
 mod error;
+mod load;
 mod log;
 mod offline;
 mod serve;
@@ -30,6 +32,9 @@ fn main() -> ExitCode {
         Command::Check { dir, json } => offline::check(dir, *json, &mut output),
         Command::Inspect { dir, json } => offline::inspect(dir, *json, &mut output),
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
+        Command::Load { dir, add, max_memory, json } => {
+            load::run(dir, *add, *max_memory, *json, std::io::stdin().lock(), &mut output)
+        }
         Command::Restore { dir, checkpoint, to, json } => {
             offline::restore(dir, *checkpoint, to, *json, &mut output)
         }

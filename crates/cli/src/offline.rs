@@ -9,6 +9,7 @@ use stillpoint::offline::{self, Extent};
 use stillpoint_server::StoredValue;
 
 use crate::DAMAGED;
+use crate::dump::{Bytes, Dump, Record};
 use crate::error::CliError;
 use crate::units::show_size;
 
@@ -148,39 +149,27 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
 }
 
 pub(crate) fn dump(dir: &Path, table: Option<&str>, out: &mut dyn Write) -> Done {
-    let mut out = BufWriter::with_capacity(1 << 20, out);
+    let mut dump = Dump::new(BufWriter::with_capacity(1 << 20, out))?;
     let mut bytes = Vec::new();
-    let (extent, _) = offline::dump(dir, table, &mut |table, key, value| {
+    let mut dumped = offline::dump(dir, table, &mut |table, key, value| {
         bytes.clear();
         let stored = StoredValue::of(table, value);
         stored.copy_to(&mut bytes);
-        let mut line = json!({
-            "table": table,
-            "key": show(key),
-            "tag": stored.tag(),
-            "value": show(&bytes),
-        });
-        if let Some(at_ms) = stored.expires_ms() {
-            line["expires_ms"] = json!(at_ms);
-        }
-        writeln!(out, "{line}")
+        dump.record(&Record {
+            table: table.into(),
+            key: Bytes(key.into()),
+            tag: stored.tag(),
+            value: Bytes(bytes.as_slice().into()),
+            expires_ms: stored.expires_ms(),
+        })
     })?;
-    out.flush()?;
-    if let Some(said) = said_of(extent) {
+    // By name: the numbers of tables are the store's own.
+    dumped.tables.sort_unstable();
+    dump.end(&dumped.tables)?;
+    if let Some(said) = said_of(dumped.extent) {
         writeln!(std::io::stderr(), "{said}")?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Text as it is; other bytes as an object that says so.
-fn show(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Value::from(text),
-        Err(_) => {
-            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "base16": digits })
-        }
-    }
 }
 
 pub(crate) fn restore(

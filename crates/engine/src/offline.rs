@@ -1,5 +1,6 @@
-//! Work on data directories that are not open: check, inspect, dump, restore, repair.
+//! Work on data directories that are not open: check, inspect, dump, load, restore, repair.
 
+mod load;
 mod look;
 mod repair;
 mod restore;
@@ -16,8 +17,9 @@ use stillpoint_recovery::Plan;
 use crate::catalog;
 use crate::error::Error;
 
+pub use load::Loader;
 pub use look::{
-    Checked, DumpVisit, Extent, InspectedLogs, Inspection, check, dump, inspect,
+    Checked, DumpVisit, Dumped, Extent, InspectedLogs, Inspection, check, dump, inspect,
 };
 pub use repair::{Repair, repair};
 pub use restore::restore;

@@ -104,6 +104,28 @@ impl<'a> StoredValue<'a> {
         Self { entry }
     }
 
+    /// Tag and bytes of a value of that table, for a key that expires at a moment in milliseconds
+    /// since the Unix epoch: what [`of`](Self::of) takes apart.
+    ///
+    /// # Errors
+    /// Keys of that table do not expire, or the tag has the mark of an expiry already.
+    pub fn expiring(
+        table: &str,
+        tag: u8,
+        at_ms: u64,
+        value: &[u8],
+    ) -> Result<(u8, Vec<u8>), String> {
+        if !crate::databases::is_database(table) {
+            return Err(format!("keys of table {table:?} do not expire: it is no database"));
+        }
+        if tag & HAS_EXPIRY != 0 {
+            return Err(format!("tag {tag} stands for an expiry already: give one below 128"));
+        }
+        let mut bytes = at_ms.to_le_bytes().to_vec();
+        bytes.extend_from_slice(value);
+        Ok((tag | HAS_EXPIRY, bytes))
+    }
+
     /// When the key expires, in milliseconds since the Unix epoch.
     pub fn expires_ms(&self) -> Option<u64> {
         self.entry.expire_at_ms

@@ -141,7 +141,7 @@ fn a_log_that_nobody_reads_holds_up_neither_start_nor_service_nor_end() {
 fn fill(pipe: &mut std::io::PipeWriter) {
     let flags = rustix::fs::fcntl_getfl(&pipe).expect("flags");
     rustix::fs::fcntl_setfl(&pipe, flags | rustix::fs::OFlags::NONBLOCK).expect("flags");
-    while pipe.write(&[b'.'; 4096]).is_ok() {}
-    while pipe.write(b".").is_ok() {}
+    while pipe.write(&[b'.'; 4096]).is_ok_and(|count| count > 0) {}
+    while pipe.write(b".").is_ok_and(|count| count > 0) {}
     rustix::fs::fcntl_setfl(&pipe, flags).expect("flags");
 }

@@ -1,6 +1,7 @@
 //! The binary as an operator meets it: a process with a port, signals, files and a log.
 
 mod common;
+mod loading;
 mod log;
 mod look;
 mod starting;

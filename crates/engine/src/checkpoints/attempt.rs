@@ -163,7 +163,9 @@ fn publish(
 /// What `RemovesBeforePublishing` does.
 fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
     let now = shared.catalog.now();
-    now.checkpoints.iter().try_for_each(|old| remove_checkpoint(&*shared.disk, old.serial, old.kind))
+    now.checkpoints
+        .iter()
+        .try_for_each(|old| remove_checkpoint(&*shared.disk, old.serial, old.kind))
 }
 
 /// Puts a checkpoint into the MANIFEST and takes those out that are too many; returns them.

@@ -202,6 +202,17 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     Ok(checked)
 }
 
+/// What was dumped.
+#[derive(Clone, Debug)]
+pub struct Dumped {
+    /// What was looked at.
+    pub extent: Extent,
+    /// What it took to recover it.
+    pub recovered: RecoverySummary,
+    /// Names of the tables, empty ones too, in the order in which their keys were visited.
+    pub tables: Vec<String>,
+}
+
 /// Takes one key of a dump: its table's name, the key, its value.
 pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result<()> + 'a;
 
@@ -211,30 +222,28 @@ pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result
 ///
 /// # Errors
 /// It is no store, or damaged, or cannot be read; there is no table `table`; or `visit` fails.
-pub fn dump(
-    dir: &Path,
-    table: Option<&str>,
-    visit: &mut DumpVisit<'_>,
-) -> Result<(Extent, RecoverySummary), Error> {
+pub fn dump(dir: &Path, table: Option<&str>, visit: &mut DumpVisit<'_>) -> Result<Dumped, Error> {
     let mut looked = open(dir)?;
     let known = |name: &str| looked.directory.manifest.tables.iter().any(|t| t.name == name);
     if let Some(name) = table.filter(|name| !known(name)) {
         let name = name.to_owned();
         return Err(Error::TableName { name, reason: "there is no such table" });
     }
-    let (store, summary) = if looked.is_open {
+    let (store, recovered) = if looked.is_open {
         looked.look(load_newest, Result::is_err)?
     } else {
         recover(&looked.directory)?
     };
     let mut worker = Worker::new(store, Box::new(stillpoint_store::NoLog::default()))
         .ok_or(Error::TooManySessions(cpu_count()))?;
+    let mut tables = Vec::new();
     for entry in &looked.directory.manifest.tables {
         if table.is_none_or(|name| name == entry.name) {
             dump_table(&mut worker, TableId(entry.id), &entry.name, visit)?;
+            tables.push(entry.name.clone());
         }
     }
-    Ok((looked.extent(), summary))
+    Ok(Dumped { extent: looked.extent(), recovered, tables })
 }
 
 fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {

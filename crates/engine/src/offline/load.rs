@@ -1,0 +1,154 @@
+//! Records that come one by one, put into a data directory: all of them, or none.
+
+use std::collections::HashMap;
+use std::mem;
+
+use stillpoint_format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stillpoint_store::{TableId, TxError};
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::session::Session;
+
+/// Records of a transaction. A transaction that is longer locks more keys and saves nothing.
+const BATCH_RECORDS: usize = 256;
+/// Bytes of keys and values that a transaction of several records may hold.
+const BATCH_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Record {
+    table: TableId,
+    key: Vec<u8>,
+    tag: u8,
+    value: Vec<u8>,
+}
+
+/// Puts records into a data directory, new or existing.
+///
+/// Records are in memory only until [`finish`](Self::finish) writes a checkpoint of them all. Whoever
+/// drops a loader instead loads nothing, and neither does a crash. The names of tables are the
+/// exception: they are there at once.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// use stillpoint::{Config, Engine, offline::Loader};
+///
+/// let config = Config::new(directory.path());
+/// let mut loader = Loader::open(config.clone(), false)?;
+/// loader.put("pets", b"rex".to_vec(), 0, b"dog".to_vec())?;
+/// assert_eq!(loader.finish()?, 1);
+/// let engine = Engine::open(config)?;
+/// assert_eq!(engine.len(engine.table("pets")?), 1);
+/// # engine.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Loader {
+    // Before the engine: sessions end first.
+    session: Session,
+    engine: Engine,
+    tables: HashMap<String, TableId>,
+    batch: Vec<Record>,
+    batch_bytes: usize,
+    records: u64,
+}
+
+impl Loader {
+    /// Opens the data directory of `config`, or makes it. The settings of journal and checkpoint do
+    /// not count. Where `adds` is false, the directory must hold no record. Else records are added
+    /// to those that are there, and replace those with the same key.
+    ///
+    /// # Errors
+    /// [`Error::HoldsRecords`] if `adds` is false and there are records; else as
+    /// [`Engine::open`].
+    pub fn open(config: Config, adds: bool) -> Result<Self, Error> {
+        let dir = config.data.clone();
+        let engine = Engine::open(Config {
+            checkpoint: "calc".to_owned(),
+            checkpoint_every: None,
+            checkpoint_pace: None,
+            log_limit_bytes: u64::MAX,
+            // The checkpoint at the end is what makes the load durable, all at once.
+            journal: "none".to_owned(),
+            ..config
+        })?;
+        let records: u64 = engine.tables().iter().map(|(_, table)| engine.len(*table)).sum();
+        if records > 0 && !adds {
+            return Err(Error::HoldsRecords { dir, records });
+        }
+        Ok(Self {
+            session: engine.session()?,
+            engine,
+            tables: HashMap::new(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            records: 0,
+        })
+    }
+
+    /// Makes the tables that are missing.
+    ///
+    /// # Errors
+    /// As [`Engine::tables_named`].
+    pub fn make_tables(&mut self, names: &[&str]) -> Result<(), Error> {
+        let ids = self.engine.tables_named(names)?;
+        self.tables.extend(names.iter().map(|&name| name.to_owned()).zip(ids));
+        Ok(())
+    }
+
+    /// Puts a record into a table, which is made if it is missing.
+    ///
+    /// # Errors
+    /// The table's name, the key or the value cannot be used, or memory does not suffice.
+    /// The transaction may be that of an earlier record: up to 256 of them share one.
+    pub fn put(&mut self, table: &str, key: Vec<u8>, tag: u8, value: Vec<u8>) -> Result<(), Error> {
+        // A record that can never be put is told at once, not with those that share its transaction.
+        if key.len() > KEY_BYTES_MAX {
+            return Err(TxError::KeyTooLong { len: key.len() }.into());
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(TxError::ValueTooLong { len: value.len() }.into());
+        }
+        if !self.tables.contains_key(table) {
+            self.make_tables(&[table])?;
+        }
+        let table = self.tables[table];
+        let bytes = key.len() + value.len();
+        if self.batch.len() == BATCH_RECORDS || self.batch_bytes + bytes > BATCH_BYTES {
+            self.commit()?;
+        }
+        self.batch_bytes += bytes;
+        self.batch.push(Record { table, key, tag, value });
+        Ok(())
+    }
+
+    /// Makes what was put durable, and closes the data directory. Returns the number of records
+    /// that were put.
+    ///
+    /// # Errors
+    /// Memory or the disk does not suffice: then nothing was loaded.
+    pub fn finish(mut self) -> Result<u64, Error> {
+        self.commit()?;
+        let Self { session, engine, records, .. } = self;
+        drop(session);
+        engine.close()?;
+        Ok(records)
+    }
+
+    fn commit(&mut self) -> Result<(), Error> {
+        let batch = mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.session.transact(|tx| {
+            for record in &batch {
+                tx.put_tagged(record.table, &record.key, record.tag, &record.value)?;
+            }
+            Ok(())
+        })?;
+        self.records += batch.len() as u64;
+        Ok(())
+    }
+}
