@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use stillpoint::{Config, Durability, Engine, Error, Session, TableId};
@@ -225,6 +225,40 @@ impl Known {
             assert!(found == value || may_be, "{context}: key {key} is {found}, not {value}");
         }
     }
+}
+
+/// Panics once in whoever sleeps next.
+#[derive(Debug, Default)]
+struct PanickingClock(AtomicBool);
+
+impl Clock for PanickingClock {
+    fn monotonic_ns(&self) -> u64 {
+        RealClock.monotonic_ns()
+    }
+    fn wall_ms(&self) -> u64 {
+        RealClock.wall_ms()
+    }
+    fn sleep(&self, duration: Duration) {
+        assert!(!self.0.swap(false, SeqCst), "injected");
+        RealClock.sleep(duration);
+    }
+}
+
+/// The maintenance thread sleeps between two looks. If it panics the store has failed: nobody would
+/// look for its data directory or reclaim any more.
+#[test]
+fn a_panic_of_a_background_thread_fails_the_store() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(PanickingClock::default());
+    let engine = Engine::open(config(&disk, clock.clone())).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    put(&mut session, table, 1, b"before").expect("commits");
+    clock.0.store(true, SeqCst);
+    wait_until("the store fails", || engine.health().is_err());
+    let why = engine.health().expect_err("it has failed").to_string();
+    assert!(why.contains("maintenance") && why.contains("injected"), "{why}");
+    put(&mut session, table, 2, b"after").expect_err("nothing is acknowledged any more");
 }
 
 /// A panic at the n-th call of the disk, in whatever thread makes it, while commits and checkpoints
