@@ -50,3 +50,23 @@ impl Progress {
         Some(Duration::from_secs_f64(left / self.rate()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_remains_follows_the_rate_so_far() {
+        let at = |bytes_done| Progress {
+            stage: Stage::Load,
+            bytes_done,
+            bytes_total: 1_000,
+            elapsed: Duration::from_secs(2),
+        };
+        assert_eq!(at(0).remaining(), None, "there is no rate yet");
+        assert!((at(200).rate() - 100.0).abs() < 1e-9);
+        assert_eq!(at(200).remaining(), Some(Duration::from_secs(8)));
+        assert_eq!(at(1_000).remaining(), Some(Duration::ZERO));
+        assert_eq!(at(1_200).remaining(), Some(Duration::ZERO), "a file has grown meanwhile");
+    }
+}

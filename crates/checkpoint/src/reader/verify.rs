@@ -169,8 +169,13 @@ fn passes(parts: &[Part], entry: &CheckpointEntry, records_max: u64) -> Vec<Pass
         of_partition[block.partition as usize] +=
             u64::from(block.values) + u64::from(block.tombstones);
     }
+    grouped(&of_partition, records_max)
+}
+
+/// Partitions that follow each other, as many in a pass as the bound allows, and one at least.
+fn grouped(of_partition: &[u64], records_max: u64) -> Vec<Pass> {
     let mut passes: Vec<Pass> = Vec::new();
-    for (partition, &records) in (0u32..).zip(&of_partition) {
+    for (partition, &records) in (0u32..).zip(of_partition) {
         match passes.last_mut() {
             Some(pass) if pass.records + records <= records_max => {
                 pass.partitions.end = partition + 1;

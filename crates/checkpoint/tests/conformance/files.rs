@@ -17,7 +17,7 @@ use stillpoint_store::{TableId, Worker};
 
 use crate::bank::rows_that_take_checkpoints;
 use crate::model::{State, assert_same};
-use crate::world::{World, entry, load_state, options};
+use crate::world::{Collector, World, entry, load_state, options};
 
 /// Values around every border: none, inline, large, copied or not, whole or in fragments.
 const LENS: [usize; 13] =
@@ -53,6 +53,19 @@ fn small_checkpoint(codec: Codec) -> (SimDisk, CheckpointEntry, State) {
     }
     let (written, _) = world.take().expect("no fault was injected");
     (world.sim.clone(), entry(written), world.history.state())
+}
+
+/// A checkpoint in one part, of more units than a loading has buffers.
+fn large_checkpoint() -> (SimDisk, CheckpointEntry) {
+    let mut world = calc_world(1);
+    world.config.parts = 1;
+    let mut worker = world.worker(0);
+    for number in 0..8u8 {
+        let value = vec![number; 1_500_000];
+        worker.transact(|tx| tx.put(TableId(0), &[number], 0, &value)).expect("memory");
+    }
+    let (written, _) = world.take().expect("no fault was injected");
+    (world.sim.clone(), entry(written))
 }
 
 #[test]
@@ -259,11 +272,15 @@ fn a_visitor_may_end_the_loading() {
             panic!("as the test wants it")
         }
     }
-    let (sim, entry, _) = small_checkpoint(Codec::None);
+    // Who reads ahead waits for buffers, which nobody gives back any more.
+    let (sim, entry) = large_checkpoint();
     let disk: Arc<dyn Disk> = Arc::new(sim);
     let load = |visitor: Box<dyn Visit>, progress: Arc<Progress>| {
         load(&disk, &entry, &options(), vec![visitor], &progress)
     };
+    let progress = Arc::new(Progress::default());
+    load(Box::new(Collector::default()), progress.clone()).expect("an intact checkpoint");
+    assert!(progress.snapshot().units_total > 3, "one unit for each thread is too few");
     let error = load(Box::new(Refuses), Arc::default());
     assert!(matches!(&error, Err(LoadError::Visitor(_))), "{error:?}");
     let error = load(Box::new(Panics), Arc::default());

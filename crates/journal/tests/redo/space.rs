@@ -90,6 +90,28 @@ fn the_space_of_the_checkpoint_is_not_taken() {
 }
 
 #[test]
+fn settings_are_checked_at_their_bounds() {
+    type Change = fn(&mut Config);
+    let cases: [(Change, bool); 9] = [
+        (|config| config.segment_bytes = 16 << 10, true),
+        (|config| config.segment_bytes = 12 << 10, false),
+        (|config| config.segment_bytes = (64 << 10) + 512, false),
+        (|config| config.buffer_bytes = config.batch_bytes, true),
+        (|config| config.buffer_bytes = config.batch_bytes - 1, false),
+        (|config| config.batch_bytes = 0, false),
+        (|config| config.logs = 0, false),
+        (|config| config.interval = Duration::ZERO, false),
+        (|config| config.durability = Durability::Checkpoint, false),
+    ];
+    for (at, (change, fits)) in cases.into_iter().enumerate() {
+        let mut config = small(1, 0, 1);
+        change(&mut config);
+        let opened = open_with(&SimDisk::new(1), &config);
+        assert_eq!(opened.is_ok(), fits, "case {at}: {:?}", opened.err());
+    }
+}
+
+#[test]
 fn segments_ahead_go_first() {
     let disk = SimDisk::new(1);
     let config = Config {
@@ -110,10 +132,33 @@ fn segments_ahead_go_first() {
     wait_until("none is ahead", || journal.shortage() == Shortage::NoSegmentAhead);
     assert!(disk.used_bytes() <= 2 * config.segment_bytes, "{} used", disk.used_bytes());
     put(&*journal, 0, 1, &[], &[9], &[7; 3000]).expect("the present segment has room");
+    let refused = (10..250).find_map(|key| put(&*journal, 0, 1, &[], &[key], &[7; 3000]).err());
+    assert!(refused.is_some_and(|refused| refused.is_refusal()), "the present one is full");
+    assert_eq!(journal.shortage(), Shortage::Refuses, "a checkpoint is wanted at once");
     journal.set_reserve(0);
     wait_until("they are back", || disk.used_bytes() >= 5 * config.segment_bytes);
     assert_eq!(journal.shortage(), Shortage::None);
     journal.close().expect("closes");
+}
+
+/// What a checkpoint frees is kept for the log as long as nobody wants the space.
+#[test]
+fn a_freed_segment_is_removed_where_space_is_wanted() {
+    for wanted in [0, 2 << 20] {
+        let disk = SimDisk::new(1);
+        let config = small(1, 0, 1);
+        let journal = open_with(&disk, &config).expect("opens");
+        disk.set_capacity(Some(2 << 20));
+        for key in 0..100 {
+            put(&*journal, 0, 1, &[], &[key], &[7; 3000]).expect("there is room");
+        }
+        journal.flush_all().expect("flushes");
+        let positions = journal.positions_before_epoch(u64::MAX);
+        journal.set_reserve(wanted);
+        journal.release_below(0, &positions).expect("releases");
+        let segments = disk.used_bytes().div_ceil(config.segment_bytes);
+        assert_eq!(segments > 2, wanted == 0, "{segments} segments, {wanted} bytes are wanted");
+    }
 }
 
 /// The thread that flushes, or the one that prepares, panics at its n-th call: whoever waits hears

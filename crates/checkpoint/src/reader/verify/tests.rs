@@ -433,3 +433,13 @@ fn of_much_damage_the_first_is_told_and_the_rest_counted() {
     assert_eq!(told, spoilt[..DAMAGE_MAX]);
     assert_eq!(verified.damage_more, (blocks - DAMAGE_MAX) as u64);
 }
+
+#[test]
+fn a_pass_takes_as_many_partitions_as_the_bound_allows() {
+    let ends = |of_partition: &[u64], records_max| -> Vec<(u32, u64)> {
+        let passes = grouped(of_partition, records_max);
+        passes.iter().map(|pass| (pass.partitions.end, pass.records)).collect()
+    };
+    assert_eq!(ends(&[3, 3, 3, 0, 5, 9, 1], 6), [(2, 6), (4, 3), (5, 5), (6, 9), (7, 1)]);
+    assert_eq!(ends(&[1, 1, 1], u64::MAX), [(3, 3)]);
+}
