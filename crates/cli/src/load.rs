@@ -37,7 +37,7 @@ pub(crate) fn run(
     let bar = bar();
     let loaded = load(&mut loader, &mut lines, &bar);
     bar.finish_and_clear();
-    let bytes = lines.offset();
+    let bytes = lines.bytes_read();
     let records = loaded
         .and_then(|()| loader.finish().map_err(CliError::from))
         .map_err(|source| CliError::NothingLoaded { source: Box::new(source) })?;
@@ -68,7 +68,7 @@ fn load<R: std::io::BufRead>(
                 records += 1;
                 if records % SHOWN_EVERY == 0 {
                     bar.set_message(format!("{records} records"));
-                    bar.set_position(lines.offset());
+                    bar.set_position(lines.bytes_read());
                 }
             }
         }

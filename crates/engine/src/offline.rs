@@ -31,20 +31,26 @@ struct Directory {
     _lock: Box<dyn Send + Sync>,
 }
 
+/// A directory whose MANIFEST has not been read, locked while `_lock` lives.
+struct LockedDisk {
+    disk: Arc<dyn Disk>,
+    _lock: Box<dyn Send + Sync>,
+}
+
 /// Locks the directory.
-fn lock(dir: &Path) -> Result<(Arc<dyn Disk>, Box<dyn Send + Sync>), Error> {
+fn lock(dir: &Path) -> Result<LockedDisk, Error> {
     if !dir.is_dir() {
         return Err(Error::NoStore(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
     let lock = disk.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(dir.to_owned()))?;
-    Ok((disk, lock))
+    Ok(LockedDisk { disk, _lock: lock })
 }
 
 fn open(dir: &Path) -> Result<Directory, Error> {
-    let (disk, lock) = lock(dir)?;
+    let LockedDisk { disk, _lock } = lock(dir)?;
     let manifest = catalog::read(&*disk)?.ok_or_else(|| Error::NoStore(dir.to_owned()))?;
-    Ok(Directory { disk, manifest, _lock: lock })
+    Ok(Directory { disk, manifest, _lock })
 }
 
 fn plan(directory: &Directory) -> Result<Plan, Error> {

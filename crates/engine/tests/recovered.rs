@@ -21,7 +21,7 @@ fn open(disk: &Arc<SimDisk>) -> Engine {
 fn put(engine: &Engine, table: TableId, keys: std::ops::Range<u8>) {
     let mut session = engine.session().expect("a session");
     for key in keys {
-        session.transact(|tx| tx.put(table, &[key], 0, b"value")).expect("a commit");
+        session.transact(|tx| tx.put(table, &[key], b"value")).expect("a commit");
     }
 }
 

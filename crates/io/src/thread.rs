@@ -62,6 +62,9 @@ impl<T> JoinHandle<T> {
 
 /// Starts a thread. Debuggers and `top` show the first 15 bytes of its name.
 ///
+/// # Errors
+/// The system refuses the thread: no memory, no address space, or too many threads.
+///
 /// ```
 /// let worker = stillpoint_io::spawn("worker-0", || 6 * 7)?;
 /// assert_eq!(worker.join()?, 42);

@@ -62,7 +62,7 @@ fn large_checkpoint() -> (SimDisk, CheckpointEntry) {
     let mut worker = world.worker(0);
     for number in 0..8u8 {
         let value = vec![number; 1_500_000];
-        worker.transact(|tx| tx.put(TableId(0), &[number], 0, &value)).expect("memory");
+        worker.transact(|tx| tx.put(TableId(0), &[number], &value)).expect("memory");
     }
     let (written, _) = world.take().expect("no fault was injected");
     (world.sim.clone(), entry(written))
@@ -279,7 +279,7 @@ fn a_visitor_may_end_the_loading() {
         load(&disk, &entry, &options(), vec![visitor], &progress)
     };
     let progress = Arc::new(Progress::default());
-    load(Box::new(Collector::default()), progress.clone()).expect("an intact checkpoint");
+    load(Box::<Collector>::default(), progress.clone()).expect("an intact checkpoint");
     assert!(progress.snapshot().units_total > 3, "one unit for each thread is too few");
     let error = load(Box::new(Refuses), Arc::default());
     assert!(matches!(&error, Err(LoadError::Visitor(_))), "{error:?}");

@@ -57,7 +57,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// Bytes read.
-    pub(crate) fn offset(&self) -> u64 {
+    pub(crate) fn bytes_read(&self) -> u64 {
         self.next_offset
     }
 

@@ -8,7 +8,7 @@ use stillpoint_format::names;
 use stillpoint_io::{Clock, Disk, RealClock, cpu_count};
 use stillpoint_recovery::{Plan, RecoveryError};
 
-use super::{load_options, lock};
+use super::{LockedDisk, load_options, lock};
 use crate::catalog::{self, Catalog};
 use crate::error::Error;
 
@@ -35,7 +35,7 @@ pub struct Repair {
 /// # Errors
 /// It is in use, or no store, or of another release, or the disk refuses.
 pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
-    let (disk, _lock) = lock(dir)?;
+    let LockedDisk { disk, _lock } = lock(dir)?;
     let mut found = Repair::default();
     let manifest = match catalog::read(&*disk) {
         Ok(manifest) => manifest.ok_or_else(|| Error::NoStore(dir.to_owned()))?,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock, SimDisk};
 use stillpoint_journal::{
-    Config, Durability, Environment, Journal, JournalError, Shortage, registry,
+    Config, Durability, Environment, Hold, Journal, JournalError, Shortage, registry,
 };
 
 use crate::support::{STORE, put, small};
@@ -155,7 +155,7 @@ fn a_freed_segment_is_removed_where_space_is_wanted() {
         journal.flush_all().expect("flushes");
         let positions = journal.positions_before_epoch(u64::MAX);
         journal.set_reserve(wanted);
-        journal.release_below(0, &positions).expect("releases");
+        journal.hold(Hold { holder: "checkpoint", floor: 0, positions }).expect("frees");
         let segments = disk.used_bytes().div_ceil(config.segment_bytes);
         assert_eq!(segments > 2, wanted == 0, "{segments} segments, {wanted} bytes are wanted");
     }
