@@ -400,6 +400,9 @@ impl CommitLog for CountingLog {
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
         self.log.append(commit)
     }
+    fn wait_for_room(&mut self) -> Result<(), stillpoint_store::LogRefused> {
+        self.log.wait_for_room()
+    }
     fn is_closed(&self, stamp: stillpoint_format::Stamp) -> bool {
         self.log.is_closed(stamp)
     }

@@ -4,7 +4,7 @@ use stillpoint_checkpoint::CheckpointError;
 use stillpoint_format::manifest::ManifestError;
 use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
-use stillpoint_store::TxError;
+use stillpoint_store::{LogRefused, TxError};
 
 /// What went wrong, with which file or setting, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -167,8 +167,8 @@ impl Error {
                 error.is_disk_full()
             }
             Self::Journal(error) => error.is_refusal(),
-            Self::Transaction(TxError::Log(refused)) => {
-                refused.0.downcast_ref().is_some_and(JournalError::is_refusal)
+            Self::Transaction(TxError::Log(LogRefused::Refused(refused))) => {
+                refused.downcast_ref().is_some_and(JournalError::is_refusal)
             }
             _ => false,
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stillpoint_format::log::{PatchRange, RecordKind, WritesEncoder};
 use stillpoint_format::{EncodeError, Stamp};
-use stillpoint_journal::{Entry, Journal};
+use stillpoint_journal::{Entry, Journal, JournalError};
 use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Write};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -62,11 +62,14 @@ impl CommitLog for SessionLog {
                 commit.writes.iter().try_for_each(|write| encode(&mut encoder, write))
             },
         };
-        let stamp =
-            self.journal.append(self.log, &entry).map_err(|error| LogRefused(Box::new(error)))?;
+        let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
         Ok(stamp)
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        self.journal.admit(self.log).map_err(refused)
     }
 
     fn is_closed(&self, stamp: Stamp) -> bool {
@@ -75,6 +78,15 @@ impl CommitLog for SessionLog {
 
     fn wants_dependencies(&self) -> bool {
         self.wants_dependencies
+    }
+}
+
+/// What the journal's error is to a commit.
+#[cold]
+fn refused(error: JournalError) -> LogRefused {
+    match error {
+        JournalError::NoRoom { .. } => LogRefused::NoRoom,
+        error => LogRefused::Refused(Box::new(error)),
     }
 }
 

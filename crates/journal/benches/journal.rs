@@ -18,8 +18,8 @@ use stillpoint_io::{
     RealDisk, SharedLock, Space, in_parallel, thread_cpu_ns,
 };
 use stillpoint_journal::{
-    Config, Durability, Entry, Environment, Hold, Journal, ReplayOptions, ReplayStart, ScanInput,
-    registry, scan,
+    Config, Durability, Entry, Environment, Hold, Journal, JournalError, ReplayOptions,
+    ReplayStart, ScanInput, registry, scan,
 };
 
 const STORE: StoreId = StoreId(*b"journal-benchmar");
@@ -118,7 +118,17 @@ fn append(
 ) -> Stamp {
     let body = |to: &mut Vec<u8>| writes(&mut WritesEncoder::new(to));
     let entry = Entry { kind: RecordKind::Writes, epoch: 1, touched, body: &body };
-    journal.append(log, &entry).expect("appends")
+    append_entry(journal, log, &entry)
+}
+
+/// Appends an entry as soon as there is room.
+fn append_entry(journal: &dyn Journal, log: u8, entry: &Entry<'_>) -> Stamp {
+    loop {
+        match journal.append(log, entry) {
+            Err(JournalError::NoRoom { .. }) => journal.admit(log).expect("room"),
+            appended => return appended.expect("appends"),
+        }
+    }
 }
 
 /// CPU nanoseconds of one append with ten patches of 8 bytes under 8-byte keys.
@@ -208,7 +218,7 @@ fn sustained(
                     };
                     let kind = RecordKind::Writes;
                     let entry = Entry { kind, epoch, touched: &[Stamp::NONE; 10], body: &body };
-                    journal.append(log, &entry).expect("appends");
+                    append_entry(&**journal, log, &entry);
                 }
                 // Checkpoints would free segments; so do we, every 256 MiB.
                 appended += 1_250_000;

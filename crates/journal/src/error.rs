@@ -34,6 +34,14 @@ pub enum JournalError {
         /// Why the segment could not be prepared: the disk is full, as a rule.
         source: Arc<DiskError>,
     },
+    /// More bytes wait for the disk than [`Config::buffer_bytes`](crate::Config::buffer_bytes)
+    /// allows. Nothing was appended: wait in [`Journal::admit`](crate::Journal::admit) and append
+    /// again.
+    #[error("log {log} has no room: too many bytes wait for the disk; wait and append again")]
+    NoRoom {
+        /// The log.
+        log: u8,
+    },
     /// There is no space for the first segment of a log: the store is not opened.
     #[error(
         "log {log}: no space for its first segment of {bytes} bytes: {source}; free space on the \

@@ -82,7 +82,7 @@ pub struct Config {
     pub segment_bytes: u64,
     /// A batch is handed to the disk when it has grown to this many bytes.
     pub batch_bytes: usize,
-    /// Most bytes per log that wait for the disk; beyond, an append waits.
+    /// Most bytes per log that wait for the disk; beyond, an append finds no room.
     pub buffer_bytes: usize,
     /// Segments per log that are prepared ahead.
     pub spare_segments: usize,
@@ -184,7 +184,7 @@ pub struct JournalStats {
     pub written_bytes: u64,
     /// Flushes of the device.
     pub flushes: u64,
-    /// Appends that waited because too many bytes waited for the disk.
+    /// Waits for room because too many bytes waited for the disk.
     pub waits: u64,
     /// Appends that were refused because no space could be prepared.
     pub refusals: u64,
@@ -209,15 +209,15 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Appends an entry and gives it the gsn 1 + max(last of the log, all stamps touched). Returns
     /// its stamp, which is its place in the logs.
     ///
-    /// Waits while too many bytes wait for the disk; [`admit`](Journal::admit) before the
-    /// locks are taken makes that rare.
+    /// Never waits for the disk's writes.
     ///
     /// # Errors
+    /// [`JournalError::NoRoom`]: nothing was appended; [`admit`](Journal::admit) waits for room.
     /// [`JournalError::NoSpace`], [`JournalError::Encode`]: nothing was appended and the
     /// transaction must abort. [`JournalError::Poisoned`]: the process must end.
     fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError>;
 
-    /// Waits, without any lock held, until the log has room; refuses what
+    /// Waits, outside of any read section, until the log has room; refuses what
     /// [`append`](Journal::append) would refuse.
     ///
     /// # Errors

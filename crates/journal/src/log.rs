@@ -32,7 +32,7 @@ use append::{Appender, Obstacle, Unused};
 use handoff::Handoff;
 use write::{Writer, create_dir, name_segment};
 
-/// How often an append that waits for room looks again, should a wake-up be missed.
+/// How often a thread that waits for room looks again, should a wake-up be missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How far a leader goes.
@@ -147,12 +147,9 @@ impl Log {
                 return Err(refused.clone());
             }
             if self.handoff.sealed_bytes() > self.shared.config.buffer_bytes {
+                // Relaxed: a hint for `Log::admit`, which looks at the bytes themselves.
                 self.hindered.store(true, Ordering::Relaxed);
-                state.waits += 1;
-                drop(state);
-                self.await_room()?;
-                state = self.append.lock();
-                continue;
+                return Err(JournalError::NoRoom { log: self.id });
             }
             let batch = state.next_number;
             match state.append(entry, &self.shared.closing) {

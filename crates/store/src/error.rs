@@ -1,3 +1,5 @@
+//! Why a transaction did not commit.
+
 use crate::memory::arena::MemoryLimit;
 use crate::table::TableId;
 
@@ -66,7 +68,14 @@ impl TxError {
     }
 }
 
-/// The journal refused a commit; the transaction is rolled back.
+/// The journal did not take a commit.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct LogRefused(#[from] pub Box<dyn std::error::Error + Send + Sync>);
+pub enum LogRefused {
+    /// The log has no room at present. The commit [waits](crate::CommitLog::wait_for_room) and is
+    /// tried again.
+    #[error("the log has no room at present; wait for room and try again")]
+    NoRoom,
+    /// The log refuses the commit, and the transaction is rolled back.
+    #[error(transparent)]
+    Refused(#[from] Box<dyn std::error::Error + Send + Sync>),
+}

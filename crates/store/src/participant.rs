@@ -100,6 +100,12 @@ impl Participant {
         self.entered();
     }
 
+    /// Enters the read section again to end a commit that has announced its wait.
+    pub(crate) fn enter_to_end(&mut self) {
+        self.store.driver().enter_to_end(self.number);
+        self.entered();
+    }
+
     #[inline]
     fn entered(&mut self) {
         self.in_section = true;
@@ -127,6 +133,7 @@ impl Participant {
 
     /// Reads one key without a lock: appends the value and gives its tag, if the key has a value, and
     /// the stamp. `candidate` is a cell that may be the key's, 0 for none. Inside a read section.
+    #[inline]
     pub(crate) fn read_optimistic(
         &self,
         table: TableId,

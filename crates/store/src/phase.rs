@@ -11,8 +11,8 @@
 //! (CALC, SIGMOD 2016, §2.2; see docs/decisions/0001 for what deferred updates change.)
 
 use stillpoint_sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Release, SeqCst},
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections, mutant};
 
@@ -94,7 +94,23 @@ pub struct PhaseDriver {
     /// The last epoch whose checkpoint lacks a record; 0 for none.
     spoilt: AtomicU64,
     permit: Mutex<()>,
+    /// Commits that have waited outside of their read sections, with their locks held, and have not
+    /// ended yet.
+    waiting_commits: AtomicUsize,
     planted: Planted,
+}
+
+/// A commit that waits outside of its read section with its locks held, until it has ended.
+#[derive(Debug)]
+pub(crate) struct WaitingCommit<'a> {
+    driver: &'a PhaseDriver,
+}
+
+impl Drop for WaitingCommit<'_> {
+    fn drop(&mut self) {
+        // Release: publishes the end of the commit; partner of the Acquire in `wait_for_commits`.
+        self.driver.waiting_commits.fetch_sub(1, Release);
+    }
 }
 
 /// The right to move the phases, from rest to rest.
@@ -112,6 +128,7 @@ impl PhaseDriver {
             turn: Mutex::new(()),
             spoilt: AtomicU64::new(0),
             permit: Mutex::new(()),
+            waiting_commits: AtomicUsize::new(0),
             planted: Planted::default(),
         }
     }
@@ -193,8 +210,9 @@ impl PhaseDriver {
             if !self.now().is_gated() {
                 self.word.fetch_or(GATE, SeqCst);
                 drop(moving);
-                self.read_sections.wait_grace_period();
-                return Quiesced { driver: self };
+                let quiesced = Quiesced { driver: self };
+                self.wait_for_commits();
+                return quiesced;
             }
             drop(moving);
             let mut backoff = stillpoint_sync::Backoff::new();
@@ -202,6 +220,37 @@ impl PhaseDriver {
                 backoff.wait();
             }
         }
+    }
+
+    /// Waits until no commit is under way, neither inside of a read section nor waiting outside.
+    ///
+    /// A commit announces its wait inside of a read section that was open before the gate closed. The
+    /// announcement stands until the commit has ended and has left the read section that it entered
+    /// in spite of the gate. So with no announcement after a grace period no read section is open.
+    fn wait_for_commits(&self) {
+        let mut backoff = stillpoint_sync::Backoff::new();
+        loop {
+            self.read_sections.wait_grace_period();
+            // Acquire: partner of the Release in `WaitingCommit::drop`.
+            if self.waiting_commits.load(Acquire) == 0 {
+                return;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Announces that a commit leaves its read section with its locks held. Inside of that section.
+    pub(crate) fn announce_wait(&self) -> WaitingCommit<'_> {
+        // Relaxed: the end of the read section publishes the count; partner: the grace period in
+        // `wait_for_commits`.
+        self.waiting_commits.fetch_add(1, Relaxed);
+        WaitingCommit { driver: self }
+    }
+
+    /// Enters the read section of a commit that has announced its wait, also while the store is being
+    /// quiesced: the quiesce waits for the commit.
+    pub(crate) fn enter_to_end(&self, slot: usize) {
+        self.read_sections.enter(slot);
     }
 
     /// Takes the permit of the whole store, waiting for who has it. While it is held, no other

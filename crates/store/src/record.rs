@@ -118,10 +118,29 @@ impl NewCell<'_> {
     }
 }
 
+/// Whether the cell itself has room for a change. The caller keeps all others from changing the
+/// record.
+#[inline]
+pub(crate) fn is_enough<R>(
+    memory: &Memory,
+    number: u64,
+    change: RecordChange<'_, R>,
+    record: Record<'_>,
+) -> bool {
+    match change {
+        RecordChange::Delete => true,
+        RecordChange::Put { value, .. } => {
+            // A cell made for a lock only holds no value: its memory is beyond the limit.
+            let is_lock = || record.is_absent() && memory.arena.is_of_kind(number, Kind::Lock);
+            value.len() <= record.inline_capacity() && !is_lock()
+        }
+        RecordChange::Patch(_) => record.blob().is_none(),
+    }
+}
+
 /// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
 /// keeps all others from changing the record. `larger` is called with a length in bytes and makes a
 /// cell of the same key with room for a value of that length.
-#[inline]
 pub(crate) fn prepare<'a>(
     memory: &Memory,
     cache: &mut CellCache,
@@ -130,29 +149,24 @@ pub(crate) fn prepare<'a>(
     record: Record<'_>,
     larger: impl FnOnce(&mut CellCache, usize) -> Result<u64, MemoryLimit>,
 ) -> Result<Option<Prepared>, MemoryLimit> {
+    if is_enough(memory, number, change, record) {
+        return Ok(None);
+    }
+    let owner = memory.arena.owner_of(number);
     let prepared = match change {
         RecordChange::Delete => return Ok(None),
         RecordChange::Put { tag, value } => {
-            let absent = record.is_absent();
-            // A cell made for a lock only holds no value: its memory is beyond the limit.
-            let is_lock = absent && memory.arena.is_of_kind(number, Kind::Lock);
-            if value.len() <= record.inline_capacity() && !is_lock {
-                return Ok(None);
-            }
-            if absent && value.len() <= INLINE_VALUE_BYTES_MAX {
+            if record.is_absent() && value.len() <= INLINE_VALUE_BYTES_MAX {
                 Prepared::Cell(larger(cache, value.len())?)
             } else {
-                let owner = memory.arena.owner_of(number);
                 Prepared::Large(blob::create(memory, cache, owner, value)?, tag)
             }
         }
-        RecordChange::Patch(ranges) => match record.blob() {
-            None => return Ok(None),
-            Some(old) => {
-                let tag = record.value().expect("a large value has a tag").tag();
-                Prepared::Large(patch_large(memory, cache, number, old, ranges)?, tag)
-            }
-        },
+        RecordChange::Patch(ranges) => {
+            let old = record.blob().expect("a patch of a value in its cell needs no memory");
+            let tag = record.value().expect("a large value has a tag").tag();
+            Prepared::Large(patch_large(memory, cache, owner, old, ranges)?, tag)
+        }
     };
     Ok(Some(prepared))
 }
@@ -161,11 +175,10 @@ pub(crate) fn prepare<'a>(
 fn patch_large<'a>(
     memory: &Memory,
     cache: &mut CellCache,
-    number: u64,
+    owner: u32,
     old: Blob,
     ranges: impl Ranges<'a>,
 ) -> Result<Blob, MemoryLimit> {
-    let owner = memory.arena.owner_of(number);
     let mut now = old;
     for (offset, bytes) in ranges.ranges() {
         let patched = blob::patched(memory, cache, owner, now, offset, bytes);
@@ -217,14 +230,19 @@ pub(crate) fn install<'a>(
 /// Puts a value into the prepared cell `new`, which replaces the cell `old` of the same key in the
 /// index. A transaction that waits for the old cell's lock finds the cell dead and looks again. The
 /// caller releases that lock and retires the old cell.
-pub(crate) fn install_in_new_cell<'a>(
+pub(crate) fn install_in_new_cell<R>(
     memory: &Memory,
     (table, hash): (&Table, u64),
     (old, new): (u64, u64),
-    change: RecordChange<'a, impl Ranges<'a>>,
+    change: RecordChange<'_, R>,
     stamp: Stamp,
 ) {
-    install(Cell::new(memory, new).record(), change, None, stamp);
+    let RecordChange::Put { tag, value } = change else {
+        unreachable!("a larger cell is prepared for a whole value only");
+    };
+    let record = Cell::new(memory, new).record();
+    record.put_inline(tag, value);
+    record.end_write(stamp);
     let replaced = table.index.replace(hash, old, new);
     debug_assert!(replaced, "the index names the cell of a key that cannot change meanwhile");
     Cell::new(memory, old).kill();

@@ -1,3 +1,5 @@
+//! One generation of a table: its index, its counters, and the floors of reclaimed keys.
+
 use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_mem::{AddressSpace, RegionError};

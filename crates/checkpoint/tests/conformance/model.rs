@@ -176,6 +176,10 @@ impl CommitLog for RecordingLog {
         Ok(stamp)
     }
 
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        Ok(())
+    }
+
     fn is_closed(&self, _: Stamp) -> bool {
         true
     }

@@ -48,7 +48,21 @@ pub(crate) fn put(
     value: &[u8],
 ) -> Result<Stamp, JournalError> {
     let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, key, 0, value);
-    journal.append(log, &Entry { kind: RecordKind::Writes, epoch, touched, body: &body })
+    append(journal, log, &Entry { kind: RecordKind::Writes, epoch, touched, body: &body })
+}
+
+/// Appends an entry as soon as there is room.
+pub(crate) fn append(
+    journal: &dyn Journal,
+    log: u8,
+    entry: &Entry<'_>,
+) -> Result<Stamp, JournalError> {
+    loop {
+        match journal.append(log, entry) {
+            Err(JournalError::NoRoom { .. }) => journal.admit(log)?,
+            appended => return appended,
+        }
+    }
 }
 
 /// A record that was replayed: its place, epoch, and the writes as key → value.
@@ -172,7 +186,7 @@ impl World {
         };
         let floor = touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
         let entry = Entry { kind: RecordKind::Writes, epoch, touched: &touched, body: &body };
-        let stamp = journal.append(log, &entry)?;
+        let stamp = append(journal, log, &entry)?;
         assert!(stamp.gsn() > floor);
         for key in keys {
             self.cells.insert(*key, (value.to_vec(), stamp));

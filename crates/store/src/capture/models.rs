@@ -92,7 +92,7 @@ impl World {
         true
     }
 
-    /// A commit that writes the cells, as `Worker::commit` does: true if it was one from before the
+    /// A commit that writes the cells, as `Transaction::commit` does: true if it was one from before the
     /// point of consistency, `None` if it did not get its locks.
     fn commit(&self, slot: usize, cells: &[usize], writes: bool) -> Option<bool> {
         self.driver.enter(slot);

@@ -10,8 +10,8 @@
 //! ```
 //! With an 8-byte key and 100 bytes of value a cell fills two cache lines.
 //!
-//! **Reads without a lock** copy the words and then look at the stamp again (a sequence lock whose
-//! version is the stamp, which grows with every commit and so never repeats):
+//! **Reads without a lock** copy the words and then look at the stamp again. This is a sequence lock
+//! whose version is the stamp: the stamp grows with every commit, so no version repeats.
 //! ```text
 //! writer: stamp := BUSY; fence Release; words …; stamp := new (Release)
 //! reader: stamp (Acquire), not BUSY; words …; fence Acquire; the same stamp again
@@ -43,7 +43,7 @@ const COPY_WORDS_MIN: usize = 2;
 const META_BYTES: usize = 4;
 const LARGE: u64 = 1 << 24;
 
-/// Length, tag and place of a value, as the first word of a copy says.
+/// The first word of a copy: length and tag of the value, and whether the value is large.
 #[derive(Clone, Copy)]
 struct Meta(u64);
 
@@ -117,7 +117,7 @@ impl<'a> Cell<'a> {
         self.stamp_word() & DEAD != 0
     }
 
-    /// True if the cell is one that was published and not freed since. Zeroed memory is none.
+    /// Whether the cell was published and not freed since. Zeroed memory is no record.
     pub(crate) fn is_record(self) -> bool {
         self.words.len() > HEADER_WORDS && {
             let stamp = self.stamp_word();
@@ -177,7 +177,6 @@ impl<'a> Cell<'a> {
     }
 
     /// The record of a cell that holds a key.
-    // Schemes with several copies choose one by their status bits; with one there is no choice.
     #[inline]
     pub(crate) fn record(self) -> Record<'a> {
         let copy = &self.words[HEADER_WORDS + self.key_area()..];
@@ -216,7 +215,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// The value. The caller holds the lock, so that it cannot change, or finds out later if it has.
+    /// The value. The caller holds the lock, so that the value stays, or validates the value later.
     pub(crate) fn value(self) -> Option<ValueRef<'a>> {
         self.record().value()
     }
@@ -248,13 +247,13 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Appends what may be a torn value; the caller validates.
+    /// Appends the value, which may be torn; the caller validates the stamp.
     fn copy_unlocked(self, out: &mut Vec<u8>) -> Option<u8> {
         let copy = self.record().copy;
         let meta = Meta(copy[0].load(Relaxed));
         if meta.is_large() {
             let blob = Blob { table: copy[1].load(Relaxed), len: meta.large_len() };
-            // Only a valid length may be worth copying hundreds of megabytes.
+            // A torn length would copy hundreds of megabytes in vain.
             if blob::is_plausible(self.memory, blob) {
                 blob::read(self.memory, blob, 0, blob.len, out);
             }
@@ -265,8 +264,8 @@ impl<'a> Cell<'a> {
         Some(meta.tag())
     }
 
-    /// The cell belongs to no key any more. The caller holds the lock exclusively, or the cell was
-    /// never in the index.
+    /// Marks the cell as belonging to no key any more. The caller holds the lock exclusively, or the
+    /// cell was never in the index.
     pub(crate) fn kill(self) {
         // Relaxed: as in `begin_write`.
         let stamp = self.words[1].load(Relaxed);
@@ -282,7 +281,7 @@ pub(crate) struct CellAddress {
     copy: u32,
 }
 
-/// A cell that holds a key, with its value's place found.
+/// A cell that holds a key, and where the value is inside of the cell.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'a> {
     words: &'a [AtomicU64],
@@ -291,7 +290,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record at a place that was found while it was locked.
+    /// The record at an address that was found while the record was locked.
     #[inline]
     pub(crate) fn at(memory: &'a Memory, place: CellAddress) -> Self {
         let words = memory.arena.span(place.start, place.len as usize);
@@ -327,7 +326,7 @@ impl<'a> Record<'a> {
         (self.copy.len() * 8 - META_BYTES).min(INLINE_VALUE_BYTES_MAX)
     }
 
-    /// The value. The caller holds the lock, so that it cannot change, or finds out later if it has.
+    /// The value. The caller holds the lock, so that the value stays, or validates the value later.
     #[inline]
     pub(crate) fn value(self) -> Option<ValueRef<'a>> {
         if self.is_absent() {
@@ -365,13 +364,13 @@ impl<'a> Record<'a> {
         self.words[1].store(stamp | BUSY, Relaxed);
     }
 
-    /// Ends it: the cell has a value, written by `stamp`.
+    /// Ends a change: the key has a value, written by `stamp`.
     #[inline]
     pub(crate) fn end_write(self, stamp: Stamp) {
         self.words[1].store(stamp::word(stamp, 0), Release);
     }
 
-    /// Ends it: the key has no value, removed by `stamp`.
+    /// Ends a change: the key has no value, removed by `stamp`.
     pub(crate) fn end_delete(self, stamp: Stamp) {
         self.words[1].store(stamp::word(stamp, ABSENT), Release);
     }
@@ -387,13 +386,13 @@ impl<'a> Record<'a> {
         words::fill(&self.copy[1..], rest);
     }
 
-    /// Points to a large value.
+    /// Writes a reference to a large value.
     pub(crate) fn put_large(self, tag: u8, blob: Blob) {
         self.copy[0].store(Meta::large(blob.len, tag), Relaxed);
         self.copy[1].store(blob.table, Relaxed);
     }
 
-    /// Overwrites part of an inline value, which may grow by it within the cell.
+    /// Overwrites part of an inline value. The value may grow within the cell.
     #[inline]
     pub(crate) fn patch_inline(self, offset: usize, bytes: &[u8]) {
         words::write(self.copy, META_BYTES + offset, bytes);

@@ -1,7 +1,7 @@
 //! Bytes in slices of atomic words, little-endian.
 //!
-//! All accesses are Relaxed: whoever needs a consistent view holds a lock, claims the mark after the
-//! copy, or validates the cell's stamp around it (see `cell`).
+//! All accesses are Relaxed. A thread that needs a consistent view holds a lock, claims the mark after
+//! the copy, or validates the cell's stamp around the copy (see `cell`).
 
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 

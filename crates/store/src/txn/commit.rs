@@ -9,7 +9,7 @@ use stillpoint_sync::mutant;
 use stillpoint_sync::steps::{Step, step};
 
 use crate::capture::{self, Overwritten, mark_of};
-use crate::error::TxError;
+use crate::error::{LogRefused, TxError};
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob;
 use crate::memory::cell::Record;
@@ -18,9 +18,9 @@ use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted::{self, Bug};
 use crate::record::{self, NewCell, Prepared};
-use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::{NONE, OpKind};
+use crate::txn::{Discipline, Transaction};
 
 /// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
 /// transaction would be seen, so the process ends here.
@@ -32,14 +32,98 @@ impl Drop for HalfInstalled {
     }
 }
 
+/// How an attempt to commit went.
+enum Attempt {
+    /// The transaction has ended, with this stamp if anything was written.
+    Ended(Option<Stamp>),
+    /// Nothing has changed.
+    NoRoom(Shortage),
+}
+
+/// What has no room.
+#[derive(Clone, Copy)]
+enum Shortage {
+    Log,
+    /// The sink of the checkpoint that began this epoch.
+    Sink(u64),
+}
+
+/// No checkpoint begins this epoch.
+const NO_EPOCH: u64 = 0;
+
 impl Transaction {
     /// Commits to `log` and releases all locks; gives the stamp, `None` if nothing was written. Inside
     /// a read section. After an error the caller rolls back.
+    #[inline]
     pub(crate) fn commit(
         &mut self,
         local: &mut Participant,
-        log: &mut dyn CommitLog,
+        log: &mut Box<dyn CommitLog>,
     ) -> Result<Option<Stamp>, TxError> {
+        match self.try_commit(local, log, NO_EPOCH)? {
+            Attempt::Ended(stamp) => Ok(stamp),
+            Attempt::NoRoom(shortage) => self.commit_after_waiting(local, log, shortage),
+        }
+    }
+
+    /// Commits once the log and the sink have room. The transaction waits outside of the read section
+    /// and keeps its locks, so that neither a grace period nor a phase waits for a stalled disk. The
+    /// attempt after the wait reads the phase anew. Tables are not replaced meanwhile, since a
+    /// quiesce waits for the commit.
+    #[cold]
+    fn commit_after_waiting(
+        &mut self,
+        local: &mut Participant,
+        log: &mut Box<dyn CommitLog>,
+        mut shortage: Shortage,
+    ) -> Result<Option<Stamp>, TxError> {
+        let mut waited_in = NO_EPOCH;
+        let store = local.store.clone();
+        let waiting = store.driver().announce_wait();
+        let ended = loop {
+            self.free_prepared(local);
+            self.keys.forget_candidates();
+            local.exit();
+            let room = match shortage {
+                Shortage::Log => log.wait_for_room(),
+                Shortage::Sink(epoch) => {
+                    local.sink().wait_for_room(local.number);
+                    waited_in = epoch;
+                    Ok(())
+                }
+            };
+            local.enter_to_end();
+            match room.map_err(TxError::from).and_then(|()| self.try_commit(local, log, waited_in))
+            {
+                Ok(Attempt::NoRoom(another)) => shortage = another,
+                Ok(Attempt::Ended(stamp)) => break Ok(stamp),
+                Err(error) => break Err(error),
+            }
+        };
+        if ended.is_err() {
+            self.roll_back(local);
+        }
+        // The next transaction begins in a read section that respects a quiesce.
+        local.exit();
+        drop(waiting);
+        if self.discipline == Discipline::Permitted {
+            local.enter();
+        } else {
+            local.enter_to_begin();
+        }
+        ended
+    }
+
+    /// One attempt. Without room in the log or the sink nothing has changed but the marks of records
+    /// whose before-images were saved. A commit that has waited for the sink of epoch `waited_in` does
+    /// not wait for that sink again, so that others cannot take its room for ever.
+    #[inline]
+    fn try_commit(
+        &mut self,
+        local: &mut Participant,
+        log: &mut Box<dyn CommitLog>,
+        waited_in: u64,
+    ) -> Result<Attempt, TxError> {
         let driver = local.store.driver();
         let phase = mutant!(in driver; driver.now(), PhaseReadBeforeLocks => self.begun);
         step(Step::PhaseRead);
@@ -51,31 +135,39 @@ impl Transaction {
             }
             self.pending.clear();
             self.release_all(local);
-            return Ok(None);
+            return Ok(Attempt::Ended(None));
         }
         self.prepare(local, phase)?;
         let saves_before_images = phase.is_capturing() && local.store.marks();
         if saves_before_images {
-            mutant!(
+            let has_waited = waited_in == phase.epoch();
+            let has_room = mutant!(
                 in local.store.driver();
-                self.save_before_images(local, phase), BeforeImageAfterInstall => ()
+                self.save_before_images(local, phase, has_waited), BeforeImageAfterInstall => true
             );
+            if !has_room {
+                return Ok(Attempt::NoRoom(Shortage::Sink(phase.epoch())));
+            }
         }
-        let stamp = self.append(local, log, phase)?;
+        let stamp = match self.append(local, log, phase) {
+            Ok(stamp) => stamp,
+            Err(LogRefused::NoRoom) => return Ok(Attempt::NoRoom(Shortage::Log)),
+            Err(refused) => return Err(refused.into()),
+        };
         step(Step::Appended);
         self.install_all(local, stamp);
         step(Step::Installed);
         if saves_before_images {
             mutant!(
                 in local.store.driver();
-                BeforeImageAfterInstall => self.save_before_images(local, phase)
+                BeforeImageAfterInstall => { self.save_before_images(local, phase, true); }
             );
         }
         local.dependencies.add(stamp);
         self.release_all(local);
         self.pending.clear();
         self.prepared.clear();
-        Ok(Some(stamp))
+        Ok(Attempt::Ended(Some(stamp)))
     }
 
     /// Notes the stamps of the locked records, and which keys are written.
@@ -98,12 +190,12 @@ impl Transaction {
     fn append(
         &self,
         local: &Participant,
-        log: &mut dyn CommitLog,
+        log: &mut Box<dyn CommitLog>,
         phase: PhaseWord,
-    ) -> Result<Stamp, TxError> {
+    ) -> Result<Stamp, LogRefused> {
         let Self { keys, written, pending, touched, .. } = self;
         let writes = WriteSet { keys, written, pending, tables: &local.tables };
-        Ok(log.append(&Commit { epoch: phase.epoch(), touched, writes })?)
+        log.append(&Commit { epoch: phase.epoch(), touched, writes })
     }
 
     /// Refuses a transaction that locked records of a table generation that was replaced: what the
@@ -124,14 +216,7 @@ impl Transaction {
 
     /// Frees what was prepared and releases the locks. No record has changed, so nothing is undone.
     pub(crate) fn roll_back(&mut self, local: &mut Participant) {
-        for (_, prepared) in std::mem::take(&mut self.prepared) {
-            match prepared {
-                Prepared::Large(blob, _) => {
-                    blob::release(local.store.memory(), &mut local.cache, blob);
-                }
-                Prepared::Cell(number) => local.retire_unpublished(number),
-            }
-        }
+        self.free_prepared(local);
         self.pending.clear();
         // The caller learns by the failure something of what was read.
         for held in self.held.iter().filter(|held| held.is_locked()) {
@@ -140,12 +225,44 @@ impl Transaction {
         self.release_all(local);
     }
 
+    fn free_prepared(&mut self, local: &mut Participant) {
+        for (_, prepared) in std::mem::take(&mut self.prepared) {
+            match prepared {
+                Prepared::Large(blob, _) => {
+                    blob::release(local.store.memory(), &mut local.cache, blob);
+                }
+                Prepared::Cell(number) => local.retire_unpublished(number),
+            }
+        }
+    }
+
     /// Finds the memory for writes that do not fit their cells.
+    #[inline]
     fn prepare(&mut self, local: &mut Participant, phase: PhaseWord) -> Result<(), TxError> {
+        let memory = local.store.memory();
+        let needs_memory = |&(key, first): &(usize, u32)| {
+            let held = &self.held[key - self.first_key];
+            let change = Change::of(&self.pending, first);
+            !record::is_enough(memory, held.cell, change, local.record(held.place))
+        };
+        match self.written.iter().position(needs_memory) {
+            Some(from) => self.prepare_from(local, from, phase),
+            None => Ok(()),
+        }
+    }
+
+    /// Finds the memory for the writes from the `from`-th on.
+    #[cold]
+    fn prepare_from(
+        &mut self,
+        local: &mut Participant,
+        from: usize,
+        phase: PhaseWord,
+    ) -> Result<(), TxError> {
         let Self { keys, held, pending, written, prepared, .. } = self;
         let Participant { store, cache, tables, .. } = local;
         let memory = store.memory();
-        for &(key, first) in written.iter() {
+        for &(key, first) in &written[from..] {
             let held = held[key - self.first_key];
             let record = Record::at(memory, held.place);
             let change = Change::of(pending, first);
@@ -233,28 +350,40 @@ impl Transaction {
     }
 
     /// Gives the checkpoint the old values of the records that this commit is the first to change
-    /// after the point of consistency, unless the scan has captured them before.
+    /// after the point of consistency, unless the scan has captured them before. False if the sink
+    /// has no room and the commit has not waited for room: nothing was saved.
     #[inline]
-    fn save_before_images(&mut self, local: &mut Participant, phase: PhaseWord) {
+    fn save_before_images(
+        &mut self,
+        local: &mut Participant,
+        phase: PhaseWord,
+        has_waited: bool,
+    ) -> bool {
         let mark = mark_of(phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
             capture::is_unmarked(lock, mark)
         };
-        if let Some(first) = self.written.iter().position(is_unmarked) {
-            self.save_before_images_from(local, first, phase);
+        match self.written.iter().position(is_unmarked) {
+            Some(first) => self.save_before_images_from(local, first, phase, has_waited),
+            None => true,
         }
     }
 
     /// Saves the before-images from the `from`-th write on.
     #[cold]
-    fn save_before_images_from(&mut self, local: &mut Participant, from: usize, phase: PhaseWord) {
+    fn save_before_images_from(
+        &mut self,
+        local: &mut Participant,
+        from: usize,
+        phase: PhaseWord,
+        has_waited: bool,
+    ) -> bool {
         local.find_sink(phase.epoch());
         let local = &*local;
         let sink = local.sink();
-        if !sink.has_room() {
-            // Nothing has changed yet, so readers without locks wait for nothing meanwhile.
-            sink.wait_for_room(local.number);
+        if !has_waited && !sink.has_room() {
+            return false;
         }
         let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(local, key, first);
         let overwritten = |&(key, _): &(usize, u32)| {
@@ -268,6 +397,7 @@ impl Transaction {
         };
         let records = self.written[from..].iter().filter(saved).map(overwritten);
         capture::save_before_images(&local.store, sink, (local.number, phase.epoch()), records);
+        true
     }
 
     /// What planted bugs do not save.

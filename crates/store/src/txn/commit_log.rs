@@ -26,9 +26,16 @@ pub trait CommitLog: Send {
     /// of its log. Called inside a read section, with all locks held: appends to memory and returns.
     ///
     /// # Errors
-    /// [`LogRefused`] if the log does not take the commit: nothing was appended, and the
-    /// transaction is rolled back.
+    /// [`LogRefused::NoRoom`]: nothing was appended, and the commit is tried again after
+    /// [`wait_for_room`](Self::wait_for_room). Otherwise the transaction is rolled back.
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused>;
+
+    /// Waits until a commit that found no room is worth another try. Called outside of the read
+    /// section, with all locks held, so that no grace period and no phase waits with the commit.
+    ///
+    /// # Errors
+    /// There will be no room: the transaction is rolled back.
+    fn wait_for_room(&mut self) -> Result<(), LogRefused>;
 
     /// True if whatever this stamp stands for survives any crash. Records deleted by it may then
     /// be reclaimed.
@@ -180,6 +187,10 @@ impl CommitLog for NoLog {
         let touched = commit.touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
         self.gsn = self.gsn.max(touched) + 1;
         Ok(Stamp::new(self.gsn, LOG_NONE))
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        Ok(())
     }
 
     fn is_closed(&self, _: Stamp) -> bool {

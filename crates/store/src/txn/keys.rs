@@ -1,3 +1,5 @@
+//! The keys of a transaction, declared beforehand or met on the way.
+
 use stillpoint_format::KEY_BYTES_MAX;
 use stillpoint_format::hash::KeyHasher;
 
@@ -13,7 +15,7 @@ pub enum Mode {
     Write,
 }
 
-/// A key of a transaction, by its place in the order of declaration.
+/// Number of a key of a transaction, in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u32);
 
@@ -36,13 +38,13 @@ pub struct KeySet {
     hasher: KeyHasher,
     bytes: Vec<u8>,
     pub(crate) keys: Vec<DeclaredKey>,
-    /// Where the transaction that is declaring begins.
+    /// Number of the first key of the transaction that is declaring.
     first: usize,
     /// Keys that were not taken, with their lengths.
     refused: Vec<(usize, usize)>,
 }
 
-/// Bytes of all keys of a batch: what a key's place can say. Tests come to the limit sooner.
+/// Most bytes of all keys of a batch: a key's start is 32 bits. Tests have a lower limit.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { u32::MAX as usize };
 
 impl KeySet {
@@ -131,6 +133,13 @@ impl KeySet {
         self.keys.clear();
         self.refused.clear();
         self.first = 0;
+    }
+
+    /// Forgets the cells that were found for the keys: the read section that found them has ended.
+    pub(crate) fn forget_candidates(&mut self) {
+        for key in &mut self.keys {
+            key.candidate = 0;
+        }
     }
 
     /// Begins the next transaction of a batch.

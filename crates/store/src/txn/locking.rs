@@ -1,9 +1,10 @@
 //! Finding the cells of a transaction's keys, and locking them.
 //!
-//! Declared keys are first tried in the order of their declaration, which nearly always succeeds
-//! and sorts nothing. If one is held by another transaction, all are given back and taken in the
-//! order of their cell numbers, waiting where need be: no cycle of waits can close, so a declared
-//! transaction is never aborted. Undeclared keys are locked one by one under wait-die.
+//! - **Declared keys** are first tried in the order of their declaration, which nearly always succeeds
+//!   and sorts nothing. If another transaction holds one of the locks, the transaction gives all its
+//!   locks back and takes them in the order of cell numbers, waiting for each. All waits go up in one
+//!   order, so no cycle can close, and a declared transaction is never aborted.
+//! - **Undeclared keys** are locked one by one under wait-die.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
@@ -18,14 +19,15 @@ use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
 use crate::phase::Phase;
 use crate::record::NewCell;
-use crate::txn::keys::Mode;
+use crate::txn::keys::{DeclaredKey, Mode};
 use crate::txn::lookup::SCAN_MAX;
 use crate::txn::{Discipline, LockState, LockedKey, Transaction};
 
-/// A cell could not be locked at once.
+/// Why a cell could not be locked at once.
 enum Refused {
-    LockedKey(Priority),
-    /// The cell stopped being the key's; look for it again.
+    /// Other transactions hold the lock; the oldest of them has this priority.
+    Held(Priority),
+    /// The cell stopped being the key's. The caller looks up the key again.
     Gone,
 }
 
@@ -36,26 +38,25 @@ impl Transaction {
         local: &mut Participant,
         index: usize,
     ) -> Result<(), TxError> {
-        let declared = self.keys.keys[index];
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let Self { keys, held, scratch, .. } = self;
+        let DeclaredKey { table, hash, candidate, .. } = keys.keys[index];
         scratch.clear();
-        let key = self.keys.key(index);
-        let found = local.read_optimistic(
-            declared.table,
-            key,
-            declared.hash,
-            declared.candidate,
-            &mut scratch,
-        );
-        self.scratch = scratch;
+        let found = local.read_optimistic(table, keys.key(index), hash, candidate, scratch);
         let (tag, stamp) = found?;
-        self.held.push(LockedKey {
+        held.push(LockedKey {
             state: LockState::Snapshot(tag),
             stamp_word: stamp.to_bits() | if tag.is_none() { ABSENT } else { 0 },
             ..LockedKey::unlocked(0)
         });
         local.dependencies.add(stamp);
         Ok(())
+    }
+
+    /// Ends a transaction that has read one key without a lock. No lock and no write are left over.
+    #[inline]
+    pub(crate) fn end_snapshot(&mut self, local: &mut Participant) {
+        local.cache.allowance = Allowance::Limit;
+        self.held.clear();
     }
 
     /// Locks the declared keys of one transaction.
@@ -115,7 +116,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// True if the transaction holds the cell already; the next slot then means the same record.
+    /// Makes the next slot mean a record that the transaction has locked already; false if it has not.
     fn alias(&mut self, local: &Participant, number: u64, mode: Mode) -> bool {
         let Some(at) = self.slot_of_cell(number) else {
             return false;
@@ -148,9 +149,9 @@ impl Transaction {
 
     /// Gives all locks back and takes them in the order of cell numbers.
     ///
-    /// A cell found in one read section is not to be trusted in a later one unless it is locked: it may
-    /// have been reclaimed in between, and be another key's. So whatever was found and not locked
-    /// is looked up again once the read section was left.
+    /// A cell that was found in one read section may belong to another key in a later one, unless its
+    /// lock is held: the cell may have been reclaimed in between. After each wait outside of the read
+    /// section the keys that are not locked yet are therefore looked up again.
     #[cold]
     fn lock_in_order(
         &mut self,
@@ -216,9 +217,8 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Waits for one lock; false if the cell is not the key's any more, the tables changed, or
-    /// somebody has the permit.
-    /// Sets `left` if it left the read section meanwhile.
+    /// Waits for one lock. False if the cell is not the key's any more, if the tables have changed, or
+    /// if another transaction has the permit of the store. Sets `left` if the wait left the read section.
     fn wait_for(
         &mut self,
         local: &mut Participant,
@@ -239,15 +239,15 @@ impl Transaction {
                     return Ok(true);
                 }
                 Err(Refused::Gone) => return Ok(false),
-                // Who has the permit may wait for what is held here.
-                Err(Refused::LockedKey(_)) if local.store.driver().now().is_permitted() => {
+                // The holder of the permit may wait for locks of this transaction.
+                Err(Refused::Held(_)) if local.store.driver().now().is_permitted() => {
                     return Ok(false);
                 }
-                Err(Refused::LockedKey(_)) if backoff.is_spinning() => {
+                Err(Refused::Held(_)) if backoff.is_spinning() => {
                     announce(local, cell, mode, Priority::DECLARED);
                     backoff.wait();
                 }
-                Err(Refused::LockedKey(_)) => {
+                Err(Refused::Held(_)) => {
                     announce(local, cell, mode, Priority::DECLARED);
                     self.wait_outside(local, &mut backoff, false);
                     *left = true;
@@ -265,9 +265,7 @@ impl Transaction {
         local.exit();
         backoff.wait();
         // The cells of later transactions of the batch, too, were found in the read section left.
-        for key in &mut self.keys.keys {
-            key.candidate = 0;
-        }
+        self.keys.forget_candidates();
         if begins {
             local.enter_to_begin();
         } else {
@@ -304,7 +302,7 @@ impl Transaction {
     fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
         match self.discipline {
             Discipline::WaitDie => self.priority.may_wait_for(by),
-            // A moment is no wait: it ends whatever the others do.
+            // Spinning ends by itself, so it cannot close a cycle of waits.
             Discipline::Remembered => backoff.is_spinning(),
             Discipline::Declared | Discipline::Permitted => true,
         }
@@ -319,14 +317,14 @@ impl Transaction {
         backoff: &Backoff,
     ) -> Result<Option<()>, TxError> {
         if local.tables.version != version && !self.held.is_empty() {
-            // A table may have been flushed; what is locked may belong to the old generation.
+            // A table may have been flushed, and a locked cell may be of the old generation.
             return Err(TxError::Conflict);
         }
         let cell = self.resolve(local, index)?;
         match self.take(local, cell, mode, self.priority) {
             Ok(()) => Ok(Some(())),
             Err(Refused::Gone) => Ok(None),
-            Err(Refused::LockedKey(by)) => {
+            Err(Refused::Held(by)) => {
                 if self.alias(local, cell, mode) {
                     Ok(Some(()))
                 } else if self.may_wait_for(by, backoff) {
@@ -380,7 +378,7 @@ impl Transaction {
         let number = {
             let len = declared.value_len as usize;
             match self.new_cell(local, index, len, Kind::Record) {
-                // To read the absence of a value, or to remove nothing, needs a lock all the same.
+                // A transaction that only reads or removes the missing key needs no more than a lock.
                 Err(_) => self.new_cell(local, index, 0, Kind::Lock)?,
                 Ok(number) => number,
             }
@@ -391,7 +389,7 @@ impl Transaction {
             declared.hash,
             number,
             |cell| local.is_cell_of(cell, key),
-            // The key may have come and gone since the cell was made.
+            // The key may have been inserted and reclaimed since the cell was made.
             || local.store.cell(number).record().end_delete(table.floor_stamp(declared.hash)),
         );
         match inserted {
@@ -520,7 +518,7 @@ fn lock_cell(
         Mode::Write => (lock_word::try_exclusive(cell.lock(), priority), LockState::Exclusive),
         Mode::Read => (lock_word::try_shared(cell.lock(), priority), LockState::Shared),
     };
-    locked.map_err(|Contended(by)| Refused::LockedKey(by))?;
+    locked.map_err(|Contended(by)| Refused::Held(by))?;
     let stamp_word = cell.stamp_word();
     if stamp_word & DEAD != 0 {
         release(cell.lock(), state);
@@ -529,7 +527,7 @@ fn lock_cell(
     Ok((state, stamp_word))
 }
 
-/// Keeps new sharers from a lock that a writer waits for. In the read section that found the cell.
+/// Keeps new readers from a lock that a writer waits for. In the read section that found the cell.
 fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
     if mode == Mode::Write {
         lock_word::await_sharers(local.store.cell(cell).lock(), priority);

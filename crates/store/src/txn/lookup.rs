@@ -1,11 +1,11 @@
 //! Slots by hash, for transactions of many keys.
 
-/// An open-addressing table of slot numbers. It keeps no keys: who asks says which slot is right.
+/// An open-addressing table of slot numbers. The table keeps no keys: its caller compares them.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
     /// Slot number + 1; 0 is free. A power of two long, at most half full.
     places: Vec<u32>,
-    /// Slots entered: all below this number that are worth it.
+    /// Slots below this number were looked at, and entered if they have a hash.
     covered: usize,
     entered: usize,
 }
@@ -38,7 +38,7 @@ impl Lookup {
         self.places.fill(0);
     }
 
-    /// Looks at the next slot: enters it, or passes it over if it has no hash.
+    /// Looks at the next slot: enters the slot, or passes it over if `hash` is `None`.
     pub(crate) fn cover(&mut self, hash: Option<u64>, hash_of: impl Fn(usize) -> u64) {
         let slot = self.covered;
         self.covered += 1;

@@ -1,4 +1,4 @@
-//! The private writes of a transaction, until it commits.
+//! The private writes of a transaction until its commit.
 
 use crate::memory::blob::VALUE_BYTES_MAX;
 
@@ -42,7 +42,7 @@ impl Pending {
     pub(crate) fn clear(&mut self) {
         self.ops.clear();
         self.data.clear();
-        // A large transaction's buffer is not kept for the small ones after it.
+        // The buffer of a large transaction is not kept for small transactions.
         const KEEP_BYTES: usize = 1 << 20;
         if self.data.capacity() > KEEP_BYTES {
             self.data.shrink_to(KEEP_BYTES);
@@ -83,7 +83,7 @@ impl Pending {
         self.ops[last as usize - 1].next = number;
     }
 
-    /// Overwrites part of a pending value, which may grow by it.
+    /// Overwrites part of a pending value. The value may grow.
     pub(crate) fn patch_put(&mut self, number: u32, offset: usize, bytes: &[u8]) {
         let op = &mut self.ops[number as usize - 1];
         let end = offset + bytes.len();
@@ -92,7 +92,7 @@ impl Pending {
                 self.data.resize(op.start + end, 0);
                 op.extent = end as u32;
             } else {
-                // Twice as much as needed, so that a value that grows often is moved seldom.
+                // Room for twice as much: a value that grows often is moved seldom.
                 let room = (2 * end).min(VALUE_BYTES_MAX);
                 let start = self.data.len();
                 self.data.extend_from_within(op.start..op.start + op.len as usize);

@@ -204,17 +204,19 @@ impl Worker {
         transaction.note_phase(local.store.driver());
         transaction.begin_declared(keys.start);
         transaction.keys.check(keys.clone())?;
-        if keys.len() == 1 && transaction.keys.keys[keys.start].mode == Mode::Read {
-            transaction.snapshot_key(local, keys.start)?;
-        } else {
-            let locked = transaction.lock_declared(local, keys);
-            if let Err(error) = locked {
-                transaction.roll_back(local);
-                return Err(error);
-            }
+        let reads_one = keys.len() == 1 && transaction.keys.keys[keys.start].mode == Mode::Read;
+        if reads_one {
+            let found = transaction.snapshot_key(local, keys.start);
+            let ran = found.and_then(|()| batch.run(index, &mut Tx::new(transaction, local)));
+            transaction.end_snapshot(local);
+            return ran.map(|()| None);
+        }
+        if let Err(error) = transaction.lock_declared(local, keys) {
+            transaction.roll_back(local);
+            return Err(error);
         }
         let ran = batch.run(index, &mut Tx::new(transaction, local));
-        match ran.and_then(|()| transaction.commit(local, &mut **log)) {
+        match ran.and_then(|()| transaction.commit(local, log)) {
             Ok(stamp) => Ok(stamp),
             Err(error) => {
                 transaction.roll_back(local);

@@ -4,14 +4,15 @@
 //! wait-die ──▶ conflicts ──▶ keys of the runs so far locked in order ──▶ permit of the store
 //!    8 runs                     8 runs                                      1 run
 //! ```
-//! 1. *Wait-die* alone starves behind declared transactions: an undeclared one never waits for
-//!    them, and its age means nothing to them.
-//! 2. So its next runs lock what the earlier ones have met as declared transactions do, before they
-//!    begin: in the order of cells, waiting for anybody. A further key is taken if it is free, and
-//!    is never waited for. So no cycle of waits can close.
-//! 3. A transaction whose keys differ from run to run may meet a busy one each time. It takes the
-//!    permit: nobody begins, declared transactions that would have to wait give their locks back
-//!    first, and undeclared ones never wait for it. So everybody whom it waits for ends.
+//! 1. *Wait-die* alone starves behind declared transactions: an undeclared transaction never waits for
+//!    a declared one, and its age means nothing to a declared one.
+//! 2. The next runs therefore lock the keys that earlier runs have met before the body runs, as
+//!    declared transactions do: in the order of cells, waiting for any holder. A further key is taken
+//!    if the key is free, and is never waited for. No cycle of waits can close.
+//! 3. A transaction whose keys differ from run to run may meet a busy key in each run. The last run
+//!    takes the permit of the store. While the permit is held no transaction begins, a declared
+//!    transaction that would have to wait gives its locks back first, and no undeclared transaction
+//!    waits for the holder. Every transaction that the holder waits for therefore ends.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
@@ -23,7 +24,7 @@ use crate::txn::Discipline;
 use crate::txn::tx::Tx;
 use crate::worker::Worker;
 
-/// Runs under wait-die. Models are small, and come to the next stages soon.
+/// Runs under wait-die. A model has one, so that few steps lead to the next stage.
 const RUNS_WAIT_DIE: u32 = if cfg!(shuttle) { 1 } else { 8 };
 /// Runs with the keys of the earlier runs locked first.
 const RUNS_REMEMBERED: u32 = if cfg!(shuttle) { 1 } else { 8 };
@@ -31,7 +32,7 @@ const RUNS_REMEMBERED: u32 = if cfg!(shuttle) { 1 } else { 8 };
 /// Most runs of the body of an undeclared transaction, unless tables are flushed meanwhile.
 pub const RUNS_MAX: u32 = RUNS_WAIT_DIE + RUNS_REMEMBERED + 1;
 
-/// What an undeclared transaction gives, with its stamp, or why it did not commit.
+/// The result of an undeclared transaction with its stamp, or the reason why it did not commit.
 type Ended<R> = Result<(R, Option<Stamp>), TxError>;
 
 impl Worker {
@@ -68,7 +69,7 @@ impl Worker {
         self.run_undeclared(Priority::DECLARED, Discipline::Remembered, body)
     }
 
-    /// Runs while nobody else begins. A conflict then only says that a table was flushed.
+    /// Runs while no other transaction begins. A conflict then has one cause: a table was flushed.
     #[cold]
     fn run_permitted<R>(
         &mut self,
@@ -102,7 +103,7 @@ impl Worker {
         let ran = locked.and_then(|()| body(&mut Tx::new(transaction, local)));
         let ended = ran.and_then(|result| {
             local.enter();
-            let committed = transaction.commit(local, &mut **log);
+            let committed = transaction.commit(local, log);
             local.exit();
             Ok((result, committed?))
         });

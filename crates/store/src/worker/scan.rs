@@ -1,4 +1,4 @@
-//! Walking the keys of a table while it changes.
+//! Visiting the keys of a table while transactions change the table.
 
 use crate::error::TxError;
 use crate::memory::cell::OptimisticRead;
@@ -35,7 +35,7 @@ impl Worker {
         let mut looked_at = 0;
         let mut cells = Vec::new();
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        // Empty positions count too, so that a call ends in bounded time.
+        // Empty positions of the index count as visited, so that a call ends in bounded time.
         while looked_at < count.max(1) {
             self.local.enter();
             let found = self.local.tables.get(table).cloned();
@@ -55,7 +55,7 @@ impl Worker {
                         self.depend_on(stamp);
                         visit(&key, ValueRef::from_bytes(tag, &value));
                     }
-                    // That the key is not there is a part of the answer.
+                    // The absence of the key is a part of the answer.
                     OptimisticRead::Absent(stamp) => self.depend_on(stamp),
                     OptimisticRead::Other => {}
                 }

@@ -1,0 +1,270 @@
+//! A commit that finds no room waits with its locks, outside of its read section: no grace period and
+//! no phase waits with the commit, and the attempt after the wait reads the phase anew.
+
+mod common;
+
+use common::{Gathered, store_with, walk};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use stillpoint_store::{
+    Commit, CommitLog, KeySet, Lane, LogRefused, Mode, Phase, Procedure, Replaced, Sink, Slot,
+    Stamp, Store, TableId, Tx, TxError, Worker,
+};
+
+const T: TableId = TableId(0);
+/// Times that a test yields before it takes for granted that something does not happen.
+const YIELDS: usize = 20_000;
+
+/// A door that commits wait at.
+#[derive(Debug, Default)]
+struct Door {
+    open: AtomicBool,
+    fails: AtomicBool,
+    /// Commits that have come to the door.
+    waited: AtomicU64,
+}
+
+impl Door {
+    fn is_open(&self) -> bool {
+        self.open.load(SeqCst)
+    }
+
+    fn wait(&self) {
+        self.waited.fetch_add(1, SeqCst);
+        while !self.is_open() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns once a commit stands before the door.
+    fn await_commit(&self) {
+        while self.waited.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A log behind a door, which notes the epoch of each commit.
+struct DoorLog {
+    door: Arc<Door>,
+    epochs: Arc<Mutex<Vec<u64>>>,
+    gsn: u64,
+}
+
+impl CommitLog for DoorLog {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        if !self.door.is_open() {
+            return Err(LogRefused::NoRoom);
+        }
+        let touched = commit.touched.iter().map(|stamp| stamp.gsn()).max();
+        self.gsn = self.gsn.max(touched.unwrap_or(0)) + 1;
+        self.epochs.lock().push(commit.epoch);
+        Ok(Stamp::new(self.gsn, 1))
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        self.door.wait();
+        if self.door.fails.load(SeqCst) {
+            return Err(LogRefused::Refused("the disk is gone".into()));
+        }
+        Ok(())
+    }
+
+    fn is_closed(&self, _: Stamp) -> bool {
+        true
+    }
+}
+
+/// A sink behind a door, in front of what gathers the records.
+struct DoorSink(Arc<Door>, Arc<Gathered>);
+
+impl Sink for DoorSink {
+    fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        self.1.with_lane(lane, with);
+    }
+    fn has_room(&self) -> bool {
+        self.0.is_open()
+    }
+    fn wait_for_room(&self, _: usize) {
+        self.0.wait();
+    }
+}
+
+/// Gives a key a value, and counts its runs.
+struct Put {
+    key: &'static [u8],
+    value: Vec<u8>,
+    runs: u64,
+    ended: Option<Result<Option<Stamp>, TxError>>,
+}
+
+impl Put {
+    fn new(key: &'static [u8], value: &[u8]) -> Self {
+        Self { key, value: value.to_vec(), runs: 0, ended: None }
+    }
+}
+
+impl Procedure for Put {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(T, self.key, Mode::Write, self.value.len());
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.runs += 1;
+        tx.put_slot(Slot(0), &self.value)
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.ended = Some(result);
+    }
+}
+
+struct World {
+    store: Arc<Store>,
+    gathered: Arc<Gathered>,
+    door: Arc<Door>,
+    epochs: Arc<Mutex<Vec<u64>>>,
+}
+
+impl World {
+    /// A store with one record, written before the door closes.
+    fn new() -> Self {
+        let gathered = Arc::new(Gathered::default());
+        let store = store_with(64 << 20, 8, 1, gathered.clone());
+        let world = Self { store, gathered, door: Arc::default(), epochs: Arc::default() };
+        world.door.open.store(true, SeqCst);
+        let mut first = [Put::new(b"key", b"before")];
+        world.worker().execute(&mut first[..]);
+        assert!(matches!(first[0].ended, Some(Ok(Some(_)))));
+        world.door.open.store(false, SeqCst);
+        world.epochs.lock().clear();
+        world
+    }
+
+    fn worker(&self) -> Worker {
+        let (door, epochs) = (self.door.clone(), self.epochs.clone());
+        Worker::new(self.store.clone(), Box::new(DoorLog { door, epochs, gsn: 1 })).expect("a slot")
+    }
+
+    /// Runs two transactions as one batch on a thread of their own; the first one waits at the door.
+    fn put_behind_the_door(&self) -> stillpoint_io::JoinHandle<[Put; 2]> {
+        let mut worker = self.worker();
+        let commit = move || {
+            let mut batch = [Put::new(b"key", b"after"), Put::new(b"other", b"too")];
+            worker.execute(&mut batch[..]);
+            batch
+        };
+        let thread = stillpoint_io::spawn("committer", commit).expect("a thread");
+        self.door.await_commit();
+        thread
+    }
+
+    fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let seen = self.worker().read(T, key, &mut out).expect("the table");
+        seen.map(|_| out)
+    }
+}
+
+fn assert_committed(batch: &[Put; 2]) {
+    for put in batch {
+        assert!(matches!(put.ended, Some(Ok(Some(_)))), "{:?}", put.ended);
+        assert_eq!(put.runs, 1, "a declared transaction runs once");
+    }
+}
+
+/// True once a grace period that begins now has passed; false if it does not within many yields.
+fn a_grace_period_passes(store: &Store) -> bool {
+    let read_sections = store.driver().read_sections();
+    let mut token = read_sections.token();
+    (0..YIELDS).any(|_| {
+        std::thread::yield_now();
+        read_sections.has_passed(&mut token)
+    })
+}
+
+#[test]
+fn no_grace_period_and_no_phase_waits_for_a_commit_without_room_in_the_log() {
+    let world = World::new();
+    let store = &world.store;
+    let waiting = world.put_behind_the_door();
+    assert!(a_grace_period_passes(store), "the commit waits inside of its read section");
+    // The point of consistency passes while the commit waits: the commit belongs to the new epoch.
+    let epoch = store.driver().now().epoch();
+    store.set_sink(Some(world.gathered.clone()));
+    for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
+        store.driver().advance(phase);
+    }
+    assert_eq!(world.value(b"key").as_deref(), Some(&b"before"[..]));
+    world.door.open.store(true, SeqCst);
+    assert_committed(&waiting.join().expect("no panic"));
+    assert_eq!(*world.epochs.lock(), [epoch + 1, epoch + 1]);
+    walk(store, &world.gathered);
+    for phase in [Phase::Complete, Phase::Rest] {
+        store.driver().advance(phase);
+    }
+    assert_eq!(world.gathered.saved.load(SeqCst), 1, "the before-image of the overwritten record");
+    let checkpoint = world.gathered.contents(store);
+    assert_eq!(checkpoint.len(), 1);
+    assert_eq!(checkpoint[&(0, b"key".to_vec())].1, b"before");
+    assert_eq!(world.value(b"key").as_deref(), Some(&b"after"[..]));
+}
+
+#[test]
+fn no_grace_period_waits_for_a_commit_without_room_in_the_sink() {
+    let world = World::new();
+    let store = &world.store;
+    store.set_sink(Some(Arc::new(DoorSink(world.door.clone(), world.gathered.clone()))));
+    for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
+        store.driver().advance(phase);
+    }
+    let waiting = world.put_behind_the_door();
+    assert!(a_grace_period_passes(store), "the commit waits inside of its read section");
+    assert_eq!(world.gathered.saved.load(SeqCst), 0);
+    world.door.open.store(true, SeqCst);
+    assert_committed(&waiting.join().expect("no panic"));
+    walk(store, &world.gathered);
+    for phase in [Phase::Complete, Phase::Rest] {
+        store.driver().advance(phase);
+    }
+    assert_eq!(world.gathered.contents(store)[&(0, b"key".to_vec())].1, b"before");
+}
+
+#[test]
+fn tables_are_not_replaced_while_a_commit_waits() {
+    let world = World::new();
+    let waiting = world.put_behind_the_door();
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let (store, done) = (world.store.clone(), is_replaced.clone());
+    let replace = move || {
+        let quiesced = store.driver().quiesce();
+        let new = store.new_table(T, 2).expect("address space");
+        store.replace_tables(&quiesced, vec![new], Replaced::Captured);
+        done.store(true, SeqCst);
+    };
+    let flusher = stillpoint_io::spawn("flusher", replace).expect("a thread");
+    for _ in 0..YIELDS {
+        std::thread::yield_now();
+        assert!(!is_replaced.load(SeqCst), "what the commit has locked was replaced");
+    }
+    world.door.open.store(true, SeqCst);
+    assert_committed(&waiting.join().expect("no panic"));
+    flusher.join().expect("no panic");
+    assert_eq!(world.value(b"key"), None, "the commit came before the replacement");
+}
+
+#[test]
+fn a_log_that_will_have_no_room_ends_the_commit() {
+    let world = World::new();
+    let waiting = world.put_behind_the_door();
+    world.door.fails.store(true, SeqCst);
+    world.door.open.store(true, SeqCst);
+    let [first, second] = waiting.join().expect("no panic");
+    assert!(matches!(first.ended, Some(Err(TxError::Log(LogRefused::Refused(_))))));
+    assert!(matches!(second.ended, Some(Ok(Some(_)))), "the worker goes on: {:?}", second.ended);
+    drop(world.store.driver().quiesce());
+    assert_eq!(world.value(b"key").as_deref(), Some(&b"before"[..]));
+    // The lock was given back.
+    let mut again = [Put::new(b"key", b"again")];
+    world.worker().execute(&mut again[..]);
+    assert_eq!(world.value(b"key").as_deref(), Some(&b"again"[..]));
+}
