@@ -98,9 +98,10 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             "extent": extent_json(inspection.extent),
             "log_bytes": inspection.logs.map(|logs| logs.replay_bytes),
             "gsn_max": inspection.logs.map(|logs| logs.gsn_max),
+            "damage": inspection.damage,
         });
         writeln!(out, "{all}")?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(exit_of(&inspection));
     }
     writeln!(out, "store        {}", manifest.store)?;
     writeln!(out, "next epoch   {}", manifest.next_epoch)?;
@@ -142,10 +143,17 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         }
         writeln!(out, "greatest gsn {}", logs.gsn_max)?;
     }
+    if let Some(damage) = &inspection.damage {
+        writeln!(out, "damage       {damage}")?;
+    }
     if let Some(said) = said_of(inspection.extent) {
         writeln!(out, "{said}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_of(&inspection))
+}
+
+fn exit_of(inspection: &offline::Inspection) -> ExitCode {
+    if inspection.damage.is_some() { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
 }
 
 pub(crate) fn dump(dir: &Path, table: Option<&str>, out: &mut dyn Write) -> Done {

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sd_notify::NotifyState;
 use stillpoint::{Config, Engine, Progress, Stage};
 use stillpoint_io::{Cancel, RealClock};
-use stillpoint_server::{Bound, Loading, Server};
+use stillpoint_server::{Bound, Loading, Server, ServerConfig};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
@@ -25,6 +25,11 @@ use supervisor::PidFile;
 
 /// Time between two lines of the log about how far recovery is.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// Files that clients leave to the process: the log, the MANIFEST, parts of a checkpoint, event loops.
+const RESERVED_FILES: u64 = 96;
+/// And for each log: segments, prepared ones, its directory.
+const RESERVED_FILES_PER_LOG: u64 = 8;
 
 /// Runs the server until it is told to end.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
@@ -65,8 +70,30 @@ fn tell_start(settings: &Settings) {
     );
 }
 
+/// Makes room for clients among the files that the process may have open, and leaves the store its
+/// own: for want of a descriptor it could neither write a checkpoint nor go on in a log.
+fn limit_clients(server: &mut ServerConfig, logs: usize) {
+    let open_files = stillpoint_io::raise_open_files().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+        None
+    });
+    let Some(open_files) = open_files else { return };
+    let reserve = RESERVED_FILES + RESERVED_FILES_PER_LOG * logs as u64;
+    let most = open_files.saturating_sub(reserve).max(1);
+    server.clients_max = usize::try_from(most).unwrap_or(usize::MAX).min(server.clients_max);
+    if server.maxclients > server.clients_max {
+        tracing::warn!(
+            maxclients = server.clients_max,
+            asked_for = server.maxclients,
+            open_files,
+            "fewer clients than asked for: raise the limit of open files (ulimit -n)"
+        );
+    }
+}
+
 fn serve(settings: Settings, ends: &Ends) -> Result<(), CliError> {
-    let Settings { engine, server, pidfile, .. } = settings;
+    let Settings { engine, mut server, pidfile, .. } = settings;
+    limit_clients(&mut server, engine.logs);
     let _pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
     // A port that is taken shows before anything is loaded.
     let loading = Bound::new(server)?.answer()?;

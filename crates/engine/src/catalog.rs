@@ -24,12 +24,13 @@ pub(crate) struct Catalog {
 pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
     let path = Path::new(names::MANIFEST);
     if !disk.exists(path)? {
-        let left: Vec<String> = disk
-            .list(Path::new(""))?
-            .into_iter()
-            .filter(|name| name == names::CHECKPOINT_DIR || name == names::LOG_DIR)
-            .filter(|name| disk.list(Path::new(name)).is_ok_and(|found| !found.is_empty()))
-            .collect();
+        let mut left = disk.list(Path::new(""))?;
+        left.retain(|name| name == names::CHECKPOINT_DIR || name == names::LOG_DIR);
+        for at in (0..left.len()).rev() {
+            if disk.list(Path::new(&left[at]))?.is_empty() {
+                left.remove(at);
+            }
+        }
         if left.is_empty() {
             return Ok(None);
         }
@@ -85,7 +86,9 @@ impl Catalog {
         let bytes = next
             .encode()
             .map_err(|source| Error::Manifest { file: self.disk.describe(path), source })?;
-        if let Err(source) = stillpoint_io::write_file_durably(&*self.disk, path, &bytes) {
+        // Until the new one is to be renamed, nothing is in doubt.
+        let beside = stillpoint_io::write_beside(&*self.disk, path, &bytes)?;
+        if let Err(source) = stillpoint_io::replace_by(&*self.disk, path, &beside) {
             return Err(if self.is_on_disk(&now) {
                 source.into()
             } else {

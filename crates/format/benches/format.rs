@@ -21,6 +21,7 @@ const SEGMENT: SegmentHeader = SegmentHeader {
     log: 0,
     first_gsn: 1,
     first_batch: 1,
+    file_bytes: 0,
 };
 
 fn identity() -> Identity {

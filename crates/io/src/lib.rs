@@ -45,7 +45,9 @@ pub use fork::{ForkError, ForkedMemory};
 pub use huge::huge_zeros;
 pub use owned::{NotOwner, OwnedDisk};
 pub use parallel::in_parallel;
-pub use process::{process_cpu_ns, resident_bytes, thread_cpu_ns, total_memory_bytes};
+pub use process::{
+    process_cpu_ns, raise_open_files, resident_bytes, thread_cpu_ns, total_memory_bytes,
+};
 pub use real::RealDisk;
 pub use rng::{RealRng, Rng, SeededRng};
 pub use seeded::seeded_rounds;
@@ -55,4 +57,4 @@ pub use thread::{
     is_interrupted_soon, pin_to_core, spawn,
 };
 pub use usage::{CpuTime, children_cpu_time, own_cpu_time};
-pub use whole::{read_all, write_file_durably};
+pub use whole::{read_all, replace_by, write_beside, write_file_durably};

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::ClockId;
 
 use crate::clock::clock_ns;
@@ -19,6 +20,19 @@ pub fn process_cpu_ns() -> u64 {
 /// Processor time of the calling thread so far, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(ClockId::ThreadCPUTime)
+}
+
+/// Lets this process open as many files as the system allows it at most; says how many, or `None` if
+/// there is no limit.
+///
+/// # Errors
+/// The system refuses. The limit is what it was.
+pub fn raise_open_files() -> std::io::Result<Option<u64>> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    }
+    Ok(limit.maximum)
 }
 
 /// Memory that this process occupies now, in bytes; 0 where the system does not say.

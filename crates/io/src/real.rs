@@ -7,7 +7,7 @@ mod file;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,8 @@ pub struct RealDisk {
 #[derive(Debug, Default)]
 struct FlushState {
     failed: AtomicBool,
+    /// If it is a directory that was flushed: open, so that the next flush needs no descriptor.
+    directory: Mutex<Option<Arc<File>>>,
     /// Held during a flush. The kernel reports a failed write-back to one caller only; another one,
     /// flushing at the same time, would be told that all is well.
     one_at_a_time: Mutex<()>,
@@ -50,6 +52,23 @@ impl FlushState {
     fn check(&self) -> io::Result<()> {
         // Acquire: pairs with the Release below, so that whoever learns of the failure is after it.
         if self.failed.load(Ordering::Acquire) { Err(poisoned()) } else { Ok(()) }
+    }
+
+    /// The directory of that name. One that was opened before and still has the name needs no further
+    /// descriptor.
+    fn directory(&self, path: &Path) -> io::Result<Arc<File>> {
+        let named = std::fs::metadata(path)?;
+        if !named.is_dir() {
+            return Err(ErrorKind::NotADirectory.into());
+        }
+        let mut open = self.directory.lock();
+        if let Some(open) = &*open {
+            let found = open.metadata()?;
+            if (found.dev(), found.ino()) == (named.dev(), named.ino()) {
+                return Ok(open.clone());
+            }
+        }
+        Ok(open.insert(Arc::new(File::open(path)?)).clone())
     }
 
     /// Runs a flush of the file or directory at `path`, unless one has failed before, and remembers
@@ -204,18 +223,16 @@ impl Disk for RealDisk {
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
         let (relative, absolute) = self.resolve("flush directory", path)?;
         let fail = |source| DiskError::new("flush directory", absolute.clone(), source);
-        let directory = File::open(&absolute).map_err(fail)?;
-        if !directory.metadata().map_err(fail)?.is_dir() {
-            return Err(fail(io::Error::from(ErrorKind::NotADirectory)));
-        }
         let state = self.flushes.lock().entry(relative).or_default().clone();
+        let directory = state.directory(&absolute).map_err(fail)?;
         state.flush(&absolute, || directory.sync_all()).map_err(fail)
     }
 
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         let (_, absolute) = self.resolve("lock", path)?;
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&absolute);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = open_regular(&mut options, &absolute);
         let file = file.map_err(|source| DiskError::new("lock", absolute.clone(), source))?;
         // flock belongs to the open file, so a second engine in this process is refused as well.
         match file.try_lock() {
@@ -229,15 +246,11 @@ impl Disk for RealDisk {
 
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock> {
         let (_, absolute) = self.resolve("lock", path)?;
-        let file = match File::open(&absolute) {
+        let file = match open_regular(OpenOptions::new().read(true), &absolute) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(SharedLock::Absent),
             Err(source) => return Err(DiskError::new("lock", absolute, source)),
         };
-        if file.metadata().is_ok_and(|found| found.is_dir()) {
-            let why = io::Error::from(ErrorKind::IsADirectory);
-            return Err(DiskError::new("lock", absolute, why));
-        }
         match file.try_lock_shared() {
             Ok(()) => Ok(SharedLock::Held(Box::new(LockGuard { file, path: absolute }))),
             Err(std::fs::TryLockError::WouldBlock) => Ok(SharedLock::InUse),
@@ -259,6 +272,21 @@ impl Disk for RealDisk {
     fn describe(&self, path: &Path) -> PathBuf {
         self.resolve("", path).map_or_else(|refused| refused.path, |(_, absolute)| absolute)
     }
+}
+
+/// Opens a file that must be a regular one: the lock of a pipe or a device belongs to nobody, and
+/// opening one may wait for ever.
+fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file =
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if !kind.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file: remove it"));
+    }
+    Ok(file)
 }
 
 /// Nothing there, be it the name itself or a directory on the way to it.

@@ -22,30 +22,49 @@ pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically and durably: written beside as `<path>.next`, flushed, renamed, the
-/// directory flushed. After a crash the file is the old or the new one, whole; after success it is
-/// the new one. Two writers of one path must take turns.
+/// Replaces a file atomically and durably: [written beside](write_beside), renamed, the directory
+/// flushed. After a crash the file is the old or the new one, whole; after success it is the new one.
+/// Two writers of one path must take turns.
 ///
 /// # Errors
 /// The disk's. Before the rename the old file is untouched; if flushing the directory fails, the
 /// new file is visible, but not known to be durable.
 pub fn write_file_durably(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<()> {
-    let beside = {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".next");
-        PathBuf::from(name)
-    };
+    let beside = write_beside(disk, path, bytes)?;
+    replace_by(disk, path, &beside)
+}
+
+/// Writes what is to become the file at `path` beside it, as `<path>.next`, and flushes it. The file
+/// itself is untouched, whatever the disk says.
+///
+/// # Errors
+/// The disk's.
+pub fn write_beside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<PathBuf> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".next");
+    let beside = PathBuf::from(name);
     disk.remove(&beside)?; // a crash may have left one
     let written = (|| {
         let file = disk.open(&beside, OpenMode::CreateNew, Caching::Buffered)?;
         file.write_at(bytes, 0)?;
-        file.sync()?;
-        disk.rename(&beside, path)
+        file.sync()
     })();
     if let Err(error) = written {
         // On a full disk the half-written file would take the space that others wait for. If even
         // this fails, the next call removes it.
         let _ = disk.remove(&beside);
+        return Err(error);
+    }
+    Ok(beside)
+}
+
+/// Gives a file that was [written beside](write_beside) its name, durably.
+///
+/// # Errors
+/// The disk's. Which of the two files is there, now and after a crash, is not known.
+pub fn replace_by(disk: &dyn Disk, path: &Path, beside: &Path) -> DiskResult<()> {
+    if let Err(error) = disk.rename(beside, path) {
+        let _ = disk.remove(beside);
         return Err(error);
     }
     disk.sync_dir(path.parent().unwrap_or(Path::new("")))

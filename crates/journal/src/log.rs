@@ -102,6 +102,7 @@ impl Log {
             log: id,
             first_gsn: config.floor + 1,
             first_batch: 1,
+            file_bytes: 0,
         };
         let segment =
             Arc::new(place_segment(header, stock.first(first_segment(config.segment_bytes))?));
@@ -455,6 +456,7 @@ pub(crate) struct Background<'a> {
 }
 
 fn place_segment(header: SegmentHeader, spare: Spare) -> Segment {
+    let header = SegmentHeader { file_bytes: spare.bytes, ..header };
     let name = names::segment_name(header.incarnation, header.first_gsn);
     let path = PathBuf::from(names::log_dir(header.log)).join(name);
     Segment { identity: header.identity(), header, bytes: spare.bytes, spare: spare.path, path }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::EndCause;
-use stillpoint_format::manifest::{CheckpointEntry, CleanShutdown, IncarnationEntry};
+use stillpoint_format::manifest::{CheckpointEntry, CleanShutdown, IncarnationEntry, LogPositions};
 use stillpoint_io::Disk;
 
 pub(crate) use chain::Chain;
@@ -63,6 +63,10 @@ pub struct ReplayStart {
     /// Per log, a gsn up to which every record is in the checkpoint, where that is above
     /// the floor.
     pub positions: Vec<LogGsn>,
+    /// Per incarnation, gsns up to which its logs were flushed before a checkpoint was published.
+    pub flushed: Vec<LogPositions>,
+    /// The state that the logs go on from is lost: nothing of them can be replayed.
+    pub is_lost: bool,
 }
 
 impl ReplayStart {
@@ -74,6 +78,8 @@ impl ReplayStart {
             epoch: checkpoint.epoch,
             floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
             positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
+            flushed: checkpoint.positions.clone(),
+            is_lost: false,
         }
     }
 
@@ -81,6 +87,13 @@ impl ReplayStart {
     pub(crate) fn position(&self, log: u8) -> u64 {
         let of_log = self.positions.iter().filter(|position| position.log == log);
         of_log.map(|position| position.gsn).fold(self.floor, u64::max)
+    }
+
+    /// Up to here a log of an incarnation was flushed before a checkpoint was published.
+    fn flushed(&self, incarnation: u32, log: u8) -> u64 {
+        let of_log = self.flushed.iter().filter(|of| of.incarnation == incarnation);
+        let of_log = of_log.flat_map(|of| &of.logs).filter(|of| of.log == log);
+        of_log.map(|of| of.gsn).max().unwrap_or(0)
     }
 }
 
@@ -196,12 +209,12 @@ fn judged(
         unnamed: judge.unnamed,
     };
     let mut entries = input.incarnations.iter().zip(walked);
-    for (entry, walked) in entries.by_ref() {
-        let kept = kept_before(entry, input.clean_shutdown);
+    let replayed = if input.start.is_lost { 0 } else { input.incarnations.len() };
+    for (entry, walked) in entries.by_ref().take(replayed) {
         logs.incarnations.push(joined(&**disk, input, entry, walked, limits, judge)?);
         logs.numbers.push(entry.number);
-        logs.ended = kept.is_some();
-        if judge.has_lost(entry.number) {
+        logs.ended = input.has_ended(entry);
+        if judge.lost_above(entry.number).is_some() {
             break;
         }
     }
@@ -230,20 +243,21 @@ fn joined(
     limits: &[LogGsn],
     judge: &mut Judge,
 ) -> Result<Vec<Chain>, ScanError> {
-    let kept = kept_before(entry, input.clean_shutdown);
     // Of an incarnation that has not ended in order every log is there.
     let is_latest = input.incarnations.last().is_some_and(|last| last.number == entry.number);
-    let expects_segment = kept.is_none() && is_latest;
+    let expects_segment = !input.has_ended(entry) && is_latest;
     let mut chains = Vec::new();
     for (log, segments) in (0..entry.logs).zip(walked) {
         let base = input.start.position(log).max(entry.gsn_floor);
-        // Without a place in the cut a log keeps nothing.
-        let kept =
-            kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn).max(base));
+        let kept = input.kept_before(entry, log).map(|gsn| gsn.max(base));
         let mut chain = Chain::new(log, base, segments);
         let mut found = chain.join(disk, kept);
         if found.is_ok() && expects_segment {
-            found = chain.expect_segment(disk);
+            found = chain.expect_end(disk, input.start.flushed(entry.number, log));
+            // A start that has published a cut gives the space behind it back.
+            if found.is_ok() && !judge.has_later {
+                found = chain.expect_whole();
+            }
         }
         if let Err(why) = found {
             judge.give_up(why, (entry.number, log), chain.kept_gsn, kept)?;
@@ -259,13 +273,25 @@ fn joined(
     Ok(chains)
 }
 
-/// What an earlier recovery or a clean shutdown has promised of an incarnation.
-fn kept_before<'a>(
-    entry: &'a IncarnationEntry,
-    clean: Option<&'a CleanShutdown>,
-) -> Option<&'a [LogGsn]> {
-    let clean = clean.filter(|clean| clean.incarnation == entry.number);
-    entry.cut.as_deref().or(clean.map(|clean| &clean.last[..]))
+impl ScanInput<'_> {
+    /// The cut of an incarnation, which an earlier recovery or a clean shutdown has recorded.
+    fn recorded_cut<'a>(&'a self, entry: &'a IncarnationEntry) -> Option<&'a [LogGsn]> {
+        let clean = self.clean_shutdown.filter(|clean| clean.incarnation == entry.number);
+        entry.cut.as_deref().or(clean.map(|clean| &clean.last[..]))
+    }
+
+    /// True if an incarnation has a cut on record.
+    fn has_ended(&self, entry: &IncarnationEntry) -> bool {
+        self.recorded_cut(entry).is_some()
+    }
+
+    /// The last gsn of a log that an incarnation with a cut on record must have. A log that the cut
+    /// does not list has no record above the checkpoint that counted then.
+    fn kept_before(&self, entry: &IncarnationEntry, log: u8) -> Option<u64> {
+        let cut = self.recorded_cut(entry)?;
+        let listed = cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn);
+        Some(listed.max(self.start.flushed(entry.number, log)))
+    }
 }
 
 impl Logs {

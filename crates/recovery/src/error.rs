@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use stillpoint_checkpoint::LoadError;
 use stillpoint_io::ThreadError;
 use stillpoint_journal::ScanError;
@@ -39,6 +41,21 @@ pub enum RecoveryError {
         /// The table's generation in the record.
         generation: u32,
     },
+    /// There is a checkpoint that the manifest is too old for.
+    #[error(
+        "{} is checkpoint directory {serial}, and the MANIFEST says that {next_serial} is the next: \
+         the MANIFEST is older than the checkpoint; put the newest MANIFEST back, or give up \
+         what it does not name with `stillpoint repair --accept-loss`",
+        path.display()
+    )]
+    NewerCheckpoint {
+        /// The checkpoint's directory.
+        path: PathBuf,
+        /// Its serial.
+        serial: u64,
+        /// The first serial that no directory has had, as the manifest says.
+        next_serial: u64,
+    },
     /// The store has no room for the loaders.
     #[error(
         "recovery needs {wanted} workers of the store, and only {found} are free: raise the number of sessions"
@@ -61,7 +78,7 @@ impl RecoveryError {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
-            Self::NewerTable { .. } => true,
+            Self::NewerTable { .. } | Self::NewerCheckpoint { .. } => true,
             Self::NoSlot { .. } | Self::Thread(_) => false,
         }
     }

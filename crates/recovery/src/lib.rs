@@ -14,6 +14,7 @@
 
 mod error;
 mod load;
+mod newer;
 mod plan;
 mod progress;
 mod rebuild;
@@ -22,6 +23,7 @@ mod run;
 mod verify;
 
 pub use error::RecoveryError;
+pub use newer::{NewerCheckpoint, newer_checkpoints};
 pub use plan::{Plan, plan, plan_accepting_loss};
 pub use progress::{Progress, Stage};
 pub use rebuild::{Rebuilt, rebuild};

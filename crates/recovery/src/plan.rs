@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::LogGsn;
-use stillpoint_format::manifest::{IncarnationEntry, Manifest};
+use stillpoint_format::manifest::{CheckpointEntry, IncarnationEntry, Manifest};
 use stillpoint_io::Disk;
 use stillpoint_journal::{
     Ends, LogEnd, Logs, Loss, ReplayStart, ScanInput, scan, scan_accepting_loss,
@@ -11,6 +11,7 @@ use stillpoint_journal::{
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
+use crate::newer::newer_checkpoints;
 
 /// What a recovery will do.
 #[derive(Debug)]
@@ -37,6 +38,13 @@ pub fn plan(
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Plan, RecoveryError> {
+    if let Some(newer) = newer_checkpoints(&**disk, &manifest)?.first() {
+        return Err(RecoveryError::NewerCheckpoint {
+            path: disk.describe(&newer.path),
+            serial: newer.serial,
+            next_serial: manifest.next_serial,
+        });
+    }
     let start = start_of(&manifest);
     let logs = scan(disk, &input(&manifest, &start, threads, progress))?;
     let latest = manifest.incarnations.last().map_or(0, |latest| latest.number);
@@ -44,16 +52,18 @@ pub fn plan(
 }
 
 /// As [`plan`], but gives up what is damaged, missing or unknown to the manifest, and what may
-/// rest on it. The checkpoints that the manifest names must be sound.
+/// rest on it. The checkpoints that the manifest names must be sound. `published` is the manifest
+/// with the checkpoints that have been given up.
 ///
 /// # Errors
 /// A disk that refuses.
 pub fn plan_accepting_loss(
     disk: &Arc<dyn Disk>,
     manifest: Manifest,
+    published: &Manifest,
     threads: usize,
 ) -> Result<(Plan, Vec<Loss>), RecoveryError> {
-    let start = start_of(&manifest);
+    let start = start_without(&manifest, published);
     let mut limits: Vec<LogGsn> = Vec::new();
     loop {
         let all_epochs = Manifest { next_epoch: u64::MAX, ..manifest.clone() };
@@ -77,11 +87,16 @@ pub fn plan_accepting_loss(
             }
         }
         let plan = Plan::new(left, latest.max(unnamed), logs);
-        match plan.verify_records(threads) {
+        match plan.verify_records(disk, threads) {
             Ok(()) => return Ok((plan, losses)),
             Err(RecoveryError::NewerTable { log, gsn, .. }) => {
                 limits.retain(|limit| limit.log != log);
                 limits.push(LogGsn { log, gsn });
+            }
+            Err(RecoveryError::Apply { gsn, .. }) => {
+                // What it rests on is missing in some log.
+                let logs = manifest.incarnations.iter().map(|of| of.logs).max().unwrap_or(0);
+                limits = (0..logs).map(|log| LogGsn { log, gsn }).collect();
             }
             Err(error) => return Err(error),
         }
@@ -93,6 +108,24 @@ fn start_of(manifest: &Manifest) -> ReplayStart {
     manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
         ReplayStart::after(checkpoint, &manifest.incarnations)
     })
+}
+
+/// Where replay starts if the newest checkpoint that was published may be lost. Publishing it has
+/// freed the logs of the incarnations before its own, and a part of its own's.
+fn start_without(left: &Manifest, published: &Manifest) -> ReplayStart {
+    let mut start = start_of(left);
+    let (newest, lost) = (left.newest_chain(), published.newest_chain());
+    let (newest, Some(lost)) = (newest.last(), lost.last()) else { return start };
+    if newest.is_some_and(|newest| newest.epoch == lost.epoch) {
+        return start;
+    }
+    let taken_in = |of: &CheckpointEntry| of.positions.iter().map(|at| at.incarnation).max();
+    let has_logs = published.incarnations.iter().any(|of| Some(of.number) == taken_in(lost));
+    // The first incarnation began with nothing.
+    let begins = newest.map_or(Some(1), |newest| taken_in(newest));
+    start.is_lost = !has_logs || begins != taken_in(lost);
+    start.flushed.extend_from_slice(&lost.positions);
+    start
 }
 
 fn input<'a>(

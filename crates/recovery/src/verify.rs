@@ -1,26 +1,149 @@
 //! Reading everything that replay would apply, without a store.
 
-use stillpoint_format::manifest::Manifest;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stillpoint_checkpoint::{LoadOptions, for_each_record};
+use stillpoint_format::log::WriteOp;
+use stillpoint_format::manifest::{Manifest, TableEntry, TableGeneration};
+use stillpoint_io::Disk;
 use stillpoint_journal::{ReplayOptions, ReplayWrite};
+use stillpoint_store::TxError;
 
 use crate::error::RecoveryError;
 use crate::plan::Plan;
 use crate::replay::newer_table;
 use crate::run::ROUND_BYTES;
 
+/// Keys of which the logs change a part, by table.
+type Patched = HashMap<(u16, Vec<u8>), Length>;
+
+/// What is known of the length of a value, in bytes.
+#[derive(Clone, Copy, Debug)]
+enum Length {
+    /// It is the checkpoint's value, which must have at least so many bytes, and has been written up
+    /// to there.
+    OfCheckpoint { needed: usize, reached: usize, gsn: u64 },
+    /// It has this length; `None` if the key was deleted.
+    Known(Option<usize>),
+}
+
+impl Length {
+    /// After a write to bytes of the value.
+    fn patched(self, ranges: &[(usize, usize)], gsn: u64) -> Result<Self, TxError> {
+        let mut length = self;
+        for &(offset, bytes) in ranges {
+            let end = offset + bytes;
+            length = match length {
+                Length::Known(Some(len)) if offset <= len => Length::Known(Some(len.max(end))),
+                Length::Known(len) => {
+                    return Err(TxError::PatchOutsideValue { offset, len: len.unwrap_or(0) });
+                }
+                Length::OfCheckpoint { needed, reached, .. } => {
+                    let needed = if offset > reached { needed.max(offset) } else { needed };
+                    Length::OfCheckpoint { needed, reached: reached.max(end), gsn }
+                }
+            };
+        }
+        Ok(length)
+    }
+}
+
 impl Plan {
-    /// Reads every record that replay would apply: it decodes, and the manifest knows its tables.
+    /// Reads every record that replay would apply: it decodes, the manifest knows its tables, and what
+    /// it changes of a value lies in that value. Takes memory for the keys of which the logs change a
+    /// part.
     ///
     /// # Errors
-    /// Damage, a record of a table that the manifest does not know, or a disk that refuses.
-    pub fn verify_records(&self, threads: usize) -> Result<(), RecoveryError> {
+    /// Damage, a record of a table that the manifest does not know, one that changes bytes beyond the
+    /// end of a value, or a disk that refuses.
+    pub fn verify_records(
+        &self,
+        disk: &Arc<dyn Disk>,
+        threads: usize,
+    ) -> Result<(), RecoveryError> {
+        let mut patched = Patched::new();
+        self.each_write(threads, |write| {
+            if !is_known(&self.manifest, write) {
+                return Err(newer_table(write));
+            }
+            if matches!(write.write.op, WriteOp::Patch(_)) && is_current(&self.manifest, write) {
+                let of_checkpoint = Length::OfCheckpoint { needed: 0, reached: 0, gsn: write.gsn };
+                patched.insert((write.write.table, write.write.key.to_vec()), of_checkpoint);
+            }
+            Ok(())
+        })?;
+        if patched.is_empty() {
+            return Ok(());
+        }
+        self.each_write(threads, |write| self.follow_length(&mut patched, write))?;
+        self.look_up(&**disk, patched)
+    }
+
+    fn each_write(
+        &self,
+        threads: usize,
+        mut visit: impl FnMut(&ReplayWrite<'_>) -> Result<(), RecoveryError>,
+    ) -> Result<(), RecoveryError> {
         let options = ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads };
         let mut rounds = self.logs.replay(options, &|_, _| 0);
         while let Some(round) = rounds.next_round()? {
-            for write in round.partition(0) {
-                if !is_known(&self.manifest, write) {
-                    return Err(newer_table(write));
+            round.partition(0).try_for_each(&mut visit)?;
+        }
+        Ok(())
+    }
+
+    fn follow_length(
+        &self,
+        patched: &mut Patched,
+        write: &ReplayWrite<'_>,
+    ) -> Result<(), RecoveryError> {
+        let (table, gsn) = (write.write.table, write.gsn);
+        let length = patched.get_mut(&(table, write.write.key.to_vec()));
+        let Some(length) = length.filter(|_| is_current(&self.manifest, write)) else {
+            return Ok(());
+        };
+        *length = match &write.write.op {
+            WriteOp::Put { value, .. } => Length::Known(Some(value.len())),
+            WriteOp::Delete => Length::Known(None),
+            WriteOp::Patch(ranges) => {
+                let ranges = ranges.clone().map(|of| (of.offset as usize, of.bytes.len()));
+                let ranges: Vec<_> = ranges.collect();
+                let patched = length.patched(&ranges, gsn);
+                patched.map_err(|source| RecoveryError::Apply { table, gsn, source })?
+            }
+        };
+        Ok(())
+    }
+
+    /// Compares what the logs take for granted with what the checkpoints hold.
+    fn look_up(&self, disk: &dyn Disk, mut patched: Patched) -> Result<(), RecoveryError> {
+        let generation =
+            |of: &TableEntry| TableGeneration { table: of.id, generation: of.generation };
+        let options = LoadOptions {
+            store: self.manifest.store,
+            hash_seed: self.manifest.hash_seed,
+            generations: Some(self.manifest.tables.iter().map(generation).collect()),
+        };
+        patched.retain(|_, length| matches!(length, Length::OfCheckpoint { .. }));
+        let mut found: HashMap<(u16, Vec<u8>), Option<usize>> = HashMap::new();
+        for entry in self.manifest.newest_chain() {
+            for_each_record(disk, entry, &options, &mut |record| {
+                let key = (record.table, record.key.to_vec());
+                if patched.contains_key(&key) {
+                    found.insert(key, record.value.map(<[u8]>::len));
                 }
+                Ok(())
+            })?;
+        }
+        for (key, length) in patched {
+            let there = found.get(&key).copied().flatten();
+            if let Length::OfCheckpoint { needed, gsn, .. } = length
+                && there.is_none_or(|len| len < needed)
+            {
+                let len = there.unwrap_or(0);
+                let source = TxError::PatchOutsideValue { offset: needed, len };
+                return Err(RecoveryError::Apply { table: key.0, gsn, source });
             }
         }
         Ok(())
@@ -30,4 +153,10 @@ impl Plan {
 fn is_known(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     let table = manifest.table(write.write.table);
     table.is_some_and(|table| write.write.generation <= table.generation)
+}
+
+/// True if the table has not been emptied since.
+fn is_current(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
+    let table = manifest.table(write.write.table);
+    table.is_some_and(|table| write.write.generation == table.generation)
 }

@@ -51,8 +51,10 @@ pub struct ServerConfig {
     pub protected_mode: bool,
     /// Who may use `DEBUG`, which is for tests.
     pub debug_command: DebugCommand,
-    /// Most clients at once.
+    /// Most clients at once, where `clients_max` is not smaller.
     pub maxclients: usize,
+    /// Most clients that the process has file descriptors for: `maxclients` is never set higher.
+    pub clients_max: usize,
     /// Seconds after which an idle client is disconnected; 0: never.
     pub timeout_s: u64,
     /// Seconds between TCP keep-alive probes; 0: none.
@@ -104,6 +106,7 @@ impl ServerConfig {
             protected_mode: true,
             debug_command: DebugCommand::No,
             maxclients: 10_000,
+            clients_max: 1 << 20,
             timeout_s: 0,
             tcp_keepalive_s: 300,
             max_bulk_bytes: 512 << 20,

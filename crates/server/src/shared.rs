@@ -148,7 +148,7 @@ impl Shared {
         let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
         Self {
             params: Params {
-                maxclients: AtomicUsize::new(config.maxclients),
+                maxclients: AtomicUsize::new(config.maxclients.min(config.clients_max)),
                 timeout_s: AtomicU64::new(config.timeout_s),
                 slowlog_slower_us: AtomicI64::new(10_000),
                 slowlog_max_len: AtomicUsize::new(128),

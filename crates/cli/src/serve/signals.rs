@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use stillpoint_io::{Cancel, Clock, JoinHandle, RealClock};
 
@@ -39,7 +39,7 @@ impl Watch {
     /// # Errors
     /// When the system refuses.
     pub(super) fn start(ends: Ends, log: Log) -> Result<Self, CliError> {
-        let all = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
+        let all = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXFSZ];
         let mut signals = Signals::new(all).map_err(CliError::Signals)?;
         let over = Arc::new(AtomicBool::new(false));
         let its = Arc::clone(&over);
@@ -92,6 +92,8 @@ fn heed(signal: i32, ends: &Ends, log: &Log) {
             super::supervisor::tell(&[sd_notify::NotifyState::Stopping]);
         }
         SIGHUP => log.reopen(),
+        // The write that was too long is refused, as on a full disk.
+        SIGXFSZ => tracing::error!("a file may not grow further (ulimit -f)"),
         _ => tracing::info!(signal = name, "a signal that means nothing here"),
     }
 }

@@ -1,5 +1,6 @@
 //! The binary as an operator meets it: a process with a port, signals, files and a log.
 
+mod bounds;
 mod common;
 mod loading;
 mod log;

@@ -9,10 +9,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use stillpoint_checkpoint::LoadError;
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, RealDisk, SharedLock, cpu_count};
-use stillpoint_recovery::RecoverySummary;
+use stillpoint_recovery::{RecoveryError, RecoverySummary};
 use stillpoint_store::{Store, StoreConfig, TableId, ValueRef, Worker};
 
 use super::{Directory, load_options, plan};
@@ -101,8 +102,10 @@ pub struct Inspection {
     pub manifest: Manifest,
     /// What was looked at.
     pub extent: Extent,
-    /// The logs, if they were looked at.
+    /// The logs, if they were looked at and are sound.
     pub logs: Option<InspectedLogs>,
+    /// What is wrong with the logs: file, offset, meaning and cure.
+    pub damage: Option<String>,
 }
 
 /// What the logs of a data directory hold.
@@ -118,16 +121,22 @@ pub struct InspectedLogs {
 /// directory open, the MANIFEST only. Writes nothing.
 ///
 /// # Errors
-/// It is no store, or damaged, or cannot be read.
+/// It is no store, or its MANIFEST is damaged, or the disk refuses. Damage of the logs is a finding:
+/// who has it needs to know which checkpoints there are to restore.
 pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
     let looked = open(dir)?;
-    let logs = if looked.is_open {
-        None
-    } else {
-        let plan = plan(&looked.directory)?;
-        Some(InspectedLogs { replay_bytes: plan.replay_bytes(), gsn_max: plan.gsn_floor })
-    };
-    Ok(Inspection { extent: looked.extent(), logs, manifest: looked.directory.manifest })
+    let (mut logs, mut damage) = (None, None);
+    if !looked.is_open {
+        match plan(&looked.directory) {
+            Ok(plan) => {
+                let (replay_bytes, gsn_max) = (plan.replay_bytes(), plan.gsn_floor);
+                logs = Some(InspectedLogs { replay_bytes, gsn_max });
+            }
+            Err(error) if error.is_damage() => damage = Some(error.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Inspection { extent: looked.extent(), logs, damage, manifest: looked.directory.manifest })
 }
 
 /// What was verified.
@@ -152,7 +161,7 @@ impl Checked {
         let progress = Arc::default();
         let disk = &directory.disk;
         let verified = stillpoint_checkpoint::verify(disk, entry, &options, cpu_count(), &progress);
-        let verified = verified.map_err(stillpoint_recovery::RecoveryError::from)?;
+        let verified = verified.map_err(RecoveryError::from)?;
         if verified.damage.is_empty() {
             let summary = verified.summary;
             let records = summary.records + summary.stale_records;
@@ -191,11 +200,13 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
         checked.add(directory, entry)?;
     }
     let planned = plan(directory).and_then(|plan| {
-        plan.verify_records(cpu_count())?;
+        plan.verify_records(&directory.disk, cpu_count())?;
         Ok(plan.replay_bytes())
     });
     match planned {
         Ok(bytes) => checked.replay_bytes = Some(bytes),
+        // Found above.
+        Err(Error::Recovery(RecoveryError::Checkpoint(LoadError::Damaged(_)))) => {}
         Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
         Err(error) => return Err(error),
     }

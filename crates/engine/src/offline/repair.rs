@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::manifest::{IncarnationEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Clock, Disk, RealClock, cpu_count};
-use stillpoint_recovery::{Plan, RecoveryError};
+use stillpoint_recovery::{NewerCheckpoint, Plan, RecoveryError};
 
 use super::{LockedDisk, load_options, lock};
 use crate::catalog::{self, Catalog};
@@ -48,7 +48,18 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
         left.checkpoints.retain(|entry| entry.epoch != epoch && entry.base != Some(epoch));
         drop_without_base(&mut left);
     }
-    let (plan, losses) = stillpoint_recovery::plan_accepting_loss(&disk, left, cpu_count())?;
+    found.gives_up.extend(only_in_lost(&left, &manifest));
+    let newer = stillpoint_recovery::newer_checkpoints(&*disk, &manifest)?;
+    for NewerCheckpoint { serial, path } in &newer {
+        let path = path.display();
+        found.gives_up.push(format!(
+            "{path}, a checkpoint that the MANIFEST is too old for; its files are kept, in \
+             {path}-set-aside"
+        ));
+        left.next_serial = left.next_serial.max(serial.saturating_add(1));
+    }
+    let (plan, losses) =
+        stillpoint_recovery::plan_accepting_loss(&disk, left, &manifest, cpu_count())?;
     for loss in &losses {
         let up_to = match loss.up_to_gsn {
             Some(gsn) => format!("gsns {} to {gsn}", loss.above_gsn + 1),
@@ -74,6 +85,7 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
         found.gives_up.push("nothing is left: the store will be empty".to_owned());
     }
     if accept_loss && !found.gives_up.is_empty() {
+        set_aside(&*disk, &newer)?;
         publish(&disk, &manifest, &plan)?;
         found.done = true;
     }
@@ -114,6 +126,30 @@ fn first_damaged(
         }
     }
     Ok(None)
+}
+
+/// What is given up with the newest checkpoint that was published, if it is not among those `left`.
+fn only_in_lost(left: &Manifest, published: &Manifest) -> Option<String> {
+    let epoch = |of: &Manifest| of.newest_chain().last().map(|newest| newest.epoch);
+    let lost = epoch(published).filter(|_| epoch(published) != epoch(left))?;
+    let after = epoch(left).map_or_else(String::new, |left| format!(" after checkpoint {left}"));
+    Some(format!(
+        "all that was committed{after} and is in no log: publishing checkpoint {lost} has freed the \
+         logs before it"
+    ))
+}
+
+/// Gives the directories of checkpoints names under which no start removes them.
+fn set_aside(disk: &dyn Disk, newer: &[NewerCheckpoint]) -> Result<(), Error> {
+    for NewerCheckpoint { path, .. } in newer {
+        let mut to = path.clone().into_os_string();
+        to.push("-set-aside");
+        while disk.exists(Path::new(&to))? {
+            to.push("-again");
+        }
+        disk.rename(path, Path::new(&to))?;
+    }
+    if newer.is_empty() { Ok(()) } else { Ok(disk.sync_dir(Path::new(names::CHECKPOINT_DIR))?) }
 }
 
 /// Removes partial checkpoints from the list whose base is not in it.

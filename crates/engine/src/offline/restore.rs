@@ -12,6 +12,8 @@ use super::{Directory, load_options, open, plan};
 use crate::catalog::Catalog;
 use crate::error::Error;
 
+/// The directory in the target that holds the copy until it is whole and verified.
+const RESTORING: &str = "restoring";
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 
@@ -20,8 +22,9 @@ const COPY_BYTES: usize = 1 << 20;
 /// checkpoint's records and bytes.
 ///
 /// # Errors
-/// The directory is in use, or no store, or damaged; it has no such checkpoint; or the new one
-/// exists and is not empty.
+/// The directory, or the new one, is in use; the directory is no store, or damaged, or has no such
+/// checkpoint; or the new one exists and is not empty. What a restore that was killed has left in it
+/// does not count.
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
     let manifest = &directory.manifest;
@@ -34,15 +37,18 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         return Err(Error::NotFull { dir: dir.to_owned(), epoch });
     }
     let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
-    target.create_dir_all(Path::new(""))?;
-    if !target.list(Path::new(""))?.is_empty() {
+    let _lock = target.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(to.to_owned()))?;
+    // A restore that was killed has left its copy.
+    let is_ours = |name: &String| name == names::LOCK || name == RESTORING;
+    if !target.list(Path::new(""))?.iter().all(is_ours) {
         return Err(Error::NotEmpty(to.to_owned()));
     }
-    let copied = copy_checkpoint(&*directory.disk, &*target, entry)
-        .and_then(|()| verify_copy(&target, manifest, entry));
+    target.remove(Path::new(RESTORING))?;
+    let copy: Arc<dyn Disk> = Arc::new(RealDisk::new(to.join(RESTORING))?);
+    let copied = copy_checkpoint(&*directory.disk, &*copy, entry)
+        .and_then(|()| verify_copy(&copy, manifest, entry));
     if let Err(error) = copied {
-        // Nothing counts without a MANIFEST; what is left would only be in the way of the next try.
-        let _ = target.remove(Path::new(names::CHECKPOINT_DIR));
+        let _ = target.remove(Path::new(RESTORING));
         return Err(error);
     }
     let mut restored = manifest.clone();
@@ -66,6 +72,10 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         tails: Vec::new(),
     });
     let bytes = entry.parts.iter().map(|part| part.bytes).sum();
+    let checkpoints = Path::new(names::CHECKPOINT_DIR);
+    target.rename(&Path::new(RESTORING).join(checkpoints), checkpoints)?;
+    target.sync_dir(Path::new(""))?;
+    target.remove(Path::new(RESTORING))?;
     Catalog::new(target.clone(), restored).publish(|_| ())?;
     Ok((entry.records, bytes))
 }

@@ -4,8 +4,10 @@
 //!
 //! `STILLPOINT_SURGERY_PAIRS=1` deletes every pair of files instead of a sample.
 
+mod closed;
 mod copied;
 mod deleted;
 mod older;
 mod repaired;
 mod store;
+mod unreadable;

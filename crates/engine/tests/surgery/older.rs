@@ -5,7 +5,7 @@ use std::path::Path;
 use stillpoint::Engine;
 use stillpoint_io::{Disk, RealDisk, read_all};
 
-use crate::store::{Keys, config, files, judge};
+use crate::store::{Keys, config, directory, files, judge, serve};
 
 /// Remembers the MANIFEST if it is another one.
 fn note(dir: &Path, seen: &mut Vec<Vec<u8>>) {
@@ -85,5 +85,49 @@ fn is_refused_or_loses_nothing() {
         let refused = put_each_back(dir, &seen, &acknowledged, &format!("life {life}"));
         let last = seen.len() - 1;
         assert!(refused * 2 >= last, "life {life}: {refused} of {last} are refused");
+    }
+}
+
+/// The newest checkpoint holds all that was committed, and the last life has added nothing: no batch
+/// of a log tells that the MANIFEST is older, only a checkpoint or an incarnation that it does not
+/// know.
+#[test]
+fn is_refused_although_no_log_holds_a_batch() {
+    for (journal, keep) in [("redo", 1), ("redo", 2), ("none", 2)] {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path();
+        let (mut seen, mut acknowledged) = (Vec::new(), Keys::new());
+        for life in 0..4 {
+            let mut config = config(dir, 1);
+            config.journal = journal.to_owned();
+            config.keep_checkpoints = keep;
+            let engine = Engine::open(config).expect("opens");
+            let table = engine.table("keys").expect("a table");
+            if life == 1 || life == 2 {
+                let mut session = engine.session().expect("a session");
+                session.transact(|tx| tx.put(table, &[life], b"value")).expect("commits");
+                acknowledged.insert(vec![life], b"value".to_vec());
+                engine.checkpoint().expect("a checkpoint");
+            }
+            note(dir, &mut seen);
+            engine.close().expect("closes");
+            note(dir, &mut seen);
+        }
+        let context = format!("journal {journal}, keep {keep}");
+        put_each_back(dir, &seen, &acknowledged, &context);
+        let mut all = files(dir);
+        all.insert("MANIFEST".into(), seen[0].clone());
+        let older = directory(&all);
+        let newest = files(older.path());
+        let newest = newest.keys().rfind(|path| path.starts_with("checkpoint"));
+        let bytes = &all[newest.expect("a checkpoint")];
+        let done = stillpoint::offline::repair(older.path(), true).expect("repairs");
+        let kept = files(older.path());
+        assert!(kept.values().any(|kept| kept == bytes), "{context}: the checkpoint is gone");
+        let told = done.gives_up.iter().any(|what| what.contains("set-aside"));
+        assert!(told, "{context}: {:?}", done.gives_up);
+        drop(serve(older.path()).expect("opens"));
+        let kept = files(older.path());
+        assert!(kept.values().any(|kept| kept == bytes), "{context}: a start removes it");
     }
 }

@@ -130,3 +130,32 @@ fn a_damaged_checkpoint_is_not_restored() {
     offline::restore(sound.path(), epoch, target.path()).expect("the next try succeeds");
     assert!(!serve(target.path()).expect("opens").is_empty());
 }
+
+/// What a restore that was killed has left is not in the way of the next one, and no more than that.
+#[test]
+fn a_restore_that_was_killed_can_be_begun_again() {
+    let home = tempfile::tempdir().expect("a directory");
+    let acknowledged =
+        make(home.path(), Shape { logs: 1, lives: &[10], checkpoints: 1, closes: false });
+    let epoch = offline::inspect(home.path()).expect("reads").manifest.checkpoints[0].epoch;
+    let left = [("LOCK", vec![]), ("restoring/checkpoint/0000000001-full/part-000", vec![7; 99])];
+    let target = directory(&left.map(|(path, bytes)| (PathBuf::from(path), bytes)).into());
+    offline::restore(home.path(), epoch, target.path()).expect("restores");
+    let found = serve(target.path()).expect("opens");
+    assert!(!found.is_empty() && found.keys().all(|key| acknowledged.contains_key(key)));
+    let again = offline::restore(home.path(), epoch, target.path()).expect_err("not empty");
+    assert!(matches!(again, stillpoint::Error::NotEmpty(_)), "{again}");
+}
+
+/// Whoever has a damaged log needs the number of a checkpoint to restore.
+#[test]
+fn the_checkpoints_of_a_damaged_directory_are_listed() {
+    let home = tempfile::tempdir().expect("a directory");
+    make(home.path(), Shape { logs: 1, lives: &[10], checkpoints: 1, closes: false });
+    let mut all = files(home.path());
+    all.retain(|path, _| !path.starts_with("log"));
+    let damaged = directory(&all);
+    let found = offline::inspect(damaged.path()).expect("the MANIFEST is sound");
+    assert_eq!(found.manifest.checkpoints.len(), 1);
+    assert!(found.damage.is_some_and(|damage| damage.contains("log/000")), "nothing is told");
+}

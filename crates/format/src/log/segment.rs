@@ -6,7 +6,7 @@ use crate::ident::{FileKind, HEADER_BYTES, Identity, StoreId, decode_header, enc
 use crate::{GSN_MAX, LOG_NONE};
 
 const WHAT: &str = "log segment header";
-const PARAMS_BYTES: usize = 24;
+const PARAMS_BYTES: usize = 32;
 
 /// Who a log segment is. Written once, before the segment's first batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct SegmentHeader {
     pub first_gsn: u64,
     /// Number of its first batch; batches are numbered per incarnation and log.
     pub first_batch: u64,
+    /// Bytes of the file, all of them allocated before it got its name; 0 says nothing.
+    pub file_bytes: u64,
 }
 
 impl SegmentHeader {
@@ -33,6 +35,7 @@ impl SegmentHeader {
         params[4] = self.log;
         put(&mut params, 8, &self.first_gsn.to_le_bytes());
         put(&mut params, 16, &self.first_batch.to_le_bytes());
+        put(&mut params, 24, &self.file_bytes.to_le_bytes());
         encode_header(FileKind::LogSegment, self.store, self.created_ms, &params)
     }
 
@@ -49,6 +52,7 @@ impl SegmentHeader {
             log: header.params[4],
             first_gsn: u64_at(header.params, 8),
             first_batch: u64_at(header.params, 16),
+            file_bytes: u64_at(header.params, 24),
         };
         let range = |field, value, max| {
             let cause = DecodeCause::OutOfRange { field, value, min: 0, max };

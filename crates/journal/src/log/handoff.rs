@@ -127,6 +127,7 @@ mod tests {
             log: 0,
             first_gsn: 1,
             first_batch: 1,
+            file_bytes: 0,
         };
         let segment = Segment {
             identity: header.identity(),

@@ -127,9 +127,31 @@ impl Chain {
         Ok(())
     }
 
-    /// A log that was opened has a segment: the newest one is never freed.
-    pub(crate) fn expect_segment(&self, disk: &dyn Disk) -> Result<(), ScanError> {
-        if self.segments.is_empty() { Err(self.missing(disk, self.base, None)) } else { Ok(()) }
+    /// A log that was opened has a segment: the newest one is never freed. It reaches up to what was
+    /// flushed before a checkpoint was published.
+    pub(crate) fn expect_end(&self, disk: &dyn Disk, flushed_gsn: u64) -> Result<(), ScanError> {
+        match self.segments.last() {
+            None => Err(self.missing(disk, self.base, None)),
+            Some(last) if last.end.last_gsn < flushed_gsn => {
+                Err(self.short(self.segments.len() - 1, flushed_gsn))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The space of a segment is allocated durably before the segment gets its name.
+    pub(crate) fn expect_whole(&self) -> Result<(), ScanError> {
+        match self.segments.last().filter(|last| last.file.is_cut_off()) {
+            None => Ok(()),
+            Some(last) => Err(ScanError::Damaged {
+                path: last.file.shown.clone(),
+                log: self.log,
+                offset: last.end.offset,
+                last_gsn: last.end.last_gsn,
+                cause: Box::new(EndCause::Exhausted),
+                proof: None,
+            }),
+        }
     }
 
     fn missing(&self, disk: &dyn Disk, after_gsn: u64, found_gsn: Option<u64>) -> ScanError {

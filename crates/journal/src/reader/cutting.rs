@@ -35,11 +35,20 @@ pub(super) fn cut(
             vec![0; chains.len()]
         }
     };
+    // A record does not name what was closed when it committed. It has a greater gsn than that.
+    let lost_above = judge.lost_above(incarnation);
+    if let Some(lost_above) = lost_above {
+        for (end, chain) in ends.iter_mut().zip(&*chains) {
+            if *end > lost_above {
+                *end = chain.last_gsn_below(lost_above.saturating_add(1))?;
+            }
+        }
+    }
     let mut walks = Walks { chains, start_epoch, closed: &closed };
     mutant!(close(&mut ends, &mut walks)?, CutNotClosed => ());
     let mut report = Vec::new();
     for (chain, kept_gsn) in chains.iter_mut().zip(ends) {
-        if kept_gsn < chain.kept_gsn && judge.has_lost(incarnation) {
+        if kept_gsn < chain.kept_gsn && lost_above.is_some() {
             judge.follow(incarnation, chain.log, kept_gsn, chain.kept_gsn);
         }
         chain.kept_gsn = kept_gsn;

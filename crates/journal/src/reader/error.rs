@@ -110,9 +110,10 @@ pub enum ScanError {
         /// The segment with the proof.
         path: PathBuf,
     },
-    /// There are batches of an incarnation that the manifest does not name.
+    /// There is a file of an incarnation that the manifest does not name, and no failed start leaves
+    /// such a file.
     #[error(
-        "{} holds records of incarnation {incarnation}, and the MANIFEST ends with incarnation \
+        "{} is of incarnation {incarnation}, and the MANIFEST ends with incarnation \
          {latest}: the MANIFEST is older than the log; put the newest MANIFEST back, or give up \
          what it does not name with `stillpoint repair --accept-loss`",
         path.display()
@@ -140,10 +141,10 @@ pub enum ScanError {
         /// The first epoch that has not begun.
         next_epoch: u64,
     },
-    /// A log holds records that the manifest is too old for.
+    /// A log holds records that do not go with the manifest and its checkpoints.
     #[error(
-        "{}: from gsn {gsn} on log {log} holds writes that the MANIFEST does not know: it is older \
-         than the log",
+        "{}: from gsn {gsn} on log {log} holds writes that do not go with the MANIFEST and its \
+         checkpoints: some file is older than the others",
         dir.display()
     )]
     Unknown {

@@ -7,11 +7,11 @@ use stillpoint_format::log::{SegmentEnd, Tail, classify_tail};
 use stillpoint_format::names;
 use stillpoint_io::Disk;
 
+use super::ScanInput;
 use super::error::ScanError;
 use super::loss::Judge;
 use super::segment::{ReadBuffer, SegmentFile};
 use super::walk::WINDOW_BYTES;
-use super::{ScanInput, kept_before};
 
 /// A segment by its name.
 #[derive(Clone, Debug)]
@@ -57,9 +57,7 @@ pub(crate) fn list_segments(
             // Unknown incarnations: freed long ago.
             let known = input.incarnations.iter().position(|e| e.number == segment.incarnation);
             if let Some(known) = known.filter(|_| !superseded) {
-                let kept = kept_before(&input.incarnations[known], input.clean_shutdown);
-                let last =
-                    kept.map(|cut| cut.iter().find(|of| of.log == log).map_or(0, |of| of.gsn));
+                let last = input.kept_before(&input.incarnations[known], log);
                 if last.is_none_or(|last| last > position && segment.first_gsn <= last) {
                     listed[known][usize::from(log)].push(segment.clone());
                 }
@@ -81,12 +79,22 @@ fn named_segments(
     let mut segments: Vec<Named> = Vec::new();
     let latest = input.incarnations.last().map_or(0, |entry| entry.number);
     for name in &found {
+        let path = dir.join(name);
+        if let Some((made_by, _)) = names::parse_tail_name(name)
+            && made_by > latest.saturating_add(1)
+        {
+            give_up_newer(disk, &path, (made_by, latest), (log, 0), judge)?;
+        }
         let Some((incarnation, first_gsn)) = names::parse_segment_name(name) else {
             continue;
         };
-        let path = dir.join(name);
+        judge.has_later |= incarnation > latest;
         let entry = input.incarnations.iter().find(|entry| entry.number == incarnation);
         let named = entry.is_some_and(|entry| log < entry.logs);
+        if !named && incarnation > latest.saturating_add(1) {
+            give_up_newer(disk, &path, (incarnation, latest), (log, first_gsn), judge)?;
+            continue;
+        }
         if !named && (entry.is_some() || incarnation > latest) {
             if let Err(why) = expect_no_batch(disk, &path, input, (incarnation, log, first_gsn)) {
                 judge.unnamed = judge.unnamed.max(incarnation);
@@ -117,6 +125,20 @@ fn named_segments(
     }
     segments.sort_by_key(|segment| (segment.incarnation, segment.first_gsn));
     Ok(segments)
+}
+
+/// A file of an incarnation that began when the manifest named a later one than it does: a start that
+/// fails leaves files of the next incarnation only.
+fn give_up_newer(
+    disk: &dyn Disk,
+    path: &Path,
+    (incarnation, latest): (u32, u32),
+    (log, first_gsn): (u8, u64),
+    judge: &mut Judge,
+) -> Result<(), ScanError> {
+    judge.unnamed = judge.unnamed.max(incarnation);
+    let why = ScanError::NewerLog { path: disk.describe(path), incarnation, latest };
+    judge.give_up(why, (incarnation, log), first_gsn.saturating_sub(1), None)
 }
 
 /// A start that failed leaves segments without a batch, of an incarnation that no manifest names.

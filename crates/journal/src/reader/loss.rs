@@ -29,11 +29,13 @@ pub(super) struct Judge {
     losses: Option<Vec<Loss>>,
     /// The greatest incarnation seen whose batches no manifest names.
     pub(super) unnamed: u32,
+    /// A file is of an incarnation after the manifest's latest.
+    pub(super) has_later: bool,
 }
 
 impl Judge {
     pub(super) fn accepting() -> Self {
-        Judge { losses: Some(Vec::new()), unnamed: 0 }
+        Judge { losses: Some(Vec::new()), ..Judge::default() }
     }
 
     pub(super) fn accepts(&self) -> bool {
@@ -56,9 +58,10 @@ impl Judge {
         Ok(())
     }
 
-    /// True if something of an incarnation was given up.
-    pub(super) fn has_lost(&self, incarnation: u32) -> bool {
-        self.losses.iter().flatten().any(|loss| loss.incarnation == incarnation)
+    /// The smallest gsn above which a log of an incarnation was given up.
+    pub(super) fn lost_above(&self, incarnation: u32) -> Option<u64> {
+        let of = self.losses.iter().flatten().filter(|loss| loss.incarnation == incarnation);
+        of.map(|loss| loss.above_gsn).min()
     }
 
     /// Notes what rests on something that was given up.
@@ -74,7 +77,7 @@ impl Judge {
     }
 }
 
-/// Records that are given up because the manifest does not know what they write.
+/// Records that are given up because what they write does not go with the manifest.
 pub(super) fn unknown(disk: &dyn Disk, from: LogGsn) -> ScanError {
     let dir = disk.describe(Path::new(&names::log_dir(from.log)));
     ScanError::Unknown { dir, log: from.log, gsn: from.gsn }

@@ -59,6 +59,11 @@ impl SegmentFile {
         Ok(SegmentFile { shown, path: path.to_owned(), header, bytes: file.len()?, file })
     }
 
+    /// True if the file is shorter than its header says.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.bytes < self.header.file_bytes
+    }
+
     /// An error about a record in it.
     pub(crate) fn malformed(&self, source: DecodeError) -> ScanError {
         ScanError::Malformed { path: self.shown.clone(), source }

@@ -59,6 +59,7 @@ impl Logs {
                         log: chain.log,
                         first_gsn: from.1.last_gsn + 1,
                         first_batch: from.1.number,
+                        file_bytes: 0,
                     };
                     ends.copy(&*self.disk, chain, from, &header, made_by)?;
                 }

@@ -141,8 +141,12 @@ fn checkpoints_free_segments_and_freed_ones_are_reused() {
             let (log, key) = (n % 2, n % 5);
             world.transact(&*journal, log, epoch, &[key + 1], &[key], &value).expect("appends");
         }
-        let start =
-            ReplayStart { epoch, floor: 0, positions: journal.positions_before_epoch(epoch) };
+        let start = ReplayStart {
+            epoch,
+            floor: 0,
+            positions: journal.positions_before_epoch(epoch),
+            ..ReplayStart::default()
+        };
         journal.flush_all().expect("flushes");
         let since = journal.bytes_since(&start.positions);
         assert!((120_000..300_000).contains(&since), "one epoch of both logs: {since} bytes");
@@ -232,7 +236,12 @@ fn positions_follow_epochs_also_out_of_order() {
     assert_eq!([1, 3, 4, 5, 6, 7].map(position), [100, 100, 102, 105, 105, 106]);
     journal.flush_all().expect("flushes");
     // A checkpoint of epoch 4 holds gsns 101 and 102 by position, and 104 by its epoch.
-    let start = ReplayStart { epoch: 4, floor: 0, positions: vec![LogGsn { log: 0, gsn: 102 }] };
+    let start = ReplayStart {
+        epoch: 4,
+        floor: 0,
+        positions: vec![LogGsn { log: 0, gsn: 102 }],
+        ..ReplayStart::default()
+    };
     let logs = scan_with(&disk.crash(1), &[entry(1, 100, None)], &start, None).expect("sound");
     let gsns: Vec<u64> = replay(&logs, 1 << 20).iter().map(|of| of.gsn).collect();
     assert_eq!(gsns, [103, 105, 106]);

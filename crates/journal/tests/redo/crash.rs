@@ -91,7 +91,7 @@ impl Run<'_> {
         let positions = self.journal.positions_before_epoch(epoch);
         self.journal.flush_all()?;
         let floor = self.manifest.incarnations.last().expect("open").gsn_floor;
-        self.manifest.start = ReplayStart { epoch, floor, positions };
+        self.manifest.start = ReplayStart { epoch, floor, positions, ..ReplayStart::default() };
         let positions = self.manifest.start.positions.clone();
         self.journal.hold(Hold { holder: "checkpoint", floor, positions })
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stillpoint_format::log::BATCH_HEADER_BYTES;
-use stillpoint_format::manifest::IncarnationEntry;
+use stillpoint_format::manifest::{IncarnationEntry, LogPositions};
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Caching, Disk, OpenMode, SimDisk, read_all};
 use stillpoint_journal::{JournalError, ReplayStart, ScanError, ScanInput, scan};
@@ -133,7 +133,12 @@ fn a_missing_segment_is_missed() {
     assert!(scan_with(&disk, &known, &none, None).is_err());
 
     // What a checkpoint holds may be missing, but for the newest segment: it is never freed.
-    let start = ReplayStart { epoch: 2, floor: 0, positions: vec![LogGsn { log: 0, gsn: 40 }] };
+    let start = ReplayStart {
+        epoch: 2,
+        floor: 0,
+        positions: vec![LogGsn { log: 0, gsn: 40 }],
+        ..ReplayStart::default()
+    };
     assert!(scan_with(&disk, &[entry(1, 0, None)], &start, Some(1)).is_err());
     let disk = fresh();
     disk.remove(&paths[0]).expect("removes");
@@ -234,4 +239,37 @@ fn a_dependency_that_nobody_gave_out_is_not_waited_for() {
     let stamp = put(&*journal, 0, 1, &[unknown], b"k", b"v").expect("appends");
     let error = journal.make_closed(&[stamp]).expect_err("nobody gave it out");
     assert!(matches!(error, JournalError::UnknownStamp { .. }), "{error}");
+}
+
+/// The logs are flushed past the positions of a checkpoint before it is published.
+#[test]
+fn a_log_that_ends_below_a_published_position_is_damaged() {
+    let flushed = vec![LogPositions { incarnation: 1, logs: vec![LogGsn { log: 0, gsn: 2 }] }];
+    let positions = flushed[0].logs.clone();
+    let start = ReplayStart { epoch: 2, positions, flushed, ..ReplayStart::default() };
+    let latest = [entry(1, 0, None)];
+    let disk = flushed_one_by_one(2, b"value");
+    assert!(scan_with(&disk, &latest, &start, Some(1)).is_ok());
+    for records in 0..2 {
+        let disk = flushed_one_by_one(records, b"value");
+        let error = scan_with(&disk, &latest, &start, Some(1)).expect_err("too short");
+        assert!(matches!(error, ScanError::Short { kept_gsn: 2, .. }), "{error}");
+        // A recorded cut says that no record was kept beyond the position.
+        let cut = Some(vec![LogGsn { log: 0, gsn: 2 }]);
+        assert!(scan_with(&disk, &[entry(1, 0, cut)], &start, Some(1)).is_ok());
+    }
+}
+
+/// The space of a segment is allocated before the segment gets its name.
+#[test]
+fn a_file_that_is_shorter_than_it_was_made_is_damaged() {
+    let disk = flushed_one_by_one(3, b"value");
+    let path = &segments(&disk, 0)[0];
+    let bytes = read_all(&disk, path).expect("reads").len();
+    let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("opens");
+    for left in (4096..bytes).step_by(4096).rev() {
+        file.set_len(left as u64).expect("cuts");
+        let error = scan_first(&disk).expect_err("cut off");
+        assert!(matches!(error, ScanError::Damaged { proof: None, .. }), "{left}: {error}");
+    }
 }

@@ -117,7 +117,8 @@ static PARAMS: &[Param] = &[
         name: "maxclients",
         get: |s| s.params.maxclients.load(RELAXED).to_string(),
         set: Some(|s, v| {
-            s.params.maxclients.store(number(v, 1, 1 << 20)? as usize, RELAXED);
+            let most = s.config.clients_max as u64;
+            s.params.maxclients.store(number(v, 1, most)? as usize, RELAXED);
             Ok(())
         }),
     },

@@ -161,7 +161,7 @@ impl Answering {
     fn accept(&mut self) {
         let Self { listener, conns, poll, config, auth, .. } = self;
         listener.accept_each(|mut stream, address| {
-            if conns.len() >= config.maxclients {
+            if conns.len() >= config.maxclients.min(config.clients_max) {
                 // Without room in the socket's buffer the client learns it by the end.
                 let _ = std::io::Write::write(&mut stream, super::listener::TOO_MANY);
                 return;

@@ -35,6 +35,7 @@ pub(crate) fn segment_header() -> SegmentHeader {
         log: 4,
         first_gsn: 5000,
         first_batch: 100,
+        file_bytes: 3 * 4096,
     }
 }
 

@@ -1,0 +1,62 @@
+//! The system's limits of open files and of the size of a file.
+
+use std::process::Command;
+
+use stillpoint_io::{Clock, RealClock};
+
+use crate::common::{Client, Serving, stillpoint, wait_for};
+
+/// The server under limits that a shell sets, as `ulimit` takes them.
+fn limited(limits: &str) -> Command {
+    let mut command = Command::new("sh");
+    let program = stillpoint().get_program().to_owned();
+    command.arg("-c").arg(format!("{limits}; exec \"$0\" \"$@\"")).arg(program);
+    command
+}
+
+/// Clients that do nothing take no descriptor that a checkpoint needs.
+#[test]
+fn idle_clients_leave_files_to_the_store() {
+    let home = tempfile::tempdir().expect("a directory");
+    let arguments = ["--durability", "strict", "--checkpoint-every", "never"];
+    let mut serving = Serving::begin_as(limited("ulimit -n 180"), home.path(), &arguments);
+    serving.wait_until_served();
+    let mut client = serving.client();
+    let most = client.ask(&["CONFIG", "GET", "maxclients"]);
+    let most = most.split_whitespace().find_map(|word| word.parse::<usize>().ok());
+    let most = most.expect("a number");
+    assert!(most < 180, "{most}");
+    assert!(client.ask(&["CONFIG", "SET", "maxclients", "10000"]).contains("ERR"));
+    let idle: Vec<Client> = (0..200).map(|_| serving.client()).collect();
+    wait_for("a full house", || {
+        let clients = client.ask(&["INFO", "clients"]);
+        let connected = clients.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+        connected?.trim().parse::<usize>().ok().filter(|connected| *connected + 1 >= most)
+    });
+    for n in 0..3 {
+        assert_eq!(client.ask(&["SET", "key", &n.to_string()]), "OK");
+        assert_eq!(client.ask(&["SAVE"]), "OK");
+    }
+    drop(idle);
+    assert!(serving.runs());
+}
+
+/// A file that may not grow is an error of the write; the process says so and goes on.
+#[test]
+fn a_file_that_may_not_grow_does_not_end_the_process() {
+    let home = tempfile::tempdir().expect("a directory");
+    let arguments = ["--journal", "none", "--checkpoint-every", "never", "--max-memory", "256MiB"];
+    // 1 MiB, in blocks of 512 bytes.
+    let mut serving = Serving::begin_as(limited("ulimit -f 2048"), home.path(), &arguments);
+    serving.wait_until_served();
+    let mut client = serving.client();
+    let value = "x".repeat(1 << 20);
+    for n in 0..4 {
+        assert_eq!(client.ask(&["SET", &n.to_string(), &value]), "OK");
+    }
+    let refused = client.ask(&["SAVE"]);
+    assert_ne!(refused, "OK");
+    RealClock.sleep(std::time::Duration::from_millis(100));
+    assert!(serving.runs());
+    assert_eq!(client.ask(&["GET", "0"]), value);
+}
