@@ -33,6 +33,8 @@ const RESERVED_FILES_PER_LOG: u64 = 8;
 
 /// Runs the server until it is told to end.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
+    // Replies that clients leave unread, and long values, would else stay with the allocator.
+    stillpoint_io::return_large_allocations();
     let settings = settings::settings(args)?;
     let LogSettings { file, format, level } = &settings.log;
     let log = Log::open(file.as_deref(), *format, level.clone(), Arc::new(RealClock));

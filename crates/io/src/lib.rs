@@ -8,6 +8,11 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+#[cfg_attr(
+    all(target_os = "linux", target_env = "gnu"),
+    expect(unsafe_code, reason = "the call is the allocator's own, see the notes there")
+)]
+mod allocator;
 mod append;
 mod behind;
 mod cancel;
@@ -33,6 +38,7 @@ mod usage;
 mod whole;
 
 pub use aligned::AlignedBuf;
+pub use allocator::{RETURNED_BYTES_MIN, return_large_allocations};
 pub use append::AppendFile;
 pub use behind::WriteBehind;
 pub use cancel::{Cancel, CancellableDisk};
