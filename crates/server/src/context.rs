@@ -11,7 +11,7 @@ use crate::error::CmdError;
 use crate::resp::{Mark, Reply};
 use crate::shared::Shared;
 use crate::stats::WorkerStats;
-use crate::value::{Entry, HAS_EXPIRY};
+use crate::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY};
 
 /// Expired keys noted per pass for deletion; the others are found again.
 const NOTED_MAX: usize = 256;
@@ -130,14 +130,19 @@ impl Context<'_> {
             return self.delete(tx, i);
         }
         self.note_expiry(tx, slot, true);
+        // The end of a long value is not copied twice.
+        let (first, rest) = value.split_at(value.len().min(SCRATCH_KEEP - EXPIRY_BYTES));
         let buffer = &mut self.local.prefixed;
         buffer.clear();
         buffer.extend_from_slice(&at.to_le_bytes());
-        buffer.extend_from_slice(value);
-        let done = tx.put_slot_tagged(slot, kind | HAS_EXPIRY, buffer);
+        buffer.extend_from_slice(first);
+        let put = tx.put_slot_tagged(slot, kind | HAS_EXPIRY, buffer);
         buffer.clear();
-        buffer.shrink_to(SCRATCH_KEEP);
-        done
+        if rest.is_empty() {
+            put
+        } else {
+            put.and_then(|()| tx.patch_slot(slot, SCRATCH_KEEP, rest))
+        }
     }
 
     /// Deletes the `i`-th key, expired or not.

@@ -210,13 +210,19 @@ pub(crate) fn strlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> 
 
 pub(crate) fn append(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let tail = args.at(2);
-    let mut value = ctx.take_scratch();
-    let expire = ctx.load_string(tx, 0, args.at(1), &mut value)?;
-    check_len(ctx, value.len() + tail.len())?;
-    value.extend_from_slice(tail);
-    ctx.put(tx, 0, TYPE_STRING, expire, &value)?;
-    ctx.reply.int(value.len() as i64);
-    ctx.give_scratch(value);
+    let Some(entry) = ctx.lookup(tx, 0, args.at(1)) else {
+        check_len(ctx, tail.len())?;
+        ctx.put(tx, 0, TYPE_STRING, None, tail)?;
+        ctx.reply.int(tail.len() as i64);
+        return Ok(());
+    };
+    if !entry.is_string() {
+        return Err(CmdError::WRONG_TYPE);
+    }
+    let (skip, len) = (entry.skip(), entry.len());
+    check_len(ctx, len + tail.len())?;
+    ctx.patch(tx, 0, skip + len, tail)?;
+    ctx.reply.int((len + tail.len()) as i64);
     Ok(())
 }
 
@@ -239,18 +245,20 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -
     }
     let end = offset.checked_add(part.len()).ok_or(CmdError::TOO_LONG)?;
     check_len(ctx, end)?;
-    if there && end <= old_len {
+    if there && offset <= old_len {
         ctx.patch(tx, 0, skip + offset, part)?;
-        ctx.reply.int(old_len as i64);
+        ctx.reply.int(end.max(old_len) as i64);
         return Ok(());
     }
-    let mut value = ctx.take_scratch();
-    let expire = ctx.load_string(tx, 0, args.at(1), &mut value)?;
-    value.resize(end, 0);
-    value[offset..].copy_from_slice(part);
-    ctx.put(tx, 0, TYPE_STRING, expire, &value)?;
-    ctx.reply.int(value.len() as i64);
-    ctx.give_scratch(value);
+    // What lies between the end of the value and the offset becomes zeros.
+    let mut value = vec![0; end - old_len];
+    value[offset - old_len..].copy_from_slice(part);
+    if there {
+        ctx.patch(tx, 0, skip + old_len, &value)?;
+    } else {
+        ctx.put(tx, 0, TYPE_STRING, None, &value)?;
+    }
+    ctx.reply.int(end as i64);
     Ok(())
 }
 

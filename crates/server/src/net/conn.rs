@@ -149,6 +149,7 @@ impl Conn {
                     return ReadOutcome::End;
                 }
                 Ok(n) => {
+                    self.reserve_input(n, scratch.len());
                     self.input.extend_from_slice(&scratch[..n]);
                     // A short read means that the socket is empty; its next byte is a new event.
                     // The end of input may have come with these bytes, and is no new event then.
@@ -167,6 +168,25 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Makes room for `more` bytes of input. The room doubles, so it stays in proportion to what was
+    /// received; but it ends `beyond` bytes behind the argument under way, so that a long one has
+    /// no memory of twice its length.
+    fn reserve_input(&mut self, more: usize, beyond: usize) {
+        let needed = self.input.len() + more;
+        let end = self.start + self.parser.awaited_end() + beyond;
+        if needed > self.input.capacity() && needed <= end {
+            let wanted = end.min(2 * self.input.capacity()).max(needed);
+            self.input.reserve_exact(wanted - self.input.len());
+        }
+    }
+
+    /// Forgets the last request of the input, which begins at `base` and has been executed.
+    pub(crate) fn drop_input(&mut self, base: usize) {
+        self.input.truncate(base);
+        self.input.shrink_to(INPUT_KEEP_BYTES);
+        self.start = base;
     }
 
     /// Sends what the socket takes, about `most` bytes at most; returns how many.

@@ -34,6 +34,9 @@ const UNIT_BYTES: usize = 1 << 10;
 /// A reply of this length is reason enough to ask whether the clients hold too much.
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 
+/// A request of this length is dropped as soon as it has run, before its commit.
+const LONG_REQUEST_BYTES: usize = 1 << 20;
+
 /// One call of the batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
@@ -613,6 +616,15 @@ impl Batch for Round<'_> {
         }
         self.has_error = done.is_err();
         let replied = conn.reply.pending() - before;
+        // The transaction has its own copy of a long argument by now; the log takes another one.
+        let is_last = |call: &Call| {
+            conn.start == conn.input.len()
+                && conn.postponed.is_empty()
+                && self.plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
+        };
+        if conn.input.len() - call.base as usize >= LONG_REQUEST_BYTES && is_last(&call) {
+            conn.drop_input(call.base as usize);
+        }
         self.note_work(i, replied);
         done
     }

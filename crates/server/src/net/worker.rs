@@ -403,6 +403,7 @@ impl Worker {
         if conn.reply.overflowed() {
             if conn.client.info.evicted_bytes.load(RELAXED) == 0 {
                 shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(client = %conn.client.info.address, unsent_bytes = conn.unsent(), limit_bytes = shared.config.output_buffer_bytes, "client closed: its replies are too long");
             }
             conn.broken = true;
         }

@@ -143,6 +143,12 @@ impl Parser {
         &self.spans
     }
 
+    /// Bytes of the request in progress up to the end of the argument that is awaited; 0 if none
+    /// is.
+    pub fn awaited_end(&self) -> usize {
+        self.bulk.map_or(0, |len| self.at + len as usize + 2)
+    }
+
     /// Bytes of bookkeeping held for the request in progress.
     pub fn memory(&self) -> usize {
         self.spans.capacity() * size_of::<Span>()

@@ -226,3 +226,75 @@ fn save_makes_only_its_own_client_wait() {
     assert_eq!(saver.read().text(), "PONG");
     assert!(other.call(&["INFO", "persistence"]).text().contains("rdb_last_bgsave_status:ok"));
 }
+
+/// KEYS walks the index while another event loop makes it grow.
+#[test]
+fn keys_names_each_key_once_though_the_index_grows() {
+    let server = TestServer::start();
+    let (mut writer, mut reader) = (server.client(), server.client());
+    for n in 0..1000 {
+        writer.call(&["SET", &format!("lasting {n}"), "v"]);
+    }
+    // Beyond what a walk copies of a value: its expiry.
+    writer.call(&["SET", "lasting long", &"x".repeat(200_000), "EX", "1000"]);
+    let made = stillpoint_io::spawn("writer", move || {
+        for n in 0..40_000 {
+            writer.send(&[b"SET", format!("new {n}").as_bytes(), b"v"]);
+        }
+        (0..40_000).for_each(|_| assert_eq!(writer.read(), Value::ok()));
+    });
+    let made = made.expect("a thread");
+    let mut found = 0;
+    while found < 41_001 {
+        let reply = reader.call(&["KEYS", "*"]);
+        let names: Vec<String> = reply.items().iter().map(Value::text).collect();
+        let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "a key is named twice");
+        let lasting = names.iter().filter(|name| name.starts_with("lasting")).count();
+        assert_eq!(lasting, 1001, "a key is missing");
+        found = names.len();
+    }
+    made.join().expect("no panic");
+}
+
+/// Long requests leave their memory before their commit: nothing around them is lost or moved.
+#[test]
+fn long_values_go_in_and_out_between_other_requests() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let mut value: Vec<u8> = (0..3 << 20).map(|n: u32| (n / 7) as u8).collect();
+    let long = value.clone();
+    let tail: Vec<u8> = (0..2 << 20).map(|n: u32| (n / 3) as u8).collect();
+    for expiry in [&[][..], &[&b"EX"[..], &b"1000"[..]]] {
+        let set = [&[&b"SET"[..], b"long", &long][..], expiry].concat();
+        // All at once, then the long request last, then with the first bytes of another behind it.
+        let mut requests = [encode(&[b"INCR", b"n"]), encode(&set), encode(&[b"GET", b"long"])];
+        c.send_raw(&requests.concat());
+        c.read();
+        assert_eq!(c.read(), Value::ok());
+        assert_eq!(c.read(), Value::Bulk(long.clone()));
+        c.send_raw(&requests[1]);
+        assert_eq!(c.read(), Value::ok());
+        let (begun, rest) = requests[2].split_at(9);
+        c.send_raw(&[&requests[1], begun].concat());
+        assert_eq!(c.read(), Value::ok());
+        c.send_raw(rest);
+        assert_eq!(c.read(), Value::Bulk(long.clone()));
+
+        requests[0] = encode(&[b"APPEND", b"long", &tail]);
+        requests[1] = encode(&[b"SETRANGE", b"long", b"6000000", b"far"]);
+        c.send_raw(&requests.concat());
+        value.clone_from(&long);
+        value.extend_from_slice(&tail);
+        assert_eq!(c.read().int(), value.len() as i64);
+        value.resize(6_000_000, 0);
+        value.extend_from_slice(b"far");
+        assert_eq!(c.read().int(), value.len() as i64);
+        assert_eq!(c.read(), Value::Bulk(value.clone()));
+        let ttl = c.call(&["TTL", "long"]).int();
+        assert_eq!(ttl > 0, !expiry.is_empty(), "APPEND and SETRANGE leave the expiry alone");
+        assert_eq!(c.call(&["SETRANGE", "made", "100000", "x"]).int(), 100_001);
+        assert_eq!(c.call(&["APPEND", "made", ""]).int(), 100_001);
+        assert_eq!(c.call(&["DEL", "made"]).int(), 1);
+    }
+}

@@ -10,6 +10,7 @@ mod durability;
 mod floats;
 mod limits;
 mod memory;
+mod panics;
 mod secrets;
 mod strict;
 mod transactions;
