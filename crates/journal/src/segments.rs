@@ -102,12 +102,17 @@ pub(crate) fn list_spares(
             None => spares.push(Spare { path, bytes, reused: true }),
         }
     }
-    // Its header is going to be overwritten: under the name of a segment it must stay intact.
+    // Its header is going to be overwritten: under the name of a segment it must stay intact, also if
+    // a crash brings that name back.
+    let is_renamed = !left.is_empty();
     for mut spare in left {
         let path = dir.join(spare_name(next_spare(&spares)));
         disk.rename(&spare.path, &path)?;
         spare.path = path;
         spares.push(spare);
+    }
+    if is_renamed {
+        disk.sync_dir(&dir)?;
     }
     Ok(spares)
 }
