@@ -281,8 +281,8 @@ impl Engine {
     /// is published.
     ///
     /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor; else why it
-    /// failed, the previous one being kept.
+    /// [`Error::InsideTransaction`] from inside a transaction; else why it failed, the previous one
+    /// being kept.
     pub fn checkpoint(&self) -> Result<crate::CheckpointDone, Error> {
         Inside::refuse("checkpoint")?;
         crate::checkpoints::take(&self.shared)
@@ -326,8 +326,8 @@ impl Engine {
     /// hold. Without a journal a last checkpoint is taken, as fast as the disk writes. Every later call of its sessions is refused with [`Error::Ended`].
     ///
     /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction or a scan's visitor: the engine is
-    /// dropped then. Else why something could not be flushed.
+    /// [`Error::InsideTransaction`] from inside a transaction: the engine is dropped then. Else why
+    /// something could not be flushed.
     pub fn close(self) -> Result<(), Error> {
         Inside::refuse("close")?;
         self.stop_threads()?;

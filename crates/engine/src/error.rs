@@ -123,10 +123,8 @@ pub enum Error {
     /// As many sessions as [`Config::sessions`](crate::Config::sessions) are open.
     #[error("all {0} sessions are open: close one, or raise Config::sessions")]
     TooManySessions(usize),
-    /// It would wait for the transaction that it was called from.
-    #[error(
-        "{what} waits for transactions: it cannot be called from inside one, nor from a scan's visitor"
-    )]
+    /// The call might wait for the transaction that it was made from.
+    #[error("{what} may wait for transactions: call it when the one of this thread has ended")]
     InsideTransaction {
         /// The call.
         what: &'static str,

@@ -38,19 +38,37 @@ impl Drop for Seat {
     }
 }
 
-thread_local! {
-    /// Calls of sessions that this thread is inside.
-    static INSIDE: Cell<u32> = const { Cell::new(0) };
+/// What a thread is inside of, innermost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Now {
+    Outside,
+    /// The body of a transaction that finds its keys on the way: it may hold locks.
+    Body,
+    /// A batch of declared transactions: it stands in a read section, too.
+    Batch,
 }
 
-/// This thread runs a transaction's body, or the visitor of a scan.
-pub(crate) struct Inside(());
+thread_local! {
+    static INSIDE: Cell<Now> = const { Cell::new(Now::Outside) };
+}
+
+/// This thread runs code of the caller as a part of a transaction. Remembers what it was inside of
+/// before.
+pub(crate) struct Inside(Now);
 
 impl Inside {
+    /// Begins the body of a transaction.
     #[inline]
-    pub(crate) fn enter() -> Self {
-        INSIDE.with(|depth| depth.set(depth.get() + 1));
-        Self(())
+    pub(crate) fn body() -> Result<Self, Error> {
+        Self::refuse_in_batch("transact")?;
+        Ok(Self(INSIDE.replace(Now::Body)))
+    }
+
+    /// Begins a batch of declared transactions.
+    #[inline]
+    pub(crate) fn batch(what: &'static str) -> Result<Self, Error> {
+        Self::refuse_in_batch(what)?;
+        Ok(Self(INSIDE.replace(Now::Batch)))
     }
 
     /// Refuses what would wait for the transaction that it is called from.
@@ -58,14 +76,26 @@ impl Inside {
         if Self::is_now() { Err(Error::InsideTransaction { what }) } else { Ok(()) }
     }
 
+    /// Refuses what enters a read section. While a flush of tables waits for the read section of
+    /// the batch, no other one begins: each would wait for the other.
+    #[inline]
+    pub(crate) fn refuse_in_batch(what: &'static str) -> Result<(), Error> {
+        if Self::is_in_batch() { Err(Error::InsideTransaction { what }) } else { Ok(()) }
+    }
+
+    #[inline]
+    pub(crate) fn is_in_batch() -> bool {
+        INSIDE.get() == Now::Batch
+    }
+
     pub(crate) fn is_now() -> bool {
-        INSIDE.with(|depth| depth.get() != 0)
+        INSIDE.get() != Now::Outside
     }
 }
 
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        INSIDE.with(|depth| depth.set(depth.get() - 1));
+        INSIDE.set(self.0);
     }
 }

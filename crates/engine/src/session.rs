@@ -64,16 +64,16 @@ impl Session {
     /// [`Error::Transaction`] if `body` failed or the commit was refused: nothing of the
     /// transaction remains. [`Error::Journal`] or [`Error::Failed`] if the log has failed: nothing
     /// more is acknowledged. [`Error::Ended`] if the engine is gone. After a failed flush only the
-    /// next opening says whether the transaction has happened.
+    /// next opening says whether the transaction has happened. [`Error::InsideTransaction`] from
+    /// inside a transaction with declared keys.
     pub fn transact<R>(
         &mut self,
         body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<R, Error> {
+        let inside = Inside::body()?;
         self.admit()?;
-        let result = {
-            let _inside = Inside::enter();
-            self.worker.transact(body)
-        };
+        let result = self.worker.transact(body);
+        drop(inside);
         // A failure, too, tells something of what was read.
         self.acknowledge()?;
         Ok(result?)
@@ -83,15 +83,16 @@ impl Session {
     /// are fetched together before the first of them runs, and none is ever aborted for a lock.
     /// Does *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
-        if let Err(refused) = self.admit() {
-            let reason = refused.to_string();
-            for index in 0..batch.len() {
-                batch.ended(index, Err(TxError::abandon(reason.clone())));
+        let inside = Inside::batch("execute");
+        match inside.and_then(|inside| self.admit().map(|()| inside)) {
+            Ok(_inside) => self.worker.execute(batch),
+            Err(refused) => {
+                let reason = refused.to_string();
+                for index in 0..batch.len() {
+                    batch.ended(index, Err(TxError::abandon(reason.clone())));
+                }
             }
-            return;
         }
-        let _inside = Inside::enter();
-        self.worker.execute(batch);
     }
 
     /// Group commit: makes everything that this session's transactions since the last call wrote
@@ -159,15 +160,16 @@ impl Session {
     /// # Errors
     /// As [`call`](Self::call).
     pub fn call_encoded(&mut self, name: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
+        let inside = Inside::batch("call")?;
         self.admit()?;
         let (output, result) = {
             let procedure = self.shared.procedures.find(name)?;
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
             let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
-            let _inside = Inside::enter();
             self.worker.execute(std::slice::from_mut(&mut running));
             (running.output, running.result)
         };
+        drop(inside);
         // As in `transact`.
         self.acknowledge()?;
         result?;
@@ -178,7 +180,8 @@ impl Session {
     /// durability the caller may show it only after [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`Error::Transaction`] if there is no such table. [`Error::Ended`] if the engine is gone.
+    /// [`Error::Transaction`] if there is no such table. [`Error::Ended`] if the engine is gone,
+    /// [`Error::InsideTransaction`] from inside a transaction with declared keys.
     pub fn read(
         &mut self,
         table: TableId,
@@ -186,6 +189,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Option<Seen>, Error> {
         self.shared.life.check_read()?;
+        Inside::refuse_in_batch("read")?;
         Ok(self.worker.read(table, key, out)?)
     }
 
@@ -193,6 +197,8 @@ impl Session {
     /// the end. A key that has a value during the whole walk is visited at least once. In strict
     /// durability the caller may show what was found, and that a key was not, only after
     /// [`flush`](Self::flush).
+    ///
+    /// The visitor sees copies and holds nothing up: it may take its time and use other sessions.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -204,7 +210,7 @@ impl Session {
         visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
-        let _inside = Inside::enter();
+        Inside::refuse_in_batch("scan")?;
         Ok(self.worker.scan(table, cursor, count, visit)?)
     }
 
@@ -238,9 +244,12 @@ impl Session {
         Ok(count)
     }
 
-    /// Does what waits to be done, such as reclaiming deleted records. Call it while idle.
+    /// Does what waits to be done, such as reclaiming deleted records. Call it while idle; inside a
+    /// transaction with declared keys it does nothing.
     pub fn idle(&mut self) {
-        self.worker.idle();
+        if !Inside::is_in_batch() {
+            self.worker.idle();
+        }
     }
 
     /// Waits, with no lock held, until the log has room; refuses when the store has failed. A full

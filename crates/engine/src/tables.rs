@@ -32,7 +32,7 @@ impl Engine {
     /// # Errors
     /// A name cannot be used, or there is no address space for another table, or the MANIFEST
     /// could not be written: then none is made. [`Error::InsideTransaction`] if one is missing,
-    /// inside a transaction or a scan's visitor.
+    /// inside a transaction.
     pub fn tables_named(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
         for name in names {
             check_table_name(name)?;
@@ -92,8 +92,7 @@ impl Engine {
     ///
     /// # Errors
     /// There is no address space for the empty tables, or the MANIFEST could not be written: then
-    /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction or a scan's
-    /// visitor.
+    /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction.
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
         Inside::refuse("flush_tables")?;
         let shared = &self.shared;

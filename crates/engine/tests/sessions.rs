@@ -78,13 +78,6 @@ fn what_waits_for_transactions_is_refused_inside_of_one() {
         tx.put(table, b"key", b"value")
     });
     put.expect("commits");
-    let mut visited = 0;
-    let scanned = session.scan(table, 0, 1000, &mut |_, _| {
-        visited += 1;
-        check("a visitor");
-    });
-    scanned.expect("reads");
-    assert_eq!(visited, 1);
     // Outside again.
     engine.checkpoint().expect("a checkpoint");
     engine.flush_tables(&[table]).expect("flushes");
@@ -101,6 +94,92 @@ fn what_waits_for_transactions_is_refused_inside_of_one() {
     );
     assert!(matches!(session.flush(), Err(Error::Ended)));
     open(&disk, 3);
+}
+
+#[test]
+fn no_session_is_used_inside_a_declared_transaction() {
+    let disk = SimDisk::new(1);
+    let engine = open(&disk, 3);
+    let table = engine.table("table").expect("a table");
+    let (mut outer, mut inner) =
+        (engine.session().expect("a session"), engine.session().expect("a session"));
+    let mut check = |from: &str| {
+        let is_refused = |what: &str, result: Result<(), Error>| {
+            let named =
+                matches!(result, Err(Error::InsideTransaction { what: named }) if named == what);
+            assert!(named, "{what} from {from}: {result:?}");
+        };
+        is_refused("read", inner.read(table, b"key", &mut Vec::new()).map(drop));
+        is_refused("scan", inner.scan(table, 0, 10, &mut |_, _| ()).map(drop));
+        is_refused("transact", inner.transact(|tx| tx.put(table, b"key", b"inner")));
+        is_refused("call", inner.call_encoded("none", b"").map(drop));
+        let mut refused = RefusedWrite { table, reason: None };
+        inner.execute(std::slice::from_mut(&mut refused));
+        assert!(refused.reason.is_some_and(|reason| reason.contains("execute")), "{from}");
+        inner.idle();
+    };
+    outer.execute(&mut [Inside(|| check("a declared transaction"))][..]);
+    // Also deeper inside.
+    let mut innermost = engine.session().expect("a session");
+    outer
+        .transact(|_| {
+            innermost.execute(&mut [Inside(|| check("a declared one in another"))][..]);
+            Ok(())
+        })
+        .expect("commits");
+    inner.transact(|tx| tx.put(table, b"key", b"inner")).expect("outside again");
+}
+
+/// A write that is not to run.
+struct RefusedWrite {
+    table: TableId,
+    reason: Option<String>,
+}
+
+impl Procedure for RefusedWrite {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, b"key", Mode::Write, 8);
+    }
+    fn run(&mut self, _: &mut Tx<'_>) -> Result<(), TxError> {
+        panic!("it is refused");
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.reason = result.err().map(|error| error.to_string());
+    }
+}
+
+/// The visitor stands in no read section, so nothing that waits for read sections waits for it.
+#[test]
+fn a_scans_visitor_may_use_the_engine() {
+    let disk = SimDisk::new(1);
+    let engine = open(&disk, 3);
+    let tables = engine.tables_named(&["scanned", "flushed"]).expect("tables");
+    let (scanned, flushed) = (tables[0], tables[1]);
+    let (mut scanning, mut other) =
+        (engine.session().expect("a session"), engine.session().expect("a session"));
+    for key in 0..20u8 {
+        scanning.transact(|tx| tx.put(scanned, &[key], b"value")).expect("commits");
+    }
+    let mut visited = 0;
+    let visit = &mut |key: &[u8], _: stillpoint::ValueRef<'_>| {
+        visited += 1;
+        engine.flush_tables(&[flushed]).expect("waits for all read sections");
+        other.transact(|tx| tx.put(flushed, key, b"seen")).expect("commits");
+        assert!(other.read(flushed, key, &mut Vec::new()).expect("reads").is_some());
+        if visited == 1 {
+            engine.checkpoint().expect("waits for a grace period");
+            engine.table("made meanwhile").expect("a table");
+        }
+    };
+    let mut cursor = 0;
+    loop {
+        cursor = scanning.scan(scanned, cursor, 7, visit).expect("reads");
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(visited, 20);
+    assert_eq!(other.len(flushed).expect("counts"), 1);
 }
 
 /// Puts or deletes a key; committed, but flushed by nobody.

@@ -5,7 +5,7 @@ mod common;
 
 use common::{
     CheckingLog, Contents, Gathered, Key, LogState, Random, Value, assert_same, brief, contents_of,
-    env_or, for_seeds, store_with, walk,
+    env_or, for_seeds, store_of, store_with, walk,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -459,4 +459,32 @@ fn several_mebibytes_in_one_value() {
         }
         assert!(store.held_bytes() < 64 << 20, "replaced chunks are used again");
     });
+}
+
+/// What one read section copies is bounded, so the records of one position may need several.
+#[test]
+fn a_scan_shows_each_of_many_long_values_once() {
+    let store = store_of(256 << 20, 2, 1);
+    let (state, closed) = (Arc::default(), Arc::default());
+    let mut worker = Worker::new(store, CheckingLog::new(0, &state, &closed)).expect("a free slot");
+    let table = TableId(0);
+    for key in 0..60u8 {
+        let value = vec![key; 400_000 + usize::from(key)];
+        worker.transact(|tx| tx.put_tagged(table, &[key; 3], key, &value)).expect("memory");
+    }
+    let mut seen = Vec::new();
+    let mut cursor = 0;
+    loop {
+        let visit = &mut |key: &[u8], value: stillpoint_store::ValueRef<'_>| {
+            assert_eq!((key, value.tag()), (&[key[0]; 3][..], key[0]));
+            assert!(value.to_vec() == vec![key[0]; 400_000 + usize::from(key[0])]);
+            seen.push(key[0]);
+        };
+        cursor = worker.scan(table, cursor, 1, visit).expect("a table");
+        if cursor == 0 {
+            break;
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..60).collect::<Vec<u8>>());
 }
