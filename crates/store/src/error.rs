@@ -6,7 +6,9 @@ use crate::table::TableId;
 /// Why a transaction did not commit. Whatever it had written is gone with it.
 #[derive(Debug, thiserror::Error)]
 pub enum TxError {
-    /// An older or declared transaction holds a lock. The engine retries by itself; pass it on.
+    /// An older or declared transaction holds a lock. The run does not commit, and the engine tries
+    /// the transaction again by itself; pass the error on. A caller sees this error only if the body
+    /// makes it up in each of the [`RUNS_MAX`](crate::RUNS_MAX) runs.
     #[error("the transaction met a lock of an older one and is tried again")]
     Conflict,
     /// Memory ran out.

@@ -317,3 +317,39 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     store.driver().quiesce();
     assert!(worker_of(&store).number() < 2, "its slot is free again");
 }
+
+/// What a transaction has written and not committed counts against the limit from one mebibyte on,
+/// and what it has overwritten itself does not.
+#[test]
+fn private_writes_count_against_the_limit() {
+    const LIMIT: usize = 24 << 20;
+    let store = store_of(LIMIT, 2, 1);
+    let mut worker = worker_of(&store);
+    let value = vec![1; 1 << 20];
+    let mut taken = 0;
+    let refused = worker.transact(|tx| {
+        taken = 0;
+        for key in 0..40u8 {
+            tx.put(T, &[key], &value)?;
+            taken += 1;
+        }
+        Ok(())
+    });
+    assert!(matches!(refused, Err(TxError::Memory(_))), "{refused:?}");
+    assert!((4..24).contains(&taken), "{taken} values were taken");
+    // The same two keys again and again, longer each time.
+    let replaced = worker.transact(|tx| {
+        for round in 1..=100 {
+            for key in [b"one", b"two"] {
+                tx.put(T, key, &value[..round * 10_000])?;
+                tx.patch(T, key, round * 10_000, b"end")?;
+            }
+        }
+        assert!(tx.check_room(LIMIT).is_err());
+        tx.check_room(1 << 20)
+    });
+    replaced.expect("what was overwritten does not count");
+    let mut found = Vec::new();
+    worker.read(T, b"two", &mut found).expect("a table");
+    assert_eq!((found.len(), &found[1_000_000..]), (1_000_003, &b"end"[..]));
+}

@@ -261,3 +261,62 @@ fn a_value_is_patched_many_times() {
         assert!(found == *value, "key {number} after the commit");
     }
 }
+
+/// A body that swallows a conflict has seen a part of its keys only, so its run does not commit.
+#[test]
+fn a_run_that_ignores_a_conflict_does_not_commit() {
+    let store = store_of(64 << 20, 2, 1);
+    let (locked, runs, ended) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+    let ended = Arc::new(ended);
+    let (store_of_older, is_locked) = (store.clone(), locked.clone());
+    let (runs_of_younger, has_ended) = (runs.clone(), ended.clone());
+    let older = stillpoint_io::spawn("older", move || {
+        let put = worker_of(&store_of_older).transact(|tx| {
+            tx.put(T, b"contended", b"older")?;
+            is_locked.store(true, SeqCst);
+            // Until the younger one has conflicted, and runs again or has ended wrongly.
+            while runs_of_younger.load(SeqCst) < 2 && !has_ended.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            Ok(())
+        });
+        put.expect("the older one does not conflict");
+    });
+    while !locked.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    let mut worker = worker_of(&store);
+    let put = worker.transact(|tx| {
+        runs.fetch_add(1, SeqCst);
+        tx.put(T, b"own", b"younger")?;
+        drop(tx.put(T, b"contended", b"younger"));
+        Ok(())
+    });
+    ended.store(true, SeqCst);
+    put.expect("it is tried again until it has no conflict");
+    older.expect("a thread").join().expect("no panic");
+    for key in [&b"own"[..], b"contended"] {
+        let mut found = Vec::new();
+        worker.read(T, key, &mut found).expect("a table");
+        assert_eq!(found, b"younger", "half of a transaction");
+    }
+}
+
+/// A conflict that the body makes up ends the transaction after as many runs as any other.
+#[test]
+fn a_body_that_always_makes_up_a_conflict_ends() {
+    let store = store_of(64 << 20, 2, 1);
+    let mut worker = worker_of(&store);
+    let mut runs = 0;
+    let ended = worker.transact(|tx| -> Result<(), TxError> {
+        runs += 1;
+        assert!(runs <= RUNS_MAX, "it runs for ever");
+        tx.put(T, b"key", b"value")?;
+        Err(TxError::Conflict)
+    });
+    assert!(matches!(ended, Err(TxError::Conflict)), "{ended:?}");
+    assert_eq!(runs, RUNS_MAX);
+    // The permit was given back.
+    worker.transact(|tx| tx.put(T, b"key", b"value")).expect("commits");
+}

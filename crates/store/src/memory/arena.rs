@@ -352,6 +352,20 @@ impl Arena {
         self.other_bytes.store(bytes, Relaxed);
     }
 
+    /// Refuses `bytes` more bytes that are not held by slabs if they exceed what is granted.
+    pub(crate) fn check_room(&self, bytes: usize, allowance: Allowance) -> Result<(), MemoryLimit> {
+        let limit = self.limit_bytes();
+        let beyond = match allowance {
+            Allowance::Reserve => reserve_bytes(limit),
+            Allowance::Limit => 0,
+        };
+        let held = self.held_bytes();
+        if held.saturating_add(bytes) > limit.saturating_add(beyond) {
+            return Err(MemoryLimit { held, limit });
+        }
+        Ok(())
+    }
+
     /// Touches the next few slabs' pages. Called in the background; true if there was work.
     pub(crate) fn populate_ahead(&self) -> bool {
         let taken = self.slabs_taken.load(Relaxed);

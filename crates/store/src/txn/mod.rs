@@ -93,6 +93,8 @@ pub(crate) struct Transaction {
     pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
     pub(crate) discipline: Discipline,
+    /// The run has met a lock that it may not wait for, so it must not commit.
+    pub(crate) has_conflicted: bool,
     /// Slots by key and by cell, once there are many.
     pub(crate) slots_by_key: Lookup,
     pub(crate) slots_by_cell: Lookup,
@@ -120,6 +122,7 @@ impl Transaction {
             locked_version: u64::MAX,
             priority: Priority::DECLARED,
             discipline: Discipline::Declared,
+            has_conflicted: false,
             slots_by_key: Lookup::default(),
             slots_by_cell: Lookup::default(),
             remembered: Remembered::new(hasher),
@@ -138,6 +141,7 @@ impl Transaction {
         self.first_key = 0;
         self.priority = priority;
         self.discipline = discipline;
+        self.has_conflicted = false;
     }
 
     /// Begins a transaction of a batch, whose first key is number `first_key`.

@@ -36,10 +36,27 @@ pub(crate) const NONE: u32 = 0;
 pub(crate) struct Pending {
     ops: Vec<Op>,
     data: Vec<u8>,
+    /// Bytes of `data` that belong to no operation any more.
+    garbage: usize,
+}
+
+/// Garbage below this is not worth a look at all operations.
+const GARBAGE_BYTES_MIN: usize = 1 << 20;
+
+impl Op {
+    /// Bytes set aside for the operation.
+    fn room(&self) -> usize {
+        match self.kind {
+            OpKind::Put => self.extent as usize,
+            OpKind::Patch => self.len as usize,
+            OpKind::Delete => 0,
+        }
+    }
 }
 
 impl Pending {
     pub(crate) fn clear(&mut self) {
+        self.garbage = 0;
         self.ops.clear();
         self.data.clear();
         // The buffer of a large transaction is not kept for small transactions.
@@ -63,9 +80,51 @@ impl Pending {
         op.len as usize
     }
 
+    /// Bytes that the pending writes take.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.data.len() + self.ops.len() * size_of::<Op>()
+    }
+
+    /// Bytes set aside for the operations from `first` on.
+    pub(crate) fn room_of(&self, first: u32) -> usize {
+        let chain = std::iter::successors(self.op(first), |op| self.op(op.next));
+        chain.map(Op::room).sum()
+    }
+
+    /// Drops the operations from `first` on, which no key has any more, and uses their bytes again.
+    pub(crate) fn discard(&mut self, first: u32) {
+        let mut next = first;
+        while let Some(op) = self.ops.get_mut((next as usize).wrapping_sub(1)) {
+            let room = op.room();
+            if op.start + room == self.data.len() {
+                self.data.truncate(op.start);
+            } else {
+                self.garbage += room;
+            }
+            next = op.next;
+            (op.kind, op.start, op.len, op.extent) = (OpKind::Delete, 0, 0, 0);
+        }
+        if self.garbage > GARBAGE_BYTES_MIN && 2 * self.garbage > self.held_bytes() {
+            self.compact();
+        }
+    }
+
+    #[cold]
+    fn compact(&mut self) {
+        let mut data = Vec::with_capacity(self.data.len() - self.garbage);
+        for op in self.ops.iter_mut().filter(|op| op.room() > 0) {
+            let start = data.len();
+            data.extend_from_slice(&self.data[op.start..op.start + op.room()]);
+            op.start = start;
+        }
+        (self.data, self.garbage) = (data, 0);
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, kind: OpKind, tag: u8, offset: usize, bytes: &[u8]) -> u32 {
-        let start = self.data.len();
+        // Nothing lies nowhere: the end of the data moves back when its last bytes are discarded.
+        let start = if bytes.is_empty() { 0 } else { self.data.len() };
         self.data.extend_from_slice(bytes);
         let (offset, len) = (offset as u32, bytes.len() as u32);
         let number = self.ops.len() as u32 + 1;
@@ -95,6 +154,7 @@ impl Pending {
                 // Room for twice as much: a value that grows often is moved seldom.
                 let room = (2 * end).min(VALUE_BYTES_MAX);
                 let start = self.data.len();
+                self.garbage += op.extent as usize;
                 self.data.extend_from_within(op.start..op.start + op.len as usize);
                 self.data.resize(start + room, 0);
                 (op.start, op.extent) = (start, room as u32);
@@ -121,5 +181,73 @@ impl Pending {
             value[from..to].copy_from_slice(self.bytes(op));
             next = op.next;
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Puts, patches and deletions of three keys in turn, against plain values.
+    #[test]
+    fn bytes_of_replaced_writes_are_used_again() {
+        let mut pending = Pending::default();
+        let mut keys = [const { (NONE, Vec::<u8>::new()) }; 3];
+        let mut random = 1u64;
+        let mut below = |limit: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % limit
+        };
+        for round in 0..3_000u32 {
+            let (number, value) = &mut keys[below(3) as usize];
+            let len = if below(5) == 0 { 0 } else { below(200_000) };
+            let bytes = vec![round as u8; len as usize];
+            match below(4) {
+                0 if *number != NONE => {
+                    let offset = below(value.len() as u64 + 1) as usize;
+                    pending.patch_put(*number, offset, &bytes);
+                    let kept = (offset + bytes.len()).max(value.len()).min(1 << 20);
+                    if kept < offset + bytes.len() {
+                        // Long enough: begin again.
+                        pending.discard(*number);
+                        *number = NONE;
+                    } else {
+                        value.resize(kept, 0);
+                        value[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                    }
+                }
+                1 if *number != NONE => {
+                    pending.discard(*number);
+                    *number = NONE;
+                }
+                _ => {
+                    pending.discard(*number);
+                    *number = pending.add(OpKind::Put, 0, 0, &bytes);
+                    *value = bytes;
+                }
+            }
+            for (number, value) in &keys {
+                let found = pending.op(*number).map(|op| pending.bytes(op));
+                assert!(found.is_none_or(|found| found == value), "round {round}");
+            }
+            // Three values with twice their length set aside, as much garbage, and the newest.
+            assert!(pending.held_bytes() < 24 << 20, "round {round}: {}", pending.held_bytes());
+        }
+    }
+
+    #[test]
+    fn a_dropped_chain_of_patches_leaves_nothing() {
+        let mut pending = Pending::default();
+        let first = pending.add(OpKind::Patch, 0, 7, &[1; 300]);
+        let other = pending.add(OpKind::Put, 0, 0, b"other");
+        for _ in 0..2_000 {
+            let patch = pending.add(OpKind::Patch, 0, 0, &[2; 1_000]);
+            pending.chain(first, patch);
+        }
+        assert_eq!(pending.room_of(first), 300 + 2_000 * 1_000);
+        pending.discard(first);
+        assert_eq!(pending.room_of(first), 0);
+        assert_eq!(pending.op(other).map(|op| pending.bytes(op)), Some(&b"other"[..]));
+        assert!(pending.data.len() < 1_000 && pending.garbage == 0);
     }
 }

@@ -14,6 +14,9 @@ use crate::txn::lookup::SCAN_MAX;
 use crate::txn::pending::{NONE, OpKind};
 use crate::txn::{Discipline, LockState, Transaction};
 
+/// Private writes of a transaction that do not count against the memory limit.
+const UNCOUNTED_BYTES: usize = 1 << 20;
+
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
 #[derive(Debug)]
 pub struct Tx<'w> {
@@ -32,6 +35,29 @@ impl<'w> Tx<'w> {
     /// but at least 16 MiB and at most 1 GiB.
     pub fn use_reserve(&mut self) {
         self.local.cache.allowance = Allowance::Reserve;
+    }
+
+    /// Refuses `bytes` more bytes of values if this transaction, before it has written them, can tell
+    /// that they do not fit. Ask before you build a long value.
+    ///
+    /// # Errors
+    /// [`TxError::Memory`]: the store, the writes of this transaction and those bytes exceed the
+    /// limit.
+    pub fn check_room(&self, bytes: usize) -> Result<(), TxError> {
+        let asked = self.transaction.pending.held_bytes().saturating_add(bytes);
+        let memory = self.local.store.memory();
+        Ok(memory.arena.check_room(asked, self.local.cache.allowance)?)
+    }
+
+    /// Counts the private writes, from one mebibyte on, against the memory limit: those of `at` are
+    /// replaced by `bytes`.
+    #[inline]
+    fn check_pending(&self, at: usize, bytes: usize) -> Result<(), TxError> {
+        if self.transaction.pending.held_bytes() + bytes <= UNCOUNTED_BYTES {
+            return Ok(());
+        }
+        let replaced = self.transaction.pending.room_of(self.transaction.held[at].pending);
+        self.check_room(bytes.saturating_sub(replaced))
     }
 
     // ── keys by slot: declared ones, and those found with `key` ──
@@ -97,8 +123,8 @@ impl<'w> Tx<'w> {
     /// stored beside the value and read by [`ValueRef::tag`].
     ///
     /// # Errors
-    /// [`TxError::ValueTooLong`]; [`TxError::DeclaredForReading`] if the key is not locked for
-    /// writing.
+    /// [`TxError::ValueTooLong`]; [`TxError::Memory`] if what this transaction writes does not fit;
+    /// [`TxError::DeclaredForReading`] if the key is not locked for writing.
     ///
     /// # Panics
     /// If the transaction has no such slot.
@@ -108,6 +134,8 @@ impl<'w> Tx<'w> {
             return Err(TxError::ValueTooLong { len: value.len() });
         }
         let at = self.writable(slot)?;
+        self.check_pending(at, value.len())?;
+        self.transaction.clear_pending(at);
         let op = self.transaction.pending.add(OpKind::Put, tag, 0, value);
         self.transaction.set_pending(at, op);
         Ok(())
@@ -122,6 +150,9 @@ impl<'w> Tx<'w> {
     #[inline]
     pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let at = self.writable(slot)?;
+        if self.transaction.pending.held_bytes() + bytes.len() > UNCOUNTED_BYTES {
+            self.check_room(bytes.len())?;
+        }
         let transaction = &mut *self.transaction;
         let held = transaction.held[at];
         let (first, kind, put_len) = match transaction.pending.op(held.pending) {
@@ -177,10 +208,9 @@ impl<'w> Tx<'w> {
         let at = self.writable(slot)?;
         let existed = self.value(slot).is_some();
         let transaction = &mut *self.transaction;
-        if self_absent(transaction.held[at].stamp_word) {
-            // Nothing to remove but what this transaction itself may have written.
-            transaction.clear_pending(at);
-        } else {
+        transaction.clear_pending(at);
+        // Of an absent key there is nothing else to remove than what this transaction has written.
+        if !self_absent(transaction.held[at].stamp_word) {
             let op = transaction.pending.add(OpKind::Delete, 0, 0, &[]);
             transaction.set_pending(at, op);
         }
@@ -205,6 +235,7 @@ impl<'w> Tx<'w> {
                     return Err(TxError::DeclaredForReading { slot: slot as u32 });
                 }
                 if let Err(error) = self.transaction.upgrade(self.local, at) {
+                    self.transaction.has_conflicted |= matches!(error, TxError::Conflict);
                     self.transaction.remembered.add(table, key, mode);
                     return Err(error);
                 }
@@ -224,6 +255,7 @@ impl<'w> Tx<'w> {
         if let Err(error) = locked {
             transaction.keys.pop();
             if matches!(error, TxError::Conflict) {
+                transaction.has_conflicted = true;
                 transaction.remembered.add(table, key, mode);
             }
             return Err(error);
@@ -321,8 +353,12 @@ impl Transaction {
         self.held[slot].pending = op;
     }
 
+    #[inline]
     fn clear_pending(&mut self, slot: usize) {
-        self.held[slot].pending = NONE;
+        let first = std::mem::replace(&mut self.held[slot].pending, NONE);
+        if first != NONE {
+            self.pending.discard(first);
+        }
     }
 
     fn slot_of_key(&mut self, table: TableId, key: &[u8]) -> Option<usize> {

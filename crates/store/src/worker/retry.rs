@@ -79,7 +79,7 @@ impl Worker {
         let _permit = store.driver().take_permit();
         loop {
             match self.run_undeclared(Priority::DECLARED, Discipline::Permitted, body) {
-                Err(TxError::Conflict) => {}
+                Err(TxError::Conflict) if self.transaction.has_conflicted => {}
                 ended => return ended,
             }
         }
@@ -101,10 +101,16 @@ impl Worker {
             _ => Ok(()),
         };
         let ran = locked.and_then(|()| body(&mut Tx::new(transaction, local)));
+        // A body that goes on after a conflict has seen and written a part of its keys only.
+        let ran = match ran {
+            Ok(_) if transaction.has_conflicted => Err(TxError::Conflict),
+            ran => ran,
+        };
         let ended = ran.and_then(|result| {
             local.enter();
             let committed = transaction.commit(local, log);
             local.exit();
+            transaction.has_conflicted = matches!(committed, Err(TxError::Conflict));
             Ok((result, committed?))
         });
         if ended.is_err() {
