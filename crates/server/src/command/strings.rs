@@ -250,6 +250,7 @@ pub(crate) fn setrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -
         ctx.reply.int(end.max(old_len) as i64);
         return Ok(());
     }
+    tx.check_room(end - old_len)?;
     // What lies between the end of the value and the offset becomes zeros.
     let mut value = vec![0; end - old_len];
     value[offset - old_len..].copy_from_slice(part);

@@ -1,8 +1,53 @@
 //! What random comparison with Redis does not reach.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use crate::common::{TestServer, Value, encode, eventually};
+use stillpoint::{Config as EngineConfig, Durability};
+use stillpoint_io::{Clock, RealClock};
+
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
+
+/// A journal gets what was added, not the value that it was added to.
+#[test]
+fn a_long_value_that_grows_is_not_written_anew() {
+    let mut engine = EngineConfig::new("unused");
+    engine.durability = Durability::Strict;
+    let server = TestServer::over(config(), engine);
+    let mut c = server.client();
+    let long = "x".repeat(1 << 20);
+    c.call(&["SET", "k", &long]);
+    c.call(&["SET", "expires", &long, "EX", "1000"]);
+    let written =
+        |c: &mut Client| field(&c.call(&["INFO", "persistence"]).text(), "aof_current_size");
+    let before = written(&mut c);
+    for round in 1..=50i64 {
+        for key in ["k", "expires"] {
+            let len = (1 << 20) + 3 * (round - 1);
+            assert_eq!(c.call(&["APPEND", key, "y"]), Value::Int(len + 1));
+            assert_eq!(
+                c.call(&["SETRANGE", key, &(len + 2).to_string(), "z"]),
+                Value::Int(len + 3)
+            );
+        }
+    }
+    let more = written(&mut c) - before;
+    assert!(more < 1 << 20, "{more} bytes for 200 additions of a few bytes");
+    for key in ["k", "expires"] {
+        assert_eq!(c.call(&["GETRANGE", key, "1048574", "1048581"]), Value::bulk("xxy\0zy\0z"));
+        assert_eq!(c.call(&["SETRANGE", key, "1048575", "long"]), Value::Int((1 << 20) + 150));
+        assert_eq!(c.call(&["GETRANGE", key, "1048574", "1048580"]), Value::bulk("xlongy\0"));
+    }
+    assert!(c.call(&["TTL", "expires"]).int() > 900);
+    // A key that has expired is as one that is not there.
+    c.call(&["SET", "gone", &long, "PX", "1"]);
+    RealClock.sleep(Duration::from_millis(20));
+    assert_eq!(c.call(&["APPEND", "gone", "y"]), Value::Int(1));
+    assert_eq!(c.call(&["TTL", "gone"]), Value::Int(-1));
+    assert_eq!(c.call(&["APPEND", "made", ""]), Value::Int(0));
+    assert_eq!(c.call(&["SETRANGE", "zeros", "2", "x"]), Value::Int(3));
+    assert_eq!(c.call(&["GET", "zeros"]), Value::bulk("\0\0x"));
+}
 
 #[test]
 fn pipelines_are_answered_in_order() {
