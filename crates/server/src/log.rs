@@ -31,7 +31,7 @@ impl LogLevel {
     /// The level of that name.
     pub fn named(name: &str) -> Option<Self> {
         let level = Self::default();
-        level.set(name.as_bytes()).ok()?;
+        level.set(Self::position(name.as_bytes()).ok()?);
         Some(level)
     }
 
@@ -40,16 +40,19 @@ impl LogLevel {
         LEVELS.iter().map(|(name, _)| *name)
     }
 
-    /// Changes it to the level of that name.
-    pub(crate) fn set(&self, name: &[u8]) -> Result<(), String> {
+    /// The position of the level of that name, or what is wrong with the name.
+    pub(crate) fn position(name: &[u8]) -> Result<usize, String> {
         let at = LEVELS.iter().position(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
-        let at = at.ok_or_else(|| {
+        at.ok_or_else(|| {
             let names: Vec<_> = Self::names().collect();
             format!("argument(s) must be one of the following: {}", names.join(", "))
-        })?;
+        })
+    }
+
+    /// Changes the level to the one at a [position](Self::position).
+    pub(crate) fn set(&self, position: usize) {
         // Relaxed: partner of the loads below; an old level for a moment does no harm.
-        self.0.store(at, Ordering::Relaxed);
-        Ok(())
+        self.0.store(position, Ordering::Relaxed);
     }
 
     /// Its name.

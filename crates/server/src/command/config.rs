@@ -6,19 +6,27 @@ use super::is;
 use crate::context::Context;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::glob::{COMMAND_BUDGET, matches};
+use crate::log::LogLevel;
 use crate::registry::RELAXED;
 use crate::resp::{Args, parse_i64, parse_u64};
 use crate::shared::Shared;
 
 type Getter = fn(&Shared) -> String;
-type Setter = fn(&Shared, &[u8]) -> Result<(), String>;
+/// A change that was read and cannot fail any more.
+type Change<'a> = Box<dyn FnOnce(&Shared) + 'a>;
+/// Reads a value; changes nothing.
+type Reader = for<'a> fn(&Shared, &'a [u8]) -> Result<Change<'a>, String>;
 
 /// One parameter.
 struct Param {
     name: &'static str,
     get: Getter,
     /// `None`: it can be given at the start only.
-    set: Option<Setter>,
+    set: Option<Reader>,
+}
+
+fn change<'a>(apply: impl FnOnce(&Shared) + 'a) -> Result<Change<'a>, String> {
+    Ok(Box::new(apply))
 }
 
 fn yes_no(value: bool) -> String {
@@ -65,7 +73,7 @@ macro_rules! fixed {
             get: |_| $value.to_owned(),
             set: Some(|_, value| {
                 if is(value, $value) {
-                    return Ok(());
+                    return change(|_| ());
                 }
                 Err(format!("this server has it as '{}' only", $value))
             }),
@@ -102,36 +110,38 @@ static PARAMS: &[Param] = &[
     Param {
         name: "latency-monitor-threshold",
         get: |s| s.params.latency_threshold_ms.load(RELAXED).to_string(),
-        set: Some(|s, v| {
-            s.params.latency_threshold_ms.store(number(v, 0, i64::MAX as u64)?, RELAXED);
-            Ok(())
+        set: Some(|_, v| {
+            let ms = number(v, 0, i64::MAX as u64)?;
+            change(move |s| s.params.latency_threshold_ms.store(ms, RELAXED))
         }),
     },
     fixed!("lazyfree-lazy-user-flush", "yes"),
     Param {
         name: "loglevel",
         get: |s| s.config.log_level.name().to_owned(),
-        set: Some(|s, v| s.config.log_level.set(v)),
+        set: Some(|_, v| {
+            let level = LogLevel::position(v)?;
+            change(move |s| s.config.log_level.set(level))
+        }),
     },
     Param {
         name: "maxclients",
         get: |s| s.params.maxclients.load(RELAXED).to_string(),
         set: Some(|s, v| {
-            let most = s.config.clients_max as u64;
-            s.params.maxclients.store(number(v, 1, most)? as usize, RELAXED);
-            Ok(())
+            let clients = number(v, 1, s.config.clients_max as u64)? as usize;
+            change(move |s| s.params.maxclients.store(clients, RELAXED))
         }),
     },
     Param {
         name: "maxmemory",
         get: |s| s.max_memory_bytes().to_string(),
-        set: Some(|s, v| {
-            match usize::try_from(size(v)?).unwrap_or(usize::MAX) {
+        set: Some(|_, v| {
+            let bytes = match usize::try_from(size(v)?).unwrap_or(usize::MAX) {
                 // No limit, as Redis has it.
-                0 => s.databases.engine.set_max_memory_bytes(usize::MAX),
-                bytes => s.databases.engine.set_max_memory_bytes(bytes),
-            }
-            Ok(())
+                0 => usize::MAX,
+                bytes => bytes,
+            };
+            change(move |s| s.databases.engine.set_max_memory_bytes(bytes))
         }),
     },
     Param {
@@ -140,11 +150,10 @@ static PARAMS: &[Param] = &[
             u64::MAX => "0".to_owned(),
             bytes => bytes.to_string(),
         },
-        set: Some(|s, v| {
+        set: Some(|_, v| {
             // Zero is no limit, as Redis has it.
-            let bytes = Some(size(v)?).filter(|&bytes| bytes > 0);
-            s.client_memory.set_limit(bytes.unwrap_or(u64::MAX));
-            Ok(())
+            let bytes = Some(size(v)?).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
+            change(move |s| s.client_memory.set_limit(bytes))
         }),
     },
     fixed!("maxmemory-policy", "noeviction"),
@@ -153,31 +162,27 @@ static PARAMS: &[Param] = &[
     Param {
         name: "protected-mode",
         get: |s| yes_no(s.params.protected_mode.load(RELAXED)),
-        set: Some(|s, v| {
-            s.params.protected_mode.store(parse_yes_no(v)?, RELAXED);
-            Ok(())
+        set: Some(|_, v| {
+            let is_on = parse_yes_no(v)?;
+            change(move |s| s.params.protected_mode.store(is_on, RELAXED))
         }),
     },
     Param {
         name: "proto-max-bulk-len",
         get: |s| s.max_bulk_bytes().to_string(),
-        set: Some(|s, v| {
+        set: Some(|_, v| {
             let bytes = size(v)?;
             if !((1 << 20)..=(512 << 20)).contains(&bytes) {
                 return Err("argument must be between 1048576 and 536870912 inclusive".to_owned());
             }
-            s.params.max_bulk_bytes.store(bytes, RELAXED);
-            Ok(())
+            change(move |s| s.params.max_bulk_bytes.store(bytes, RELAXED))
         }),
     },
     Param {
         name: "requirepass",
         // The password is kept as a digest only.
         get: |s| if s.auth.is_required() { "(hidden)" } else { "" }.to_owned(),
-        set: Some(|s, v| {
-            s.auth.set_password(v);
-            Ok(())
-        }),
+        set: Some(|_, v| change(move |s| s.auth.set_password(v))),
     },
     at_start!("save", |s| match s.databases.engine.config().checkpoint_every {
         None => String::new(),
@@ -186,28 +191,27 @@ static PARAMS: &[Param] = &[
     Param {
         name: "slowlog-log-slower-than",
         get: |s| s.params.slowlog_slower_us.load(RELAXED).to_string(),
-        set: Some(|s, v| {
+        set: Some(|_, v| {
             let us = parse_i64(v).filter(|&us| us >= -1);
             let us = us.ok_or("argument must be between -1 and 9223372036854775807 inclusive")?;
-            s.params.slowlog_slower_us.store(us, RELAXED);
-            Ok(())
+            change(move |s| s.params.slowlog_slower_us.store(us, RELAXED))
         }),
     },
     Param {
         name: "slowlog-max-len",
         get: |s| s.params.slowlog_max_len.load(RELAXED).to_string(),
-        set: Some(|s, v| {
-            s.params.slowlog_max_len.store(number(v, 0, 1 << 20)? as usize, RELAXED);
-            Ok(())
+        set: Some(|_, v| {
+            let entries = number(v, 0, 1 << 20)? as usize;
+            change(move |s| s.params.slowlog_max_len.store(entries, RELAXED))
         }),
     },
     at_start!("tcp-keepalive", |s| s.config.tcp_keepalive_s.to_string()),
     Param {
         name: "timeout",
         get: |s| s.params.timeout_s.load(RELAXED).to_string(),
-        set: Some(|s, v| {
-            s.params.timeout_s.store(number(v, 0, i32::MAX as u64)?, RELAXED);
-            Ok(())
+        set: Some(|_, v| {
+            let seconds = number(v, 0, i32::MAX as u64)?;
+            change(move |s| s.params.timeout_s.store(seconds, RELAXED))
         }),
     },
     fixed!("unixsocket", ""),
@@ -235,11 +239,12 @@ pub(crate) fn get(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
+/// All values are read before the first of them is applied, so a refused command changes nothing.
 pub(crate) fn set(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     if !args.len().is_multiple_of(2) {
         return Err(CmdError::fixed("ERR wrong number of arguments for 'config|set' command"));
     }
-    let mut changes: Vec<(&Param, Setter, &[u8])> = Vec::new();
+    let mut params: Vec<(&Param, Reader, &[u8])> = Vec::new();
     for i in (2..args.len()).step_by(2) {
         let (name, value) = (args.at(i), args.at(i + 1));
         let shown = quoted(name, 128);
@@ -248,14 +253,18 @@ pub(crate) fn set(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
                 "ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"
             )));
         };
-        if changes.iter().any(|(other, ..)| other.name == param.name) {
+        if params.iter().any(|(other, ..)| other.name == param.name) {
             return Err(refused(param, "duplicate parameter"));
         }
-        let setter = param.set.ok_or_else(|| refused(param, "can't set immutable config"))?;
-        changes.push((param, setter, value));
+        let reader = param.set.ok_or_else(|| refused(param, "can't set immutable config"))?;
+        params.push((param, reader, value));
     }
-    for (param, setter, value) in changes {
-        setter(ctx.shared, value).map_err(|why| refused(param, &why))?;
+    let read = params.into_iter().map(|(param, reader, value)| {
+        reader(ctx.shared, value).map_err(|why| refused(param, &why))
+    });
+    let changes: Vec<Change<'_>> = read.collect::<Result<_, _>>()?;
+    for apply in changes {
+        apply(ctx.shared);
     }
     ctx.reply.ok();
     Ok(())
