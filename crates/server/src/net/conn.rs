@@ -26,6 +26,10 @@ pub(crate) struct Incoming {
 pub(crate) struct Said {
     /// Bytes that are not answered.
     pub(crate) input: Vec<u8>,
+    /// Replies that the client has not taken.
+    pub(crate) replies: Vec<u8>,
+    /// It is let go once it has them.
+    pub(crate) closing: bool,
     pub(crate) authenticated: bool,
     pub(crate) resp3: bool,
     pub(crate) names: Names,
@@ -135,6 +139,8 @@ impl Conn {
         self.input = said.input;
         self.wants_input = self.input.is_empty();
         self.client.authenticated |= said.authenticated;
+        self.client.closing |= said.closing;
+        self.reply.raw(&said.replies);
         self.reply.set_resp3(said.resp3);
         *self.client.info.names.lock() = said.names;
     }

@@ -2,7 +2,8 @@
 //!
 //! Clients may log in, ask whether the server lives and how far it is, and are told to try again
 //! with everything else. Once the data is there, the listening sockets and the clients go to the
-//! event loops that serve, each client with what it has sent and not heard about yet.
+//! event loops that serve, each client with what it has sent and not heard about yet. Clients take
+//! turns: in each the loop answers what a client has sent, or reads from it once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +32,8 @@ const READ_BYTES: usize = 64 << 10;
 const REQUEST_BYTES: usize = 1 << 20;
 /// A client with this much to take is not read from.
 const OUTPUT_BYTES: usize = 64 << 10;
-/// Unfinished requests of all clients together.
+/// Requests of all clients together that are not answered. Beyond, the client that has sent most is
+/// told to try again and let go.
 const ALL_BYTES: usize = 64 << 20;
 
 const LOADING: CmdError = CmdError::fixed("LOADING Stillpoint is loading the dataset in memory");
@@ -79,6 +81,7 @@ impl LoadingLoop {
             ended: Arc::clone(&ended),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             input_bytes: 0,
+            ready: Vec::new(),
         };
         let thread = stillpoint_io::spawn("loading", move || {
             answering.run()?;
@@ -102,7 +105,7 @@ impl LoadingLoop {
     }
 
     fn ask_to_end(&self) {
-        // Release: partner of the Acquire in `run`.
+        // Release: partner of the Acquire in `is_ended`.
         self.ended.store(true, Ordering::Release);
         // A loop that cannot be woken looks at its next tick.
         let _ = self.waker.wake();
@@ -128,16 +131,18 @@ struct Answering {
     progress: Arc<LoadingProgress>,
     ended: Arc<AtomicBool>,
     scratch: Box<[u8]>,
-    /// Unfinished requests of all clients.
+    /// Requests of all clients that are not answered.
     input_bytes: usize,
+    /// Clients that a look is due at.
+    ready: Vec<usize>,
 }
 
 impl Answering {
     fn run(&mut self) -> Result<(), ServerError> {
         let mut events = Events::with_capacity(256);
-        // Acquire: partner of the Release in `ask_to_end`.
-        while !self.ended.load(Ordering::Acquire) {
-            match self.poll.poll(&mut events, Some(TICK)) {
+        while !self.is_ended() {
+            let timeout = if self.ready.is_empty() { TICK } else { Duration::ZERO };
+            match self.poll.poll(&mut events, Some(timeout)) {
                 Err(source) if source.kind() != std::io::ErrorKind::Interrupted => {
                     return Err(ServerError::Loop { what: "waiting for sockets", source });
                 }
@@ -148,14 +153,27 @@ impl Answering {
                 match event.token() {
                     LISTENER => self.accept(),
                     MAILBOX => {}
-                    Token(id) => self.look_after(id),
+                    Token(id) => {
+                        if let Some(conn) = self.conns.get_mut(id) {
+                            conn.readable |= event.is_readable();
+                            conn.read_closed |= event.is_read_closed();
+                            conn.writable |= event.is_writable();
+                        }
+                        self.note(id);
+                    }
                 }
             }
             if self.listener.retry {
                 self.accept();
             }
+            self.look_at_ready();
         }
         Ok(())
+    }
+
+    fn is_ended(&self) -> bool {
+        // Acquire: partner of the Release in `ask_to_end`.
+        self.ended.load(Ordering::Acquire)
     }
 
     fn accept(&mut self) {
@@ -181,36 +199,60 @@ impl Answering {
         });
     }
 
-    /// Reads, answers and writes until the client has no more, or has too much to take.
+    /// Looks at a client when its turn comes.
+    fn note(&mut self, id: usize) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !std::mem::replace(&mut conn.touched, true)
+        {
+            self.ready.push(id);
+        }
+    }
+
+    /// One look at each client that was ready when this began.
+    fn look_at_ready(&mut self) {
+        for id in std::mem::take(&mut self.ready) {
+            if self.is_ended() {
+                return;
+            }
+            self.look_after(id);
+        }
+    }
+
     fn look_after(&mut self, id: usize) {
-        let Self { conns, scratch, input_bytes, .. } = self;
+        let Self { conns, scratch, auth, config, progress, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
             return;
         };
-        (conn.readable, conn.writable) = (true, true);
-        loop {
-            conn.write(usize::MAX, 0);
-            if conn.broken || conn.client.closing && conn.unsent() == 0 {
-                break;
-            }
-            if conn.unsent() > OUTPUT_BYTES {
-                // The socket says when it takes more.
-                return;
-            }
-            let before = conn.input.len();
-            match if conn.readable { conn.read(scratch) } else { ReadOutcome::Nothing } {
-                ReadOutcome::Some(_) => {}
-                ReadOutcome::Nothing => return,
-                ReadOutcome::End => break,
-            }
-            answer_all(conn, &self.auth, &self.config, &self.progress);
-            *input_bytes = *input_bytes - before + conn.input.len();
-            if conn.input.len() > REQUEST_BYTES || *input_bytes > ALL_BYTES {
-                conn.reply.error(LOADING.message());
-                conn.client.closing = true;
-            }
+        conn.touched = false;
+        let before = conn.input.len();
+        let look = look(conn, scratch, auth, config, progress);
+        let after = conn.input.len();
+        self.input_bytes = self.input_bytes - before + after;
+        match look {
+            Look::Again => self.note(id),
+            Look::Wait => {}
+            Look::Refuse => self.refuse(id),
+            Look::Close => self.close(id),
         }
-        self.close(id);
+        while self.input_bytes > ALL_BYTES {
+            let size = |id: &usize| self.conns.get(*id).map_or(0, |conn| conn.input.len());
+            let Some(largest) = self.conns.ids().max_by_key(size) else {
+                return;
+            };
+            self.refuse(largest);
+        }
+    }
+
+    /// Tells a client that asks for too much to try again, forgets what it has sent, and lets it go.
+    fn refuse(&mut self, id: usize) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            self.input_bytes -= std::mem::take(&mut conn.input).len();
+            conn.start = 0;
+            if !std::mem::replace(&mut conn.client.closing, true) {
+                conn.reply.error(LOADING.message());
+            }
+            self.note(id);
+        }
     }
 
     fn close(&mut self, id: usize) {
@@ -230,13 +272,17 @@ impl Answering {
             };
             conn.write(usize::MAX, 0);
             let moved = self.poll.registry().deregister(&mut conn.stream).is_ok();
-            if !moved || conn.broken || conn.client.closing || conn.unsent() > 0 {
+            let closing = conn.client.closing;
+            if !moved || conn.broken || closing && conn.unsent() == 0 {
                 continue;
             }
+            let resp3 = conn.reply.is_resp3();
             let said = Said {
-                input: std::mem::take(&mut conn.input),
+                input: if closing { Vec::new() } else { std::mem::take(&mut conn.input) },
+                replies: conn.reply.into_bytes(),
+                closing,
                 authenticated: conn.client.authenticated,
-                resp3: conn.reply.is_resp3(),
+                resp3,
                 names: conn.client.info.names.lock().clone(),
             };
             let address = conn.client.info.address;
@@ -248,8 +294,62 @@ impl Answering {
     }
 }
 
-/// Answers every whole request of a client.
-fn answer_all(conn: &mut Conn, auth: &Auth, config: &ServerConfig, progress: &LoadingProgress) {
+/// What comes after a look at a client.
+enum Look {
+    /// There may be more to do at once.
+    Again,
+    /// The socket says when there is.
+    Wait,
+    /// The client asks for too much at once.
+    Refuse,
+    Close,
+}
+
+/// Writes, answers what is there, or reads once; so no client keeps the others, or the end of
+/// loading, waiting for long.
+fn look(
+    conn: &mut Conn,
+    scratch: &mut [u8],
+    auth: &Auth,
+    config: &ServerConfig,
+    progress: &LoadingProgress,
+) -> Look {
+    conn.write(usize::MAX, 0);
+    if conn.broken || conn.client.closing && conn.unsent() == 0 {
+        return Look::Close;
+    }
+    if conn.client.closing || conn.unsent() > OUTPUT_BYTES {
+        return Look::Wait;
+    }
+    if answer_all(conn, auth, config, progress) {
+        return Look::Again;
+    }
+    // No whole request is left.
+    if conn.input.len() > REQUEST_BYTES {
+        return Look::Refuse;
+    }
+    if !conn.readable {
+        return Look::Wait;
+    }
+    match conn.read(scratch) {
+        ReadOutcome::Some(_) => Look::Again,
+        ReadOutcome::Nothing => Look::Wait,
+        // A client may have closed its side only, and still read.
+        ReadOutcome::End => {
+            conn.client.closing = true;
+            Look::Again
+        }
+    }
+}
+
+/// Answers the whole requests of a client until it has enough to take; false if there was none.
+fn answer_all(
+    conn: &mut Conn,
+    auth: &Auth,
+    config: &ServerConfig,
+    progress: &LoadingProgress,
+) -> bool {
+    let mut is_any = false;
     while !conn.client.closing && conn.unsent() <= OUTPUT_BYTES {
         let limits = if conn.client.authenticated {
             Limits::authenticated(config.max_bulk_bytes as i64)
@@ -258,6 +358,7 @@ fn answer_all(conn: &mut Conn, auth: &Auth, config: &ServerConfig, progress: &Lo
         };
         match conn.parser.next(&mut conn.input[conn.start..], &limits) {
             Ok(Some(length)) => {
+                is_any = true;
                 let spans = conn.parser.spans().to_vec();
                 if !spans.is_empty() {
                     let input = std::mem::take(&mut conn.input);
@@ -271,12 +372,14 @@ fn answer_all(conn: &mut Conn, auth: &Auth, config: &ServerConfig, progress: &Lo
             }
             Ok(None) => break,
             Err(error) => {
+                is_any = true;
                 conn.reply.error(&format!("ERR {error}"));
                 conn.client.closing = true;
             }
         }
     }
     conn.compact();
+    is_any
 }
 
 fn answer(

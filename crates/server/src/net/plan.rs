@@ -71,6 +71,10 @@ impl Connections {
         Some(id)
     }
 
+    pub(crate) fn get(&self, id: usize) -> Option<&Conn> {
+        self.places.get(id)?.as_deref()
+    }
+
     pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Conn> {
         self.places.get_mut(id)?.as_deref_mut()
     }

@@ -107,6 +107,13 @@ impl Reply {
         self.pieces
     }
 
+    /// Gives up everything that is pending, in one piece.
+    pub fn into_bytes(self) -> Vec<u8> {
+        let mut bytes = self.pieces.into_iter().flatten().collect::<Vec<u8>>();
+        bytes.extend_from_slice(&self.bytes);
+        bytes.split_off(self.taken)
+    }
+
     /// True once a reply did not fit.
     pub fn overflowed(&self) -> bool {
         self.overflowed

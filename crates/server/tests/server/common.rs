@@ -1,7 +1,7 @@
 //! A server to test, a plain client, and the real redis-server to compare with.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Engine};
 use stillpoint_io::{Clock, RealClock, RealRng};
-use stillpoint_server::{DebugCommand, Server, ServerConfig, ServerError};
+use stillpoint_server::{DebugCommand, Loading, Server, ServerConfig, ServerError};
 
 /// A server on a free port; ends when dropped.
 pub(crate) struct TestServer {
@@ -53,6 +53,17 @@ impl TestServer {
         let engine = Arc::new(engine);
         let server = Server::start(config, engine, Arc::clone(&stopping)).expect("server starts");
         Self { port: server.port(), server: Some(server), stopping, directory }
+    }
+
+    /// The server that clients of `loading` are handed to.
+    pub(crate) fn after_loading(
+        loading: Loading,
+        engine: Engine,
+        directory: Arc<tempfile::TempDir>,
+    ) -> Self {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let server = loading.start(Arc::new(engine), Arc::clone(&stopping)).expect("it starts");
+        Self { port: server.port(), server: Some(server), stopping, directory: Some(directory) }
     }
 
     /// Ends the server as a crash would, without closing the engine, and starts it again.
@@ -159,6 +170,16 @@ impl Client {
     /// How long sending may take without progress.
     pub(crate) fn write_timeout(&self, timeout: Duration) {
         self.stream.set_write_timeout(Some(timeout)).expect("timeout");
+    }
+
+    /// The same connection, for another thread.
+    pub(crate) fn second_handle(&self) -> Self {
+        let stream = self.stream.try_clone().expect("a handle");
+        Self { stream, buffer: Vec::new(), at: 0 }
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        self.stream.shutdown(how).expect("connected");
     }
 
     /// Sends bytes that the server must take.

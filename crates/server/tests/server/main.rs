@@ -9,6 +9,7 @@ mod differential;
 mod durability;
 mod floats;
 mod limits;
+mod loading;
 mod memory;
 mod panics;
 mod secrets;
