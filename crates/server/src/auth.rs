@@ -1,8 +1,10 @@
 //! Passwords: kept as digests, compared in constant time; a wrong one is answered late.
 //!
 //! A right password is admitted at once, whatever came before it from the same address: others
-//! share the address, behind a gateway or in a pod. So guessing is made slow by the answer to the
-//! guess, and nobody is locked out.
+//! share the address, behind a gateway or in a pod, and nobody is locked out. The price: a guesser
+//! with many connections need not wait for the late answers, since silence says that a guess was
+//! wrong. The delay slows down clients that are misconfigured, not guessers; against these only a
+//! long random password helps, as docs/server.md says.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -15,6 +15,8 @@ use crate::shared::Shared;
 /// data.
 const DERIVED_BYTES_MIN: u64 = 256 << 20;
 const DERIVED_BYTES_MAX: u64 = 4 << 30;
+/// A limit below this works as this one, as in Redis: else nobody could connect to raise it.
+const WORKING_BYTES_MIN: u64 = 128 << 10;
 
 /// Bytes of all clients. Every access is Relaxed: sums, in whose order nothing else is read.
 #[derive(Debug)]
@@ -54,9 +56,14 @@ impl ClientMemory {
         self.limit.store(bytes, Relaxed);
     }
 
+    /// What the clients may hold.
+    fn working_limit(&self) -> u64 {
+        self.limit().max(WORKING_BYTES_MIN)
+    }
+
     /// True while the clients hold more than they may.
     pub(crate) fn is_over(&self) -> bool {
-        self.total() > self.limit()
+        self.total() > self.working_limit()
     }
 
     /// True if some client is to be disconnected, or has left buffers that are not yet freed.
@@ -89,7 +96,7 @@ impl ClientMemory {
     }
 
     fn is_too_much(&self) -> bool {
-        self.total().saturating_sub(self.leaving.load(Relaxed)) > self.limit()
+        self.total().saturating_sub(self.leaving.load(Relaxed)) > self.working_limit()
     }
 }
 
@@ -116,7 +123,7 @@ impl Shared {
                 break;
             };
             let bytes = size(&largest).max(1);
-            tracing::warn!(client = %largest.address, bytes, limit_bytes = memory.limit(), "client closed: all clients hold too much, and it holds most");
+            tracing::warn!(client = %largest.address, bytes, limit_bytes = memory.working_limit(), "client closed: all clients hold too much, and it holds most");
             largest.evicted_bytes.store(bytes, Relaxed);
             memory.leaving.fetch_add(bytes as u64, Relaxed);
             memory.evicted.fetch_add(1, Relaxed);
@@ -156,12 +163,15 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_given_back() {
+        // A smaller limit than the least one that works.
         let memory = ClientMemory::new(100);
         let info = ClientInfo::blank(([127, 0, 0, 1], 1).into());
-        memory.count(&info, 150);
+        memory.count(&info, WORKING_BYTES_MIN as usize);
+        assert!(!memory.is_over() && !memory.is_too_much());
+        memory.count(&info, WORKING_BYTES_MIN as usize + 50);
         assert!(memory.is_over() && memory.is_too_much() && !memory.has_leaving());
-        info.evicted_bytes.store(150, Relaxed);
-        memory.leaving.fetch_add(150, Relaxed);
+        info.evicted_bytes.store(WORKING_BYTES_MIN as usize + 50, Relaxed);
+        memory.leaving.fetch_add(WORKING_BYTES_MIN + 50, Relaxed);
         assert!(memory.is_over() && !memory.is_too_much());
         memory.leave(&info, 120);
         assert_eq!((memory.total(), memory.has_leaving()), (120, true));

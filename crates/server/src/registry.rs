@@ -1,6 +1,6 @@
 //! The clients of all event loops, as `CLIENT LIST` and `CLIENT KILL` see them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -143,6 +143,12 @@ impl Registry {
     /// The clients by id; none comes or goes meanwhile.
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ClientInfo>>> {
         self.clients.lock()
+    }
+
+    /// Those of some clients that are there, oldest first. Looks each of them up.
+    pub(crate) fn some(&self, ids: BTreeSet<u64>) -> Vec<Arc<ClientInfo>> {
+        let clients = self.clients.lock();
+        ids.iter().filter_map(|id| clients.get(id).cloned()).collect()
     }
 
     /// The clients at this moment, oldest first.

@@ -1,5 +1,6 @@
 //! CLIENT: who is connected, and how.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,7 +86,7 @@ pub(crate) fn info(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
 
 pub(crate) fn list(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     publish(ctx);
-    let mut wanted: Option<Vec<u64>> = None;
+    let mut wanted: Option<BTreeSet<u64>> = None;
     match args.get(2) {
         None => {}
         Some(option) if is(option, "TYPE") && args.len() == 4 => {
@@ -95,7 +96,7 @@ pub(crate) fn list(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
                 return Err(CmdError::text(format!("ERR Unknown client type '{shown}'")));
             }
             if !is(kind, "normal") {
-                wanted = Some(Vec::new());
+                wanted = Some(BTreeSet::new());
             }
         }
         Some(option) if is(option, "ID") && args.len() > 3 => {
@@ -108,11 +109,13 @@ pub(crate) fn list(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
         Some(_) => return Err(CmdError::SYNTAX),
     }
     let mut text = String::new();
-    for info in ctx.shared.registry.all() {
-        if wanted.as_ref().is_none_or(|ids| ids.contains(&info.id)) {
-            text.push_str(&line(ctx, &info));
-            text.push('\n');
-        }
+    let clients = match wanted {
+        Some(ids) => ctx.shared.registry.some(ids),
+        None => ctx.shared.registry.all(),
+    };
+    for info in clients {
+        text.push_str(&line(ctx, &info));
+        text.push('\n');
     }
     ctx.reply.verbatim(&text);
     Ok(())

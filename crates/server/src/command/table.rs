@@ -158,7 +158,7 @@ static CONFIG: [Spec; 5] = children("config", 2, Group::Server, [
     HELP,
     sub("resetstat", 2, ADM.or(ANY), "2.0.0", Pure(config::resetstat), "Resets the statistics."),
     sub("rewrite", 2, ADM.or(ANY), "2.8.0", Pure(config::rewrite), "Writes the parameters to the configuration file."),
-    with_secrets(sub("set", -4, ADM.or(ANY), "2.0.0", Pure(config::set), "Changes parameters."), Secrets::After(&[("requirepass", 1)])),
+    with_secrets(sub("set", -4, ADM.or(ANY), "2.0.0", Pure(config::set), "Changes parameters."), Secrets::After(&[("requirepass", 1), ("masterauth", 1), ("masteruser", 1), ("tls-key-file-pass", 1), ("tls-client-key-file-pass", 1)])),
 ]);
 
 #[rustfmt::skip] // a row is a line

@@ -226,6 +226,57 @@ fn all_clients_together_have_a_limit() {
 }
 
 #[test]
+fn a_tiny_limit_for_all_clients_disconnects_nobody() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-clients", "512"]), Value::ok());
+    let mut another = server.client();
+    assert_eq!(another.call(&["PING"]).text(), "PONG");
+    assert_eq!(c.call(&["CONFIG", "GET", "maxmemory-clients"]).items()[1], Value::bulk("512"));
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-clients", "0"]), Value::ok());
+}
+
+#[test]
+fn clients_are_listed_by_id_once_each() {
+    let server = TestServer::start();
+    let (mut a, mut b) = (server.client(), server.client());
+    let (first, second) = (a.call(&["CLIENT", "ID"]).text(), b.call(&["CLIENT", "ID"]).text());
+    let words = ["CLIENT", "LIST", "ID", &second, "999999", &first, &second, &second];
+    let list = a.call(&words).text();
+    let ids: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+    let mut expected = [first.parse::<u64>().expect("a number"), second.parse().expect("one")];
+    expected.sort_unstable();
+    assert_eq!(ids, expected.map(|id| format!("id={id}")));
+}
+
+/// A request for more than the limit is refused before the value is made.
+#[test]
+fn a_value_beyond_the_memory_limit_is_refused_at_once() {
+    let mut engine = stillpoint::Config::new("unused");
+    engine.max_memory_bytes = 64 << 20;
+    let server = TestServer::over(config(), engine);
+    let mut c = server.client();
+    assert!(c.call(&["SETRANGE", "k", "536870911", "x"]).text().starts_with("OOM "));
+    assert_eq!(c.call(&["SETRANGE", "there", "1000000", "x"]), Value::Int(1_000_001));
+    assert!(c.call(&["SETRANGE", "there", "400000000", "x"]).text().starts_with("OOM "));
+    assert_eq!(c.call(&["STRLEN", "there"]), Value::Int(1_000_001));
+    c.call(&["MULTI"]);
+    for key in ["a", "b"] {
+        c.call(&["SETRANGE", key, "35000000", "x"]);
+    }
+    assert!(c.call(&["EXEC"]).text().starts_with("OOM "), "each fits, both do not");
+    assert_eq!(c.call(&["EXISTS", "a", "b", "there"]), Value::Int(1));
+    c.call(&["MULTI"]);
+    // What is replaced does not count.
+    for part in ["x", "y", "z"] {
+        c.call(&["DEL", "a"]);
+        c.call(&["SETRANGE", "a", "20000000", part]);
+    }
+    assert!(matches!(c.call(&["EXEC"]), Value::Array(_)));
+    assert_eq!(c.call(&["GETRANGE", "a", "20000000", "-1"]), Value::bulk("z"));
+}
+
+#[test]
 fn a_client_that_leaves_with_its_last_words_is_let_go() {
     let server = TestServer::start();
     let mut witness = server.client();

@@ -61,6 +61,27 @@ fn a_client_that_came_before_the_password_was_removed_is_served() {
 }
 
 #[test]
+fn a_refused_change_of_parameters_changes_none_of_them() {
+    let server = server_with_password();
+    let mut admin = server.client();
+    assert_eq!(admin.call(&["AUTH", "secret"]), Value::ok());
+    let words = ["CONFIG", "SET", "requirepass", "other", "timeout", "77", "maxmemory", "bad"];
+    let refused = admin.call(&words).text();
+    assert!(refused.contains("argument must be a memory value"), "{refused}");
+    assert_eq!(admin.call(&["CONFIG", "GET", "timeout"]).items()[1], Value::bulk("0"));
+    assert_eq!(server.client().call(&["AUTH", "other"]).text(), WRONG);
+    assert_eq!(server.client().call(&["AUTH", "secret"]), Value::ok());
+    // A name that is unknown, or given twice, is seen before anything is changed, too.
+    for (name, value) in [("no-such", "1"), ("timeout", "79")] {
+        let words = ["CONFIG", "SET", "timeout", "78", "loglevel", "warning", name, value];
+        assert!(matches!(admin.call(&words), Value::Error(_)), "{name}");
+    }
+    assert_eq!(admin.call(&["CONFIG", "GET", "timeout"]).items()[1], Value::bulk("0"));
+    assert_eq!(admin.call(&["CONFIG", "SET", "timeout", "78", "maxclients", "99"]), Value::ok());
+    assert_eq!(admin.call(&["CONFIG", "GET", "timeout"]).items()[1], Value::bulk("78"));
+}
+
+#[test]
 fn the_slow_log_shows_no_secrets() {
     let server = server_with_password();
     let mut c = server.client();
@@ -71,11 +92,13 @@ fn the_slow_log_shows_no_secrets() {
     c.call(&["HELLO", "2", "auth", "default", "secret", "SETNAME", "me"]);
     c.call(&["HELLO", "2", "AUTH", "default", "secret-but-wrong"]);
     c.call(&["CONFIG", "SET", "timeout", "0", "RequirePass", "secret"]);
+    c.call(&["CONFIG", "SET", "masterauth", "secret"]);
     let log = c.call(&["SLOWLOG", "GET", "100"]);
     let shown: Vec<String> = log.items().iter().map(|entry| words(&entry.items()[3])).collect();
     assert_eq!(
-        shown[..5],
+        shown[..6],
         [
+            "CONFIG SET masterauth (redacted)",
             "CONFIG SET timeout 0 RequirePass (redacted)",
             "HELLO 2 AUTH (redacted) (redacted)",
             "HELLO 2 auth (redacted) (redacted) SETNAME me",
