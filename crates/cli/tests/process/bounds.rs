@@ -22,17 +22,16 @@ fn idle_clients_leave_files_to_the_store() {
     let mut serving = Serving::begin_as(limited("ulimit -n 180"), home.path(), &arguments);
     serving.wait_until_served();
     let mut client = serving.client();
-    let most = client.ask(&["CONFIG", "GET", "maxclients"]);
-    let most = most.split_whitespace().find_map(|word| word.parse::<usize>().ok());
-    let most = most.expect("a number");
-    assert!(most < 180, "{most}");
-    assert!(client.ask(&["CONFIG", "SET", "maxclients", "10000"]).contains("ERR"));
-    let idle: Vec<Client> = (0..200).map(|_| serving.client()).collect();
-    wait_for("a full house", || {
+    let mut of_clients = |name: &str| {
         let clients = client.ask(&["INFO", "clients"]);
-        let connected = clients.lines().find_map(|line| line.strip_prefix("connected_clients:"));
-        connected?.trim().parse::<usize>().ok().filter(|connected| *connected + 1 >= most)
-    });
+        let value = clients.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.trim().parse::<usize>().ok()).expect("a number")
+    };
+    let most = of_clients("maxclients:");
+    assert!(most < 180, "{most}");
+    let idle: Vec<Client> = (0..200).map(|_| serving.client()).collect();
+    wait_for("a full house", || (of_clients("connected_clients:") >= most).then_some(()));
+    assert!(client.ask(&["CONFIG", "SET", "maxclients", "10000"]).contains("ERR"));
     for n in 0..3 {
         assert_eq!(client.ask(&["SET", "key", &n.to_string()]), "OK");
         assert_eq!(client.ask(&["SAVE"]), "OK");
