@@ -48,7 +48,8 @@ type MakeProcedure<'a> =
 ///     .open()?;
 /// let mut session = engine.session()?;
 /// let first: u64 = session.call("count", &"visits".to_owned())?;
-/// assert_eq!((first, session.call("count", &"visits".to_owned())?), (1, 2));
+/// let second: u64 = session.call("count", &"visits".to_owned())?;
+/// assert_eq!((first, second), (1, 2));
 /// # drop(session);
 /// # engine.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
