@@ -84,7 +84,9 @@ fn kill_when(
     let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
     // Without more to hear it has ended, or will in a moment.
     let mut heard = Err(failed("ended by itself".into()));
-    for text in BufReader::new(said).lines().map_while(Result::ok) {
+    // The pipe stays open until the child is dead: a child that cannot write would end by itself.
+    let mut lines = BufReader::new(said).lines();
+    while let Some(Ok(text)) = lines.next() {
         match hear(&text) {
             Some(false) => {}
             Some(true) => {
@@ -101,6 +103,7 @@ fn kill_when(
     let is_running = matches!(child.try_wait(), Ok(None));
     let _ = child.kill();
     let _ = child.wait();
+    drop(lines);
     heard?;
     if is_running { Ok(()) } else { Err(failed("ended by itself".into())) }
 }
