@@ -51,7 +51,7 @@ pub enum CheckpointError {
          has left them without their marks"
     )]
     Refused,
-    /// It was cancelled.
+    /// The checkpoint was cancelled.
     #[error("the checkpoint was cancelled")]
     Cancelled,
 }
@@ -73,7 +73,7 @@ impl CheckpointError {
 pub struct Damage {
     /// The file.
     pub file: PathBuf,
-    /// Offset in it, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// What is wrong there.
     pub cause: DamageCause,
@@ -109,7 +109,7 @@ pub enum DamageCause {
         key: Vec<u8>,
         /// The file with the other one.
         other: PathBuf,
-        /// Offset of its block.
+        /// Offset of the other entry's block, in bytes.
         other_offset: u64,
     },
     /// Another number of records of a table than the manifest says.
@@ -142,7 +142,7 @@ pub enum LoadError {
     /// A thread could not be started, or panicked.
     #[error(transparent)]
     Thread(#[from] ThreadError),
-    /// It was cancelled.
+    /// The load was cancelled.
     #[error("loading was cancelled")]
     Cancelled,
 }

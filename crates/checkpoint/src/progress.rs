@@ -27,7 +27,7 @@ pub struct Progress {
 pub struct ProgressSnapshot {
     /// Phase of the checkpoint; [`Phase::Rest`] while none is under way.
     pub phase: Phase,
-    /// Its epoch; 0 before the first.
+    /// Epoch of the checkpoint; 0 before the first.
     pub epoch: u64,
     /// Slabs captured, or file ranges loaded.
     pub units_done: u64,
@@ -35,11 +35,11 @@ pub struct ProgressSnapshot {
     pub units_total: u64,
     /// Records taken (counted when their block is full) or loaded.
     pub records: u64,
-    /// Bytes of them, in plain form.
+    /// Bytes of the records, in plain form.
     pub bytes: u64,
     /// Bytes written to the disk, or read from it.
     pub written_bytes: u64,
-    /// Monotonic clock at its begin, in nanoseconds.
+    /// Monotonic clock at the checkpoint's begin, in nanoseconds.
     pub started_ns: u64,
 }
 

@@ -99,7 +99,7 @@ impl WriterConfig {
 pub struct Written {
     /// It holds the commits of all epochs before this one.
     pub epoch: u64,
-    /// Number of its directory.
+    /// Serial of the checkpoint's directory.
     pub serial: u64,
     /// Full or partial.
     pub kind: CheckpointKind,
@@ -107,19 +107,19 @@ pub struct Written {
     pub codec: Codec,
     /// The key hash has 2^this partitions.
     pub partitions_log2: u8,
-    /// Its files.
+    /// Part files of the checkpoint.
     pub parts: Vec<PartEntry>,
-    /// Records in it.
+    /// Records in the checkpoint.
     pub records: u64,
     /// How many of them each table has, by table.
     pub table_records: Vec<TableRecords>,
-    /// Bytes of their values.
+    /// Bytes of the records' values.
     pub value_bytes: u64,
     /// Wall clock at its begin, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// Wall clock when its last part was durable.
+    /// Wall clock when the last part was durable.
     pub finished_ms: u64,
-    /// How its writing went.
+    /// Statistics of the writing.
     pub stats: SinkStats,
 }
 
@@ -165,7 +165,7 @@ pub struct SinkStats {
     pub pool_bytes_peak: u64,
     /// How often a worker had to wait since the pool was full.
     pub worker_waits: u64,
-    /// How long workers waited for it, together, in nanoseconds.
+    /// How long workers waited for the output in sum, in nanoseconds.
     pub worker_wait_ns: u64,
 }
 

@@ -55,7 +55,7 @@ An option stands before the environment variable of its name, and that before th
     Inspect {
         /// The data directory
         dir: PathBuf,
-        /// Print it as JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -129,14 +129,14 @@ Examples:
     Repair {
         /// The data directory
         dir: PathBuf,
-        /// Give it up
+        /// Give up the damaged data; without this option repair only lists the losses
         #[arg(long)]
         accept_loss: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Run experiments and make their report
+    /// Run experiments and write their report
     Lab(stillpoint_lab::cli::LabArgs),
 }
 

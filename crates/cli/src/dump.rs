@@ -50,7 +50,7 @@ struct End<'a> {
     tables: &'a [String],
 }
 
-/// Any line, as it is read.
+/// A line of a dump, as the reader takes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnyLine<'a> {

@@ -1,4 +1,4 @@
-//! The MANIFEST in memory, and its publication.
+//! The MANIFEST in memory, and the publication of its changes.
 
 use std::path::Path;
 use std::sync::Arc;

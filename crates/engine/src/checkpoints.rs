@@ -38,11 +38,11 @@ const TICK: Duration = Duration::from_millis(50);
 pub struct CheckpointDone {
     /// It holds the commits of all epochs before this one.
     pub epoch: u64,
-    /// Records in it.
+    /// Records in the checkpoint.
     pub records: u64,
-    /// Bytes of its files.
+    /// Bytes of the checkpoint's files.
     pub bytes: u64,
-    /// From the request to its publication.
+    /// Time from the request to the publication.
     pub duration: Duration,
     /// Most bytes of old values that waited for the disk.
     pub pool_bytes_max: u64,

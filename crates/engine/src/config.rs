@@ -21,7 +21,7 @@ pub use stillpoint_journal::Durability;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The data directory; made if it does not exist.
+    /// The data directory; opening makes the directory if it does not exist.
     pub data: PathBuf,
     /// How long [`open`](crate::Engine::open) waits for a data directory that another process has
     /// open, before it refuses. A process that was killed takes a moment to be gone.

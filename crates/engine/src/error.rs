@@ -17,7 +17,7 @@ pub enum Error {
     ManifestMissing {
         /// The data directory.
         directory: PathBuf,
-        /// What it holds.
+        /// Names that were found in the directory, joined by "and".
         found: String,
     },
     /// The MANIFEST cannot be used.

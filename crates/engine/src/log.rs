@@ -43,7 +43,7 @@ impl CommitCounters {
     }
 }
 
-/// One session's way into its log.
+/// The handle through which one session writes to its log.
 pub(crate) struct SessionLog {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) log: u8,

@@ -107,9 +107,9 @@ impl Arguments for () {
 /// A procedure: same arguments and same records give the same result. Time and random numbers
 /// come in as arguments.
 pub trait StoredProcedure: Send + Sync + 'static {
-    /// Its arguments.
+    /// Arguments of the procedure.
     type Input: Arguments;
-    /// Its result.
+    /// Result of the procedure.
     type Output: Arguments;
     /// Names the keys it touches, from its arguments alone.
     fn declare(&self, input: &Self::Input, keys: &mut KeySet);
@@ -121,7 +121,7 @@ pub trait StoredProcedure: Send + Sync + 'static {
     fn run(&self, input: &Self::Input, tx: &mut Tx<'_>) -> Result<Self::Output, TxError>;
 }
 
-/// A procedure whose types only it knows.
+/// A procedure behind an interface without its types.
 pub(crate) trait ErasedProcedure: Send + Sync {
     fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>>;
 }

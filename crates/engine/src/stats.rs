@@ -1,4 +1,4 @@
-//! What the engine knows about itself.
+//! Statistics of the engine.
 
 use stillpoint_journal::{Holder, JournalStats};
 use stillpoint_recovery::RecoverySummary;
@@ -11,7 +11,7 @@ use crate::engine::Shared;
 pub struct Stats {
     /// Bytes that records, large values and indexes hold.
     pub memory_bytes: usize,
-    /// The limit of it.
+    /// The limit of the memory, in bytes.
     pub max_memory_bytes: usize,
     /// Commits that wrote something, since the store was opened.
     pub commits: u64,

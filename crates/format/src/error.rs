@@ -12,7 +12,7 @@ pub struct DecodeError {
     /// Byte offset of that structure in its file; inside a decompressed block,
     /// the offset in the block's payload.
     pub offset: u64,
-    /// What is wrong with it.
+    /// What is wrong at that place.
     pub cause: DecodeCause,
 }
 
@@ -41,7 +41,7 @@ pub enum DecodeCause {
     Checksum {
         /// The checksum that the bytes carry.
         stored: u32,
-        /// The checksum that they have here.
+        /// The checksum of the bytes that were read.
         computed: u32,
     },
     /// The bytes end too early.
@@ -57,7 +57,7 @@ pub enum DecodeCause {
     OutOfRange {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
         /// Smallest legal value.
         min: u64,
@@ -69,7 +69,7 @@ pub enum DecodeCause {
     Unknown {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// The file belongs to another store.
@@ -85,7 +85,7 @@ pub enum DecodeCause {
     WrongFile {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         found: u64,
         /// The value asked for.
         expected: u64,
@@ -109,19 +109,19 @@ pub enum EncodeError {
     /// The key is too long.
     #[error("key of {bytes} bytes: at most {} are allowed", crate::KEY_BYTES_MAX)]
     KeyTooLong {
-        /// Its length in bytes.
+        /// Length of the key, in bytes.
         bytes: usize,
     },
     /// The value, or the end of a patched range, is too long.
     #[error("value of {bytes} bytes: at most {} are allowed", crate::VALUE_BYTES_MAX)]
     ValueTooLong {
-        /// Its length in bytes.
+        /// Length of the value, in bytes.
         bytes: usize,
     },
     /// One transaction writes more than a log record can hold.
     #[error("log record of {bytes} bytes: at most {max} are allowed; write less per transaction")]
     RecordTooLong {
-        /// Its length in bytes.
+        /// Length of the record, in bytes.
         bytes: usize,
         /// The limit in bytes.
         max: usize,
@@ -145,7 +145,7 @@ pub enum EncodeError {
     GsnOrder {
         /// The record's gsn.
         gsn: u64,
-        /// The gsn of the record before it.
+        /// Gsn of the record before the refused one.
         last: u64,
     },
     /// More dependencies than there can be logs, or a dependency on no log.
@@ -161,7 +161,7 @@ pub enum EncodeError {
     OutOfRange {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
         /// The limit.
         max: u64,
@@ -171,7 +171,7 @@ pub enum EncodeError {
     Compress {
         /// The codec.
         codec: &'static str,
-        /// Its own words.
+        /// The message of the decompressor.
         reason: String,
     },
 }

@@ -45,7 +45,7 @@ impl KeyHasher {
         }
     }
 
-    /// The seed that it was made from.
+    /// The seed from which this hasher was made.
     pub const fn seed(&self) -> u64 {
         self.seed
     }

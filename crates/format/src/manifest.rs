@@ -57,17 +57,17 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableEntry {
-    /// Its number in keys, records and blocks.
+    /// Number of the table in keys, records and blocks.
     pub id: u16,
-    /// Its name; unique, not empty.
+    /// Name of the table; unique, not empty.
     pub name: String,
-    /// Its present generation; data of older ones is void.
+    /// Present generation of the table; data of older generations is void.
     pub generation: u32,
-    /// How its records are stored.
+    /// How the table's records are stored.
     pub kind: TableKind,
     /// The function that says which partition of a checkpoint a key belongs to.
     pub partitioning: Partitioning,
-    /// What its kind keeps here; kind `memory` keeps nothing.
+    /// The section of the table's kind; kind `memory` has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<serde_json::Value>,
 }
@@ -122,20 +122,20 @@ pub struct CheckpointEntry {
     /// For a partial one: epoch of the checkpoint whose changes it holds from there on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
-    /// Name of the scheme that took it.
+    /// Name of the scheme that took the checkpoint.
     pub scheme: String,
     /// Codec asked for.
     pub codec: Codec,
     /// The key hash has 2^this partitions.
     pub partitions_log2: u8,
-    /// Values and tombstones in it.
+    /// Values and tombstones in the checkpoint.
     pub records: u64,
     /// How many of them each table has, so that a loader can make room; tables without are left
     /// out.
     pub table_records: Vec<TableRecords>,
-    /// Bytes of its values.
+    /// Bytes of the checkpoint's values.
     pub value_bytes: u64,
-    /// Its files.
+    /// Part files of the checkpoint.
     pub parts: Vec<PartEntry>,
     /// Generations of the tables at its point of consistency. Tables that were emptied between it
     /// and the publication are left out: whatever the parts hold of these is void.
@@ -147,7 +147,7 @@ pub struct CheckpointEntry {
     pub gsn_floor: u64,
     /// Wall clock at its begin, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// Wall clock when its last part was durable.
+    /// Wall clock when the last part was durable.
     pub finished_ms: u64,
 }
 
@@ -157,9 +157,9 @@ pub struct CheckpointEntry {
 pub struct PartEntry {
     /// File name in the checkpoint's directory ([`crate::names::part_name`]).
     pub file: String,
-    /// Its length in bytes.
+    /// Length of the part file, in bytes.
     pub bytes: u64,
-    /// Values and tombstones in it.
+    /// Values and tombstones in the part.
     pub records: u64,
     /// Checksum of its index ([`crate::part::PartIndex::crc`]), which binds its content.
     #[serde(with = "hex_u32")]
@@ -172,7 +172,7 @@ pub struct PartEntry {
 pub struct TableGeneration {
     /// The table.
     pub table: u16,
-    /// Its generation.
+    /// Generation of the table.
     pub generation: u32,
 }
 
@@ -200,7 +200,7 @@ pub struct LogPositions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IncarnationEntry {
-    /// Its number.
+    /// Number of the incarnation.
     pub number: u32,
     /// Its gsns are greater than this; everything up to it counts as closed.
     pub gsn_floor: u64,
@@ -236,7 +236,7 @@ pub struct LogTail {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CleanShutdown {
-    /// The incarnation that closed it.
+    /// The incarnation that copied the end.
     pub incarnation: u32,
     /// The last gsn of each of its logs, all durable.
     pub last: Vec<LogGsn>,
@@ -254,7 +254,7 @@ pub enum ManifestError {
          store with the release that wrote it, and load the dump with this one"
     )]
     UnknownVersion {
-        /// The version that it claims.
+        /// The version that the file claims.
         found: u32,
     },
     /// It is shorter or longer than its first line says.
@@ -282,7 +282,7 @@ pub enum ManifestError {
     /// It needs what this build does not have.
     #[error("{what} is unknown to this build: use the release that made it")]
     Unsupported {
-        /// The table and what is special about it.
+        /// The table and what is special about that table.
         what: String,
     },
     /// Its fields contradict each other.
@@ -354,7 +354,7 @@ impl Manifest {
         self.incarnations.last()
     }
 
-    /// A table by its id.
+    /// The table with this id.
     pub fn table(&self, id: u16) -> Option<&TableEntry> {
         self.tables.iter().find(|table| table.id == id)
     }

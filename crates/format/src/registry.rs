@@ -28,7 +28,7 @@ use std::ops::Deref;
 
 /// A row of a registry.
 pub trait Named {
-    /// The names that choose it, the usual one first.
+    /// The names under which the row can be chosen, the usual one first.
     fn names(&self) -> impl Iterator<Item = &'static str>;
 
     /// One line for the help.

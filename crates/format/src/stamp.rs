@@ -1,4 +1,4 @@
-//! Who wrote a cell last: a log and a global sequence number in one word.
+//! The last writer of a cell: a log and a global sequence number in one word.
 
 use crate::{GSN_MAX, LOG_NONE};
 

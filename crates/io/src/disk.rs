@@ -72,7 +72,7 @@ pub const DIRECT_ALIGN: usize = 4096;
 pub struct Space {
     /// What files may still take.
     pub free_bytes: u64,
-    /// All of it.
+    /// Bytes of the whole file system.
     pub total_bytes: u64,
 }
 
@@ -145,7 +145,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
 pub enum SharedLock {
     /// Nobody else holds the lock, and nobody gets it before this is dropped.
     Held(Box<dyn DiskLock>),
-    /// There is no lock file, so nobody holds it.
+    /// There is no lock file, so no process holds the lock.
     Absent,
     /// Another process, or another engine on this disk, holds it.
     InUse,

@@ -194,7 +194,7 @@ mod linux {
 
     impl Drop for Child {
         fn drop(&mut self) {
-            // It holds nothing but memory. A refusal means that it is gone already.
+            // The child holds nothing but memory. A refusal means that the child is gone already.
             let _ = kill_process(self.pid, Signal::KILL);
             while waitpid(Some(self.pid), WaitOptions::empty()).err() == Some(Errno::INTR) {}
         }
@@ -309,7 +309,7 @@ mod tests {
         let forked = ForkedMemory::fork().expect("fork");
         let pid = forked.child.pid();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
-        // It is gone at once, or a little later.
+        // The child is gone at once, or a little later.
         let read = || forked.read(&cells, &mut [0; 40]);
         let error = (0..).find_map(|_| read().err()).expect("at some time").to_string();
         assert!(

@@ -28,7 +28,7 @@ pub enum NotOwner {
     GivenBack(PathBuf),
 }
 
-/// The lock, and what became of it.
+/// The lock, and whether the lock was given back or lost.
 struct Ownership {
     /// Absolute path of the lock file.
     path: PathBuf,

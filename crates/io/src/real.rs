@@ -129,7 +129,7 @@ impl RealDisk {
         Ok((relative, absolute))
     }
 
-    /// As `resolve`, but not for the root itself.
+    /// Resolves a path as `resolve` does, but refuses the root itself.
     fn resolve_entry(&self, op: &str, path: &Path) -> DiskResult<(PathBuf, PathBuf)> {
         let (relative, absolute) = self.resolve(op, path)?;
         if relative.as_os_str().is_empty() {

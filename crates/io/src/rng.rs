@@ -62,7 +62,7 @@ pub struct SeededRng {
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
-    /// The stream of this seed, from its beginning.
+    /// The stream of this seed, from the beginning.
     pub fn new(seed: u64) -> Self {
         Self { state: AtomicU64::new(seed) }
     }

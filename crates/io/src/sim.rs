@@ -37,7 +37,7 @@ use crate::disk::{
 };
 use crate::rng::{Rng, SeededRng};
 
-/// Where a simulated disk says that its files are.
+/// The path under which a simulated disk shows its files.
 const ROOT_PATH: &str = "/sim";
 
 /// How often a call that is kept waiting looks whether the machine still runs.
@@ -455,7 +455,7 @@ impl fmt::Debug for SimDisk {
     }
 }
 
-/// Who holds a lock.
+/// Holders of a lock file.
 enum Holders {
     /// One, alone.
     One,

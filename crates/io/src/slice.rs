@@ -1,7 +1,7 @@
 //! Slices of the scheduler: what a thread asks for at a time. By system calls that rustix leaves
 //! out. ⚠ unsafe lives here, in small documented blocks.
 
-/// `struct sched_attr` of sched_setattr(2), as it was at first.
+/// `struct sched_attr` of sched_setattr(2) in its first version.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -17,7 +17,7 @@ struct Attributes {
 }
 
 const SIZE: u32 = size_of::<Attributes>() as u32;
-/// The policy stays as it is.
+/// Flag: the scheduling policy stays as it is.
 const KEEP_POLICY: u64 = 0x08;
 
 /// Asks for slices of this length for the calling thread, whose nice value stays as given. A

@@ -26,7 +26,7 @@ pub enum ThreadError {
     Panicked {
         /// The thread's name.
         name: String,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
 }

@@ -5,9 +5,9 @@ use std::mem::MaybeUninit;
 /// Processor time of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// In its own code, in microseconds.
+    /// Time in the program's own code, in microseconds.
     pub user_us: u64,
-    /// In the system, on its behalf, in microseconds.
+    /// Time in the system on the program's behalf, in microseconds.
     pub system_us: u64,
 }
 

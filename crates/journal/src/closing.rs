@@ -28,7 +28,7 @@ use crate::monitor::Monitor;
 pub(crate) struct Named {
     /// The record's gsn in its own log.
     pub(crate) gsn: u64,
-    /// What it depends on.
+    /// The record on which this record depends.
     pub(crate) on: LogGsn,
 }
 

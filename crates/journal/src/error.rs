@@ -52,7 +52,7 @@ pub enum JournalError {
         log: u8,
         /// Bytes of the segment.
         bytes: u64,
-        /// Why it could not be prepared: the disk is full, as a rule.
+        /// Why the segment could not be prepared, mostly a full disk.
         source: Arc<DiskError>,
     },
     /// The record cannot be encoded. Nothing was appended.
@@ -84,9 +84,9 @@ pub enum JournalError {
     Configuration {
         /// The setting.
         field: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: u64,
-        /// What it must satisfy.
+        /// The condition that the setting must satisfy.
         requirement: &'static str,
     },
     /// A file or directory could not be prepared, listed or removed.

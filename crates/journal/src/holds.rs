@@ -13,7 +13,7 @@ use stillpoint_format::LogGsn;
 /// From where on somebody needs the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Who it is.
+    /// Name of the holder.
     pub holder: &'static str,
     /// In a log without a position, no record up to this gsn is needed: the floor of the
     /// incarnation in which the positions were taken.
@@ -39,19 +39,19 @@ impl Hold {
     }
 }
 
-/// Somebody who holds segments.
+/// A holder of log segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who it is.
+    /// Name of the holder.
     pub name: &'static str,
-    /// Bytes of log that it needs.
+    /// Bytes of log that the holder needs.
     pub bytes: u64,
 }
 
 /// The holds on the logs of one journal.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    /// Held by whoever frees segments: one at a time.
+    /// The lock of freeing segments: one thread frees at a time.
     freeing: Mutex<()>,
     holds: Mutex<Vec<Hold>>,
 }

@@ -56,14 +56,14 @@ pub enum Shortage {
     None,
     /// A log has no further segment ahead of the present one, and the disk has no room for one.
     NoSegmentAhead,
-    /// Records are refused for it.
+    /// The log refuses records because space is short.
     Refuses,
 }
 
 /// How a journal is opened. One opening is one incarnation of the store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The store; every segment carries it.
+    /// Identity of the store, which each segment carries.
     pub store: StoreId,
     /// Number of this incarnation; greater than any before.
     pub incarnation: u32,
@@ -101,9 +101,9 @@ pub struct Config {
 pub struct EarlierSegment {
     /// The log.
     pub log: u8,
-    /// The incarnation that wrote it.
+    /// The incarnation that wrote the segment.
     pub incarnation: u32,
-    /// No record in it has a smaller gsn.
+    /// No record in the segment has a smaller gsn.
     pub first_gsn: u64,
     /// Length of the file.
     pub bytes: u64,
@@ -152,12 +152,12 @@ pub type EncodeBody<'a> = dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError> + 'a;
 pub struct Entry<'a> {
     /// What the body holds.
     pub kind: RecordKind,
-    /// The checkpoint period that it belongs to.
+    /// The checkpoint period to which the record belongs.
     pub epoch: u64,
     /// The stamps of everything that it rests on: of every cell that a transaction read or
     /// overwrites. Its own gsn is greater than theirs.
     pub touched: &'a [Stamp],
-    /// Appends its body.
+    /// Appends the record's body.
     pub body: &'a EncodeBody<'a>,
 }
 
@@ -294,7 +294,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// [`JournalError::Disk`]; what is left over is tried again the next time.
     fn hold(&self, hold: Hold) -> Result<(), JournalError>;
 
-    /// Who holds segments, and how much.
+    /// The holders of log segments, and what each of them holds.
     fn holders(&self) -> Vec<Holder>;
 
     /// Counts and sizes.

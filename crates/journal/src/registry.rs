@@ -11,18 +11,18 @@ use crate::schemes::{none, redo};
 /// Opens a journal for one incarnation of a store.
 pub type Open = fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalError>;
 
-/// A row of the table.
+/// A row of the registry: one journal.
 #[derive(Debug)]
 pub struct Row {
     /// Its name on the command line and in the manifest.
     pub name: &'static str,
     /// One line for the help.
     pub about: &'static str,
-    /// The durabilities that it offers, the default first.
+    /// The durabilities that the journal offers, the default first.
     pub durabilities: &'static [Durability],
-    /// What it can do.
+    /// What the journal can do.
     pub capabilities: Capabilities,
-    /// Opens it for one incarnation of a store.
+    /// Opens the journal for one incarnation of a store.
     pub open: Open,
 }
 

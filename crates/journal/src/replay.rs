@@ -43,11 +43,11 @@ pub type PartitionOf<'a> = dyn Fn(u16, &[u8]) -> usize + Sync + 'a;
 pub struct ReplayWrite<'a> {
     /// The record's gsn.
     pub gsn: u64,
-    /// The log it is in.
+    /// The log that holds the record.
     pub log: u8,
-    /// The epoch it committed in.
+    /// The epoch in which the record committed.
     pub epoch: u64,
-    /// What it writes.
+    /// The write of the record.
     pub write: Write<'a>,
 }
 
@@ -91,7 +91,7 @@ struct Cursor {
     segment_ranges: Vec<SegmentRange>,
     /// Before the first batch that is not used up.
     place: LogOffset,
-    /// The buffer does not begin where it should.
+    /// The buffer does not begin at the wanted offset.
     stale: bool,
     /// Records up to here have been handed out, or need not be.
     done_gsn: u64,
@@ -262,7 +262,7 @@ impl Replay<'_> {
 #[derive(Debug)]
 struct View<'w> {
     batches: Vec<(LogOffset, Batch<'w>)>,
-    /// Behind the last of them.
+    /// The place behind the last of the batches.
     end: LogOffset,
     /// Nothing of the log follows.
     complete: bool,

@@ -39,7 +39,7 @@ const ZEROS_BYTES: u64 = 1 << 20;
 pub(crate) struct Spare {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    /// It was a segment before.
+    /// Whether the file was a segment before.
     pub(crate) reused: bool,
 }
 

@@ -51,7 +51,7 @@ pub enum RecoveryError {
     NewerCheckpoint {
         /// The checkpoint's directory.
         path: PathBuf,
-        /// Its serial.
+        /// Serial of the checkpoint's directory.
         serial: u64,
         /// The first serial that no directory has had, as the manifest says.
         next_serial: u64,

@@ -12,7 +12,7 @@ use crate::error::RecoveryError;
 /// The directory of a checkpoint that began after the manifest was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewerCheckpoint {
-    /// Its serial.
+    /// Serial of the checkpoint's directory.
     pub serial: u64,
     /// The directory.
     pub path: PathBuf,

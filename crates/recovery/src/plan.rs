@@ -16,13 +16,13 @@ use crate::newer::newer_checkpoints;
 /// What a recovery will do.
 #[derive(Debug)]
 pub struct Plan {
-    /// The manifest as it was read.
+    /// The manifest as this recovery read it.
     pub manifest: Manifest,
     /// Number of the next incarnation.
     pub incarnation: u32,
     /// Its gsns are greater than this, which is not less than any gsn ever seen.
     pub gsn_floor: u64,
-    /// The epoch in which it begins.
+    /// The epoch in which the next incarnation begins.
     pub epoch: u64,
     pub(crate) logs: Logs,
 }
@@ -94,7 +94,7 @@ pub fn plan_accepting_loss(
                 limits.push(LogGsn { log, gsn });
             }
             Err(RecoveryError::Apply { gsn, .. }) => {
-                // What it rests on is missing in some log.
+                // Some log lacks what this record rests on, and which log is not known.
                 let logs = manifest.incarnations.iter().map(|of| of.logs).max().unwrap_or(0);
                 limits = (0..logs).map(|log| LogGsn { log, gsn }).collect();
             }

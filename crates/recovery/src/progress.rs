@@ -25,7 +25,7 @@ impl Stage {
 /// How far recovery is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// What it is doing.
+    /// The stage of the recovery.
     pub stage: Stage,
     /// Bytes of this stage that are done.
     pub bytes_done: u64,

@@ -47,7 +47,7 @@ struct Found {
     next_serial: u64,
     /// By incarnation: log and first gsn of each segment.
     segments: BTreeMap<u32, Vec<(u8, u64)>>,
-    /// With the incarnation whose end they are.
+    /// Copied ends of logs, each with the incarnation whose log it ends.
     tails: Vec<(u32, LogTail)>,
     /// The greatest incarnation in any header, those of prepared segments included: none of them
     /// may write again.

@@ -30,17 +30,17 @@ pub struct RecoverySummary {
     pub records_loaded: u64,
     /// Bytes of the checkpoints' files.
     pub checkpoint_bytes: u64,
-    /// Time of it.
+    /// Time that the load took.
     pub load_time: Duration,
     /// Commits replayed from logs.
     pub commits_replayed: u64,
-    /// Writes of them.
+    /// Writes of the replayed commits.
     pub writes_replayed: u64,
     /// Writes and records skipped, since their table was emptied later.
     pub stale: u64,
     /// Bytes of log read.
     pub log_bytes: u64,
-    /// Time of it.
+    /// Time that the replay took.
     pub replay_time: Duration,
 }
 

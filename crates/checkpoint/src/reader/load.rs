@@ -39,7 +39,7 @@ struct State {
     /// Read threads that may still fill something.
     readers: usize,
     failure: Option<LoadError>,
-    /// A load thread panicked; joining it says how.
+    /// Whether a load thread panicked; joining the thread tells the message.
     panicked: bool,
 }
 

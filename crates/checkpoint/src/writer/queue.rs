@@ -70,7 +70,7 @@ impl Item {
 #[derive(Debug, Default)]
 struct State {
     items: VecDeque<Item>,
-    /// Bytes of them.
+    /// Bytes of the queued blocks.
     bytes: usize,
     /// Nothing more comes: what is queued is to be written now, be it ever so little.
     hurry: bool,

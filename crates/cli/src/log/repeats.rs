@@ -1,4 +1,4 @@
-//! Who tells the same too often.
+//! Events that repeat too often are counted instead of written.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Repeats {
 
 #[derive(Debug)]
 struct CallSite {
-    /// It is heard again from then on.
+    /// The monotonic time from which the event is written again.
     next_ns: u64,
     interval_ns: u64,
     /// Events left out since the last line.

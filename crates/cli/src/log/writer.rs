@@ -61,7 +61,7 @@ enum Entry {
 #[derive(Debug, Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    /// Bytes of the lines in it.
+    /// Bytes of the queued lines.
     bytes: usize,
     /// Lines that have found it full, and of which no line has told yet.
     lost: u64,
@@ -93,12 +93,13 @@ impl Writer {
         let shared = Arc::<Shared>::default();
         let its = Arc::clone(&shared);
         let show = move |line: &Line<'_>| line.show(format, clock.wall_ms());
-        // Nobody waits for its end: it may hang in a write for ever.
+        // The thread stays detached: a write may hang for ever, and no end of the process may wait
+        // for it.
         let _detached = stillpoint_io::spawn("log", move || its.run(sink, &show))?;
         Ok(Self(shared))
     }
 
-    /// Queues a line, or counts it as lost.
+    /// Queues a line, or counts the line as lost.
     pub(super) fn push(&self, line: String) {
         let mut queue = self.0.queue.lock();
         if queue.bytes + line.len() > QUEUE_BYTES {
@@ -147,7 +148,7 @@ impl Shared {
         }
     }
 
-    /// The next entry; `None` when there is nothing more.
+    /// The next entry; `None` when no entry is left.
     fn next(&self) -> Option<Entry> {
         let mut queue = self.queue.lock();
         if std::mem::take(&mut queue.is_writing) {

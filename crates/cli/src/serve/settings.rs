@@ -70,7 +70,7 @@ impl<T> Default for Written<T> {
 
 /// What is written with a unit.
 trait FromText: Sized {
-    /// How it is written.
+    /// The form in which people write the value.
     const FORM: &str;
     fn from_text(text: &str) -> Result<Self, String>;
 }

@@ -26,7 +26,7 @@ const TRIES: usize = 100;
 /// How much of a data directory was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it, the logs included.
+    /// The whole directory, the logs included.
     #[default]
     Whole,
     /// The newest checkpoint, of that epoch, without the logs: a process has the directory open.
@@ -37,7 +37,7 @@ pub enum Extent {
 /// A data directory that is looked at.
 struct Looked {
     directory: Directory,
-    /// A process has it open.
+    /// Whether a process has the directory open.
     is_open: bool,
 }
 
@@ -218,7 +218,7 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
 pub struct Dumped {
     /// What was looked at.
     pub extent: Extent,
-    /// What it took to recover it.
+    /// What the recovery of the directory loaded and replayed.
     pub recovered: RecoverySummary,
     /// Names of the tables, empty ones too, in the order in which their keys were visited.
     pub tables: Vec<String>,

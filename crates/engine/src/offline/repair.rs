@@ -20,11 +20,11 @@ pub struct Repair {
     pub gives_up: Vec<String>,
     /// The checkpoint that is left to load, if any is.
     pub checkpoint: Option<u64>,
-    /// Records of it.
+    /// Records of the kept checkpoint.
     pub checkpoint_records: u64,
     /// Bytes of log that are left to replay.
     pub replay_bytes: u64,
-    /// It has been done.
+    /// Whether the repair was carried out.
     pub done: bool,
 }
 

@@ -29,7 +29,7 @@ const MEMORY_ALIGN: usize = 4096;
 const HUGE_ALIGN: usize = 2 << 20;
 /// Largest padding that [`BatchPlace::align`] may ask for.
 const ALIGN_MAX: usize = 4096;
-/// Longest batch before its dependency summary and padding.
+/// Longest body of a batch: records before the dependency summary and the padding.
 const BATCH_BODY_MAX: usize = BATCH_HEADER_BYTES + RECORD_BYTES_MAX;
 const SUMMARY_MAX: usize = 255 * DEP_BYTES;
 
@@ -61,7 +61,7 @@ const _: () = assert!(RECORD_HEAD_BYTES == 4 + 1 + 1 + 2 + 8);
 pub struct RecordHead<'a> {
     /// Its global sequence number; greater than that of the log's previous record.
     pub gsn: u64,
-    /// The epoch it committed in.
+    /// The epoch in which the record committed.
     pub epoch: u64,
     /// The greatest gsn it depends on in each other log, where that was not yet closed.
     pub deps: &'a [LogGsn],
@@ -81,7 +81,7 @@ pub struct BatchPlace<'a> {
     pub segment: &'a SegmentHeader,
     /// Its file offset in the segment; a multiple of [`BATCH_ALIGN`].
     pub offset: u64,
-    /// Its number: one more than that of the batch before it in this log and incarnation.
+    /// Number of the batch: one more than that of the batch before in the same log and incarnation.
     pub number: u64,
     /// Every batch of this log and incarnation with a number below this one was
     /// flushed before this batch was handed to the disk. [`classify_tail`](super::classify_tail)
@@ -112,7 +112,7 @@ pub struct BatchBuilder {
     base_epoch: u64,
     epoch_min: i16,
     epoch_max: i16,
-    /// Greatest gsn named per log; 0 if none.
+    /// Greatest gsn that the batch's records name, per log; 0 if no record names the log.
     summary: Box<[u64; 256]>,
     /// The logs named, in order of first mention.
     named: Vec<u8>,

@@ -120,9 +120,9 @@ pub enum EndCause {
     /// A header that is torn, damaged, or of an older use of the segment.
     #[error("batch header checksum mismatch: stored {stored:#010x}, computed {computed:#010x}")]
     HeaderChecksum {
-        /// The checksum that it carries.
+        /// The checksum in the batch's header.
         stored: u32,
-        /// The checksum that it has.
+        /// The checksum of the bytes that were read.
         computed: u32,
     },
     /// An intact header whose batch goes beyond the end of the bytes.
@@ -150,7 +150,7 @@ pub enum EndCause {
     /// An intact batch that is not the next one. Never the result of a crash.
     #[error("batch number {found}, expected {expected}")]
     Sequence {
-        /// Its number.
+        /// The number in the batch's header.
         found: u64,
         /// The next number.
         expected: u64,
@@ -168,7 +168,7 @@ pub struct SegmentEnd {
     pub offset: u64,
     /// Number that the next batch would have had.
     pub next_number: u64,
-    /// Why it is not there.
+    /// Why no batch follows.
     pub cause: EndCause,
 }
 
@@ -328,7 +328,7 @@ impl<'a> Batch<'a> {
         self.header.total_len as u64
     }
 
-    /// Its number in this log and incarnation.
+    /// Number of the batch in its log and incarnation.
     pub fn number(&self) -> u64 {
         self.header.number
     }
@@ -354,7 +354,7 @@ impl<'a> Batch<'a> {
         self.header.last_gsn
     }
 
-    /// Smallest and greatest epoch of its records.
+    /// Smallest and greatest epoch of the batch's records.
     pub fn epochs(&self) -> (u64, u64) {
         (self.header.epoch_min, self.header.epoch_max)
     }
@@ -387,7 +387,7 @@ impl<'a> Batch<'a> {
         put(copy, at::HEADER_CRC, &crc.to_le_bytes());
     }
 
-    /// Its records in gsn order.
+    /// Records of the batch, in gsn order.
     pub fn records(&self) -> RecordIter<'a> {
         let offset = self.offset + BATCH_HEADER_BYTES as u64;
         RecordIter {
@@ -402,21 +402,21 @@ impl<'a> Batch<'a> {
 /// The record of one transaction. Borrows from the segment's bytes.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
-    /// Its global sequence number.
+    /// Global sequence number of the record.
     pub gsn: u64,
-    /// The epoch it committed in.
+    /// The epoch in which the record committed.
     pub epoch: u64,
-    /// What its body holds.
+    /// What the record's body holds.
     pub kind: RecordKind,
-    /// File offset of its body.
+    /// File offset of the record's body.
     pub body_offset: u64,
-    /// Its body.
+    /// The record's body.
     pub body: &'a [u8],
     deps: DepIter<'a>,
 }
 
 impl<'a> Record<'a> {
-    /// The dependencies that it names.
+    /// The dependencies that the record names.
     pub fn deps(&self) -> DepIter<'a> {
         self.deps.clone()
     }
@@ -432,7 +432,7 @@ impl<'a> Record<'a> {
 pub struct RecordIter<'a> {
     rest: Cursor<'a>,
     header: BatchHeader,
-    /// Records to come; `None` after the end.
+    /// Records that are still to come; `None` after the end.
     left: Option<u32>,
     last_gsn: u64,
 }

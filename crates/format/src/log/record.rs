@@ -58,7 +58,7 @@ pub struct DepIter<'a> {
 }
 
 impl<'a> DepIter<'a> {
-    /// `None` if one of them is impossible.
+    /// The dependencies in `bytes`; `None` if one of them is impossible.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
         let iter = DepIter { packed: bytes.chunks_exact(DEP_BYTES) };
         iter.clone().all(dep_is_legal).then_some(iter)

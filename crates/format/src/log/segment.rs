@@ -8,14 +8,14 @@ use crate::{GSN_MAX, LOG_NONE};
 const WHAT: &str = "log segment header";
 const PARAMS_BYTES: usize = 32;
 
-/// Who a log segment is. Written once, before the segment's first batch.
+/// Identity of a log segment, written once, before the segment's first batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The store.
     pub store: StoreId,
     /// Wall clock at creation, in milliseconds since the Unix epoch; informative.
     pub created_ms: u64,
-    /// The opening of the store that wrote it.
+    /// The incarnation (opening of the store) that wrote the segment.
     pub incarnation: u32,
     /// Number of the log, `0..=254`.
     pub log: u8,
@@ -95,7 +95,7 @@ impl SegmentHeader {
         Ok(())
     }
 
-    /// The seed of the checksums of its batches.
+    /// The seed of the checksums of the segment's batches.
     pub fn identity(&self) -> Identity {
         let numbers =
             [u64::from(self.incarnation), u64::from(self.log), self.first_gsn, self.first_batch];

@@ -15,11 +15,11 @@ use crate::ident::HEADER_BYTES;
 /// A valid batch found behind the end of the valid sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaterBatch {
-    /// Its file offset.
+    /// File offset of the batch.
     pub offset: u64,
-    /// Its number.
+    /// Number of the batch.
     pub number: u64,
-    /// Gsn of its first record.
+    /// Gsn of the batch's first record.
     pub first_gsn: u64,
     /// All batches with smaller numbers were flushed before it was written.
     pub flushed_below: u64,

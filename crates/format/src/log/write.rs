@@ -38,7 +38,7 @@ const WHAT: &str = "log record write";
 /// Changed bytes of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatchRange<'a> {
-    /// Where they begin in the value.
+    /// Offset of the changed bytes in the value.
     pub offset: u32,
     /// The new bytes.
     pub bytes: &'a [u8],
@@ -264,7 +264,7 @@ pub struct Write<'a> {
     pub generation: u32,
     /// The key.
     pub key: &'a [u8],
-    /// What was done to it.
+    /// What the write does to the key.
     pub op: WriteOp<'a>,
 }
 

@@ -128,7 +128,7 @@ impl Manifest {
 }
 
 impl TableEntry {
-    /// What of it this build does not know.
+    /// The part of the manifest that this build does not know, if there is one.
     fn unsupported(&self) -> Option<String> {
         let name = &self.name;
         if let TableKind::Other(kind) = &self.kind {

@@ -119,12 +119,12 @@ impl BlockBuilder {
         self.at = self.begin + BLOCK_HEADER_BYTES;
     }
 
-    /// Its partition.
+    /// Partition of the block.
     pub fn partition(&self) -> u32 {
         self.partition
     }
 
-    /// True if it holds no entry.
+    /// Whether the block holds no entry.
     pub fn is_empty(&self) -> bool {
         self.bytes() == 0
     }

@@ -61,7 +61,7 @@ impl Codec {
         }
     }
 
-    /// Its name in options: [`CODECS`] lists them.
+    /// Name of the codec in options: [`CODECS`] lists all names.
     pub fn as_str(self) -> &'static str {
         match self {
             Codec::None => "none",
@@ -71,7 +71,7 @@ impl Codec {
     }
 }
 
-/// Compresses payloads, reusing its working memory. One per thread.
+/// Compresses payloads and reuses the working memory. Each thread has a compressor of its own.
 pub struct Compressor {
     codec: Codec,
     zstd: Option<zstd::bulk::Compressor<'static>>,
@@ -140,7 +140,7 @@ fn zstd_error(error: std::io::Error) -> EncodeError {
     EncodeError::Compress { codec: "zstd", reason: error.to_string() }
 }
 
-/// Decompresses payloads, reusing its working memory.
+/// Decompresses payloads and reuses the working memory.
 #[derive(Default)]
 pub(super) struct Decompressor {
     zstd: Option<zstd::bulk::Decompressor<'static>>,

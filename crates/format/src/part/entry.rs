@@ -23,7 +23,7 @@ const WHAT: &str = "checkpoint entry";
 /// Which piece of a large value a fragment is, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where it begins in the value.
+    /// Offset of the fragment in the value.
     pub offset: u32,
     /// Length of the whole value.
     pub total: u32,
@@ -51,11 +51,11 @@ pub struct Entry<'a> {
 /// What a checkpoint says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
-    /// Its value.
+    /// The whole value.
     Value(&'a [u8]),
-    /// It was deleted since the base checkpoint.
+    /// The key was deleted since the base checkpoint.
     Tombstone,
-    /// A piece of its value.
+    /// A piece of the value.
     Fragment(Fragment, &'a [u8]),
 }
 

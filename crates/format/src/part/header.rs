@@ -12,7 +12,7 @@ const PARAMS_BYTES: usize = 24;
 /// Code of the function that assigns keys to partitions; others are set aside.
 const PARTITIONED_BY_KEY_HASH: u8 = 0;
 
-/// Who a checkpoint part is.
+/// Identity of a checkpoint part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartHeader {
     /// The store.

@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 36;
 /// "SPCF" and "SPCT".
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"SPCF");
 const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"SPCT");
-/// Both checksums cover what follows them.
+/// Each of the two checksums covers the bytes from here on.
 const CRC_FROM: usize = 8;
 
 const WHAT_FOOTER: &str = "checkpoint part footer";
@@ -27,7 +27,7 @@ const WHAT_TRAILER: &str = "checkpoint part trailer";
 /// A block, as the index names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockEntry {
-    /// The partition of its keys.
+    /// The partition of the block's keys.
     pub partition: u32,
     /// Checksum of its header, which holds that of its payload.
     pub header_crc: u32,
@@ -35,13 +35,13 @@ pub struct BlockEntry {
     pub offset: u64,
     /// Length in the file, in bytes, header included.
     pub bytes: u32,
-    /// Length of its payload in plain form, in bytes.
+    /// Length of the block's payload in plain form, in bytes.
     pub uncompressed_bytes: u32,
-    /// Values that begin in it.
+    /// Values that begin in the block.
     pub values: u32,
-    /// Tombstones in it.
+    /// Tombstones in the block.
     pub tombstones: u32,
-    /// Bytes of values in it.
+    /// Bytes of values in the block.
     pub value_bytes: u32,
 }
 
@@ -157,7 +157,7 @@ impl BlockEntry {
 pub struct Trailer {
     /// File offset of the footer; the blocks end here.
     pub footer_offset: u64,
-    /// Its length in bytes, padding included, trailer not.
+    /// Length of the footer in bytes, with its padding and without the trailer.
     pub footer_bytes: u64,
 }
 

@@ -13,7 +13,7 @@ use crate::ident::Identity;
 pub const BLOCK_BYTES_MAX: usize =
     ENTRY_HEAD_BYTES + FRAGMENT_HEAD_BYTES + KEY_BYTES_MAX + FRAGMENT_BYTES;
 
-/// The same as it is stored: a plain one may be filled up with zeros.
+/// Longest stored payload: zeros may fill up a plain payload to the alignment.
 const PAYLOAD_BYTES_MAX: usize = BLOCK_BYTES_MAX + BLOCK_ALIGN - 1;
 
 const WHAT: &str = "checkpoint block";
@@ -183,7 +183,7 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// The partition that all its keys belong to.
+    /// The partition to which all keys of the block belong.
     pub fn partition(&self) -> u32 {
         self.header.partition
     }

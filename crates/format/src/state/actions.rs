@@ -15,19 +15,19 @@ const TICK_MAX: u64 = 1 << 62;
 
 /// Batches begin at multiples of this, and fill it: no two share a block of the device.
 pub const ACTIONS_ALIGN: usize = 4096;
-/// Bytes that a tick with actions takes beside them.
+/// Bytes that a tick with actions takes in addition to the actions.
 pub const FRAME_BYTES: usize = 8;
 /// Most bytes of frames in a batch.
 pub const BATCH_PAYLOAD_BYTES_MAX: usize = 64 << 20;
 
-/// Who a segment is.
+/// Identity of a segment of actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActionSegmentHeader {
     /// The state.
     pub store: StoreId,
     /// Wall clock at creation, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// The tick with which its first batch begins.
+    /// The tick with which the segment's first batch begins.
     pub first_tick: u64,
     /// A random number: no two segments of a state are the same, whatever the clock says.
     pub nonce: u64,
@@ -72,7 +72,7 @@ impl ActionSegmentHeader {
         Ok(())
     }
 
-    /// The seed of the checksums of its batches.
+    /// The seed of the checksums of the segment's batches.
     pub fn identity(&self) -> Identity {
         let numbers = [self.first_tick, self.nonce, self.created_ms];
         Identity::new(FileKind::StateActions, self.store, &numbers)
@@ -103,22 +103,22 @@ impl ActionBatchBuilder {
         Self { bytes, payload: batch.payload.len(), ticks }
     }
 
-    /// True if there is no tick in it.
+    /// Whether the batch holds no tick.
     pub fn is_empty(&self) -> bool {
         self.ticks.is_none()
     }
 
-    /// The first tick in it.
+    /// The first tick in the batch.
     pub fn first_tick(&self) -> Option<u64> {
         self.ticks.map(|(first, _)| first)
     }
 
-    /// The last tick in it.
+    /// The last tick in the batch.
     pub fn last_tick(&self) -> Option<u64> {
         self.ticks.map(|(_, last)| last)
     }
 
-    /// Bytes of frames in it.
+    /// Bytes of frames in the batch.
     pub fn payload_bytes(&self) -> usize {
         self.payload
     }
@@ -201,11 +201,11 @@ impl ActionBatchBuilder {
 /// An intact batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActionBatch<'a> {
-    /// Its number in the segment, from 0.
+    /// Number of the batch in the segment, from 0.
     pub number: u64,
-    /// Its first tick.
+    /// First tick of the batch.
     pub first_tick: u64,
-    /// Its last tick.
+    /// Last tick of the batch.
     pub last_tick: u64,
     /// Bytes in the file.
     pub len: usize,

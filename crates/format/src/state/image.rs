@@ -23,7 +23,7 @@ pub const BLOCK_BYTES_MIN: u32 = 8192;
 /// Largest block, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
-/// Who an image is.
+/// Identity of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageHeader {
     /// The state.
@@ -130,13 +130,13 @@ struct Extent {
 /// A block: which cells, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
-    /// Its number in the image.
+    /// Number of the block in the image.
     pub block: u64,
     /// Number of the array.
     pub array: u32,
-    /// Its first cell.
+    /// First cell of the block.
     pub first_cell: u64,
-    /// Cells in it.
+    /// Cells in the block.
     pub cells: u64,
     /// Bytes of the cells.
     pub payload_bytes: usize,

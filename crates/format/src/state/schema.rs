@@ -19,7 +19,7 @@ const ENTRIES_AT: usize = 8;
 /// One array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArraySchema {
-    /// Its name: 1 to [`NAME_BYTES_MAX`] bytes, unique in the state.
+    /// Name of the array: 1 to [`NAME_BYTES_MAX`] bytes, unique in the state.
     pub name: String,
     /// Bytes of a cell: 4, or a multiple of 8 up to 4096.
     pub cell_bytes: u32,
@@ -34,7 +34,7 @@ pub struct StateSchema {
     pub store: StoreId,
     /// Wall clock at creation, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Its arrays, 1 to [`ARRAYS_MAX`].
+    /// Arrays of the state, 1 to [`ARRAYS_MAX`].
     pub arrays: Vec<ArraySchema>,
 }
 

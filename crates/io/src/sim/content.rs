@@ -13,7 +13,7 @@ const LENGTHS_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    /// As readers see them. Bytes beyond `len` are zero.
+    /// The content as readers see it. Bytes beyond `len` are zero.
     pages: Pages,
     len: u64,
     /// Pages below this number have space, written or not.

@@ -45,7 +45,7 @@ enum Shape {
     Everything,
     /// What was written before this moment did, in the order of writing.
     Prefix { until: u64 },
-    /// Each sector for itself.
+    /// Each sector survives or is lost independently.
     Scatter,
 }
 

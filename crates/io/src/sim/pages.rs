@@ -24,7 +24,7 @@ pub(super) struct Pages {
 #[derive(Clone, Debug)]
 struct Leaf {
     pages: [Option<Arc<Page>>; LEAF as usize],
-    /// How many of them are there.
+    /// How many pages are present.
     present: u64,
 }
 

@@ -13,7 +13,7 @@ use super::content::Content;
 use super::crash::Outcome;
 use crate::rng::SeededRng;
 
-/// A file or directory, whatever its name.
+/// Number of a file or directory, which no rename changes.
 pub(super) type NodeId = u64;
 pub(super) const ROOT: NodeId = 0;
 

@@ -10,7 +10,7 @@ use stillpoint_io::{DiskError, ThreadError};
 /// A valid batch that was written when the missing one was durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The segment that it is in.
+    /// The segment that holds the batch.
     pub path: PathBuf,
     /// The batch.
     pub batch: LaterBatch,
@@ -37,11 +37,11 @@ pub enum ScanError {
         log: u8,
         /// File offset of the first byte that belongs to no valid batch.
         offset: u64,
-        /// Last gsn before it.
+        /// Last gsn before the damage.
         last_gsn: u64,
         /// What is wrong there.
         cause: Box<EndCause>,
-        /// What shows that it was durable.
+        /// What shows that the batch was durable.
         proof: Option<Box<Proof>>,
     },
     /// A segment's header, or a record in an intact batch, is not what it should be.
@@ -82,11 +82,11 @@ pub enum ScanError {
         path.display()
     )]
     Short {
-        /// The segment in which it ends.
+        /// The segment in which the log ends.
         path: PathBuf,
         /// The log.
         log: u8,
-        /// File offset of its end.
+        /// File offset of the log's end.
         offset: u64,
         /// The last gsn that is there.
         last_gsn: u64,
@@ -121,7 +121,7 @@ pub enum ScanError {
     NewerLog {
         /// The segment.
         path: PathBuf,
-        /// Its incarnation.
+        /// Incarnation of the segment.
         incarnation: u32,
         /// The manifest's latest one.
         latest: u32,
@@ -152,7 +152,7 @@ pub enum ScanError {
         dir: PathBuf,
         /// The log.
         log: u8,
-        /// The first such record.
+        /// Gsn of the first such record.
         gsn: u64,
     },
     /// The disk refused.

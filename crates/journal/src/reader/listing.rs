@@ -13,7 +13,7 @@ use super::loss::Judge;
 use super::segment::{ReadBuffer, SegmentFile};
 use super::walk::WINDOW_BYTES;
 
-/// A segment by its name.
+/// A segment as its file name describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) log: u8,

@@ -25,7 +25,7 @@ pub struct Loss {
 /// Whether a scan refuses what is damaged, missing or unknown, or gives it up and says so.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// `None` refuses.
+    /// The losses that were accepted so far; `None` refuses each loss.
     losses: Option<Vec<Loss>>,
     /// The greatest incarnation seen whose batches no manifest names.
     pub(super) unnamed: u32,

@@ -16,9 +16,9 @@ use super::error::ScanError;
 pub(crate) struct LogOffset {
     /// File offset of the next batch.
     pub(crate) offset: u64,
-    /// Its number.
+    /// Number of the batch.
     pub(crate) number: u64,
-    /// The last gsn before it.
+    /// The last gsn before the batch.
     pub(crate) last_gsn: u64,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct SegmentFile {
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     pub(crate) bytes: Vec<u8>,
-    /// File offset of the first of them.
+    /// File offset of the first buffered byte.
     pub(crate) offset: u64,
 }
 
@@ -64,12 +64,12 @@ impl SegmentFile {
         self.bytes < self.header.file_bytes
     }
 
-    /// An error about a record in it.
+    /// An error about a record in the segment.
     pub(crate) fn malformed(&self, source: DecodeError) -> ScanError {
         ScanError::Malformed { path: self.shown.clone(), source }
     }
 
-    /// Before its first batch.
+    /// The place before the segment's first batch.
     pub(crate) fn begin(&self) -> LogOffset {
         LogOffset {
             offset: HEADER_BYTES as u64,

@@ -21,12 +21,12 @@ pub(crate) const WINDOW_BYTES: usize = 4 << 20;
 /// Most runs of batches with dependencies that are told apart in one segment.
 const NEEDS_MAX: usize = 4096;
 
-/// A run of batches with what they depend on.
+/// A run of batches, with the dependencies of its records.
 #[derive(Clone, Debug)]
 pub(crate) struct Dependency {
-    /// Before its first batch.
+    /// The place before the run's first batch.
     pub(crate) from: LogOffset,
-    /// Its last gsn.
+    /// The last gsn of the run.
     pub(crate) last_gsn: u64,
     /// Per log, the greatest gsn named, where it was not certainly there.
     pub(crate) deps: Vec<LogGsn>,
@@ -47,7 +47,7 @@ pub(crate) struct Walked {
     pub(crate) flushed_below: u64,
     /// Up to where other logs were closed, as its batches say.
     pub(crate) closed: Vec<LogGsn>,
-    /// The greatest epoch of its records.
+    /// The greatest epoch of the run's records.
     pub(crate) epoch_max: u64,
     /// The greatest gsn named by any record.
     named_max: u64,

@@ -43,7 +43,7 @@ use crate::workers::{Signal, Wake};
 
 /// Smallest segment: header, and room for a few batches.
 const SEGMENT_BYTES_MIN: u64 = 4 * DIRECT_ALIGN as u64;
-/// How long full batches gather while they keep coming.
+/// How long the flusher gathers full batches while more of them keep coming.
 const GATHER: Duration = Duration::from_millis(1);
 /// How often a refused preparation is tried again.
 const RETRY: Duration = Duration::from_millis(50);
