@@ -391,3 +391,49 @@ fn manifest(disk: &SimDisk) -> Manifest {
     let bytes = read_all(disk, Path::new("MANIFEST")).expect("a MANIFEST");
     Manifest::decode(&bytes).expect("sound")
 }
+
+#[test]
+fn a_disk_that_hangs_for_space_holds_up_no_checkpoint() {
+    let sim = SimDisk::new(1);
+    let config = Config {
+        durability: Durability::Relaxed,
+        ..config(&sim, Arc::new(ManualClock::self_advancing(1)))
+    };
+    let engine = Arc::new(Engine::open(config).expect("an empty directory"));
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    put(&mut session, table, 1, b"before").expect("commits");
+    sim.stall(&[Call::Allocate]);
+    let done = Arc::new(AtomicBool::new(false));
+    let committing = {
+        let done = done.clone();
+        stillpoint_io::spawn("commit", move || {
+            // Longer than a segment: a file of its own is prepared for the record.
+            let committed = put(&mut session, table, 2, &vec![7; 300 << 10]);
+            done.store(true, SeqCst);
+            (session, committed)
+        })
+    };
+    let committing = committing.expect("a thread");
+    wait_until("the commit asks for space", || sim.waiting_calls() > 0);
+    let captured = Arc::new(AtomicBool::new(false));
+    let checkpointing = {
+        let (engine, captured) = (engine.clone(), captured.clone());
+        stillpoint_io::spawn("checkpoint", move || {
+            let taken = engine.checkpoint();
+            captured.store(true, SeqCst);
+            taken
+        })
+    };
+    let checkpointing = checkpointing.expect("a thread");
+    wait_until("the checkpoint is there", || captured.load(SeqCst));
+    assert!(!done.load(SeqCst), "the disk hangs no more: the test shows nothing");
+    sim.resume();
+    let taken = checkpointing.join().expect("no panic").expect("a checkpoint");
+    assert_eq!(taken.records, 1, "the commit is not part of it");
+    let (mut session, committed) = committing.join().expect("no panic");
+    committed.expect("there is space");
+    let mut value = Vec::new();
+    session.read(table, &2u32.to_be_bytes(), &mut value).expect("a read").expect("acknowledged");
+    assert_eq!(value.len(), 300 << 10);
+}

@@ -209,19 +209,20 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Appends an entry and gives it the gsn 1 + max(last of the log, all stamps touched). Returns
     /// its stamp, which is its place in the logs.
     ///
-    /// Never waits for the disk's writes.
+    /// Calls no disk, so that a caller may stand in a read section.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: nothing was appended; [`admit`](Journal::admit) waits for room.
-    /// [`JournalError::NoSpace`], [`JournalError::Encode`]: nothing was appended and the
-    /// transaction must abort. [`JournalError::Poisoned`]: the process must end.
+    /// [`JournalError::NoRoom`]: nothing was appended; [`admit`](Journal::admit) makes room.
+    /// [`JournalError::Encode`]: nothing was appended and the transaction must abort.
+    /// [`JournalError::Poisoned`]: the process must end.
     fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError>;
 
-    /// Waits, outside of any read section, until the log has room; refuses what
-    /// [`append`](Journal::append) would refuse.
+    /// Waits, outside of any read section, until the log has room in memory and the segment that
+    /// a refused [`append`](Journal::append) needs.
     ///
     /// # Errors
-    /// As `append`.
+    /// [`JournalError::NoSpace`]: the disk has no room for the segment, and the transaction must
+    /// abort. Otherwise as `append`.
     fn admit(&self, log: u8) -> Result<(), JournalError>;
 
     /// Flushes everything that was appended to the log before the call; returns the

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use stillpoint_format::log::SegmentHeader;
 use stillpoint_format::{Stamp, names};
 use stillpoint_io::{Disk, DiskError};
@@ -76,6 +76,8 @@ pub(crate) struct Log {
     failed: OnceLock<JournalError>,
     counts: CachePadded<Counts>,
     stock: Stock,
+    /// Held by the thread that prepares a segment for a refused append.
+    providing: Mutex<()>,
     /// The segments with records, oldest first.
     kept: Mutex<Vec<Kept>>,
 }
@@ -132,6 +134,7 @@ impl Log {
             failed: OnceLock::new(),
             counts: CachePadded::new(Counts::default()),
             stock,
+            providing: Mutex::new(()),
             kept: Mutex::new(kept),
         })
     }
@@ -169,51 +172,65 @@ impl Log {
                 }
                 Err(Obstacle::Error(error)) => return Err(error),
                 Err(Obstacle::Segment(bytes)) => {
-                    state = self.next_segment(state, bytes, background)?;
+                    self.next_segment(&mut state, bytes, background)?
                 }
             }
         }
     }
 
-    /// Rolls to a prepared segment, or lets go of the lock and sees to it that there is one.
+    /// Rolls to a prepared segment. If there is none, notes how large the segment must be:
+    /// [`admit`](Self::admit) prepares the segment, since the caller may stand in a read section.
     #[cold]
-    fn next_segment<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, Appender>,
+    fn next_segment(
+        &self,
+        state: &mut Appender,
         bytes: u64,
         background: &Background<'_>,
-    ) -> Result<MutexGuard<'a, Appender>, JournalError> {
+    ) -> Result<(), JournalError> {
         let needed = bytes.max(self.shared.config.segment_bytes);
-        if let Some(spare) = self.stock.take(needed) {
-            state.segments_reused += u64::from(spare.reused);
-            let header =
-                SegmentHeader { created_ms: self.shared.clock.wall_ms(), ..state.next_header() };
-            let segment = place_segment(header, spare);
-            let kept = keep(&segment);
-            let unused = state.roll(segment);
-            {
-                let mut all = self.kept.lock();
-                // Without a record the old one has the same name, and gives way to the new one.
-                if unused.is_some() {
-                    all.pop();
-                }
-                all.push(kept);
-            }
-            if let Some(Unused::Spare(segment)) = unused {
-                self.stock.put_back(&segment);
-            }
-            (background.segment_taken)();
-            return Ok(state);
-        }
-        drop(state);
-        let provided = self.stock.provide(needed, background.segment_taken);
-        let mut state = self.append.lock();
-        if let Err(error) = provided {
-            state.refusals += 1;
+        let Some(spare) = self.stock.take(needed) else {
+            state.wanted_bytes = state.wanted_bytes.max(needed);
+            // Relaxed: a hint for `Log::admit`, which looks under the lock.
             self.hindered.store(true, Ordering::Relaxed);
-            return Err(error);
+            return Err(JournalError::NoRoom { log: self.id });
+        };
+        state.segments_reused += u64::from(spare.reused);
+        let header =
+            SegmentHeader { created_ms: self.shared.clock.wall_ms(), ..state.next_header() };
+        let segment = place_segment(header, spare);
+        let kept = keep(&segment);
+        let unused = state.roll(segment);
+        {
+            let mut all = self.kept.lock();
+            // Without a record the old one has the same name, and gives way to the new one.
+            if unused.is_some() {
+                all.pop();
+            }
+            all.push(kept);
         }
-        Ok(state)
+        if let Some(Unused::Spare(segment)) = unused {
+            self.stock.put_back(&segment);
+        }
+        (background.segment_taken)();
+        Ok(())
+    }
+
+    /// Prepares the segment that a refused append has asked for. One thread at a time prepares.
+    #[cold]
+    fn provide_segment(&self, hurry: &dyn Fn()) -> Result<(), JournalError> {
+        let _one = self.providing.lock();
+        let wanted = self.append.lock().wanted_bytes;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let provided = self.stock.provide(wanted, hurry);
+        let mut state = self.append.lock();
+        // A larger segment that was asked for meanwhile is still wanted.
+        if state.wanted_bytes == wanted {
+            state.wanted_bytes = 0;
+        }
+        state.refusals += u64::from(provided.is_err());
+        provided
     }
 
     /// Waits until batches have been written, writing them itself if nobody does.
@@ -229,19 +246,21 @@ impl Log {
         Ok(())
     }
 
-    /// Waits until an append would not have to; refuses what an append would refuse.
+    /// Waits until the log has room in memory and the segment that an append has asked for.
+    /// Refuses what an append would refuse. `hurry` wakes the thread that prepares segments.
     #[inline]
-    pub(crate) fn admit(&self) -> Result<(), JournalError> {
+    pub(crate) fn admit(&self, hurry: &dyn Fn()) -> Result<(), JournalError> {
         // Relaxed: a hint; the append itself looks under the lock.
-        if self.hindered.load(Ordering::Relaxed) { self.admit_hindered() } else { Ok(()) }
+        if self.hindered.load(Ordering::Relaxed) { self.admit_hindered(hurry) } else { Ok(()) }
     }
 
     #[cold]
-    fn admit_hindered(&self) -> Result<(), JournalError> {
+    fn admit_hindered(&self, hurry: &dyn Fn()) -> Result<(), JournalError> {
         if self.handoff.sealed_bytes() > self.shared.config.buffer_bytes {
             self.append.lock().waits += 1;
             self.await_room()?;
         }
+        self.provide_segment(hurry)?;
         let mut state = self.append.lock();
         if let Some(refused) = &state.refused {
             return Err(refused.clone());

@@ -207,24 +207,38 @@ impl Stock {
         }
     }
 
+    /// Whether a prepared segment serves an append that needs `bytes`. A segment of ordinary
+    /// length serves ordinary needs only, and a longer one waits for the record that needs it.
+    fn serves(&self, spare: &Spare, bytes: u64) -> bool {
+        if bytes <= self.segment_bytes {
+            spare.bytes == self.segment_bytes
+        } else {
+            spare.bytes >= bytes
+        }
+    }
+
     /// A prepared segment of at least `bytes`, if one is ready.
     pub(crate) fn take(&self, bytes: u64) -> Option<Spare> {
         let mut shelf = self.shelf.lock();
-        let at = shelf.ready.iter().position(|spare| spare.bytes >= bytes)?;
+        let at = shelf.ready.iter().position(|spare| self.serves(spare, bytes))?;
         shelf.ready.remove(at)
     }
 
     /// Waits until a segment of at least `bytes` is ready, or prepares it.
     /// `hurry` wakes the thread that prepares.
     pub(crate) fn provide(&self, bytes: u64, hurry: &dyn Fn()) -> Result<(), JournalError> {
+        let is_ready = |shelf: &Shelf| shelf.ready.iter().any(|spare| self.serves(spare, bytes));
         if !self.background || bytes > self.segment_bytes {
+            if is_ready(&self.shelf.lock()) {
+                return Ok(());
+            }
             let made = self.prepare(bytes.max(self.segment_bytes));
             self.put(made.map_err(|source| self.no_space(Arc::new(source)))?);
             return Ok(());
         }
         let mut shelf = self.shelf.lock();
         loop {
-            if shelf.ready.iter().any(|spare| spare.bytes >= bytes) {
+            if is_ready(&shelf) {
                 return Ok(());
             }
             if let Some(source) = &shelf.refused {
@@ -241,9 +255,13 @@ impl Stock {
 
     /// True if fewer segments are prepared than should be.
     pub(crate) fn is_short(&self) -> bool {
-        let whole = |spare: &&Spare| spare.bytes >= self.segment_bytes;
         let shelf = self.shelf.lock();
-        shelf.in_use && shelf.ready.iter().filter(whole).count() < self.ahead
+        shelf.in_use && self.ordinary(&shelf) < self.ahead
+    }
+
+    /// How many segments of ordinary length are ready.
+    fn ordinary(&self, shelf: &Shelf) -> usize {
+        shelf.ready.iter().filter(|spare| spare.bytes == self.segment_bytes).count()
     }
 
     /// The log takes records: from now on segments are prepared for it.
@@ -290,7 +308,7 @@ impl Stock {
     /// Why nothing can be prepared at present, unless something is ready.
     pub(crate) fn refusal(&self) -> Option<JournalError> {
         let shelf = self.shelf.lock();
-        let source = shelf.refused.as_ref().filter(|_| shelf.ready.is_empty())?;
+        let source = shelf.refused.as_ref().filter(|_| self.ordinary(&shelf) == 0)?;
         Some(self.no_space(Arc::clone(source)))
     }
 
@@ -323,8 +341,8 @@ impl Stock {
         let path = self.next_path();
         self.room.check(&path, bytes)?;
         let file = self.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
-        // A segment for a single record is prepared by the transaction itself, with its locks held:
-        // its space is reserved, and the flush of its header makes that durable.
+        // A transaction prepares the segment for a single long record itself, with its locks held:
+        // the space is reserved, and the flush of the segment's header makes the space durable.
         let is_hurried = bytes > self.segment_bytes;
         let zeros = if self.write_zeros && !is_hurried { bytes } else { 0 };
         let allocated = file.allocate(bytes).and_then(|()| write_zeros(&*file, zeros));

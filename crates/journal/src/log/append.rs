@@ -122,6 +122,8 @@ pub(crate) struct Appender {
     pub(crate) waits: u64,
     pub(crate) refusals: u64,
     pub(crate) segments_reused: u64,
+    /// Length of the segment that a refused append has asked for; 0 if none is wanted.
+    pub(crate) wanted_bytes: u64,
     /// A batch has been placed.
     in_use: bool,
     /// Set once: nothing further is taken.
@@ -163,6 +165,7 @@ impl Appender {
             waits: 0,
             refusals: 0,
             segments_reused: 0,
+            wanted_bytes: 0,
             in_use: false,
             refused: None,
         }

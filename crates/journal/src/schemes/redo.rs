@@ -247,7 +247,7 @@ impl Journal for Redo {
     }
 
     fn admit(&self, log: u8) -> Result<(), JournalError> {
-        self.core.log(log)?.admit()
+        self.core.log(log)?.admit(&|| self.core.preparer.work())
     }
 
     fn flush(&self, log: u8) -> Result<u64, JournalError> {

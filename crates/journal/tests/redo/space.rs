@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use stillpoint_format::log::{RecordKind, WritesEncoder};
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock, SimDisk};
 use stillpoint_journal::{
-    Config, Durability, Environment, Hold, Journal, JournalError, Shortage, registry,
+    Config, Durability, Entry, Environment, Hold, Journal, JournalError, Shortage, registry,
 };
 
 use crate::support::{STORE, put, small};
@@ -196,5 +197,65 @@ fn a_thread_that_panics_is_a_failure() {
             disk.clear_faults();
             assert!(journal.close().is_err(), "{context}: what is not flushed is not told as safe");
         }
+    }
+}
+
+/// Appends one record without a look at the journal's answer.
+fn try_put(journal: &dyn Journal, key: u8, value: &[u8]) -> Result<(), JournalError> {
+    let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, &[key], 0, value);
+    let entry = Entry { kind: RecordKind::Writes, epoch: 1, touched: &[], body: &body };
+    journal.append(0, &entry).map(drop)
+}
+
+#[test]
+fn an_append_never_prepares_a_segment() {
+    let disk = SimDisk::new(1);
+    let journal = open_with(&disk, &small(1, 0, 1)).expect("opens");
+    for (key, bytes) in [(0, 300 << 10), (1, 60 << 10), (2, 60 << 10), (3, 1 << 20)] {
+        journal.flush_all().expect("flushes");
+        let before = disk.call_counts().total();
+        let value = vec![key; bytes];
+        let refused = try_put(&*journal, key, &value).expect_err("no segment is prepared");
+        assert!(matches!(refused, JournalError::NoRoom { log: 0 }), "{refused}");
+        assert_eq!(disk.call_counts().total(), before, "record {key}");
+        journal.admit(0).expect("there is space");
+        let prepared = disk.call_counts().total();
+        assert!(prepared > before);
+        journal.admit(0).expect("the segment is there");
+        assert_eq!(disk.call_counts().total(), prepared, "a segment is prepared once");
+        try_put(&*journal, key, &value).expect("its segment is there");
+    }
+    journal.flush_all().expect("flushes");
+}
+
+#[test]
+fn a_long_segment_waits_for_the_record_that_needs_it() {
+    let disk = SimDisk::new(1);
+    let journal = open_with(&disk, &small(1, 0, 1)).expect("opens");
+    let long = vec![1; 300 << 10];
+    try_put(&*journal, 1, &long).expect_err("no segment is prepared");
+    journal.admit(0).expect("there is space");
+    // Ordinary records roll in the meantime, each to a segment of ordinary length.
+    let made = journal.stats().segments_made;
+    for key in 2..8 {
+        put(&*journal, 0, 1, &[], &[key], &[7; 50 << 10]).expect("there is space");
+    }
+    assert!(journal.stats().segments_made > made, "no roll: the test shows nothing");
+    journal.flush_all().expect("flushes");
+    try_put(&*journal, 1, &long).expect("its segment is still there");
+}
+
+#[test]
+fn a_segment_that_finds_no_space_refuses_its_record_only() {
+    let disk = SimDisk::new(1);
+    let journal = open_with(&disk, &small(1, 0, 1)).expect("opens");
+    disk.set_capacity(Some(disk.used_bytes() + (200 << 10)));
+    for _ in 0..3 {
+        let refused = put(&*journal, 0, 1, &[], &[1], &[1; 1 << 20]).expect_err("no space");
+        assert!(matches!(refused, JournalError::NoSpace { log: 0, .. }), "{refused}");
+    }
+    assert_eq!(journal.stats().refusals, 3);
+    for key in 2..4 {
+        put(&*journal, 0, 1, &[], &[key], &[7; 50 << 10]).expect("an ordinary segment fits");
     }
 }
