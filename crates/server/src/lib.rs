@@ -5,41 +5,37 @@
 //! pipelines, executes them as batches whose memory is fetched together, makes them
 //! durable if so configured, and only then sends the replies.
 //!
+//! Rooms, lowest first; each knows only those below it:
+//!
 //! ```text
-//! resp     bytes to arguments, values to bytes; pure
-//! command  one row per command, one file per family
-//! net      sockets, event loops, planning of batches
-//! value    how protocol values lie in the store's
-//! expire   deletion of expired keys
+//! resp      bytes to arguments, values to bytes; pure
+//! keyspace  databases of keys: typed values, expiry, iteration, counts, watching
+//! shared    what all event loops share: parameters, passwords, clients, statistics
+//! session   the state of a client, the table of commands, MULTI and EXEC
+//! families  commands: one file for each family, with its rows
+//! net       sockets, event loops, planning of batches
+//! server    start and end
 //! ```
 
-mod auth;
-mod client;
-mod client_memory;
-mod command;
+mod args;
 mod config;
-mod context;
-mod databases;
+mod counter;
 mod error;
-mod expire;
+mod families;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod glob;
-mod loading;
+mod keyspace;
 mod log;
 mod net;
-mod registry;
 pub mod resp;
 mod server;
+mod session;
 mod shared;
-mod slowlog;
-mod stats;
-mod value;
-mod watches;
 
 pub use config::{DATABASES, DebugCommand, ServerConfig};
 pub use error::ServerError;
+pub use keyspace::StoredValue;
 pub use log::LogLevel;
 pub use server::{Bound, Loading, Server, serve};
-pub use value::StoredValue;

@@ -9,12 +9,14 @@ use stillpoint::{Engine, Progress};
 use stillpoint_io::JoinHandle;
 
 use crate::config::ServerConfig;
-use crate::databases::Databases;
 use crate::error::ServerError;
-use crate::loading::LoadingProgress;
-use crate::net::{Handover, Listener, LoadingLoop, MAILBOX, Mailboxes, Worker};
-use crate::registry::RELAXED;
+use crate::families::COMMANDS;
+use crate::keyspace::Keyspace;
+use crate::net::{Handover, Listener, LoadingLoop, MAILBOX, Worker};
 use crate::shared::Shared;
+use crate::shared::loading::LoadingProgress;
+use crate::shared::mailbox::Mailboxes;
+use crate::shared::registry::RELAXED;
 
 /// A server that listens and does not serve yet: a taken port shows before anything is loaded.
 #[derive(Debug)]
@@ -132,7 +134,7 @@ impl Server {
         address: SocketAddr,
         handover: Handover,
     ) -> Result<Self, ServerError> {
-        let databases = Databases::open(engine)?;
+        let keyspace = Keyspace::open(engine, config.threads)?;
         let loop_error = |what| move |source| ServerError::Loop { what, source };
         let mut polls = Vec::new();
         let mut wakers = Vec::new();
@@ -147,7 +149,9 @@ impl Server {
         let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
         let mut listener = Some(listener);
         let mailboxes = Mailboxes::new(wakers);
-        let shared = Arc::new(Shared::new(config, databases, address.port(), stopping, mailboxes));
+        let (commands, port) = (COMMANDS.rows(), address.port());
+        let shared = Shared::new(config, keyspace, commands, port, stopping, mailboxes);
+        let shared = Arc::new(shared);
         let mut server = Self { address, shared, threads: Vec::new() };
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
@@ -167,7 +171,7 @@ impl Server {
         listener: Option<Listener>,
     ) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
-        let session = shared.databases.engine.session().map_err(ServerError::engine)?;
+        let session = shared.keyspace.engine.session().map_err(ServerError::engine)?;
         let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
             // A thread that saves has short slices, too: with longer ones a loop would wait behind it.

@@ -23,6 +23,21 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     (
+        "server",
+        &[
+            &["counter", "glob", "log", "resp"],
+            &["config", "error"],
+            &["args"],
+            &["keyspace"],
+            &["shared"],
+            &["session"],
+            &["families"],
+            &["net"],
+            &["server"],
+            &["fuzzing"],
+        ],
+    ),
+    (
         "lab",
         &[
             &["error", "sys"],

@@ -10,14 +10,16 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Events, Poll, Waker};
-use stillpoint::{Config, Engine, TableId};
+use stillpoint::{Config, Engine};
 use stillpoint_io::{ManualClock, SeededRng, SimDisk};
 
 use super::check_replies;
-use crate::config::{DATABASES, ServerConfig};
-use crate::databases::Databases;
-use crate::net::{Incoming, MAILBOX, Mailboxes, Worker};
+use crate::config::{DATABASES, Db, ServerConfig};
+use crate::families::COMMANDS;
+use crate::keyspace::Keyspace;
+use crate::net::{MAILBOX, Worker};
 use crate::shared::Shared;
+use crate::shared::mailbox::{Incoming, Mailboxes};
 
 /// The byte between two clients' turns to send; it occurs in no UTF-8 text.
 const TURN: u8 = 0xFF;
@@ -35,7 +37,7 @@ const STARTED_MS: u64 = 1_790_000_000_000;
 pub struct Alone {
     engine: Arc<Engine>,
     clock: Arc<ManualClock>,
-    tables: Vec<TableId>,
+    keyspace: Keyspace,
 }
 
 impl Alone {
@@ -56,9 +58,8 @@ impl Alone {
         config.environment.rng = Arc::new(SeededRng::new(1));
         config.environment.background = false;
         let engine = Arc::new(Engine::open(config).expect("the engine opens"));
-        let databases = Databases::open(Arc::clone(&engine)).expect("tables");
-        let tables = (0..DATABASES).map(|db| databases.table(db)).collect();
-        Self { engine, clock, tables }
+        let keyspace = Keyspace::open(Arc::clone(&engine), 1).expect("tables");
+        Self { engine, clock, keyspace }
     }
 
     /// Two clients of a new server without data send `input` in turns: the byte 0xFF passes from
@@ -68,10 +69,9 @@ impl Alone {
     /// If the event loop fails, a client stays for ever, what it gets are no replies, or a third
     /// client is not served afterwards.
     pub fn serve(&self, input: &[u8]) -> [Vec<u8>; 2] {
-        let full = |table: &TableId| self.engine.len(*table) > 0;
-        let full: Vec<TableId> = self.tables.iter().copied().filter(full).collect();
+        let full: Vec<Db> = (0..DATABASES).filter(|&db| self.keyspace.len(db) > 0).collect();
         if !full.is_empty() {
-            self.engine.flush_tables(&full).expect("emptied");
+            self.keyspace.flush(&full).expect("emptied");
         }
         self.engine.set_max_memory_bytes(MEMORY_BYTES);
         let mut server = Server::new(self);
@@ -134,10 +134,11 @@ impl Server {
         config.output_buffer_bytes = 4 * VALUE_BYTES as usize;
         let poll = Poll::new().expect("a poll");
         let waker = Waker::new(poll.registry(), MAILBOX).expect("a waker");
-        let databases = Databases::open(Arc::clone(&alone.engine)).expect("tables");
+        let keyspace = Keyspace::open(Arc::clone(&alone.engine), 1).expect("tables");
         let stopping = Arc::new(AtomicBool::new(false));
         let mailboxes = Mailboxes::new(vec![waker]);
-        let shared = Arc::new(Shared::new(config, databases, 6379, stopping, mailboxes));
+        let shared = Shared::new(config, keyspace, COMMANDS.rows(), 6379, stopping, mailboxes);
+        let shared = Arc::new(shared);
         // A walk over all tables in every server would take most of the time; clients can have it.
         shared.params.active_expiry.store(false, Ordering::Relaxed);
         let session = alone.engine.session().expect("a session");

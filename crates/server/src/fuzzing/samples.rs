@@ -2,7 +2,7 @@
 
 use stillpoint_io::{Rng, SeededRng};
 
-use crate::command::COMMANDS;
+use crate::families::COMMANDS;
 
 /// Words that commands take, beside keys and numbers.
 const WORDS: &[&str] = &[
@@ -91,7 +91,7 @@ pub fn sample_stream(seed: u64) -> Vec<u8> {
     for _ in 0..1 + rng.below(12) {
         let spec = match rng.below(3) {
             // The connection's state is worth more than its share of the table.
-            0 => COMMANDS.lookup().find(STATEFUL[pick(&rng, STATEFUL.len())].as_bytes()),
+            0 => COMMANDS.find(STATEFUL[pick(&rng, STATEFUL.len())].as_bytes()),
             _ => Some(specs[pick(&rng, specs.len())]),
         };
         let Some(spec) = spec else { continue };

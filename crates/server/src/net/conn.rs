@@ -2,38 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
 
 use mio::net::TcpStream;
 
-use crate::client::Client;
-use crate::command::Spec;
-use crate::registry::Names;
 use crate::resp::{Limits, Parser, Reply, Span};
+use crate::session::client::Client;
+use crate::session::spec::Spec;
 use crate::shared::Shared;
-
-/// A client on its way to its event loop.
-#[derive(Debug)]
-pub(crate) struct Incoming {
-    pub(crate) stream: TcpStream,
-    pub(crate) address: SocketAddr,
-    /// What it said while data was loaded, if it was there then.
-    pub(crate) said: Option<Box<Said>>,
-}
-
-/// What a client has said before its event loop knew it.
-#[derive(Debug)]
-pub(crate) struct Said {
-    /// Bytes that are not answered.
-    pub(crate) input: Vec<u8>,
-    /// Replies that the client has not taken.
-    pub(crate) replies: Vec<u8>,
-    /// It is let go once it has them.
-    pub(crate) closing: bool,
-    pub(crate) authenticated: bool,
-    pub(crate) resp3: bool,
-    pub(crate) names: Names,
-}
+use crate::shared::mailbox::Said;
 
 /// Input memory kept between passes.
 const INPUT_KEEP_BYTES: usize = 64 << 10;

@@ -7,11 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
-use mio::{Interest, Registry};
+use mio::{Interest, Registry, Token};
 
-use super::{Incoming, LISTENER};
 use crate::error::ServerError;
 use crate::shared::Shared;
+use crate::shared::mailbox::Incoming;
+
+/// The token of the listening sockets.
+pub(crate) const LISTENER: Token = Token(usize::MAX);
 
 /// The listening sockets, all under one token, in one event loop at a time.
 #[derive(Debug, Default)]

@@ -13,16 +13,21 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use stillpoint_io::JoinHandle;
 
 use super::conn::{Conn, ReadOutcome};
-use super::plan::Connections;
-use super::{Incoming, LISTENER, Listener, MAILBOX, Said};
-use crate::auth::{Attempt, Auth};
-use crate::client::Client;
-use crate::command::{Hello, WRONG_PASS, is, loading_info, write_hello};
+use super::connections::Connections;
+use super::listener::{DENIED, LISTENER, Listener, TOO_MANY, is_local};
+use super::worker::MAILBOX;
 use crate::config::ServerConfig;
 use crate::error::{CmdError, CmdResult, ServerError};
-use crate::loading::LoadingProgress;
-use crate::registry::ClientInfo;
+use crate::families::COMMANDS;
 use crate::resp::{Args, Limits, Reply};
+use crate::session::client::Client;
+use crate::session::context::LoadingContext;
+use crate::session::route::NO_AUTH;
+use crate::session::spec::Flags;
+use crate::shared::auth::Auth;
+use crate::shared::loading::LoadingProgress;
+use crate::shared::mailbox::{Incoming, Said};
+use crate::shared::registry::ClientInfo;
 
 /// Time between two looks at what no event announces.
 const TICK: Duration = Duration::from_millis(100);
@@ -37,7 +42,6 @@ const OUTPUT_BYTES: usize = 64 << 10;
 const ALL_BYTES: usize = 64 << 20;
 
 const LOADING: CmdError = CmdError::fixed("LOADING Stillpoint is loading the dataset in memory");
-const NOAUTH: CmdError = CmdError::fixed("NOAUTH Authentication required.");
 
 /// The event loop that answers while data is loaded.
 #[derive(Debug)]
@@ -181,11 +185,11 @@ impl Answering {
         listener.accept_each(|mut stream, address| {
             if conns.len() >= config.maxclients.min(config.clients_max) {
                 // Without room in the socket's buffer the client learns it by the end.
-                let _ = std::io::Write::write(&mut stream, super::listener::TOO_MANY);
+                let _ = std::io::Write::write(&mut stream, TOO_MANY);
                 return;
             }
-            if config.protected_mode && !auth.is_required() && !super::listener::is_local(address) {
-                let _ = std::io::Write::write(&mut stream, super::listener::DENIED);
+            if config.protected_mode && !auth.is_required() && !is_local(address) {
+                let _ = std::io::Write::write(&mut stream, DENIED);
                 return;
             }
             conns.insert(|id| {
@@ -382,6 +386,7 @@ fn answer_all(
     is_any
 }
 
+/// Runs a request whose row allows it while data is loaded.
 fn answer(
     conn: &mut Conn,
     args: Args<'_>,
@@ -389,97 +394,15 @@ fn answer(
     config: &ServerConfig,
     progress: &LoadingProgress,
 ) -> CmdResult {
-    let name = args.at(0);
-    if is(name, "QUIT") {
-        conn.client.closing = true;
-        conn.reply.ok();
-        return Ok(());
+    let (client, reply) = (&mut conn.client, &mut conn.reply);
+    let spec = match COMMANDS.resolve(args) {
+        Ok(spec) => spec,
+        Err(_) if client.authenticated => return Err(LOADING),
+        Err(_) => return Err(NO_AUTH),
+    };
+    if !client.authenticated && !spec.flags.has(Flags::NO_AUTH) {
+        return Err(NO_AUTH);
     }
-    if is(name, "AUTH") {
-        let (user, password): (&[u8], &[u8]) = match args.len() {
-            2 => (b"default", args.at(1)),
-            3 => (args.at(1), args.at(2)),
-            _ => return Err(CmdError::SYNTAX),
-        };
-        log_in(conn, user, password, auth, config)?;
-        conn.reply.ok();
-        return Ok(());
-    }
-    if is(name, "HELLO") {
-        return hello(conn, args, auth, config);
-    }
-    if !conn.client.authenticated {
-        return Err(NOAUTH);
-    }
-    if is(name, "PING") && args.len() <= 2 {
-        match args.get(1) {
-            Some(text) => conn.reply.bulk(text),
-            None => conn.reply.simple("PONG"),
-        }
-    } else if is(name, "INFO") {
-        conn.reply.verbatim(&loading_info(args, progress));
-    } else if is(name, "CLIENT") && args.len() == 4 && is(args.at(1), "SETINFO") {
-        note_library(conn, args);
-        conn.reply.ok();
-    } else {
-        return Err(LOADING);
-    }
-    Ok(())
-}
-
-/// `CLIENT SETINFO`: the names of the client's library, as far as they are printable.
-fn note_library(conn: &mut Conn, args: Args<'_>) {
-    let text = args.at(3);
-    if text.len() > 128 || !text.iter().all(u8::is_ascii_graphic) {
-        return;
-    }
-    let text = String::from_utf8_lossy(text).into_owned();
-    let mut names = conn.client.info.names.lock();
-    if is(args.at(2), "LIB-NAME") {
-        names.lib_name = text;
-    } else if is(args.at(2), "LIB-VER") {
-        names.lib_ver = text;
-    }
-}
-
-fn hello(conn: &mut Conn, args: Args<'_>, auth: &Auth, config: &ServerConfig) -> CmdResult {
-    let hello = Hello::parse(args)?;
-    if let Some((user, password)) = hello.login {
-        log_in(conn, user, password, auth, config)?;
-    }
-    if !conn.client.authenticated {
-        return Err(Hello::NOAUTH);
-    }
-    if let Some(name) = hello.name {
-        conn.client.info.names.lock().name = String::from_utf8_lossy(name).into_owned();
-    }
-    if let Some(version) = hello.version {
-        conn.reply.set_resp3(version == 3);
-    }
-    write_hello(&mut conn.reply, 0);
-    Ok(())
-}
-
-/// Checks user and password. Who is wrong is let go, so that guessing costs a connection each.
-fn log_in(
-    conn: &mut Conn,
-    user: &[u8],
-    password: &[u8],
-    auth: &Auth,
-    config: &ServerConfig,
-) -> CmdResult {
-    let address = conn.client.info.address.ip();
-    let now_ms = config.clock.monotonic_ns() / 1_000_000;
-    let password = if user == b"default" { password } else { b"" };
-    match auth.attempt(address, password, now_ms) {
-        Attempt::Accepted if user == b"default" || auth.is_required() => {
-            conn.client.authenticated = true;
-            Ok(())
-        }
-        _ => {
-            tracing::warn!(client = %conn.client.info.address, "wrong password");
-            conn.client.closing = true;
-            Err(WRONG_PASS)
-        }
-    }
+    let run = spec.while_loading.ok_or(LOADING)?;
+    run(&mut LoadingContext { client, reply, config, auth, progress }, args)
 }

@@ -10,21 +10,23 @@ use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 use stillpoint::Session;
 
-use super::Listener;
-use super::conn::{Conn, Incoming, ReadOutcome};
+use super::conn::{Conn, ReadOutcome};
+use super::connections::Connections;
 use super::flusher::Flusher;
-use super::plan::{Connections, Plan, Progress, Round};
-use crate::client::Client;
-use crate::client_memory::Account;
-use crate::context::Local;
+use super::listener::{LISTENER, Listener};
+use super::plan::{Plan, Progress};
+use super::round::Round;
 use crate::error::{ServerError, quoted};
-use crate::expire::{Cycle, delete_expired};
-use crate::registry::{ClientInfo, RELAXED};
+use crate::families::COMMANDS;
+use crate::keyspace::ExpiryCycle;
 use crate::resp::Reply;
+use crate::session::client::Client;
+use crate::session::context::Local;
 use crate::shared::Shared;
+use crate::shared::client_memory::Account;
+use crate::shared::mailbox::Incoming;
+use crate::shared::registry::{ClientInfo, RELAXED};
 
-/// The token of the listening socket.
-pub(crate) const LISTENER: Token = Token(usize::MAX);
 /// The token of the mailbox.
 pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 
@@ -58,7 +60,7 @@ pub(crate) struct Worker {
     local: Local,
     conns: Connections,
     plan: Plan,
-    cycle: Cycle,
+    cycle: ExpiryCycle,
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.
     ready: Vec<usize>,
@@ -88,7 +90,7 @@ impl Worker {
         shared: Arc<Shared>,
         session: Session,
     ) -> Result<Self, ServerError> {
-        let local = Local::new(number, Arc::clone(&shared.workers[number]));
+        let local = Local::new(number, &shared, &COMMANDS);
         let flusher = shared.is_strict().then(|| Flusher::start(number, Arc::clone(&shared)));
         Ok(Self {
             number,
@@ -98,7 +100,7 @@ impl Worker {
             local,
             conns: Connections::default(),
             plan: Plan::default(),
-            cycle: Cycle::new(number),
+            cycle: ExpiryCycle::new(number, shared.config.threads),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
             served: Vec::new(),
@@ -154,7 +156,7 @@ impl Worker {
     }
 
     fn check_health(&self) -> Result<(), ServerError> {
-        let health = self.shared.databases.engine.health();
+        let health = self.shared.keyspace.engine.health();
         health.map_err(|error| ServerError::Flush(error.to_string()))
     }
 
@@ -170,7 +172,7 @@ impl Worker {
             Ok(()) => {}
         }
         self.now_ms = self.monotonic_ms();
-        self.local.now_ms = self.shared.config.clock.wall_ms();
+        self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         Ok(())
     }
 
@@ -210,8 +212,8 @@ impl Worker {
                 address,
                 local_address,
                 worker: *number,
-                created_ms: local.now_ms,
-                last_ms: local.now_ms.into(),
+                created_ms: local.keys.now_ms,
+                last_ms: local.keys.now_ms.into(),
                 ..ClientInfo::blank(address)
             });
             shared.registry.insert(Arc::clone(&info));
@@ -249,11 +251,7 @@ impl Worker {
         });
         self.ready.append(&mut unread);
         let executed = self.rounds(active);
-        if !self.local.expired.is_empty() {
-            let Self { session, local, shared, .. } = self;
-            let dbs = &shared.databases;
-            delete_expired(session, &mut local.expired, local.now_ms, dbs, &local.stats);
-        }
+        self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
         let touched = std::mem::take(&mut self.touched);
         // With no other client to hear from there is nothing to do meanwhile.
         let meanwhile = self.conns.len() > touched.len() || !self.waiting.is_empty();
@@ -376,7 +374,7 @@ impl Worker {
             return Ok(None);
         };
         let unflushed = self.session.unflushed();
-        let engine = &self.shared.databases.engine;
+        let engine = &self.shared.keyspace.engine;
         if engine.is_durable(&unflushed) {
             return Ok(None);
         }
@@ -421,7 +419,7 @@ impl Worker {
             return self.close(id);
         }
         conn.compact();
-        publish(conn, local.now_ms);
+        publish(conn, local.keys.now_ms);
         let unblocked = was_blocked && !conn.is_blocked();
         let may_read = (conn.readable || conn.end_of_input) && conn.wants_input;
         let may_write = conn.writable && conn.unsent() > 0 && may_send;
@@ -477,6 +475,17 @@ impl Worker {
         }
     }
 
+    /// Deletes expired keys in the background.
+    fn expire(&mut self) -> Result<(), ServerError> {
+        let Self { shared, session, cycle, local, .. } = self;
+        let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
+        let is_on = shared.params.active_expiry.load(RELAXED);
+        if is_on && cycle.run(session, keyspace, clock, local.keys.now_ms) {
+            self.flush(true)?;
+        }
+        Ok(())
+    }
+
     /// What is due ten times a second.
     fn tick(&mut self) -> Result<(), ServerError> {
         self.next_tick_ms = self.now_ms + TICK_MS;
@@ -485,11 +494,7 @@ impl Worker {
             self.accept();
         }
         self.look_after_clients();
-        let deleted = self.shared.params.active_expiry.load(RELAXED)
-            && self.cycle.run(&mut self.session, &self.shared, self.local.now_ms);
-        if deleted {
-            self.flush(true)?;
-        }
+        self.expire()?;
         self.session.idle();
         self.check_health()?;
         if self.number == 0 {
@@ -499,7 +504,7 @@ impl Worker {
             rates.net_in.sample(now_ns, self.shared.sum(|w| w.net_in.get()));
             rates.net_out.sample(now_ns, self.shared.sum(|w| w.net_out.get()));
             drop(rates);
-            let stats = self.shared.databases.engine.stats();
+            let stats = self.shared.keyspace.engine.stats();
             self.shared.refusals.lock().note(stats.journal.refusals, stats.commits);
             self.shared.used_memory();
         }
@@ -528,7 +533,7 @@ impl Worker {
         let Some(awaited) = conn.client.awaited_save else {
             return;
         };
-        let now = self.shared.databases.engine.stats().checkpoints;
+        let now = self.shared.keyspace.engine.stats().checkpoints;
         if now.published > awaited.published {
             conn.reply.ok();
         } else if now.failures > awaited.failures {

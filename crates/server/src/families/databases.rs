@@ -1,0 +1,293 @@
+//! Whole databases: SCAN, KEYS, DBSIZE, RANDOMKEY, FLUSHDB, FLUSHALL.
+//!
+//! Each command has two forms. Alone it works on the databases themselves. Inside an `EXEC` that
+//! writes it works on the keys that the transaction has listed.
+
+use std::collections::HashSet;
+
+use stillpoint::{Session, Tx};
+
+use crate::args::{integer, is};
+use crate::config::{DATABASES, Db};
+use crate::error::{CmdError, CmdResult};
+use crate::glob::{COMMAND_BUDGET, matches};
+use crate::keyspace::{Entry, ListedKeys};
+use crate::resp::{Args, parse_u64};
+use crate::session::context::Context;
+use crate::session::row::{GENERIC, NONE, R, RF, SERVER, Store, W, row};
+use crate::session::spec::{Lists, Spec, Whole};
+
+const fn whole(lists: Lists, run: crate::session::spec::ListedFn) -> Whole {
+    Whole { lists, run }
+}
+
+#[rustfmt::skip] // a row is a line
+pub(super) const ROWS: &[Spec] = &[
+    row("dbsize", 1, RF, NONE, SERVER, "1.0.0", Store(dbsize, whole(Lists::Nothing, dbsize_listed)), "Returns the number of keys in the database."),
+    row("flushall", -1, W, NONE, SERVER, "1.0.0", Store(flushall, whole(Lists::All, flushall_listed)), "Deletes all keys of all databases."),
+    row("flushdb", -1, W, NONE, SERVER, "1.0.0", Store(flushdb, whole(Lists::Own, flushdb_listed)), "Deletes all keys of the database."),
+    row("keys", 2, R, NONE, GENERIC, "1.0.0", Store(keys, whole(Lists::Own, keys_listed)), "Returns the keys that match a pattern."),
+    row("randomkey", 1, R, NONE, GENERIC, "1.0.0", Store(randomkey, whole(Lists::Own, randomkey_listed)), "Returns a random key."),
+    row("scan", -2, R, NONE, GENERIC, "2.8.0", Store(scan, whole(Lists::Own, scan_listed)), "Walks over the keys, some at a time."),
+];
+
+/// Records looked at between two checks of the output limit.
+const STEP: usize = 1024;
+
+/// What `SCAN` is asked for.
+struct ScanOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    kind: Option<&'a [u8]>,
+    count: usize,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(args: Args<'a>) -> Result<Self, CmdError> {
+        let mut options = Self { pattern: None, kind: None, count: 10 };
+        let mut i = 2;
+        while let Some(arg) = args.get(i) {
+            let value = args.get(i + 1).ok_or(CmdError::SYNTAX)?;
+            if is(arg, "MATCH") {
+                options.pattern = Some(value).filter(|p| *p != b"*");
+            } else if is(arg, "COUNT") {
+                let count = integer(value)?;
+                if count < 1 {
+                    return Err(CmdError::SYNTAX);
+                }
+                options.count = usize::try_from(count).unwrap_or(usize::MAX);
+            } else if is(arg, "TYPE") {
+                options.kind = Some(value);
+            } else {
+                return Err(CmdError::SYNTAX);
+            }
+            i += 2;
+        }
+        Ok(options)
+    }
+
+    /// Whether the key and its value are among those asked for.
+    fn fit(&self, key: &[u8], entry: &Entry<'_>, budget: &mut u64) -> Result<bool, CmdError> {
+        let kind_fits = self.kind.is_none_or(|kind| is(kind, entry.kind().name()));
+        let name_fits = self.pattern.map_or(Ok(true), |pattern| name_fits(pattern, key, budget));
+        Ok(name_fits? && kind_fits)
+    }
+}
+
+fn name_fits(pattern: &[u8], key: &[u8], budget: &mut u64) -> Result<bool, CmdError> {
+    matches(pattern, key, budget).map_err(|_| CmdError::PATTERN)
+}
+
+/// A cursor; like Redis, a negative number stands for its two's complement.
+fn cursor(arg: &[u8]) -> Result<u64, CmdError> {
+    let cursor = match arg {
+        [b'-', digits @ ..] => parse_u64(digits).map(u64::wrapping_neg),
+        _ => parse_u64(arg),
+    };
+    cursor.ok_or(CmdError::fixed("ERR invalid cursor"))
+}
+
+fn scan(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    let mut next = cursor(args.at(1))?;
+    let options = ScanOptions::parse(args)?;
+    let (now_ms, db, keyspace) = (ctx.now_ms(), ctx.db(), &ctx.shared.keyspace);
+    let mut budget = COMMAND_BUDGET;
+    let mut spent = Ok(());
+    let mut looked_at = 0;
+    let header = ctx.reply.mark();
+    let mut found = 0;
+    loop {
+        let count = STEP.min(options.count - looked_at);
+        let reply = &mut *ctx.reply;
+        let step =
+            keyspace.scan(
+                session,
+                (db, next),
+                count,
+                now_ms,
+                &mut |key, entry| match options.fit(key, entry, &mut budget) {
+                    Ok(true) => {
+                        reply.bulk(key);
+                        found += 1;
+                    }
+                    Ok(false) => {}
+                    Err(error) => spent = Err(error),
+                },
+            )?;
+        spent.clone()?;
+        next = step.next;
+        looked_at += step.records;
+        if next == 0 || looked_at >= options.count || ctx.reply.overflowed() {
+            break;
+        }
+    }
+    ctx.reply.array_at(header, found);
+    let keys = ctx.reply.take_from(header);
+    ctx.reply.array(2);
+    ctx.reply.bulk(next.to_string().as_bytes());
+    ctx.reply.raw(&keys);
+    Ok(())
+}
+
+/// The first step of a scan answers all keys and ends the scan.
+fn scan_listed(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    listed: &ListedKeys,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    cursor(args.at(1))?;
+    let options = ScanOptions::parse(args)?;
+    let mut budget = COMMAND_BUDGET;
+    let fits = |key: &[u8], entry: &Entry<'_>| options.fit(key, entry, &mut budget);
+    let found = listed.present(tx, ctx.db(), ctx.now_ms(), fits)?;
+    ctx.reply.array(2);
+    ctx.reply.bulk(b"0");
+    array(ctx, &found);
+    Ok(())
+}
+
+fn keys(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    let pattern = args.at(1);
+    let all = pattern == b"*";
+    let (now_ms, db, keyspace) = (ctx.now_ms(), ctx.db(), &ctx.shared.keyspace);
+    let mut budget = COMMAND_BUDGET;
+    let mut spent = Ok(());
+    // The scan may visit a key twice while the index grows.
+    let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+    let header = ctx.reply.mark();
+    let mut found = 0;
+    let mut cursor = 0;
+    loop {
+        let reply = &mut *ctx.reply;
+        let step = keyspace.scan(session, (db, cursor), STEP, now_ms, &mut |key, _| {
+            let fits = if all { Ok(true) } else { name_fits(pattern, key, &mut budget) };
+            match fits {
+                Ok(true) if seen.insert(key.into()) => {
+                    reply.bulk(key);
+                    found += 1;
+                }
+                Ok(_) => {}
+                Err(error) => spent = Err(error),
+            }
+        })?;
+        spent.clone()?;
+        cursor = step.next;
+        if cursor == 0 || ctx.reply.overflowed() {
+            break;
+        }
+    }
+    ctx.reply.array_at(header, found);
+    Ok(())
+}
+
+fn keys_listed(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    listed: &ListedKeys,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    let mut budget = COMMAND_BUDGET;
+    let fits = |key: &[u8], _: &Entry<'_>| name_fits(args.at(1), key, &mut budget);
+    let found = listed.present(tx, ctx.db(), ctx.now_ms(), fits)?;
+    array(ctx, &found);
+    Ok(())
+}
+
+fn array(ctx: &mut Context<'_>, keys: &[&[u8]]) {
+    ctx.reply.array(keys.len());
+    for key in keys {
+        ctx.reply.bulk(key);
+    }
+}
+
+fn dbsize(ctx: &mut Context<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
+    let len = ctx.shared.keyspace.exact_len(session, ctx.db())?;
+    ctx.reply.int(len as i64);
+    Ok(())
+}
+
+fn dbsize_listed(
+    ctx: &mut Context<'_>,
+    _: Args<'_>,
+    listed: &ListedKeys,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    ctx.reply.int(listed.len(tx, ctx.db()));
+    Ok(())
+}
+
+fn randomkey(ctx: &mut Context<'_>, _: Args<'_>, session: &mut Session) -> CmdResult {
+    let (keyspace, rng) = (&ctx.shared.keyspace, &*ctx.shared.config.rng);
+    match keyspace.random_key(session, ctx.db(), ctx.now_ms(), rng)? {
+        Some(key) => ctx.reply.bulk(&key),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+fn randomkey_listed(
+    ctx: &mut Context<'_>,
+    _: Args<'_>,
+    listed: &ListedKeys,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    let found = listed.present(tx, ctx.db(), ctx.now_ms(), |_, _| Ok(true))?;
+    let random = ctx.shared.config.rng.next_u64();
+    match found.len() as u64 {
+        0 => ctx.reply.null(),
+        count => ctx.reply.bulk(found[(random % count) as usize]),
+    }
+    Ok(())
+}
+
+/// `FLUSHALL` and `FLUSHDB` take `ASYNC` or `SYNC`; both are one change of generation.
+fn check_flush_option(args: Args<'_>) -> CmdResult {
+    match args.get(1) {
+        None => Ok(()),
+        Some(option) if args.len() == 2 && (is(option, "ASYNC") || is(option, "SYNC")) => Ok(()),
+        Some(_) => Err(CmdError::SYNTAX),
+    }
+}
+
+fn flushdb(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+    check_flush_option(args)?;
+    ctx.shared.keyspace.flush(&[ctx.db()])?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+fn flushdb_listed(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    listed: &ListedKeys,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    check_flush_option(args)?;
+    let db = ctx.db();
+    listed.flush(&mut ctx.keys(), tx, db)?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// Databases without keys are flushed too: they may hold memory of keys that were deleted.
+fn flushall(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+    check_flush_option(args)?;
+    let all: Vec<Db> = (0..DATABASES).collect();
+    ctx.shared.keyspace.flush(&all)?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+fn flushall_listed(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    listed: &ListedKeys,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    check_flush_option(args)?;
+    for db in 0..DATABASES {
+        listed.flush(&mut ctx.keys(), tx, db)?;
+    }
+    ctx.reply.ok();
+    Ok(())
+}

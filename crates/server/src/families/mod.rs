@@ -1,0 +1,57 @@
+//! Commands: one file for each family, with its rows and their code.
+//!
+//! A row says everything about a command that is not its code: arity, flags, where its keys are,
+//! which handler runs it. `COMMAND` answers from the rows, the planner declares keys from them,
+//! authentication and `MULTI` ask their flags.
+//!
+//! A new family is a file with `ROWS`, and its name in the two lists below.
+
+mod acl;
+mod client;
+mod config;
+mod connection;
+mod databases;
+mod debug;
+mod docs;
+mod expiry;
+mod help;
+mod info;
+mod keys;
+mod long_double;
+mod memory;
+mod monitor;
+mod numbers;
+mod pubsub;
+mod server;
+mod strings;
+mod transactions;
+
+use std::sync::LazyLock;
+
+use crate::session::commands::Commands;
+
+/// The command table.
+pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
+    Commands::new(&[
+        acl::ROWS,
+        client::ROWS,
+        config::ROWS,
+        connection::ROWS,
+        databases::ROWS,
+        debug::ROWS,
+        docs::ROWS,
+        expiry::ROWS,
+        info::ROWS,
+        keys::ROWS,
+        memory::ROWS,
+        monitor::ROWS,
+        numbers::ROWS,
+        pubsub::ROWS,
+        server::ROWS,
+        strings::ROWS,
+        transactions::ROWS,
+    ])
+});
+
+#[cfg(test)]
+mod tests;

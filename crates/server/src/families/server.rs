@@ -1,0 +1,137 @@
+//! Administration: checkpoints, statistics, slow log, latency, shutdown.
+
+use crate::args::{integer, is};
+use crate::error::{CmdError, CmdResult};
+use crate::resp::Args;
+use crate::session::client::AwaitedSave;
+use crate::session::context::Context;
+use crate::session::row::{ADM, ANY, CONN, F, GENERIC, NONE, Pure, RF, SERVER, row};
+use crate::session::spec::{Flags, Spec};
+
+#[rustfmt::skip] // a row is a line
+pub(super) const ROWS: &[Spec] = &[
+    row("bgrewriteaof", 1, ADM, NONE, SERVER, "1.0.0", Pure(bgrewriteaof), "Starts a checkpoint, which frees the log before it."),
+    row("bgsave", -1, ADM, NONE, SERVER, "1.0.0", Pure(bgsave), "Starts a checkpoint."),
+    row("lastsave", 1, ANY.or(F), NONE, SERVER, "1.0.0", Pure(lastsave), "Returns the Unix time of the last checkpoint."),
+    row("lolwut", -1, RF, NONE, SERVER, "5.0.0", Pure(lolwut), "Shows the version."),
+    row("replicaof", 3, ADM.or(Flags::STALE), NONE, SERVER, "5.0.0", Pure(replicaof), "Makes the server a replica."),
+    row("role", 1, CONN.or(F), NONE, SERVER, "2.8.12", Pure(role), "Returns the role in replication."),
+    row("save", 1, ADM.or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(save), "Makes a checkpoint and waits for it."),
+    row("shutdown", -1, ADM.or(ANY).or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(shutdown), "Ends the server."),
+    row("slaveof", 3, ADM.or(Flags::STALE), NONE, SERVER, "1.0.0", Pure(replicaof), "Makes the server a replica."),
+    row("time", 1, ANY.or(F), NONE, SERVER, "2.6.0", Pure(time), "Returns the server's time."),
+    row("wait", 3, Flags::NONE, NONE, GENERIC, "3.0.0", Pure(wait), "Waits for replicas, of which there are none."),
+];
+
+fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    let now_us = ctx.shared.config.clock.wall_ms() * 1000
+        + ctx.shared.config.clock.monotonic_ns() / 1000 % 1000;
+    ctx.reply.array(2);
+    ctx.reply.bulk_int((now_us / 1_000_000) as i64);
+    ctx.reply.bulk_int((now_us % 1_000_000) as i64);
+    Ok(())
+}
+
+/// Refuses where no scheme takes checkpoints.
+fn check_scheme(ctx: &Context<'_>) -> CmdResult {
+    if ctx.shared.keyspace.engine.config().checkpoint == "none" {
+        return Err(CmdError::fixed(
+            "ERR checkpoints are switched off; start with --checkpoint calc",
+        ));
+    }
+    Ok(())
+}
+
+/// Asks for a checkpoint and lets this client, and nobody else, wait for its end.
+fn save(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    check_scheme(ctx)?;
+    let engine = &ctx.shared.keyspace.engine;
+    let now = engine.stats().checkpoints;
+    if !engine.checkpoint_in_background() {
+        return Err(CmdError::fixed("ERR Background save already in progress"));
+    }
+    ctx.client.awaited_save =
+        Some(AwaitedSave { published: now.published, failures: now.failures });
+    Ok(())
+}
+
+fn bgsave(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    match args.get(1) {
+        None => {}
+        Some(option) if args.len() == 2 && is(option, "SCHEDULE") => {}
+        Some(_) => return Err(CmdError::SYNTAX),
+    }
+    check_scheme(ctx)?;
+    if !ctx.shared.keyspace.engine.checkpoint_in_background() {
+        return Err(CmdError::fixed("ERR Background save already in progress"));
+    }
+    ctx.reply.simple("Background saving started");
+    Ok(())
+}
+
+/// The log needs no rewriting: checkpoints free it.
+fn bgrewriteaof(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    // One under way will do.
+    ctx.shared.keyspace.engine.checkpoint_in_background();
+    ctx.reply.simple("Background append only file rewriting started");
+    Ok(())
+}
+
+fn lastsave(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    let last_ms = ctx.shared.keyspace.engine.stats().checkpoints.last_finished_ms;
+    let last_ms = last_ms.unwrap_or(ctx.shared.started_ms);
+    ctx.reply.int((last_ms / 1000) as i64);
+    Ok(())
+}
+
+fn shutdown(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    for arg in args.from(1) {
+        if is(arg, "ABORT") {
+            return Err(CmdError::fixed("ERR No shutdown in progress."));
+        }
+        if !["NOSAVE", "SAVE", "NOW", "FORCE"].iter().any(|word| is(arg, word)) {
+            return Err(CmdError::SYNTAX);
+        }
+    }
+    // Redis answers nothing: the end of the connection is the answer.
+    tracing::info!(client = %ctx.client.info.address, "a client ends the server");
+    ctx.client.closing = true;
+    ctx.shared.stop();
+    ctx.shared.wake_all();
+    Ok(())
+}
+
+fn role(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    ctx.reply.array(3);
+    ctx.reply.bulk(b"master");
+    ctx.reply.int(0);
+    ctx.reply.array(0);
+    Ok(())
+}
+
+fn replicaof(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    if is(args.at(1), "NO") && is(args.at(2), "ONE") {
+        ctx.reply.ok();
+        return Ok(());
+    }
+    Err(CmdError::fixed("ERR replication is not supported yet by this server"))
+}
+
+fn wait(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    integer(args.at(1))?;
+    if integer(args.at(2)).map_err(|_| TIMEOUT)? < 0 {
+        return Err(CmdError::fixed("ERR timeout is negative"));
+    }
+    ctx.reply.int(0);
+    Ok(())
+}
+
+const TIMEOUT: CmdError = CmdError::fixed("ERR timeout is not an integer or out of range");
+
+fn lolwut(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    ctx.reply.verbatim(&format!(
+        "At the still point of the turning world.\n\nStillpoint ver. {}\n",
+        env!("CARGO_PKG_VERSION")
+    ));
+    Ok(())
+}

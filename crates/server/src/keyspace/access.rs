@@ -1,0 +1,354 @@
+//! The keys of one command: look up, set, delete, rename, expire.
+
+use std::sync::Arc;
+
+use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, Tx, TxError};
+
+use super::counts::KeyCounters;
+use super::databases::Keyspace;
+use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, Kind, has_expiry};
+use super::watch::Watched;
+use crate::config::Db;
+use crate::error::CmdError;
+
+/// Expired keys that a pass remembers for deletion. Later passes meet the others again.
+const EXPIRED_MAX: usize = 256;
+/// Scratch memory that an event loop keeps between commands.
+const SCRATCH_KEEP: usize = 1 << 20;
+
+/// What one event loop keeps for its accesses to keys.
+#[derive(Debug)]
+pub(crate) struct LoopKeys {
+    /// Wall time of this pass, in milliseconds since the Unix epoch.
+    pub(crate) now_ms: u64,
+    counters: Arc<KeyCounters>,
+    /// Expired keys that commands met and that wait for their deletion.
+    expired: Vec<(Db, Box<[u8]>)>,
+    scratch: Vec<u8>,
+    prefixed: Vec<u8>,
+}
+
+impl LoopKeys {
+    pub(super) fn new(counters: Arc<KeyCounters>) -> Self {
+        Self { now_ms: 0, counters, expired: Vec::new(), scratch: Vec::new(), prefixed: Vec::new() }
+    }
+
+    /// Deletes the expired keys that commands met.
+    pub(crate) fn delete_expired(&mut self, session: &mut Session, keyspace: &Keyspace) {
+        let Self { expired, counters, now_ms, .. } = self;
+        if !expired.is_empty() {
+            Deletions { keys: expired, now_ms: *now_ms, keyspace, counters }.execute(session);
+            expired.clear();
+        }
+    }
+
+    /// An empty buffer. Its taker gives it back.
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.scratch);
+        buffer.clear();
+        buffer
+    }
+
+    /// Takes a buffer back for the next command.
+    pub(crate) fn give_scratch(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        buffer.shrink_to(SCRATCH_KEEP);
+        self.scratch = buffer;
+    }
+}
+
+/// Deletes keys that have expired.
+///
+/// Each deletion is a logged transaction, which looks at the key again under its lock.
+pub(super) struct Deletions<'a> {
+    pub(super) keys: &'a [(Db, Box<[u8]>)],
+    pub(super) now_ms: u64,
+    pub(super) keyspace: &'a Keyspace,
+    pub(super) counters: &'a KeyCounters,
+}
+
+impl Deletions<'_> {
+    pub(super) fn execute(mut self, session: &mut Session) {
+        session.execute(&mut self);
+    }
+}
+
+impl Batch for Deletions<'_> {
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn declare(&mut self, i: usize, keys: &mut KeySet) {
+        let (db, key) = &self.keys[i];
+        self.keyspace.declare(keys, *db, key, Mode::Write, 0);
+    }
+
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let is_expired = tx.value(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
+        if is_expired {
+            tx.delete_slot(Slot(0))?;
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
+        // A key whose deletion is refused is met again later.
+        if let Ok(Some(_)) = result {
+            self.counters.expired.add(1);
+            self.counters.expiring_changed(self.keys[i].0, -1);
+        }
+    }
+}
+
+/// The keys that one command declared, by their number among them.
+#[derive(Debug)]
+pub(crate) struct Keys<'a> {
+    keyspace: &'a Keyspace,
+    local: &'a mut LoopKeys,
+    db: Db,
+    /// The slot of the command's first key; beyond 0 only inside `EXEC`.
+    first_slot: u32,
+}
+
+impl<'a> Keys<'a> {
+    #[inline]
+    pub(crate) fn new(
+        keyspace: &'a Keyspace,
+        local: &'a mut LoopKeys,
+        db: Db,
+        first_slot: u32,
+    ) -> Self {
+        Self { keyspace, local, db, first_slot }
+    }
+
+    /// The keys from `slot` on, of another database.
+    pub(super) fn of(&mut self, db: Db, slot: Slot) -> Keys<'_> {
+        Keys { keyspace: self.keyspace, local: self.local, db, first_slot: slot.0 }
+    }
+
+    #[inline]
+    fn slot(&self, i: u32) -> Slot {
+        Slot(self.first_slot + i)
+    }
+
+    /// The value of the `i`-th key, unless the key is missing or has expired.
+    #[inline]
+    pub(crate) fn lookup<'t>(
+        &mut self,
+        tx: &'t mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+    ) -> Option<Entry<'t>> {
+        let entry = Entry::new(tx.value(self.slot(i))?);
+        if entry.is_expired(self.local.now_ms) {
+            if self.local.expired.len() < EXPIRED_MAX {
+                self.local.expired.push((self.db, key.into()));
+            }
+            return None;
+        }
+        Some(entry)
+    }
+
+    /// As [`lookup`](Self::lookup), for a value of one kind.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` for a value of another kind.
+    #[inline]
+    pub(crate) fn lookup_kind<'t>(
+        &mut self,
+        tx: &'t mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<Option<Entry<'t>>, CmdError> {
+        of_kind(self.lookup(tx, i, key), kind)
+    }
+
+    /// As [`lookup`](Self::lookup), counted as a hit or a miss.
+    #[inline]
+    pub(crate) fn read<'t>(&mut self, tx: &'t mut Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
+        let entry = self.lookup(tx, i, key);
+        self.local.counters.count_lookup(entry.is_some());
+        entry
+    }
+
+    /// As [`lookup_kind`](Self::lookup_kind), counted as a hit or a miss.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` for a value of another kind.
+    #[inline]
+    pub(crate) fn read_kind<'t>(
+        &mut self,
+        tx: &'t mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<Option<Entry<'t>>, CmdError> {
+        of_kind(self.read(tx, i, key), kind)
+    }
+
+    /// Sets the `i`-th key to a value. An expiry that has passed deletes the key.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        kind: Kind,
+        expire_at_ms: Option<u64>,
+        value: &[u8],
+    ) -> Result<(), TxError> {
+        let slot = self.slot(i);
+        self.tell_watchers(tx, slot);
+        let Some(at) = expire_at_ms else {
+            self.count_expiry(tx, slot, false);
+            return tx.put_slot_tagged(slot, kind.tag(), value);
+        };
+        self.put_expiring(tx, i, kind, at, value)
+    }
+
+    fn put_expiring(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        kind: Kind,
+        at: u64,
+        value: &[u8],
+    ) -> Result<(), TxError> {
+        if at <= self.local.now_ms {
+            return self.delete(tx, i);
+        }
+        let slot = self.slot(i);
+        self.count_expiry(tx, slot, true);
+        // The end of a long value is copied once only.
+        let (first, rest) = value.split_at(value.len().min(SCRATCH_KEEP - EXPIRY_BYTES));
+        let buffer = &mut self.local.prefixed;
+        buffer.clear();
+        buffer.extend_from_slice(&at.to_le_bytes());
+        buffer.extend_from_slice(first);
+        let put = tx.put_slot_tagged(slot, kind.tag() | HAS_EXPIRY, buffer);
+        buffer.clear();
+        if rest.is_empty() {
+            put
+        } else {
+            put.and_then(|()| tx.patch_slot(slot, SCRATCH_KEEP, rest))
+        }
+    }
+
+    /// Deletes the `i`-th key, expired or not.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn delete(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
+        let slot = self.slot(i);
+        self.count_expiry(tx, slot, false);
+        tx.delete_slot(slot)?;
+        Ok(())
+    }
+
+    /// Overwrites the value of the `i`-th key, which exists, from byte `offset` on. The value
+    /// grows to hold `bytes`; `offset` is at most its length.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn patch(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        let slot = self.slot(i);
+        let skip = tx.value(slot).map_or(0, |value| Entry::new(value).skip());
+        tx.patch_slot(slot, skip + offset, bytes)
+    }
+
+    /// Gives the second key the value and the expiry of the first, which stays.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn copy_first_to_second(
+        &mut self,
+        tx: &mut Tx<'_>,
+        first: &[u8],
+    ) -> Result<(), TxError> {
+        let mut value = self.local.take_scratch();
+        if let Some(entry) = self.lookup(tx, 0, first) {
+            entry.copy_to(&mut value);
+            let (kind, expire_at_ms) = (entry.kind(), entry.expire_at_ms);
+            self.put(tx, 1, kind, expire_at_ms, &value)?;
+        }
+        self.local.give_scratch(value);
+        Ok(())
+    }
+
+    /// Changes the expiry of the `i`-th key, which exists. An expiry that has passed deletes the
+    /// key.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn set_expiry(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        expire_at_ms: Option<u64>,
+    ) -> Result<(), TxError> {
+        let slot = self.slot(i);
+        let Some(value) = tx.value(slot) else {
+            return Ok(());
+        };
+        if expire_at_ms.is_some_and(|at| at <= self.local.now_ms) {
+            return self.delete(tx, i);
+        }
+        let entry = Entry::new(value);
+        if let (Some(at), Some(_)) = (expire_at_ms, entry.expire_at_ms) {
+            return tx.patch_slot(slot, 0, &at.to_le_bytes());
+        }
+        let kind = entry.kind();
+        let mut bytes = self.local.take_scratch();
+        entry.copy_to(&mut bytes);
+        self.put(tx, i, kind, expire_at_ms, &bytes)?;
+        self.local.give_scratch(bytes);
+        Ok(())
+    }
+
+    /// What a client that watches the `i`-th key has to remember. The key is locked for writing.
+    pub(crate) fn watch(&self, tx: &mut Tx<'_>, i: u32, key: &[u8]) -> Watched {
+        let missing_keys = &self.keyspace.missing_keys;
+        Watched::new(missing_keys, tx, self.slot(i), (self.db, key), self.local.now_ms)
+    }
+
+    /// Tells the clients that watch a missing key that the key is made.
+    ///
+    /// Their transaction fails in vain if this one does not commit.
+    #[inline]
+    fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot) {
+        let (missing_keys, now_ms) = (&self.keyspace.missing_keys, self.local.now_ms);
+        let hash = tx.key_hash(slot);
+        if missing_keys.may_watch(hash)
+            && tx.value(slot).is_none_or(|old| Entry::new(old).is_expired(now_ms))
+        {
+            missing_keys.made(hash);
+        }
+    }
+
+    /// Keeps the count of keys with an expiry.
+    #[inline]
+    fn count_expiry(&mut self, tx: &mut Tx<'_>, slot: Slot, will_have: bool) {
+        let has = tx.value(slot).is_some_and(|old| has_expiry(&old));
+        if has != will_have {
+            self.local.counters.expiring_changed(self.db, if will_have { 1 } else { -1 });
+        }
+    }
+}
+
+/// The value, if it is of that kind.
+#[inline]
+fn of_kind(entry: Option<Entry<'_>>, kind: Kind) -> Result<Option<Entry<'_>>, CmdError> {
+    match entry {
+        Some(entry) if entry.kind() != kind => Err(CmdError::WRONG_TYPE),
+        entry => Ok(entry),
+    }
+}

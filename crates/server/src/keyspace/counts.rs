@@ -1,0 +1,111 @@
+//! Counters about keys: one block for each event loop, which alone writes it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::config::{DATABASES, Db};
+use crate::counter::Counter;
+
+/// The counters of one event loop.
+#[derive(Debug, Default)]
+pub(crate) struct KeyCounters {
+    hits: Counter,
+    misses: Counter,
+    /// Expired keys that this event loop has deleted.
+    pub(super) expired: Counter,
+    /// Keys that got an expiry minus keys that lost one, by database.
+    expiring: [AtomicI64; DATABASES as usize],
+    /// Keys that got an expiry, by database; never goes down.
+    expiring_set: [Counter; DATABASES as usize],
+}
+
+impl KeyCounters {
+    /// Counts a lookup.
+    pub(super) fn count_lookup(&self, is_hit: bool) {
+        if is_hit { self.hits.add(1) } else { self.misses.add(1) }
+    }
+
+    /// Counts a key that got an expiry (`by` is 1) or lost one (-1).
+    pub(super) fn expiring_changed(&self, db: Db, by: i64) {
+        let count = &self.expiring[usize::from(db)];
+        // Relaxed: the counter has one writer, as `Counter` has.
+        count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        if by > 0 {
+            self.expiring_set[usize::from(db)].add(1);
+        }
+    }
+}
+
+/// The counters of all event loops.
+#[derive(Debug)]
+pub(super) struct Counts {
+    loops: Vec<Arc<KeyCounters>>,
+    /// Keys with an expiry by database, beside those that the event loops count.
+    expiring_base: [AtomicI64; DATABASES as usize],
+}
+
+impl Counts {
+    pub(super) fn new(workers: usize) -> Self {
+        let loops = (0..workers).map(|_| Arc::default()).collect();
+        Self { loops, expiring_base: Default::default() }
+    }
+
+    /// The counters of event loop `worker`.
+    pub(super) fn of(&self, worker: usize) -> &Arc<KeyCounters> {
+        &self.loops[worker]
+    }
+
+    fn sum(&self, counter: impl Fn(&KeyCounters) -> u64) -> u64 {
+        self.loops.iter().map(|counters| counter(counters)).sum()
+    }
+
+    fn expiring_changes(&self, db: Db) -> i64 {
+        // Relaxed: partner of the store in `expiring_changed`.
+        let of = |counters: &Arc<KeyCounters>| {
+            counters.expiring[usize::from(db)].load(Ordering::Relaxed)
+        };
+        self.loops.iter().map(of).sum()
+    }
+
+    /// About how many keys of the database have an expiry.
+    ///
+    /// This is what the last expiry scan counted, and the changes since.
+    pub(super) fn expiring(&self, db: Db) -> u64 {
+        // Relaxed: partner of the store in `restart_expiring`.
+        let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
+        (base + self.expiring_changes(db)).max(0).cast_unsigned()
+    }
+
+    /// Makes `count` the present number of keys with an expiry.
+    pub(super) fn restart_expiring(&self, db: Db, count: u64) {
+        let base = count as i64 - self.expiring_changes(db);
+        // Relaxed: partner of the load in `expiring`, a number for people.
+        self.expiring_base[usize::from(db)].store(base, Ordering::Relaxed);
+    }
+
+    /// How often a key of the database got an expiry since the start.
+    pub(super) fn expiring_set(&self, db: Db) -> u64 {
+        self.sum(|counters| counters.expiring_set[usize::from(db)].get())
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.sum(|counters| counters.hits.get())
+    }
+
+    pub(super) fn misses(&self) -> u64 {
+        self.sum(|counters| counters.misses.get())
+    }
+
+    pub(super) fn expired(&self) -> u64 {
+        self.sum(|counters| counters.expired.get())
+    }
+
+    /// Sets what `CONFIG RESETSTAT` resets to zero.
+    pub(super) fn reset(&self) {
+        for counters in &self.loops {
+            for counter in [&counters.hits, &counters.misses, &counters.expired] {
+                counter.clear();
+            }
+        }
+    }
+}

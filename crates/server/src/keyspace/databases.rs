@@ -1,0 +1,223 @@
+//! The databases of the protocol as tables of the engine: iteration, length, flushing.
+
+use std::sync::Arc;
+
+use stillpoint::{Engine, KeySet, Mode, Session, Slot, TableId};
+use stillpoint_io::Rng;
+
+use super::access::LoopKeys;
+use super::counts::Counts;
+use super::lock::KeyspaceLock;
+use super::value::{Entry, table_name};
+use super::watch::MissingKeys;
+use crate::config::{DATABASES, Db};
+use crate::error::{CmdError, ServerError};
+
+/// Records that one step of a scan over a whole database looks at.
+const STEP: usize = 1024;
+/// Random places that [`Keyspace::random_key`] tries before it scans the database.
+const RANDOM_TRIES: usize = 64;
+/// Keys at a random place among which one is drawn.
+const CANDIDATES_MAX: usize = 64;
+
+/// The engine, and the tables of its databases.
+#[derive(Debug)]
+pub(crate) struct Keyspace {
+    pub(crate) engine: Arc<Engine>,
+    tables: [TableId; DATABASES as usize],
+    pub(crate) lock: KeyspaceLock,
+    pub(super) missing_keys: Arc<MissingKeys>,
+    pub(super) counts: Counts,
+}
+
+/// What one step of a scan did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scanned {
+    /// The cursor of the next step; 0 at the end.
+    pub(crate) next: u64,
+    /// Records looked at, expired ones included.
+    pub(crate) records: usize,
+}
+
+impl Keyspace {
+    /// Finds the tables of the databases, and makes the missing ones. `workers` event loops will
+    /// use them.
+    ///
+    /// # Errors
+    /// The engine refuses a table.
+    pub(crate) fn open(engine: Arc<Engine>, workers: usize) -> Result<Self, ServerError> {
+        let names: Vec<String> = (0..DATABASES).map(table_name).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let ids = engine.tables_named(&names).map_err(ServerError::engine)?;
+        Ok(Self {
+            engine,
+            tables: std::array::from_fn(|db| ids[db]),
+            lock: KeyspaceLock::new(workers),
+            missing_keys: Arc::default(),
+            counts: Counts::new(workers),
+        })
+    }
+
+    /// The table of a database.
+    #[inline]
+    pub(super) fn table(&self, db: Db) -> TableId {
+        self.tables[usize::from(db)]
+    }
+
+    /// The database of a table.
+    pub(super) fn database(&self, table: TableId) -> Option<Db> {
+        (0..DATABASES).find(|&db| self.table(db) == table)
+    }
+
+    /// Declares a key of a transaction. `value_len` is a guess at its new value's length.
+    #[inline]
+    pub(crate) fn declare(
+        &self,
+        keys: &mut KeySet,
+        db: Db,
+        key: &[u8],
+        mode: Mode,
+        value_len: usize,
+    ) -> Slot {
+        keys.push(self.table(db), key, mode, value_len)
+    }
+
+    /// What event loop `worker` keeps for its accesses to keys.
+    pub(crate) fn loop_keys(&self, worker: usize) -> LoopKeys {
+        LoopKeys::new(Arc::clone(self.counts.of(worker)))
+    }
+
+    /// The number of keys, expired ones included, as a statistic that waits for nothing.
+    pub(crate) fn len(&self, db: Db) -> u64 {
+        self.engine.len(self.table(db))
+    }
+
+    /// The number of keys, expired ones included, as an answer. In strict durability the answer
+    /// waits for a flush.
+    ///
+    /// # Errors
+    /// The engine has no such table any more.
+    pub(crate) fn exact_len(&self, session: &mut Session, db: Db) -> Result<u64, CmdError> {
+        Ok(session.len(self.table(db))?)
+    }
+
+    /// Looks at about `count` records from `cursor` on and visits the keys that have not expired.
+    ///
+    /// A scan visits every key that is there from its first step to its last. A scan may visit a
+    /// key twice while the index grows.
+    ///
+    /// # Errors
+    /// The engine has no such table any more.
+    pub(crate) fn scan(
+        &self,
+        session: &mut Session,
+        (db, cursor): (Db, u64),
+        count: usize,
+        now_ms: u64,
+        visit: &mut dyn FnMut(&[u8], &Entry<'_>),
+    ) -> Result<Scanned, CmdError> {
+        self.scan_all(session, db, cursor, count, &mut |key, entry| {
+            if !entry.is_expired(now_ms) {
+                visit(key, entry);
+            }
+        })
+    }
+
+    /// As [`scan`](Self::scan), but visits expired keys, too.
+    ///
+    /// # Errors
+    /// As for [`scan`](Self::scan).
+    pub(super) fn scan_all(
+        &self,
+        session: &mut Session,
+        db: Db,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(&[u8], &Entry<'_>),
+    ) -> Result<Scanned, CmdError> {
+        let mut records = 0;
+        let next = session.scan(self.table(db), cursor, count, &mut |key, value| {
+            records += 1;
+            visit(key, &Entry::new(value));
+        })?;
+        Ok(Scanned { next, records })
+    }
+
+    /// A key of the database that has not expired, drawn at random.
+    ///
+    /// # Errors
+    /// As for [`scan`](Self::scan).
+    pub(crate) fn random_key(
+        &self,
+        session: &mut Session,
+        db: Db,
+        now_ms: u64,
+        rng: &dyn Rng,
+    ) -> Result<Option<Box<[u8]>>, CmdError> {
+        for _ in 0..RANDOM_TRIES {
+            if self.exact_len(session, db)? == 0 {
+                break;
+            }
+            let mut candidates: Vec<Box<[u8]>> = Vec::new();
+            // Every number is a cursor, so a random number is a random place in the index.
+            self.scan(session, (db, rng.next_u64()), 1, now_ms, &mut |key, _| {
+                if candidates.len() < CANDIDATES_MAX {
+                    candidates.push(key.into());
+                }
+            })?;
+            if !candidates.is_empty() {
+                let drawn = (rng.next_u64() % candidates.len() as u64) as usize;
+                return Ok(Some(candidates.swap_remove(drawn)));
+            }
+        }
+        let (mut cursor, mut found) = (0, None);
+        loop {
+            cursor = self
+                .scan(session, (db, cursor), STEP, now_ms, &mut |key, _| {
+                    found.get_or_insert_with(|| key.into());
+                })?
+                .next;
+            if cursor == 0 || found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Deletes all keys of some databases in one step.
+    ///
+    /// # Errors
+    /// The engine cannot log the step.
+    pub(crate) fn flush(&self, dbs: &[Db]) -> Result<(), CmdError> {
+        let tables: Vec<TableId> = dbs.iter().map(|&db| self.table(db)).collect();
+        self.engine.flush_tables(&tables)?;
+        for &db in dbs {
+            self.counts.restart_expiring(db, 0);
+        }
+        Ok(())
+    }
+
+    /// About how many keys of the database have an expiry.
+    pub(crate) fn expiring(&self, db: Db) -> u64 {
+        self.counts.expiring(db).min(self.len(db))
+    }
+
+    /// Reads of keys that found a value.
+    pub(crate) fn hits(&self) -> u64 {
+        self.counts.hits()
+    }
+
+    /// Reads of keys that found none.
+    pub(crate) fn misses(&self) -> u64 {
+        self.counts.misses()
+    }
+
+    /// Expired keys that were deleted.
+    pub(crate) fn expired(&self) -> u64 {
+        self.counts.expired()
+    }
+
+    /// Sets the counters that `CONFIG RESETSTAT` resets to zero.
+    pub(crate) fn reset_counts(&self) {
+        self.counts.reset();
+    }
+}

@@ -1,0 +1,121 @@
+//! The background deletion of expired keys.
+
+use stillpoint::Session;
+use stillpoint_io::Clock;
+
+use super::access::Deletions;
+use super::databases::Keyspace;
+use crate::config::{DATABASES, Db};
+
+/// Records that one step looks at.
+const STEP: usize = 256;
+/// Time that an event loop gives to the scan: 1 ms of every 100.
+const BUDGET_NS: u64 = 1_000_000;
+/// Time while more than a tenth of the records had expired. Redis, too, gives up to a quarter.
+const BUSY_BUDGET_NS: u64 = 25_000_000;
+
+/// The scan of one database.
+#[derive(Debug, Default, Clone, Copy)]
+struct ExpiryScan {
+    cursor: u64,
+    /// Keys with an expiry met so far.
+    met: u64,
+    /// How many keys had got an expiry, ever, when this scan began.
+    set_at_start: u64,
+    /// The same number, if the last whole scan met no key with an expiry. While the number stays,
+    /// there is nothing to find.
+    idle_at: Option<u64>,
+}
+
+/// The background scan of one event loop, through every n-th database.
+#[derive(Debug)]
+pub(crate) struct ExpiryCycle {
+    worker: usize,
+    workers: usize,
+    scans: [ExpiryScan; DATABASES as usize],
+    next: usize,
+    found: Vec<(Db, Box<[u8]>)>,
+}
+
+impl ExpiryCycle {
+    /// The scan of event loop `worker` among `workers`.
+    pub(crate) fn new(worker: usize, workers: usize) -> Self {
+        Self { worker, workers, scans: Default::default(), next: 0, found: Vec::new() }
+    }
+
+    /// Scans until the time is spent; true if it deleted a key.
+    pub(crate) fn run(
+        &mut self,
+        session: &mut Session,
+        keyspace: &Keyspace,
+        clock: &dyn Clock,
+        now_ms: u64,
+    ) -> bool {
+        let start_ns = clock.monotonic_ns();
+        let (mut seen, mut expired, mut idle) = (0, 0, 0);
+        while idle < usize::from(DATABASES) {
+            let db = self.next;
+            let is_mine = db % self.workers == self.worker;
+            if is_mine && let Some(step) = self.step(db as Db, session, keyspace, now_ms) {
+                seen += step.0;
+                expired += step.1;
+                idle = 0;
+                if self.scans[db].cursor == 0 {
+                    self.next = (db + 1) % usize::from(DATABASES);
+                }
+            } else {
+                idle += 1;
+                self.next = (db + 1) % usize::from(DATABASES);
+            }
+            let budget_ns = if expired * 10 > seen { BUSY_BUDGET_NS } else { BUDGET_NS };
+            if clock.monotonic_ns() - start_ns >= budget_ns {
+                break;
+            }
+            // One whole round of small databases is enough for now.
+            if self.next == 0 && expired * 10 <= seen {
+                break;
+            }
+        }
+        expired > 0
+    }
+
+    /// Looks at some records of a database and deletes the expired ones: (seen, expired).
+    /// `None`: the database has nothing to look for.
+    fn step(
+        &mut self,
+        db: Db,
+        session: &mut Session,
+        keyspace: &Keyspace,
+        now_ms: u64,
+    ) -> Option<(usize, usize)> {
+        let scan = &mut self.scans[usize::from(db)];
+        let set_so_far = keyspace.counts.expiring_set(db);
+        if scan.idle_at == Some(set_so_far) {
+            return None;
+        }
+        if scan.cursor == 0 {
+            *scan = ExpiryScan { set_at_start: set_so_far, ..ExpiryScan::default() };
+        }
+        let found = &mut self.found;
+        let step = keyspace.scan_all(session, db, scan.cursor, STEP, &mut |key, entry| {
+            if entry.is_expired(now_ms) {
+                found.push((db, key.into()));
+            } else {
+                scan.met += u64::from(entry.expire_at_ms.is_some());
+            }
+        });
+        // The only error is that the table is gone, which ends the scan.
+        let (next, records) = step.map_or((0, 0), |step| (step.next, step.records));
+        scan.cursor = next;
+        let expired = found.len();
+        let counters = keyspace.counts.of(self.worker);
+        Deletions { keys: found, now_ms, keyspace, counters }.execute(session);
+        found.clear();
+        if scan.cursor == 0 {
+            keyspace.counts.restart_expiring(db, scan.met);
+            let is_idle = scan.met == 0 && scan.set_at_start == keyspace.counts.expiring_set(db);
+            scan.idle_at = is_idle.then_some(scan.set_at_start);
+        }
+        Some((records, expired))
+    }
+}

@@ -1,0 +1,28 @@
+//! The lock between commands of single keys and commands of whole databases.
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// A lock that each event loop takes alone while it executes, and that one taker can have whole.
+///
+/// Each event loop has a stripe of its own, so event loops share no cache line here.
+#[derive(Debug)]
+pub(crate) struct KeyspaceLock {
+    stripes: Box<[Mutex<()>]>,
+}
+
+impl KeyspaceLock {
+    pub(super) fn new(workers: usize) -> Self {
+        Self { stripes: (0..workers).map(|_| Mutex::new(())).collect() }
+    }
+
+    /// Lets event loop `worker` execute commands.
+    pub(crate) fn enter(&self, worker: usize) -> MutexGuard<'_, ()> {
+        self.stripes[worker].lock()
+    }
+
+    /// Keeps every event loop out. The caller must not hold a stripe.
+    pub(crate) fn alone(&self) -> Vec<MutexGuard<'_, ()>> {
+        // All callers lock in one order, so two of them cannot wait for each other.
+        self.stripes.iter().map(Mutex::lock).collect()
+    }
+}

@@ -1,0 +1,185 @@
+//! How the values of keys lie in records of the store.
+//!
+//! The low 4 bits of a record's tag name the kind of the value. Bit 7 says that the value begins
+//! with 8 bytes, little-endian: the wall time in milliseconds since the Unix epoch at which the
+//! key expires.
+
+use stillpoint::ValueRef;
+
+use crate::config::{DATABASES, Db};
+
+/// The bits of a tag that name the kind of the value.
+const KIND_MASK: u8 = 0x0f;
+/// The bit of a tag that says that an expiry precedes the value.
+pub(super) const HAS_EXPIRY: u8 = 0x80;
+/// Bytes of a record beside its key and value: cell header and index entry.
+const RECORD_OVERHEAD: usize = 24;
+/// Bytes of the expiry.
+pub(super) const EXPIRY_BYTES: usize = 8;
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind(u8);
+
+impl Kind {
+    /// A string of bytes.
+    pub(crate) const STRING: Self = Self(0);
+
+    /// The kind that a tag names.
+    fn of(tag: u8) -> Self {
+        Self(tag & KIND_MASK)
+    }
+
+    pub(super) fn tag(self) -> u8 {
+        self.0
+    }
+
+    /// The name that `TYPE` answers.
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            0 => "string",
+            1 => "list",
+            2 => "set",
+            3 => "zset",
+            4 => "hash",
+            5 => "stream",
+            _ => "unknown",
+        }
+    }
+}
+
+/// Name of a database's table.
+pub(super) fn table_name(db: Db) -> String {
+    format!("db{db}")
+}
+
+/// Whether a table of that name is a database.
+fn is_database(table: &str) -> bool {
+    let db = table.strip_prefix("db").and_then(|number| number.parse::<Db>().ok());
+    db.is_some_and(|db| db < DATABASES && table_name(db) == table)
+}
+
+/// A value, with its expiry set apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    value: ValueRef<'a>,
+    /// When the key expires, in milliseconds since the Unix epoch.
+    pub(crate) expire_at_ms: Option<u64>,
+    skip: usize,
+}
+
+impl<'a> Entry<'a> {
+    /// Looks at a stored value.
+    #[inline]
+    pub(super) fn new(value: ValueRef<'a>) -> Self {
+        let expire_at_ms = expiry(&value);
+        let skip = if expire_at_ms.is_some() { EXPIRY_BYTES } else { 0 };
+        Self { value, expire_at_ms, skip }
+    }
+
+    /// The kind of the value.
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::of(self.value.tag())
+    }
+
+    /// Whether the key has expired.
+    #[inline]
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        self.expire_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// Length of the value without its expiry.
+    pub(crate) fn len(&self) -> usize {
+        self.value.len() - self.skip
+    }
+
+    /// Bytes of the record before the value proper.
+    pub(super) fn skip(&self) -> usize {
+        self.skip
+    }
+
+    /// Bytes of memory that the record of a key of `key_len` bytes takes, about.
+    pub(crate) fn memory_bytes(&self, key_len: usize) -> usize {
+        (self.value.len() + key_len + RECORD_OVERHEAD).next_multiple_of(16)
+    }
+
+    /// Appends the value without its expiry.
+    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
+        self.value.copy_range_to(self.skip, self.len(), out);
+    }
+
+    /// Appends bytes `from..to` of the value without its expiry.
+    pub(crate) fn copy_range_to(&self, from: usize, to: usize, out: &mut Vec<u8>) {
+        self.value.copy_range_to(self.skip + from, to - from, out);
+    }
+}
+
+/// Whether a stored value begins with an expiry.
+#[inline]
+pub(super) fn has_expiry(value: &ValueRef<'_>) -> bool {
+    value.tag() & HAS_EXPIRY != 0
+}
+
+/// The expiry of a stored value, if it has one.
+#[inline]
+fn expiry(value: &ValueRef<'_>) -> Option<u64> {
+    if has_expiry(value) { value.u64_at(0) } else { None }
+}
+
+/// A value as a tool shows it: of a database, or of any other table.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredValue<'a> {
+    entry: Entry<'a>,
+}
+
+impl<'a> StoredValue<'a> {
+    /// A value of that table. A value of a database, `db0` and on, may begin with an expiry. A
+    /// value of another table is taken as it is.
+    pub fn of(table: &str, value: ValueRef<'a>) -> Self {
+        let entry = if is_database(table) {
+            Entry::new(value)
+        } else {
+            Entry { value, expire_at_ms: None, skip: 0 }
+        };
+        Self { entry }
+    }
+
+    /// Tag and bytes of a value of that table whose key expires at `at_ms`, in milliseconds since
+    /// the Unix epoch. [`of`](Self::of) takes them apart.
+    ///
+    /// # Errors
+    /// Keys of that table do not expire, or the tag has the mark of an expiry already.
+    pub fn expiring(
+        table: &str,
+        tag: u8,
+        at_ms: u64,
+        value: &[u8],
+    ) -> Result<(u8, Vec<u8>), String> {
+        if !is_database(table) {
+            return Err(format!("keys of table {table:?} do not expire: it is no database"));
+        }
+        if tag & HAS_EXPIRY != 0 {
+            return Err(format!("tag {tag} stands for an expiry already: give one below 128"));
+        }
+        let mut bytes = at_ms.to_le_bytes().to_vec();
+        bytes.extend_from_slice(value);
+        Ok((tag | HAS_EXPIRY, bytes))
+    }
+
+    /// When the key expires, in milliseconds since the Unix epoch.
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.entry.expire_at_ms
+    }
+
+    /// The tag, without the mark of an expiry.
+    pub fn tag(&self) -> u8 {
+        let tag = self.entry.value.tag();
+        if self.entry.skip == 0 { tag } else { tag & !HAS_EXPIRY }
+    }
+
+    /// Appends the value, without its expiry.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        self.entry.copy_to(out);
+    }
+}

@@ -1,0 +1,204 @@
+//! One round of an event loop: the calls of the plan as a batch of transactions.
+
+use std::sync::Arc;
+
+use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
+
+use super::connections::Connections;
+use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
+use crate::error::CmdError;
+use crate::resp::Mark;
+use crate::session::context::{Context, Local};
+use crate::session::exec::{answered, declare_exec, run_exec};
+use crate::session::route::{note_latency, note_time, settle_reply};
+use crate::session::spec::Handler;
+use crate::shared::Shared;
+use crate::shared::registry::RELAXED;
+
+/// A reply of this length is reason enough to ask whether the clients hold too much.
+const LARGE_REPLY_BYTES: usize = 64 << 10;
+/// A request of this length is dropped as soon as it has run, before its commit.
+const LONG_REQUEST_BYTES: usize = 1 << 20;
+
+/// One round: the calls of the plan as a batch of transactions.
+pub(crate) struct Round<'a> {
+    pub(crate) plan: &'a mut Plan,
+    pub(crate) conns: &'a mut Connections,
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) local: &'a mut Local,
+    /// Take the time of each call, not only of the round.
+    pub(crate) time_each: bool,
+    /// Where the reply of the call that runs now begins.
+    mark: Option<Mark>,
+    /// That reply is an error already.
+    has_error: bool,
+    /// Work of the calls and their replies so far.
+    work: usize,
+    /// No more calls run in this round: enough was done, or the clients hold too much.
+    is_over: bool,
+}
+
+impl<'a> Round<'a> {
+    pub(crate) fn new(
+        plan: &'a mut Plan,
+        conns: &'a mut Connections,
+        shared: &'a Arc<Shared>,
+        local: &'a mut Local,
+        time_each: bool,
+    ) -> Self {
+        Self {
+            plan,
+            conns,
+            shared,
+            local,
+            time_each,
+            mark: None,
+            has_error: false,
+            work: 0,
+            is_over: false,
+        }
+    }
+
+    /// Executes the round and counts its time; gives the moment of its end in nanoseconds.
+    pub(crate) fn execute(&mut self, session: &mut Session) -> u64 {
+        let start_ns = self.shared.config.clock.monotonic_ns();
+        {
+            let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
+            session.execute(self);
+        }
+        let ended_ns = self.shared.config.clock.monotonic_ns();
+        let took_ns = ended_ns - start_ns;
+        let ran = self.plan.calls.len() - self.plan.postponed.len();
+        let mean_ns = took_ns / ran.max(1) as u64;
+        let mut postponed = self.plan.postponed.iter().peekable();
+        for (i, call) in self.plan.calls.iter().enumerate() {
+            if let Some(conn) = self.conns.get_mut(call.conn as usize) {
+                conn.pending = 0;
+                conn.client.info.last_command.store(u32::from(call.spec.id) + 1, RELAXED);
+            }
+            if postponed.next_if(|&&next| next as usize == i).is_none() && !self.time_each {
+                self.local.stats.count_time(call.spec.id, mean_ns);
+            }
+        }
+        if let [only] = self.plan.calls[..] {
+            note_latency(
+                self.shared,
+                only.spec,
+                self.local.keys.now_ms / 1000,
+                took_ns / 1_000_000,
+            );
+        }
+        ended_ns
+    }
+
+    /// Notes what call `i` has cost, its reply of `replied` bytes included.
+    fn note_work(&mut self, i: usize, replied: usize) {
+        self.work += self.plan.calls[i].spans as usize + replied / UNIT_BYTES;
+        // The total is shared by all event loops: it is read after large replies only.
+        let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
+        self.is_over |= self.work >= ROUND_WORK || too_much();
+    }
+}
+
+impl Batch for Round<'_> {
+    fn len(&self) -> usize {
+        self.plan.calls.len()
+    }
+
+    fn declare(&mut self, i: usize, keys: &mut KeySet) {
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        if matches!(call.spec.handler, Handler::Exec) {
+            declare_exec(&mut conn.client, &self.shared.keyspace, keys);
+        } else {
+            let args = self.plan.args(call, &conn.input);
+            call.spec.declare_keys(args, conn.client.db, &self.shared.keyspace, keys);
+        }
+    }
+
+    /// What does not begin is given back to its client after the round.
+    fn begins(&mut self, i: usize) -> bool {
+        let conn = self.conns.get_mut(self.plan.calls[i].conn as usize);
+        let begins = !self.is_over && conn.is_some_and(|conn| !conn.is_blocked());
+        if !begins {
+            self.plan.postponed.push(i as u32);
+        }
+        begins
+    }
+
+    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let call = self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return Err(answered());
+        };
+        let args = self.plan.args(&call, &conn.input);
+        conn.served = true;
+        let before = conn.reply.pending();
+        let mark = conn.reply.begin();
+        self.mark = Some(mark);
+        let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
+        let mut ctx = Context {
+            client: &mut conn.client,
+            reply: &mut conn.reply,
+            shared: self.shared,
+            local: self.local,
+            first_slot: 0,
+        };
+        ctx.count_call(call.spec);
+        if call.spec.flags.may_use_reserve() {
+            tx.use_reserve();
+        }
+        let result = match call.spec.handler {
+            Handler::Keyed(run) => run(&mut ctx, args, tx),
+            _ => run_exec(&mut ctx, tx),
+        };
+        let done = result.map_err(|error| {
+            ctx.answer_error(mark, &error);
+            ctx.local.stats.command(call.spec.id).failed.add(1);
+            answered()
+        });
+        if self.time_each {
+            let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
+            note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
+        }
+        self.has_error = done.is_err();
+        let replied = conn.reply.pending() - before;
+        // The transaction has its own copy of a long argument by now; the log takes another one.
+        let is_last = |call: &Call| {
+            conn.start == conn.input.len()
+                && conn.postponed.is_empty()
+                && self.plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
+        };
+        if conn.input.len() - call.base as usize >= LONG_REQUEST_BYTES && is_last(&call) {
+            conn.drop_input(call.base as usize);
+        }
+        self.note_work(i, replied);
+        done
+    }
+
+    fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
+        let mark = self.mark.take();
+        let has_error = std::mem::take(&mut self.has_error);
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        let mark = mark.unwrap_or_else(|| conn.reply.mark());
+        if let Err(error) = result
+            && !has_error
+        {
+            conn.reply.truncate(mark);
+            let error = CmdError::from(error);
+            conn.reply.error(error.message());
+            self.local.stats.count_error(error.message());
+            self.local.stats.command(call.spec.id).failed.add(1);
+            if matches!(call.spec.handler, Handler::Exec) {
+                conn.client.multi = None;
+                conn.client.watched.clear();
+            }
+        }
+        settle_reply(&mut conn.client, &mut conn.reply, mark);
+    }
+}

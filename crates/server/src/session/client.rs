@@ -1,0 +1,148 @@
+//! The state of one client beside its socket.
+
+use std::sync::Arc;
+
+use super::spec::Spec;
+use crate::config::Db;
+use crate::keyspace::Watched;
+use crate::resp::{Args, Span};
+use crate::shared::auth::Auth;
+use crate::shared::registry::ClientInfo;
+
+/// One queued command: its row, its arguments, and how many keys it declared.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    spec: &'static Spec,
+    first_span: u32,
+    spans: u32,
+    keys: u32,
+}
+
+/// The queue between `MULTI` and `EXEC`.
+#[derive(Debug, Default)]
+pub(crate) struct Multi {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    queued: Vec<Queued>,
+    /// A command was refused while queueing: `EXEC` will refuse too.
+    pub(crate) dirty: bool,
+}
+
+impl Multi {
+    /// Appends a command, copying its arguments.
+    pub(crate) fn push(&mut self, spec: &'static Spec, args: Args<'_>) {
+        let first_span = self.spans.len() as u32;
+        for arg in args.from(0) {
+            let start = self.bytes.len() as u32;
+            self.bytes.extend_from_slice(arg);
+            self.spans.push(Span { start, len: arg.len() as u32 });
+        }
+        self.queued.push(Queued { spec, first_span, spans: args.len() as u32, keys: 0 });
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queued.len()
+    }
+
+    /// Bytes held.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity()
+            + self.spans.capacity() * size_of::<Span>()
+            + self.queued.capacity() * size_of::<Queued>()
+    }
+
+    /// Command `i` with its arguments.
+    pub(crate) fn command(&self, i: usize) -> (&'static Spec, Args<'_>) {
+        let q = self.queued[i];
+        let spans = &self.spans[q.first_span as usize..(q.first_span + q.spans) as usize];
+        (q.spec, Args::new(&self.bytes, spans))
+    }
+
+    pub(crate) fn specs(&self) -> impl Iterator<Item = &'static Spec> {
+        self.queued.iter().map(|q| q.spec)
+    }
+
+    pub(crate) fn set_key_count(&mut self, i: usize, keys: u32) {
+        self.queued[i].keys = keys;
+    }
+
+    pub(crate) fn key_count(&self, i: usize) -> u32 {
+        self.queued[i].keys
+    }
+}
+
+/// Which replies a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyMode {
+    On,
+    Off,
+    /// Not that of the next command.
+    SkipNext,
+    /// Not that of this command.
+    Skip,
+}
+
+/// A `SAVE` under way: what the counts of checkpoints were when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AwaitedSave {
+    pub(crate) published: u64,
+    pub(crate) failures: u64,
+}
+
+/// The session of one client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) db: Db,
+    pub(crate) authenticated: bool,
+    pub(crate) multi: Option<Box<Multi>>,
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) reply_mode: ReplyMode,
+    /// The next request waits for this.
+    pub(crate) awaited_save: Option<AwaitedSave>,
+    /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
+    /// waits; 0: it need not wait.
+    pub(crate) silent_until_ms: u64,
+    /// Close once the replies so far are sent.
+    pub(crate) closing: bool,
+    /// What other threads may see of it.
+    pub(crate) info: Arc<ClientInfo>,
+}
+
+impl Client {
+    pub(crate) fn new(info: Arc<ClientInfo>, authenticated: bool) -> Self {
+        Self {
+            db: 0,
+            authenticated,
+            multi: None,
+            watched: Vec::new(),
+            reply_mode: ReplyMode::On,
+            awaited_save: None,
+            silent_until_ms: 0,
+            closing: false,
+            info,
+        }
+    }
+
+    /// True if the client may do nothing before it has authenticated.
+    pub(crate) fn must_authenticate(&self, auth: &Auth) -> bool {
+        !self.authenticated && auth.is_required()
+    }
+
+    /// True if the next request waits for the end of the last one.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.awaited_save.is_some() || self.silent_until_ms > 0
+    }
+
+    /// Back to the state of a new connection.
+    pub(crate) fn reset(&mut self, authenticated: bool) {
+        let info = Arc::clone(&self.info);
+        info.names.lock().name.clear();
+        *self = Self::new(info, authenticated);
+    }
+
+    /// Bytes of queue and watch list.
+    pub(crate) fn memory(&self) -> usize {
+        self.multi.as_ref().map_or(0, |multi| multi.memory())
+            + self.watched.iter().map(Watched::memory).sum::<usize>()
+    }
+}

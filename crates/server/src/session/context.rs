@@ -1,0 +1,84 @@
+//! What a command's handler works with.
+
+use std::sync::Arc;
+
+use super::client::Client;
+use super::commands::Commands;
+use super::spec::Spec;
+use crate::config::{Db, ServerConfig};
+use crate::error::CmdError;
+use crate::keyspace::{Keys, LoopKeys};
+use crate::resp::{Mark, Reply};
+use crate::shared::Shared;
+use crate::shared::auth::Auth;
+use crate::shared::loading::LoadingProgress;
+use crate::shared::stats::WorkerStats;
+
+/// What belongs to one event loop and is handed to each of its commands.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// Number of the event loop.
+    pub(crate) worker: usize,
+    pub(crate) commands: &'static Commands,
+    pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) keys: LoopKeys,
+}
+
+impl Local {
+    pub(crate) fn new(worker: usize, shared: &Shared, commands: &'static Commands) -> Self {
+        let stats = Arc::clone(&shared.workers[worker]);
+        Self { worker, commands, stats, keys: shared.keyspace.loop_keys(worker) }
+    }
+}
+
+/// One command's surroundings.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) client: &'a mut Client,
+    pub(crate) reply: &'a mut Reply,
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) local: &'a mut Local,
+    /// Slot of the command's first key; beyond 0 only inside `EXEC`.
+    pub(crate) first_slot: u32,
+}
+
+impl Context<'_> {
+    /// Wall time of this pass, in milliseconds since the Unix epoch.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.local.keys.now_ms
+    }
+
+    /// The client's database.
+    pub(crate) fn db(&self) -> Db {
+        self.client.db
+    }
+
+    /// The keys that the command declared.
+    #[inline]
+    pub(crate) fn keys(&mut self) -> Keys<'_> {
+        let Self { client, shared, local, first_slot, .. } = self;
+        Keys::new(&shared.keyspace, &mut local.keys, client.db, *first_slot)
+    }
+
+    /// Counts a call of a command.
+    pub(crate) fn count_call(&self, spec: &Spec) {
+        self.local.stats.count_call(spec.id);
+    }
+
+    /// Replaces what was written since `mark` by an error.
+    pub(crate) fn answer_error(&mut self, mark: Mark, error: &CmdError) {
+        self.reply.truncate(mark);
+        self.reply.error(error.message());
+        self.local.stats.count_error(error.message());
+    }
+}
+
+/// The surroundings of a command while data is loaded: there is no engine yet.
+#[derive(Debug)]
+pub(crate) struct LoadingContext<'a> {
+    pub(crate) client: &'a mut Client,
+    pub(crate) reply: &'a mut Reply,
+    pub(crate) config: &'a ServerConfig,
+    pub(crate) auth: &'a Auth,
+    pub(crate) progress: &'a LoadingProgress,
+}

@@ -1,0 +1,280 @@
+//! EXEC: the queue as one serializable transaction over the keys of all its
+//! commands and the watched ones.
+//!
+//! Commands over whole tables (DBSIZE, KEYS, FLUSHDB …) declare no keys. A queue
+//! that holds one runs while the gate keeps every other command of this server out.
+//! If one step of it writes (commands without one over whole tables between them, or
+//! a single FLUSHDB or FLUSHALL), it is run in pieces, of which a crash keeps that
+//! step or not; else as one transaction over all keys of the databases ([`whole`]).
+//!
+//! [`whole`]: super::whole
+
+use stillpoint::{Batch, KeySet, Session, Slot, Stamp, Tx, TxError};
+
+use super::client::{Client, Multi};
+use super::context::Context;
+use super::spec::{Flags, Handler, Spec};
+use super::whole;
+use crate::config::{DATABASES, Db};
+use crate::error::{CmdError, CmdResult};
+use crate::keyspace::Keyspace;
+use crate::resp::{Args, Mark, parse_i64};
+
+/// Whether the queue of `EXEC` must run while no other command runs.
+pub(crate) fn must_run_alone(client: &Client) -> bool {
+    client.multi.as_ref().is_some_and(|multi| {
+        !multi.dirty && multi.specs().any(|spec| matches!(spec.handler, Handler::Store(..)))
+    })
+}
+
+/// The database that the commands after `SELECT` concern.
+pub(super) fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
+    if !spec.flags.has(Flags::SELECTS) {
+        return db;
+    }
+    let chosen = args.get(1).and_then(parse_i64).and_then(|n| Db::try_from(n).ok());
+    chosen.filter(|&n| n < DATABASES).unwrap_or(db)
+}
+
+/// Declares the watched keys, then those of commands `from..to` in order; notes how
+/// many each has.
+pub(super) fn declare_range(
+    client: &mut Client,
+    from: usize,
+    to: usize,
+    keyspace: &Keyspace,
+    keys: &mut KeySet,
+) {
+    if from == 0 {
+        for watched in &client.watched {
+            watched.declare(keyspace, keys);
+        }
+    }
+    let mut db = client.db;
+    let Some(multi) = client.multi.as_mut() else {
+        return;
+    };
+    for i in from..to.min(multi.len()) {
+        let (spec, args) = multi.command(i);
+        let count = match spec.handler {
+            Handler::Keyed(_) => spec.declare_keys(args, db, keyspace, keys),
+            _ => 0,
+        };
+        db = selected(spec, args, db);
+        multi.set_key_count(i, count);
+    }
+}
+
+/// Declares everything that `EXEC` touches.
+pub(crate) fn declare_exec(client: &mut Client, keyspace: &Keyspace, keys: &mut KeySet) {
+    let dirty = client.multi.as_ref().is_none_or(|multi| multi.dirty);
+    if !dirty {
+        declare_range(client, 0, usize::MAX, keyspace, keys);
+    }
+}
+
+/// Whether the watched keys, declared as the first slots, are as the client saw them.
+pub(super) fn is_unchanged(client: &Client, tx: &mut Tx<'_>, now_ms: u64) -> bool {
+    let slots = (0..).map(Slot);
+    client.watched.iter().zip(slots).all(|(key, slot)| key.is_unchanged(tx, slot, now_ms))
+}
+
+/// Ends the transaction of the client; gives its queue if it may be run.
+fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
+    let multi = client.multi.take().ok_or(CmdError::fixed("ERR EXEC without MULTI"))?;
+    if multi.dirty {
+        client.watched.clear();
+        return Err(CmdError::fixed("EXECABORT Transaction discarded because of previous errors."));
+    }
+    Ok(multi)
+}
+
+/// Runs the queue, all its keys locked.
+pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let multi = take_queue(ctx.client)?;
+    let same = is_unchanged(ctx.client, tx, ctx.now_ms());
+    let first_slot = ctx.client.watched.len() as u32;
+    ctx.client.watched.clear();
+    if !same {
+        ctx.reply.null_array();
+        return Ok(());
+    }
+    allow_reserve(&multi, 0, multi.len(), tx);
+    ctx.reply.array(multi.len());
+    run_range(ctx, &multi, 0, multi.len(), first_slot, tx)
+}
+
+/// Lets a transaction of commands `from..to` use the reserve of memory, if none of them is one that
+/// is refused at full memory.
+fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
+    if (from..to).all(|i| !multi.command(i).0.flags.has(Flags::DENYOOM)) {
+        tx.use_reserve();
+    }
+}
+
+/// Runs commands `from..to` of the queue, their keys at `slot` and after.
+pub(super) fn run_range(
+    ctx: &mut Context<'_>,
+    multi: &Multi,
+    from: usize,
+    to: usize,
+    mut slot: u32,
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    for i in from..to {
+        let (spec, args) = multi.command(i);
+        ctx.first_slot = slot;
+        slot += multi.key_count(i);
+        let mark = ctx.reply.mark();
+        ctx.count_call(spec);
+        let result = match spec.handler {
+            Handler::Keyed(run) => run(ctx, args, tx),
+            Handler::Pure(run) => run(ctx, args),
+            _ => Err(CmdError::fixed("ERR Command not allowed inside a transaction")),
+        };
+        ctx.first_slot = 0;
+        match result {
+            Ok(()) => {}
+            Err(CmdError::Store(error)) => return Err(CmdError::Store(error)),
+            Err(error) => ctx.answer_error(mark, &error),
+        }
+    }
+    Ok(())
+}
+
+/// Runs an `EXEC` whose queue holds commands over whole tables. The caller holds the
+/// gate, so nothing else runs in between.
+pub(crate) fn run_exec_alone(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
+    if ctx.client.multi.as_ref().is_some_and(|multi| writing_steps(multi.specs()) > 1) {
+        return whole::run_exec(ctx, session);
+    }
+    run_in_pieces(ctx, session)
+}
+
+/// Steps of a queue that write, if it is run in pieces.
+pub(crate) fn writing_steps(queue: impl Iterator<Item = &'static Spec>) -> usize {
+    let mut steps = 0;
+    let mut piece_writes = false;
+    for spec in queue {
+        let writes = spec.flags.has(Flags::WRITE);
+        if matches!(spec.handler, Handler::Store(..)) {
+            steps += usize::from(writes);
+            piece_writes = false;
+        } else if writes && !piece_writes {
+            steps += 1;
+            piece_writes = true;
+        }
+    }
+    steps
+}
+
+fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
+    let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
+    let is_store = |client: &Client, i: usize| {
+        client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(..)))
+    };
+    let start = ctx.reply.mark();
+    let mut piece = QueuedRun { ctx, from: 0, to: 0, start, stop: false, error: None };
+    let mut i = 0;
+    while i < queued {
+        let mut to = i;
+        while to < queued && !is_store(piece.ctx.client, to) {
+            to += 1;
+        }
+        // The first piece checks the watched keys even if it holds no command.
+        if to > i || i == 0 {
+            (piece.from, piece.to) = (i, to);
+            session.execute(&mut piece);
+        }
+        if piece.stop {
+            break;
+        }
+        if to < queued {
+            run_store_command(piece.ctx, session, to);
+            to += 1;
+        }
+        i = to;
+    }
+    let error = piece.error.take();
+    ctx.client.multi = None;
+    ctx.client.watched.clear();
+    match error {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+fn run_store_command(ctx: &mut Context<'_>, session: &mut Session, i: usize) {
+    let Some(multi) = ctx.client.multi.take() else {
+        return;
+    };
+    let (spec, args) = multi.command(i);
+    let mark = ctx.reply.mark();
+    ctx.count_call(spec);
+    if let Handler::Store(run, _) = spec.handler
+        && let Err(error) = run(ctx, args, session)
+    {
+        ctx.answer_error(mark, &error);
+    }
+    ctx.client.multi = Some(multi);
+}
+
+/// Consecutive commands of the queue that declare their keys, as one transaction.
+struct QueuedRun<'a, 'b> {
+    ctx: &'a mut Context<'b>,
+    from: usize,
+    to: usize,
+    start: Mark,
+    stop: bool,
+    error: Option<CmdError>,
+}
+
+impl Batch for QueuedRun<'_, '_> {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn declare(&mut self, _: usize, keys: &mut KeySet) {
+        let keyspace = &self.ctx.shared.keyspace;
+        declare_range(self.ctx.client, self.from, self.to, keyspace, keys);
+    }
+
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let ctx = &mut *self.ctx;
+        let mut slot = 0;
+        if self.from == 0 {
+            if !is_unchanged(ctx.client, tx, ctx.now_ms()) {
+                self.stop = true;
+                ctx.reply.null_array();
+                return Ok(());
+            }
+            slot = ctx.client.watched.len() as u32;
+            let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
+            ctx.reply.array(queued);
+        }
+        let Some(multi) = ctx.client.multi.take() else {
+            return Err(answered());
+        };
+        allow_reserve(&multi, self.from, self.to, tx);
+        let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
+        ctx.client.multi = Some(multi);
+        result.map_err(|error| {
+            self.stop = true;
+            self.error = Some(error);
+            answered()
+        })
+    }
+
+    fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.stop = true;
+            self.ctx.reply.truncate(self.start);
+            self.error.get_or_insert(error.into());
+        }
+    }
+}
+
+/// What a procedure gives up with when its client has its error already.
+pub(crate) fn answered() -> TxError {
+    TxError::abandon("the command answered an error")
+}

@@ -1,0 +1,21 @@
+//! What a client's session is, and how its requests become calls of commands.
+//!
+//! ```text
+//! spec      what a row of the command table says
+//! row       how a family writes its rows
+//! commands  the table
+//! client    the state of one client, its MULTI queue included
+//! context   what a command's handler works with
+//! exec      EXEC as one transaction, or in pieces
+//! whole     EXEC with commands over whole databases, as one transaction
+//! route     what happens to a request: batch, now, queue, or refusal
+//! ```
+
+pub(crate) mod client;
+pub(crate) mod commands;
+pub(crate) mod context;
+pub(crate) mod exec;
+pub(crate) mod route;
+pub(crate) mod row;
+pub(crate) mod spec;
+mod whole;

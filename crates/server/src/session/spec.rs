@@ -1,0 +1,252 @@
+//! What a row of the command table says: arity, flags, keys, and the code that runs the command.
+
+use stillpoint::{KeySet, Mode, Session, Tx};
+
+use super::context::{Context, LoadingContext};
+use crate::args::is;
+use crate::config::Db;
+use crate::error::{CmdError, CmdResult};
+use crate::keyspace::{Keyspace, ListedKeys};
+use crate::resp::Args;
+
+/// Facts about a command, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags(u32);
+
+impl Flags {
+    pub(crate) const NONE: Self = Self(0);
+    /// May change data.
+    pub(crate) const WRITE: Self = Self(1);
+    /// Reads data.
+    pub(crate) const READONLY: Self = Self(1 << 1);
+    /// Refused when memory is full.
+    pub(crate) const DENYOOM: Self = Self(1 << 2);
+    /// Administration.
+    pub(crate) const ADMIN: Self = Self(1 << 3);
+    /// Allowed before authentication.
+    pub(crate) const NO_AUTH: Self = Self(1 << 4);
+    /// Takes constant or logarithmic time.
+    pub(crate) const FAST: Self = Self(1 << 5);
+    /// Not from scripts.
+    pub(crate) const NOSCRIPT: Self = Self(1 << 6);
+    /// Allowed while data is loaded.
+    pub(crate) const LOADING: Self = Self(1 << 7);
+    /// Not inside `MULTI`.
+    pub(crate) const NO_MULTI: Self = Self(1 << 8);
+    /// Never in the slow log.
+    pub(crate) const SKIP_SLOWLOG: Self = Self(1 << 9);
+    /// Publish and subscribe.
+    pub(crate) const PUBSUB: Self = Self(1 << 10);
+    /// Runs at once inside `MULTI`; other commands are queued.
+    pub(crate) const IN_MULTI: Self = Self(1 << 11);
+    /// Cannot be refused to a blocked or overloaded client.
+    pub(crate) const STALE: Self = Self(1 << 12);
+    /// Refused unless the server was started so that it is allowed.
+    pub(crate) const PROTECTED: Self = Self(1 << 13);
+    /// Refused inside `MULTI`, whose queue goes on.
+    pub(crate) const OUTSIDE_MULTI: Self = Self(1 << 14);
+    /// Runs although clients are paused.
+    pub(crate) const DURING_PAUSE: Self = Self(1 << 15);
+    /// The first argument is the database of the commands after this one.
+    pub(crate) const SELECTS: Self = Self(1 << 16);
+
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether a command writes and is not refused at full memory. Such a command may take from
+    /// the reserve beyond the limit.
+    pub(crate) const fn may_use_reserve(self) -> bool {
+        self.has(Self::WRITE) && !self.has(Self::DENYOOM)
+    }
+}
+
+/// Where the keys are among the arguments (0: the command's name). `first == 0`: none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeySpec {
+    /// First key.
+    pub(crate) first: u16,
+    /// Last key; negative counts from the end (-1: the last argument).
+    pub(crate) last: i16,
+    /// Distance between keys.
+    pub(crate) step: u16,
+}
+
+impl KeySpec {
+    pub(crate) const NONE: Self = Self { first: 0, last: 0, step: 0 };
+    pub(crate) const ONE: Self = Self { first: 1, last: 1, step: 1 };
+    pub(crate) const TWO: Self = Self { first: 1, last: 2, step: 1 };
+    pub(crate) const ALL: Self = Self { first: 1, last: -1, step: 1 };
+    pub(crate) const PAIRS: Self = Self { first: 1, last: -1, step: 2 };
+
+    /// The argument numbers of the keys among `argc` arguments.
+    pub(crate) fn positions(self, argc: usize) -> impl Iterator<Item = usize> {
+        let last =
+            if self.last < 0 { argc as i64 + i64::from(self.last) } else { i64::from(self.last) };
+        let end = if self.first == 0 { 0 } else { (last + 1).clamp(0, argc as i64) as usize };
+        (usize::from(self.first)..end).step_by(usize::from(self.step.max(1)))
+    }
+}
+
+/// What `COMMAND` says of a family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    /// Its name in `COMMAND DOCS`.
+    pub(crate) name: &'static str,
+    /// Its category in `COMMAND INFO`, if it has one of its own.
+    pub(crate) category: Option<&'static str>,
+}
+
+/// A handler that needs no data.
+pub(crate) type PureFn = fn(&mut Context<'_>, Args<'_>) -> CmdResult;
+/// A handler that runs in a transaction over the command's declared keys.
+pub(crate) type KeyedFn = fn(&mut Context<'_>, Args<'_>, &mut Tx<'_>) -> CmdResult;
+/// A handler that concerns whole databases; no key is locked while it runs.
+pub(crate) type StoreFn = fn(&mut Context<'_>, Args<'_>, &mut Session) -> CmdResult;
+/// The same inside a transaction over all keys of the databases.
+pub(crate) type ListedFn = fn(&mut Context<'_>, Args<'_>, &ListedKeys, &mut Tx<'_>) -> CmdResult;
+/// A handler that runs while data is loaded.
+pub(crate) type LoadingFn = fn(&mut LoadingContext<'_>, Args<'_>) -> CmdResult;
+/// Declares keys that a [`KeySpec`] cannot express.
+pub(crate) type DeclareFn = fn(Args<'_>, Db, &Keyspace, &mut KeySet);
+
+/// What runs a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Handler {
+    /// Code that touches no data.
+    Pure(PureFn),
+    /// A transaction over the declared keys. The handler changes nothing before its last check
+    /// that can fail, because `EXEC` keeps the other commands of the queue.
+    Keyed(KeyedFn),
+    /// Code over whole databases, and the same inside a transaction.
+    Store(StoreFn, Whole),
+    /// `EXEC`.
+    Exec,
+    /// The first argument names a subcommand. The function runs the command without one.
+    Container(&'static [Spec], Option<PureFn>),
+}
+
+/// A command over whole databases, as a part of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole {
+    pub(crate) lists: Lists,
+    pub(crate) run: ListedFn,
+}
+
+/// Databases whose keys a command must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lists {
+    /// None.
+    Nothing,
+    /// The client's database.
+    Own,
+    /// All databases.
+    All,
+}
+
+/// Arguments that no log and no other client may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Secrets {
+    None,
+    /// All from this one on.
+    From(usize),
+    /// So many after each of these words.
+    After(&'static [(&'static str, usize)]),
+}
+
+impl Secrets {
+    /// True if argument `i` is one of them.
+    pub(crate) fn hide(self, args: Args<'_>, i: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::From(first) => i >= first,
+            Self::After(words) => words
+                .iter()
+                .any(|&(word, count)| (i.saturating_sub(count)..i).any(|j| is(args.at(j), word))),
+        }
+    }
+}
+
+/// One row of the command table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    /// Name, lower case; of a subcommand only its own.
+    pub(crate) name: &'static str,
+    /// The container's name for a subcommand, else empty.
+    pub(crate) parent: &'static str,
+    /// Number of arguments, name included; negative: at least that many.
+    pub(crate) arity: i16,
+    pub(crate) flags: Flags,
+    pub(crate) keys: KeySpec,
+    pub(crate) group: Group,
+    /// Redis version that had it first.
+    pub(crate) since: &'static str,
+    /// One sentence.
+    pub(crate) summary: &'static str,
+    pub(crate) handler: Handler,
+    /// Runs the command while data is loaded; without it the command is refused then.
+    pub(crate) while_loading: Option<LoadingFn>,
+    pub(crate) declare: Option<DeclareFn>,
+    pub(crate) secrets: Secrets,
+    /// Number among all rows, for counters.
+    pub(crate) id: u16,
+}
+
+impl Spec {
+    /// `name`, or `parent|name`.
+    pub(crate) fn full_name(&self) -> String {
+        if self.parent.is_empty() {
+            self.name.to_owned()
+        } else {
+            format!("{}|{}", self.parent, self.name)
+        }
+    }
+
+    /// The rows of the subcommands, if there are any.
+    pub(crate) fn subcommands(&self) -> &'static [Self] {
+        match self.handler {
+            Handler::Container(rows, _) => rows,
+            _ => &[],
+        }
+    }
+
+    /// Whether `argc` is a right number of arguments, the name included.
+    pub(crate) fn takes(&self, argc: usize) -> bool {
+        let argc = argc as i64;
+        let arity = i64::from(self.arity);
+        if arity < 0 { argc >= -arity } else { argc == arity }
+    }
+
+    /// Declares the keys of a call in database `db`; returns how many.
+    pub(crate) fn declare_keys(
+        &self,
+        args: Args<'_>,
+        db: Db,
+        keyspace: &Keyspace,
+        keys: &mut KeySet,
+    ) -> u32 {
+        if let Some(declare) = self.declare {
+            let before = keys.len();
+            declare(args, db, keyspace, keys);
+            return (keys.len() - before) as u32;
+        }
+        let write = self.flags.has(Flags::WRITE);
+        let mode = if write { Mode::Write } else { Mode::Read };
+        let mut count = 0;
+        for i in self.keys.positions(args.len()) {
+            // For most writers the argument after a key is its value. A wrong guess costs nothing.
+            let hint = if write { args.get(i + 1).map_or(0, <[u8]>::len) } else { 0 };
+            keyspace.declare(keys, db, args.at(i), mode, hint);
+            count += 1;
+        }
+        count
+    }
+
+    pub(super) fn wrong_arity(&self) -> CmdError {
+        CmdError::text(format!("ERR wrong number of arguments for '{}' command", self.full_name()))
+    }
+}

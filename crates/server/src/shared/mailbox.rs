@@ -1,0 +1,93 @@
+//! Clients on their way to an event loop.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mio::Waker;
+use mio::net::TcpStream;
+use parking_lot::Mutex;
+
+use super::registry::Names;
+
+/// A client on its way to its event loop.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+    /// What it said while data was loaded, if it was there then.
+    pub(crate) said: Option<Box<Said>>,
+}
+
+/// What a client has said before its event loop knew it.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// Bytes that are not answered.
+    pub(crate) input: Vec<u8>,
+    /// Replies that the client has not taken.
+    pub(crate) replies: Vec<u8>,
+    /// It is let go once it has them.
+    pub(crate) closing: bool,
+    pub(crate) authenticated: bool,
+    pub(crate) resp3: bool,
+    pub(crate) names: Names,
+}
+
+/// What other threads leave for an event loop.
+#[derive(Debug)]
+struct Mailbox {
+    waker: Waker,
+    incoming: Mutex<Vec<Incoming>>,
+    /// Clients of the loop, those on their way included.
+    clients: AtomicUsize,
+}
+
+/// The mailboxes of all event loops.
+#[derive(Debug)]
+pub(crate) struct Mailboxes(Vec<Mailbox>);
+
+impl Mailboxes {
+    pub(crate) fn new(wakers: Vec<Waker>) -> Self {
+        let mailbox =
+            |waker| Mailbox { waker, incoming: Mutex::default(), clients: AtomicUsize::new(0) };
+        Self(wakers.into_iter().map(mailbox).collect())
+    }
+
+    /// The event loop with the fewest clients.
+    fn least_loaded(&self) -> usize {
+        // Relaxed: only the first event loop adds clients; an old number costs balance only.
+        let load = |i: &usize| self.0[*i].clients.load(Ordering::Relaxed);
+        (0..self.0.len()).min_by_key(load).unwrap_or(0)
+    }
+
+    /// Hands a client over.
+    pub(crate) fn send(&self, incoming: Incoming) {
+        let mailbox = &self.0[self.least_loaded()];
+        mailbox.clients.fetch_add(1, Ordering::Relaxed);
+        mailbox.incoming.lock().push(incoming);
+        // A loop that cannot be woken looks into its mailbox at its next tick.
+        let _ = mailbox.waker.wake();
+    }
+
+    /// Takes the clients handed to a loop.
+    pub(crate) fn take(&self, worker: usize) -> Vec<Incoming> {
+        std::mem::take(&mut *self.0[worker].incoming.lock())
+    }
+
+    /// A client of the loop is gone.
+    pub(crate) fn forget(&self, worker: usize) {
+        self.0[worker].clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Wakes one event loop.
+    pub(crate) fn wake(&self, worker: usize) {
+        // As in `send`.
+        let _ = self.0[worker].waker.wake();
+    }
+
+    /// Wakes every event loop.
+    pub(crate) fn wake_all(&self) {
+        for mailbox in &self.0 {
+            let _ = mailbox.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What all event loops share: parameters, passwords, clients, counters, logs.
+
+pub(crate) mod auth;
+pub(crate) mod client_memory;
+pub(crate) mod loading;
+pub(crate) mod mailbox;
+pub(crate) mod registry;
+pub(crate) mod slowlog;
+pub(crate) mod stats;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use stillpoint::Durability;
+
+use self::auth::Auth;
+use self::client_memory::ClientMemory;
+use self::mailbox::Mailboxes;
+use self::registry::Registry;
+use self::slowlog::{LatencyMonitor, SlowLog};
+use self::stats::{Rate, WorkerStats};
+use crate::config::ServerConfig;
+use crate::keyspace::Keyspace;
+
+/// Parameters that `CONFIG SET` may change while the server runs. Each is read
+/// Relaxed: an old value for a moment does no harm.
+#[derive(Debug)]
+pub(crate) struct Params {
+    pub(crate) maxclients: AtomicUsize,
+    pub(crate) timeout_s: AtomicU64,
+    pub(crate) slowlog_slower_us: AtomicI64,
+    pub(crate) slowlog_max_len: AtomicUsize,
+    pub(crate) latency_threshold_ms: AtomicU64,
+    pub(crate) max_bulk_bytes: AtomicU64,
+    pub(crate) protected_mode: AtomicBool,
+    pub(crate) active_expiry: AtomicBool,
+}
+
+/// Counters that are not per event loop.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) connections: AtomicU64,
+    pub(crate) rejected_connections: AtomicU64,
+    pub(crate) accept_errors: AtomicU64,
+    pub(crate) output_limit_disconnects: AtomicU64,
+    pub(crate) query_limit_disconnects: AtomicU64,
+    pub(crate) peak_memory: AtomicU64,
+}
+
+/// What all event loops share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: ServerConfig,
+    pub(crate) keyspace: Keyspace,
+    pub(crate) params: Params,
+    pub(crate) auth: Auth,
+    pub(crate) registry: Registry,
+    pub(crate) workers: Vec<Arc<WorkerStats>>,
+    pub(crate) totals: Totals,
+    pub(crate) slowlog: SlowLog,
+    pub(crate) latency: LatencyMonitor,
+    pub(crate) rates: Mutex<Rates>,
+    pub(crate) refusals: Mutex<Refusals>,
+    /// Bytes that the program occupied before it served.
+    pub(crate) startup_bytes: u64,
+    /// Input and output buffers of all clients.
+    pub(crate) client_memory: ClientMemory,
+    /// Clients are held back until this moment (`CLIENT PAUSE`), and whether reads are too.
+    pub(crate) paused_until_ms: AtomicU64,
+    pub(crate) paused_all: AtomicBool,
+    /// Raised once: the server is to end.
+    pub(crate) stopping: Arc<AtomicBool>,
+    pub(crate) started_ms: u64,
+    pub(crate) run_id: String,
+    pub(crate) port: u16,
+    pub(crate) mailboxes: Mailboxes,
+}
+
+/// Rates of the whole server.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    pub(crate) commands: Rate,
+    pub(crate) net_in: Rate,
+    pub(crate) net_out: Rate,
+}
+
+/// Whether the log takes writes, looked at ten times a second.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    refused: u64,
+    commits: u64,
+    /// Writes were refused, and none was taken since.
+    pub(crate) are_going_on: bool,
+}
+
+impl Refusals {
+    /// Notes how many writes the log has refused and taken by now.
+    pub(crate) fn note(&mut self, refused: u64, commits: u64) {
+        if refused != self.refused {
+            self.are_going_on = true;
+        } else if self.are_going_on && commits != self.commits {
+            self.are_going_on = false;
+            tracing::info!(refused, "writes are taken again");
+        }
+        (self.refused, self.commits) = (refused, commits);
+    }
+}
+
+impl Shared {
+    /// What event loops share at the start. Ids of commands are below `commands`.
+    pub(crate) fn new(
+        config: ServerConfig,
+        keyspace: Keyspace,
+        commands: usize,
+        port: u16,
+        stopping: Arc<AtomicBool>,
+        mailboxes: Mailboxes,
+    ) -> Self {
+        let workers: Vec<_> =
+            (0..config.threads).map(|_| Arc::new(WorkerStats::new(commands))).collect();
+        let auth = Auth::default();
+        auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
+        let client_memory_bytes = config.client_memory_bytes.unwrap_or_else(|| {
+            ClientMemory::derived_limit(keyspace.engine.stats().max_memory_bytes)
+        });
+        let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
+        Self {
+            params: Params {
+                maxclients: AtomicUsize::new(config.maxclients.min(config.clients_max)),
+                timeout_s: AtomicU64::new(config.timeout_s),
+                slowlog_slower_us: AtomicI64::new(10_000),
+                slowlog_max_len: AtomicUsize::new(128),
+                latency_threshold_ms: AtomicU64::new(0),
+                max_bulk_bytes: AtomicU64::new(config.max_bulk_bytes),
+                protected_mode: AtomicBool::new(config.protected_mode),
+                active_expiry: AtomicBool::new(true),
+            },
+            auth,
+            registry: Registry::default(),
+            workers,
+            totals: Totals::default(),
+            slowlog: SlowLog::default(),
+            latency: LatencyMonitor::default(),
+            rates: Mutex::default(),
+            refusals: Mutex::default(),
+            startup_bytes: stillpoint_io::resident_bytes()
+                .saturating_sub(keyspace.engine.stats().memory_bytes as u64),
+            client_memory: ClientMemory::new(client_memory_bytes),
+            paused_until_ms: AtomicU64::new(0),
+            paused_all: AtomicBool::new(false),
+            stopping,
+            started_ms: config.clock.wall_ms(),
+            run_id: run_id[..40].to_owned(),
+            port,
+            mailboxes,
+            keyspace,
+            config,
+        }
+    }
+
+    /// Longest value in bytes.
+    pub(crate) fn max_bulk_bytes(&self) -> u64 {
+        // Relaxed: see `Params`.
+        self.params.max_bulk_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sum of one counter over the event loops.
+    pub(crate) fn sum(&self, counter: impl Fn(&WorkerStats) -> u64) -> u64 {
+        self.workers.iter().map(|w| counter(w)).sum()
+    }
+
+    /// Bytes held for data.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.keyspace.engine.stats().memory_bytes as u64
+    }
+
+    /// The limit of bytes held for data; 0: none.
+    pub(crate) fn max_memory_bytes(&self) -> u64 {
+        match self.keyspace.engine.stats().max_memory_bytes {
+            usize::MAX => 0,
+            bytes => bytes as u64,
+        }
+    }
+
+    /// True if a reply leaves only once its commit, and all it has read, is durable.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.keyspace.engine.config().durability == Durability::Strict && self.has_journal()
+    }
+
+    /// True if commits are logged.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.keyspace.engine.config().journal != "none"
+    }
+
+    /// Bytes held for data and for clients; remembers the peak.
+    pub(crate) fn used_memory(&self) -> u64 {
+        // Relaxed: numbers for people.
+        let used = self.data_bytes() + self.client_memory.total();
+        self.totals.peak_memory.fetch_max(used, Ordering::Relaxed);
+        used
+    }
+
+    /// Makes every event loop look at its mailbox and flags now.
+    pub(crate) fn wake_all(&self) {
+        self.mailboxes.wake_all();
+    }
+
+    /// Asks every event loop to end.
+    pub(crate) fn stop(&self) {
+        // Relaxed: only ever raised; the loops look at it each pass.
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        // Relaxed: pairs with the store in `stop`.
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
