@@ -1,4 +1,4 @@
-//! How much the log tells. The lines themselves go out through `tracing`; who receives them asks
+//! How much the log tells. The lines themselves go out through `tracing`; their receiver asks
 //! this level.
 
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use crate::shared::loading::LoadingProgress;
 use crate::shared::mailbox::Mailboxes;
 use crate::shared::registry::RELAXED;
 
-/// A server that listens and does not serve yet: a taken port shows before anything is loaded.
+/// A server that listens and does not serve yet. So a port in use is reported before loading.
 #[derive(Debug)]
 pub struct Bound {
     config: ServerConfig,
@@ -26,7 +26,7 @@ pub struct Bound {
     address: SocketAddr,
 }
 
-/// A server that answers while its data is loaded. Dropped, it lets its clients go.
+/// A server that answers while its data is loaded. A drop disconnects its clients.
 #[derive(Debug)]
 pub struct Loading {
     config: ServerConfig,
@@ -36,7 +36,7 @@ pub struct Loading {
 }
 
 impl Bound {
-    /// Listens. Clients are accepted by the system, and answered from [`answer`](Self::answer) or
+    /// Listens. The system accepts clients, and the server answers from [`answer`](Self::answer) or
     /// [`start`](Self::start) on.
     ///
     /// # Errors
@@ -174,9 +174,9 @@ impl Server {
         let session = shared.keyspace.engine.session().map_err(ServerError::engine)?;
         let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
-            // A thread that saves has short slices, too: with longer ones a loop would wait behind it.
+            // The capture thread has short slices, too. With longer ones a loop would wait for it.
             stillpoint_io::ask_for_short_slices();
-            // However a loop ends, by error or by panic, the others must not go on alone.
+            // If a loop ends by an error or a panic, the other loops end, too.
             let _end = EndAll(shared);
             worker.run().inspect_err(|error| {
                 tracing::error!(%error, event_loop = number, "an event loop has failed; the server ends");

@@ -49,7 +49,8 @@ const CLIENT: &[Spec] = &[
     sub("unpause", 2, OTHERS, "6.2.0", Pure(unpause), "Ends CLIENT PAUSE."),
 ];
 
-/// Names are printable and without spaces, and not longer than a line of `CLIENT LIST` bears.
+/// Refuses a name that does not fit into a line of `CLIENT LIST`: a long one, or one with bytes
+/// that are not printable.
 pub(super) fn check_name(name: &[u8], what: &str) -> CmdResult {
     if name.len() > 1024 || !name.iter().all(|b| (b'!'..=b'~').contains(b)) {
         return Err(CmdError::text(format!(
@@ -114,7 +115,7 @@ fn setinfo_while_loading(ctx: &mut LoadingContext<'_>, args: Args<'_>) -> CmdRes
     Ok(())
 }
 
-/// Brings what others see of this client up to date.
+/// Writes what other threads see of this client.
 fn publish(ctx: &Context<'_>) {
     let (client, info) = (&*ctx.client, &ctx.client.info);
     info.db.store(u32::from(client.db), RELAXED);
@@ -286,7 +287,7 @@ fn no_touch(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Client-side caching is not offered: only switching it off succeeds.
+/// This server has no client-side caching, so only switching it off succeeds.
 fn tracking(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     if on_or_off(args.at(2))? {
         return Err(CmdError::fixed("ERR CLIENT TRACKING is not supported yet by this server"));

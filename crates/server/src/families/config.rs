@@ -39,7 +39,7 @@ type Reader = for<'a> fn(&Shared, &'a [u8]) -> Result<Change<'a>, String>;
 struct Param {
     name: &'static str,
     get: Getter,
-    /// `None`: it can be given at the start only.
+    /// `None`: the parameter is given at the start only.
     set: Option<Reader>,
 }
 
@@ -83,7 +83,7 @@ fn size(value: &[u8]) -> Result<u64, String> {
     amount.ok_or_else(|| "argument must be a memory value".to_owned())
 }
 
-/// A value that this server has in one form only; setting it to that is no error.
+/// A parameter with one possible value. Setting the parameter to that value is no error.
 macro_rules! fixed {
     ($name:literal, $value:expr) => {
         Param {
@@ -155,7 +155,7 @@ static PARAMS: &[Param] = &[
         get: |s| s.max_memory_bytes().to_string(),
         set: Some(|_, v| {
             let bytes = match usize::try_from(size(v)?).unwrap_or(usize::MAX) {
-                // No limit, as Redis has it.
+                // Zero means no limit, as in Redis.
                 0 => usize::MAX,
                 bytes => bytes,
             };
@@ -169,7 +169,7 @@ static PARAMS: &[Param] = &[
             bytes => bytes.to_string(),
         },
         set: Some(|_, v| {
-            // Zero is no limit, as Redis has it.
+            // Zero means no limit, as in Redis.
             let bytes = Some(size(v)?).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
             change(move |s| s.client_memory.set_limit(bytes))
         }),

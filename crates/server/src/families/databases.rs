@@ -31,7 +31,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("scan", -2, R, NONE, GENERIC, "2.8.0", Store(scan, whole(Lists::Own, scan_listed)), "Walks over the keys, some at a time."),
 ];
 
-/// Records looked at between two checks of the output limit.
+/// Records that one step looks at. The output limit is checked after each step.
 const STEP: usize = 1024;
 
 /// What `SCAN` is asked for.
@@ -77,7 +77,7 @@ fn name_fits(pattern: &[u8], key: &[u8], budget: &mut u64) -> Result<bool, CmdEr
     matches(pattern, key, budget).map_err(|_| CmdError::PATTERN)
 }
 
-/// A cursor; like Redis, a negative number stands for its two's complement.
+/// A cursor. As in Redis, a negative number stands for its two's complement.
 fn cursor(arg: &[u8]) -> Result<u64, CmdError> {
     let cursor = match arg {
         [b'-', digits @ ..] => parse_u64(digits).map(u64::wrapping_neg),

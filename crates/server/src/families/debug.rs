@@ -27,7 +27,7 @@ const DEBUG: &[Spec] = &[
 /// Longest `DEBUG SLEEP`.
 const SLEEP_MAX_S: f64 = 60.0;
 
-/// Lets this client, and nobody else, wait.
+/// Makes this client wait, and no other.
 fn debug_sleep(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let seconds = parse_f64(args.at(2)).ok_or(CmdError::NOT_FLOAT)?;
     let sleep_ms = (seconds.clamp(0.0, SLEEP_MAX_S) * 1000.0) as u64;

@@ -123,7 +123,7 @@ fn key_spec(reply: &mut Reply, spec: &Spec) {
     reply.int(0);
 }
 
-/// One row as `COMMAND` and `COMMAND INFO` give it; subcommands one level down.
+/// Answers one row as in `COMMAND` and `COMMAND INFO`, with its subcommands inside.
 fn describe(reply: &mut Reply, spec: &Spec) {
     reply.array(10);
     reply.bulk(spec.full_name().as_bytes());
@@ -260,7 +260,7 @@ fn inner_keys(ctx: &Context<'_>, args: Args<'_>) -> Result<(&'static Spec, Vec<u
         None => CmdError::fixed("ERR Invalid command specified"),
     })?;
     let positions: Vec<usize> = spec.keys.positions(args.len()).collect();
-    if positions.is_empty() || matches!(spec.handler, Container(..)) {
+    if positions.is_empty() || spec.is_container() {
         return Err(CmdError::fixed("ERR The command has no key arguments"));
     }
     Ok((spec, positions))

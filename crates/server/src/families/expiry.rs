@@ -1,6 +1,6 @@
-//! Keys with an end: EXPIRE, TTL and their kin.
+//! EXPIRE, TTL and the like: when keys expire.
 //!
-//! Time enters a transaction as an input, taken once per pass of the event loop.
+//! Time enters a transaction as an input, which the event loop reads once per pass.
 
 use stillpoint::Tx;
 
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("ttl", 2, RF, ONE, GENERIC, "1.0.0", Keyed(ttl), "Returns the seconds that a key has left."),
 ];
 
-/// How a moment is given.
+/// The unit and the origin of an expiry in an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// From now.
@@ -121,7 +121,7 @@ impl Conditions {
         Ok(c)
     }
 
-    /// True if an expiry `at` may replace `current` (none counts as never).
+    /// Whether an expiry `at` may replace `current`. No expiry counts as the latest one.
     fn allow(self, current: Option<u64>, at: i64) -> bool {
         let past = |c: u64| at <= c as i64;
         let not_before = |c: u64| at >= c as i64;
@@ -153,7 +153,7 @@ fn expire_generic(
         ctx.reply.int(0);
         return Ok(());
     }
-    // A moment in the past deletes the key at once.
+    // An expiry in the past deletes the key at once.
     ctx.keys().set_expiry(tx, 0, Some(at.max(0).cast_unsigned()))?;
     ctx.reply.int(1);
     Ok(())

@@ -1,5 +1,4 @@
-//! INFO: the fields that dashboards read. What Redis says of RDB files is said of
-//! checkpoints here.
+//! INFO: the fields that dashboards read. Fields about RDB files describe checkpoints here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -63,7 +62,7 @@ fn info(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// `INFO` while data is loaded: what is known then.
+/// `INFO` while data is loaded, when the engine's numbers are not known yet.
 fn info_while_loading(ctx: &mut LoadingContext<'_>, args: Args<'_>) -> CmdResult {
     ctx.reply.verbatim(&loading_info(args, ctx.progress));
     Ok(())
@@ -119,7 +118,7 @@ fn loading_info(args: Args<'_>, progress: &LoadingProgress) -> String {
     out
 }
 
-/// How far loading is: bytes of the stage under way.
+/// Writes the progress of loading, in bytes of the present stage.
 fn loading(out: &mut String, progress: &LoadingProgress) {
     let now = progress.now();
     let (done, total) = now.map_or((0, 0), |now| (now.bytes_done, now.bytes_total));
@@ -230,8 +229,7 @@ fn memory(out: &mut String, ctx: &Context<'_>) {
     field(out, "used_memory_lua", 0);
     field(out, "used_memory_scripts", 0);
     field(out, "maxmemory_policy", "noeviction");
-    // What is known to be in use, the program itself included: a small store is not fragmented
-    // because the program has a size.
+    // The program itself counts as used memory. Otherwise a small store would look fragmented.
     let known = used + startup + buffers;
     let ratio = resident as f64 / known.max(1) as f64;
     field(out, "mem_fragmentation_ratio", format!("{ratio:.2}"));
@@ -267,7 +265,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "aof_enabled", u8::from(shared.has_journal()));
     field(out, "aof_rewrite_in_progress", 0);
     field(out, "aof_rewrite_scheduled", 0);
-    // A checkpoint is what shortens the log.
+    // A checkpoint shortens the log, so its status stands for that of a rewrite.
     field(out, "aof_last_bgrewrite_status", if failed { "err" } else { "ok" });
     let healthy = shared.keyspace.engine.health().is_ok();
     let taken = healthy && !shared.refusals.lock().are_going_on;
@@ -291,7 +289,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "incarnation", stats.incarnation);
 }
 
-/// Commands and bytes that came and went.
+/// Writes numbers of commands and of bytes received and sent.
 fn traffic(out: &mut String, shared: &Shared) {
     let totals = &shared.totals;
     field(out, "total_connections_received", totals.connections.load(RELAXED));

@@ -1,14 +1,15 @@
-//! The arithmetic of INCRBYFLOAT. Redis computes it in the 80-bit floats of x86 ("long double") and
-//! prints 17 decimals; so does this, bit by bit, since Rust has no such type.
+//! The arithmetic of INCRBYFLOAT: the 80-bit floats of x86 ("long double"), printed with 17
+//! decimals.
 //!
-//! A number is a mantissa of 64 bits times a power of two. Each operation is computed exactly, or
-//! with a flag for what lies below, and then rounded once, half to even.
+//! Redis uses the type of C. Rust has no such type, so this file computes the same numbers in
+//! integers. A number is a mantissa of 64 bits times a power of two. Each operation is exact, or
+//! keeps a flag for a nonzero rest below the last bit. Then it rounds once, half to even.
 
 /// Exponent of the last bit of the smallest numbers.
 const EXPONENT_MIN: i32 = -16_445;
 /// Exponent of the last bit of the largest numbers.
 const EXPONENT_MAX: i32 = 16_320;
-/// Longest text of a number, as Redis has it.
+/// Longest text of a number, as in Redis.
 const TEXT_MAX: usize = 5 * 1024;
 /// Decimals that are printed, and their power of ten.
 const DECIMALS: usize = 17;
@@ -23,14 +24,15 @@ pub(crate) struct LongDouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Magnitude {
-    /// Mantissa times two to the exponent; the mantissa's first bit is set if the exponent allows.
+    /// Mantissa times two to the exponent. The mantissa's first bit is set unless the exponent is the
+    /// smallest one.
     Finite(u64, i32),
     Infinite,
 }
 
 impl LongDouble {
-    /// Reads a number as C does: decimal, hexadecimal or `inf`. `None` for what is not one, is out
-    /// of range, or is no number by name.
+    /// Reads a number as C does: decimal, hexadecimal or `inf`. `None` if the text is no number, is
+    /// out of range, or is `nan`.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         if text.len() >= TEXT_MAX {
             return None;
@@ -56,7 +58,7 @@ impl LongDouble {
         else {
             return None;
         };
-        // The number with the greater exponent first; it has the greater magnitude, but for zero.
+        // `x` is the number with the greater exponent. Unless it is zero, its magnitude is greater.
         let a_first = bm == 0 || (am != 0 && ae >= be);
         let ((high, e), (low, low_e)) =
             if a_first { ((am, ae), (bm, be)) } else { ((bm, be), (am, ae)) };
@@ -70,7 +72,7 @@ impl LongDouble {
             return rounded(negative, x + y, e - 63, below);
         }
         match x.checked_sub(y) {
-            // Something below `y` is taken away, too.
+            // `y` lost a nonzero rest, which is subtracted, too.
             Some(difference) => rounded(negative, difference - u128::from(below), e - 63, below),
             None => rounded(!negative, y - x, e - 63, below),
         }
@@ -100,7 +102,7 @@ impl std::fmt::Display for LongDouble {
     }
 }
 
-/// `value` without its last `bits` bits, and whether one of them was set.
+/// `value` without its last `bits` bits, and whether one of these bits was set.
 fn shift_right(value: u128, bits: u32) -> (u128, bool) {
     match value.checked_shr(bits) {
         Some(high) => (high, high << bits != value),

@@ -1,4 +1,4 @@
-//! Strings that are numbers: INCR and its kin.
+//! INCR, INCRBYFLOAT and the like: strings that are numbers.
 
 use stillpoint::Tx;
 

@@ -18,7 +18,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("unsubscribe", -1, Flags::PUBSUB.or(CONN), NONE, PUBSUB, "2.0.0", Pure(unsupported), "Stops listening to channels."),
 ];
 
-/// What is not built yet, said so that nobody waits for it.
+/// Refuses a command that this server does not have.
 fn unsupported(_: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let name = quoted(&args.at(0).to_ascii_uppercase(), 32);
     Err(CmdError::text(format!("ERR {name} is not supported yet by this server")))

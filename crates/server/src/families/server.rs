@@ -1,4 +1,4 @@
-//! Administration: checkpoints, statistics, slow log, latency, shutdown.
+//! Administration: checkpoints, replication, time, shutdown.
 
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
@@ -32,7 +32,7 @@ fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Refuses where no scheme takes checkpoints.
+/// Refuses if no scheme takes checkpoints.
 fn check_scheme(ctx: &Context<'_>) -> CmdResult {
     if ctx.shared.keyspace.engine.config().checkpoint == "none" {
         return Err(CmdError::fixed(
@@ -42,7 +42,7 @@ fn check_scheme(ctx: &Context<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Asks for a checkpoint and lets this client, and nobody else, wait for its end.
+/// Asks for a checkpoint. This client waits for its end, and no other client does.
 fn save(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     check_scheme(ctx)?;
     let engine = &ctx.shared.keyspace.engine;
@@ -69,9 +69,9 @@ fn bgsave(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// The log needs no rewriting: checkpoints free it.
+/// Starts a checkpoint, which frees the log. The log itself is never rewritten.
 fn bgrewriteaof(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
-    // One under way will do.
+    // If a checkpoint is under way, no other one is needed.
     ctx.shared.keyspace.engine.checkpoint_in_background();
     ctx.reply.simple("Background append only file rewriting started");
     Ok(())
@@ -93,7 +93,7 @@ fn shutdown(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
             return Err(CmdError::SYNTAX);
         }
     }
-    // Redis answers nothing: the end of the connection is the answer.
+    // As in Redis there is no reply: the end of the connection is the answer.
     tracing::info!(client = %ctx.client.info.address, "a client ends the server");
     ctx.client.closing = true;
     ctx.shared.stop();

@@ -52,7 +52,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Reads the options from argument `i` on: `SET`'s, or those that `GETEX` has too.
+    /// Reads the options from argument `i` on: those of `SET` if `for_set`, else those of `GETEX`.
     fn parse(args: Args<'a>, mut i: usize, for_set: bool) -> Result<Self, CmdError> {
         let mut o = Self::default();
         while let Some(arg) = args.get(i) {
@@ -161,7 +161,7 @@ fn getex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let old = ctx.keys().lookup(tx, 0, args.at(1)).map(|entry| entry.expire_at_ms);
     get(ctx, args, tx)?;
     let Some(old_expiry) = old else { return Ok(()) };
-    // Taking off what is not there would be a change for those who watch the key.
+    // A key without an expiry stays as it is: watchers would see a write as a change.
     if options.expire.is_some() || (options.persist && old_expiry.is_some()) {
         let expire = options.deadline(ctx, "getex")?;
         ctx.keys().set_expiry(tx, 0, expire)?;
@@ -263,7 +263,7 @@ fn setrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
         return Ok(());
     }
     tx.check_room(end - old_len)?;
-    // What lies between the end of the value and the offset becomes zeros.
+    // The bytes between the end of the value and the offset become zeros.
     let mut value = vec![0; end - old_len];
     value[offset - old_len..].copy_from_slice(part);
     if is_there {
@@ -287,7 +287,8 @@ fn getrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
     Ok(())
 }
 
-/// The half-open range that `start..=end` (negative: from the end) covers of `len` bytes.
+/// The half-open range that `start..=end` covers of `len` bytes. Negative numbers count from the
+/// end.
 fn clip(start: i64, end: i64, len: usize) -> (usize, usize) {
     if start < 0 && end < 0 && start > end {
         return (0, 0);
@@ -309,7 +310,7 @@ struct LcsOptions {
     min_match_len: i64,
 }
 
-/// Cells of the table that `LCS` fills; 4 bytes each.
+/// Most cells of the table that `LCS` fills, of 4 bytes each.
 const LCS_MAX_CELLS: usize = 16 << 20;
 
 fn lcs(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

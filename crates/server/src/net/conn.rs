@@ -33,19 +33,19 @@ pub(crate) struct Conn {
     pub(crate) input: Vec<u8>,
     /// Where the next request begins in `input`.
     pub(crate) start: usize,
-    /// Length of a request that is parsed and waits for its turn.
+    /// Length of a parsed request that waits for its turn.
     pub(crate) held: Option<usize>,
-    /// Requests that run before that one, from `start` on.
+    /// Requests that run before the one in `held`, from `start` on.
     pub(crate) postponed: VecDeque<Postponed>,
-    /// Replies pending from which on no more requests of the client are executed.
+    /// With this many bytes of replies pending, no request of the client is executed.
     pause_bytes: usize,
     /// The socket may have more to read.
     pub(crate) readable: bool,
     /// The socket may take more.
     pub(crate) writable: bool,
-    /// The poll has said that the end of input is on its way.
+    /// The poll announced the end of input.
     pub(crate) read_closed: bool,
-    /// Everything in `input` but an unfinished request is executed.
+    /// All whole requests in `input` are executed.
     pub(crate) wants_input: bool,
     /// The client sends no more.
     pub(crate) end_of_input: bool,
@@ -59,9 +59,9 @@ pub(crate) struct Conn {
     pub(crate) active_ms: u64,
     /// Monotonic milliseconds when the client last took some of its replies.
     pub(crate) progress_ms: u64,
-    /// The connection is in the list of those to look at after the round.
+    /// The event loop looks at the connection after the round.
     pub(crate) touched: bool,
-    /// It was to be looked at while it was in that list.
+    /// An event arrived while `touched` was set.
     pub(crate) missed: bool,
 }
 
@@ -110,7 +110,7 @@ impl Conn {
         }
     }
 
-    /// Goes on where the client was while data was loaded.
+    /// Takes over the state that the client had while data was loaded.
     pub(crate) fn resume(&mut self, said: Said) {
         self.input = said.input;
         self.wants_input = self.input.is_empty();
@@ -133,8 +133,8 @@ impl Conn {
                 Ok(n) => {
                     self.reserve_input(n, scratch.len());
                     self.input.extend_from_slice(&scratch[..n]);
-                    // A short read means that the socket is empty; its next byte is a new event.
-                    // The end of input may have come with these bytes, and is no new event then.
+                    // A short read means that the socket is empty, and its next byte is a new event.
+                    // If the end of input came with these bytes, it is no new event.
                     self.readable = n == scratch.len() || self.read_closed;
                     return ReadOutcome::Some(n);
                 }
@@ -152,9 +152,9 @@ impl Conn {
         }
     }
 
-    /// Makes room for `more` bytes of input. The room doubles, so it stays in proportion to what was
-    /// received; but it ends `beyond` bytes behind the argument under way, so that a long one has
-    /// no memory of twice its length.
+    /// Makes room for `more` bytes of input. The room doubles, in proportion to the bytes received.
+    /// But it ends `beyond` bytes after the argument under way, so that a long argument does not
+    /// take twice its length.
     fn reserve_input(&mut self, more: usize, beyond: usize) {
         let needed = self.input.len() + more;
         let end = self.start + self.parser.awaited_end() + beyond;
@@ -164,14 +164,14 @@ impl Conn {
         }
     }
 
-    /// Forgets the last request of the input, which begins at `base` and has been executed.
+    /// Drops the last request of the input, which begins at `base` and has run.
     pub(crate) fn drop_input(&mut self, base: usize) {
         self.input.truncate(base);
         self.input.shrink_to(INPUT_KEEP_BYTES);
         self.start = base;
     }
 
-    /// Sends what the socket takes, about `most` bytes at most; returns how many.
+    /// Sends as many bytes as the socket takes, about `most` at most. Returns their number.
     pub(crate) fn write(&mut self, most: usize, now_ms: u64) -> usize {
         let mut total = 0;
         while self.writable && !self.broken && total < most {
@@ -201,12 +201,12 @@ impl Conn {
         self.reply.pending()
     }
 
-    /// True while the client has so much to take that it gets no more.
+    /// Whether so many replies are pending that no request of the client is executed.
     pub(crate) fn is_blocked(&self) -> bool {
         self.unsent() >= self.pause_bytes
     }
 
-    /// Forgets executed requests.
+    /// Drops executed requests.
     pub(crate) fn compact(&mut self) {
         if self.start == self.input.len() {
             self.input.clear();
@@ -218,7 +218,7 @@ impl Conn {
         self.start = 0;
     }
 
-    /// What the client's requests may ask for now.
+    /// The limits of the client's next request.
     pub(crate) fn limits(&self, shared: &Shared) -> Limits {
         if self.client.must_authenticate(&shared.auth) {
             Limits::UNAUTHENTICATED

@@ -2,7 +2,7 @@
 
 use super::conn::Conn;
 
-/// The clients of an event loop by number; a number is used again once it is free.
+/// The clients of an event loop by number. The number of a client that is gone is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     slots: Vec<Option<Box<Conn>>>,

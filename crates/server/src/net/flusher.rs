@@ -1,11 +1,11 @@
-//! Flushes for one event loop, which executes other clients' requests meanwhile.
+//! A thread that flushes for one event loop, which executes other requests meanwhile.
 //!
 //! ```text
 //! event loop   execute ─ ask(1) ─ execute ─ ask(2) ─ execute ─ ask(3) ─ replies of 1 ─ …
 //! this thread            └── flush: 1 ──────────────────────┘└── flush: 2 and 3 ──────── …
 //! ```
-//! Greedy and pipelined, without a timer: a flush begins when there is something to flush and the
-//! one before it has ended, and takes all that was asked for by then.
+//! There is no timer: a flush begins when the last one has ended and something waits. It takes all
+//! requests that have arrived by then.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -20,12 +20,12 @@ use stillpoint_io::JoinHandle;
 use crate::error::ServerError;
 use crate::shared::Shared;
 
-/// The thread that flushes for an event loop. Dropped, it ends with the flush under way.
+/// The thread that flushes for an event loop. A drop waits for the flush under way.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     desk: Arc<FlushRequests>,
     thread: Option<JoinHandle<()>>,
-    /// Number of the request that came last.
+    /// Number of the newest request.
     asked: u64,
 }
 
@@ -39,10 +39,10 @@ struct FlushRequests {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What requests up to `asked` wait for; nothing if they are taken.
+    /// The commits that requests up to `asked` wait for; none once a flush has taken the requests.
     wanted: Unflushed,
     asked: u64,
-    /// Flushes since the loop last asked for their number, and their time in nanoseconds.
+    /// Flushes since the last `settle`, and their nanoseconds.
     flushes: u64,
     flush_ns: u64,
     failure: Option<String>,
@@ -58,7 +58,7 @@ impl Flusher {
         let desk = Arc::new(FlushRequests::default());
         let its = Arc::clone(&desk);
         let run = move || {
-            // It sleeps in a flush, and clients wait for what it does then.
+            // The thread sleeps in a flush, and clients wait for its next step.
             stillpoint_io::ask_for_short_slices();
             its.run(number, &shared);
         };
@@ -67,7 +67,7 @@ impl Flusher {
         Ok(Self { desk, thread: Some(thread), asked: 0 })
     }
 
-    /// Asks for a flush; gives the request's number. The loop is woken when it is done.
+    /// Asks for a flush and gives the request's number. The event loop is woken after the flush.
     pub(crate) fn ask(&mut self, wanted: Unflushed) -> u64 {
         self.asked += 1;
         let mut state = self.desk.state.lock();
@@ -78,7 +78,7 @@ impl Flusher {
         self.asked
     }
 
-    /// Number of the last request that is done, those before it included.
+    /// All requests up to this number are done.
     pub(crate) fn done(&self) -> u64 {
         // Acquire: partner of the Release in `run`. Replies leave after the flush.
         self.desk.done.load(Acquire)

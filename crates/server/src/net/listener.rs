@@ -16,11 +16,11 @@ use crate::shared::mailbox::Incoming;
 /// The token of the listening sockets.
 pub(crate) const LISTENER: Token = Token(usize::MAX);
 
-/// The listening sockets, all under one token, in one event loop at a time.
+/// The listening sockets. They share one token, and belong to one event loop at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
     sockets: Vec<TcpListener>,
-    /// Clients may be waiting: the last attempt ended by an error, not by an empty queue.
+    /// Clients may be waiting, because the last attempt ended before the queue was empty.
     pub(crate) retry: bool,
 }
 
@@ -30,14 +30,14 @@ set. In this mode connections are only accepted from the loopback interface. To 
 elsewhere, set a password with --requirepass (or CONFIG SET requirepass from the loopback \
 interface), or disable protected mode with CONFIG SET protected-mode no.\r\n";
 
-/// Clients accepted in one go, so that a storm of them does not starve those there are.
+/// Most clients accepted at a time, so that a storm of new clients does not starve the others.
 const BURST: usize = 256;
 
 pub(super) const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 
 impl Listener {
-    /// Listens on every address that `bind` names, addresses or names of hosts between spaces or
-    /// commas. A name stands for all its addresses that this machine has, at least one.
+    /// Listens on every address in `bind`: addresses or names of hosts, with spaces or commas between
+    /// them. A name stands for all its addresses on this machine, of which there is at least one.
     ///
     /// # Errors
     /// An address cannot be listened on, or a name has none.
@@ -86,7 +86,7 @@ impl Listener {
         self.sockets.iter().filter_map(|socket| socket.local_addr().ok()).collect()
     }
 
-    /// Adds the sockets to the poll of an event loop, which may have clients to accept at once.
+    /// Adds the sockets to the poll of an event loop. Clients may be waiting already.
     ///
     /// # Errors
     /// When the poll takes no more.
@@ -103,13 +103,13 @@ impl Listener {
     /// Takes the sockets out of a poll.
     pub(crate) fn deregister(&mut self, registry: &Registry) {
         for socket in &mut self.sockets {
-            // It leaves the poll when it is closed in any case.
+            // If this fails, the socket leaves the poll when it is closed.
             let _ = registry.deregister(socket);
         }
     }
 
-    /// Accepts the clients that wait. An error (no more file descriptors, a client
-    /// already gone) ends nothing: the next tick tries again.
+    /// Accepts the waiting clients. After an error, such as a lack of file descriptors, the next tick
+    /// tries again.
     pub(crate) fn accept(&mut self, shared: &Arc<Shared>) {
         let failed = self.accept_each(|stream, address| admit(stream, address, shared));
         if let Some(error) = failed {
@@ -118,7 +118,7 @@ impl Listener {
         }
     }
 
-    /// Accepts the clients that wait and hands each on. Gives the error that ended it early.
+    /// Accepts the waiting clients and calls `admit` with each. Gives the error that ended the loop.
     pub(super) fn accept_each(
         &mut self,
         mut admit: impl FnMut(TcpStream, SocketAddr),
@@ -147,7 +147,7 @@ impl Listener {
     }
 }
 
-/// The addresses of a name, or the address that it is.
+/// The addresses of a host's name, or the address that `name` spells.
 fn addresses(name: &str, port: u16) -> Result<Vec<SocketAddr>, ServerError> {
     let refuse = |reason| ServerError::BindAddress { name: name.to_owned(), reason };
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
@@ -162,7 +162,7 @@ fn addresses(name: &str, port: u16) -> Result<Vec<SocketAddr>, ServerError> {
     Ok(found)
 }
 
-/// True if this machine has no such address, or no such kind of address.
+/// Whether the error says that this machine lacks the address, or the kind of address.
 fn is_absent(error: &std::io::Error) -> bool {
     let unsupported = Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error());
     error.kind() == ErrorKind::AddrNotAvailable || error.raw_os_error() == unsupported
@@ -175,8 +175,7 @@ fn admit(mut stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>) {
         shared.totals.rejected_connections.fetch_add(1, Ordering::Relaxed);
         let why = String::from_utf8_lossy(reason);
         tracing::warn!(client = %address, reason = why.trim_start_matches('-').trim_end(), "client refused");
-        // The socket's buffer is empty, so this does not wait; a client that is gone already
-        // does not need the reason.
+        // The socket's buffer is empty, so this does not wait. A client that is gone needs no reason.
         let _ = stream.write(reason);
     };
     let protected = shared.params.protected_mode.load(Ordering::Relaxed);
@@ -186,7 +185,7 @@ fn admit(mut stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>) {
     if shared.registry.len() >= shared.params.maxclients.load(Ordering::Relaxed) {
         return refuse(&mut stream, TOO_MANY);
     }
-    // Without these the client is served all the same.
+    // If a socket option fails, the client is served all the same.
     let _ = stream.set_nodelay(true);
     if shared.config.tcp_keepalive_s > 0 {
         keep_alive(&stream, shared.config.tcp_keepalive_s);

@@ -1,9 +1,9 @@
 //! Answers while the data is loaded: one event loop, without an engine.
 //!
-//! Clients may log in, ask whether the server lives and how far it is, and are told to try again
-//! with everything else. Once the data is there, the listening sockets and the clients go to the
-//! event loops that serve, each client with what it has sent and not heard about yet. Clients take
-//! turns: in each the loop answers what a client has sent, or reads from it once.
+//! Clients may log in, and ask whether the server lives and how far loading is. Every other command
+//! is refused with `-LOADING`. After loading, the listening sockets and the clients go to the event
+//! loops that serve, each client with its unanswered input. Clients take turns: in each turn the
+//! loop answers the input of a client, or reads from the client once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,16 +29,16 @@ use crate::shared::loading::LoadingProgress;
 use crate::shared::mailbox::{Incoming, Said};
 use crate::shared::registry::ClientInfo;
 
-/// Time between two looks at what no event announces.
+/// Longest time between two looks at what no event announces.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes read in one go.
 const READ_BYTES: usize = 64 << 10;
-/// A client that asks for more than this at once is told to try again and let go.
+/// A client with more unanswered input than this is refused and disconnected.
 const REQUEST_BYTES: usize = 1 << 20;
-/// A client with this much to take is not read from.
+/// The loop does not read from a client while this many bytes of replies are pending.
 const OUTPUT_BYTES: usize = 64 << 10;
-/// Requests of all clients together that are not answered. Beyond, the client that has sent most is
-/// told to try again and let go.
+/// Most unanswered input of all clients together. Beyond, the client with most input is refused and
+/// disconnected.
 const ALL_BYTES: usize = 64 << 20;
 
 const LOADING: CmdError = CmdError::fixed("LOADING Stillpoint is loading the dataset in memory");
@@ -120,7 +120,7 @@ impl Drop for LoadingLoop {
     fn drop(&mut self) {
         self.ask_to_end();
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it has an error of its own to tell.
+            // The caller that drops the loop has an error of its own to report.
             let _ = thread.join();
         }
     }
@@ -135,9 +135,9 @@ struct Answering {
     progress: Arc<LoadingProgress>,
     ended: Arc<AtomicBool>,
     scratch: Box<[u8]>,
-    /// Requests of all clients that are not answered.
+    /// Bytes of unanswered input of all clients.
     input_bytes: usize,
-    /// Clients that a look is due at.
+    /// Clients that have a turn.
     ready: Vec<usize>,
 }
 
@@ -184,7 +184,7 @@ impl Answering {
         let Self { listener, conns, poll, config, auth, .. } = self;
         listener.accept_each(|mut stream, address| {
             if conns.len() >= config.maxclients.min(config.clients_max) {
-                // Without room in the socket's buffer the client learns it by the end.
+                // If the socket's buffer is full, the client sees the end of the connection only.
                 let _ = std::io::Write::write(&mut stream, TOO_MANY);
                 return;
             }
@@ -203,7 +203,7 @@ impl Answering {
         });
     }
 
-    /// Looks at a client when its turn comes.
+    /// Gives a client a turn.
     fn note(&mut self, id: usize) {
         if let Some(conn) = self.conns.get_mut(id)
             && !std::mem::replace(&mut conn.touched, true)
@@ -212,7 +212,7 @@ impl Answering {
         }
     }
 
-    /// One look at each client that was ready when this began.
+    /// Gives each client a turn that was ready when this began.
     fn look_at_ready(&mut self) {
         for id in std::mem::take(&mut self.ready) {
             if self.is_ended() {
@@ -247,7 +247,7 @@ impl Answering {
         }
     }
 
-    /// Tells a client that asks for too much to try again, forgets what it has sent, and lets it go.
+    /// Refuses a client that sent too much, drops its input, and disconnects it.
     fn refuse(&mut self, id: usize) {
         if let Some(conn) = self.conns.get_mut(id) {
             self.input_bytes -= std::mem::take(&mut conn.input).len();
@@ -262,7 +262,7 @@ impl Answering {
     fn close(&mut self, id: usize) {
         if let Some(mut conn) = self.conns.remove(id) {
             self.input_bytes -= conn.input.len();
-            // It leaves the poll with its end in any case.
+            // If this fails, the socket leaves the poll when it is closed.
             let _ = self.poll.registry().deregister(&mut conn.stream);
         }
     }
@@ -298,19 +298,19 @@ impl Answering {
     }
 }
 
-/// What comes after a look at a client.
+/// What happens to a client after its turn.
 enum Look {
     /// There may be more to do at once.
     Again,
     /// The socket says when there is.
     Wait,
-    /// The client asks for too much at once.
+    /// The client sent too much at once.
     Refuse,
     Close,
 }
 
-/// Writes, answers what is there, or reads once; so no client keeps the others, or the end of
-/// loading, waiting for long.
+/// One turn: writes replies, answers the input, or reads once. So no client delays the others, or
+/// the end of loading, for long.
 fn look(
     conn: &mut Conn,
     scratch: &mut [u8],
@@ -338,7 +338,7 @@ fn look(
     match conn.read(scratch) {
         ReadOutcome::Some(_) => Look::Again,
         ReadOutcome::Nothing => Look::Wait,
-        // A client may have closed its side only, and still read.
+        // The client may have closed its side only and still read.
         ReadOutcome::End => {
             conn.client.closing = true;
             Look::Again
@@ -346,7 +346,8 @@ fn look(
     }
 }
 
-/// Answers the whole requests of a client until it has enough to take; false if there was none.
+/// Answers the whole requests of a client until enough replies are pending. False if there was no
+/// request.
 fn answer_all(
     conn: &mut Conn,
     auth: &Auth,

@@ -1,12 +1,12 @@
 //! Sockets and event loops.
 //!
-//! Each event loop is a thread with its own poll, its own clients and its own engine
-//! session; they share nothing but the store and some counters. The first one also
-//! accepts, and hands each client to the loop with the fewest.
+//! Each event loop is a thread with its own poll, its own clients and its own engine session. Event
+//! loops share the store and some counters only. The first event loop also accepts clients, and
+//! hands each client to the loop with the fewest.
 //!
-//! One pass of a loop: wait for sockets; read what is there; parse whole pipelines
-//! into a batch; execute it; write the replies. In strict durability the replies wait for a
-//! flush, and the loop goes on with other clients until a thread of its own has made it.
+//! One pass of a loop: wait for sockets, read, parse whole pipelines into a batch, execute the
+//! batch, write the replies. In strict durability the replies wait for a flush. A thread of the
+//! loop's own flushes, and the loop serves other clients meanwhile.
 
 mod conn;
 mod connections;

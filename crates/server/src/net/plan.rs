@@ -50,12 +50,13 @@ pub(crate) enum Progress {
     HeldBack,
 }
 
-/// What became of a parsed request.
+/// The outcome for a parsed request.
 enum Enqueued {
-    /// It is in the batch, or has run.
+    /// The request is in the batch, or has run.
     Done,
-    /// It waits for the client's requests in the batch.
+    /// The request waits for the client's calls in the batch.
     Waits,
+    /// `CLIENT PAUSE` holds the request back.
     HeldBack,
 }
 
@@ -66,9 +67,9 @@ pub(crate) struct Plan {
     spans: Vec<Span>,
     /// Work of the calls, replies excepted.
     work: usize,
-    /// The round's requests of one client end at this number of calls.
+    /// Most calls of one client in the round.
     calls_max: usize,
-    /// When to look at the sockets again, in monotonic nanoseconds.
+    /// When the event loop looks at the sockets again, in monotonic nanoseconds.
     until_ns: u64,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
@@ -97,9 +98,10 @@ impl Plan {
         self.calls.push(Call { conn: id as u32, base: base as u32, first_span, spans, spec });
     }
 
-    /// Gives the calls that did not run back to their clients, and these for the next round.
+    /// Gives the calls that did not run back to their clients, and adds these clients to `again`.
     pub(crate) fn give_back(&mut self, conns: &mut Connections, again: &mut Vec<usize>) {
-        // From the last on: each ends where the next one, or what is not yet planned, begins.
+        // The last call is first: each call ends where the next call of its client begins, or where
+        // the input begins that is not planned yet.
         for i in self.postponed.drain(..).rev() {
             let call = self.calls[i as usize];
             let id = call.conn as usize;
@@ -213,12 +215,13 @@ impl Plan {
         let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
         let ended_ns = run_now(&mut ctx, route, args, session);
         if ended_ns >= self.until_ns {
-            // Others have waited long enough.
+            // The command took so long that the round ends.
             self.work = ROUND_WORK;
         }
         Enqueued::Done
     }
 
+    /// The arguments of a call, whose client has `input`.
     pub(super) fn args<'b>(&'b self, call: &Call, input: &'b [u8]) -> Args<'b> {
         let spans = call.first_span as usize..(call.first_span + call.spans) as usize;
         Args::new(&input[call.base as usize..], &self.spans[spans])

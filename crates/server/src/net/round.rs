@@ -15,7 +15,7 @@ use crate::session::spec::Handler;
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
-/// A reply of this length is reason enough to ask whether the clients hold too much.
+/// After a reply of this length the round asks whether the clients hold too much.
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
@@ -26,15 +26,15 @@ pub(crate) struct Round<'a> {
     pub(crate) conns: &'a mut Connections,
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) local: &'a mut Local,
-    /// Take the time of each call, not only of the round.
+    /// Whether each call is timed, and not only the round.
     pub(crate) time_each: bool,
     /// Where the reply of the call that runs now begins.
     mark: Option<Mark>,
-    /// That reply is an error already.
+    /// Whether that reply is an error already.
     has_error: bool,
     /// Work of the calls and their replies so far.
     work: usize,
-    /// No more calls run in this round: enough was done, or the clients hold too much.
+    /// No more calls run in this round, because it did enough or the clients hold too much.
     is_over: bool,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Executes the round and counts its time; gives the moment of its end in nanoseconds.
+    /// Executes the round and counts its time. Gives the moment of its end in nanoseconds.
     pub(crate) fn execute(&mut self, session: &mut Session) -> u64 {
         let start_ns = self.shared.config.clock.monotonic_ns();
         {
@@ -94,7 +94,7 @@ impl<'a> Round<'a> {
     /// Notes what call `i` has cost, its reply of `replied` bytes included.
     fn note_work(&mut self, i: usize, replied: usize) {
         self.work += self.plan.calls[i].spans as usize + replied / UNIT_BYTES;
-        // The total is shared by all event loops: it is read after large replies only.
+        // All event loops write the total, so the round reads it after large replies only.
         let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
         self.is_over |= self.work >= ROUND_WORK || too_much();
     }
@@ -118,7 +118,7 @@ impl Batch for Round<'_> {
         }
     }
 
-    /// What does not begin is given back to its client after the round.
+    /// A call that does not begin goes back to its client after the round.
     fn begins(&mut self, i: usize) -> bool {
         let conn = self.conns.get_mut(self.plan.calls[i].conn as usize);
         let begins = !self.is_over && conn.is_some_and(|conn| !conn.is_blocked());
@@ -165,7 +165,8 @@ impl Batch for Round<'_> {
         }
         self.has_error = done.is_err();
         let replied = conn.reply.pending() - before;
-        // The transaction has its own copy of a long argument by now; the log takes another one.
+        // The transaction has copied the long argument, and the log will copy it again. So the input
+        // goes first.
         let is_last = |call: &Call| {
             conn.start == conn.input.len()
                 && conn.postponed.is_empty()

@@ -36,15 +36,15 @@ const TICK_MS: u64 = 100;
 const READ_BYTES: usize = 256 << 10;
 /// Bytes read from all clients in one pass.
 const PASS_READ_BYTES: usize = 4 << 20;
-/// Bytes sent to one client in one pass, and about how many to all.
+/// Most bytes sent to one client in one pass, and about the most to all clients.
 const WRITE_BYTES: usize = 256 << 10;
 const PASS_WRITE_BYTES: usize = 4 << 20;
-/// Bytes that a client may be sent in any pass.
+/// Bytes that may be sent to each client in any pass.
 const WRITE_BYTES_MIN: usize = 16 << 10;
-/// Time of requests before sockets are looked at again. One that is under way ends first.
+/// Time of execution before the loop looks at its sockets again. A request under way ends first.
 const PASS_NS: u64 = 2_000_000;
-/// Buffers of this size of a client that is gone are freed bit by bit: giving a gigabyte back to
-/// the system takes long.
+/// Buffers of closed clients are freed over many turns if they have this size together. Freeing a
+/// gigabyte at once takes long.
 const LATER_BYTES: usize = 1 << 20;
 /// Bytes freed in one turn.
 const FREED_BYTES: usize = 8 << 20;
@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.
     ready: Vec<usize>,
-    /// As `ready`, of clients that had a turn: others go before them.
+    /// As `ready`, for clients that had a turn: other clients go first.
     served: Vec<usize>,
     /// Clients to look at after the rounds.
     touched: Vec<usize>,
@@ -72,10 +72,10 @@ pub(crate) struct Worker {
     discarded: Vec<Vec<u8>>,
     /// Bytes sent in this turn.
     sent: usize,
-    /// Where replies wait for a flush.
+    /// The flushing thread, in strict durability.
     flusher: Option<Flusher>,
-    /// Clients whose replies wait for the request of that number, oldest first. They are *touched*,
-    /// and so neither read from nor executed nor removed until then.
+    /// Clients whose replies wait for the flush of that number, oldest first. The clients are
+    /// *touched*: until then the loop neither reads from them nor executes nor removes them.
     waiting: VecDeque<(u64, Vec<usize>)>,
     now_ms: u64,
     next_tick_ms: u64,
@@ -126,8 +126,8 @@ impl Worker {
         Ok(())
     }
 
-    /// One turn: waits for sockets, and looks after what they bring and what time brings.
-    /// True once the server has ended and the clients have their replies.
+    /// One turn: waits for sockets, serves clients, and does what is due by time. True once the
+    /// server has ended and the clients have their replies.
     pub(crate) fn turn(&mut self, events: &mut Events) -> Result<bool, ServerError> {
         self.wait(events)?;
         for event in &*events {
@@ -149,7 +149,7 @@ impl Worker {
         }
         let over = self.shared.is_stopping() && self.drain();
         if over {
-            // A failure since the last tick must not end as if all were well.
+            // A failure since the last tick must end the loop with an error.
             self.check_health()?;
         }
         Ok(over)
@@ -186,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// Takes over the clients handed to this loop; lets those go that hold too much.
+    /// Takes over the clients in the mailbox, and disconnects the clients chosen for their memory.
     fn adopt(&mut self) {
         if self.shared.client_memory.has_leaving() {
             self.close_evicted();
@@ -238,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Reads, executes, and writes what need not wait for a flush.
+    /// Reads, executes, and writes the replies that need not wait for a flush.
     fn pass(&mut self) -> Result<(), ServerError> {
         let mut active = std::mem::take(&mut self.ready);
         let (mut bytes, mut unread) = (0, Vec::new());
@@ -253,7 +253,7 @@ impl Worker {
         let executed = self.rounds(active);
         self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
         let touched = std::mem::take(&mut self.touched);
-        // With no other client to hear from there is nothing to do meanwhile.
+        // Without other clients there is nothing to do during a flush.
         let meanwhile = self.conns.len() > touched.len() || !self.waiting.is_empty();
         match if executed { self.flush(meanwhile)? } else { None } {
             Some(number) => self.waiting.push_back((number, touched)),
@@ -268,7 +268,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes the replies that a flush has set free.
+    /// Writes the replies whose flush has ended.
     fn send_flushed(&mut self) -> Result<(), ServerError> {
         let Some(flusher) = &self.flusher else {
             return Ok(());
@@ -292,7 +292,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads from a client if it has room for requests, and adds to `bytes` how many came; true if
+    /// Reads from a client that may send requests, and adds the number of bytes to `bytes`. True if
     /// it may have some to execute.
     fn read(&mut self, id: usize, bytes: &mut usize) -> bool {
         let Self { conns, scratch, local, shared, touched, now_ms, .. } = self;
@@ -327,8 +327,8 @@ impl Worker {
         !conn.broken && conn.start < conn.input.len()
     }
 
-    /// Plans and executes until the clients have no more requests or it is time to look
-    /// at the sockets again. True if anything was executed.
+    /// Plans and executes until the clients have no more requests, or until it is time to look at
+    /// the sockets again. True if a client had a turn.
     fn rounds(&mut self, mut active: Vec<usize>) -> bool {
         let executed = !active.is_empty();
         let mut again = Vec::new();
@@ -355,7 +355,7 @@ impl Worker {
                 plan.give_back(conns, &mut again);
                 ended_ns
             };
-            // Those who had no turn are the first in the next round.
+            // Clients without a turn are the first in the next round.
             again.sort_by_key(|&id| conns.get_mut(id).is_some_and(|conn| conn.served));
             active.clear();
             std::mem::swap(&mut active, &mut again);
@@ -367,8 +367,8 @@ impl Worker {
         executed
     }
 
-    /// Sees to the flush that replies have to wait for from now on: asks for it, if there is something
-    /// to do meanwhile, and gives its number; or makes it.
+    /// Starts the flush that replies wait for. If `meanwhile`, there is something to do during the
+    /// flush: the flusher makes it, and this gives its number. Else this function makes the flush.
     fn flush(&mut self, meanwhile: bool) -> Result<Option<u64>, ServerError> {
         let Some(flusher) = &mut self.flusher else {
             return Ok(None);
@@ -389,7 +389,7 @@ impl Worker {
         done.map(|()| None).map_err(|error| ServerError::Flush(error.to_string()))
     }
 
-    /// Sends a client's replies and settles its accounts.
+    /// Sends a client's replies, closes the connection if it is over, and counts its memory.
     fn finish(&mut self, id: usize) {
         let Self { conns, local, shared, now_ms, ready, sent, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
@@ -435,7 +435,7 @@ impl Worker {
             return;
         };
         let Conn { mut stream, reply, input, client, .. } = *conn;
-        // The socket leaves the poll when it is closed in any case.
+        // If this fails, the socket leaves the poll when it is closed.
         let _ = self.poll.registry().deregister(&mut stream);
         self.shared.registry.remove(client.info.id);
         let mut later: Vec<Vec<u8>> = reply.into_pieces().into();
@@ -449,7 +449,7 @@ impl Worker {
         self.shared.mailboxes.forget(self.number);
     }
 
-    /// Frees some of the buffers of clients that are gone.
+    /// Frees some of the buffers of closed clients.
     fn free_discarded(&mut self) {
         let mut freed = 0;
         while freed < FREED_BYTES
@@ -462,7 +462,7 @@ impl Worker {
         }
     }
 
-    /// Disconnects the clients that were chosen to go because all of them hold too much.
+    /// Disconnects the clients that were chosen because all clients hold too much.
     fn close_evicted(&mut self) {
         let ids: Vec<usize> = self.conns.ids().collect();
         for id in ids {
@@ -486,7 +486,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is due ten times a second.
+    /// Does what is due ten times a second.
     fn tick(&mut self) -> Result<(), ServerError> {
         self.next_tick_ms = self.now_ms + TICK_MS;
         self.adopt();
@@ -511,7 +511,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets a client go on that was to wait until now.
+    /// Ends the silence of a client whose delay is over.
     fn settle_silence(&mut self, id: usize) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
@@ -525,7 +525,7 @@ impl Worker {
         }
     }
 
-    /// Answers a client whose `SAVE` has come to its end.
+    /// Answers a client whose `SAVE` has ended.
     fn settle_save(&mut self, id: usize) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
@@ -547,7 +547,7 @@ impl Worker {
         self.ready.push(id);
     }
 
-    /// Disconnects the idle, the slow and the killed; lets the paused go on.
+    /// Disconnects idle, slow and killed clients. Resumes clients that were held back.
     fn look_after_clients(&mut self) {
         let timeout_ms = self.shared.params.timeout_s.load(RELAXED).saturating_mul(1000);
         let slow_ms = self.shared.config.slow_reader_s.saturating_mul(1000);
@@ -583,7 +583,7 @@ impl Worker {
         }
     }
 
-    /// Lets the clients take their last replies; true when all is done.
+    /// Lets the clients take their last replies. True when all have them, or the time is over.
     fn drain(&mut self) -> bool {
         if let Some(mut listener) = self.listener.take() {
             listener.deregister(self.poll.registry());
@@ -606,7 +606,7 @@ impl Worker {
     }
 }
 
-/// Brings what others see of a client up to date.
+/// Writes what other threads see of a client.
 fn publish(conn: &Conn, now_ms: u64) {
     let (client, info) = (&conn.client, &conn.client.info);
     info.last_ms.store(now_ms, RELAXED);

@@ -1,6 +1,6 @@
-//! The push parser of requests: feed it a growing buffer, it says when a whole
-//! request is there and where its arguments lie. No copies, no recursion, and no
-//! memory for lengths that were only announced.
+//! The push parser of requests. It gets a growing buffer, and says when a whole request is there and
+//! where the arguments lie. It copies nothing, does not recurse, and takes no memory for lengths that
+//! were only announced.
 
 use super::{Span, parse_i64};
 

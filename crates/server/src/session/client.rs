@@ -9,7 +9,7 @@ use crate::resp::{Args, Span};
 use crate::shared::auth::Auth;
 use crate::shared::registry::ClientInfo;
 
-/// One queued command: its row, its arguments, and how many keys it declared.
+/// One queued command: its row, its arguments, and the number of keys that it declared.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     spec: &'static Spec,
@@ -24,7 +24,7 @@ pub(crate) struct Multi {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     queued: Vec<Queued>,
-    /// A command was refused while queueing: `EXEC` will refuse too.
+    /// A command was refused while queueing, so `EXEC` will refuse the queue.
     pub(crate) dirty: bool,
 }
 
@@ -44,7 +44,7 @@ impl Multi {
         self.queued.len()
     }
 
-    /// Bytes held.
+    /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity()
             + self.spans.capacity() * size_of::<Span>()
@@ -76,20 +76,20 @@ impl Multi {
 pub(crate) enum ReplyMode {
     On,
     Off,
-    /// Not that of the next command.
+    /// Replies, but not to the next command.
     SkipNext,
-    /// Not that of this command.
+    /// Replies, but not to this command.
     Skip,
 }
 
-/// A `SAVE` under way: what the counts of checkpoints were when it was asked for.
+/// A `SAVE` under way: the counts of checkpoints when the client asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AwaitedSave {
     pub(crate) published: u64,
     pub(crate) failures: u64,
 }
 
-/// The session of one client.
+/// The state of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) db: Db,
@@ -97,14 +97,14 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) reply_mode: ReplyMode,
-    /// The next request waits for this.
+    /// The next request waits for the end of this `SAVE`.
     pub(crate) awaited_save: Option<AwaitedSave>,
     /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
-    /// waits; 0: it need not wait.
+    /// waits. 0: the client need not wait.
     pub(crate) silent_until_ms: u64,
-    /// Close once the replies so far are sent.
+    /// The connection is closed once the replies so far are sent.
     pub(crate) closing: bool,
-    /// What other threads may see of it.
+    /// What other threads see of the client.
     pub(crate) info: Arc<ClientInfo>,
 }
 
@@ -123,24 +123,24 @@ impl Client {
         }
     }
 
-    /// True if the client may do nothing before it has authenticated.
+    /// Whether the client may do nothing before it has authenticated.
     pub(crate) fn must_authenticate(&self, auth: &Auth) -> bool {
         !self.authenticated && auth.is_required()
     }
 
-    /// True if the next request waits for the end of the last one.
+    /// Whether the next request waits for the end of the last one.
     pub(crate) fn is_waiting(&self) -> bool {
         self.awaited_save.is_some() || self.silent_until_ms > 0
     }
 
-    /// Back to the state of a new connection.
+    /// Returns to the state of a new connection.
     pub(crate) fn reset(&mut self, authenticated: bool) {
         let info = Arc::clone(&self.info);
         info.names.lock().name.clear();
         *self = Self::new(info, authenticated);
     }
 
-    /// Bytes of queue and watch list.
+    /// Bytes of memory of the queue and of the watched keys.
     pub(crate) fn memory(&self) -> usize {
         self.multi.as_ref().map_or(0, |multi| multi.memory())
             + self.watched.iter().map(Watched::memory).sum::<usize>()

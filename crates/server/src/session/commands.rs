@@ -72,27 +72,36 @@ impl Commands {
     ///
     /// # Errors
     /// There is no such command, or the number is wrong.
-    pub(crate) fn resolve(&self, args: Args<'_>) -> Result<&'static Spec, Refusal> {
-        let takes = |spec: &'static Spec, argc| {
-            if spec.takes(argc) {
-                return Ok(spec);
-            }
-            Err(Refusal { spec: Some(spec), error: spec.wrong_arity() })
-        };
-        let Some(spec) = self.find(args.at(0)) else {
-            return Err(Refusal { spec: None, error: unknown_command(args) });
-        };
-        let Handler::Container(rows, _) = spec.handler else {
-            return takes(spec, args.len());
-        };
-        let Some(name) = args.get(1) else {
-            return takes(spec, 1);
-        };
-        match rows.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(name)) {
-            Some(child) => takes(child, args.len()),
-            None => Err(Refusal { spec: None, error: unknown_subcommand(spec, name) }),
+    #[inline]
+    pub(crate) fn resolve(&self, args: Args<'_>) -> Result<&'static Spec, Box<Refusal>> {
+        match self.find(args.at(0)) {
+            Some(spec) if !spec.is_container() && spec.takes(args.len()) => Ok(spec),
+            found => resolve_further(found, args),
         }
     }
+}
+
+/// The row of a subcommand, or the reason why there is none.
+#[inline(never)]
+fn resolve_further(
+    found: Option<&'static Spec>,
+    args: Args<'_>,
+) -> Result<&'static Spec, Box<Refusal>> {
+    let refuse = |spec, error| Err(Box::new(Refusal { spec, error }));
+    let Some(spec) = found else {
+        return refuse(None, unknown_command(args));
+    };
+    let row = match (spec.is_container(), args.get(1)) {
+        (true, Some(name)) => {
+            let children = spec.subcommands();
+            match children.iter().find(|row| row.name.as_bytes().eq_ignore_ascii_case(name)) {
+                Some(child) => child,
+                None => return refuse(None, unknown_subcommand(spec, name)),
+            }
+        }
+        _ => spec,
+    };
+    if row.takes(args.len()) { Ok(row) } else { refuse(Some(row), row.wrong_arity()) }
 }
 
 fn unknown_subcommand(spec: &Spec, name: &[u8]) -> CmdError {

@@ -1,11 +1,13 @@
-//! EXEC: the queue as one serializable transaction over the keys of all its
-//! commands and the watched ones.
+//! `EXEC`: the queue as one serializable transaction over the watched keys and the keys of all
+//! commands of the queue.
 //!
-//! Commands over whole tables (DBSIZE, KEYS, FLUSHDB …) declare no keys. A queue
-//! that holds one runs while the gate keeps every other command of this server out.
-//! If one step of it writes (commands without one over whole tables between them, or
-//! a single FLUSHDB or FLUSHALL), it is run in pieces, of which a crash keeps that
-//! step or not; else as one transaction over all keys of the databases ([`whole`]).
+//! Commands over whole databases (`DBSIZE`, `KEYS`, `FLUSHDB`) declare no keys. A queue with such a
+//! command runs while the keyspace lock keeps every other command out. The commands over whole
+//! databases cut the queue into steps.
+//!
+//! 1. At most one step writes: each step is a transaction of its own. A crash keeps that step or
+//!    loses it.
+//! 2. Several steps write: the queue is one transaction over all keys of the databases ([`whole`]).
 //!
 //! [`whole`]: super::whole
 
@@ -36,8 +38,8 @@ pub(super) fn selected(spec: &Spec, args: Args<'_>, db: Db) -> Db {
     chosen.filter(|&n| n < DATABASES).unwrap_or(db)
 }
 
-/// Declares the watched keys, then those of commands `from..to` in order; notes how
-/// many each has.
+/// Declares the watched keys, then the keys of commands `from..to` in order. Notes the number of
+/// keys of each command.
 pub(super) fn declare_range(
     client: &mut Client,
     from: usize,
@@ -79,7 +81,7 @@ pub(super) fn is_unchanged(client: &Client, tx: &mut Tx<'_>, now_ms: u64) -> boo
     client.watched.iter().zip(slots).all(|(key, slot)| key.is_unchanged(tx, slot, now_ms))
 }
 
-/// Ends the transaction of the client; gives its queue if it may be run.
+/// Ends the transaction of the client, and gives its queue if the queue may run.
 fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
     let multi = client.multi.take().ok_or(CmdError::fixed("ERR EXEC without MULTI"))?;
     if multi.dirty {
@@ -89,7 +91,7 @@ fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
     Ok(multi)
 }
 
-/// Runs the queue, all its keys locked.
+/// Runs the queue, whose keys are all locked.
 pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let multi = take_queue(ctx.client)?;
     let same = is_unchanged(ctx.client, tx, ctx.now_ms());
@@ -104,7 +106,7 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     run_range(ctx, &multi, 0, multi.len(), first_slot, tx)
 }
 
-/// Lets a transaction of commands `from..to` use the reserve of memory, if none of them is one that
+/// Lets a transaction of commands `from..to` use the reserve of memory, unless one of the commands
 /// is refused at full memory.
 fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
     if (from..to).all(|i| !multi.command(i).0.flags.has(Flags::DENYOOM)) {
@@ -112,7 +114,7 @@ fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
     }
 }
 
-/// Runs commands `from..to` of the queue, their keys at `slot` and after.
+/// Runs commands `from..to` of the queue. Their keys begin at `slot`.
 pub(super) fn run_range(
     ctx: &mut Context<'_>,
     multi: &Multi,
@@ -142,8 +144,8 @@ pub(super) fn run_range(
     Ok(())
 }
 
-/// Runs an `EXEC` whose queue holds commands over whole tables. The caller holds the
-/// gate, so nothing else runs in between.
+/// Runs an `EXEC` whose queue holds commands over whole databases. The caller holds the keyspace
+/// lock alone, so nothing else runs in between.
 pub(crate) fn run_exec_alone(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     if ctx.client.multi.as_ref().is_some_and(|multi| writing_steps(multi.specs()) > 1) {
         return whole::run_exec(ctx, session);
@@ -151,7 +153,7 @@ pub(crate) fn run_exec_alone(ctx: &mut Context<'_>, session: &mut Session) -> Cm
     run_in_pieces(ctx, session)
 }
 
-/// Steps of a queue that write, if it is run in pieces.
+/// The number of steps that write, if the queue runs in steps.
 pub(crate) fn writing_steps(queue: impl Iterator<Item = &'static Spec>) -> usize {
     let mut steps = 0;
     let mut piece_writes = false;
@@ -219,7 +221,7 @@ fn run_store_command(ctx: &mut Context<'_>, session: &mut Session, i: usize) {
     ctx.client.multi = Some(multi);
 }
 
-/// Consecutive commands of the queue that declare their keys, as one transaction.
+/// One step: consecutive commands that declare their keys, as one transaction.
 struct QueuedRun<'a, 'b> {
     ctx: &'a mut Context<'b>,
     from: usize,
@@ -274,7 +276,7 @@ impl Batch for QueuedRun<'_, '_> {
     }
 }
 
-/// What a procedure gives up with when its client has its error already.
+/// The error of a transaction whose client has an error reply already.
 pub(crate) fn answered() -> TxError {
     TxError::abandon("the command answered an error")
 }

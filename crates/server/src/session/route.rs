@@ -20,15 +20,20 @@ use crate::shared::slowlog::shortened;
 
 /// What happens to one request.
 pub(crate) enum Route {
+    /// The request becomes a call of the batch.
     Batch(&'static Spec),
+    /// The command runs at once.
     Now(&'static Spec),
+    /// The command joins the queue of `MULTI`.
     Queue(&'static Spec),
+    /// The client gets an error.
     Refuse(Option<&'static Spec>, CmdError),
-    /// `CLIENT PAUSE`: look again later.
+    /// `CLIENT PAUSE` holds the request back; the planner looks again later.
     HoldBack,
 }
 
 /// Decides about a request.
+#[inline]
 pub(crate) fn classify(
     shared: &Shared,
     commands: &Commands,
@@ -37,7 +42,8 @@ pub(crate) fn classify(
 ) -> Route {
     let spec = match commands.resolve(args) {
         Ok(spec) => spec,
-        Err(Refusal { spec, error }) => {
+        Err(refusal) => {
+            let Refusal { spec, error } = *refusal;
             // Before authentication nobody is told which commands there are.
             let error = if client.must_authenticate(&shared.auth) { NO_AUTH } else { error };
             return Route::Refuse(spec, error);
@@ -73,7 +79,7 @@ fn outside_multi(spec: &Spec) -> CmdError {
 pub(crate) const NO_AUTH: CmdError = CmdError::fixed("NOAUTH Authentication required.");
 
 fn is_paused(shared: &Shared, spec: &Spec) -> bool {
-    // Acquire: pairs with the Release in `CLIENT PAUSE`.
+    // Acquire: partner of the Release in `pause`.
     let until_ms = shared.paused_until_ms.load(Ordering::Acquire);
     if until_ms == 0 || spec.flags.has(Flags::DURING_PAUSE) {
         return false;
@@ -118,13 +124,14 @@ pub(crate) fn run_now(
     ended_ns
 }
 
-/// True for the first line of an HTTP request: a page in somebody's browser that was
-/// made to send commands to this port.
+/// Whether this is the first line of an HTTP request. A hostile page can make a browser send
+/// commands to this port that way.
 fn is_http(args: Args<'_>) -> bool {
     is(args.at(0), "POST") || is(args.at(0), "Host:")
 }
 
-/// A refused command spoils the transaction it was meant for; a refused `EXEC` ends it.
+/// Notes the refusal in the client's transaction: a refused command spoils the transaction, and a
+/// refused `EXEC` ends the transaction.
 fn refuse_in_multi(client: &mut Client, spec: Option<&Spec>, error: CmdError) -> CmdError {
     if spec.is_some_and(|spec| matches!(spec.handler, Handler::Exec)) {
         client.multi = None;
@@ -183,7 +190,7 @@ fn dispatch(
     }
 }
 
-/// Queues a command inside `MULTI`.
+/// Adds a command to the queue of `MULTI`.
 fn queue(ctx: &mut Context<'_>, spec: &'static Spec, args: Args<'_>) -> CmdResult {
     let limit = ctx.shared.config.query_buffer_bytes;
     let multi: &mut Multi = ctx.client.multi.get_or_insert_default();

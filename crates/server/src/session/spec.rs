@@ -31,7 +31,7 @@ impl Flags {
     pub(crate) const NOSCRIPT: Self = Self(1 << 6);
     /// Allowed while data is loaded.
     pub(crate) const LOADING: Self = Self(1 << 7);
-    /// Not inside `MULTI`.
+    /// Refused inside `MULTI`, whose queue is spoilt.
     pub(crate) const NO_MULTI: Self = Self(1 << 8);
     /// Never in the slow log.
     pub(crate) const SKIP_SLOWLOG: Self = Self(1 << 9);
@@ -39,7 +39,7 @@ impl Flags {
     pub(crate) const PUBSUB: Self = Self(1 << 10);
     /// Runs at once inside `MULTI`; other commands are queued.
     pub(crate) const IN_MULTI: Self = Self(1 << 11);
-    /// Cannot be refused to a blocked or overloaded client.
+    /// Allowed on a replica with stale data.
     pub(crate) const STALE: Self = Self(1 << 12);
     /// Refused unless the server was started so that it is allowed.
     pub(crate) const PROTECTED: Self = Self(1 << 13);
@@ -65,12 +65,13 @@ impl Flags {
     }
 }
 
-/// Where the keys are among the arguments (0: the command's name). `first == 0`: none.
+/// Where the keys are among the arguments, the command's name being argument 0. If `first` is 0,
+/// there are no keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeySpec {
     /// First key.
     pub(crate) first: u16,
-    /// Last key; negative counts from the end (-1: the last argument).
+    /// Last key. A negative number counts from the end: -1 is the last argument.
     pub(crate) last: i16,
     /// Distance between keys.
     pub(crate) step: u16,
@@ -148,18 +149,18 @@ pub(crate) enum Lists {
     All,
 }
 
-/// Arguments that no log and no other client may see.
+/// Secret arguments, which no log and no other client may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Secrets {
     None,
-    /// All from this one on.
+    /// All arguments from this one on.
     From(usize),
-    /// So many after each of these words.
+    /// Words, each with the number of secret arguments after the word.
     After(&'static [(&'static str, usize)]),
 }
 
 impl Secrets {
-    /// True if argument `i` is one of them.
+    /// Whether argument `i` is secret.
     pub(crate) fn hide(self, args: Args<'_>, i: usize) -> bool {
         match self {
             Self::None => false,
@@ -174,16 +175,16 @@ impl Secrets {
 /// One row of the command table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
-    /// Name, lower case; of a subcommand only its own.
+    /// Name in lower case. The name of a subcommand is without its container's.
     pub(crate) name: &'static str,
     /// The container's name for a subcommand, else empty.
     pub(crate) parent: &'static str,
-    /// Number of arguments, name included; negative: at least that many.
+    /// Number of arguments, the name included. A negative number means at least that many.
     pub(crate) arity: i16,
     pub(crate) flags: Flags,
     pub(crate) keys: KeySpec,
     pub(crate) group: Group,
-    /// Redis version that had it first.
+    /// The first Redis version with the command.
     pub(crate) since: &'static str,
     /// One sentence.
     pub(crate) summary: &'static str,
@@ -192,7 +193,7 @@ pub(crate) struct Spec {
     pub(crate) while_loading: Option<LoadingFn>,
     pub(crate) declare: Option<DeclareFn>,
     pub(crate) secrets: Secrets,
-    /// Number among all rows, for counters.
+    /// The row's number among all rows, for counters.
     pub(crate) id: u16,
 }
 
@@ -206,6 +207,12 @@ impl Spec {
         }
     }
 
+    /// Whether the command has subcommands.
+    #[inline]
+    pub(crate) fn is_container(&self) -> bool {
+        matches!(self.handler, Handler::Container(..))
+    }
+
     /// The rows of the subcommands, if there are any.
     pub(crate) fn subcommands(&self) -> &'static [Self] {
         match self.handler {
@@ -215,6 +222,7 @@ impl Spec {
     }
 
     /// Whether `argc` is a right number of arguments, the name included.
+    #[inline]
     pub(crate) fn takes(&self, argc: usize) -> bool {
         let argc = argc as i64;
         let arity = i64::from(self.arity);

@@ -1,10 +1,10 @@
-//! Passwords: kept as digests, compared in constant time; a wrong one is answered late.
+//! Passwords are kept as digests and compared in constant time. A wrong password is answered late.
 //!
-//! A right password is admitted at once, whatever came before it from the same address: others
-//! share the address, behind a gateway or in a pod, and nobody is locked out. The price: a guesser
-//! with many connections need not wait for the late answers, since silence says that a guess was
-//! wrong. The delay slows down clients that are misconfigured, not guessers; against these only a
-//! long random password helps, as docs/server.md says.
+//! A right password is admitted at once, whatever its address did before. Many clients can share an
+//! address, behind a gateway or in a pod, and no guesser can lock them out. The price is that a
+//! guesser with many connections need not wait: silence says that a guess was wrong. So the delay
+//! slows down misconfigured clients only. Against guessers a long random password helps, as
+//! docs/server.md says.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-/// How late the first wrong password of an address is answered; each further one doubles it.
+/// The delay of the answer to an address's first wrong password. Each further one doubles the delay.
 const FIRST_DELAY_MS: u64 = 100;
-/// The longest delay: below the time for which clients usually wait for a reply.
+/// The longest delay. Clients usually wait longer than this for a reply.
 const LONGEST_DELAY_MS: u64 = 3000;
-/// An address that has failed no more for so long begins anew.
+/// Time without a wrong password after which an address begins anew.
 const FORGOTTEN_AFTER_MS: u64 = 600_000;
-/// Addresses remembered; beyond, the one whose last failure is the oldest is forgotten.
+/// Most addresses remembered. Beyond, the address with the oldest last failure is forgotten.
 const ADDRESSES_MAX: usize = 10_000;
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempt {
     /// The password is right.
     Accepted,
-    /// It is wrong, which is to be answered after so many milliseconds.
+    /// The password is wrong. The answer leaves after the delay.
     Refused { delay_ms: u64 },
 }
 
@@ -56,21 +56,22 @@ fn equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
 }
 
 impl Auth {
-    /// Sets the password; an empty one means none.
+    /// Sets the password. An empty password means that none is required.
     pub(crate) fn set_password(&self, password: &[u8]) {
         let mut current = self.digest.lock();
         *current = (!password.is_empty()).then(|| digest(password));
-        // Relaxed: written under the lock; a client that meets the old value came a moment earlier.
+        // Relaxed: partner of the load in `is_required`. A client that reads the old value came a
+        // moment earlier.
         self.is_required.store(current.is_some(), Ordering::Relaxed);
     }
 
-    /// True if clients must authenticate.
+    /// Whether clients must authenticate.
     pub(crate) fn is_required(&self) -> bool {
         // Relaxed: partner of the store in `set_password`.
         self.is_required.load(Ordering::Relaxed)
     }
 
-    /// Tries a password of a client at `address`. `now_ms` may be any clock that goes on.
+    /// Tries a password of a client at `address`. `now_ms` comes from a monotonic clock.
     pub(crate) fn attempt(&self, address: IpAddr, password: &[u8], now_ms: u64) -> Attempt {
         let accepted = match *self.digest.lock() {
             Some(expected) => equal(&digest(password), &expected),

@@ -1,4 +1,4 @@
-//! How far loading is, told by the thread that loads and asked by clients.
+//! The progress of loading: the loading thread writes it, and clients ask for it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use stillpoint::Progress;
 use stillpoint_io::Clock;
 
-/// How far loading is.
+/// The progress of loading.
 #[derive(Debug)]
 pub(crate) struct LoadingProgress {
     clock: Arc<dyn Clock>,
@@ -25,7 +25,7 @@ impl LoadingProgress {
         *self.now.lock() = Some(*progress);
     }
 
-    /// Where it stands; nothing before the first files were read.
+    /// The progress at present; `None` before the first file is read.
     pub(crate) fn now(&self) -> Option<Progress> {
         *self.now.lock()
     }

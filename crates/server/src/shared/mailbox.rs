@@ -14,30 +14,30 @@ use super::registry::Names;
 pub(crate) struct Incoming {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
-    /// What it said while data was loaded, if it was there then.
+    /// What the client sent while data was loaded, if it was connected then.
     pub(crate) said: Option<Box<Said>>,
 }
 
-/// What a client has said before its event loop knew it.
+/// The state of a client that was connected while data was loaded.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// Bytes that are not answered.
+    /// Bytes of requests that are not answered.
     pub(crate) input: Vec<u8>,
     /// Replies that the client has not taken.
     pub(crate) replies: Vec<u8>,
-    /// It is let go once it has them.
+    /// The connection is closed once the client has its replies.
     pub(crate) closing: bool,
     pub(crate) authenticated: bool,
     pub(crate) resp3: bool,
     pub(crate) names: Names,
 }
 
-/// What other threads leave for an event loop.
+/// New clients of one event loop, left there by other threads.
 #[derive(Debug)]
 struct Mailbox {
     waker: Waker,
     incoming: Mutex<Vec<Incoming>>,
-    /// Clients of the loop, those on their way included.
+    /// Clients of the loop, those in `incoming` included.
     clients: AtomicUsize,
 }
 
@@ -54,12 +54,12 @@ impl Mailboxes {
 
     /// The event loop with the fewest clients.
     fn least_loaded(&self) -> usize {
-        // Relaxed: only the first event loop adds clients; an old number costs balance only.
+        // Relaxed: only the first event loop adds clients. An old number costs balance only.
         let load = |i: &usize| self.0[*i].clients.load(Ordering::Relaxed);
         (0..self.0.len()).min_by_key(load).unwrap_or(0)
     }
 
-    /// Hands a client over.
+    /// Hands a client to the event loop with the fewest clients.
     pub(crate) fn send(&self, incoming: Incoming) {
         let mailbox = &self.0[self.least_loaded()];
         mailbox.clients.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Mailboxes {
 
     /// Wakes one event loop.
     pub(crate) fn wake(&self, worker: usize) {
-        // As in `send`.
+        // A loop that cannot be woken looks into its mailbox at its next tick.
         let _ = self.0[worker].waker.wake();
     }
 

@@ -23,8 +23,8 @@ use self::stats::{Rate, WorkerStats};
 use crate::config::ServerConfig;
 use crate::keyspace::Keyspace;
 
-/// Parameters that `CONFIG SET` may change while the server runs. Each is read
-/// Relaxed: an old value for a moment does no harm.
+/// Parameters that `CONFIG SET` may change while the server runs. Every access is Relaxed: an old
+/// value does no harm for a moment.
 #[derive(Debug)]
 pub(crate) struct Params {
     pub(crate) maxclients: AtomicUsize,
@@ -37,7 +37,7 @@ pub(crate) struct Params {
     pub(crate) active_expiry: AtomicBool,
 }
 
-/// Counters that are not per event loop.
+/// Counters that all event loops share.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) connections: AtomicU64,
@@ -66,10 +66,11 @@ pub(crate) struct Shared {
     pub(crate) startup_bytes: u64,
     /// Input and output buffers of all clients.
     pub(crate) client_memory: ClientMemory,
-    /// Clients are held back until this moment (`CLIENT PAUSE`), and whether reads are too.
+    /// Until this moment `CLIENT PAUSE` holds writes back, in monotonic milliseconds; and whether
+    /// reads, too.
     pub(crate) paused_until_ms: AtomicU64,
     pub(crate) paused_all: AtomicBool,
-    /// Raised once: the server is to end.
+    /// The server ends once this is true.
     pub(crate) stopping: Arc<AtomicBool>,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
@@ -85,12 +86,12 @@ pub(crate) struct Rates {
     pub(crate) net_out: Rate,
 }
 
-/// Whether the log takes writes, looked at ten times a second.
+/// Whether the log takes writes. The first event loop looks ten times a second.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     refused: u64,
     commits: u64,
-    /// Writes were refused, and none was taken since.
+    /// The log refused a write and has taken none since.
     pub(crate) are_going_on: bool,
 }
 
@@ -183,19 +184,19 @@ impl Shared {
         }
     }
 
-    /// True if a reply leaves only once its commit, and all it has read, is durable.
+    /// Whether a reply waits until its commit, and all that the commit read, is durable.
     pub(crate) fn is_strict(&self) -> bool {
         self.keyspace.engine.config().durability == Durability::Strict && self.has_journal()
     }
 
-    /// True if commits are logged.
+    /// Whether commits are logged.
     pub(crate) fn has_journal(&self) -> bool {
         self.keyspace.engine.config().journal != "none"
     }
 
-    /// Bytes held for data and for clients; remembers the peak.
+    /// Bytes held for data and for clients. Notes the peak.
     pub(crate) fn used_memory(&self) -> u64 {
-        // Relaxed: numbers for people.
+        // Relaxed: a number for people, which orders nothing.
         let used = self.data_bytes() + self.client_memory.total();
         self.totals.peak_memory.fetch_max(used, Ordering::Relaxed);
         used
@@ -208,12 +209,12 @@ impl Shared {
 
     /// Asks every event loop to end.
     pub(crate) fn stop(&self) {
-        // Relaxed: only ever raised; the loops look at it each pass.
+        // Relaxed: partner of the load in `is_stopping`. The flag never goes back.
         self.stopping.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        // Relaxed: pairs with the store in `stop`.
+        // Relaxed: partner of the store in `stop`.
         self.stopping.load(Ordering::Relaxed)
     }
 }

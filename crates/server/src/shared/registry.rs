@@ -15,7 +15,7 @@ pub(crate) struct Names {
     pub(crate) lib_ver: String,
 }
 
-/// What other threads may see of a client. Its event loop writes, once per pass.
+/// What other threads see of a client. The client's event loop writes once per pass.
 #[derive(Debug)]
 pub(crate) struct ClientInfo {
     pub(crate) id: u64,
@@ -26,11 +26,11 @@ pub(crate) struct ClientInfo {
     pub(crate) names: Mutex<Names>,
     /// Another client asked for the end of this one.
     pub(crate) killed: AtomicBool,
-    /// What it held when it was chosen to go because all clients held too much; else 0.
+    /// The client's bytes when it was chosen to be disconnected for memory; 0 before.
     pub(crate) evicted_bytes: AtomicUsize,
     pub(crate) last_ms: AtomicU64,
     pub(crate) db: AtomicU32,
-    /// Commands queued by `MULTI`, plus one; 0 outside.
+    /// Commands queued by `MULTI`, plus one; 0 outside of `MULTI`.
     pub(crate) multi: AtomicU32,
     pub(crate) watched: AtomicU32,
     pub(crate) input_bytes: AtomicUsize,
@@ -43,8 +43,8 @@ pub(crate) struct ClientInfo {
     pub(crate) no_touch: AtomicBool,
 }
 
-// Every atomic here is Relaxed: one writer (or a flag that is only ever raised), and
-// readers want a recent value, not an order.
+// Every atomic here is Relaxed: it has one writer, or is a flag that never goes back, and readers
+// want a recent value, not an order.
 pub(crate) const RELAXED: Ordering = Ordering::Relaxed;
 
 impl ClientInfo {
@@ -122,9 +122,9 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Takes the next client id; ids only grow.
+    /// A new client id, greater than all before.
     pub(crate) fn next_id(&self) -> u64 {
-        // Relaxed: only uniqueness matters.
+        // Relaxed: ids need to be unique only.
         self.next_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -140,12 +140,12 @@ impl Registry {
         self.clients.lock().len()
     }
 
-    /// The clients by id; none comes or goes meanwhile.
+    /// The clients by id. While the guard lives, no client comes or goes.
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ClientInfo>>> {
         self.clients.lock()
     }
 
-    /// Those of some clients that are there, oldest first. Looks each of them up.
+    /// The connected clients among `ids`, oldest first.
     pub(crate) fn some(&self, ids: BTreeSet<u64>) -> Vec<Arc<ClientInfo>> {
         let clients = self.clients.lock();
         ids.iter().filter_map(|id| clients.get(id).cloned()).collect()

@@ -126,7 +126,7 @@ impl LatencyMonitor {
         events.iter().filter_map(row).collect()
     }
 
-    /// Forgets the named events (all if none is named); returns how many there were.
+    /// Forgets the named events, or all events if none is named. Returns the number forgotten.
     pub(crate) fn reset(&self, names: &[&[u8]]) -> usize {
         let mut events = self.events.lock();
         let before = events.len();

@@ -148,7 +148,7 @@ impl Rate {
         let newest = self.samples[(self.at - 1) % 16];
         let oldest = self.samples[if self.at < 16 { 0 } else { self.at % 16 }];
         let seconds = newest.0.saturating_sub(oldest.0) as f64 / 1e9;
-        // A reset of the counters makes the total go back.
+        // The total decreases when the counters are reset.
         let count = newest.1.saturating_sub(oldest.1) as f64;
         if seconds > 0.0 { count / seconds } else { 0.0 }
     }
