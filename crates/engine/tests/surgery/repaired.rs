@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use stillpoint::offline;
+use stillpoint_format::names;
 
 use crate::store::{Keys, Shape, directory, files, judge, make, serve};
 
@@ -158,4 +159,47 @@ fn the_checkpoints_of_a_damaged_directory_are_listed() {
     let found = offline::inspect(damaged.path()).expect("the MANIFEST is sound");
     assert_eq!(found.manifest.checkpoints.len(), 1);
     assert!(found.damage.is_some_and(|damage| damage.contains("log/000")), "nothing is told");
+}
+
+/// A repair gives up what is damaged and what may rest on it, and announces no more than that.
+#[test]
+fn a_repair_announces_exactly_what_it_gives_up() {
+    // Each log fills a segment with 6 commits. Both logs lose a segment, or the first its last.
+    let cases: [(&'static [usize], &[(u8, u64)], usize, &[&str]); 2] = [
+        (
+            &[40],
+            &[(0, 7), (1, 13)],
+            12,
+            &[
+                "log 0, all gsns above 6 of incarnation 1: ",
+                "log 0, all gsns above 6 of incarnation 1: ",
+                "log 0, gsns 7 to 12 of incarnation 1: ",
+                "log 1, all gsns above 12 of incarnation 1: ",
+                "log 1, all gsns above 12 of incarnation 1: ",
+                "log 1, gsns 7 to 12 of incarnation 1: it may rest on what is lost elsewhere",
+            ],
+        ),
+        (&[37], &[(0, 19)], 36, &["log 0, all gsns above 18 of incarnation 1: "; 2]),
+    ];
+    for (lives, damaged, kept, losses) in cases {
+        let home = tempfile::tempdir().expect("a directory");
+        make(home.path(), Shape { logs: 2, lives, checkpoints: 0, closes: false });
+        let mut left = files(home.path());
+        for &(log, first_gsn) in damaged {
+            let name = names::segment_name(1, first_gsn);
+            let segment = Path::new(&names::log_dir(log)).join(name);
+            left.get_mut(&segment).expect("a segment of 6 records")[9] ^= 1;
+        }
+        let dir = directory(&left);
+        let mut done = offline::repair(dir.path(), true).expect("repairs");
+        done.gives_up.sort();
+        let heads = done.gives_up.iter().zip(losses).all(|(loss, head)| loss.starts_with(head));
+        assert!(heads && done.gives_up.len() == losses.len(), "{lives:?}: {:#?}", done.gives_up);
+        // The first life's commits go to the two logs in turn; key n % 20 has its latest value.
+        let expected: Keys = (0..kept)
+            .map(|n| (format!("{:02}", n % 20), format!("0 {n} {}", "x".repeat(3000))))
+            .map(|(key, value)| (key.into_bytes(), value.into_bytes()))
+            .collect();
+        assert!(serve(dir.path()).expect("opens") == expected, "{lives:?}: other records");
+    }
 }
