@@ -19,10 +19,11 @@ use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::{CachePadded, Mutex, RwLock};
+use stillpoint_txn::TableId;
 
 use crate::memory::Memory;
 use crate::phase::{Phase, PhaseDriver};
-use crate::table::{Table, TableId};
+use crate::table::Table;
 
 /// A table with its address space that is not in a store yet. From
 /// [`Store::new_table`](crate::Store::new_table).

@@ -24,7 +24,6 @@
 mod capture;
 mod catalog;
 mod checkpointer;
-mod error;
 mod load;
 mod memory;
 #[cfg(all(test, shuttle))]
@@ -42,9 +41,7 @@ mod worker;
 
 pub use catalog::{AddTableError, NewTable, Replaced};
 pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency};
-pub use error::{LogRefused, TxError};
 pub use load::{KeyImage, Loader, Replayed};
-pub use memory::arena::MemoryLimit;
 pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use planted::Bug;
@@ -52,9 +49,8 @@ pub use policy::{CellPolicy, Demand, KeptValue, Lane, NoPolicy, RecordImage, Sin
 pub use record::RecordChange;
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
+pub use stillpoint_txn::{KeySet, LogRefused, MemoryLimit, Mode, RUNS_MAX, Slot, TableId, TxError};
 pub use store::{Store, StoreConfig};
-pub use table::TableId;
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
-pub use txn::keys::{KeySet, Mode, Slot};
 pub use txn::tx::Tx;
-pub use worker::{Batch, Procedure, RUNS_MAX, Seen, Worker};
+pub use worker::{Batch, Procedure, Seen, Worker};

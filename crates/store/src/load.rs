@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_txn::{TableId, TxError};
 
 use crate::capture::mark_of;
-use crate::error::TxError;
 use crate::memory::arena::Kind;
 use crate::memory::blob;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
@@ -15,7 +15,7 @@ use crate::memory::index::Inserted;
 use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::store::Store;
-use crate::table::{Table, TableId};
+use crate::table::Table;
 
 /// A change of one key, as a log has it. The ranges of a patch are pairs of an offset and bytes.
 pub type Replayed<'a> = RecordChange<'a, &'a [(usize, &'a [u8])]>;

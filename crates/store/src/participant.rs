@@ -4,39 +4,15 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_txn::{Dependencies, TableId, TxError};
 
 use crate::catalog::Tables;
-use crate::error::TxError;
 use crate::memory::arena::CellCache;
 use crate::memory::cell::{CellAddress, OptimisticRead, Record};
 use crate::policy::{NoSink, Sink};
 use crate::reclaim::Reclaim;
 use crate::store::Store;
-use crate::table::{Table, TableId};
-
-/// The newest commit of every log that a thread's answers depend on.
-#[derive(Debug)]
-pub(crate) struct Dependencies {
-    stamps: Vec<Stamp>,
-    are_wanted: bool,
-}
-
-impl Dependencies {
-    /// Notes that an answer depends on a commit, if the log wants to know.
-    #[inline]
-    pub(crate) fn add(&mut self, stamp: Stamp) {
-        if self.are_wanted && !stamp.is_none() {
-            match self.stamps.iter_mut().find(|known| known.log() == stamp.log()) {
-                Some(known) => *known = (*known).max(stamp),
-                None => self.stamps.push(stamp),
-            }
-        }
-    }
-
-    pub(crate) fn take(&mut self) -> Vec<Stamp> {
-        std::mem::take(&mut self.stamps)
-    }
-}
+use crate::table::Table;
 
 /// A thread's place in a store.
 pub(crate) struct Participant {
@@ -66,7 +42,6 @@ impl Participant {
         let tables = store.catalog().tables();
         let mut reclaim = Reclaim::default();
         reclaim.adopt(store.catalog().take_absent());
-        let dependencies = Dependencies { stamps: Vec::new(), are_wanted: wants_dependencies };
         Some(Self {
             store,
             number,
@@ -74,7 +49,7 @@ impl Participant {
             tables,
             cache: CellCache::default(),
             reclaim,
-            dependencies,
+            dependencies: Dependencies::new(wants_dependencies),
             sink: None,
         })
     }

@@ -21,12 +21,13 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::GracePeriod;
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::TableId;
 
 use crate::catalog::Absent;
 use crate::memory::blob::{self, Blob};
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
-use crate::table::{Table, TableId};
+use crate::table::Table;
 
 #[derive(Clone, Copy, Debug)]
 enum Garbage {

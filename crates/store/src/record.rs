@@ -19,9 +19,10 @@
 use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{Ordering::Release, fence};
 use stillpoint_sync::lock_word::{self, Priority};
+use stillpoint_txn::MemoryLimit;
 
 use crate::memory::Memory;
-use crate::memory::arena::{CellCache, Kind, MemoryLimit};
+use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes};
 use crate::table::Table;

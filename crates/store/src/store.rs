@@ -5,6 +5,7 @@ use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::{CachePadded, Mutex};
+use stillpoint_txn::TableId;
 
 use crate::catalog::{AddTableError, Catalog, NewTable, Replaced};
 use crate::memory::Memory;
@@ -13,7 +14,6 @@ use crate::memory::blob;
 use crate::memory::cell::Cell;
 use crate::phase::{PhaseDriver, Quiesced};
 use crate::policy::{CellPolicy, KeptValue, Sink};
-use crate::table::TableId;
 
 /// How a store is made.
 #[derive(Clone, Debug)]

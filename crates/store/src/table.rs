@@ -11,9 +11,7 @@ use stillpoint_sync::atomic::{
 
 use crate::memory::index::Index;
 
-/// Number of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableId(pub u16);
+use stillpoint_txn::TableId;
 
 /// Parts of the key space that keep a floor for reclaimed keys.
 const FLOORS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };

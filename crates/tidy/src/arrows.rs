@@ -13,6 +13,7 @@ const PARTS: &[&str] = &[
     "stillpoint-sync",
     "stillpoint-mem",
     "stillpoint-io",
+    "stillpoint-txn",
     "stillpoint-store",
     "stillpoint-checkpoint",
     "stillpoint-journal",
@@ -25,9 +26,16 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-sync", &[]),
     ("stillpoint-mem", &["stillpoint-sync"]),
     ("stillpoint-io", &[]),
+    ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format"]),
     (
         "stillpoint-store",
-        &["stillpoint-sync", "stillpoint-mem", "stillpoint-io", "stillpoint-format"],
+        &[
+            "stillpoint-txn",
+            "stillpoint-sync",
+            "stillpoint-mem",
+            "stillpoint-io",
+            "stillpoint-format",
+        ],
     ),
     (
         "stillpoint-checkpoint",

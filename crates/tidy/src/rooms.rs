@@ -10,7 +10,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         &[
             &["memory"],
             &["planted", "table"],
-            &["error", "phase", "policy", "record"],
+            &["phase", "policy", "record"],
             &["catalog"],
             &["store"],
             &["checkpointer"],

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, Region, RegionError};
 use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{GracePeriod, Mutex, ReadSections};
+use stillpoint_txn::MemoryLimit;
 
 /// Bytes of a slab.
 pub(crate) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
@@ -79,18 +80,6 @@ pub(crate) enum Kind {
     Lock = 3,
     /// Long keys of such locks.
     LockKey = 4,
-}
-
-/// More memory was asked for than the limit allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "out of memory: {held} bytes are held and the limit is {limit}; raise max_memory or delete keys"
-)]
-pub struct MemoryLimit {
-    /// Bytes held.
-    pub held: usize,
-    /// The limit in bytes.
-    pub limit: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,9 +13,10 @@ use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
+use stillpoint_txn::MemoryLimit;
 
 use crate::memory::Memory;
-use crate::memory::arena::{CELL_BYTES_MAX, CellCache, Kind, MemoryLimit};
+use crate::memory::arena::{CELL_BYTES_MAX, CellCache, Kind};
 use crate::memory::words;
 
 /// Bytes of value per chunk.

@@ -7,9 +7,9 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::mutant;
 use stillpoint_sync::steps::{Step, step};
+use stillpoint_txn::{Discipline, LogRefused, TxError};
 
 use crate::capture::{self, Overwritten, mark_of};
-use crate::error::{LogRefused, TxError};
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob;
 use crate::memory::cell::Record;
@@ -18,9 +18,9 @@ use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted::{self, Bug};
 use crate::record::{self, NewCell, Prepared};
+use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::{NONE, OpKind};
-use crate::txn::{Discipline, Transaction};
 
 /// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
 /// transaction would be seen, so the process ends here.
@@ -205,7 +205,7 @@ impl Transaction {
             return Ok(());
         }
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
-            let table = local.tables.get(self.keys.keys[self.first_key + slot].table);
+            let table = local.tables.get(self.keys.declared()[self.first_key + slot].table);
             let owner = local.store.memory().arena.owner_of(held.cell);
             if table.map(|table| table.owner) != Some(owner) {
                 return Err(TxError::Conflict);
@@ -267,7 +267,7 @@ impl Transaction {
             let record = Record::at(memory, held.place);
             let change = Change::of(pending, first);
             let larger = |cache: &mut CellCache, value_len| {
-                let declared = keys.keys[key];
+                let declared = keys.declared()[key];
                 let new = NewCell {
                     table: tables.get(declared.table).expect("checked"),
                     hash: declared.hash,
@@ -323,7 +323,7 @@ impl Transaction {
         let change = Change::of(pending, first);
         let added = change.added_records(was_absent);
         let table_of = |slot: usize| {
-            let declared = &keys.keys[self.first_key + slot];
+            let declared = &keys.declared()[self.first_key + slot];
             (&**tables.get(declared.table).expect("checked"), declared.hash)
         };
         let large = match prepared {
@@ -387,7 +387,7 @@ impl Transaction {
         }
         let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(local, key, first);
         let overwritten = |&(key, _): &(usize, u32)| {
-            let declared = &self.keys.keys[key];
+            let declared = &self.keys.declared()[key];
             Overwritten {
                 record: local.record(self.held[key - self.first_key].place),
                 table: local.tables.get(declared.table).expect("checked"),

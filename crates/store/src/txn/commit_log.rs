@@ -1,12 +1,10 @@
 //! What a commit gives to the journal, which the store does not know.
 
 use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_txn::{KeySet, LogRefused, TableId};
 
 use crate::catalog::Tables;
-use crate::error::LogRefused;
 use crate::record::{Ranges, RecordChange};
-use crate::table::TableId;
-use crate::txn::keys::KeySet;
 use crate::txn::pending::{NONE, OpKind, Pending};
 
 /// A transaction that is about to commit, with all its locks held.
@@ -155,7 +153,7 @@ impl<'a> Iterator for Writes<'a> {
     fn next(&mut self) -> Option<Write<'a>> {
         let WriteSet { keys, pending, tables, .. } = self.set;
         let &(key, first) = self.rest.next()?;
-        let table = keys.keys[key].table;
+        let table = keys.declared()[key].table;
         let generation = match self.table {
             Some((known, generation)) if known == table => generation,
             _ => {

@@ -10,18 +10,16 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
+use stillpoint_txn::{DeclaredKey, Discipline, MemoryLimit, Mode, SCAN_MAX, TxError};
 
 use crate::capture::{self, mark_of};
-use crate::error::TxError;
-use crate::memory::arena::{Allowance, Kind, MemoryLimit};
+use crate::memory::arena::{Allowance, Kind};
 use crate::memory::index::Inserted;
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
 use crate::phase::Phase;
 use crate::record::NewCell;
-use crate::txn::keys::{DeclaredKey, Mode};
-use crate::txn::lookup::SCAN_MAX;
-use crate::txn::{Discipline, LockState, LockedKey, Transaction};
+use crate::txn::{LockState, LockedKey, Transaction};
 
 /// Why a cell could not be locked at once.
 enum Refused {
@@ -39,7 +37,7 @@ impl Transaction {
         index: usize,
     ) -> Result<(), TxError> {
         let Self { keys, held, scratch, .. } = self;
-        let DeclaredKey { table, hash, candidate, .. } = keys.keys[index];
+        let DeclaredKey { table, hash, candidate, .. } = keys.declared()[index];
         scratch.clear();
         let found = local.read_optimistic(table, keys.key(index), hash, candidate, scratch);
         let (tag, stamp) = found?;
@@ -66,13 +64,13 @@ impl Transaction {
         keys: std::ops::Range<usize>,
     ) -> Result<(), TxError> {
         for index in keys.clone() {
-            let candidate = self.keys.keys[index].candidate;
+            let candidate = self.keys.declared()[index].candidate;
             let cell = if candidate != 0 && local.is_cell_of(candidate, self.keys.key(index)) {
                 candidate
             } else {
                 self.resolve(local, index)?
             };
-            let mode = self.keys.keys[index].mode;
+            let mode = self.keys.declared()[index].mode;
             if self.take(local, cell, mode, Priority::DECLARED).is_err()
                 && !self.alias(local, cell, mode)
             {
@@ -85,10 +83,10 @@ impl Transaction {
     /// Locks the keys that earlier runs have met, like declared ones. Not inside a read section.
     pub(crate) fn lock_remembered(&mut self, local: &mut Participant) -> Result<(), TxError> {
         let Self { keys, remembered, .. } = self;
-        let count = remembered.keys.keys.len();
-        remembered.keys.check(0..count)?;
-        for (index, key) in remembered.keys.keys.iter().enumerate() {
-            keys.push(key.table, remembered.keys.key(index), key.mode, 0);
+        let count = remembered.keys().declared().len();
+        remembered.keys().check(0..count)?;
+        for (index, key) in remembered.keys().declared().iter().enumerate() {
+            keys.push(key.table, remembered.keys().key(index), key.mode, 0);
         }
         local.enter_to_begin();
         let locked = self.lock_declared(local, 0..count);
@@ -195,7 +193,7 @@ impl Transaction {
         }
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|&slot| {
-            (self.held[slot].cell, std::cmp::Reverse(self.keys.keys[keys.start + slot].mode))
+            (self.held[slot].cell, std::cmp::Reverse(self.keys.declared()[keys.start + slot].mode))
         });
         let mut previous: Option<usize> = None;
         let mut left = false;
@@ -226,7 +224,7 @@ impl Transaction {
         slot: usize,
         left: &mut bool,
     ) -> Result<bool, TxError> {
-        let (cell, mode) = (self.held[slot].cell, self.keys.keys[index].mode);
+        let (cell, mode) = (self.held[slot].cell, self.keys.declared()[index].mode);
         let version = local.tables.version;
         let mut backoff = Backoff::new();
         loop {
@@ -280,7 +278,7 @@ impl Transaction {
         local: &mut Participant,
         index: usize,
     ) -> Result<(), TxError> {
-        let mode = self.keys.keys[index].mode;
+        let mode = self.keys.declared()[index].mode;
         let mut backoff = Backoff::new();
         loop {
             let version = local.tables.version;
@@ -300,12 +298,7 @@ impl Transaction {
 
     /// True if an undeclared transaction may wait for a lock whose oldest holder is `by`.
     fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
-        match self.discipline {
-            Discipline::WaitDie => self.priority.may_wait_for(by),
-            // Spinning ends by itself, so it cannot close a cycle of waits.
-            Discipline::Remembered => backoff.is_spinning(),
-            Discipline::Declared | Discipline::Permitted => true,
-        }
+        self.discipline.may_wait_for(self.priority, by, backoff.is_spinning())
     }
 
     fn try_lock_undeclared(
@@ -358,7 +351,7 @@ impl Transaction {
 
     /// The cell of a key, made if there is none. Inside a read section.
     fn resolve(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
-        let declared = self.keys.keys[index];
+        let declared = self.keys.declared()[index];
         let found = {
             let table =
                 local.tables.get(declared.table).ok_or(TxError::NoSuchTable(declared.table))?;
@@ -373,7 +366,7 @@ impl Transaction {
 
     /// Adds an absent cell for a key: the place of its lock, and of its value to come.
     fn add_absent(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
-        let declared = self.keys.keys[index];
+        let declared = self.keys.declared()[index];
         let table = local.tables.get(declared.table).expect("resolved").clone();
         let number = {
             let len = declared.value_len as usize;
@@ -414,7 +407,7 @@ impl Transaction {
         kind: Kind,
     ) -> Result<u64, MemoryLimit> {
         let Participant { tables, store, cache, .. } = local;
-        let declared = self.keys.keys[index];
+        let declared = self.keys.declared()[index];
         // A commit or a capture sets the mark anew if the epoch has changed by then.
         let new = NewCell {
             table: tables.get(declared.table).expect("resolved"),
@@ -453,7 +446,7 @@ impl Transaction {
                 state => release(cell.lock(), state),
             }
             if absent {
-                let table = self.keys.keys[self.first_key + slot].table;
+                let table = self.keys.declared()[self.first_key + slot].table;
                 let owner = local.store.memory().arena.owner_of(held.cell);
                 local.reclaim.add(owner, table, held.cell);
             }
@@ -475,7 +468,7 @@ impl Transaction {
         if !stamp.is_none() {
             return false;
         }
-        let declared = self.keys.keys[self.first_key + slot];
+        let declared = self.keys.declared()[self.first_key + slot];
         let owner = local.store.memory().arena.owner_of(held.cell);
         let table = local.tables.get(declared.table).filter(|table| table.owner == owner);
         let Some(table) = table else {

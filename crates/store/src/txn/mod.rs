@@ -1,27 +1,22 @@
-//! Transactions: keys, locks, deferred writes and the steps of a commit.
+//! Transactions on the memory store: locks, deferred writes and the steps of a commit.
 
 pub(crate) mod commit;
 pub(crate) mod commit_log;
-pub(crate) mod keys;
 pub(crate) mod locking;
-pub(crate) mod lookup;
 pub(crate) mod pending;
-pub(crate) mod remembered;
 pub(crate) mod tx;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::mutant;
+use stillpoint_txn::{Discipline, KeySet, Lookup, Remembered};
 
 use crate::memory::cell::CellAddress;
 use crate::phase::{PhaseDriver, PhaseWord};
 use crate::planted;
 use crate::record::Prepared;
-use keys::KeySet;
-use lookup::Lookup;
 use pending::Pending;
-use remembered::Remembered;
 
 /// What a slot of a transaction holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,19 +28,6 @@ pub(crate) enum LockState {
     Alias(u32),
     /// Read without a lock into the transaction's scratch buffer, with this tag if it had a value.
     Snapshot(Option<u8>),
-}
-
-/// How a transaction comes by its locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Discipline {
-    /// Its keys are declared: locked before it runs, in a global order, waiting for anybody.
-    Declared,
-    /// It finds its keys on the way: wait-die.
-    WaitDie,
-    /// The keys of its earlier runs are locked like declared ones; it waits for no other.
-    Remembered,
-    /// It has the permit of the store, and waits for anybody.
-    Permitted,
 }
 
 /// What a transaction knows of one of its keys.
@@ -161,8 +143,8 @@ impl Transaction {
     /// Adds the keys of the run that has just been rolled back to the remembered ones.
     #[cold]
     pub(crate) fn remember(&mut self) {
-        for index in 0..self.keys.keys.len() {
-            let key = self.keys.keys[index];
+        for index in 0..self.keys.declared().len() {
+            let key = self.keys.declared()[index];
             self.remembered.add(key.table, self.keys.key(index), key.mode);
         }
     }

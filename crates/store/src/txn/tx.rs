@@ -1,18 +1,15 @@
 //! A running transaction, as its body sees it.
 
 use stillpoint_format::Stamp;
+use stillpoint_txn::{Discipline, Mode, SCAN_MAX, Slot, TableId, TxError};
 
-use crate::error::TxError;
 use crate::memory::arena::Allowance;
 use crate::memory::blob::VALUE_BYTES_MAX;
 use crate::memory::stamp::ABSENT;
 use crate::memory::value::ValueRef;
 use crate::participant::Participant;
-use crate::table::TableId;
-use crate::txn::keys::{Mode, Slot};
-use crate::txn::lookup::SCAN_MAX;
 use crate::txn::pending::{NONE, OpKind};
-use crate::txn::{Discipline, LockState, Transaction};
+use crate::txn::{LockState, Transaction};
 
 /// Private writes of a transaction that do not count against the memory limit.
 const UNCOUNTED_BYTES: usize = 1 << 20;
@@ -99,7 +96,7 @@ impl<'w> Tx<'w> {
 
     /// The hash of the key and its table, keyed by the store's seed.
     pub fn key_hash(&self, slot: Slot) -> u64 {
-        self.transaction.keys.keys[self.transaction.first_key + slot.0 as usize].hash
+        self.transaction.keys.declared()[self.transaction.first_key + slot.0 as usize].hash
     }
 
     /// True if the key had a value before this transaction.
@@ -239,7 +236,7 @@ impl<'w> Tx<'w> {
                     self.transaction.remembered.add(table, key, mode);
                     return Err(error);
                 }
-                self.transaction.keys.keys[slot].mode = Mode::Write;
+                self.transaction.keys.declared_mut()[slot].mode = Mode::Write;
             }
             return Ok(Slot(slot as u32));
         }
@@ -364,9 +361,9 @@ impl Transaction {
     fn slot_of_key(&mut self, table: TableId, key: &[u8]) -> Option<usize> {
         let hash = self.keys.hash(table, key);
         let Self { keys, held, first_key, slots_by_key, .. } = self;
-        let hash_of = |slot: usize| keys.keys[*first_key + slot].hash;
+        let hash_of = |slot: usize| keys.declared()[*first_key + slot].hash;
         let is_it = |slot: usize| {
-            let declared = &keys.keys[*first_key + slot];
+            let declared = &keys.declared()[*first_key + slot];
             declared.table == table && keys.key(*first_key + slot) == key
         };
         if held.len() <= SCAN_MAX {

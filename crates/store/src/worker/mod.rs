@@ -6,17 +6,13 @@ mod scan;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_txn::{KeySet, Mode, TableId, TxError};
 
-use crate::error::TxError;
 use crate::participant::Participant;
 use crate::store::Store;
-use crate::table::TableId;
 use crate::txn::Transaction;
 use crate::txn::commit_log::CommitLog;
-use crate::txn::keys::{KeySet, Mode};
 use crate::txn::tx::Tx;
-
-pub use retry::RUNS_MAX;
 
 /// A transaction with declared keys.
 pub trait Procedure {
@@ -171,15 +167,15 @@ impl Worker {
         for index in first..batch.len() {
             keys.next_transaction();
             batch.declare(index, keys);
-            self.ends.push(keys.keys.len());
-            if keys.keys.len() >= BATCH_KEYS_MAX {
+            self.ends.push(keys.declared().len());
+            if keys.declared().len() >= BATCH_KEYS_MAX {
                 break;
             }
         }
     }
 
     fn prefetch_batch(&mut self) {
-        let keys = &mut self.transaction.keys.keys;
+        let keys = self.transaction.keys.declared_mut();
         let Participant { tables, store, .. } = &self.local;
         for key in &*keys {
             if let Some(table) = tables.get(key.table) {
@@ -204,7 +200,8 @@ impl Worker {
         transaction.note_phase(local.store.driver());
         transaction.begin_declared(keys.start);
         transaction.keys.check(keys.clone())?;
-        let reads_one = keys.len() == 1 && transaction.keys.keys[keys.start].mode == Mode::Read;
+        let reads_one =
+            keys.len() == 1 && transaction.keys.declared()[keys.start].mode == Mode::Read;
         if reads_one {
             let found = transaction.snapshot_key(local, keys.start);
             let ran = found.and_then(|()| batch.run(index, &mut Tx::new(transaction, local)));

@@ -1,36 +1,13 @@
-//! Undeclared transactions: run, and run again after a conflict, so that each ends.
-//!
-//! ```text
-//! wait-die ──▶ conflicts ──▶ keys of the runs so far locked in order ──▶ permit of the store
-//!    8 runs                     8 runs                                      1 run
-//! ```
-//! 1. *Wait-die* alone starves behind declared transactions: an undeclared transaction never waits for
-//!    a declared one, and its age means nothing to a declared one.
-//! 2. The next runs therefore lock the keys that earlier runs have met before the body runs, as
-//!    declared transactions do: in the order of cells, waiting for any holder. A further key is taken
-//!    if the key is free, and is never waited for. No cycle of waits can close.
-//! 3. A transaction whose keys differ from run to run may meet a busy key in each run. The last run
-//!    takes the permit of the store. While the permit is held no transaction begins, a declared
-//!    transaction that would have to wait gives its locks back first, and no undeclared transaction
-//!    waits for the holder. Every transaction that the holder waits for therefore ends.
+//! Undeclared transactions: each run, and what comes after a conflict.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word::Priority;
+use stillpoint_txn::{Discipline, Runs, TxError};
 
-use crate::error::TxError;
-use crate::txn::Discipline;
 use crate::txn::tx::Tx;
 use crate::worker::Worker;
-
-/// Runs under wait-die. A model has one, so that few steps lead to the next stage.
-const RUNS_WAIT_DIE: u32 = if cfg!(shuttle) { 1 } else { 8 };
-/// Runs with the keys of the earlier runs locked first.
-const RUNS_REMEMBERED: u32 = if cfg!(shuttle) { 1 } else { 8 };
-
-/// Most runs of the body of an undeclared transaction, unless tables are flushed meanwhile.
-pub const RUNS_MAX: u32 = RUNS_WAIT_DIE + RUNS_REMEMBERED + 1;
 
 /// The result of an undeclared transaction with its stamp, or the reason why it did not commit.
 type Ended<R> = Result<(R, Option<Stamp>), TxError>;
@@ -44,21 +21,21 @@ impl Worker {
         let age = self.local.store.ages.fetch_add(1, Relaxed);
         self.transaction.remembered.clear();
         let mut backoff = Backoff::new();
-        for runs in 0..RUNS_MAX - 1 {
-            let ended = if runs < RUNS_WAIT_DIE {
-                self.run_undeclared(Priority::undeclared(age), Discipline::WaitDie, &mut body)
-            } else {
-                self.run_remembered(&mut body)
+        for run in Runs::new(age) {
+            let ended = match run.discipline {
+                Discipline::Remembered => self.run_remembered(&mut body),
+                Discipline::Permitted => return self.run_permitted(&mut body),
+                discipline => self.run_undeclared(run.priority, discipline, &mut body),
             };
             match ended {
                 Err(TxError::Conflict) => self.transaction.remember(),
                 ended => return ended,
             }
-            if runs + 1 < RUNS_WAIT_DIE {
+            if run.backs_off {
                 backoff.wait();
             }
         }
-        self.run_permitted(&mut body)
+        unreachable!("the last run has the permit")
     }
 
     #[cold]

@@ -4,10 +4,10 @@
 //! the section has ended: a visitor may take its time and use other sessions, and no grace period
 //! waits for a visitor.
 
-use crate::error::TxError;
+use stillpoint_txn::{TableId, TxError};
+
 use crate::memory::cell::OptimisticRead;
 use crate::memory::value::ValueRef;
-use crate::table::TableId;
 use crate::worker::Worker;
 
 /// Bytes of values that one read section copies, and one value more. The rest of the position is

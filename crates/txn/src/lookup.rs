@@ -2,7 +2,7 @@
 
 /// An open-addressing table of slot numbers. The table keeps no keys: its caller compares them.
 #[derive(Debug, Default)]
-pub(crate) struct Lookup {
+pub struct Lookup {
     /// Slot number + 1; 0 is free. A power of two long, at most half full.
     places: Vec<u32>,
     /// Slots below this number were looked at, and entered if they have a hash.
@@ -11,7 +11,7 @@ pub(crate) struct Lookup {
 }
 
 /// Slots up to which a scan is faster than a table.
-pub(crate) const SCAN_MAX: usize = 32;
+pub const SCAN_MAX: usize = 32;
 
 /// Places that are kept from one transaction to the next.
 const KEEP_PLACES: usize = 1 << 16;
@@ -19,17 +19,19 @@ const KEEP_PLACES: usize = 1 << 16;
 impl Lookup {
     /// True if nothing was entered since the last [`clear`](Self::clear).
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.covered == 0
     }
 
     /// Slots that were looked at so far.
-    pub(crate) fn covered(&self) -> usize {
+    #[inline]
+    pub fn covered(&self) -> usize {
         self.covered
     }
 
     /// Forgets all slots.
-    pub(crate) fn clear(&mut self) {
+    #[inline]
+    pub fn clear(&mut self) {
         self.covered = 0;
         self.entered = 0;
         if self.places.len() > KEEP_PLACES {
@@ -39,7 +41,7 @@ impl Lookup {
     }
 
     /// Looks at the next slot: enters the slot, or passes it over if `hash` is `None`.
-    pub(crate) fn cover(&mut self, hash: Option<u64>, hash_of: impl Fn(usize) -> u64) {
+    pub fn cover(&mut self, hash: Option<u64>, hash_of: impl Fn(usize) -> u64) {
         let slot = self.covered;
         self.covered += 1;
         let Some(hash) = hash else {
@@ -66,7 +68,7 @@ impl Lookup {
     }
 
     /// The slot of that hash that `is_it` accepts.
-    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(usize) -> bool) -> Option<usize> {
+    pub fn find(&self, hash: u64, is_it: impl Fn(usize) -> bool) -> Option<usize> {
         let mask = self.places.len().checked_sub(1)?;
         let mut at = spread(hash) & mask;
         while self.places[at] != 0 {
@@ -80,7 +82,7 @@ impl Lookup {
     }
 }
 
-/// Cell numbers are hashes, too, of many equal low bits.
+/// Numbers of records are hashes, too, of many equal low bits.
 fn spread(hash: u64) -> usize {
     (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

@@ -19,17 +19,21 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u32);
 
+/// What a key set knows of one key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeclaredKey {
-    pub(crate) hash: u64,
-    /// A cell that may hold the key, found when its line was prefetched; 0 for none.
-    pub(crate) candidate: u64,
+pub struct DeclaredKey {
+    /// Hash of the key and its table.
+    pub hash: u64,
+    /// Where the record may be, found when its index line was prefetched; 0 for nowhere.
+    pub candidate: u64,
     start: u32,
     len: u32,
     /// Expected length of the value, for the size of a new cell.
-    pub(crate) value_len: u32,
-    pub(crate) table: TableId,
-    pub(crate) mode: Mode,
+    pub value_len: u32,
+    /// Table.
+    pub table: TableId,
+    /// What the transaction does to the key.
+    pub mode: Mode,
 }
 
 /// The keys of one transaction, or of a batch of them.
@@ -37,7 +41,7 @@ pub(crate) struct DeclaredKey {
 pub struct KeySet {
     hasher: KeyHasher,
     bytes: Vec<u8>,
-    pub(crate) keys: Vec<DeclaredKey>,
+    keys: Vec<DeclaredKey>,
     /// Number of the first key of the transaction that is declaring.
     first: usize,
     /// Keys that were not taken, with their lengths.
@@ -48,11 +52,14 @@ pub struct KeySet {
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { u32::MAX as usize };
 
 impl KeySet {
-    pub(crate) fn new(hasher: KeyHasher) -> Self {
+    /// An empty set. `hasher` is that of the store.
+    pub fn new(hasher: KeyHasher) -> Self {
         Self { hasher, bytes: Vec::new(), keys: Vec::new(), first: 0, refused: Vec::new() }
     }
 
-    pub(crate) fn hash(&self, table: TableId, key: &[u8]) -> u64 {
+    /// Hash of a key and its table.
+    #[inline]
+    pub fn hash(&self, table: TableId, key: &[u8]) -> u64 {
         self.hasher.hash(table.0, key)
     }
 
@@ -91,8 +98,11 @@ impl KeySet {
     }
 
     /// Refuses a transaction one of whose keys was not taken.
+    ///
+    /// # Errors
+    /// [`TxError::KeyTooLong`], [`TxError::KeysTooLong`].
     #[inline]
-    pub(crate) fn check(&self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
+    pub fn check(&self, keys: std::ops::Range<usize>) -> Result<(), TxError> {
         if self.refused.is_empty() { Ok(()) } else { self.check_refused(&keys) }
     }
 
@@ -106,7 +116,7 @@ impl KeySet {
     }
 
     /// Takes back the last key.
-    pub(crate) fn pop(&mut self) {
+    pub fn pop(&mut self) {
         if let Some(last) = self.keys.pop() {
             self.bytes.truncate(last.start as usize);
             self.refused.retain(|&(index, _)| index < self.keys.len());
@@ -114,6 +124,7 @@ impl KeySet {
     }
 
     /// Number of keys of the transaction that is declaring.
+    #[inline]
     pub fn len(&self) -> usize {
         self.keys.len() - self.first
     }
@@ -128,27 +139,47 @@ impl KeySet {
         self.len() == 0
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all keys.
+    #[inline]
+    pub fn clear(&mut self) {
         self.bytes.clear();
         self.keys.clear();
         self.refused.clear();
         self.first = 0;
     }
 
-    /// Forgets the cells that were found for the keys: the read section that found them has ended.
-    pub(crate) fn forget_candidates(&mut self) {
+    /// Forgets where the records were found: the read section that found them has ended.
+    #[inline]
+    pub fn forget_candidates(&mut self) {
         for key in &mut self.keys {
             key.candidate = 0;
         }
     }
 
     /// Begins the next transaction of a batch.
-    pub(crate) fn next_transaction(&mut self) {
+    #[inline]
+    pub fn next_transaction(&mut self) {
         self.first = self.keys.len();
     }
 
+    /// All keys of the batch.
     #[inline]
-    pub(crate) fn key(&self, index: usize) -> &[u8] {
+    pub fn declared(&self) -> &[DeclaredKey] {
+        &self.keys
+    }
+
+    /// All keys of the batch, to be changed.
+    #[inline]
+    pub fn declared_mut(&mut self) -> &mut [DeclaredKey] {
+        &mut self.keys
+    }
+
+    /// The bytes of a key of the batch.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    #[inline]
+    pub fn key(&self, index: usize) -> &[u8] {
         let key = &self.keys[index];
         &self.bytes[key.start as usize..key.start as usize + key.len as usize]
     }

@@ -1,6 +1,5 @@
 //! Why a transaction did not commit.
 
-use crate::memory::arena::MemoryLimit;
 use crate::table::TableId;
 
 /// Why a transaction did not commit. Whatever it had written is gone with it.
@@ -73,11 +72,23 @@ impl TxError {
 /// The journal did not take a commit.
 #[derive(Debug, thiserror::Error)]
 pub enum LogRefused {
-    /// The log has no room at present. The commit [waits](crate::CommitLog::wait_for_room) and is
+    /// The log has no room at present. The commit waits and is
     /// tried again.
     #[error("the log has no room at present; wait for room and try again")]
     NoRoom,
     /// The log refuses the commit, and the transaction is rolled back.
     #[error(transparent)]
     Refused(#[from] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// More memory was asked for than the limit allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "out of memory: {held} bytes are held and the limit is {limit}; raise max_memory or delete keys"
+)]
+pub struct MemoryLimit {
+    /// Bytes held.
+    pub held: usize,
+    /// The limit in bytes.
+    pub limit: usize,
 }

@@ -1,0 +1,20 @@
+//! What every kind of table shares in a transaction: the keys, the priorities, the order of the
+//! runs after a conflict, and the dependencies. Knows neither how records are stored nor the journal.
+
+mod dependencies;
+mod discipline;
+mod error;
+mod keys;
+mod lookup;
+mod remembered;
+mod retry;
+mod table;
+
+pub use dependencies::Dependencies;
+pub use discipline::Discipline;
+pub use error::{LogRefused, MemoryLimit, TxError};
+pub use keys::{DeclaredKey, KeySet, Mode, Slot};
+pub use lookup::{Lookup, SCAN_MAX};
+pub use remembered::Remembered;
+pub use retry::{RUNS_MAX, Run, Runs};
+pub use table::TableId;
