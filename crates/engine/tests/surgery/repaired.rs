@@ -165,7 +165,8 @@ fn the_checkpoints_of_a_damaged_directory_are_listed() {
 #[test]
 fn a_repair_announces_exactly_what_it_gives_up() {
     // Each log fills a segment with 6 commits. Both logs lose a segment, or the first its last.
-    let cases: [(&'static [usize], &[(u8, u64)], usize, &[&str]); 2] = [
+    type Case<'a> = (&'static [usize], &'a [(u8, u64)], usize, &'a [&'a str]);
+    let cases: [Case<'_>; 2] = [
         (
             &[40],
             &[(0, 7), (1, 13)],
