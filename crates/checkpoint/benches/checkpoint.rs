@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{
-    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, SchemeOptions, Visit, VisitError,
-    WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
+    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, Visit, VisitError, WriterConfig,
+    load, registry, run_checkpoint, take_checkpoint, verify,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
@@ -68,9 +68,9 @@ struct Bed {
 
 fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
     let row = registry::REGISTRY.find("calc").expect("it is in the table");
-    let scheme = row.build(&SchemeOptions { workers: WORKERS });
+    let scheme = row.build();
     let config = StoreConfig { workers: WORKERS, hash_seed: HASH_SEED, ..StoreConfig::default() };
-    let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
+    let store = Arc::new(Store::new(&config, scheme.cells).expect("address space"));
     store.add_table(TABLE, 1).expect("address space");
     (store, scheme.checkpointer.expect("it takes checkpoints"))
 }
@@ -146,10 +146,8 @@ impl Bed {
             (thread_cpu_ns() - start_ns) / self.records
         };
         let driver = self.store.driver();
-        let epoch = driver.now().epoch() + 1;
         let before = all();
         self.store.set_sink(Some(sink.clone()));
-        self.scheme.enter(Phase::Prepare, epoch, sink);
         driver.advance(Phase::Prepare);
         driver.advance(Phase::Resolve);
         driver.advance(Phase::Capture);
@@ -158,7 +156,6 @@ impl Bed {
         sink.drain();
         driver.advance(Phase::Rest);
         self.store.set_sink(None);
-        self.scheme.enter(Phase::Rest, epoch, sink);
         (before, first)
     }
 }

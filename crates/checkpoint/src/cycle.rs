@@ -197,6 +197,11 @@ impl Passage<'_> {
             PointOfConsistency::Virtual | PointOfConsistency::Physical => cycle.pace,
         };
         let meter = Meter::new(pace, cycle.clock.clone());
+        if quiesced.is_some() {
+            for unit in 0..cycle.store.slab_count() {
+                cycle.scheme.at_point_of_consistency(&cycle.store, unit, slots.own());
+            }
+        }
         self.enter(Phase::Resolve);
         if point == PointOfConsistency::Physical {
             quiesced = None;
@@ -223,7 +228,6 @@ impl Passage<'_> {
     /// Enters a phase, and waits until nobody acts in the one before.
     fn enter(&self, phase: Phase) {
         Progress::set(&self.cycle.progress.phase, phase as u64);
-        self.cycle.scheme.enter(phase, self.epoch, self.sink);
         self.cycle.store.driver().advance(phase);
         self.observe(phase);
     }
@@ -259,9 +263,6 @@ impl Passage<'_> {
                 }
                 Phase::Complete => Phase::Rest,
             };
-            if next != Phase::Rest {
-                note(ran(|| cycle.scheme.enter(next, self.epoch, self.sink)));
-            }
             driver.advance(next);
             if next != Phase::Rest {
                 note(ran(|| self.observe(next)));
@@ -269,7 +270,6 @@ impl Passage<'_> {
         }
         cycle.store.set_sink(None);
         Progress::set(&cycle.progress.phase, Phase::Rest as u64);
-        note(ran(|| cycle.scheme.enter(Phase::Rest, self.epoch, self.sink)));
         note(ran(|| self.observe(Phase::Rest)));
         result
     }

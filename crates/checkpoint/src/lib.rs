@@ -33,5 +33,5 @@ pub use reader::{
     DAMAGE_MAX, Described, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
     describe, for_each_record, load, verify,
 };
-pub use registry::{Capabilities, Row, Scheme, SchemeOptions};
+pub use registry::{Capabilities, Row, Scheme};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

@@ -7,22 +7,26 @@
 //! let row = registry::REGISTRY.find("calc")?;
 //! assert!(row.capabilities.takes_checkpoints());
 //! let error = registry::REGISTRY.find("clac").unwrap_err();
-//! assert_eq!(error.to_string(), "unknown checkpoint scheme \"clac\"; known are: none, naive, calc");
+//! assert_eq!(error.to_string(), "unknown checkpoint scheme \"clac\"; known are: none, naive, calc, zigzag");
 //! # Ok::<(), stillpoint_format::registry::UnknownName>(())
 //! ```
 
 use std::sync::Arc;
 
 use stillpoint_format::registry::{Named, Registry};
-use stillpoint_store::{CellPolicy, Checkpointer, PointOfConsistency};
+use stillpoint_store::{
+    CellRules, Checkpointer, PointOfConsistency, Reuse, StatusChanges, WriteRule,
+};
 
-use crate::schemes::{calc, naive, none};
+use crate::schemes::{calc, naive, zigzag};
 
 /// What a scheme can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// How its point of consistency comes about; `None` if it takes no checkpoints.
     pub point: Option<PointOfConsistency>,
+    /// How the store's cells are laid out, written and reused.
+    pub cells: CellRules,
 }
 
 impl Capabilities {
@@ -32,19 +36,11 @@ impl Capabilities {
     }
 }
 
-/// What a scheme must know when it is made.
-#[derive(Clone, Copy, Debug)]
-pub struct SchemeOptions {
-    /// Most workers at a time, capture threads included: as
-    /// [`StoreConfig::workers`](stillpoint_store::StoreConfig::workers).
-    pub workers: usize,
-}
-
 /// A scheme, made for one store.
 #[derive(Clone)]
 pub struct Scheme {
-    /// How the store's cells are read and written.
-    pub policy: Arc<dyn CellPolicy>,
+    /// How the store's cells are laid out, written and reused.
+    pub cells: CellRules,
     /// What takes the checkpoints, if it takes any.
     pub checkpointer: Option<Arc<dyn Checkpointer>>,
 }
@@ -68,13 +64,15 @@ pub struct Row {
     pub source: &'static str,
     /// What it can do.
     pub capabilities: Capabilities,
-    build: fn(&SchemeOptions) -> Scheme,
+    /// Makes what takes the checkpoints, if the scheme takes any.
+    pub checkpointer: fn() -> Option<Arc<dyn Checkpointer>>,
 }
 
 impl Row {
     /// Makes the scheme for one store.
-    pub fn build(&self, options: &SchemeOptions) -> Scheme {
-        (self.build)(options)
+    pub fn build(&self) -> Scheme {
+        let checkpointer = (self.checkpointer)();
+        Scheme { cells: self.capabilities.cells, checkpointer }
     }
 }
 
@@ -96,22 +94,43 @@ pub static REGISTRY: Registry<Row> = Registry::new(
             name: "none",
             about: "no checkpoints: the baseline",
             source: "CALC, SIGMOD 2016, §5 (baseline of figure 2)",
-            capabilities: Capabilities { point: None },
-            build: none::build,
+            capabilities: Capabilities { point: None, cells: CellRules::IN_PLACE },
+            checkpointer: || None,
         },
         Row {
             name: "naive",
             about: "stop all commits, copy everything, go on",
             source: "CALC, SIGMOD 2016, §4.1.1",
-            capabilities: Capabilities { point: Some(PointOfConsistency::PhysicalThroughout) },
-            build: naive::build,
+            capabilities: Capabilities {
+                point: Some(PointOfConsistency::PhysicalThroughout),
+                cells: CellRules::IN_PLACE,
+            },
+            checkpointer: naive::checkpointer,
         },
         Row {
             name: "calc",
             about: "nothing stops: the first write after a virtual point of consistency saves the before-image",
             source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
-            capabilities: Capabilities { point: Some(PointOfConsistency::Virtual) },
-            build: calc::build,
+            capabilities: Capabilities {
+                point: Some(PointOfConsistency::Virtual),
+                cells: CellRules::BEFORE_IMAGES,
+            },
+            checkpointer: calc::checkpointer,
+        },
+        Row {
+            name: "zigzag",
+            about: "two copies of every value: a commit writes the one that the checkpoint does not read",
+            source: "Cao et al., SIGMOD 2011, §3.2; CALC, SIGMOD 2016, §4.1.4",
+            capabilities: Capabilities {
+                point: Some(PointOfConsistency::Physical),
+                cells: CellRules {
+                    copies: 2,
+                    write: WriteRule::SwitchCopies,
+                    status_changes: StatusChanges::WhileQuiesced,
+                    reuse: Reuse::OutsideOfCaptures,
+                },
+            },
+            checkpointer: zigzag::checkpointer,
         },
     ],
 );
@@ -124,7 +143,7 @@ mod tests {
     fn names_are_unique_and_rows_tell_what_their_schemes_do() {
         for (at, row) in REGISTRY.iter().enumerate() {
             assert!(REGISTRY[..at].iter().all(|other| other.name != row.name));
-            let scheme = row.build(&SchemeOptions { workers: 3 });
+            let scheme = row.build();
             let point = scheme.checkpointer.map(|it| it.point_of_consistency());
             assert_eq!(point, row.capabilities.point, "{}", row.name);
             assert_eq!(row.capabilities.takes_checkpoints(), point.is_some(), "{}", row.name);

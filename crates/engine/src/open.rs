@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_checkpoint::SchemeOptions;
 use stillpoint_format::manifest::{Manifest, TableEntry};
 use stillpoint_format::names;
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Durability, Ends, Hold, Journal};
 use stillpoint_recovery::{Plan, Progress, Stage};
-use stillpoint_store::{CellPolicy, Store, StoreConfig, TableId};
+use stillpoint_store::{CellRules, Store, StoreConfig, TableId};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::builder::Parts;
@@ -36,12 +35,12 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let disk: Arc<dyn Disk> = owned.clone();
     let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
     let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
-    let scheme = scheme_row.build(&SchemeOptions { workers: workers(&config) });
+    let scheme = scheme_row.build();
     let environment = &config.environment;
     let plan = plan(&config, &read, progress)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
-    let store = new_store(&config, &plan, &tables, scheme.policy.clone())?;
+    let store = new_store(&config, &plan, &tables, scheme.cells)?;
     let recovered = stillpoint_recovery::run(
         &read,
         &plan,
@@ -154,7 +153,7 @@ fn new_store(
     config: &Config,
     plan: &Plan,
     tables: &[TableEntry],
-    policy: Arc<dyn CellPolicy>,
+    cells: CellRules,
 ) -> Result<Arc<Store>, Error> {
     let store = Arc::new(Store::new(
         &StoreConfig {
@@ -164,7 +163,7 @@ fn new_store(
             epoch: plan.epoch,
             space: config.environment.space.clone(),
         },
-        policy,
+        cells,
     )?);
     for table in tables {
         store.add_table(TableId(table.id), table.generation)?;

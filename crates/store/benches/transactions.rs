@@ -8,7 +8,7 @@ mod calc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
-use stillpoint_store::{NoPolicy, Store};
+use stillpoint_store::{CellRules, Store};
 
 const REPEATS: usize = 3;
 
@@ -43,7 +43,7 @@ fn main() {
     let asked: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
     let sizes = if asked.is_empty() { vec![1_000_000] } else { asked };
     for records in sizes {
-        let store = calc::filled(records, Arc::new(NoPolicy));
+        let store = calc::filled(records, CellRules::IN_PLACE);
         println!("{records} records of 8 + 100 bytes, 10 read and updated per transaction");
         println!("threads  batch  transactions/s (best and worst of {REPEATS})");
         let mut done = 0;

@@ -18,21 +18,7 @@
 mod calc;
 
 use std::sync::Arc;
-use stillpoint_store::{
-    CellPolicy, KeySet, Lane, Mode, Procedure, RecordImage, Slot, Stamp, Store, Tx, TxError,
-};
-
-/// A policy under which records carry marks. No checkpoint begins, so no before-image is saved.
-struct Marks;
-
-impl CellPolicy for Marks {
-    fn wants_first_writes(&self) -> bool {
-        true
-    }
-    fn before_first_write(&self, _: &RecordImage<'_>, _: &mut dyn Lane) {
-        unreachable!("no checkpoint is under way");
-    }
-}
+use stillpoint_store::{CellRules, KeySet, Mode, Procedure, Slot, Stamp, Store, Tx, TxError};
 
 /// Reads or replaces one value.
 #[derive(Clone, Default)]
@@ -82,7 +68,7 @@ fn main() {
     let at = |index: usize, default| numbers.get(index).copied().unwrap_or(default);
     let (records, transactions) = (at(0, 100_000), at(1, 100_000));
     let batch = at(2, 6).max(1);
-    let store = calc::filled(records, Arc::new(Marks));
+    let store = calc::filled(records, CellRules::BEFORE_IMAGES);
     match kind.as_str() {
         "calc" => {
             calc::run(&store, 1, records, transactions, batch as usize);

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use stillpoint_store::{
-    KeySet, Mode, NoLog, NoPolicy, Procedure, Slot, Stamp, Store, StoreConfig, TableId, Tx,
+    CellRules, KeySet, Mode, NoLog, Procedure, Slot, Stamp, Store, StoreConfig, TableId, Tx,
     TxError, Worker,
 };
 
@@ -78,7 +78,7 @@ fn run(worker: &mut Worker, keys: std::ops::Range<u64>, step: Step) {
 
 /// Runs the rounds on a store of their own, and says every tenth of the way what it holds.
 fn churn(name: &str, rounds: u64, mut round: impl FnMut(&mut Worker, u64)) {
-    let store = Arc::new(Store::new(&StoreConfig::default(), Arc::new(NoPolicy)).expect("space"));
+    let store = Arc::new(Store::new(&StoreConfig::default(), CellRules::IN_PLACE).expect("space"));
     store.add_table(TABLE, 1).expect("space");
     let mut worker = Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
     for number in 0..rounds {

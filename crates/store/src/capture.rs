@@ -1,12 +1,12 @@
-//! The capture of a checkpoint, for schemes that save before-images: marks, claims, the
-//! before-images that commits save, and the scan.
+//! The capture of a checkpoint: the scans, and for schemes that save before-images the marks, the
+//! claims and the before-images that commits save.
 //!
 //! ```text
 //! commit, locked:  marked? ── no ─▶ claim ─ won ─▶ emit      then busy ▶ words ▶ stamp ▶ release
 //! scan, no lock:   marked? ── no ─▶ emit ─▶ claim ─ lost ─▶ take back
 //! ```
 //! **Marks.** One bit of a cell's status says whether the present checkpoint has the record. The
-//! meaning of the bit alternates with the epoch ([`mark_of`]), so nothing is reset. It follows that
+//! meaning of the bit alternates with the epoch ([`captured_in`]), so nothing is reset. It follows that
 //! every cell must be marked in every epoch, also in a capture that is given up.
 //!
 //! **Claims.** Whoever sets the mark emits the record. A commit holds the record's lock, so the
@@ -41,25 +41,22 @@ use stillpoint_sync::lock_word;
 use stillpoint_sync::mutant;
 
 use crate::checkpointer::Capture;
-use crate::memory::arena::Kind;
-use crate::memory::cell::{Cell, Record};
+use crate::memory::arena::{CellCache, Kind};
+use crate::memory::blob;
+use crate::memory::cell::{Cell, Record, live_copy};
 use crate::memory::value::ValueRef;
 use crate::planted;
-use crate::policy::{Lane, RecordImage, Sink};
+use crate::record::Writing;
+use crate::rules::{
+    WriteRule, captured_in, copy_of,
+    status::{CAPTURED, SHADOW},
+};
+use crate::sink::{Lane, RecordImage, Sink};
 use crate::store::Store;
 use crate::table::Table;
 
-/// Bit of a cell's status that says in which epochs the record counts as captured.
-pub(crate) const MARK: u8 = 1;
-
 /// Cells that a scan visits within one read section and one call of the lane.
 const CELLS_PER_LANE: usize = 64;
-
-/// The mark of records captured by the checkpoint that began `epoch`.
-#[inline]
-pub(crate) fn mark_of(epoch: u64) -> u8 {
-    (epoch & 1) as u8 * MARK
-}
 
 // ── the side of the commits ──
 
@@ -68,14 +65,14 @@ pub(crate) fn mark_of(epoch: u64) -> u8 {
 pub(crate) fn is_unmarked(lock: &AtomicU64, mark: u8) -> bool {
     // Acquire: partner of the Release in `lock_word::claim`: the scan that set the mark has read the
     // value. An unset mark may be stale, and the claim tells.
-    lock_word::status(lock.load(Acquire)) & MARK != mark
+    lock_word::status(lock.load(Acquire)) & CAPTURED != mark
 }
 
 /// Sets the mark; true for the one thread that gives the record to the checkpoint. The caller holds
 /// the record's lock, so that the value stays and nothing need be taken back.
 #[inline]
 pub(crate) fn claim_locked(lock: &AtomicU64, mark: u8) -> bool {
-    lock_word::claim(lock, MARK, mark)
+    lock_word::claim(lock, CAPTURED, mark)
 }
 
 /// Gives an exclusive lock back. `claimable` says that a scan may claim the mark of the record
@@ -121,13 +118,13 @@ pub(crate) fn save_before_images<'a>(
     records: impl Iterator<Item = Overwritten<'a>> + Clone,
 ) {
     let unemitted = Unemitted { store, epoch };
-    let mark = mark_of(epoch);
+    let mark = captured_in(epoch);
     sink.with_lane(worker, &mut |lane| {
         let claimed = records.clone().filter(|it| claim_locked(it.record.lock(), mark));
         for Overwritten { record, table, hash, key } in claimed {
             if let Some(value) = record.value() {
                 let image = RecordImage::new(table.id.0, table.generation, hash, key, value);
-                store.policy().before_first_write(&image, lane);
+                lane.emit(&image);
             }
         }
     });
@@ -148,11 +145,11 @@ pub(crate) trait Captured {
 /// planted bug: marks are not seen.
 pub(crate) fn capture(cell: Cell<'_>, mark: u8, blind: bool, to: &mut impl Captured) {
     // Relaxed: a marked record is left alone. If a record only looks unmarked, the claim tells.
-    let seen = lock_word::status(cell.lock().load(Relaxed)) & MARK;
+    let seen = lock_word::status(cell.lock().load(Relaxed)) & CAPTURED;
     if !cell.is_record() || (seen == mark && !blind) {
         return;
     }
-    let claim = || lock_word::claim(cell.lock(), MARK, mark) || blind;
+    let claim = || lock_word::claim(cell.lock(), CAPTURED, mark) || blind;
     let Some(value) = cell.value() else {
         claim();
         return;
@@ -178,35 +175,112 @@ impl Store {
     /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
     /// In [`Phase::Capture`](crate::Phase) only. Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
-        let mark = mark_of(self.driver().now().epoch());
+        let mark = captured_in(self.driver().now().epoch());
         let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
-        let mut key = Vec::new();
-        for from in (0..).step_by(CELLS_PER_LANE) {
-            let read_section = self.driver().read_sections().read_section(to.slot());
-            let seen = self.scan_part(slab, from, to, &mut |table, cell, lane| {
-                let mut scanned = Scanned { store: self, table, key: &mut key, lane };
-                capture(cell, mark, blind, &mut scanned);
-            });
-            drop(read_section);
-            if seen < CELLS_PER_LANE {
-                return;
-            }
-            to.pause();
-        }
+        self.scan(slab, to, &mut |scanned| capture(scanned.cell, mark, blind, scanned));
     }
 
     /// Emits every record of a slab. The caller holds the store quiesced.
     pub fn capture_all(&self, slab: usize, to: &mut dyn Capture) {
-        let mut key = Vec::new();
+        self.scan(slab, to, &mut |scanned| {
+            if scanned.cell.is_record()
+                && let Some(value) = scanned.cell.value()
+            {
+                Captured::emit(scanned, scanned.cell, value);
+            }
+        });
+    }
+
+    /// Emits copy `copy(status)` of every record of a slab whose copy of that number has a value.
+    /// Commits write none of these copies meanwhile.
+    pub fn capture_copy(&self, slab: usize, to: &mut dyn Capture, copy: impl Fn(u8) -> usize) {
+        self.scan(slab, to, &mut |scanned| {
+            let cell = scanned.cell;
+            if !cell.is_record() {
+                return;
+            }
+            // Acquire: the copy was written before the status named another one for the commits.
+            let status = lock_word::status(cell.lock().load(Acquire));
+            if let Some(value) = cell.copy(copy(status)).copy_value() {
+                Captured::emit(scanned, cell, value);
+            }
+        });
+    }
+
+    /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: a record whose
+    /// old value a commit has kept in copy 1 is emitted from there.
+    pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
+        let mark = captured_in(self.driver().now().epoch());
+        self.scan(slab, to, &mut |scanned| {
+            let cell = scanned.cell;
+            capture(cell, mark, false, scanned);
+            // Acquire: partner of the Release in `lock_word::claim_if`: copy 1 was written before.
+            let status = lock_word::status(cell.lock().load(Acquire));
+            if cell.is_record() && status & SHADOW != 0 {
+                let value = cell.copy(1).copy_value().expect("a shadow is a value");
+                Captured::emit(scanned, cell, value);
+                lock_word::claim(cell.lock(), SHADOW, 0);
+            }
+        });
+    }
+
+    /// For [`WriteRule::WriteBoth`]: merges the copies that commits of the epoch before have written
+    /// into copy 3, and emits copy 3 of every record that has a value there.
+    pub fn capture_merged(&self, slab: usize, to: &mut dyn Capture) {
+        let now = self.driver().now();
+        let (copy, dirty) = copy_of(now.epoch() - 1);
+        let mut cache = CellCache::default();
+        self.scan(slab, to, &mut |scanned| {
+            let (memory, cell) = (self.memory(), scanned.cell);
+            if !cell.is_record() {
+                return;
+            }
+            // Acquire: the commit wrote the copy before it set the bit.
+            if lock_word::status(cell.lock().load(Acquire)) & dirty != 0 {
+                let rule = WriteRule::WriteBoth;
+                let merged = Writing { memory, number: scanned.number, rule, phase: now };
+                // Only scans read copy 3, so what it had is freed at once.
+                let mut free = |blob| blob::release(memory, &mut cache, blob);
+                merged.share_copy(copy, 3, &mut free);
+                lock_word::claim(cell.lock(), dirty, 0);
+            }
+            if let Some(value) = cell.copy(3).copy_value() {
+                Captured::emit(scanned, cell, value);
+            }
+        });
+        cache.drain(&self.memory().arena);
+    }
+
+    /// Sets status bits of every record of a slab: `next` gives the new status for the number of the
+    /// newest copy. The caller holds the store quiesced and owns read section slot `slot`.
+    pub fn set_statuses(&self, slab: usize, slot: usize, mask: u8, next: impl Fn(usize) -> u8) {
         for from in (0..).step_by(CELLS_PER_LANE) {
             // The quiesce holds commits back, but not the maintenance that frees slabs.
-            let read_section = self.driver().read_sections().read_section(to.slot());
-            let seen = self.scan_part(slab, from, to, &mut |table, cell, lane| {
-                if cell.is_record()
-                    && let Some(value) = cell.value()
-                {
-                    Scanned { store: self, table, key: &mut key, lane }.emit(cell, value);
+            let _read_section = self.driver().read_sections().read_section(slot);
+            let seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |_, number| {
+                let cell = self.cell(number);
+                if cell.is_record() {
+                    let newest = live_copy(cell.stamp_word());
+                    lock_word::claim(cell.lock(), mask, next(newest));
                 }
+            });
+            if seen < CELLS_PER_LANE {
+                return;
+            }
+        }
+    }
+
+    /// Visits the cells of a slab, a few dozen in each read section and each call of the lane.
+    fn scan(&self, slab: usize, to: &mut dyn Capture, visit: &mut dyn FnMut(&mut Scanned<'_>)) {
+        let mut key = Vec::new();
+        for from in (0..).step_by(CELLS_PER_LANE) {
+            let read_section = self.driver().read_sections().read_section(to.slot());
+            let mut seen = 0;
+            to.with_lane(&mut |lane| {
+                seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |table, number| {
+                    let cell = self.cell(number);
+                    visit(&mut Scanned { store: self, table, number, cell, key: &mut key, lane });
+                });
             });
             drop(read_section);
             if seen < CELLS_PER_LANE {
@@ -214,31 +288,13 @@ impl Store {
             }
             to.pause();
         }
-    }
-
-    /// Visits the cells of a slab from the `from`-th on, at most [`CELLS_PER_LANE`], within one call
-    /// of the lane. Gives the number of cells that there were.
-    fn scan_part(
-        &self,
-        slab: usize,
-        from: usize,
-        to: &mut dyn Capture,
-        visit: &mut dyn FnMut(&Table, Cell<'_>, &mut dyn Lane),
-    ) -> usize {
-        let mut seen = 0;
-        to.with_lane(&mut |lane| {
-            seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |table, cell| {
-                visit(table, cell, lane);
-            });
-        });
-        seen
     }
 
     fn scan_cells(
         &self,
         slab: usize,
         part: std::ops::Range<usize>,
-        visit: &mut dyn FnMut(&Table, Cell<'_>),
+        visit: &mut dyn FnMut(&Table, u64),
     ) -> usize {
         let Some(slab) = self.memory().arena.slab(slab) else {
             return 0;
@@ -251,17 +307,19 @@ impl Store {
         };
         let mut seen = 0;
         for number in slab.numbers(part) {
-            visit(&table, self.cell(number));
+            visit(&table, number);
             seen += 1;
         }
         seen
     }
 }
 
-/// A scan inside a call of its lane.
+/// A cell that a scan has come to, and the lane of the scan.
 struct Scanned<'a> {
     store: &'a Store,
     table: &'a Table,
+    number: u64,
+    cell: Cell<'a>,
     key: &'a mut Vec<u8>,
     lane: &'a mut dyn Lane,
 }

@@ -1,9 +1,6 @@
 //! What a checkpoint scheme is to the driver of the phases.
 
-use std::sync::Arc;
-
-use crate::phase::Phase;
-use crate::policy::{Lane, Sink};
+use crate::sink::Lane;
 use crate::store::Store;
 
 /// How a scheme's point of consistency comes about.
@@ -17,24 +14,27 @@ pub enum PointOfConsistency {
     PhysicalThroughout,
 }
 
-/// A checkpoint scheme: what it does on entering a phase. The driver moves the phases and owns the
+/// A checkpoint scheme: what it does at its point of consistency, and how it captures. The driver moves the phases and owns the
 /// threads; the scheme starts none and opens no file.
 pub trait Checkpointer: Send + Sync {
     /// How its point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
-    /// A phase is about to begin (for [`Phase::Rest`], has begun). From [`Phase::Prepare`] on,
-    /// `sink` takes the records of the checkpoint that begins the epoch `epoch`; nothing may go
-    /// there any more from [`Phase::Rest`] on.
-    fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>);
+    /// Passes one unit at a physical point of consistency, while nothing commits: a slab of the
+    /// store, once. `slot` is a read section slot that the caller owns. Commits wait meanwhile. The
+    /// pass of a checkpoint that fails may end anywhere; the next one passes all units again.
+    fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
+        let _ = (store, unit, slot);
+    }
 
-    /// Captures one unit: a slab of the store, of those that there are when [`Phase::Capture`] has
-    /// been entered. Several threads call this, each unit once, in [`Phase::Capture`]. A capture
+    /// Captures one unit: a slab of the store, of those that there are when
+    /// [`Phase::Capture`](crate::Phase) has been entered. Several threads call this, each unit once,
+    /// in that phase. A capture
     /// that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if the next
     /// one needs the marks that the walk leaves.
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
 
-    /// How the checkpoint ended; after [`Phase::Rest`], and if it was published, once that is
+    /// How the checkpoint ended; after [`Phase::Rest`](crate::Phase), and if it was published, once that is
     /// durable. Whatever says "not captured yet" for a later checkpoint is cleared here and not
     /// before.
     fn ended(&self, epoch: u64, outcome: Outcome) {

@@ -9,9 +9,9 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use stillpoint_store::{NoLog, NoPolicy, Store, StoreConfig, TableId, TxError, Worker};
+//! use stillpoint_store::{CellRules, NoLog, Store, StoreConfig, TableId, TxError, Worker};
 //!
-//! let store = Arc::new(Store::new(&StoreConfig::default(), Arc::new(NoPolicy))?);
+//! let store = Arc::new(Store::new(&StoreConfig::default(), CellRules::IN_PLACE)?);
 //! let accounts = TableId(0);
 //! store.add_table(accounts, 1)?;
 //! let mut worker = Worker::new(store, Box::new(NoLog::default())).expect("a free slot");
@@ -31,9 +31,10 @@ mod models;
 mod participant;
 mod phase;
 pub mod planted;
-mod policy;
 mod reclaim;
 mod record;
+pub mod rules;
+mod sink;
 mod store;
 mod table;
 mod txn;
@@ -45,8 +46,9 @@ pub use load::{KeyImage, Loader, Replayed};
 pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use planted::Bug;
-pub use policy::{CellPolicy, Demand, KeptValue, Lane, NoPolicy, RecordImage, Sink};
 pub use record::RecordChange;
+pub use rules::{CellRules, Reuse, StatusChanges, WriteRule};
+pub use sink::{Demand, KeptValue, Lane, RecordImage, Sink};
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use stillpoint_txn::{KeySet, LogRefused, MemoryLimit, Mode, RUNS_MAX, Slot, TableId, TxError};

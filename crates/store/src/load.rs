@@ -7,9 +7,7 @@ use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_txn::{TableId, TxError};
 
-use crate::capture::mark_of;
 use crate::memory::arena::Kind;
-use crate::memory::blob;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
 use crate::participant::Participant;
@@ -134,11 +132,14 @@ impl Loader {
         entered.and(built)
     }
 
-    /// A cell with the record in it, not in the index yet; none for what has no inline value.
+    /// A cell with the record in it, not in the index yet; none for what has no inline value, and
+    /// none where a cell has several copies, which the general way fills.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
         let &KeyImage { hash, key, tag, value } = record;
-        let Some(value) = value.filter(|value| value.len() <= INLINE_VALUE_BYTES_MAX) else {
+        let has_one_copy = self.local.store.rules().copies == 1;
+        let is_usual = |value: &&[u8]| has_one_copy && value.len() <= INLINE_VALUE_BYTES_MAX;
+        let Some(value) = value.filter(is_usual) else {
             return Ok(NO_CELL);
         };
         let number = self.new_cell(table, hash, key, value.len())?;
@@ -292,8 +293,9 @@ impl Loader {
         key: &'a [u8],
         value_len: usize,
     ) -> NewCell<'a> {
-        let mark = mark_of(self.local.store.driver().now().epoch());
-        NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, mark }
+        let store = &self.local.store;
+        let status = store.rules().first_status(store.driver().now().epoch());
+        NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, status }
     }
 
     fn new_cell(
@@ -320,12 +322,8 @@ impl Loader {
         let was_absent = self.local.store.cell(number).record().is_absent();
         let larger = self.describe(table, hash, key, 0);
         let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
-        let left = record::apply(store.memory(), cache, number, change, stamp, larger)?;
-        if let Some(blob) = left.blob {
-            // Freed at once: nobody reads while a store is being filled.
-            blob::release(store.memory(), cache, blob);
-        }
-        if left.is_replaced {
+        let place = (number, store.rules().write, store.driver().now());
+        if record::apply(store.memory(), cache, place, change, stamp, larger)? {
             reclaim.retire_cell(table.owner, number);
         }
         if matches!(change, Replayed::Delete) {

@@ -198,7 +198,7 @@ fn look_three_times(
 fn a_read_without_lock_is_never_torn() {
     let work = || {
         let read_sections = Arc::new(ReadSections::new(2));
-        let memory = Memory::new(1 << 20, &Arc::default(), (*read_sections).clone());
+        let memory = Memory::new(1 << 20, 1, &Arc::default(), (*read_sections).clone());
         let memory = Arc::new(memory.expect("a model's memory"));
         let reader_slot = read_sections.claim().expect("room");
         let mut cache = CellCache::default();

@@ -9,8 +9,8 @@ use stillpoint_txn::{Dependencies, TableId, TxError};
 use crate::catalog::Tables;
 use crate::memory::arena::CellCache;
 use crate::memory::cell::{CellAddress, OptimisticRead, Record};
-use crate::policy::{NoSink, Sink};
 use crate::reclaim::Reclaim;
+use crate::sink::{NoSink, Sink};
 use crate::store::Store;
 use crate::table::Table;
 

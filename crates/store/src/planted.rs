@@ -23,11 +23,17 @@ pub enum Bug {
     MarksNotSeen = 6,
     /// A capture that is given up does not finish its marks.
     MarksForgotten = 7,
+    /// The point of consistency does not change which copy of a record commits write.
+    NextCopyKept = 8,
+    /// A commit writes in place, whatever the write rule of the store says.
+    WriteRuleForgotten = 9,
+    /// A cell is reused although a capture still needs one of its copies.
+    CopyReused = 10,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -35,6 +41,9 @@ impl Bug {
         Self::NoGracePeriod,
         Self::MarksNotSeen,
         Self::MarksForgotten,
+        Self::NextCopyKept,
+        Self::WriteRuleForgotten,
+        Self::CopyReused,
     ];
 }
 

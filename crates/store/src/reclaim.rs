@@ -153,7 +153,7 @@ impl Participant {
     }
 
     /// True if the cell needs no more attention: reclaimed, or not absent any more. False if its
-    /// deletion is not closed.
+    /// deletion is not closed, or a capture needs its copies.
     fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> bool {
         let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
         else {
@@ -180,7 +180,7 @@ impl Participant {
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
         let is_absent = word & (ABSENT | DEAD) == ABSENT;
-        let may_go = is_closed(stamp);
+        let may_go = is_closed(stamp) && self.store.may_reuse(cell);
         let mut gone = false;
         if is_absent && may_go {
             cell.read_key(&mut self.reclaim.key);
@@ -218,7 +218,13 @@ impl Participant {
     fn free_garbage(&mut self, garbage: Garbage) {
         match garbage {
             Garbage::Cell { number, .. } => {
-                let arena = &self.store.memory().arena;
+                let memory = self.store.memory();
+                let arena = &memory.arena;
+                if memory.copies > 1 {
+                    let cache = &mut self.cache;
+                    let free = |blob| blob::release(memory, cache, blob);
+                    self.store.cell(number).for_each_blob(free);
+                }
                 if let Some(block) = self.store.cell(number).long_key_block() {
                     self.cache.free(arena, block);
                 }

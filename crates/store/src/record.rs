@@ -15,16 +15,24 @@
 //! | delete | any | none |
 //!
 //! A load has no log, so [`apply`] takes both steps at once.
+//!
+//! In a cell of several copies the write rule says which copies change. Such a cell is replaced by a
+//! larger one only if nobody needs its copies any more, since they stay behind.
 
 use stillpoint_format::Stamp;
-use stillpoint_sync::atomic::{Ordering::Release, fence};
+use stillpoint_sync::atomic::{
+    Ordering::{Acquire, Relaxed, Release},
+    fence,
+};
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_txn::MemoryLimit;
 
 use crate::memory::Memory;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
-use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes};
+use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes, live_copy};
+use crate::phase::PhaseWord;
+use crate::rules::{WriteRule, captured_in, copy_of, status, status::CAPTURED};
 use crate::table::Table;
 
 /// A change of one record. `R` gives the changed ranges of a patch.
@@ -84,8 +92,8 @@ pub(crate) struct NewCell<'a> {
     pub(crate) kind: Kind,
     /// Priority of the transaction that holds the cell's lock; `None` for a free lock.
     pub(crate) locked_by: Option<Priority>,
-    /// The capture mark of the new cell.
-    pub(crate) mark: u8,
+    /// The status of the new cell.
+    pub(crate) status: u8,
 }
 
 impl NewCell<'_> {
@@ -93,7 +101,7 @@ impl NewCell<'_> {
     /// index yet.
     pub(crate) fn make(&self, memory: &Memory, cache: &mut CellCache) -> Result<u64, MemoryLimit> {
         let (arena, owner) = (&memory.arena, self.table.owner);
-        let bytes = cell_bytes(self.key.len(), self.value_len, 1);
+        let bytes = cell_bytes(self.key.len(), self.value_len, memory.copies);
         let number = cache.allocate(arena, owner, self.kind, bytes)?;
         let (code, block_bytes) = Cell::key_code_for(self.key);
         let block = match block_bytes {
@@ -110,8 +118,8 @@ impl NewCell<'_> {
             }
         };
         let lock = match self.locked_by {
-            Some(priority) => lock_word::locked(code, self.mark, priority),
-            None => lock_word::free(code, self.mark),
+            Some(priority) => lock_word::locked(code, self.status, priority),
+            None => lock_word::free(code, self.status),
         };
         let stamp = self.table.floor_stamp(self.hash);
         Cell::new(memory, number).initialise(self.key, block, lock, stamp);
@@ -141,14 +149,14 @@ pub(crate) fn is_enough<R>(
 
 /// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
 /// keeps all others from changing the record. `larger` is called with a length in bytes and makes a
-/// cell of the same key with room for a value of that length.
+/// cell of the same key with room for a value of that length; `None` if the cell must not be replaced.
 pub(crate) fn prepare<'a>(
     memory: &Memory,
     cache: &mut CellCache,
     number: u64,
     change: RecordChange<'a, impl Ranges<'a>>,
     record: Record<'_>,
-    larger: impl FnOnce(&mut CellCache, usize) -> Result<u64, MemoryLimit>,
+    larger: Option<impl FnOnce(&mut CellCache, usize) -> Result<u64, MemoryLimit>>,
 ) -> Result<Option<Prepared>, MemoryLimit> {
     if is_enough(memory, number, change, record) {
         return Ok(None);
@@ -156,13 +164,12 @@ pub(crate) fn prepare<'a>(
     let owner = memory.arena.owner_of(number);
     let prepared = match change {
         RecordChange::Delete => return Ok(None),
-        RecordChange::Put { tag, value } => {
-            if record.is_absent() && value.len() <= INLINE_VALUE_BYTES_MAX {
+        RecordChange::Put { tag, value } => match larger {
+            Some(larger) if record.is_absent() && value.len() <= INLINE_VALUE_BYTES_MAX => {
                 Prepared::Cell(larger(cache, value.len())?)
-            } else {
-                Prepared::Large(blob::create(memory, cache, owner, value)?, tag)
             }
-        }
+            _ => Prepared::Large(blob::create(memory, cache, owner, value)?, tag),
+        },
         RecordChange::Patch(ranges) => {
             let old = record.blob().expect("a patch of a value in its cell needs no memory");
             let tag = record.value().expect("a large value has a tag").tag();
@@ -228,58 +235,150 @@ pub(crate) fn install<'a>(
     old
 }
 
+/// A cell of several copies that is being written, by which rule, and in which phase.
+#[derive(Clone, Copy)]
+pub(crate) struct Writing<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) number: u64,
+    pub(crate) rule: WriteRule,
+    pub(crate) phase: PhaseWord,
+}
+
+impl<'a> Writing<'a> {
+    fn cell(&self) -> Cell<'a> {
+        Cell::new(self.memory, self.number)
+    }
+
+    /// As [`install`], in a call of its own. `left` takes the large values that nobody can find any more once the present
+    /// readers have ended.
+    #[inline(never)]
+    pub(crate) fn install<'c>(
+        self,
+        change: RecordChange<'c, impl Ranges<'c>>,
+        large: Option<(Blob, u8)>,
+        stamp: Stamp,
+        mut left: impl FnMut(Blob),
+    ) {
+        let cell = self.cell();
+        let to = match self.rule {
+            // Relaxed: the bit changes only while the store is quiesced, and this is a commit.
+            WriteRule::SwitchCopies => {
+                let status = lock_word::status(cell.lock().load(Relaxed));
+                usize::from(status & status::NEXT_COPY != 0)
+            }
+            _ => 0,
+        };
+        if self.rule == WriteRule::KeepShadow && self.phase.is_capturing() {
+            self.keep_shadow(&mut left);
+        }
+        let (copy, live) = (cell.copy(to), live_copy(cell.stamp_word()));
+        copy.copy_blob().into_iter().for_each(&mut left);
+        match (change, large) {
+            (RecordChange::Delete, _) => copy.put_nothing(),
+            (_, Some((blob, tag))) => copy.put_large(tag, blob),
+            (RecordChange::Put { tag, value }, None) => copy.put_inline(tag, value),
+            (RecordChange::Patch(ranges), None) => {
+                if to != live {
+                    // A patch of a part keeps the rest of the newest value.
+                    copy.put_copy(cell.copy(live));
+                }
+                for (offset, bytes) in ranges.ranges() {
+                    copy.patch_inline(offset, bytes);
+                }
+            }
+        }
+        if self.rule == WriteRule::WriteBoth {
+            let (second, dirty) = copy_of(self.phase.epoch());
+            self.share_copy(0, second, &mut left);
+            lock_word::claim(cell.lock(), dirty, dirty);
+        }
+        copy.end_in_copy(stamp, to, matches!(change, RecordChange::Delete));
+    }
+
+    /// Copies the old value to copy 1, unless the checkpoint has the record.
+    fn keep_shadow(&self, left: &mut impl FnMut(Blob)) {
+        let lock = self.cell().lock();
+        let captured = captured_in(self.phase.epoch());
+        let unmarked = (CAPTURED, CAPTURED ^ captured);
+        // Acquire: partner of the Release in `lock_word::claim`: the scan has read the value.
+        if lock_word::status(lock.load(Acquire)) & unmarked.0 != unmarked.1 {
+            return;
+        }
+        let has_value = self.cell().copy(0).copy_value().is_some();
+        let shadow = if has_value { status::SHADOW } else { 0 };
+        if has_value {
+            self.share_copy(0, 1, left);
+        }
+        // If the scan was first, it has the value, and copy 1 means nothing.
+        lock_word::claim_if(lock, unmarked, CAPTURED | status::SHADOW, captured | shadow);
+    }
+
+    /// Makes copy `to` the value of copy `from`; blocks of a large value then have two references.
+    pub(crate) fn share_copy(&self, from: usize, to: usize, left: &mut impl FnMut(Blob)) {
+        let (from, to) = (self.cell().copy(from), self.cell().copy(to));
+        to.copy_blob().into_iter().for_each(left);
+        from.copy_blob().into_iter().for_each(|blob| blob::retain(self.memory, blob));
+        to.put_copy(from);
+    }
+}
+
 /// Puts a value into the prepared cell `new`, which replaces the cell `old` of the same key in the
 /// index. A transaction that waits for the old cell's lock finds the cell dead and looks again. The
 /// caller releases that lock and retires the old cell.
-pub(crate) fn install_in_new_cell<R>(
-    memory: &Memory,
+pub(crate) fn install_in_new_cell<'a>(
+    new: Writing<'_>,
     (table, hash): (&Table, u64),
-    (old, new): (u64, u64),
-    change: RecordChange<'_, R>,
+    old: u64,
+    change: RecordChange<'a, impl Ranges<'a>>,
     stamp: Stamp,
 ) {
     let RecordChange::Put { tag, value } = change else {
         unreachable!("a larger cell is prepared for a whole value only");
     };
-    let record = Cell::new(memory, new).record();
-    record.put_inline(tag, value);
-    record.end_write(stamp);
-    let replaced = table.index.replace(hash, old, new);
+    let (memory, number) = (new.memory, new.number);
+    if memory.copies > 1 {
+        new.install(change, None, stamp, |_| unreachable!("a new cell has no value"));
+    } else {
+        let record = new.cell().record();
+        record.put_inline(tag, value);
+        record.end_write(stamp);
+    }
+    let replaced = table.index.replace(hash, old, number);
     debug_assert!(replaced, "the index names the cell of a key that cannot change meanwhile");
     Cell::new(memory, old).kill();
 }
 
-/// What is left over by a change: for the caller to free.
-#[derive(Debug, Default)]
-pub(crate) struct Leftover {
-    /// The large value that the record had.
-    pub(crate) blob: Option<Blob>,
-    /// The cell number was replaced by a larger cell.
-    pub(crate) is_replaced: bool,
-}
-
 /// Prepares and installs a change of the record in cell `number` while the store is not served.
+/// Nobody reads meanwhile, so old large values are freed at once. True if a larger cell has replaced
+/// the cell.
 pub(crate) fn apply<'a>(
     memory: &Memory,
     cache: &mut CellCache,
-    number: u64,
+    (number, rule, phase): (u64, WriteRule, PhaseWord),
     change: RecordChange<'a, impl Ranges<'a>>,
     stamp: Stamp,
     larger: NewCell<'_>,
-) -> Result<Leftover, MemoryLimit> {
+) -> Result<bool, MemoryLimit> {
     let record = Cell::new(memory, number).record();
-    let prepared = prepare(memory, cache, number, change, record, |cache, value_len| {
-        NewCell { value_len, ..larger }.make(memory, cache)
-    })?;
+    let make =
+        |cache: &mut CellCache, value_len| NewCell { value_len, ..larger }.make(memory, cache);
+    let prepared = prepare(memory, cache, number, change, record, Some(make))?;
     let large = match prepared {
         Some(Prepared::Cell(new)) => {
             let place = (larger.table, larger.hash);
-            install_in_new_cell(memory, place, (number, new), change, stamp);
-            return Ok(Leftover { blob: None, is_replaced: true });
+            let new = Writing { memory, number: new, rule, phase };
+            install_in_new_cell(new, place, number, change, stamp);
+            return Ok(true);
         }
         Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
         None => None,
     };
     begin_writes(std::iter::once(record));
-    Ok(Leftover { blob: install(record, change, large, stamp), is_replaced: false })
+    let mut left = |blob| blob::release(memory, cache, blob);
+    if memory.copies > 1 {
+        Writing { memory, number, rule, phase }.install(change, large, stamp, left);
+    } else if let Some(old) = install(record, change, large, stamp) {
+        left(old);
+    }
+    Ok(false)
 }

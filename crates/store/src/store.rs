@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::{AddressSpace, RegionError};
-use stillpoint_sync::atomic::AtomicU64;
-use stillpoint_sync::{CachePadded, Mutex};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::{CachePadded, Mutex, lock_word, mutant};
 use stillpoint_txn::TableId;
 
 use crate::catalog::{AddTableError, Catalog, NewTable, Replaced};
@@ -12,8 +12,10 @@ use crate::memory::Memory;
 use crate::memory::arena::CellCache;
 use crate::memory::blob;
 use crate::memory::cell::Cell;
-use crate::phase::{PhaseDriver, Quiesced};
-use crate::policy::{CellPolicy, KeptValue, Sink};
+use crate::phase::{Phase, PhaseDriver, Quiesced};
+use crate::planted;
+use crate::rules::{CellRules, Reuse, StatusChanges, status};
+use crate::sink::{KeptValue, Sink};
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -47,10 +49,9 @@ pub struct Store {
     memory: Memory,
     driver: PhaseDriver,
     hasher: KeyHasher,
-    policy: Arc<dyn CellPolicy>,
+    rules: CellRules,
     /// What takes the before-images of the present checkpoint.
     sink: Mutex<Option<Arc<dyn Sink>>>,
-    marks: bool,
     catalog: Catalog,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
@@ -63,19 +64,23 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// An empty store whose cells follow `policy`.
+    /// An empty store whose cells follow `rules`.
     ///
     /// # Errors
     /// There is no address space for the memory that `config` allows.
-    pub fn new(config: &StoreConfig, policy: Arc<dyn CellPolicy>) -> Result<Self, RegionError> {
+    pub fn new(config: &StoreConfig, rules: CellRules) -> Result<Self, RegionError> {
         let driver = PhaseDriver::new(config.workers, config.epoch);
         let read_sections = driver.read_sections().clone();
         Ok(Self {
-            memory: Memory::new(config.max_memory_bytes, &config.space, read_sections)?,
+            memory: Memory::new(
+                config.max_memory_bytes,
+                rules.copies,
+                &config.space,
+                read_sections,
+            )?,
             driver,
             hasher: KeyHasher::new(config.hash_seed),
-            marks: policy.wants_first_writes(),
-            policy,
+            rules,
             sink: Mutex::default(),
             catalog: Catalog::new(config.space.clone(), config.workers),
             ages: CachePadded::new(AtomicU64::new(0)),
@@ -99,8 +104,42 @@ impl Store {
         self.hasher
     }
 
-    pub(crate) fn policy(&self) -> &dyn CellPolicy {
-        &*self.policy
+    #[inline]
+    pub(crate) fn rules(&self) -> &CellRules {
+        &self.rules
+    }
+
+    /// Whether others than the holder of a record's lock may change the status of the record now.
+    /// `in_section` says that the caller is inside of a read section.
+    #[inline]
+    pub(crate) fn status_may_change(&self, in_section: bool) -> bool {
+        match self.rules.status_changes {
+            StatusChanges::Never => false,
+            StatusChanges::WhileQuiesced => !in_section,
+            // CAPTURE begins after every read section has ended that may have seen the phase before.
+            StatusChanges::InCapture => !in_section || self.driver.now().phase() == Phase::Capture,
+        }
+    }
+
+    /// Whether no capture needs the copies of a cell whose key has no value. The caller holds the
+    /// lock and is inside of a read section, so that no capture begins meanwhile.
+    pub(crate) fn may_reuse(&self, cell: Cell<'_>) -> bool {
+        match self.rules.reuse {
+            Reuse::Always => true,
+            Reuse::OutsideOfCaptures => {
+                let phase = self.driver.now().phase();
+                matches!(phase, Phase::Rest | Phase::Prepare)
+                    || mutant!(
+                        in self.driver; cell.copies_with_value() == 0, CopyReused => true
+                    )
+            }
+            Reuse::WhenMerged => {
+                // Relaxed: the holder of the lock sets the bits, and only a capture clears them.
+                let status = lock_word::status(cell.lock().load(Relaxed));
+                status & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
+                    || cell.copies_with_value() == 0
+            }
+        }
     }
 
     /// Sets the sink that takes what workers save: from before [`Phase::Prepare`](crate::Phase)
@@ -111,11 +150,6 @@ impl Store {
 
     pub(crate) fn sink(&self) -> Option<Arc<dyn Sink>> {
         self.sink.lock().clone()
-    }
-
-    #[inline]
-    pub(crate) fn marks(&self) -> bool {
-        self.marks
     }
 
     /// The key hash.

@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::{CheckingLog, LogState, Random, env_or, for_seeds, store_of, store_with};
+use common::{CheckingLog, Gathered, LogState, Random, env_or, for_seeds, store_of, store_with};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellPolicy, KeptValue, KeySet, Lane, Mode, NoLog, Phase, Procedure, RecordImage, Replaced,
+    CellRules, KeptValue, KeySet, Lane, Mode, NoLog, Phase, Procedure, RecordImage, Replaced, Sink,
     Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
@@ -541,7 +541,7 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
 /// The gate of a quiesced store opens again, whatever the phases do meanwhile.
 #[test]
 fn phases_move_while_the_store_is_quiesced_and_let_go() {
-    let store = store_with(64 << 20, 4, 3, Arc::<common::Gathered>::default());
+    let store = store_with(64 << 20, 4, 3, CellRules::BEFORE_IMAGES);
     let left = Arc::new(AtomicU64::new(1));
     let turns = env_or("STORE_TEST_TRANSACTIONS", 3_000);
     let (gated, turning) = (store.clone(), left.clone());
@@ -574,21 +574,29 @@ struct Keeper {
     kept: Mutex<Vec<(KeptValue, Vec<u8>)>>,
 }
 
-impl CellPolicy for Keeper {
-    fn wants_first_writes(&self) -> bool {
-        true
+impl Sink for Keeper {
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut KeeperLane(self));
     }
-    fn before_first_write(&self, record: &RecordImage<'_>, _: &mut dyn Lane) {
+}
+
+struct KeeperLane<'a>(&'a Keeper);
+
+impl Lane for KeeperLane<'_> {
+    fn emit(&mut self, record: &RecordImage<'_>) {
         if let Some(kept) = record.keep_large() {
-            self.kept.lock().push((kept, record.value.to_vec()));
+            self.0.kept.lock().push((kept, record.value.to_vec()));
         }
+    }
+    fn take_back(&mut self) {
+        unreachable!("a writer takes nothing back");
     }
 }
 
 #[test]
 fn large_values_are_kept_and_freed() {
     let keeper = Arc::new(Keeper::default());
-    let store = store_with(192 << 20, 4, 3, keeper.clone());
+    let store = store_with(192 << 20, 4, 3, CellRules::BEFORE_IMAGES);
     let turns = env_or("STORE_TEST_TRANSACTIONS", 600);
     let left = Arc::new(AtomicU64::new(2));
     let mut works: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
@@ -627,7 +635,7 @@ fn large_values_are_kept_and_freed() {
         replace(turn);
         while left.load(SeqCst) > 0 || turn == 0 {
             turn += 1;
-            common::checkpoint(&driven, &Arc::default(), |phase| {
+            common::checkpoint_into(&driven, &Gathered::default(), phases.clone(), |phase| {
                 for _ in 0..10 {
                     std::thread::yield_now();
                 }

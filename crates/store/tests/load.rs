@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint_store::{
-    KeyImage, Loader, NoLog, NoPolicy, Store, StoreConfig, TableId, TxError, Worker,
+    CellRules, KeyImage, Loader, NoLog, Store, StoreConfig, TableId, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(3);
@@ -14,7 +14,7 @@ type Record = (Vec<u8>, u8, Option<Vec<u8>>);
 
 fn empty_store(max_memory_bytes: usize) -> Arc<Store> {
     let config = StoreConfig { max_memory_bytes, hash_seed: 11, ..StoreConfig::default() };
-    let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("address space"));
+    let store = Arc::new(Store::new(&config, CellRules::IN_PLACE).expect("address space"));
     store.add_table(TABLE, 1).expect("address space");
     store
 }

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    KeySet, Mode, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    CellRules, KeySet, Mode, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx, TxError,
+    Worker,
 };
 
 /// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
@@ -250,7 +251,7 @@ impl Bench {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let gathered = Arc::new(Gathered::default());
-        let store = store_with(512 << 20, 4, seed, gathered.clone());
+        let store = store_with(512 << 20, 4, seed, CellRules::BEFORE_IMAGES);
         let mut keys: Vec<Key> =
             KEY_LENS.iter().map(|&len| (random.below(2) as u16, random.bytes(len))).collect();
         for _ in 0..20 {
@@ -434,8 +435,7 @@ fn every_operation_answers_as_the_model_does() {
 fn several_mebibytes_in_one_value() {
     for_seeds(2, |seed| {
         let mut random = Random::new(seed);
-        let gathered = Arc::new(Gathered::default());
-        let store = store_with(256 << 20, 4, seed, gathered);
+        let store = store_with(256 << 20, 4, seed, CellRules::BEFORE_IMAGES);
         let (state, closed) = (Arc::default(), Arc::default());
         let log = CheckingLog::new(0, &state, &closed);
         let mut worker = Worker::new(store.clone(), log).expect("a free slot");

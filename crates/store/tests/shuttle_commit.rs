@@ -16,7 +16,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use stillpoint_store::{Store, StoreConfig, TableId, Worker};
+use stillpoint_store::{CellRules, Store, StoreConfig, TableId, Worker};
 
 const SCHEDULES: usize = 4_000;
 
@@ -39,7 +39,8 @@ impl World {
             hash_seed: 1,
             ..Default::default()
         };
-        let store = Arc::new(Store::new(&config, gathered.clone()).expect("a model's memory"));
+        let store =
+            Arc::new(Store::new(&config, CellRules::BEFORE_IMAGES).expect("a model's memory"));
         store.add_table(TableId(0), 1).expect("a model's memory");
         Arc::new(Self {
             store,

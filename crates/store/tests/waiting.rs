@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_store::{
-    Commit, CommitLog, KeySet, Lane, LogRefused, Mode, Phase, Procedure, Replaced, Sink, Slot,
-    Stamp, Store, TableId, Tx, TxError, Worker,
+    CellRules, Commit, CommitLog, KeySet, Lane, LogRefused, Mode, Phase, Procedure, Replaced, Sink,
+    Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -129,7 +129,7 @@ impl World {
     /// A store with one record, written before the door closes.
     fn new() -> Self {
         let gathered = Arc::new(Gathered::default());
-        let store = store_with(64 << 20, 8, 1, gathered.clone());
+        let store = store_with(64 << 20, 8, 1, CellRules::BEFORE_IMAGES);
         let world = Self { store, gathered, door: Arc::default(), epochs: Arc::default() };
         world.door.open.store(true, SeqCst);
         let mut first = [Put::new(b"key", b"before")];

@@ -263,6 +263,25 @@ pub fn claim(word: &AtomicU64, mask: u8, status: u8) -> bool {
     }
 }
 
+/// Makes the status bits in `mask` those of `status` if the bits in `seen_mask` are those of `seen`:
+/// true for the one caller who changed them. Orders as [`claim`] does.
+#[inline]
+pub fn claim_if(word: &AtomicU64, (seen_mask, seen): (u8, u8), mask: u8, status: u8) -> bool {
+    // Release if won, Acquire if lost: as in `claim`.
+    let mut now = word.load(Ordering::Acquire);
+    loop {
+        if self::status(now) & seen_mask != seen {
+            return false;
+        }
+        let kept = now & !(u64::from(mask) << STATUS_SHIFT);
+        let claimed = kept | u64::from(status & mask) << STATUS_SHIFT;
+        match word.compare_exchange_weak(now, claimed, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return true,
+            Err(other) => now = other,
+        }
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -280,6 +299,9 @@ mod tests {
         assert!(claim(&word, 0b001, 0b010), "one bit, though the lock is held");
         assert_eq!(status(word.load(Ordering::Relaxed)), 0b100);
         assert!(!claim(&word, 0b101, 0b110), "as it is already");
+        assert!(!claim_if(&word, (0b100, 0), 0b011, 0b011), "the third bit is set");
+        assert!(claim_if(&word, (0b100, 0b100), 0b011, 0b011));
+        assert_eq!(status(word.load(Ordering::Relaxed)), 0b111);
         assert!(claim(&word, 0xff, 0b1000_0010));
         release_exclusive(&word);
         let end = word.load(Ordering::Relaxed);

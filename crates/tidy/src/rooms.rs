@@ -10,7 +10,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         &[
             &["memory"],
             &["planted", "table"],
-            &["phase", "policy", "record"],
+            &["phase", "record", "rules", "sink"],
             &["catalog"],
             &["store"],
             &["checkpointer"],

@@ -46,35 +46,19 @@
 
 use std::sync::Arc;
 
-use stillpoint_store::{
-    Capture, CellPolicy, Checkpointer, Lane, Phase, PointOfConsistency, RecordImage, Sink, Store,
-};
-
-use crate::registry::{Scheme, SchemeOptions};
+use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store};
 
 /// All that it remembers is in the marks and in the sink.
 struct Calc;
 
-pub(crate) fn build(_: &SchemeOptions) -> Scheme {
-    Scheme { policy: Arc::new(Calc), checkpointer: Some(Arc::new(Calc)) }
-}
-
-impl CellPolicy for Calc {
-    fn wants_first_writes(&self) -> bool {
-        true
-    }
-
-    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
-        lane.emit(record);
-    }
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Calc))
 }
 
 impl Checkpointer for Calc {
     fn point_of_consistency(&self) -> PointOfConsistency {
         PointOfConsistency::Virtual
     }
-
-    fn enter(&self, _: Phase, _: u64, _: &Arc<dyn Sink>) {}
 
     /// Walks on though the checkpoint is given up: the marks are needed (invariant 4).
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {

@@ -2,4 +2,4 @@
 
 pub(crate) mod calc;
 pub(crate) mod naive;
-pub(crate) mod none;
+pub(crate) mod zigzag;

@@ -23,23 +23,19 @@
 
 use std::sync::Arc;
 
-use stillpoint_store::{Capture, Checkpointer, NoPolicy, Phase, PointOfConsistency, Sink, Store};
-
-use crate::registry::{Scheme, SchemeOptions};
+use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store};
 
 #[derive(Debug)]
 struct Naive;
 
-pub(crate) fn build(_: &SchemeOptions) -> Scheme {
-    Scheme { policy: Arc::new(NoPolicy), checkpointer: Some(Arc::new(Naive)) }
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Naive))
 }
 
 impl Checkpointer for Naive {
     fn point_of_consistency(&self) -> PointOfConsistency {
         PointOfConsistency::PhysicalThroughout
     }
-
-    fn enter(&self, _: Phase, _: u64, _: &Arc<dyn Sink>) {}
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         // Nothing is marked, so a capture that was given up has nothing to finish.

@@ -12,7 +12,7 @@ use stillpoint_store::{Phase, PointOfConsistency, TableId, Worker};
 
 use crate::bank::rows_that_take_checkpoints;
 use crate::model::{State, assert_same};
-use crate::world::{World, entry};
+use crate::world::{World, entry, may_commit};
 
 const TABLE: TableId = TableId(0);
 const KEYS: u32 = 400;
@@ -21,7 +21,7 @@ const KEYS: u32 = 400;
 struct Busy {
     world: World,
     worker: Arc<Mutex<Worker>>,
-    stops: bool,
+    point: Option<PointOfConsistency>,
 }
 
 /// Gives a record a value of this epoch; every fifth time takes the value away.
@@ -41,8 +41,7 @@ impl Busy {
     fn new(row: &stillpoint_checkpoint::Row, seed: u64) -> Self {
         let world = World::new(row, seed);
         let worker = Arc::new(Mutex::new(world.worker(0)));
-        let stops = row.capabilities.point != Some(PointOfConsistency::Virtual);
-        let busy = Self { world, worker, stops };
+        let busy = Self { world, worker, point: row.capabilities.point };
         for number in 0..KEYS {
             put(&mut busy.worker.lock(), number, 0);
         }
@@ -56,9 +55,9 @@ impl Busy {
 
     /// A cycle in whose phases the worker changes every seventh record, another seventh in each.
     fn cycle(&self) -> Cycle {
-        let (worker, stops) = (self.worker.clone(), self.stops);
+        let (worker, point) = (self.worker.clone(), self.point);
         let observer: Observer = Arc::new(move |phase, epoch| {
-            if stops && matches!(phase, Phase::Resolve | Phase::Capture) {
+            if !may_commit(point, phase) {
                 return;
             }
             let mut worker = worker.lock();

@@ -1,4 +1,5 @@
-//! The conformance suite: one set of tests for every row of the registry.
+//! The conformance suite: one set of tests for every row of the registry, and for the rows of
+//! `spikes`, which are schemes to come.
 //!
 //! Concurrent runs are compared with the sequential model (`model`), whose only input is what the
 //! commits gave to their logs; scripted runs place single transactions at exact points of a
@@ -13,6 +14,6 @@ mod model;
 mod panics;
 mod planted;
 mod pressure;
-mod toy;
+mod spikes;
 mod traps;
 mod world;

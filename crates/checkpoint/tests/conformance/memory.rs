@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_store::{Capture, Lane, Outcome, Phase, RecordImage, Sink};
+use stillpoint_store::{Capture, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink};
 
 use crate::model::{Key, State};
 use crate::world::World;
@@ -153,7 +153,7 @@ impl<'w> Steps<'w> {
                     self.world.store.set_sink(Some(self.as_sink.clone()));
                     self.enter(Phase::Prepare);
                 }
-                Step::Resolve => self.enter(Phase::Resolve),
+                Step::Resolve => self.pass_point_of_consistency(),
                 Step::Capture => self.enter(Phase::Capture),
                 Step::Halfway => self.walk(self.units() / 2),
                 Step::Walked => self.walk(self.units()),
@@ -161,7 +161,6 @@ impl<'w> Steps<'w> {
                 Step::RestAgain => {
                     self.world.store.driver().advance(Phase::Rest);
                     self.world.store.set_sink(None);
-                    self.scheme_enters(Phase::Rest);
                     self.world.scheme().ended(self.epoch, Outcome::Published);
                 }
             }
@@ -173,13 +172,20 @@ impl<'w> Steps<'w> {
         self.world.store.slab_count()
     }
 
-    fn scheme_enters(&self, phase: Phase) {
-        self.world.scheme().enter(phase, self.epoch, &self.as_sink);
+    fn enter(&self, phase: Phase) {
+        self.world.store.driver().advance(phase);
     }
 
-    fn enter(&self, phase: Phase) {
-        self.scheme_enters(phase);
-        self.world.store.driver().advance(phase);
+    fn pass_point_of_consistency(&self) {
+        let (store, scheme) = (&self.world.store, self.world.scheme());
+        let stops = scheme.point_of_consistency() != PointOfConsistency::Virtual;
+        let quiesced = stops.then(|| store.driver().quiesce());
+        if quiesced.is_some() {
+            let slot = store.driver().read_sections().claim().expect("a free slot");
+            (0..self.units()).for_each(|unit| scheme.at_point_of_consistency(store, unit, slot));
+            store.driver().read_sections().unclaim(slot);
+        }
+        self.enter(Phase::Resolve);
     }
 
     fn walk(&mut self, until: usize) {

@@ -15,9 +15,10 @@ use stillpoint_store::{
     Demand, Lane, Outcome, Phase, PointOfConsistency, Sink, TableId, TxError, Worker,
 };
 
+use crate::bank::rows_that_take_checkpoints;
 use crate::memory::MemorySink;
 use crate::model::{State, assert_same};
-use crate::world::World;
+use crate::world::{World, may_commit};
 
 const KEYS: u64 = 300;
 const ROUNDS: usize = 6;
@@ -114,7 +115,7 @@ struct Side {
     name: &'static str,
     world: World,
     worker: Arc<Mutex<Worker>>,
-    stops: bool,
+    point: Option<PointOfConsistency>,
 }
 
 /// Takes records into memory, and runs transactions when the walk pauses.
@@ -138,12 +139,7 @@ impl Side {
         let mut world = World::new(row, seed);
         world.threads = 1;
         let worker = Arc::new(Mutex::new(world.worker(0)));
-        Self {
-            name: row.name,
-            world,
-            worker,
-            stops: row.capabilities.point == Some(PointOfConsistency::PhysicalThroughout),
-        }
+        Self { name: row.name, world, worker, point: row.capabilities.point }
     }
 
     /// Runs a round; gives its checkpoint and the live state after it.
@@ -151,12 +147,16 @@ impl Side {
         run(&mut self.worker.lock(), &round.rest);
         // What must wait until the store goes on, in order.
         let late: Arc<Mutex<Vec<Action>>> = Arc::default();
-        let (worker, stops) = (self.worker.clone(), self.stops);
+        let (worker, point) = (self.worker.clone(), self.point);
         let meanwhile = {
             let late = late.clone();
-            Arc::new(move |deeds: &[Action]| match stops {
-                true => late.lock().extend_from_slice(deeds),
-                false => run(&mut worker.lock(), deeds),
+            Arc::new(move |phase, deeds: &[Action]| match may_commit(point, phase) {
+                true => {
+                    let late = std::mem::take(&mut *late.lock());
+                    run(&mut worker.lock(), &late);
+                    run(&mut worker.lock(), deeds);
+                }
+                false => late.lock().extend_from_slice(deeds),
             })
         };
         let pauses = Arc::new(Mutex::new(round.pauses.clone().into_iter()));
@@ -164,7 +164,7 @@ impl Side {
             let (pauses, meanwhile) = (pauses.clone(), meanwhile.clone());
             move || {
                 let next = pauses.lock().next();
-                meanwhile(&next.unwrap_or_default());
+                meanwhile(Phase::Capture, &next.unwrap_or_default());
             }
         };
         let sink = Arc::new(PausingSink { memory: MemorySink::default(), pause });
@@ -172,8 +172,8 @@ impl Side {
             let (round, worker) = (round.clone(), self.worker.clone());
             Arc::new(move |phase, _| match phase {
                 Phase::Prepare => run(&mut worker.lock(), &round.prepare),
-                Phase::Resolve => meanwhile(&round.resolve),
-                Phase::Capture => meanwhile(&round.capture),
+                Phase::Resolve => meanwhile(phase, &round.resolve),
+                Phase::Capture => meanwhile(phase, &round.capture),
                 Phase::Complete => {
                     let late = std::mem::take(&mut *late.lock());
                     let rest: Vec<Action> = pauses.lock().by_ref().flatten().collect();
@@ -195,9 +195,7 @@ impl Side {
 #[test]
 fn schemes_agree_on_every_schedule() {
     let reference = REGISTRY.find("naive").expect("it is in the table");
-    let others = REGISTRY
-        .iter()
-        .filter(|row| row.capabilities.takes_checkpoints() && row.name != reference.name);
+    let others = rows_that_take_checkpoints().filter(|row| row.name != reference.name);
     for row in others {
         for seed in 1..=4 {
             let rng = SeededRng::new(seed);

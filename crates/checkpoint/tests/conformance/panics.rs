@@ -1,4 +1,4 @@
-//! Panics at the n-th call of everything that a checkpoint calls: policy, scheme, sink, lane,
+//! Panics at the n-th call of everything that a checkpoint calls: scheme, sink, lane,
 //! observer, clock, disk. The checkpoint that meets one fails or is whole, nothing waits for ever,
 //! and the next checkpoint equals the model.
 
@@ -7,19 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint_checkpoint::{
-    Captured, CheckpointError, Cycle, Row, Scheme, SchemeOptions, run_checkpoint,
-};
+use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_checkpoint};
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
 use stillpoint_store::{
-    Capture, CellPolicy, Checkpointer, Demand, Lane, Outcome, Phase, PointOfConsistency,
-    RecordImage, Sink, Store, TableId, Worker,
+    Capture, Checkpointer, Demand, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
+    Store, TableId, Worker,
 };
 
 use crate::bank::rows_that_take_checkpoints;
 use crate::memory::MemorySink;
 use crate::model::assert_same;
-use crate::world::{SLOTS, World};
+use crate::world::{World, may_commit};
 
 const TABLE: TableId = TableId(0);
 const KEYS: u32 = 28;
@@ -61,28 +59,16 @@ impl Fuse {
     }
 }
 
-struct FusedPolicy(Arc<dyn CellPolicy>, Arc<Fuse>);
-
-impl CellPolicy for FusedPolicy {
-    fn wants_first_writes(&self) -> bool {
-        self.0.wants_first_writes()
-    }
-    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
-        self.1.burn();
-        self.0.before_first_write(record, lane);
-        self.1.burn();
-    }
-}
-
 struct FusedScheme(Arc<dyn Checkpointer>, Arc<Fuse>);
 
 impl Checkpointer for FusedScheme {
     fn point_of_consistency(&self) -> PointOfConsistency {
         self.0.point_of_consistency()
     }
-    fn enter(&self, phase: Phase, epoch: u64, sink: &Arc<dyn Sink>) {
+    fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         self.1.burn();
-        self.0.enter(phase, epoch, sink);
+        self.0.at_point_of_consistency(store, unit, slot);
+        self.1.burn();
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.1.burn();
@@ -155,11 +141,11 @@ impl Clock for FusedClock {
     }
 }
 
-/// A world whose policy, scheme and clock burn a fuse, and in whose phases a worker commits.
+/// A world whose scheme and clock burn a fuse, and in whose phases a worker commits.
 struct Fused {
     world: World,
     fuse: Arc<Fuse>,
-    stops: bool,
+    point: Option<PointOfConsistency>,
 }
 
 /// One commit, which may panic. What it did not log it has not done.
@@ -178,12 +164,10 @@ fn put(worker: &mut Worker, number: u32, round: u64) {
 impl Fused {
     fn new(row: &Row) -> Self {
         let fuse = Fuse::new();
-        let Scheme { policy, checkpointer } = row.build(&SchemeOptions { workers: SLOTS });
+        let Scheme { cells, checkpointer } = row.build();
         let checkpointer = checkpointer.expect("a row that takes checkpoints");
-        let scheme = Scheme {
-            policy: Arc::new(FusedPolicy(policy, fuse.clone())),
-            checkpointer: Some(Arc::new(FusedScheme(checkpointer, fuse.clone()))),
-        };
+        let scheme =
+            Scheme { cells, checkpointer: Some(Arc::new(FusedScheme(checkpointer, fuse.clone()))) };
         let mut world = World::with_scheme(scheme, 9);
         world.threads = 1;
         world.clock = Arc::new(FusedClock(fuse.clone()));
@@ -191,17 +175,16 @@ impl Fused {
         (0..KEYS).for_each(|number| put(&mut worker, number, 1));
         worker.transact(|tx| tx.put_tagged(TABLE, b"large", 1, &[7; 40_000])).expect("memory");
         drop(worker);
-        let stops = row.capabilities.point != Some(PointOfConsistency::Virtual);
-        Self { world, fuse, stops }
+        Self { world, fuse, point: row.capabilities.point }
     }
 
     /// A cycle in each of whose phases every seventh record is changed.
     fn cycle(&self) -> Cycle {
-        let (fuse, stops) = (self.fuse.clone(), self.stops);
+        let (fuse, point) = (self.fuse.clone(), self.point);
         let (store, history) = (self.world.store.clone(), self.world.history.clone());
         let observer = move |phase, epoch| {
             fuse.burn();
-            if !(stops && matches!(phase, Phase::Resolve | Phase::Capture)) {
+            if may_commit(point, phase) {
                 let log = Box::new(history.log(0));
                 let mut worker = Worker::new(store.clone(), log).expect("a free slot");
                 (phase as u32..KEYS).step_by(7).for_each(|n| put(&mut worker, n, epoch));

@@ -4,22 +4,32 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stillpoint_checkpoint::registry;
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::Bug;
 
-use crate::bank::{self, Plan};
+use crate::bank::{self, Plan, rows_that_take_checkpoints};
 use crate::faults::cancel_everywhere;
 use crate::traps::{commits_under_way, every_span};
 use crate::world::World;
 
 const BUG: &str = "STILLPOINT_TEST_BUG";
 const CHECK: &str = "STILLPOINT_TEST_CHECK";
+const SCHEME: &str = "STILLPOINT_TEST_SCHEME";
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The schemes in whose code the bug is.
+fn schemes_with(bug: Bug) -> &'static [&'static str] {
+    match bug {
+        Bug::NextCopyKept => &["zigzag"],
+        Bug::CopyReused => &["zigzag", "cou"],
+        Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong"],
+        _ => &["calc"],
+    }
+}
+
 /// A check, by its number; false if there is none of it.
-fn check(number: usize, bug: Option<Bug>) -> bool {
-    let row = registry::REGISTRY.find("calc").expect("it is in the table");
+fn check(number: usize, scheme: &str, bug: Option<Bug>) -> bool {
+    let row = rows_that_take_checkpoints().find(|row| row.name == scheme).expect("it is a row");
     let plant = |world: &World| {
         if let Some(bug) = bug {
             world.store.driver().plant(bug);
@@ -54,14 +64,16 @@ fn child() {
     let name = std::env::var(BUG).expect("the name of a bug, or none");
     let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
     assert_eq!(bug.is_none(), name == "none");
-    assert!(check(number.parse().expect("a number"), bug));
+    let scheme = std::env::var(SCHEME).expect("the name of a scheme");
+    assert!(check(number.parse().expect("a number"), &scheme, bug));
 }
 
 /// True if the check passed.
-fn passes(number: usize, bug: &str) -> bool {
+fn passes(number: usize, scheme: &str, bug: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().expect("a test runs"))
         .args(["--exact", "planted::child", "--ignored"])
         .env(CHECK, number.to_string())
+        .env(SCHEME, scheme)
         .env(BUG, bug)
         .env("RUST_BACKTRACE", "0")
         .stdout(Stdio::null())
@@ -76,7 +88,7 @@ fn passes(number: usize, bug: &str) -> bool {
         if RealClock.monotonic_ns() - start_ns > PATIENCE.as_nanos() as u64 {
             child.kill().expect("it is our child");
             child.wait().expect("it is our child");
-            panic!("check {number} with {bug} does not end");
+            panic!("check {number} of {scheme} with {bug} does not end");
         }
         RealClock.sleep(Duration::from_millis(5));
     }
@@ -84,11 +96,16 @@ fn passes(number: usize, bug: &str) -> bool {
 
 #[test]
 fn every_planted_bug_is_caught() {
-    for number in 0..4 {
-        assert!(passes(number, "none"), "check {number} fails without a bug");
+    for scheme in ["calc", "zigzag", "cou", "ping-pong"] {
+        for number in 0..4 {
+            let context = format!("check {number} of {scheme} fails without a bug");
+            assert!(passes(number, scheme, "none"), "{context}");
+        }
     }
     for bug in Bug::ALL {
-        let caught = (0..4).any(|number| !passes(number, &format!("{bug:?}")));
-        assert!(caught, "{bug:?} is not caught");
+        for scheme in schemes_with(bug) {
+            let caught = (0..4).any(|number| !passes(number, scheme, &format!("{bug:?}")));
+            assert!(caught, "{bug:?} is not caught in {scheme}");
+        }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use stillpoint_checkpoint::Row;
-use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_io::spawn;
 use stillpoint_store::{PointOfConsistency, Replaced, TableId, Tx, TxError, Worker};
 
+use crate::bank::rows_that_take_checkpoints;
 use crate::memory::{Step, Steps};
 use crate::model::assert_same;
 use crate::world::World;
@@ -43,9 +43,10 @@ const DEEDS: [Action; 10] = [
     Action::Abort,
 ];
 
-/// Rows whose checkpoints stop nothing, so that transactions may run at every point of them.
-pub(crate) fn rows_that_stop_nothing() -> impl Iterator<Item = &'static Row> {
-    REGISTRY.iter().filter(|row| row.capabilities.point == Some(PointOfConsistency::Virtual))
+/// Rows whose captures stop nothing, so that transactions may run at every step of them.
+fn rows_that_capture_beside_commits() -> impl Iterator<Item = &'static Row> {
+    let stops = Some(PointOfConsistency::PhysicalThroughout);
+    rows_that_take_checkpoints().filter(move |row| row.capabilities.point != stops)
 }
 
 fn prepare(worker: &mut Worker, key: &[u8], deed: Action) {
@@ -148,7 +149,7 @@ pub(crate) fn every_span(world: &World) {
 
 #[test]
 fn a_transaction_may_begin_and_end_anywhere() {
-    for row in rows_that_stop_nothing() {
+    for row in rows_that_capture_beside_commits() {
         every_span(&World::new(row, 1));
     }
 }
@@ -218,7 +219,7 @@ fn wait_until(flag: &AtomicBool) {
 
 #[test]
 fn phases_wait_for_commits_under_way_and_the_walk_does_not() {
-    for row in rows_that_stop_nothing() {
+    for row in rows_that_capture_beside_commits() {
         commits_under_way(row, &|_| {});
     }
 }
@@ -227,7 +228,7 @@ fn phases_wait_for_commits_under_way_and_the_walk_does_not() {
 /// generation or not at all, and what comes after the flush belongs to the new one.
 #[test]
 fn a_flushed_table_keeps_its_generations_apart() {
-    for row in rows_that_stop_nothing() {
+    for row in rows_that_capture_beside_commits() {
         for step in Step::ALL {
             let world = World::new(row, 3);
             let mut worker = world.worker(0);

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
     Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, Pace, Progress, Row, Scheme,
-    SchemeOptions, Visit, VisitError, WriterConfig, Written, load, take_checkpoint,
+    Visit, VisitError, WriterConfig, Written, load, take_checkpoint,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 use stillpoint_store::{
-    Capture, Checkpointer, Lane, Outcome, RecordImage, Store, StoreConfig, TableId, Worker,
+    Capture, Checkpointer, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Store,
+    StoreConfig, TableId, Worker, WriteRule,
 };
 
 use crate::model::{History, RecordingLog, State};
@@ -21,6 +22,17 @@ pub(crate) const HASH_SEED: u64 = 77;
 pub(crate) const TABLES: u16 = 3;
 /// ReadSection slots: workers and capture threads.
 pub(crate) const SLOTS: usize = 16;
+
+/// Whether an observer of this phase may commit under a scheme with this point of consistency.
+pub(crate) fn may_commit(point: Option<PointOfConsistency>, phase: Phase) -> bool {
+    match point {
+        None | Some(PointOfConsistency::Virtual) => true,
+        Some(PointOfConsistency::Physical) => phase != Phase::Resolve,
+        Some(PointOfConsistency::PhysicalThroughout) => {
+            !matches!(phase, Phase::Resolve | Phase::Capture)
+        }
+    }
+}
 
 pub(crate) struct World {
     pub(crate) store: Arc<Store>,
@@ -38,18 +50,19 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(row: &Row, seed: u64) -> Self {
-        Self::with_scheme(row.build(&SchemeOptions { workers: SLOTS }), seed)
+        Self::with_scheme(row.build(), seed)
     }
 
     pub(crate) fn with_scheme(scheme: Scheme, seed: u64) -> Self {
-        let marks = scheme.policy.wants_first_writes();
+        let marks =
+            matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
         let config = StoreConfig {
             max_memory_bytes: 1 << 30,
             workers: SLOTS,
             hash_seed: HASH_SEED,
             ..StoreConfig::default()
         };
-        let store = Arc::new(Store::new(&config, scheme.policy).expect("address space"));
+        let store = Arc::new(Store::new(&config, scheme.cells).expect("address space"));
         for table in 0..TABLES {
             store.add_table(TableId(table), 1).expect("address space");
         }

@@ -263,7 +263,7 @@ fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
         hash_seed: manifest.hash_seed,
         ..StoreConfig::default()
     };
-    let store = Arc::new(Store::new(&config, Arc::new(stillpoint_store::NoPolicy))?);
+    let store = Arc::new(Store::new(&config, stillpoint_store::CellRules::IN_PLACE)?);
     for entry in &manifest.tables {
         store.add_table(TableId(entry.id), entry.generation)?;
     }

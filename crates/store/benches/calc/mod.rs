@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use stillpoint_store::{
-    CellPolicy, KeySet, Mode, NoLog, Procedure, Slot, Stamp, Store, StoreConfig, TableId, Tx,
+    CellRules, KeySet, Mode, NoLog, Procedure, Slot, Stamp, Store, StoreConfig, TableId, Tx,
     TxError, Worker,
 };
 
@@ -61,10 +61,10 @@ impl Procedure for CalcTransaction {
     }
 }
 
-/// A store without a journal whose cells follow `policy`, filled with `records` records.
-pub(crate) fn filled(records: u64, policy: Arc<dyn CellPolicy>) -> Arc<Store> {
+/// A store without a journal whose cells follow `rules`, filled with `records` records.
+pub(crate) fn filled(records: u64, rules: CellRules) -> Arc<Store> {
     let config = StoreConfig { max_memory_bytes: 64 << 30, ..StoreConfig::default() };
-    let store = Arc::new(Store::new(&config, policy).expect("address space"));
+    let store = Arc::new(Store::new(&config, rules).expect("address space"));
     store.add_table(TABLE, 1).expect("address space");
     store.reserve(TABLE, records);
     let mut worker = worker(&store);

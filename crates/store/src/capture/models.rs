@@ -13,13 +13,13 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::lock_word::{self, Priority};
 
 use super::{Captured, capture, claim_locked, is_unmarked, release_exclusive};
-use crate::capture::{MARK, mark_of};
 use crate::memory::Memory;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::cell::{Cell, OptimisticRead, cell_bytes};
 use crate::memory::value::ValueRef;
 use crate::phase::{Phase, PhaseDriver};
 use crate::record::begin_writes;
+use crate::rules::{captured_in, status::CAPTURED};
 
 const KEY: &[u8] = b"k";
 /// Bytes of a value: two words with their head.
@@ -52,13 +52,13 @@ impl World {
         let driver = PhaseDriver::new(3, 2);
         let read_sections = driver.read_sections().clone();
         let memory =
-            Memory::new(1 << 12, &Arc::default(), read_sections).expect("a model's memory");
+            Memory::new(1 << 12, 1, &Arc::default(), read_sections).expect("a model's memory");
         let mut cache = CellCache::default();
         let cells: Vec<u64> = (0..cells)
             .map(|_| {
                 let bytes = cell_bytes(KEY.len(), BYTES, 1);
                 let cell = cache.allocate(&memory.arena, 1, Kind::Record, bytes).expect("room");
-                let free = lock_word::free(KEY.len() as u64, mark_of(2));
+                let free = lock_word::free(KEY.len() as u64, captured_in(2));
                 let stamp = Stamp::new(1, LOG_NONE);
                 Cell::new(&memory, cell).initialise(KEY, 0, free, stamp);
                 let record = Cell::new(&memory, cell).record();
@@ -103,7 +103,7 @@ impl World {
         let phase = self.driver.now();
         let is_before = phase.epoch() == 2;
         if writes {
-            let mark = mark_of(phase.epoch());
+            let mark = captured_in(phase.epoch());
             for &at in cells {
                 let lock = self.cell(at).lock();
                 if phase.is_capturing() && is_unmarked(lock, mark) && claim_locked(lock, mark) {
@@ -136,7 +136,7 @@ impl World {
         for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
             self.driver.advance(phase);
         }
-        let mark = mark_of(self.driver.now().epoch());
+        let mark = captured_in(self.driver.now().epoch());
         for at in 0..self.cells.len() {
             let mut walk = Walk { copy: None };
             capture(self.cell(at), mark, false, &mut walk);
@@ -152,7 +152,7 @@ impl World {
         assert_eq!(emitted, u64::from(before) + 1, "cell {at}");
         let word = self.cell(at).lock().load(Relaxed);
         assert_eq!(word & 0x1ff, 0, "no lock is left");
-        assert_eq!(lock_word::status(word) & MARK, mark_of(3), "the mark is lost");
+        assert_eq!(lock_word::status(word) & CAPTURED, captured_in(3), "the mark is lost");
     }
 }
 

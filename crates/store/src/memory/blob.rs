@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_patch_shares_chunks_and_both_versions_live() {
         let memory =
-            Memory::new(64 << 20, &Arc::default(), ReadSections::new(1)).expect("address space");
+            Memory::new(64 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
         let mut cache = CellCache::default();
         let mut model: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
         let mut blob = create(&memory, &mut cache, 1, &model).expect("memory");
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn running_out_of_memory_gives_all_chunks_back() {
         let memory =
-            Memory::new(8 << 20, &Arc::default(), ReadSections::new(1)).expect("address space");
+            Memory::new(8 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
         let mut cache = CellCache::default();
         let big = vec![1; 7 << 20];
         assert!(create(&memory, &mut cache, 1, &big).is_err());

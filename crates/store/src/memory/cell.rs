@@ -2,12 +2,16 @@
 //!
 //! ```text
 //! word 0   lock word: transaction lock, scheme status, key length code (sync::lock_word)
-//! word 1   stamp: gsn, log, flags BUSY | ABSENT | DEAD
+//! word 1   stamp: gsn, log, flags BUSY | ABSENT | DEAD | SECOND
 //! word 2…  key, padded with zeros to whole words; or, for a key over 1 KiB: length, block number
 //! then     as many copies as the scheme asks for, of equal size:
-//!            bits 0..16 length, 16..24 tag, 24 large;  bits 32..64 and on: the value's bytes
+//!            bits 0..16 length, 16..24 tag, 24 large, 25 no value
+//!            bits 32..64 and on: the value's bytes
 //!            or, if large: bits 32..64 the length, next word the number of the block table
 //! ```
+//! Flag SECOND says that the newest value is in copy 1, else the newest value is in copy 0. ABSENT
+//! says that the newest copy has no value. Bit 25 says it of each copy, in cells of several copies.
+//!
 //! With an 8-byte key and 100 bytes of value a cell fills two cache lines.
 //!
 //! **Reads without a lock** copy the words and then look at the stamp again. This is a sequence lock
@@ -28,7 +32,7 @@ use stillpoint_sync::{Backoff, lock_word};
 use crate::memory::Memory;
 use crate::memory::arena::Arena;
 use crate::memory::blob::{self, Blob};
-use crate::memory::stamp::{self, ABSENT, BUSY, DEAD};
+use crate::memory::stamp::{self, ABSENT, BUSY, DEAD, SECOND};
 use crate::memory::value::ValueRef;
 use crate::memory::words;
 
@@ -42,6 +46,7 @@ pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 2044;
 const COPY_WORDS_MIN: usize = 2;
 const META_BYTES: usize = 4;
 const LARGE: u64 = 1 << 24;
+const NOTHING: u64 = 1 << 25;
 
 /// The first word of a copy: length and tag of the value, and whether the value is large.
 #[derive(Clone, Copy)]
@@ -176,21 +181,65 @@ impl<'a> Cell<'a> {
         (self.key_code() == LONG_KEY_CODE).then(|| self.words[HEADER_WORDS + 1].load(Relaxed))
     }
 
-    /// The record of a cell that holds a key.
+    /// The newest copy of a cell that holds a key.
     #[inline]
     pub(crate) fn record(self) -> Record<'a> {
+        if self.memory.copies > 1 {
+            return self.newest_copy();
+        }
         let copy = &self.words[HEADER_WORDS + self.key_area()..];
         Record { words: self.words, copy, memory: self.memory }
     }
 
-    /// Where the record is, for finding it again while it is locked.
+    #[inline(never)]
+    fn newest_copy(self) -> Record<'a> {
+        self.copy(live_copy(self.stamp_word()))
+    }
+
+    /// One copy of a cell that holds a key.
+    pub(crate) fn copy(self, copy: usize) -> Record<'a> {
+        let at = self.copy_words(copy);
+        Record { words: &self.words[..at.end], copy: &self.words[at], memory: self.memory }
+    }
+
+    /// Where a copy is among the words of the cell. A call of its own: the code of stores of one copy
+    /// stays small enough to be inlined.
+    #[inline(never)]
+    fn copy_words(self, copy: usize) -> std::ops::Range<usize> {
+        let first = HEADER_WORDS + self.key_area();
+        let words = (self.words.len() - first) / self.memory.copies;
+        let start = first + copy * words;
+        start..start + words
+    }
+
+    /// The copies that have a value, as bits of their numbers. The caller holds the lock. Only for a
+    /// cell of several copies.
+    pub(crate) fn copies_with_value(self) -> u8 {
+        let has_value = |copy: &usize| self.copy(*copy).copy_value().is_some();
+        (0..self.memory.copies).filter(has_value).map(|copy| 1 << copy).sum()
+    }
+
+    /// Calls `visit` with the large value of each copy. Nobody else reaches the cell.
+    pub(crate) fn for_each_blob(self, visit: impl FnMut(Blob)) {
+        (0..self.memory.copies).filter_map(|copy| self.copy(copy).copy_blob()).for_each(visit);
+    }
+
+    /// Where the newest copy is, for finding the record again while it is locked. `stamp_word` is
+    /// the stamp word under the lock.
     #[inline]
-    pub(crate) fn place(self, number: u64) -> CellAddress {
-        CellAddress {
-            start: Arena::first_word(number),
-            len: self.words.len() as u32,
-            copy: (HEADER_WORDS + self.key_area()) as u32,
+    pub(crate) fn place(self, number: u64, stamp_word: u64) -> CellAddress {
+        let start = Arena::first_word(number);
+        if self.memory.copies > 1 {
+            return self.place_of_copy(start, live_copy(stamp_word));
         }
+        let copy = (HEADER_WORDS + self.key_area()) as u32;
+        CellAddress { start, len: self.words.len() as u32, copy }
+    }
+
+    #[inline(never)]
+    fn place_of_copy(self, start: usize, copy: usize) -> CellAddress {
+        let at = self.copy_words(copy);
+        CellAddress { start, len: at.end as u32, copy: at.start as u32 }
     }
 
     /// Makes an absent cell for a key. Nobody else may reach the cell before it is in the index.
@@ -203,6 +252,9 @@ impl<'a> Cell<'a> {
             self.words[HEADER_WORDS + 1].store(long_key, Relaxed);
         }
         self.lock().store(lock, Relaxed);
+        if self.memory.copies > 1 {
+            (0..self.memory.copies).for_each(|copy| self.copy(copy).put_nothing());
+        }
         self.words[1].store(stamp::word(stamp, ABSENT), Release);
     }
 
@@ -233,7 +285,7 @@ impl<'a> Cell<'a> {
             if before & DEAD != 0 || !self.has_key(key) {
                 return OptimisticRead::Other;
             }
-            let tag = if before & ABSENT == 0 { self.copy_unlocked(out) } else { None };
+            let tag = if before & ABSENT == 0 { self.copy_unlocked(before, out) } else { None };
             fence(Acquire);
             // Relaxed: the fence orders the copy before this load.
             if self.words[1].load(Relaxed) == before {
@@ -247,9 +299,11 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Appends the value, which may be torn; the caller validates the stamp.
-    fn copy_unlocked(self, out: &mut Vec<u8>) -> Option<u8> {
-        let copy = self.record().copy;
+    /// Appends the newest value, which may be torn; the caller validates the stamp.
+    fn copy_unlocked(self, stamp_word: u64, out: &mut Vec<u8>) -> Option<u8> {
+        let first = HEADER_WORDS + self.key_area();
+        let first = if stamp_word & SECOND != 0 { self.copy_words(1).start } else { first };
+        let copy = &self.words[first..];
         let meta = Meta(copy[0].load(Relaxed));
         if meta.is_large() {
             let blob = Blob { table: copy[1].load(Relaxed), len: meta.large_len() };
@@ -273,17 +327,26 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Where a locked record is.
+/// Number of the copy that is the newest one.
+#[inline]
+pub(crate) fn live_copy(stamp_word: u64) -> usize {
+    usize::from(stamp_word & SECOND != 0)
+}
+
+/// Where the newest copy of a locked record is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CellAddress {
     start: usize,
+    /// Words from the start of the cell to the end of the copy.
     len: u32,
     copy: u32,
 }
 
-/// A cell that holds a key, and where the value is inside of the cell.
+/// A cell that holds a key, and one copy inside of the cell: the newest one, unless it is said
+/// otherwise.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'a> {
+    /// From the start of the cell to the end of the copy.
     words: &'a [AtomicU64],
     copy: &'a [AtomicU64],
     memory: &'a Memory,
@@ -354,6 +417,30 @@ impl<'a> Record<'a> {
         meta.is_large().then(|| Blob { table: self.copy[1].load(Relaxed), len: meta.large_len() })
     }
 
+    /// The value of this copy, whatever the newest copy has. Only for a cell of several copies.
+    pub(crate) fn copy_value(self) -> Option<ValueRef<'a>> {
+        let has_value = self.copy[0].load(Relaxed) & NOTHING == 0;
+        has_value.then(|| self.present_value())
+    }
+
+    /// The blocks of this copy, if its value is large. Only for a cell of several copies.
+    pub(crate) fn copy_blob(self) -> Option<Blob> {
+        self.copy_value()?.large_in().map(|(_, blob)| blob)
+    }
+
+    /// Leaves this copy without a value.
+    pub(crate) fn put_nothing(self) {
+        self.copy[0].store(NOTHING, Relaxed);
+    }
+
+    /// Makes this copy's words those of another copy of the cell. Both then refer to the same blocks
+    /// of a large value.
+    pub(crate) fn put_copy(self, from: Self) {
+        for (to, from) in self.copy.iter().zip(from.copy) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+
     /// Begins a change that readers without a lock must not half see; a Release fence must follow
     /// before the first write. The caller holds the lock exclusively.
     #[inline]
@@ -368,6 +455,13 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn end_write(self, stamp: Stamp) {
         self.words[1].store(stamp::word(stamp, 0), Release);
+    }
+
+    /// Ends a change by `stamp` in a cell of several copies: copy `copy` is the newest one.
+    pub(crate) fn end_in_copy(self, stamp: Stamp, copy: usize, is_absent: bool) {
+        let second = if copy == 1 { SECOND } else { 0 };
+        let absent = if is_absent { ABSENT } else { 0 };
+        self.words[1].store(stamp::word(stamp, second | absent), Release);
     }
 
     /// Ends a change: the key has no value, removed by `stamp`.

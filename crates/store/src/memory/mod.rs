@@ -20,6 +20,8 @@ use arena::Arena;
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) arena: Arena,
+    /// Copies of the value in each cell.
+    pub(crate) copies: usize,
     /// Owners of slabs whose large values a checkpoint pins, each with the number of pinned values.
     /// An owner without pinned values has no entry.
     pinned: Mutex<Vec<(u32, u64)>>,
@@ -28,11 +30,12 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(
         limit_bytes: usize,
+        copies: usize,
         space: &Arc<AddressSpace>,
         read_sections: ReadSections,
     ) -> Result<Self, RegionError> {
         let arena = Arena::new(limit_bytes, space, read_sections)?;
-        Ok(Self { arena, pinned: Mutex::default() })
+        Ok(Self { arena, copies, pinned: Mutex::default() })
     }
 
     /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read

@@ -8,6 +8,8 @@ pub(crate) const BUSY: u64 = 1;
 pub(crate) const ABSENT: u64 = 2;
 /// The cell belongs to no key any more.
 pub(crate) const DEAD: u64 = 4;
+/// The newest value is in the second copy of the cell.
+pub(crate) const SECOND: u64 = 8;
 
 /// The word of a stamp with flags.
 #[inline]

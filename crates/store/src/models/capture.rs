@@ -20,11 +20,11 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use stillpoint_sync::{Mutex, lock_word};
 
-use crate::capture::{MARK, mark_of};
 use crate::memory::arena::Kind;
+use crate::rules::{captured_in, status::CAPTURED};
 use crate::{
-    Bug, Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, Mode, Phase,
-    RecordImage, Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Bug, Capture, CellRules, Change, Commit, CommitLog, Lane, LogRefused, Mode, Phase, RecordImage,
+    Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -37,18 +37,6 @@ const SCHEDULES_PLANTED: usize = 20_000;
 
 type Value = (u8, Vec<u8>);
 type State = BTreeMap<Vec<u8>, Value>;
-
-/// Hands out old values, as CALC does.
-struct SavesBeforeImages;
-
-impl CellPolicy for SavesBeforeImages {
-    fn wants_first_writes(&self) -> bool {
-        true
-    }
-    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
-        lane.emit(record);
-    }
-}
 
 /// Keeps what it takes, in the order in which it comes.
 #[derive(Default)]
@@ -187,7 +175,7 @@ static REUSED_SLABS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicU
 impl World {
     fn new(bug: Option<Bug>) -> Self {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 6, ..Default::default() };
-        let store = Store::new(&config, Arc::new(SavesBeforeImages)).expect("a model's memory");
+        let store = Store::new(&config, CellRules::BEFORE_IMAGES).expect("a model's memory");
         store.add_table(TABLE, 1).expect("a model's memory");
         Self { store: Arc::new(store), history: Arc::default(), bug, slabs: Arc::default() }
     }
@@ -218,8 +206,8 @@ impl World {
             for number in numbers {
                 let cell = self.store.cell(number);
                 if cell.is_record() {
-                    let mark = lock_word::status(cell.lock().load(SeqCst)) & MARK;
-                    assert_eq!(mark, mark_of(now.epoch()), "cell {number} has another mark");
+                    let mark = lock_word::status(cell.lock().load(SeqCst)) & CAPTURED;
+                    assert_eq!(mark, captured_in(now.epoch()), "cell {number} has another mark");
                 }
             }
         }
@@ -415,9 +403,12 @@ fn a_checkpoint_is_the_state_at_its_point_of_consistency() {
     assert!(REUSED_SLABS.load(SeqCst) > 0, "no slab served two sizes");
 }
 
+/// Bugs in the code of cells of several copies, which this store has not.
+const OF_COPIES: [Bug; 3] = [Bug::NextCopyKept, Bug::WriteRuleForgotten, Bug::CopyReused];
+
 #[test]
 fn every_planted_bug_is_seen() {
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.into_iter().filter(|bug| !OF_COPIES.contains(bug)) {
         let explored = catch_unwind(AssertUnwindSafe(|| {
             explore(RandomScheduler::new(SCHEDULES_PLANTED), Some(bug));
         }));

@@ -9,7 +9,7 @@ use shuttle::thread;
 use super::{SCHEDULES, find, hash};
 use crate::memory::index::{Index, Inserted};
 use crate::{
-    KeyImage, Loader, NoLog, NoPolicy, Replayed, Store, StoreConfig, TableId, TxError, Worker,
+    CellRules, KeyImage, Loader, NoLog, Replayed, Store, StoreConfig, TableId, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -129,7 +129,7 @@ fn load(
 fn loaders_of_a_store_leave_each_key_once() {
     let work = || {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 4, ..Default::default() };
-        let store = Arc::new(Store::new(&config, Arc::new(NoPolicy)).expect("a model's memory"));
+        let store = Arc::new(Store::new(&config, CellRules::IN_PLACE).expect("a model's memory"));
         store.add_table(TABLE, 1).expect("a model's memory");
         let both = |each: fn(&mut Loader, u8)| {
             let threads = [1, 2].map(|number: u8| {

@@ -9,15 +9,18 @@ use stillpoint_sync::mutant;
 use stillpoint_sync::steps::{Step, step};
 use stillpoint_txn::{Discipline, LogRefused, TxError};
 
-use crate::capture::{self, Overwritten, mark_of};
+use crate::capture::{self, Overwritten};
 use crate::memory::arena::{CellCache, Kind};
-use crate::memory::blob;
+use crate::memory::blob::{self, Blob};
 use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
 use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted::{self, Bug};
-use crate::record::{self, NewCell, Prepared};
+use crate::reclaim::Reclaim;
+use crate::record::{self, NewCell, Prepared, Writing};
+use crate::rules::{WriteRule, captured_in};
+use crate::store::Store;
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::{NONE, OpKind};
@@ -138,7 +141,8 @@ impl Transaction {
             return Ok(Attempt::Ended(None));
         }
         self.prepare(local, phase)?;
-        let saves_before_images = phase.is_capturing() && local.store.marks();
+        let saves_before_images =
+            phase.is_capturing() && local.store.rules().write == WriteRule::SaveBeforeImage;
         if saves_before_images {
             let has_waited = waited_in == phase.epoch();
             let has_room = mutant!(
@@ -155,7 +159,7 @@ impl Transaction {
             Err(refused) => return Err(refused.into()),
         };
         step(Step::Appended);
-        self.install_all(local, stamp);
+        self.install_all(local, stamp, phase);
         step(Step::Installed);
         if saves_before_images {
             mutant!(
@@ -275,10 +279,11 @@ impl Transaction {
                     value_len,
                     kind: Kind::Record,
                     locked_by: Some(self.priority),
-                    mark: mark_of(phase.epoch()),
+                    status: store.rules().first_status(phase.epoch()),
                 };
                 new.make(memory, cache)
             };
+            let larger = store.may_reuse(store.cell(held.cell)).then_some(larger);
             let found = record::prepare(memory, cache, held.cell, change, record, larger)?;
             if let Some(found) = found {
                 prepared.push((key, found));
@@ -289,7 +294,7 @@ impl Transaction {
 
     /// Puts the writes into their cells.
     #[inline]
-    fn install_all(&mut self, local: &mut Participant, stamp: Stamp) {
+    fn install_all(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
         let unwinding = HalfInstalled;
         let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
         record::begin_writes(self.written.iter().map(record));
@@ -300,7 +305,7 @@ impl Transaction {
             let next = self.prepared.get(prepared).filter(|next| next.0 == key);
             let found = next.map(|next| next.1);
             prepared += usize::from(found.is_some());
-            self.install(local, key - self.first_key, first, found, stamp);
+            self.install(local, (key - self.first_key, first), found, stamp, phase);
         }
         std::mem::forget(unwinding);
     }
@@ -310,10 +315,10 @@ impl Transaction {
     fn install(
         &mut self,
         local: &mut Participant,
-        slot: usize,
-        first: u32,
+        (slot, first): (usize, u32),
         prepared: Option<Prepared>,
         stamp: Stamp,
+        phase: PhaseWord,
     ) {
         let Self { held, pending, keys, .. } = self;
         let Participant { store, tables, reclaim, number, .. } = local;
@@ -331,17 +336,21 @@ impl Transaction {
             Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
             Some(Prepared::Cell(new)) => {
                 let place = table_of(slot);
-                record::install_in_new_cell(memory, place, (held.cell, new), change, stamp);
+                let writing = Writing { memory, number: new, rule: store.rules().write, phase };
+                record::install_in_new_cell(writing, place, held.cell, change, stamp);
                 lock_word::release_exclusive(store.cell(held.cell).lock());
                 reclaim.retire_cell(place.0.owner, held.cell);
                 held.cell = new;
-                held.place = store.cell(new).place(new);
+                held.place = store.cell(new).place(new, stamp.to_bits());
                 place.0.count(*number, added);
                 return;
             }
         };
-        let record = Record::at(memory, held.place);
-        if let Some(old) = record::install(record, change, large, stamp) {
+        if memory.copies > 1 {
+            install_in_copies(store, reclaim, held.cell, (change, large), stamp, phase);
+        } else if let Some(old) =
+            record::install(Record::at(memory, held.place), change, large, stamp)
+        {
             reclaim.retire_blob(memory.arena.owner_of(held.cell), old);
         }
         if added != 0 {
@@ -359,7 +368,7 @@ impl Transaction {
         phase: PhaseWord,
         has_waited: bool,
     ) -> bool {
-        let mark = mark_of(phase.epoch());
+        let mark = captured_in(phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
             capture::is_unmarked(lock, mark)
@@ -408,4 +417,22 @@ impl Transaction {
         driver.has_planted(Bug::InsertWithoutMark) && was_absent
             || driver.has_planted(Bug::DeleteWithoutBeforeImage) && deletes()
     }
+}
+
+/// Puts one write into its cell, which is busy and has several copies.
+#[inline(never)]
+fn install_in_copies(
+    store: &Store,
+    reclaim: &mut Reclaim,
+    number: u64,
+    (change, large): (Change<'_>, Option<(Blob, u8)>),
+    stamp: Stamp,
+    phase: PhaseWord,
+) {
+    let memory = store.memory();
+    let owner = memory.arena.owner_of(number);
+    let rule = store.rules().write;
+    let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
+    let writing = Writing { memory, number, rule, phase };
+    writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
 }

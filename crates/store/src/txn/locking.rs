@@ -12,12 +12,11 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 use stillpoint_txn::{DeclaredKey, Discipline, MemoryLimit, Mode, SCAN_MAX, TxError};
 
-use crate::capture::{self, mark_of};
+use crate::capture;
 use crate::memory::arena::{Allowance, Kind};
 use crate::memory::index::Inserted;
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
-use crate::phase::Phase;
 use crate::record::NewCell;
 use crate::txn::{LockState, LockedKey, Transaction};
 
@@ -94,8 +93,8 @@ impl Transaction {
         locked
     }
 
-    /// Locks a cell and enters it as the next slot.
-    #[inline]
+    /// Locks a cell and enters it as the next slot. Inlined: it runs once for each key.
+    #[inline(always)]
     fn take(
         &mut self,
         local: &Participant,
@@ -106,7 +105,7 @@ impl Transaction {
         let (state, stamp_word) = lock_cell(local, number, mode, priority)?;
         self.locked_version = self.locked_version.min(local.tables.version);
         self.held.push(LockedKey {
-            place: local.store.cell(number).place(number),
+            place: local.store.cell(number).place(number, stamp_word),
             state,
             stamp_word,
             ..LockedKey::unlocked(number)
@@ -231,7 +230,7 @@ impl Transaction {
             match lock_cell(local, cell, mode, Priority::DECLARED) {
                 Ok((state, stamp_word)) => {
                     self.locked_version = self.locked_version.min(local.tables.version);
-                    self.held[slot].place = local.store.cell(cell).place(cell);
+                    self.held[slot].place = local.store.cell(cell).place(cell, stamp_word);
                     self.held[slot].state = state;
                     self.held[slot].stamp_word = stamp_word;
                     return Ok(true);
@@ -408,7 +407,7 @@ impl Transaction {
     ) -> Result<u64, MemoryLimit> {
         let Participant { tables, store, cache, .. } = local;
         let declared = self.keys.declared()[index];
-        // A commit or a capture sets the mark anew if the epoch has changed by then.
+        // A commit or a capture sets the status anew if the epoch has changed by then.
         let new = NewCell {
             table: tables.get(declared.table).expect("resolved"),
             hash: declared.hash,
@@ -416,7 +415,7 @@ impl Transaction {
             value_len,
             kind,
             locked_by: None,
-            mark: mark_of(store.driver().now().epoch()),
+            status: store.rules().first_status(store.driver().now().epoch()),
         };
         new.make(store.memory(), cache)
     }
@@ -425,11 +424,8 @@ impl Transaction {
     pub(crate) fn release_all(&mut self, local: &mut Participant) {
         self.locked_version = u64::MAX;
         local.cache.allowance = Allowance::Limit;
-        // A plain store releases a lock while no scan can claim the mark of a locked record. A scan
-        // claims in CAPTURE only, and begins after every read section has ended that may have seen
-        // the phase before. Outside of a read section nothing is known of the phase.
-        let claimable = local.store.marks()
-            && (!local.in_section || local.store.driver().now().phase() == Phase::Capture);
+        // A plain store releases a lock while nobody else can change the status of the record.
+        let claimable = local.store.status_may_change(local.in_section);
         for slot in 0..self.held.len() {
             let held = self.held[slot];
             if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
@@ -465,7 +461,7 @@ impl Transaction {
     fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
         let held = self.held[slot];
         let stamp = Stamp::from_bits(word);
-        if !stamp.is_none() {
+        if !stamp.is_none() || !local.store.may_reuse(local.store.cell(held.cell)) {
             return false;
         }
         let declared = self.keys.declared()[self.first_key + slot];

@@ -1,4 +1,4 @@
-//! What the store's tests share: seeds, a log that checks what it is given, a policy and a walk
+//! What the store's tests share: seeds, a log that checks what it is given, a sink and a walk
 //! that gather a checkpoint in memory.
 #![expect(dead_code, reason = "no test file uses all of it")]
 
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Capture, CellPolicy, Change, Commit, CommitLog, Lane, LogRefused, NoPolicy, Phase, RecordImage,
-    Sink, Stamp, Store, StoreConfig, TableId, Worker,
+    Capture, CellRules, Change, Commit, CommitLog, Lane, LogRefused, Phase, RecordImage, Sink,
+    Stamp, Store, StoreConfig, TableId, Worker,
 };
 
 /// Table and key.
@@ -78,14 +78,14 @@ impl Drop for NameSeed {
 
 /// A store of the given limit and number of workers, with tables 0 and 1 of generation 1.
 pub(crate) fn store_of(max_memory_bytes: usize, workers: usize, seed: u64) -> Arc<Store> {
-    store_with(max_memory_bytes, workers, seed, Arc::new(NoPolicy))
+    store_with(max_memory_bytes, workers, seed, CellRules::IN_PLACE)
 }
 
 pub(crate) fn store_with(
     max_memory_bytes: usize,
     workers: usize,
     seed: u64,
-    policy: Arc<dyn CellPolicy>,
+    rules: CellRules,
 ) -> Arc<Store> {
     let config = StoreConfig {
         max_memory_bytes,
@@ -94,7 +94,7 @@ pub(crate) fn store_with(
         epoch: 1 + seed % 2,
         ..StoreConfig::default()
     };
-    let store = Arc::new(Store::new(&config, policy).expect("address space"));
+    let store = Arc::new(Store::new(&config, rules).expect("address space"));
     for table in 0..2 {
         store.add_table(TableId(table), 1).expect("address space");
     }
@@ -258,21 +258,17 @@ impl Gathered {
     }
 }
 
-impl CellPolicy for Gathered {
-    fn wants_first_writes(&self) -> bool {
-        true
-    }
-    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane) {
-        self.saved.fetch_add(1, Ordering::Relaxed);
-        lane.emit(record);
+impl Gathered {
+    fn open_lane(&self, of_writer: bool, with: &mut dyn FnMut(&mut dyn Lane)) {
+        let mut lane = GatheredLane { to: self, of_writer, last: None };
+        with(&mut lane);
+        lane.settle();
     }
 }
 
 impl Sink for Gathered {
     fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
-        let mut lane = GatheredLane { to: self, last: None };
-        with(&mut lane);
-        lane.settle();
+        self.open_lane(true, with);
     }
 }
 
@@ -282,6 +278,8 @@ type Record = ((u32, Key), Value);
 /// Holds the last record, which may be taken back.
 struct GatheredLane<'a> {
     to: &'a Gathered,
+    /// A writer's, and not the walk's.
+    of_writer: bool,
     last: Option<Record>,
 }
 
@@ -296,6 +294,9 @@ impl GatheredLane<'_> {
 impl Lane for GatheredLane<'_> {
     fn emit(&mut self, record: &RecordImage<'_>) {
         self.settle();
+        if self.of_writer {
+            self.to.saved.fetch_add(1, Ordering::Relaxed);
+        }
         let key = (record.table, record.key.to_vec());
         let value = (record.value.tag(), record.value.to_vec());
         self.last = Some(((record.generation, key), value));
@@ -315,7 +316,7 @@ impl Capture for Walk<'_> {
         self.slot
     }
     fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
-        self.to.with_lane(self.slot, with);
+        self.to.open_lane(false, with);
     }
     fn pause(&mut self) {}
     fn is_abandoned(&self) -> bool {
@@ -337,10 +338,20 @@ pub(crate) fn walk(store: &Store, gathered: &Gathered) {
 pub(crate) fn checkpoint(
     store: &Store,
     gathered: &Arc<Gathered>,
+    at: impl FnMut(Phase),
+) -> Contents {
+    checkpoint_into(store, gathered, gathered.clone(), at)
+}
+
+/// As [`checkpoint`], with another sink for the writers.
+pub(crate) fn checkpoint_into(
+    store: &Store,
+    gathered: &Gathered,
+    sink: Arc<dyn Sink>,
     mut at: impl FnMut(Phase),
 ) -> Contents {
     gathered.contents(store);
-    store.set_sink(Some(gathered.clone()));
+    store.set_sink(Some(sink));
     for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
         store.driver().advance(phase);
         at(phase);

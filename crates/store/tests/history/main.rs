@@ -12,7 +12,7 @@ use common::{Gathered, Key, Random, assert_same, checkpoint, env_or, for_seeds, 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use stillpoint_store::{Store, TableId, Worker};
+use stillpoint_store::{CellRules, Store, TableId, Worker};
 
 const THREADS: usize = 3;
 
@@ -32,7 +32,7 @@ impl Run {
     fn new(seed: u64) -> Arc<Self> {
         let mut random = Random::new(seed);
         let gathered = Arc::new(Gathered::default());
-        let store = store_with(512 << 20, THREADS + 2, seed, gathered.clone());
+        let store = store_with(512 << 20, THREADS + 2, seed, CellRules::BEFORE_IMAGES);
         let count = [2, 5, 12, 60][random.below(4)];
         let keys = (0..count)
             .map(|at| {

@@ -1,23 +1,7 @@
-//! What a checkpoint scheme is to commits: the policy of cells, and where before-images go.
+//! Where the records of a checkpoint go, and what a record in a checkpoint is.
 
 use crate::memory::blob;
 use crate::memory::value::ValueRef;
-
-/// How the cells of a store are read and written. Asked once, when the store is made.
-pub trait CellPolicy: Send + Sync {
-    /// True if a record must be offered to [`before_first_write`](Self::before_first_write) before
-    /// the first change that commits after a point of consistency. Each record then carries a mark
-    /// that says whether it was captured; what marks mean alternates with the epoch, so nothing is
-    /// reset.
-    fn wants_first_writes(&self) -> bool;
-
-    /// The old value of a record that is about to be changed by the first commit after the point
-    /// of consistency, and was not captured yet: called once per record and epoch, by whoever has
-    /// claimed the record's mark, with all of the transaction's locks held and nothing changed or
-    /// logged yet. Short, and never waiting for a transaction. `lane` is the committing worker's,
-    /// of the sink that takes the present checkpoint.
-    fn before_first_write(&self, record: &RecordImage<'_>, lane: &mut dyn Lane);
-}
 
 /// Where the records of one thread go.
 pub trait Lane {
@@ -146,15 +130,4 @@ impl KeptValue {
     pub(crate) fn blob(&self) -> blob::Blob {
         self.blob
     }
-}
-
-/// The policy of a store that takes no checkpoints: no hook, no mark.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoPolicy;
-
-impl CellPolicy for NoPolicy {
-    fn wants_first_writes(&self) -> bool {
-        false
-    }
-    fn before_first_write(&self, _: &RecordImage<'_>, _: &mut dyn Lane) {}
 }

@@ -1,0 +1,71 @@
+//! Wait-Free Zigzag (Cao, Vaz Salles, Sowell, Yue, Demers, Gehrke, White: *Fast Checkpoint Recovery
+//! Algorithms for Frequently Consistent Applications*, SIGMOD 2011, §3.2), for records.
+//!
+//! The idea: each cell has two copies of its value. The point of consistency fixes the copy that is
+//! the newest one. From then on, commits write the other copy, so the capture scan reads a copy that
+//! nobody writes, and neither waits for the other.
+//!
+//! ```text
+//!                 point of consistency          next point of consistency
+//!  copy 0   v1 ═══════╪═══ v1, read by the scan ═══════╪══ v3: the next commit writes here
+//!  copy 1             │  v2 ── v2' : commits           │  v2', read by the scan
+//!  NEXT_COPY          1                                0
+//! ```
+//! The paper's bit MR, the copy to read, is flag SECOND of a cell's stamp word, so readers without a
+//! lock see it change together with the version. The paper's bit MW, the copy to write, is
+//! [`status::NEXT_COPY`]. The paper's step *MW := not MR* is the pass at the point of consistency.
+//!
+//! Invariants:
+//! 1. From one point of consistency to the next, commits write copy NEXT_COPY only, so copy
+//!    *not* NEXT_COPY has the value of the point of consistency.
+//! 2. A cell made after the point of consistency has NEXT_COPY 0 and no value in copy 1, so the scan
+//!    finds nothing in it.
+//! 3. From RESOLVE to COMPLETE no cell is reused or replaced by a larger one while one of its copies
+//!    has a value. A value that does not fit the cell goes to blocks then.
+//! 4. A capture that fails owes nothing: the next pass sets NEXT_COPY of every cell.
+//!
+//! Deviations: the paper has one mutator thread and words of one size. Here copies have lengths, tags
+//! and blocks of their own, and a copy may have no value. The paper negates bit vectors word by word;
+//! the bits of a cell are in the cell here, so the pass visits every cell while commits wait. With
+//! deferred updates (docs/decisions/0001) it waits for commits under way, not for open transactions.
+
+use std::sync::Arc;
+
+use stillpoint_store::rules::status;
+use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store, planted};
+use stillpoint_sync::mutant;
+
+#[derive(Debug)]
+struct Zigzag;
+
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Zigzag))
+}
+
+/// The status that makes commits write copy `copy`.
+fn writing(copy: usize) -> u8 {
+    if copy == 1 { status::NEXT_COPY } else { 0 }
+}
+
+impl Checkpointer for Zigzag {
+    fn point_of_consistency(&self) -> PointOfConsistency {
+        PointOfConsistency::Physical
+    }
+
+    fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
+        let next = |newest| 1 - newest;
+        mutant!(
+            in store.driver();
+            store.set_statuses(unit, slot, status::NEXT_COPY, |newest| writing(next(newest))),
+            NextCopyKept => ()
+        );
+    }
+
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        // Nothing is marked, so a capture that was given up has nothing to finish.
+        if !to.is_abandoned() {
+            let stable = |status: u8| usize::from(status & status::NEXT_COPY == 0);
+            store.capture_copy(unit, to, stable);
+        }
+    }
+}

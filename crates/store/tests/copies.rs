@@ -1,0 +1,179 @@
+//! Cells of several copies: the blocks of large values that copies share are freed, cells of deleted
+//! keys are used again, and what captures read is what commits left to them.
+
+mod common;
+
+use common::{Random, env_or, for_seeds, store_with};
+use std::sync::Arc;
+use stillpoint_store::rules::status;
+use stillpoint_store::{
+    Capture, CellRules, Lane, NoLog, Phase, RecordImage, Reuse, StatusChanges, Store, TableId,
+    Worker, WriteRule,
+};
+
+const T: TableId = TableId(0);
+const KEYS: u64 = 8;
+/// The values of all keys, in all copies and once more, need less. A value lost in each round does not.
+const LIMIT_BYTES: usize = 96 << 20;
+const ROUNDS: u64 = 60;
+
+const ZIGZAG: CellRules = CellRules {
+    copies: 2,
+    write: WriteRule::SwitchCopies,
+    status_changes: StatusChanges::WhileQuiesced,
+    reuse: Reuse::OutsideOfCaptures,
+};
+const SHADOW: CellRules = CellRules {
+    copies: 2,
+    write: WriteRule::KeepShadow,
+    status_changes: StatusChanges::InCapture,
+    reuse: Reuse::OutsideOfCaptures,
+};
+const PING_PONG: CellRules = CellRules {
+    copies: 4,
+    write: WriteRule::WriteBoth,
+    status_changes: StatusChanges::InCapture,
+    reuse: Reuse::WhenMerged,
+};
+
+/// Keeps the keys that a capture emits, with the lengths of their values.
+struct Found {
+    slot: usize,
+    records: Vec<(Vec<u8>, usize)>,
+}
+
+impl Capture for Found {
+    fn slot(&self) -> usize {
+        self.slot
+    }
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(self);
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}
+
+impl Lane for Found {
+    fn emit(&mut self, record: &RecordImage<'_>) {
+        self.records.push((record.key.to_vec(), record.value.len()));
+    }
+    fn take_back(&mut self) {
+        self.records.pop();
+    }
+}
+
+/// A checkpoint; `meanwhile` runs between the point of consistency and the capture.
+fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(Vec<u8>, usize)> {
+    let driver = store.driver();
+    let slot = driver.read_sections().claim().expect("a free slot");
+    driver.advance(Phase::Prepare);
+    let quiesced = driver.quiesce();
+    if rule == WriteRule::SwitchCopies {
+        let other = |newest| if newest == 0 { status::NEXT_COPY } else { 0 };
+        for slab in 0..store.slab_count() {
+            store.set_statuses(slab, slot, status::NEXT_COPY, other);
+        }
+    }
+    driver.advance(Phase::Resolve);
+    drop(quiesced);
+    driver.advance(Phase::Capture);
+    meanwhile();
+    let mut found = Found { slot, records: Vec::new() };
+    for slab in 0..store.slab_count() {
+        match rule {
+            WriteRule::SwitchCopies => {
+                let stable = |bits: u8| usize::from(bits & status::NEXT_COPY == 0);
+                store.capture_copy(slab, &mut found, stable);
+            }
+            WriteRule::KeepShadow => store.capture_or_shadow(slab, &mut found),
+            _ => store.capture_merged(slab, &mut found),
+        }
+    }
+    driver.advance(Phase::Complete);
+    driver.advance(Phase::Rest);
+    driver.read_sections().unclaim(slot);
+    found.records.sort();
+    found.records
+}
+
+/// Some keys get large values, some a patch of one, some a small value, some are deleted.
+fn change(worker: &mut Worker, random: &mut Random, lens: &mut [Option<usize>]) {
+    for key in 0..KEYS {
+        let (name, len) = (key.to_be_bytes(), lens[key as usize]);
+        let new = match (random.below(5), len) {
+            (0, _) => None,
+            (1, Some(len)) => {
+                let patched = worker.transact(|tx| tx.patch(T, &name, len / 2, &[7; 9]));
+                patched.expect("memory");
+                Some(len.max(len / 2 + 9))
+            }
+            (2, _) => Some(random.below(300)),
+            _ => Some(300_000 + random.below(700_000)),
+        };
+        let is_patched = len.is_some() && new.is_some_and(|new| Some(new) == len);
+        let done = worker.transact(|tx| match new {
+            None => tx.delete(T, &name).map(|_| ()),
+            Some(_) if is_patched => Ok(()),
+            Some(len) => tx.put(T, &name, &vec![key as u8; len]),
+        });
+        done.expect("a value that is lost takes memory");
+        lens[key as usize] = new;
+    }
+}
+
+fn expected(lens: &[Option<usize>]) -> Vec<(Vec<u8>, usize)> {
+    let named = (0..KEYS).zip(lens);
+    named.filter_map(|(key, len)| Some((key.to_be_bytes().to_vec(), (*len)?))).collect()
+}
+
+#[test]
+fn blocks_of_several_copies_are_freed() {
+    for rules in [ZIGZAG, SHADOW, PING_PONG] {
+        for_seeds(2, |seed| {
+            let mut random = Random::new(seed);
+            let store = store_with(LIMIT_BYTES, 4, seed, rules);
+            let log = Box::new(NoLog::default());
+            let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+            let mut lens = vec![None; KEYS as usize];
+            for round in 0..env_or("STORE_TEST_COPY_ROUNDS", ROUNDS) {
+                change(&mut worker, &mut random, &mut lens);
+                if round % 3 == 0 {
+                    let at_point = expected(&lens);
+                    let meanwhile = || change(&mut worker, &mut random, &mut lens);
+                    let found = checkpoint(&store, rules.write, meanwhile);
+                    assert_eq!(found, at_point, "{rules:?}, seed {seed}, round {round}");
+                }
+                worker.idle();
+            }
+        });
+    }
+}
+
+/// Keys that come and go leave no cells behind, once captures have seen that they are gone.
+#[test]
+fn cells_of_deleted_keys_are_used_again() {
+    for rules in [ZIGZAG, SHADOW, PING_PONG] {
+        let store = store_with(LIMIT_BYTES, 4, 1, rules);
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        for round in 0..8u64 {
+            for key in 0..500u64 {
+                let name = (round * 500 + key).to_be_bytes();
+                worker.transact(|tx| tx.put(T, &name, &[1; 100])).expect("memory");
+            }
+            checkpoint(&store, rules.write, || {
+                for key in 0..500u64 {
+                    let name = (round * 500 + key).to_be_bytes();
+                    worker.transact(|tx| tx.delete(T, &name)).expect("memory");
+                }
+                worker.idle();
+            });
+            let left = checkpoint(&store, rules.write, || worker.idle());
+            assert!(left.is_empty(), "{rules:?}: {} deleted keys are captured", left.len());
+            worker.idle();
+            assert_eq!(store.cell_count(T), 0, "{rules:?}, round {round}");
+        }
+    }
+}
