@@ -97,6 +97,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("stillpoint-lab-peers", &["stillpoint", "stillpoint-lab", "stillpoint-io"]),
+    ("stillpoint-mutants", &[]),
     ("stillpoint-tidy", &[]),
 ];
 

@@ -1,0 +1,183 @@
+//! Runs the tests of a mutant's area until one of them notices the mutant.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::system::{self, Ended, Limits};
+
+/// The program of one file of tests: crate directory, target and arguments.
+type Program = (&'static str, &'static str, &'static [&'static str]);
+
+/// Left out are the tests that take longest: a fault or a panic at every call, every flipped bit,
+/// and planted bugs, which prove the tests and not the code.
+const CRASH: Program = ("engine", "crash", &["--skip", "faults::a_failing"]);
+const CONFORMANCE: Program = (
+    "checkpoint",
+    "conformance",
+    &["--skip", "every_flipped", "--skip", "a_panic_costs", "--skip", "planted::"],
+);
+const TRANSACTIONS: &[Program] = &[
+    ("store", "lib", &[]),
+    ("store", "sequential", &[]),
+    ("store", "errors", &[]),
+    ("store", "reclaim", &[]),
+    ("store", "adya", &[]),
+    ("store", "retries", &[]),
+    ("store", "waiting", &[]),
+    ("engine", "sessions", &[]),
+    ("engine", "tables", &[]),
+    CRASH,
+    CONFORMANCE,
+    ("store", "concurrent", &[]),
+];
+
+/// Area → the programs that judge its mutants: those of its own crate, then those of the engine.
+const PROGRAMS: &[(&str, &[Program])] = &[
+    ("commit", TRANSACTIONS),
+    ("locking", TRANSACTIONS),
+    (
+        "journal",
+        &[
+            ("journal", "lib", &[]),
+            ("journal", "redo", &[]),
+            ("engine", "surgery", &[]),
+            ("engine", "failing", &[]),
+            CRASH,
+            ("engine", "tables", &[]),
+        ],
+    ),
+    (
+        "recovery",
+        &[
+            ("recovery", "lib", &[]),
+            ("engine", "recovered", &[]),
+            ("engine", "cancel", &[]),
+            ("engine", "surgery", &[]),
+            ("engine", "hostile", &[]),
+            CRASH,
+        ],
+    ),
+    (
+        "checkpoint",
+        &[
+            ("checkpoint", "lib", &[]),
+            CONFORMANCE,
+            ("engine", "surgery", &[]),
+            ("engine", "failing", &[]),
+            CRASH,
+            ("engine", "hostile", &[]),
+        ],
+    ),
+];
+
+/// How a mutant ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Caught,
+    TimedOut,
+    Survived,
+}
+
+/// The programs of one build, and how long they take without a mutant.
+pub(crate) struct Judge {
+    /// Crate directory and target → the program, and the directory that it runs in.
+    programs: BTreeMap<(String, String), (PathBuf, PathBuf)>,
+    /// Milliseconds of each program without a mutant.
+    base_ms: BTreeMap<Program, u64>,
+    output: PathBuf,
+}
+
+impl Judge {
+    /// `messages` is what `cargo test --no-run --message-format=json` printed. What the tests print
+    /// goes to the file `output`.
+    pub(crate) fn new(messages: &str, output: &Path) -> Self {
+        let artifacts = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let programs = artifacts.filter_map(|artifact: Value| {
+            let program = PathBuf::from(artifact["executable"].as_str()?);
+            let dir = Path::new(artifact["manifest_path"].as_str()?).parent()?.to_owned();
+            let target = match artifact["target"]["kind"][0].as_str()? {
+                "lib" => "lib",
+                "test" => artifact["target"]["name"].as_str()?,
+                _ => return None,
+            };
+            let name = dir.file_name()?.to_str()?.to_owned();
+            Some(((name, target.to_owned()), (program, dir)))
+        });
+        Self { programs: programs.collect(), base_ms: BTreeMap::new(), output: output.to_owned() }
+    }
+
+    /// Judges one mutant of `area`: the verdict, and the program and the test that noticed it.
+    ///
+    /// # Errors
+    /// A program is missing or cannot be started, or fails without a mutant.
+    pub(crate) fn judge(&mut self, area: &str, number: u32) -> Result<(Verdict, String), String> {
+        let (_, programs) = PROGRAMS
+            .iter()
+            .find(|(name, _)| *name == area)
+            .ok_or_else(|| format!("no tests are named for the area '{area}'"))?;
+        for program in *programs {
+            let base_ms = self.base_ms(*program)?;
+            let limits = Limits { wall_ms: 3 * base_ms + 10_000, stall_ms: base_ms / 2 + 10_000 };
+            let verdict = match self.run(*program, number, limits)? {
+                Ended::Well => continue,
+                Ended::Badly => Verdict::Caught,
+                Ended::Late => Verdict::TimedOut,
+            };
+            let failed = failed_test(&system::read(&self.output)?);
+            return Ok((verdict, format!("{}:{} {failed}", program.0, program.1)));
+        }
+        Ok((Verdict::Survived, String::new()))
+    }
+
+    fn base_ms(&mut self, program: Program) -> Result<u64, String> {
+        if let Some(ms) = self.base_ms.get(&program) {
+            return Ok(*ms);
+        }
+        let start_ms = system::now_ms();
+        let limits = Limits { wall_ms: 600_000, stall_ms: 60_000 };
+        if self.run(program, 0, limits)? != Ended::Well {
+            let failed = failed_test(&system::read(&self.output)?);
+            return Err(format!("{}:{} fails without a mutant: {failed}", program.0, program.1));
+        }
+        let ms = system::now_ms() - start_ms;
+        self.base_ms.insert(program, ms);
+        Ok(ms)
+    }
+
+    fn run(&self, program: Program, number: u32, limits: Limits) -> Result<Ended, String> {
+        let (dir, target, arguments) = program;
+        let (path, home) = self
+            .programs
+            .get(&(dir.to_owned(), target.to_owned()))
+            .ok_or_else(|| format!("the build made no program {dir}:{target}"))?;
+        system::run(path, home, arguments, number, &self.output, limits)
+    }
+}
+
+/// The first test that the output says failed.
+fn failed_test(output: &str) -> String {
+    let failed = output.lines().find_map(|line| {
+        line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::to_owned)
+    });
+    failed.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failed_test_is_named() {
+        assert_eq!(failed_test("test a ... ok\ntest b::c ... FAILED\n"), "b::c");
+        assert_eq!(failed_test("running 1 test\n"), "");
+    }
+
+    #[test]
+    fn a_program_without_tests_is_an_error() {
+        let mut judge = Judge::new("{}", Path::new("out"));
+        assert!(judge.judge("journal", 1).unwrap_err().contains("journal:lib"));
+        assert!(judge.judge("elsewhere", 1).unwrap_err().contains("elsewhere"));
+    }
+}

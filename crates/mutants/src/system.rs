@@ -1,0 +1,162 @@
+//! Files, time and processes.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Most memory of a program, in bytes: a mutant may allocate without end.
+const RESIDENT_BYTES_MAX: u64 = 3 << 30;
+
+/// How long a program may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// In all.
+    pub wall_ms: u64,
+    /// Without using the processor.
+    pub stall_ms: u64,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Well,
+    /// A test failed, the program was killed by a signal, or it took too much memory.
+    Badly,
+    /// It was stopped at a limit of time.
+    Late,
+}
+
+/// The text of a file; what is not UTF-8 in it is replaced.
+#[expect(clippy::disallowed_methods, reason = "sources and the output of tests are no engine's")]
+pub(crate) fn read(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[expect(clippy::disallowed_methods, reason = "switched sources and results are no engine's")]
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
+
+/// Milliseconds since the first call.
+#[expect(clippy::disallowed_methods, reason = "limits of tests are no engine's")]
+pub(crate) fn now_ms() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_millis() as u64
+}
+
+#[expect(clippy::disallowed_methods, reason = "limits of tests are no engine's")]
+fn nap() {
+    std::thread::sleep(Duration::from_millis(50));
+}
+
+#[expect(clippy::disallowed_methods, reason = "the output of tests is no engine's")]
+fn create(path: &Path) -> Result<File, String> {
+    File::create(path).map_err(|e| format!("cannot create {}: {e}", path.display()))
+}
+
+/// Runs a program with one mutant on, until it ends, a test of it fails or a limit is met. What it
+/// prints goes to the file `output`.
+///
+/// # Errors
+/// The program cannot be started, or its output cannot be kept.
+pub(crate) fn run(
+    program: &Path,
+    home: &Path,
+    arguments: &[&str],
+    mutant: u32,
+    output: &Path,
+    limits: Limits,
+) -> Result<Ended, String> {
+    let kept = create(output)?;
+    let both = kept.try_clone().map_err(|e| format!("{}: {e}", output.display()))?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .current_dir(home)
+        .env("STILLPOINT_MUTANT", mutant.to_string())
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(kept)
+        .stderr(both)
+        .process_group(0)
+        .spawn()
+        .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+    let ended = watch(&mut child, output, limits)?;
+    // The processes that it started end with it.
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // No process may be left.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    child.wait().map_err(|e| format!("cannot wait for {}: {e}", program.display()))?;
+    Ok(ended)
+}
+
+fn watch(child: &mut Child, output: &Path, limits: Limits) -> Result<Ended, String> {
+    let start_ms = now_ms();
+    let (mut ticks, mut progress_ms) = (0, start_ms);
+    loop {
+        if let Some(status) = child.try_wait().map_err(|e| format!("cannot wait: {e}"))? {
+            return Ok(if status.success() { Ended::Well } else { Ended::Badly });
+        }
+        if read(output)?.contains(" ... FAILED\n") {
+            return Ok(Ended::Badly);
+        }
+        let (used, resident_bytes) = usage(child.id());
+        if resident_bytes > RESIDENT_BYTES_MAX {
+            return Ok(Ended::Badly);
+        }
+        let now = now_ms();
+        // One tick is 10 ms; threads that only wake up and wait again use less.
+        if used > ticks + 1 {
+            (ticks, progress_ms) = (used, now);
+        }
+        if now - progress_ms > limits.stall_ms || now - start_ms > limits.wall_ms {
+            return Ok(Ended::Late);
+        }
+        nap();
+    }
+}
+
+/// Processor time in ticks and resident bytes of a process; zero where the system does not say.
+fn usage(process: u32) -> (u64, u64) {
+    let text = |name: &str| read(Path::new(&format!("/proc/{process}/{name}"))).unwrap_or_default();
+    let stat = text("stat");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let number = |field: Option<&&str>| field.and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    let statm = text("statm");
+    let pages = statm.split_whitespace().nth(1).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    (number(fields.get(11)) + number(fields.get(12)), pages * 4096)
+}
+
+/// All of standard input.
+pub(crate) fn standard_input() -> Result<String, String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(|e| format!("standard input: {e}"))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(script: &str) -> Ended {
+        let output =
+            std::env::temp_dir().join(format!("stillpoint-mutants-{}", std::process::id()));
+        let limits = Limits { wall_ms: 60_000, stall_ms: 200 };
+        let home = std::env::temp_dir();
+        run(Path::new("/bin/sh"), &home, &["-c", script], 7, &output, limits).expect("sh runs")
+    }
+
+    #[test]
+    fn ends_are_told_apart() {
+        assert_eq!(ended("test $STILLPOINT_MUTANT = 7"), Ended::Well);
+        assert_eq!(ended("exit 1"), Ended::Badly);
+        assert_eq!(ended("echo 'test a ... FAILED'; sleep 1000"), Ended::Badly);
+        assert_eq!(ended("sleep 1000"), Ended::Late);
+    }
+}
