@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
 use stillpoint_io::{Call, Clock, ManualClock, RealClock, spawn};
-use stillpoint_store::{Lane, PointOfConsistency, RecordImage, Sink, TableId};
+use stillpoint_store::{Lane, PointOfConsistency, RecordImage, Sink, TableId, Tx};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
@@ -87,6 +87,47 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     assert!(stats.pool_bytes_peak <= bound as u64, "{stats:?}");
     let expected = world.history.state_before(written.epoch);
     assert_same(&world.load(&entry(written)), &expected, "slow disk");
+}
+
+/// One commit may save more than the pool holds. It waits in its middle, and the bound holds.
+#[test]
+fn a_commit_larger_than_the_pool_waits_at_its_limit() {
+    let mut world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
+    world.sim.stall(&[Call::Write]);
+    world.config.pool_bytes_max = 64 << 10;
+    world.config.parts = 1;
+    let mut worker = world.worker(0);
+    for number in 0..5000u32 {
+        worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), &[1; 100])).expect("memory");
+    }
+    let world = Arc::new(world);
+    let taking = {
+        let world = world.clone();
+        spawn("checkpoint", move || world.take()).expect("a thread")
+    };
+    let limit = world.config.pool_bytes_max as u64;
+    wait_until("half a pool", || world.progress.snapshot().bytes > limit / 2);
+    let writing = spawn("worker", move || {
+        let all = |tx: &mut Tx<'_>| {
+            (0..5000u32).try_for_each(|number| tx.put(TABLE, &number.to_be_bytes(), &[2; 100]))
+        };
+        worker.transact(all).expect("memory");
+    })
+    .expect("a thread");
+    wait_until("a full pool", || world.progress.snapshot().bytes > limit);
+    for _ in 0..1000 {
+        std::thread::yield_now();
+    }
+    assert!(!writing.is_finished());
+    world.sim.resume();
+    writing.join().expect("no panic");
+    let (written, _) = taking.join().expect("no panic").expect("no fault");
+    let stats = written.stats;
+    assert!(stats.worker_waits > 0, "{stats:?}");
+    let bound = limit + 3 * world.config.block_bytes as u64;
+    assert!((limit..=bound).contains(&stats.pool_bytes_peak), "{stats:?}");
+    let expected = world.history.state_before(written.epoch);
+    assert_same(&world.load(&entry(written)), &expected, "a large commit");
 }
 
 /// A failing disk must not keep workers waiting for room that never comes.

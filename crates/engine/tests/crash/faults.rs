@@ -65,6 +65,18 @@ fn judge(setting: &Setting, disk: &SimDisk, history: &History, context: &str) {
     }
 }
 
+/// Of `calls` calls, the first to fail and the distance to the next: 60 in all; with
+/// `STILLPOINT_FAULTS_ALL=1` each call, with `STILLPOINT_FAULTS_ALL=K/N` each N-th, from the K-th on.
+fn chosen(calls: u64) -> (u64, usize) {
+    let Ok(text) = std::env::var("STILLPOINT_FAULTS_ALL") else {
+        return (1, calls.div_ceil(60) as usize);
+    };
+    let share = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    let (k, n): (u64, usize) = share.unwrap_or((0, 1));
+    assert!(k < n as u64, "STILLPOINT_FAULTS_ALL={text}: K/N with K below N, or 1 for all");
+    (k + 1, n)
+}
+
 /// Fails one call after the other; `nth` and the kind of failure vary.
 fn fail_every_call(setting: &Setting) {
     let disk = SimDisk::new(3);
@@ -73,8 +85,8 @@ fn fail_every_call(setting: &Setting) {
     assert!(whole.ended.is_none(), "{:?}", whole.ended);
     drop(whole);
     let calls = disk.call_counts().changes();
-    let each = std::env::var("STILLPOINT_FAULTS_ALL").map_or(calls.div_ceil(60) as usize, |_| 1);
-    for nth in (1..=calls).step_by(each) {
+    let (first, each) = chosen(calls);
+    for nth in (first..=calls).step_by(each) {
         for fault in [Fault::InputOutput, Fault::DiskFull] {
             fail_one_call(setting, nth, fault);
         }

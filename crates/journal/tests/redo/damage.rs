@@ -1,14 +1,17 @@
 //! Torn tails are ends; anything else is damage and said so.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stillpoint_format::log::BATCH_HEADER_BYTES;
 use stillpoint_format::manifest::{IncarnationEntry, LogPositions};
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Caching, Disk, OpenMode, SimDisk, read_all};
-use stillpoint_journal::{JournalError, ReplayStart, ScanError, ScanInput, scan};
+use stillpoint_journal::{
+    JournalError, ReplayStart, ScanError, ScanInput, scan, scan_accepting_loss,
+};
 
-use crate::support::{STORE, entry, open, put, scan_first, scan_with, small};
+use crate::support::{STORE, entry, open, put, replay, scan_first, scan_with, small};
 
 fn segments(disk: &SimDisk, log: u8) -> Vec<PathBuf> {
     let dir = PathBuf::from(names::log_dir(log));
@@ -182,6 +185,69 @@ fn a_log_that_ends_before_what_another_saw_closed_is_damaged() {
     assert!(error.is_damage() && error.to_string().contains("/sim/log/000/"), "{error}");
 }
 
+/// Each damaged segment is told, and what rests on it, however few threads read. What lies before the
+/// damage is kept.
+#[test]
+fn whoever_accepts_loss_learns_of_each_damaged_segment() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 3));
+    for log in 0..3 {
+        for _ in 0..40 {
+            put(&*journal, log, 1, &[], b"k", &[5; 5000]).expect("appends");
+            journal.flush(log).expect("flushes");
+        }
+    }
+    drop(journal);
+    let disk = disk.kill();
+    let first_gsn = |log: u8, which: usize| {
+        let path = &segments(&disk, log)[which];
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        names::parse_segment_name(name).expect("a segment").1
+    };
+    // The headers of the third segment of log 0, and of the second of log 1.
+    let (above_0, above_1) = (first_gsn(0, 2) - 1, first_gsn(1, 1) - 1);
+    assert!(above_1 < above_0 && above_0 < 40, "{above_0} {above_1}");
+    overwrite(&disk, &segments(&disk, 0)[2], 20, &[0xee]);
+    overwrite(&disk, &segments(&disk, 1)[1], 20, &[0xee]);
+    for threads in [1, 2, 7] {
+        let input = ScanInput {
+            store: STORE,
+            incarnations: &[IncarnationEntry { logs: 3, ..entry(1, 0, None) }],
+            clean_shutdown: None,
+            next_epoch: u64::MAX,
+            start: &ReplayStart::default(),
+            threads,
+            progress: &|_, _| {},
+        };
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let (logs, mut losses) = scan_accepting_loss(&shared, &input, &[]).expect("reads");
+        losses.sort_by_key(|loss| (loss.log, loss.above_gsn));
+        let told: Vec<_> =
+            losses.iter().map(|loss| (loss.log, loss.above_gsn, loss.up_to_gsn)).collect();
+        let expected = [
+            // Not damaged, but after what log 1 loses.
+            (0, above_1, Some(above_0)),
+            // The damaged file, the gap that it leaves, and what log 1 says of it.
+            (0, above_0, None),
+            (0, above_0, None),
+            (0, above_0, Some(40)),
+            (1, above_1, None),
+            (1, above_1, None),
+            (2, above_1, Some(40)),
+        ];
+        assert_eq!(told, expected, "{threads} threads: {losses:#?}");
+        for (log, which) in [(0, 2), (1, 1)] {
+            let path = disk.describe(&segments(&disk, log)[which]).display().to_string();
+            let named = losses.iter().any(|loss| loss.log == log && loss.why.contains(&path));
+            assert!(named, "{threads} threads: {path} is not named: {losses:#?}");
+        }
+        let kept: Vec<u64> = logs.ends().iter().map(|end| end.kept_gsn).collect();
+        assert_eq!(kept, [above_1; 3], "{threads} threads");
+        let replayed = replay(&logs, 1 << 20);
+        assert_eq!(replayed.len() as u64, 3 * above_1, "{threads} threads");
+    }
+}
+
 /// A segment of an incarnation that the manifest does not name is a stray without a batch, or the
 /// manifest is older than the log.
 #[test]
@@ -204,7 +270,7 @@ fn records_that_the_manifest_does_not_know_are_refused() {
     assert!(newer(&error), "{error}");
     assert!(error.to_string().contains("older than the log"), "{error}");
 
-    let disk: std::sync::Arc<dyn Disk> = std::sync::Arc::new(disk);
+    let disk: Arc<dyn Disk> = Arc::new(disk);
     let known = [
         IncarnationEntry { logs: 1, ..entry(1, 0, Some(vec![LogGsn { log: 0, gsn: 1 }])) },
         IncarnationEntry { logs: 1, ..entry(2, 1, None) },
