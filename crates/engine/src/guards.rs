@@ -1,8 +1,10 @@
 //! States that must be given back, however a call ends: one guard for each.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use stillpoint_store::Worker;
 use stillpoint_sync::atomic::{
     AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -49,7 +51,49 @@ enum Now {
 }
 
 thread_local! {
-    static INSIDE: Cell<Now> = const { Cell::new(Now::Outside) };
+    /// What the thread is inside of, and whether anything is in `ENDED`.
+    static INSIDE: Cell<(Now, bool)> = const { Cell::new((Now::Outside, false)) };
+    /// What sessions left that were dropped inside a transaction of this thread.
+    static ENDED: RefCell<Vec<Seated>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A worker, and the place of its session, which is given back after the worker.
+type Seated = (Worker, Seat);
+
+/// A session's worker. A worker that ends waits for the read sections of all others. Inside a
+/// transaction that could be the thread's own, so the worker is kept until the thread has left it.
+pub(crate) struct SessionWorker(Option<Seated>);
+
+impl SessionWorker {
+    pub(crate) fn new(worker: Worker, seat: Seat) -> Self {
+        Self(Some((worker, seat)))
+    }
+}
+
+impl Deref for SessionWorker {
+    type Target = Worker;
+
+    #[inline]
+    fn deref(&self) -> &Worker {
+        &self.0.as_ref().expect("there until the drop").0
+    }
+}
+
+impl DerefMut for SessionWorker {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Worker {
+        &mut self.0.as_mut().expect("there until the drop").0
+    }
+}
+
+impl Drop for SessionWorker {
+    fn drop(&mut self) {
+        let (now, _) = INSIDE.get();
+        if now != Now::Outside {
+            ENDED.with_borrow_mut(|ended| ended.extend(self.0.take()));
+            INSIDE.set((now, true));
+        }
+    }
 }
 
 /// This thread runs code of the caller as a part of a transaction. Remembers what it was inside of
@@ -61,14 +105,21 @@ impl Inside {
     #[inline]
     pub(crate) fn body() -> Result<Self, Error> {
         Self::refuse_in_batch("transact")?;
-        Ok(Self(INSIDE.replace(Now::Body)))
+        Ok(Self::begin(Now::Body))
     }
 
     /// Begins a batch of declared transactions.
     #[inline]
     pub(crate) fn batch(what: &'static str) -> Result<Self, Error> {
         Self::refuse_in_batch(what)?;
-        Ok(Self(INSIDE.replace(Now::Batch)))
+        Ok(Self::begin(Now::Batch))
+    }
+
+    #[inline]
+    fn begin(now: Now) -> Self {
+        let (before, ended) = INSIDE.get();
+        INSIDE.set((now, ended));
+        Self(before)
     }
 
     /// Refuses what would wait for the transaction that it is called from.
@@ -85,17 +136,28 @@ impl Inside {
 
     #[inline]
     pub(crate) fn is_in_batch() -> bool {
-        INSIDE.get() == Now::Batch
+        INSIDE.get().0 == Now::Batch
     }
 
     pub(crate) fn is_now() -> bool {
-        INSIDE.get() != Now::Outside
+        INSIDE.get().0 != Now::Outside
     }
+}
+
+/// Ends the workers of sessions that were dropped inside the transaction that the thread has left.
+#[cold]
+fn drop_ended() {
+    INSIDE.set((Now::Outside, false));
+    drop(ENDED.take());
 }
 
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        INSIDE.set(self.0);
+        let (_, ended) = INSIDE.get();
+        INSIDE.set((self.0, ended));
+        if ended && self.0 == Now::Outside {
+            drop_ended();
+        }
     }
 }

@@ -8,7 +8,7 @@ use stillpoint_sync::{mutant, planted};
 
 use crate::engine::Shared;
 use crate::error::Error;
-use crate::guards::{Inside, Seat};
+use crate::guards::{Inside, Seat, SessionWorker};
 use crate::procedure::PreparedCall;
 
 /// One thread's way into the store: runs transactions, one at a time. Make one per thread with
@@ -20,10 +20,8 @@ use crate::procedure::PreparedCall;
 /// within a tenth of a millisecond after it is woken, not milliseconds later.
 pub struct Session {
     shared: Arc<Shared>,
-    worker: Worker,
+    worker: SessionWorker,
     log: u8,
-    /// Given back after the worker, whose place in the store the next session takes.
-    _seat: Seat,
 }
 
 impl std::fmt::Debug for Session {
@@ -34,7 +32,7 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8, seat: Seat) -> Self {
-        Self { shared, worker, log, _seat: seat }
+        Self { shared, worker: SessionWorker::new(worker, seat), log }
     }
 
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it

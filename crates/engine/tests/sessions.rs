@@ -2,12 +2,13 @@
 //! on in strict durability.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stillpoint::{
     Config, Durability, Engine, Error, KeySet, Mode, Procedure, Session, Slot, Stamp,
     StoredProcedure, TableId, Tx, TxError,
 };
-use stillpoint_io::{Disk, ManualClock, SeededRng, SimDisk};
+use stillpoint_io::{Clock, Disk, ManualClock, RealClock, SeededRng, SimDisk, spawn};
 
 fn open(disk: &SimDisk, sessions: usize) -> Engine {
     let mut config = Config::new("unused");
@@ -128,6 +129,53 @@ fn no_session_is_used_inside_a_declared_transaction() {
         })
         .expect("commits");
     inner.transact(|tx| tx.put(table, b"key", b"inner")).expect("outside again");
+}
+
+/// A worker that ends waits for the read sections of all others, so also for that of the
+/// transaction around it.
+#[test]
+fn a_session_may_be_dropped_inside_a_transaction() {
+    let done = spawn("dropping", || {
+        let disk = SimDisk::new(1);
+        let engine = open(&disk, 2);
+        let table = engine.table("table").expect("a table");
+        let mut outer = engine.session().expect("a session");
+        let inner = |engine: &Engine| {
+            let mut inner = engine.session().expect("its place was given back");
+            inner.transact(|tx| tx.put(table, b"key", b"value")).expect("commits");
+            inner.transact(|tx| tx.delete(table, b"key").map(drop)).expect("commits");
+            Some(inner)
+        };
+        let mut left = inner(&engine);
+        outer.execute(&mut [Inside(|| left = None)][..]);
+        let mut left = inner(&engine);
+        let body = |tx: &mut Tx<'_>| {
+            left = None;
+            tx.put(table, b"other", b"value")
+        };
+        outer.transact(body).expect("commits");
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut left = inner(&engine);
+            outer.execute(
+                &mut [Inside(|| {
+                    left = None;
+                    panic!("on purpose");
+                })][..],
+            );
+        }));
+        assert!(panicked.is_err());
+        drop(inner(&engine));
+        drop(outer);
+        engine.close().expect("nothing is left of the sessions");
+    })
+    .expect("a thread");
+    for _ in 0..20_000 {
+        if done.is_finished() {
+            return done.join().expect("no panic");
+        }
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    panic!("waited in vain for the session to end");
 }
 
 /// A write that is not to run.
