@@ -15,6 +15,9 @@ pub(crate) struct Refused {
     pub unexplained: Vec<String>,
 }
 
+/// File → its text, and the marked ranges in it.
+type Files = BTreeMap<String, (String, Vec<(Range<usize>, u32)>)>;
+
 /// A place that an error names.
 struct Place {
     file: String,
@@ -25,7 +28,7 @@ struct Place {
 /// Judges the messages; `read` gives the text of a file that they name.
 pub(crate) fn unviable(messages: &str, mut read: impl FnMut(&str) -> String) -> Refused {
     let mut refused = Refused::default();
-    let mut files: BTreeMap<String, (String, Vec<(Range<usize>, u32)>)> = BTreeMap::new();
+    let mut files = Files::new();
     for line in messages.lines() {
         let Ok(value) = serde_json::from_str::<Value>(line) else {
             continue;
@@ -73,10 +76,7 @@ fn collect(message: &Value, is_top: bool, places: &mut Vec<Place>) {
 /// The mutant whose text holds the place of the error; else those that the notes name; else all
 /// whose text shares a line with a place; else the arms deleted between the places: a match that
 /// needs them all is named at its beginning and at its end.
-fn guilty(
-    places: &[Place],
-    files: &BTreeMap<String, (String, Vec<(Range<usize>, u32)>)>,
-) -> BTreeSet<u32> {
+fn guilty(places: &[Place], files: &Files) -> BTreeSet<u32> {
     let innermost = |place: &Place| {
         let marks = files[&place.file].1.iter();
         let around = marks.filter(|(range, _)| range.contains(&place.bytes.start));
