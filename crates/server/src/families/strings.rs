@@ -314,6 +314,15 @@ struct LcsOptions {
 const LCS_MAX_CELLS: usize = 16 << 20;
 
 fn lcs(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for (i, value) in [&mut a, &mut b].into_iter().enumerate() {
+        if let Some(entry) = ctx.keys().read(tx, i as u32, args.at(1 + i)) {
+            if entry.kind() != Kind::STRING {
+                return Err(CmdError::fixed("ERR The specified keys must contain string values"));
+            }
+            entry.copy_to(value);
+        }
+    }
     let mut options = LcsOptions::default();
     let mut i = 3;
     while let Some(arg) = args.get(i) {
@@ -335,15 +344,6 @@ fn lcs(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         return Err(CmdError::fixed(
             "ERR If you want both the length and indexes, please just use IDX.",
         ));
-    }
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    for (i, value) in [&mut a, &mut b].into_iter().enumerate() {
-        if let Some(entry) = ctx.keys().read(tx, i as u32, args.at(1 + i)) {
-            if entry.kind() != Kind::STRING {
-                return Err(CmdError::fixed("ERR The specified keys must contain string values"));
-            }
-            entry.copy_to(value);
-        }
     }
     if (a.len() + 1).saturating_mul(b.len() + 1) > LCS_MAX_CELLS {
         return Err(CmdError::fixed(

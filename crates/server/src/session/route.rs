@@ -26,8 +26,10 @@ pub(crate) enum Route {
     Now(&'static Spec),
     /// The command joins the queue of `MULTI`.
     Queue(&'static Spec),
-    /// The client gets an error.
+    /// The client gets an error, which spoils the queue of `MULTI`.
     Refuse(Option<&'static Spec>, CmdError),
+    /// The client gets an error, and the queue of `MULTI` goes on.
+    RefuseAlone(&'static Spec, CmdError),
     /// `CLIENT PAUSE` holds the request back; the planner looks again later.
     HoldBack,
 }
@@ -57,7 +59,7 @@ pub(crate) fn classify(
     }
     if client.multi.is_some() {
         if spec.flags.has(Flags::OUTSIDE_MULTI) {
-            return Route::Refuse(Some(spec), outside_multi(spec));
+            return Route::RefuseAlone(spec, outside_multi(spec));
         }
         if !spec.flags.has(Flags::IN_MULTI) {
             return Route::Queue(spec);
@@ -108,6 +110,10 @@ pub(crate) fn run_now(
             ctx.client.closing |= is_http(args);
             (None, Err(refuse_in_multi(ctx.client, spec, error)))
         }
+        Route::RefuseAlone(spec, error) => {
+            ctx.local.stats.command(spec.id).rejected.add(1);
+            (None, Err(error))
+        }
         Route::Batch(_) | Route::HoldBack => (None, Ok(())),
     };
     if let Err(error) = result {
@@ -141,7 +147,7 @@ fn refuse_in_multi(client: &mut Client, spec: Option<&Spec>, error: CmdError) ->
         return CmdError::text(format!("EXECABORT Transaction discarded because of: {why}"));
     }
     if let Some(multi) = client.multi.as_mut() {
-        multi.dirty |= spec.is_none_or(|spec| !spec.flags.has(Flags::OUTSIDE_MULTI));
+        multi.dirty = true;
     }
     error
 }

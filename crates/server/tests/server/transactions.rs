@@ -330,3 +330,24 @@ fn transactions_of_many_clients_are_isolated() {
     done.store(true, Ordering::Relaxed);
     reader.join().expect("reader");
 }
+
+#[test]
+fn watch_inside_multi_is_refused_alone_and_spoils_the_queue_only_without_keys() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.call(&["MULTI"]);
+    let refused = client.call(&["WATCH", "k"]);
+    assert_eq!(refused, Value::Error("ERR WATCH inside MULTI is not allowed".to_owned()));
+    client.call(&["SET", "k", "v"]);
+    assert_eq!(client.call(&["EXEC"]), Value::Array(vec![Value::ok()]));
+    client.call(&["MULTI"]);
+    assert!(client.call(&["WATCH"]).text().contains("wrong number of arguments"));
+    client.call(&["SET", "k", "w"]);
+    assert!(client.call(&["EXEC"]).text().starts_with("EXECABORT"));
+    assert_eq!(client.call(&["GET", "k"]), Value::bulk("v"));
+    assert!(client.call(&["EXEC", "junk"]).text().contains("wrong number of arguments"));
+    client.call(&["MULTI"]);
+    assert!(client.call(&["EXEC", "junk"]).text().starts_with("EXECABORT"));
+    let over = Value::Error("ERR EXEC without MULTI".to_owned());
+    assert_eq!(client.call(&["EXEC"]), over);
+}
