@@ -6,6 +6,7 @@ mod calc_measures;
 mod fc_words;
 mod game;
 pub(crate) mod instructions;
+mod peers_clients;
 mod peers_redis;
 mod redo_cost;
 mod snap_fig3;
@@ -88,6 +89,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<tpcc::FcFig12>(),
         row::<tpcc::FcFig13>(),
         row::<peers_redis::PeersRedis>(),
+        row::<peers_clients::PeersClients>(),
     ],
 );
 

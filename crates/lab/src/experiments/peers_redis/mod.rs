@@ -37,7 +37,7 @@ const DURABLE: &str = "durable";
 const SOURCE: &str = "Stillpoint";
 
 /// How long a server may take to load its data.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How much is done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -220,7 +220,7 @@ pub(crate) fn run_with(
 }
 
 /// A program of the search path.
-fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
