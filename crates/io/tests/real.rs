@@ -111,6 +111,25 @@ fn a_file_system_that_refuses_direct_access_is_read_through_the_cache() {
     assert_eq!(bytes, read(Caching::Buffered));
 }
 
+/// A lock of a pipe belongs to nobody, and opening a pipe to read may wait for ever.
+#[test]
+fn only_a_regular_file_is_locked() {
+    use rustix::fs::{FileType, Mode, mknodat};
+    let (scratch, disk) = scratch();
+    let root = scratch.path().join("data");
+    mknodat(rustix::fs::CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+        .expect("a pipe");
+    std::os::unix::net::UnixListener::bind(root.join("socket")).expect("a socket");
+    symlink("/dev/null", root.join("device")).expect("a link");
+    for name in ["pipe", "socket", "device"] {
+        let path = Path::new(name);
+        for error in [disk.lock(path).err(), disk.lock_shared(path).err()] {
+            let text = error.unwrap_or_else(|| panic!("{name} is locked")).to_string();
+            assert!(text.starts_with(&format!("lock {}: ", root.join(name).display())), "{text}");
+        }
+    }
+}
+
 #[test]
 fn a_second_lock_is_refused_until_the_first_is_dropped() {
     let (scratch, disk) = scratch();

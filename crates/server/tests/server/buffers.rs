@@ -92,15 +92,14 @@ fn the_largest_holder_goes_first_and_nobody_else() {
         // Clients with buffers of their own, old and new, are served throughout.
         assert_eq!(uploader.call(&["SET", "u", &value]), Value::ok(), "round {i}");
         assert_eq!(server.client().call(&["SET", "v", &value]), Value::ok(), "round {i}");
-        let held = field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal");
-        assert!(held < 70 << 20, "{held} bytes for clients");
     }
+    // What clients on their way out hold is freed bit by bit, so the sum is beyond the limit at times.
+    let held = |c: &mut Client| field(&c.call(&["INFO", "memory"]).text(), "mem_clients_normal");
+    eventually("the clients hold what they may", || held(&mut witness) <= 64 << 20);
     let evicted = field(&witness.call(&["INFO", "stats"]).text(), "evicted_clients");
     assert!((4..8).contains(&evicted), "{evicted} of 8 had to go");
     drop(hogs);
-    eventually("the memory is given back", || {
-        field(&witness.call(&["INFO", "memory"]).text(), "mem_clients_normal") < 2 << 20
-    });
+    eventually("the memory is given back", || held(&mut witness) < 2 << 20);
 }
 
 #[test]
