@@ -197,14 +197,17 @@ impl Parser {
     fn inline(&mut self, buf: &mut [u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let window = &buf[..buf.len().min(limits.max_inline)];
         let from = self.at.min(window.len());
-        let Some(newline) = window[from..].iter().position(|&b| b == b'\n').map(|i| from + i)
-        else {
+        let found = window[from..].iter().position(|&b| b == b'\n' || b == 0);
+        let at = found.map_or(window.len(), |i| from + i);
+        // A line with a NUL has no end, as in Redis.
+        if window.get(at) != Some(&b'\n') {
             if buf.len() >= limits.max_inline {
                 return Err(ProtocolError::InlineTooLong);
             }
-            self.at = window.len();
+            self.at = at;
             return Ok(None);
-        };
+        }
+        let newline = at;
         let end = if newline > 0 && buf[newline - 1] == b'\r' { newline - 1 } else { newline };
         self.at = 0;
         self.spans.clear();
@@ -264,7 +267,7 @@ fn printable(byte: u8) -> char {
 fn split_inline(line: &mut [u8], spans: &mut Vec<Span>) -> Result<(), ProtocolError> {
     let (mut read, mut write) = (0, 0);
     loop {
-        while read < line.len() && (line[read].is_ascii_whitespace() || line[read] == 0) {
+        while read < line.len() && line[read].is_ascii_whitespace() {
             read += 1;
         }
         if read == line.len() {
@@ -315,7 +318,7 @@ fn inline_word(
                 quote = Some(byte);
                 read += 1;
             }
-            (None, b' ' | b'\n' | b'\r' | b'\t' | 0) => return Ok((read, write)),
+            (None, b' ' | b'\n' | b'\r' | b'\t') => return Ok((read, write)),
             _ => {
                 line[write] = byte;
                 write += 1;

@@ -53,6 +53,21 @@ fn errors_are_worded_as_redis_words_them() {
     assert_eq!(error_of(b"*1\r\n$1\r\nxyz"), "Protocol error: expected CRLF after bulk");
 }
 
+/// As redis-server does: it looks for the end of the line as of a C string.
+#[test]
+fn an_inline_request_with_a_nul_has_no_end() {
+    for request in [&b"PING\0\r\nPING\r\n"[..], b"\0PING\r\nPING\r\n", b"ECHO a\0b\n"] {
+        let (requests, error, left) = parse(request);
+        assert_eq!((requests.len(), error, left), (0, None, request.len()));
+    }
+    let (requests, error, left) = parse(b"ECHO \"a\\x00b\"\r\nPI\0NG\r\n");
+    assert_eq!(
+        (words(&requests), error, left),
+        (vec![vec!["ECHO".into(), "a\0b".into()]], None, 7)
+    );
+    assert_eq!(error_of(&b"PI\0NG\r\n".repeat(10_000)), "Protocol error: too big inline request");
+}
+
 #[test]
 fn before_authentication_ten_arguments_of_16_kib() {
     let parse = |s: &[u8]| parse_in_pieces(s, &[], &Limits::UNAUTHENTICATED).1;
