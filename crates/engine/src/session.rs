@@ -192,9 +192,9 @@ impl Session {
     }
 
     /// Visits some keys of a table, from a cursor on (0 at first); returns the next cursor, 0 at
-    /// the end. A key that has a value during the whole walk is visited at least once. In strict
-    /// durability the caller may show what was found, and that a key was not, only after
-    /// [`flush`](Self::flush).
+    /// the end. A key that has a value during the whole walk is visited exactly once, another key
+    /// at most once, unless the table is emptied meanwhile. In strict durability the caller may show
+    /// what was found, and that a key was not, only after [`flush`](Self::flush).
     ///
     /// The visitor sees copies and holds nothing up: it may take its time and use other sessions.
     ///
@@ -210,6 +210,24 @@ impl Session {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
         Ok(self.worker.scan(table, cursor, count, visit)?)
+    }
+
+    /// As [`scan`](Self::scan), but the visitor sees only the first `most` bytes of each value: a walk
+    /// for keys copies no long values.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn scan_heads(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, Error> {
+        self.shared.life.check_read()?;
+        Inside::refuse_in_batch("scan")?;
+        Ok(self.worker.scan_heads(table, cursor, count, most, visit)?)
     }
 
     /// Number of keys of a table that have a value. In strict durability the caller may show it

@@ -487,4 +487,14 @@ fn a_scan_shows_each_of_many_long_values_once() {
     }
     seen.sort_unstable();
     assert_eq!(seen, (0..60).collect::<Vec<u8>>());
+
+    // Of each value only the head.
+    let mut heads = Vec::new();
+    let visit = &mut |key: &[u8], value: stillpoint_store::ValueRef<'_>| {
+        assert_eq!((value.tag(), value.to_vec()), (key[0], vec![key[0]; 5]));
+        heads.push(key[0]);
+    };
+    assert_eq!(worker.scan_heads(table, 0, usize::MAX, 5, visit).expect("a table"), 0);
+    heads.sort_unstable();
+    assert_eq!(heads, seen);
 }

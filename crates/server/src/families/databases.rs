@@ -147,22 +147,37 @@ fn scan_listed(
 }
 
 fn keys(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
-    let pattern = args.at(1);
+    let header = ctx.reply.mark();
+    let before = ctx.shared.keyspace.flushes().now();
+    let mut found = matching_keys(ctx, args.at(1), session, |_| true)?;
+    if !ctx.shared.keyspace.flushes().none_since(before) {
+        // A key that was set again after the flush may have been met twice.
+        ctx.reply.truncate(header);
+        let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+        found = matching_keys(ctx, args.at(1), session, |key| seen.insert(key.into()))?;
+    }
+    ctx.reply.array_at(header, found);
+    Ok(())
+}
+
+/// Answers the keys that match a pattern and that `is_new` does not know; gives their number.
+fn matching_keys(
+    ctx: &mut Context<'_>,
+    pattern: &[u8],
+    session: &mut Session,
+    mut is_new: impl FnMut(&[u8]) -> bool,
+) -> Result<usize, CmdError> {
     let all = pattern == b"*";
     let (now_ms, db, keyspace) = (ctx.now_ms(), ctx.db(), &ctx.shared.keyspace);
     let mut budget = COMMAND_BUDGET;
     let mut spent = Ok(());
-    // The scan may visit a key twice while the index grows.
-    let mut seen: HashSet<Box<[u8]>> = HashSet::new();
-    let header = ctx.reply.mark();
-    let mut found = 0;
-    let mut cursor = 0;
+    let (mut cursor, mut found) = (0, 0);
     loop {
         let reply = &mut *ctx.reply;
         let step = keyspace.scan(session, (db, cursor), STEP, now_ms, &mut |key, _| {
             let fits = if all { Ok(true) } else { name_fits(pattern, key, &mut budget) };
             match fits {
-                Ok(true) if seen.insert(key.into()) => {
+                Ok(true) if is_new(key) => {
                     reply.bulk(key);
                     found += 1;
                 }
@@ -173,11 +188,9 @@ fn keys(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResu
         spent.clone()?;
         cursor = step.next;
         if cursor == 0 || ctx.reply.overflowed() {
-            break;
+            return Ok(found);
         }
     }
-    ctx.reply.array_at(header, found);
-    Ok(())
 }
 
 fn keys_listed(

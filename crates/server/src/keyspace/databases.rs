@@ -1,6 +1,10 @@
 //! The databases of the protocol as tables of the engine: iteration, length, flushing.
 
 use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
 
 use stillpoint::{Engine, KeySet, Mode, Session, Slot, TableId};
 use stillpoint_io::Rng;
@@ -8,7 +12,7 @@ use stillpoint_io::Rng;
 use super::access::LoopKeys;
 use super::counts::Counts;
 use super::lock::KeyspaceLock;
-use super::value::{Entry, table_name};
+use super::value::{EXPIRY_BYTES, Entry, table_name};
 use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, ServerError};
@@ -28,6 +32,37 @@ pub(crate) struct Keyspace {
     pub(crate) lock: KeyspaceLock,
     pub(super) missing_keys: Arc<MissingKeys>,
     pub(super) counts: Counts,
+    flushes: Flushes,
+}
+
+/// Flushes of databases, as many as have begun and as have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Flushes {
+    fn count<R>(&self, flush: impl FnOnce() -> R) -> R {
+        // Release: a scan that meets an emptied table has seen this count; see `none_since`.
+        self.begun.fetch_add(1, Release);
+        let result = flush();
+        // Release: partner of the Acquire in `now`.
+        self.ended.fetch_add(1, Release);
+        result
+    }
+
+    /// Flushes that have ended.
+    pub(crate) fn now(&self) -> u64 {
+        // Acquire: partner of the last Release in `count`. What those flushes emptied is empty.
+        self.ended.load(Acquire)
+    }
+
+    /// True if no flush was under way since [`now`](Self::now) gave this number.
+    pub(crate) fn none_since(&self, ended: u64) -> bool {
+        // Acquire: partner of the first Release in `count`.
+        self.begun.load(Acquire) == ended
+    }
 }
 
 /// What one step of a scan did.
@@ -55,6 +90,7 @@ impl Keyspace {
             lock: KeyspaceLock::new(workers),
             missing_keys: Arc::default(),
             counts: Counts::new(workers),
+            flushes: Flushes::default(),
         })
     }
 
@@ -103,8 +139,9 @@ impl Keyspace {
 
     /// Looks at about `count` records from `cursor` on and visits the keys that have not expired.
     ///
-    /// A scan visits every key that is there from its first step to its last. A scan may visit a
-    /// key twice while the index grows.
+    /// A scan visits every key that is there from its first step to its last, and no key twice unless
+    /// the database is [emptied](Self::flushes) meanwhile. An entry shows the key's type and expiry, not
+    /// its value.
     ///
     /// # Errors
     /// The engine has no such table any more.
@@ -136,7 +173,8 @@ impl Keyspace {
         visit: &mut dyn FnMut(&[u8], &Entry<'_>),
     ) -> Result<Scanned, CmdError> {
         let mut records = 0;
-        let next = session.scan(self.table(db), cursor, count, &mut |key, value| {
+        let (table, most) = (self.table(db), EXPIRY_BYTES);
+        let next = session.scan_heads(table, cursor, count, most, &mut |key, value| {
             records += 1;
             visit(key, &Entry::new(value));
         })?;
@@ -189,11 +227,16 @@ impl Keyspace {
     /// The engine cannot log the step.
     pub(crate) fn flush(&self, dbs: &[Db]) -> Result<(), CmdError> {
         let tables: Vec<TableId> = dbs.iter().map(|&db| self.table(db)).collect();
-        self.engine.flush_tables(&tables)?;
+        self.flushes.count(|| self.engine.flush_tables(&tables))?;
         for &db in dbs {
             self.counts.restart_expiring(db, 0);
         }
         Ok(())
+    }
+
+    /// Tells a scan whether a database was emptied meanwhile.
+    pub(crate) fn flushes(&self) -> &Flushes {
+        &self.flushes
     }
 
     /// About how many keys of the database have an expiry.

@@ -274,6 +274,17 @@ impl<'a> Cell<'a> {
 
     /// Reads without a lock: appends the value if `key` has one. Call it inside a read section.
     pub(crate) fn read_optimistic(self, key: &[u8], out: &mut Vec<u8>) -> OptimisticRead {
+        self.read_head_optimistic(key, usize::MAX, out)
+    }
+
+    /// As [`read_optimistic`](Self::read_optimistic), but appends only the first `most` bytes.
+    #[inline]
+    pub(crate) fn read_head_optimistic(
+        self,
+        key: &[u8],
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> OptimisticRead {
         let start = out.len();
         let mut backoff = Backoff::new();
         loop {
@@ -285,7 +296,8 @@ impl<'a> Cell<'a> {
             if before & DEAD != 0 || !self.has_key(key) {
                 return OptimisticRead::Other;
             }
-            let tag = if before & ABSENT == 0 { self.copy_unlocked(before, out) } else { None };
+            let tag =
+                if before & ABSENT == 0 { self.copy_unlocked(before, most, out) } else { None };
             fence(Acquire);
             // Relaxed: the fence orders the copy before this load.
             if self.words[1].load(Relaxed) == before {
@@ -299,8 +311,10 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Appends the newest value, which may be torn; the caller validates the stamp.
-    fn copy_unlocked(self, stamp_word: u64, out: &mut Vec<u8>) -> Option<u8> {
+    /// Appends the first `most` bytes of the newest value, which may be torn; the caller validates the
+    /// stamp.
+    #[inline]
+    fn copy_unlocked(self, stamp_word: u64, most: usize, out: &mut Vec<u8>) -> Option<u8> {
         let first = HEADER_WORDS + self.key_area();
         let first = if stamp_word & SECOND != 0 { self.copy_words(1).start } else { first };
         let copy = &self.words[first..];
@@ -309,11 +323,11 @@ impl<'a> Cell<'a> {
             let blob = Blob { table: copy[1].load(Relaxed), len: meta.large_len() };
             // A torn length would copy hundreds of megabytes in vain.
             if blob::is_plausible(self.memory, blob) {
-                blob::read(self.memory, blob, 0, blob.len, out);
+                blob::read(self.memory, blob, 0, blob.len.min(most), out);
             }
         } else {
             let len = meta.inline_len().min(copy.len() * 8 - META_BYTES);
-            words::read(copy, META_BYTES, len, out);
+            words::read(copy, META_BYTES, len.min(most), out);
         }
         Some(meta.tag())
     }

@@ -664,7 +664,7 @@ mod tests {
         let mut next = lasting;
         loop {
             cursor = index.scan(cursor, |cell| {
-                seen.insert(cell);
+                assert!(seen.insert(cell), "entry {cell} is met twice");
             });
             if cursor == 0 {
                 break;

@@ -1,8 +1,8 @@
 //! Visiting the keys of a table while transactions change the table.
 //!
-//! A read section copies the records of one position of the index. The visitor sees the copies after
-//! the section has ended: a visitor may take its time and use other sessions, and no grace period
-//! waits for a visitor.
+//! A read section copies the records of some positions of the index. The visitor sees the copies
+//! after the section has ended: a visitor may take its time and use other sessions, and no grace
+//! period waits for a visitor.
 
 use stillpoint_txn::{TableId, TxError};
 
@@ -10,24 +10,42 @@ use crate::memory::cell::OptimisticRead;
 use crate::memory::value::ValueRef;
 use crate::worker::Worker;
 
-/// Bytes of values that one read section copies, and one value more. The rest of the position is
-/// copied by the next section.
+/// Positions of the index whose cells are fetched together.
+const POSITIONS_MAX: usize = 16;
+/// Bytes that one read section copies, and one record more. The rest is copied by the next section.
 const COPIED_BYTES: usize = 1 << 20;
 
-/// Copies of records at one position of the index.
+/// Copies of records at some positions of the index.
 #[derive(Default)]
 struct Copied {
     cells: Vec<u64>,
+    /// Of each position: where its cells end, and the position that follows.
+    positions: Vec<(usize, u64)>,
     /// Keys and values, one record after the other.
     bytes: Vec<u8>,
     /// Of each record: its tag, and where its key and its value end.
     records: Vec<(u8, usize, usize)>,
     key: Vec<u8>,
-    /// Keys that earlier read sections have copied at the same position.
+    /// Keys that earlier read sections have copied at the first position.
     earlier: Vec<Vec<u8>>,
 }
 
+/// Where the next read section begins.
+struct Next {
+    cursor: u64,
+    is_end: bool,
+    /// Cells looked at; an empty position counts as one, so that a call ends in bounded time.
+    looked_at: usize,
+}
+
 impl Copied {
+    fn clear(&mut self) {
+        self.cells.clear();
+        self.positions.clear();
+        self.bytes.clear();
+        self.records.clear();
+    }
+
     fn visit(&self, visit: &mut dyn FnMut(&[u8], ValueRef<'_>)) {
         let mut start = 0;
         for &(tag, key_end, end) in &self.records {
@@ -37,11 +55,11 @@ impl Copied {
         }
     }
 
-    /// Notes which keys the next read section passes over.
+    /// Notes which keys the next read section passes over: those of the records from `first` on.
     #[cold]
-    fn note_keys(&mut self) {
-        let mut start = 0;
-        for &(_, key_end, end) in &self.records {
+    fn note_keys(&mut self, first: usize) {
+        let mut start = first.checked_sub(1).map_or(0, |before| self.records[before].2);
+        for &(_, key_end, end) in &self.records[first..] {
             self.earlier.push(self.bytes[start..key_end].to_vec());
             start = end;
         }
@@ -50,10 +68,10 @@ impl Copied {
 
 impl Worker {
     /// Visits some keys of a table with their values, from a cursor on (0 at first), and returns
-    /// the next cursor, 0 at the end. A key that has a value during the whole walk is visited at
-    /// least once. At least `count` cells are looked at, unless the end is reached before; each
-    /// value is read without a lock and is consistent in itself. The visitor is called outside of
-    /// the read section.
+    /// the next cursor, 0 at the end. A key that has a value during the whole walk is visited
+    /// exactly once, another key at most once, unless the table is emptied meanwhile. At least
+    /// `count` cells are looked at, unless the end is reached before; each value is read without a
+    /// lock and is consistent in itself. The visitor is called outside of the read section.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`].
@@ -64,70 +82,114 @@ impl Worker {
         count: usize,
         visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
     ) -> Result<u64, TxError> {
+        self.scan_heads(table, cursor, count, usize::MAX, visit)
+    }
+
+    /// As [`scan`](Self::scan), but reads and shows only the first `most` bytes of each value.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`].
+    pub fn scan_heads(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, TxError> {
         let mut cursor = cursor;
-        let mut looked_at = 0;
+        let mut left = count.max(1);
         let mut copied = Copied::default();
-        // Empty positions of the index count as visited, so that a call ends in bounded time.
-        while looked_at < count.max(1) {
-            let next = self.guarded(|worker| worker.copy_position(table, cursor, &mut copied))?;
+        while left > 0 {
+            copied.clear();
+            let next =
+                self.guarded(|worker| worker.copy_some(table, cursor, left, most, &mut copied))?;
             copied.visit(visit);
-            let Some(next) = next else {
-                copied.note_keys();
-                continue;
-            };
-            looked_at += copied.cells.len().max(1);
-            copied.earlier.clear();
-            cursor = next;
-            if cursor == 0 {
-                break;
+            if next.is_end {
+                return Ok(0);
             }
+            cursor = next.cursor;
+            left = left.saturating_sub(next.looked_at);
         }
         Ok(cursor)
     }
 
-    /// Copies the records at one position; gives the next position, `None` if some are left.
-    fn copy_position(
+    /// Copies records from a position on, of which it looks at about `count`.
+    fn copy_some(
         &mut self,
         table: TableId,
         cursor: u64,
+        count: usize,
+        most: usize,
         copied: &mut Copied,
-    ) -> Result<Option<u64>, TxError> {
-        let Copied { cells, bytes, records, key, earlier } = copied;
-        cells.clear();
-        bytes.clear();
-        records.clear();
+    ) -> Result<Next, TxError> {
         self.local.enter();
         let Some(found) = self.local.tables.get(table).cloned() else {
             self.local.exit();
             return Err(TxError::NoSuchTable(table));
         };
-        let mut next = Some(found.index.scan(cursor, |cell| cells.push(cell)));
-        for &number in &*cells {
-            if bytes.len() > COPIED_BYTES {
-                next = None;
-                break;
-            }
-            let cell = self.local.store.cell(number);
-            cell.read_key(key);
-            if earlier.contains(key) {
-                continue;
-            }
-            let start = bytes.len();
-            bytes.extend_from_slice(key);
-            let key_end = bytes.len();
-            match cell.read_optimistic(key, bytes) {
-                OptimisticRead::Value(tag, stamp) => {
-                    self.local.dependencies.add(stamp);
-                    records.push((tag, key_end, bytes.len()));
-                    continue;
+        let mut next = Next { cursor, is_end: false, looked_at: 0 };
+        let Copied { cells, positions, .. } = copied;
+        while positions.len() < POSITIONS_MAX && next.looked_at < count && !next.is_end {
+            let from = cells.len();
+            // An entry that moves meanwhile is met in both of its places.
+            next.cursor = found.index.scan(next.cursor, |cell| {
+                if !cells[from..].contains(&cell) {
+                    cells.push(cell);
                 }
-                // The absence of the key is a part of the answer.
-                OptimisticRead::Absent(stamp) => self.local.dependencies.add(stamp),
-                OptimisticRead::Other => {}
-            }
-            bytes.truncate(start);
+            });
+            next.looked_at += (cells.len() - from).max(1);
+            next.is_end = next.cursor == 0;
+            positions.push((cells.len(), next.cursor));
         }
+        for &cell in &*cells {
+            self.local.store.memory().arena.prefetch(cell);
+        }
+        let all = self.copy_positions(cursor, most, copied);
         self.local.exit();
-        Ok(next)
+        Ok(all.unwrap_or(next))
+    }
+
+    /// Copies the records of the cells that were found; gives the place to go on if they are too
+    /// long for one read section. A value shows what its first `most` bytes are.
+    fn copy_positions(&mut self, cursor: u64, most: usize, copied: &mut Copied) -> Option<Next> {
+        let (mut cursor, mut from) = (cursor, 0);
+        for position in 0..copied.positions.len() {
+            let (to, next) = copied.positions[position];
+            let first = copied.records.len();
+            for at in from..to {
+                if copied.bytes.len() > COPIED_BYTES {
+                    copied.note_keys(first);
+                    return Some(Next { cursor, is_end: false, looked_at: from });
+                }
+                self.copy_record(copied.cells[at], most, copied);
+            }
+            copied.earlier.clear();
+            (cursor, from) = (next, to);
+        }
+        None
+    }
+
+    fn copy_record(&mut self, number: u64, most: usize, copied: &mut Copied) {
+        let Copied { bytes, records, key, earlier, .. } = copied;
+        let cell = self.local.store.cell(number);
+        cell.read_key(key);
+        if earlier.contains(key) {
+            return;
+        }
+        let start = bytes.len();
+        bytes.extend_from_slice(key);
+        let key_end = bytes.len();
+        match cell.read_head_optimistic(key, most, bytes) {
+            OptimisticRead::Value(tag, stamp) => {
+                self.local.dependencies.add(stamp);
+                records.push((tag, key_end, bytes.len()));
+                return;
+            }
+            // The absence of the key is a part of the answer.
+            OptimisticRead::Absent(stamp) => self.local.dependencies.add(stamp),
+            OptimisticRead::Other => {}
+        }
+        bytes.truncate(start);
     }
 }
