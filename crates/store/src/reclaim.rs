@@ -50,6 +50,20 @@ const PER_ROUND: usize = 128;
 /// And at most by a worker with nothing else to do.
 const PER_IDLE_ROUND: usize = 8192;
 
+/// A round ends after a share of as many looks that met a cell which a capture needs.
+const LOOKS_PER_NEEDED: usize = 16;
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug)]
+enum Looked {
+    /// The cell was reclaimed, or is not absent any more.
+    Done,
+    /// Its deletion is not closed.
+    NotClosed,
+    /// A capture needs one of its copies.
+    Needed,
+}
+
 /// What a worker has to reclaim.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
@@ -128,19 +142,26 @@ impl Participant {
     }
 
     /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet: those
-    /// behind it are hardly older. True if it looked at as many.
+    /// behind it are hardly older. True if there may be more that can be reclaimed.
     #[cold]
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
-        for _ in 0..most {
+        let (mut done, mut needed) = (0, 0);
+        while done + needed < most && needed <= most / LOOKS_PER_NEEDED {
             let Some(&absent) = self.reclaim.absent.front() else {
                 return false;
             };
-            if !self.try_reclaim(absent, is_closed) {
-                return false;
+            match self.try_reclaim(absent, is_closed) {
+                Looked::NotClosed => return false,
+                Looked::Done => done += 1,
+                Looked::Needed => {
+                    // Those behind it may be of keys that no capture has met.
+                    self.reclaim.absent.push_back(absent);
+                    needed += 1;
+                }
             }
             self.reclaim.absent.pop_front();
         }
-        true
+        done > 0
     }
 
     /// Takes an absent cell out of the index, whose lock is held exclusively; false if it is not
@@ -152,37 +173,37 @@ impl Participant {
         })
     }
 
-    /// True if the cell needs no more attention: reclaimed, or not absent any more. False if its
-    /// deletion is not closed, or a capture needs its copies.
-    fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> bool {
+    /// Reclaims a cell, if that may be.
+    fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> Looked {
         let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
         else {
-            return true;
+            return Looked::Done;
         };
         // The entry may be older than what is there now: a cell of another size, or a large value.
         if !self.store.memory().arena.has_record_cell(absent.cell, absent.owner) {
-            return true;
+            return Looked::Done;
         }
         let cell = self.store.cell(absent.cell);
         let word = cell.stamp_word();
         if word & ABSENT == 0 || word & DEAD != 0 {
-            return true;
+            return Looked::Done;
         }
         let is_closed = |stamp: Stamp| mutant!(is_closed(stamp), ReclaimsBeforeClosed => true);
         if !is_closed(Stamp::from_bits(word)) {
-            return false;
+            return Looked::NotClosed;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
             // Whoever holds the lock looks after the cell when releasing it.
-            return true;
+            return Looked::Done;
         }
         // Under the lock the key and the stamp stay.
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
         let is_absent = word & (ABSENT | DEAD) == ABSENT;
-        let may_go = is_closed(stamp) && self.store.may_reuse(cell);
+        let is_needed = is_absent && !self.store.may_reuse(cell);
+        let may_go = is_closed(stamp);
         let mut gone = false;
-        if is_absent && may_go {
+        if is_absent && may_go && !is_needed {
             cell.read_key(&mut self.reclaim.key);
             let hash = self.store.hash(absent.table, &self.reclaim.key);
             // A cell that is not in the index yet is looked after by whoever is adding it.
@@ -192,7 +213,11 @@ impl Participant {
         if gone {
             self.reclaim.retire_cell(absent.owner, absent.cell);
         }
-        !is_absent || may_go
+        match (is_absent && !may_go, is_needed) {
+            (true, _) => Looked::NotClosed,
+            (false, true) => Looked::Needed,
+            (false, false) => Looked::Done,
+        }
     }
 
     /// Lets garbage wait for a grace period, once there is as much of it as `least`, and frees what

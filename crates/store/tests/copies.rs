@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{Random, env_or, for_seeds, store_with};
+use common::{CheckingLog, Random, env_or, for_seeds, store_with};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use stillpoint_store::rules::status;
 use stillpoint_store::{
     Capture, CellRules, Lane, NoLog, Phase, RecordImage, Reuse, StatusChanges, Store, TableId,
@@ -175,5 +176,35 @@ fn cells_of_deleted_keys_are_used_again() {
             worker.idle();
             assert_eq!(store.cell_count(T), 0, "{rules:?}, round {round}");
         }
+    }
+}
+
+/// During a capture, cells of keys that come and go are used again, although the cells of keys that
+/// the capture still has to read are not.
+#[test]
+fn a_capture_does_not_hold_up_cells_that_it_does_not_need() {
+    for rules in [ZIGZAG, SHADOW, PING_PONG] {
+        let store = store_with(LIMIT_BYTES, 4, 1, rules);
+        let (state, closed) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
+        let log = CheckingLog::new(0, &state, &closed);
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        for key in 0..50u64 {
+            worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &[1; 100])).expect("memory");
+        }
+        // Captured once, so that the deletions are news for the second capture.
+        checkpoint(&store, rules.write, || ());
+        let found = checkpoint(&store, rules.write, || {
+            for key in 0..50u64 {
+                worker.transact(|tx| tx.delete(T, &key.to_be_bytes())).expect("memory");
+            }
+            for key in 50..5050u64 {
+                let name = key.to_be_bytes();
+                worker.transact(|tx| tx.put(T, &name, &[2; 100])).expect("memory");
+                worker.transact(|tx| tx.delete(T, &name)).expect("memory");
+            }
+            let cells = store.cell_count(T);
+            assert!((50..300).contains(&cells), "{rules:?}: {cells} cells");
+        });
+        assert_eq!(found.len(), 50, "{rules:?}");
     }
 }
