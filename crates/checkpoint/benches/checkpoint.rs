@@ -17,8 +17,8 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, RealClock, RealDisk, thread_cpu_ns};
 use stillpoint_store::{
-    Checkpointer, KeyImage, KeySet, Lane, Loader, Mode, NoLog, Phase, Procedure, RecordImage, Sink,
-    Slot, Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Checkpointer, DeletedKey, KeyImage, KeySet, Lane, Loader, Mode, NoLog, Phase, Procedure,
+    RecordImage, Sink, Slot, Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -56,6 +56,7 @@ struct NullLane;
 
 impl Lane for NullLane {
     fn emit(&mut self, _: &RecordImage<'_>) {}
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {}
     fn take_back(&mut self) {}
 }
 

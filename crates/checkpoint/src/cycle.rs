@@ -11,7 +11,6 @@ mod walk;
 
 use std::sync::Arc;
 
-use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, catch_panic};
 use stillpoint_store::{Checkpointer, Outcome, Phase, PointOfConsistency, Sink, Store};
 
@@ -91,7 +90,7 @@ pub fn take_checkpoint(
             cycle.clock.clone(),
             cycle.progress.clone(),
             epoch,
-            CheckpointKind::Full,
+            cycle.scheme.kind(),
             config.clone(),
         )
     };
@@ -184,6 +183,9 @@ impl Passage<'_> {
         let begin_ns = cycle.clock.monotonic_ns();
         cycle.progress.begin(epoch, begin_ns);
         cycle.store.set_sink(Some(self.sink.clone()));
+        for unit in 0..cycle.store.slab_count() {
+            cycle.scheme.before_prepare(&cycle.store, unit, slots.own());
+        }
         self.enter(Phase::Prepare);
         let mut quiesced = match point {
             PointOfConsistency::Virtual => None,

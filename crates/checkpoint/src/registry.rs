@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use stillpoint_format::registry::{Named, Registry};
 use stillpoint_store::{
-    CellRules, Checkpointer, PointOfConsistency, Reuse, StatusChanges, WriteRule,
+    CellRules, Checkpointer, DirtyRule, PointOfConsistency, Reuse, StatusChanges, WriteRule,
 };
 
 use crate::schemes::{calc, naive, zigzag};
@@ -126,6 +126,7 @@ pub static REGISTRY: Registry<Row> = Registry::new(
                 cells: CellRules {
                     copies: 2,
                     write: WriteRule::SwitchCopies,
+                    dirty: DirtyRule::None,
                     status_changes: StatusChanges::WhileQuiesced,
                     reuse: Reuse::OutsideOfCaptures,
                 },

@@ -6,7 +6,7 @@
 //! scan, no lock:   marked? ── no ─▶ emit ─▶ claim ─ lost ─▶ take back
 //! ```
 //! **Marks.** One bit of a cell's status says whether the present checkpoint has the record. The
-//! meaning of the bit alternates with the epoch ([`captured_in`]), so nothing is reset. It follows that
+//! meaning of the bit alternates with the epoch ([`captured_in`](crate::rules::captured_in)), so nothing is reset. It follows that
 //! every cell must be marked in every epoch, also in a capture that is given up.
 //!
 //! **Claims.** Whoever sets the mark emits the record. A commit holds the record's lock, so the
@@ -47,11 +47,8 @@ use crate::memory::cell::{Cell, Record, live_copy};
 use crate::memory::value::ValueRef;
 use crate::planted;
 use crate::record::Writing;
-use crate::rules::{
-    WriteRule, captured_in, copy_of,
-    status::{CAPTURED, SHADOW},
-};
-use crate::sink::{Lane, RecordImage, Sink};
+use crate::rules::{Claim, WriteRule, copy_of, status::SHADOW};
+use crate::sink::{DeletedKey, Lane, RecordImage, Sink};
 use crate::store::Store;
 use crate::table::Table;
 
@@ -62,17 +59,17 @@ const CELLS_PER_LANE: usize = 64;
 
 /// Whether the checkpoint may lack the record. The holder of the record's lock then claims the mark.
 #[inline]
-pub(crate) fn is_unmarked(lock: &AtomicU64, mark: u8) -> bool {
-    // Acquire: partner of the Release in `lock_word::claim`: the scan that set the mark has read the
+pub(crate) fn is_unmarked(lock: &AtomicU64, claim: Claim) -> bool {
+    // Acquire: partner of the Release in `lock_word::claim_if`: the scan that set the mark has read the
     // value. An unset mark may be stale, and the claim tells.
-    lock_word::status(lock.load(Acquire)) & CAPTURED != mark
+    claim.is_open(lock_word::status(lock.load(Acquire)))
 }
 
 /// Sets the mark; true for the one thread that gives the record to the checkpoint. The caller holds
 /// the record's lock, so that the value stays and nothing need be taken back.
 #[inline]
-pub(crate) fn claim_locked(lock: &AtomicU64, mark: u8) -> bool {
-    lock_word::claim(lock, CAPTURED, mark)
+pub(crate) fn claim_locked(lock: &AtomicU64, claim: Claim) -> bool {
+    claim.claim(lock, 0)
 }
 
 /// Gives an exclusive lock back. `claimable` says that a scan may claim the mark of the record
@@ -118,13 +115,15 @@ pub(crate) fn save_before_images<'a>(
     records: impl Iterator<Item = Overwritten<'a>> + Clone,
 ) {
     let unemitted = Unemitted { store, epoch };
-    let mark = captured_in(epoch);
+    let claim = Claim::of(store.rules(), epoch);
     sink.with_lane(worker, &mut |lane| {
-        let claimed = records.clone().filter(|it| claim_locked(it.record.lock(), mark));
+        let claimed = records.clone().filter(|it| claim_locked(it.record.lock(), claim));
         for Overwritten { record, table, hash, key } in claimed {
+            let (table, generation) = (table.id.0, table.generation);
             if let Some(value) = record.value() {
-                let image = RecordImage::new(table.id.0, table.generation, hash, key, value);
-                lane.emit(&image);
+                lane.emit(&RecordImage::new(table, generation, hash, key, value));
+            } else if claim.has_deletions {
+                lane.emit_deletion(&DeletedKey { table, generation, hash, key });
             }
         }
     });
@@ -137,21 +136,25 @@ pub(crate) fn save_before_images<'a>(
 pub(crate) trait Captured {
     /// Takes a value, which may be taken back again.
     fn emit(&mut self, cell: Cell<'_>, value: ValueRef<'_>);
+    /// Takes the news that the key has no value.
+    fn emit_deletion(&mut self, cell: Cell<'_>);
     /// Drops the last value.
     fn take_back(&mut self);
 }
 
 /// Emits the record of a cell, unless a commit of the new epoch saves the before-image. `blind` is a
 /// planted bug: marks are not seen.
-pub(crate) fn capture(cell: Cell<'_>, mark: u8, blind: bool, to: &mut impl Captured) {
+pub(crate) fn capture(cell: Cell<'_>, by: Claim, blind: bool, to: &mut impl Captured) {
     // Relaxed: a marked record is left alone. If a record only looks unmarked, the claim tells.
-    let seen = lock_word::status(cell.lock().load(Relaxed)) & CAPTURED;
-    if !cell.is_record() || (seen == mark && !blind) {
+    let is_open = by.is_open(lock_word::status(cell.lock().load(Relaxed)));
+    if !cell.is_record() || !(is_open || blind) {
         return;
     }
-    let claim = || lock_word::claim(cell.lock(), CAPTURED, mark) || blind;
+    let claim = || by.claim(cell.lock(), 0) || blind;
     let Some(value) = cell.value() else {
-        claim();
+        if claim() && by.has_deletions {
+            to.emit_deletion(cell);
+        }
         return;
     };
     if value.large_in().is_some() {
@@ -175,9 +178,9 @@ impl Store {
     /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
     /// In [`Phase::Capture`](crate::Phase) only. Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
-        let mark = captured_in(self.driver().now().epoch());
+        let by = Claim::of(self.rules(), self.driver().now().epoch());
         let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
-        self.scan(slab, to, &mut |scanned| capture(scanned.cell, mark, blind, scanned));
+        self.scan(slab, to, &mut |scanned| capture(scanned.cell, by, blind, scanned));
     }
 
     /// Emits every record of a slab. The caller holds the store quiesced.
@@ -210,10 +213,10 @@ impl Store {
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: a record whose
     /// old value a commit has kept in copy 1 is emitted from there.
     pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
-        let mark = captured_in(self.driver().now().epoch());
+        let by = Claim::of_all(self.driver().now().epoch());
         self.scan(slab, to, &mut |scanned| {
             let cell = scanned.cell;
-            capture(cell, mark, false, scanned);
+            capture(cell, by, false, scanned);
             // Acquire: partner of the Release in `lock_word::claim_if`: copy 1 was written before.
             let status = lock_word::status(cell.lock().load(Acquire));
             if cell.is_record() && status & SHADOW != 0 {
@@ -251,9 +254,10 @@ impl Store {
         cache.drain(&self.memory().arena);
     }
 
-    /// Sets status bits of every record of a slab: `next` gives the new status for the number of the
-    /// newest copy. The caller holds the store quiesced and owns read section slot `slot`.
-    pub fn set_statuses(&self, slab: usize, slot: usize, mask: u8, next: impl Fn(usize) -> u8) {
+    /// Changes the status of every record of a slab: `next` gives the new status for the present one
+    /// and the number of the newest copy. The rules of the store allow that at this time. The caller
+    /// owns read section slot `slot`.
+    pub fn set_statuses(&self, slab: usize, slot: usize, next: impl Fn(u8, usize) -> u8) {
         for from in (0..).step_by(CELLS_PER_LANE) {
             // The quiesce holds commits back, but not the maintenance that frees slabs.
             let _read_section = self.driver().read_sections().read_section(slot);
@@ -261,7 +265,7 @@ impl Store {
                 let cell = self.cell(number);
                 if cell.is_record() {
                     let newest = live_copy(cell.stamp_word());
-                    lock_word::claim(cell.lock(), mask, next(newest));
+                    lock_word::update_status(cell.lock(), |status| next(status, newest));
                 }
             });
             if seen < CELLS_PER_LANE {
@@ -330,6 +334,12 @@ impl Captured for Scanned<'_> {
         let Table { id, generation, .. } = *self.table;
         let hash = self.store.hash(id, self.key);
         self.lane.emit(&RecordImage::new(id.0, generation, hash, self.key, value));
+    }
+    fn emit_deletion(&mut self, cell: Cell<'_>) {
+        cell.read_key(self.key);
+        let Table { id, generation, .. } = *self.table;
+        let hash = self.store.hash(id, self.key);
+        self.lane.emit_deletion(&DeletedKey { table: id.0, generation, hash, key: self.key });
     }
     fn take_back(&mut self) {
         self.lane.take_back();

@@ -1,5 +1,7 @@
 //! What a checkpoint scheme is to the driver of the phases.
 
+use stillpoint_format::names::CheckpointKind;
+
 use crate::sink::Lane;
 use crate::store::Store;
 
@@ -19,6 +21,18 @@ pub enum PointOfConsistency {
 pub trait Checkpointer: Send + Sync {
     /// How its point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
+
+    /// What its checkpoints hold.
+    fn kind(&self) -> CheckpointKind {
+        CheckpointKind::Full
+    }
+
+    /// Passes one unit in REST, before PREPARE begins: a slab of the store, once. Commits go on.
+    /// `slot` is a read section slot that the caller owns. The pass of a checkpoint that fails may end
+    /// anywhere; the next one passes all units again.
+    fn before_prepare(&self, store: &Store, unit: usize, slot: usize) {
+        let _ = (store, unit, slot);
+    }
 
     /// Passes one unit at a physical point of consistency, while nothing commits: a slab of the
     /// store, once. `slot` is a read section slot that the caller owns. Commits wait meanwhile. The

@@ -29,11 +29,13 @@ pub enum Bug {
     WriteRuleForgotten = 9,
     /// A cell is reused although a capture still needs one of its copies.
     CopyReused = 10,
+    /// The dirty marks of a checkpoint that was not published are cleared.
+    DirtyForgotten = 11,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -44,6 +46,7 @@ impl Bug {
         Self::NextCopyKept,
         Self::WriteRuleForgotten,
         Self::CopyReused,
+        Self::DirtyForgotten,
     ];
 }
 

@@ -32,7 +32,7 @@ use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes, live_copy};
 use crate::phase::PhaseWord;
-use crate::rules::{WriteRule, captured_in, copy_of, status, status::CAPTURED};
+use crate::rules::{Claim, WriteRule, copy_of, status};
 use crate::table::Table;
 
 /// A change of one record. `R` gives the changed ranges of a patch.
@@ -298,10 +298,9 @@ impl<'a> Writing<'a> {
     /// Copies the old value to copy 1, unless the checkpoint has the record.
     fn keep_shadow(&self, left: &mut impl FnMut(Blob)) {
         let lock = self.cell().lock();
-        let captured = captured_in(self.phase.epoch());
-        let unmarked = (CAPTURED, CAPTURED ^ captured);
-        // Acquire: partner of the Release in `lock_word::claim`: the scan has read the value.
-        if lock_word::status(lock.load(Acquire)) & unmarked.0 != unmarked.1 {
+        let claim = Claim::of_all(self.phase.epoch());
+        // Acquire: partner of the Release in `lock_word::claim_if`: the scan has read the value.
+        if !claim.is_open(lock_word::status(lock.load(Acquire))) {
             return;
         }
         let has_value = self.cell().copy(0).copy_value().is_some();
@@ -310,7 +309,7 @@ impl<'a> Writing<'a> {
             self.share_copy(0, 1, left);
         }
         // If the scan was first, it has the value, and copy 1 means nothing.
-        lock_word::claim_if(lock, unmarked, CAPTURED | status::SHADOW, captured | shadow);
+        claim.claim(lock, shadow);
     }
 
     /// Makes copy `to` the value of copy `from`; blocks of a large value then have two references.

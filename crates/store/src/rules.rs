@@ -5,8 +5,12 @@
 //! |---|---|---|
 //! | [`CAPTURED`](status::CAPTURED) | the checkpoint of epochs of this parity has the record | [`WriteRule::SaveBeforeImage`] |
 //! | [`SHADOW`](status::SHADOW) | copy 1 is a before-image that the scan has not met | [`WriteRule::KeepShadow`] |
-//! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | copy 1 or 2 was written in the epoch of this parity, and no capture has merged it | [`WriteRule::WriteBoth`] |
+//! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
+//! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
 //! | [`NEXT_COPY`](status::NEXT_COPY) | number of the copy that the next commit writes | [`WriteRule::SwitchCopies`] |
+
+use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::lock_word;
 
 /// The status bits of a cell that the store gives a meaning.
 pub mod status {
@@ -16,10 +20,18 @@ pub mod status {
     pub const NEXT_COPY: u8 = 1 << 1;
     /// Copy 1 has the value of the point of consistency, and the capture scan has not met it yet.
     pub const SHADOW: u8 = 1 << 2;
-    /// Copy 1 was written in an even epoch, and no capture has merged it into copy 3.
+    /// The record was written in an even epoch, and no checkpoint has that write. Under
+    /// [`WriteBoth`](super::WriteRule::WriteBoth): no capture has merged copy 1 into copy 3.
     pub const DIRTY_EVEN: u8 = 1 << 3;
-    /// Copy 2 was written in an odd epoch, and no capture has merged it into copy 3.
+    /// As [`DIRTY_EVEN`], of an odd epoch, and of copy 2.
     pub const DIRTY_ODD: u8 = 1 << 4;
+    /// The checkpoint that is under way has the dirty record.
+    pub const TAKEN: u8 = 1 << 5;
+
+    /// The dirty bit of commits of `epoch`.
+    pub const fn dirty_in(epoch: u64) -> u8 {
+        if epoch & 1 == 0 { DIRTY_EVEN } else { DIRTY_ODD }
+    }
 }
 
 /// What a commit does with the value that it overwrites.
@@ -40,6 +52,16 @@ pub enum WriteRule {
     WriteBoth,
 }
 
+/// Whether commits note which records they write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirtyRule {
+    /// No.
+    None,
+    /// Each sets the dirty bit of its epoch, in every phase. A checkpoint has the records of the
+    /// ended epoch only: those with a value, and the news that others have none.
+    ByEpoch,
+}
+
 /// When a thread other than the holder of a record's lock may change the record's status bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusChanges {
@@ -49,6 +71,8 @@ pub enum StatusChanges {
     WhileQuiesced,
     /// In CAPTURE: a plain store suffices in all other phases.
     InCapture,
+    /// At any time.
+    AtAnyTime,
 }
 
 /// When the cell of a deleted key may be reused, once no crash can bring the key back.
@@ -60,6 +84,8 @@ pub enum Reuse {
     OutsideOfCaptures,
     /// When captures have merged all that commits wrote, or no copy has a value.
     WhenMerged,
+    /// When a published checkpoint has the deletion: no dirty bit is set.
+    WhenClean,
 }
 
 /// How the cells of a store are laid out, written and reused.
@@ -69,6 +95,8 @@ pub struct CellRules {
     pub copies: usize,
     /// What a commit does with the value that it overwrites.
     pub write: WriteRule,
+    /// Whether commits note which records they write.
+    pub dirty: DirtyRule,
     /// When others than the holder of the lock may change the status bits.
     pub status_changes: StatusChanges,
     /// When the cell of a deleted key may be reused.
@@ -80,6 +108,7 @@ impl CellRules {
     pub const IN_PLACE: Self = Self {
         copies: 1,
         write: WriteRule::InPlace,
+        dirty: DirtyRule::None,
         status_changes: StatusChanges::Never,
         reuse: Reuse::Always,
     };
@@ -95,6 +124,7 @@ impl CellRules {
     #[inline]
     pub(crate) fn first_status(&self, epoch: u64) -> u8 {
         match self.write {
+            _ if self.dirty == DirtyRule::ByEpoch => 0,
             WriteRule::SaveBeforeImage | WriteRule::KeepShadow => captured_in(epoch),
             WriteRule::InPlace | WriteRule::SwitchCopies | WriteRule::WriteBoth => 0,
         }
@@ -107,12 +137,71 @@ pub(crate) fn captured_in(epoch: u64) -> u8 {
     (epoch & 1) as u8 * status::CAPTURED
 }
 
+/// How the one thread is found that gives a record to a checkpoint: by the exchange of status bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// The record is unclaimed if these bits of its status are `unclaimed`.
+    seen_mask: u8,
+    unclaimed: u8,
+    /// The claim makes these bits `claimed`.
+    mask: u8,
+    claimed: u8,
+    /// The checkpoint has records without a value, too.
+    pub(crate) has_deletions: bool,
+}
+
+impl Claim {
+    /// For the checkpoint that began `epoch`.
+    #[inline]
+    pub(crate) fn of(rules: &CellRules, epoch: u64) -> Self {
+        match rules.dirty {
+            DirtyRule::None => Self::of_all(epoch),
+            DirtyRule::ByEpoch => {
+                let dirty = status::dirty_in(epoch - 1);
+                Self {
+                    seen_mask: dirty | status::TAKEN,
+                    unclaimed: dirty,
+                    mask: status::TAKEN,
+                    claimed: status::TAKEN,
+                    has_deletions: true,
+                }
+            }
+        }
+    }
+
+    /// For a checkpoint that has every record with a value.
+    #[inline]
+    pub(crate) fn of_all(epoch: u64) -> Self {
+        let claimed = captured_in(epoch);
+        Self {
+            seen_mask: status::CAPTURED,
+            unclaimed: claimed ^ status::CAPTURED,
+            mask: status::CAPTURED,
+            claimed,
+            has_deletions: false,
+        }
+    }
+
+    /// Whether the checkpoint may lack the record with this status.
+    #[inline]
+    pub(crate) fn is_open(self, status: u8) -> bool {
+        status & self.seen_mask == self.unclaimed
+    }
+
+    /// Claims the record, and sets the status bits `also`: true for the one thread that wins.
+    #[inline]
+    pub(crate) fn claim(self, lock: &AtomicU64, also: u8) -> bool {
+        let unclaimed = (self.seen_mask, self.unclaimed);
+        lock_word::claim_if(lock, unclaimed, self.mask | also, self.claimed | also)
+    }
+}
+
 /// The copy that commits of `epoch` write besides copy 0, and its dirty bit. Only for
 /// [`WriteRule::WriteBoth`].
 #[inline]
 pub(crate) fn copy_of(epoch: u64) -> (usize, u8) {
     match epoch & 1 {
-        0 => (1, status::DIRTY_EVEN),
-        _ => (2, status::DIRTY_ODD),
+        0 => (1, status::dirty_in(epoch)),
+        _ => (2, status::dirty_in(epoch)),
     }
 }

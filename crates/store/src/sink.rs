@@ -10,6 +10,9 @@ pub trait Lane {
     /// after one, whatever comes is dropped.
     fn emit(&mut self, record: &RecordImage<'_>);
 
+    /// Takes the news that a key has no value. Only in a checkpoint of changes.
+    fn emit_deletion(&mut self, key: &DeletedKey<'_>);
+
     /// Forgets the record that was emitted last: another has captured it meanwhile, and what was
     /// read of it may be neither the old value nor the new one. Called directly after
     /// [`emit`](Self::emit), by a walk only, and never for a large value.
@@ -62,6 +65,9 @@ impl Lane for NoLane {
     fn emit(&mut self, _: &RecordImage<'_>) {
         debug_assert!(false, "a before-image outside of a checkpoint");
     }
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
+        debug_assert!(false, "a deletion outside of a checkpoint");
+    }
     fn take_back(&mut self) {}
 }
 
@@ -91,6 +97,19 @@ pub struct RecordImage<'a> {
     pub key: &'a [u8],
     /// Value.
     pub value: ValueRef<'a>,
+}
+
+/// A key that has no value, as it is in a checkpoint of changes.
+#[derive(Clone, Copy, Debug)]
+pub struct DeletedKey<'a> {
+    /// Table.
+    pub table: u16,
+    /// Generation of the table.
+    pub generation: u32,
+    /// Keyed hash of table and key.
+    pub hash: u64,
+    /// Key.
+    pub key: &'a [u8],
 }
 
 /// A large value kept beyond the moment in which the record was seen.

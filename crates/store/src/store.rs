@@ -115,6 +115,7 @@ impl Store {
     pub(crate) fn status_may_change(&self, in_section: bool) -> bool {
         match self.rules.status_changes {
             StatusChanges::Never => false,
+            StatusChanges::AtAnyTime => true,
             StatusChanges::WhileQuiesced => !in_section,
             // CAPTURE begins after every read section has ended that may have seen the phase before.
             StatusChanges::InCapture => !in_section || self.driver.now().phase() == Phase::Capture,
@@ -133,11 +134,11 @@ impl Store {
                         in self.driver; cell.copies_with_value() == 0, CopyReused => true
                     )
             }
-            Reuse::WhenMerged => {
-                // Relaxed: the holder of the lock sets the bits, and only a capture clears them.
+            Reuse::WhenMerged | Reuse::WhenClean => {
+                // Relaxed: the holder of the lock sets the bits, and only a checkpoint clears them.
                 let status = lock_word::status(cell.lock().load(Relaxed));
                 status & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
-                    || cell.copies_with_value() == 0
+                    || self.rules.reuse == Reuse::WhenMerged && cell.copies_with_value() == 0
             }
         }
     }

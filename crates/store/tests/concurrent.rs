@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellRules, KeptValue, KeySet, Lane, Mode, NoLog, Phase, Procedure, RecordImage, Replaced, Sink,
-    Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    CellRules, DeletedKey, KeptValue, KeySet, Lane, Mode, NoLog, Phase, Procedure, RecordImage,
+    Replaced, Sink, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -588,6 +588,9 @@ impl Lane for KeeperLane<'_> {
         if let Some(kept) = record.keep_large() {
             self.0.kept.lock().push((kept, record.value.to_vec()));
         }
+    }
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
+        unreachable!("a checkpoint of everything");
     }
     fn take_back(&mut self) {
         unreachable!("a writer takes nothing back");

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use stillpoint_store::rules::status;
 use stillpoint_store::{
-    Capture, CellRules, Lane, NoLog, Phase, RecordImage, Reuse, StatusChanges, Store, TableId,
-    Worker, WriteRule,
+    Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse,
+    StatusChanges, Store, TableId, Worker, WriteRule,
 };
 
 const T: TableId = TableId(0);
@@ -21,18 +21,21 @@ const ROUNDS: u64 = 60;
 const ZIGZAG: CellRules = CellRules {
     copies: 2,
     write: WriteRule::SwitchCopies,
+    dirty: DirtyRule::None,
     status_changes: StatusChanges::WhileQuiesced,
     reuse: Reuse::OutsideOfCaptures,
 };
 const SHADOW: CellRules = CellRules {
     copies: 2,
     write: WriteRule::KeepShadow,
+    dirty: DirtyRule::None,
     status_changes: StatusChanges::InCapture,
     reuse: Reuse::OutsideOfCaptures,
 };
 const PING_PONG: CellRules = CellRules {
     copies: 4,
     write: WriteRule::WriteBoth,
+    dirty: DirtyRule::None,
     status_changes: StatusChanges::InCapture,
     reuse: Reuse::WhenMerged,
 };
@@ -60,6 +63,9 @@ impl Lane for Found {
     fn emit(&mut self, record: &RecordImage<'_>) {
         self.records.push((record.key.to_vec(), record.value.len()));
     }
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
+        unreachable!("a checkpoint of everything");
+    }
     fn take_back(&mut self) {
         self.records.pop();
     }
@@ -72,9 +78,9 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     driver.advance(Phase::Prepare);
     let quiesced = driver.quiesce();
     if rule == WriteRule::SwitchCopies {
-        let other = |newest| if newest == 0 { status::NEXT_COPY } else { 0 };
+        let other = |_, newest| if newest == 0 { status::NEXT_COPY } else { 0 };
         for slab in 0..store.slab_count() {
-            store.set_statuses(slab, slot, status::NEXT_COPY, other);
+            store.set_statuses(slab, slot, other);
         }
     }
     driver.advance(Phase::Resolve);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::{CheckingLog, env_or, store_of};
 use stillpoint_store::{
-    Capture, KeptValue, KeySet, Lane, Mode, Procedure, RecordImage, Replaced, Slot, Stamp, Store,
-    TableId, Tx, TxError, Worker,
+    Capture, DeletedKey, KeptValue, KeySet, Lane, Mode, Procedure, RecordImage, Replaced, Slot,
+    Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -204,6 +204,7 @@ impl Lane for Keeper {
     fn emit(&mut self, record: &RecordImage<'_>) {
         self.kept.extend(record.keep_large());
     }
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {}
     fn take_back(&mut self) {}
 }
 

@@ -282,6 +282,20 @@ pub fn claim_if(word: &AtomicU64, (seen_mask, seen): (u8, u8), mask: u8, status:
     }
 }
 
+/// Replaces the status by what `next` makes of it, whatever the lock is.
+pub fn update_status(word: &AtomicU64, next: impl Fn(u8) -> u8) {
+    // Relaxed: a first guess, which the exchange checks.
+    let mut now = word.load(Ordering::Relaxed);
+    loop {
+        let updated = (now & !STATUS_MASK) | u64::from(next(status(now))) << STATUS_SHIFT;
+        // AcqRel: as in `claim`.
+        match word.compare_exchange_weak(now, updated, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(other) => now = other,
+        }
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;

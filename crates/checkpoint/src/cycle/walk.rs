@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use stillpoint_io::{JoinHandle, is_interrupted_soon, spawn};
 use stillpoint_store::{
-    Capture, Checkpointer, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store, planted,
+    Capture, Checkpointer, DeletedKey, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store,
+    planted,
 };
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
@@ -329,6 +330,11 @@ impl Lane for Metered<'_> {
         self.lane.emit(record);
     }
 
+    fn emit_deletion(&mut self, key: &DeletedKey<'_>) {
+        self.bytes += key.key.len() as u64;
+        self.lane.emit_deletion(key);
+    }
+
     fn take_back(&mut self) {
         self.bytes -= self.last;
         self.lane.take_back();
@@ -340,5 +346,6 @@ struct DiscardLane;
 
 impl Lane for DiscardLane {
     fn emit(&mut self, _: &RecordImage<'_>) {}
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {}
     fn take_back(&mut self) {}
 }

@@ -56,7 +56,7 @@ impl Checkpointer for Zigzag {
         let next = |newest| 1 - newest;
         mutant!(
             in store.driver();
-            store.set_statuses(unit, slot, status::NEXT_COPY, |newest| writing(next(newest))),
+            store.set_statuses(unit, slot, |_, newest| writing(next(newest))),
             NextCopyKept => ()
         );
     }

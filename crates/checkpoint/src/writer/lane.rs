@@ -4,9 +4,9 @@ use parking_lot::Mutex;
 use stillpoint_format::EncodeError;
 use stillpoint_format::hash::partition_of;
 use stillpoint_format::manifest::TableRecords;
-use stillpoint_format::part::{BlockBuilder, BlockMark};
+use stillpoint_format::part::{BlockBuilder, BlockMark, KeyRef};
 use stillpoint_mem::prefetch_to_write;
-use stillpoint_store::{Lane, RecordImage};
+use stillpoint_store::{DeletedKey, Lane, RecordImage};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::queue::{Item, Large, Queue};
@@ -99,6 +99,13 @@ impl Lane for OpenLane<'_> {
         }
     }
 
+    fn emit_deletion(&mut self, key: &DeletedKey<'_>) {
+        self.blocks.last = None;
+        if !self.queue.has_failed() {
+            self.blocks.emit_deletion(key, self.queue);
+        }
+    }
+
     #[cold]
     fn take_back(&mut self) {
         self.blocks.take_back();
@@ -135,6 +142,24 @@ impl Blocks {
                     self.last = Some(Undo { partition, before, bytes });
                     return;
                 }
+                Err(EncodeError::BlockFull) => self.end_block(partition, queue),
+                Err(error) => return queue.fail(error.into()),
+            }
+        }
+    }
+
+    fn emit_deletion(&mut self, deleted: &DeletedKey<'_>, queue: &Queue) {
+        let &DeletedKey { table, generation, hash, key } = deleted;
+        let partition = partition_of(hash, self.partitions_log2);
+        self.count(table);
+        self.taken_bytes += key.len() as u64;
+        loop {
+            let block = match self.open.get_mut(partition as usize) {
+                Some(Some(block)) => block,
+                _ => self.begin_block(partition, queue),
+            };
+            match block.push_tombstone(KeyRef { table, generation, key }) {
+                Ok(()) => return,
                 Err(EncodeError::BlockFull) => self.end_block(partition, queue),
                 Err(error) => return queue.fail(error.into()),
             }

@@ -4,15 +4,18 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_store::{Capture, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink};
+use stillpoint_store::{
+    Capture, Checkpointer, DeletedKey, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
+    Store,
+};
 
-use crate::model::{Key, State};
+use crate::model::{Changes, Key};
 use crate::world::World;
 
 /// Keeps what it takes.
 #[derive(Default)]
 pub(crate) struct MemorySink {
-    state: Mutex<State>,
+    changes: Mutex<Changes>,
     /// Generations other than the first.
     later: Mutex<Vec<(u32, Vec<u8>)>>,
     twice: Mutex<Vec<String>>,
@@ -23,10 +26,10 @@ impl MemorySink {
     ///
     /// # Panics
     /// If a key came twice.
-    pub(crate) fn state(&self, context: &str) -> State {
+    pub(crate) fn changes(&self, context: &str) -> Changes {
         let twice = self.twice.lock();
         assert!(twice.is_empty(), "{context}: emitted twice: {twice:?}");
-        self.state.lock().clone()
+        self.changes.lock().clone()
     }
 }
 
@@ -45,7 +48,7 @@ impl MemorySink {
         if generation != 1 {
             return self.later.lock().push((generation, key.1));
         }
-        if self.state.lock().insert(key.clone(), value).is_some() {
+        if self.changes.lock().insert(key.clone(), value).is_some() {
             self.twice.lock().push(String::from_utf8_lossy(&key.1).into_owned());
         }
     }
@@ -62,7 +65,7 @@ impl Sink for MemorySink {
 struct Record {
     generation: u32,
     key: Key,
-    value: (u8, Vec<u8>),
+    value: Option<(u8, Vec<u8>)>,
 }
 
 /// Holds the last record, which may be taken back.
@@ -85,7 +88,15 @@ impl Lane for MemoryLane<'_> {
         self.last = Some(Record {
             generation: record.generation,
             key: (record.table, record.key.to_vec()),
-            value: (record.value.tag(), record.value.to_vec()),
+            value: Some((record.value.tag(), record.value.to_vec())),
+        });
+    }
+    fn emit_deletion(&mut self, deleted: &DeletedKey<'_>) {
+        self.settle();
+        self.last = Some(Record {
+            generation: deleted.generation,
+            key: (deleted.table, deleted.key.to_vec()),
+            value: None,
         });
     }
     fn take_back(&mut self) {
@@ -150,6 +161,7 @@ impl<'w> Steps<'w> {
             match next {
                 Step::Rest => unreachable!("it is the first"),
                 Step::Prepare => {
+                    self.pass(|scheme, store, unit, slot| scheme.before_prepare(store, unit, slot));
                     self.world.store.set_sink(Some(self.as_sink.clone()));
                     self.enter(Phase::Prepare);
                 }
@@ -181,11 +193,19 @@ impl<'w> Steps<'w> {
         let stops = scheme.point_of_consistency() != PointOfConsistency::Virtual;
         let quiesced = stops.then(|| store.driver().quiesce());
         if quiesced.is_some() {
-            let slot = store.driver().read_sections().claim().expect("a free slot");
-            (0..self.units()).for_each(|unit| scheme.at_point_of_consistency(store, unit, slot));
-            store.driver().read_sections().unclaim(slot);
+            self.pass(|scheme, store, unit, slot| {
+                scheme.at_point_of_consistency(store, unit, slot);
+            });
         }
         self.enter(Phase::Resolve);
+    }
+
+    /// Calls `visit` for every unit.
+    fn pass(&self, visit: impl Fn(&dyn Checkpointer, &Store, usize, usize)) {
+        let store = &self.world.store;
+        let slot = store.driver().read_sections().claim().expect("a free slot");
+        (0..self.units()).for_each(|unit| visit(&**self.world.scheme(), store, unit, slot));
+        store.driver().read_sections().unclaim(slot);
     }
 
     fn walk(&mut self, until: usize) {

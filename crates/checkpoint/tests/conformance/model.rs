@@ -12,6 +12,21 @@ pub(crate) type Key = (u16, Vec<u8>);
 /// Tag and value of every key that has one.
 pub(crate) type State = BTreeMap<Key, (u8, Vec<u8>)>;
 
+/// What a checkpoint has of each key: tag and value, or that there is none.
+pub(crate) type Changes = BTreeMap<Key, Option<(u8, Vec<u8>)>>;
+
+/// The state after a chain of checkpoints of changes, the oldest first.
+pub(crate) fn state_of<'a>(chain: impl Iterator<Item = &'a Changes>) -> State {
+    let mut state = State::new();
+    for (key, value) in chain.flatten() {
+        match value {
+            Some(value) => drop(state.insert(key.clone(), value.clone())),
+            None => drop(state.remove(key)),
+        }
+    }
+    state
+}
+
 /// A change of one key.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {

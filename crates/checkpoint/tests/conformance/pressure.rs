@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
 use stillpoint_io::{Call, Clock, ManualClock, RealClock, spawn};
-use stillpoint_store::{Lane, PointOfConsistency, RecordImage, Sink, TableId, Tx};
+use stillpoint_store::{DeletedKey, Lane, PointOfConsistency, RecordImage, Sink, TableId, Tx};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
@@ -194,6 +194,9 @@ struct BusyLane<'a>(&'a BusySink);
 impl Lane for BusyLane<'_> {
     fn emit(&mut self, record: &RecordImage<'_>) {
         self.0.walked_bytes.fetch_add((record.key.len() + record.value.len()) as u64, SeqCst);
+    }
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
+        unreachable!("nothing is deleted");
     }
     fn take_back(&mut self) {
         unreachable!("nobody commits");

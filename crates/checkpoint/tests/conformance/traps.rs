@@ -10,7 +10,7 @@ use stillpoint_store::{PointOfConsistency, Replaced, TableId, Tx, TxError, Worke
 
 use crate::bank::rows_that_take_checkpoints;
 use crate::memory::{Step, Steps};
-use crate::model::assert_same;
+use crate::model::{assert_same, state_of};
 use crate::world::World;
 
 const TABLE: TableId = TableId(0);
@@ -119,7 +119,8 @@ fn one_checkpoint(
     steps.to(Step::RestAgain);
     let context = format!("{deed:?} from {:?} to {:?}", span.0, span.1);
     let expected = world.history.state_before(steps.epoch);
-    assert_same(&steps.sink.state(&context), &expected, &context);
+    let found = world.published(&steps.sink, steps.epoch, &context);
+    assert_same(&found, &expected, &context);
     assert_same(&world.live(), &world.history.state(), &context);
     assert_eq!(world.unmarked(), 0, "{context}: unmarked records are left");
 }
@@ -206,7 +207,8 @@ fn one_under_way(world: &World, step: Step, deed: Action) {
     }
     steps.to(Step::RestAgain);
     let expected = world.history.state_before(steps.epoch);
-    assert_same(&steps.sink.state(&context), &expected, &context);
+    let found = world.published(&steps.sink, steps.epoch, &context);
+    assert_same(&found, &expected, &context);
     assert_same(&world.live(), &world.history.state(), &context);
     assert_eq!(world.unmarked(), 0, "{context}: unmarked records are left");
 }
@@ -252,7 +254,7 @@ fn a_flushed_table_keeps_its_generations_apart() {
             world.store.maintain();
             steps.to(Step::Complete);
             assert_eq!(steps.sink.later(), later, "{step:?}");
-            let old = steps.sink.state(row.name);
+            let old = state_of(std::iter::once(&steps.sink.changes(row.name)));
             if step < Step::Resolve {
                 // Void by then: there or not, a load skips it.
                 assert!(old.iter().all(|(key, value)| full.get(key) == Some(value)));
@@ -265,7 +267,9 @@ fn a_flushed_table_keeps_its_generations_apart() {
             assert_eq!(world.unmarked(), 0, "{step:?}");
             let mut next = Steps::new(&world);
             next.to(Step::RestAgain);
-            assert_eq!(next.sink.later(), [(2, b"new".to_vec())]);
+            let is_in_the_first = world.is_partial() && step < Step::Resolve;
+            let expected = if is_in_the_first { vec![] } else { vec![(2, b"new".to_vec())] };
+            assert_eq!(next.sink.later(), expected);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A store with a scheme, on a simulated disk, with everything remembered.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,13 +10,15 @@ use stillpoint_checkpoint::{
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::CheckpointEntry;
+use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 use stillpoint_store::{
-    Capture, Checkpointer, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Store,
-    StoreConfig, TableId, Worker, WriteRule,
+    Capture, Checkpointer, DeletedKey, DirtyRule, Lane, Outcome, Phase, PointOfConsistency,
+    RecordImage, Store, StoreConfig, TableId, Worker, WriteRule,
 };
 
-use crate::model::{History, RecordingLog, State};
+use crate::memory::MemorySink;
+use crate::model::{Changes, History, RecordingLog, State, state_of};
 
 pub(crate) const STORE: StoreId = StoreId(*b"conformance-test");
 pub(crate) const HASH_SEED: u64 = 77;
@@ -46,6 +49,14 @@ pub(crate) struct World {
     pub(crate) progress: Arc<Progress>,
     pub(crate) clock: Arc<dyn Clock>,
     marks: bool,
+    /// Published checkpoints of changes, by epoch, if the scheme takes such.
+    chain: Option<Mutex<BTreeMap<u64, Link>>>,
+}
+
+/// A published checkpoint of changes.
+enum Link {
+    Files(Box<CheckpointEntry>),
+    Memory(Changes),
 }
 
 impl World {
@@ -54,8 +65,10 @@ impl World {
     }
 
     pub(crate) fn with_scheme(scheme: Scheme, seed: u64) -> Self {
-        let marks =
-            matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
+        let marks = scheme.cells.dirty == DirtyRule::None
+            && matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
+        let kind = scheme.checkpointer.as_ref().map(|it| it.kind());
+        let chain = (kind == Some(CheckpointKind::Partial)).then(Mutex::default);
         let config = StoreConfig {
             max_memory_bytes: 1 << 30,
             workers: SLOTS,
@@ -84,6 +97,7 @@ impl World {
             progress: Arc::default(),
             clock: Arc::new(RealClock),
             marks,
+            chain,
         }
     }
 
@@ -121,6 +135,10 @@ impl World {
         let config = WriterConfig { serial, ..self.config.clone() };
         let taken = take_checkpoint(cycle, &self.disk, &config);
         if let Ok((written, _)) = &taken {
+            if let Some(chain) = &self.chain {
+                let link = Link::Files(Box::new(entry(written.clone())));
+                chain.lock().insert(written.epoch, link);
+            }
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
             self.scheme().ended(written.epoch, Outcome::Published);
         }
@@ -134,8 +152,47 @@ impl World {
         (epoch, self.load(&entry(written)))
     }
 
-    /// Loads a checkpoint with two threads.
+    /// What a published checkpoint in memory is the image of.
+    pub(crate) fn published(&self, sink: &MemorySink, epoch: u64, context: &str) -> State {
+        let Some(chain) = &self.chain else {
+            return state_of([sink.changes(context)].iter());
+        };
+        chain.lock().insert(epoch, Link::Memory(sink.changes(context)));
+        state_of(self.changes_until(epoch).iter())
+    }
+
+    /// What a checkpoint in memory is the image of that is never published.
+    pub(crate) fn unpublished(&self, sink: &MemorySink, context: &str) -> State {
+        let mut changes = self.changes_until(u64::MAX);
+        changes.push(sink.changes(context));
+        state_of(changes.iter())
+    }
+
+    /// What the published checkpoints of changes hold, up to the one of this epoch.
+    fn changes_until(&self, epoch: u64) -> Vec<Changes> {
+        let Some(chain) = &self.chain else { return Vec::new() };
+        let mut chain = chain.lock();
+        let links = chain.range_mut(..=epoch).map(|(_, link)| {
+            if let Link::Files(entry) = link {
+                let changes = load_changes(&self.disk, entry).expect("an intact checkpoint");
+                *link = Link::Memory(changes);
+            }
+            let Link::Memory(changes) = link else { unreachable!("it was loaded") };
+            changes.clone()
+        });
+        links.collect()
+    }
+
+    /// Whether its checkpoints hold what has changed only.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.chain.is_some()
+    }
+
+    /// Loads a checkpoint with two threads, and those before it if it holds changes.
     pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
+        if self.is_partial() {
+            return state_of(self.changes_until(entry.epoch).iter());
+        }
         load_state(&self.disk, entry).expect("an intact checkpoint")
     }
 
@@ -164,6 +221,9 @@ impl World {
         impl Lane for Count {
             fn emit(&mut self, _: &RecordImage<'_>) {
                 self.records += 1;
+            }
+            fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
+                unreachable!("a scheme that has every record");
             }
             fn take_back(&mut self) {
                 unreachable!("nothing runs");
@@ -214,15 +274,15 @@ pub(crate) fn options() -> LoadOptions {
 
 /// Collects records; a key that comes twice is an error.
 #[derive(Clone, Default)]
-pub(crate) struct Collector(pub(crate) Arc<Mutex<State>>);
+pub(crate) struct Collector(pub(crate) Arc<Mutex<Changes>>);
 
 impl Visit for Collector {
     fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
         let mut state = self.0.lock();
         for record in batch {
             let key = (record.table, record.key.to_vec());
-            let value = record.value.ok_or("a deletion in a full checkpoint")?;
-            if state.insert(key, (record.tag, value.to_vec())).is_some() {
+            let value = record.value.map(|value| (record.tag, value.to_vec()));
+            if state.insert(key, value).is_some() {
                 let key = String::from_utf8_lossy(record.key);
                 return Err(format!("key {key:?} is in the checkpoint twice").into());
             }
@@ -235,14 +295,24 @@ pub(crate) fn load_state(
     disk: &Arc<dyn Disk>,
     entry: &CheckpointEntry,
 ) -> Result<State, stillpoint_checkpoint::LoadError> {
+    let changes = load_changes(disk, entry)?;
+    assert!(changes.values().all(Option::is_some), "a deletion in a full checkpoint");
+    Ok(state_of(std::iter::once(&changes)))
+}
+
+/// Loads what one checkpoint holds.
+fn load_changes(
+    disk: &Arc<dyn Disk>,
+    entry: &CheckpointEntry,
+) -> Result<Changes, stillpoint_checkpoint::LoadError> {
     let collector = Collector::default();
     let visitors: Vec<Box<dyn Visit>> =
         vec![Box::new(collector.clone()), Box::new(collector.clone())];
     let progress = Arc::new(Progress::default());
     let summary = load(disk, entry, &options(), visitors, &progress)?;
-    let state = std::mem::take(&mut *collector.0.lock());
-    assert_eq!(summary.records, state.len() as u64);
-    Ok(state)
+    let changes = std::mem::take(&mut *collector.0.lock());
+    assert_eq!(summary.records, changes.len() as u64);
+    Ok(changes)
 }
 
 /// Money in all accounts: the first eight bytes of each value of table 0 and 1.

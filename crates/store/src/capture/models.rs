@@ -19,7 +19,7 @@ use crate::memory::cell::{Cell, OptimisticRead, cell_bytes};
 use crate::memory::value::ValueRef;
 use crate::phase::{Phase, PhaseDriver};
 use crate::record::begin_writes;
-use crate::rules::{captured_in, status::CAPTURED};
+use crate::rules::{Claim, captured_in, status::CAPTURED};
 
 const KEY: &[u8] = b"k";
 /// Bytes of a value: two words with their head.
@@ -103,10 +103,10 @@ impl World {
         let phase = self.driver.now();
         let is_before = phase.epoch() == 2;
         if writes {
-            let mark = captured_in(phase.epoch());
+            let claim = Claim::of_all(phase.epoch());
             for &at in cells {
                 let lock = self.cell(at).lock();
-                if phase.is_capturing() && is_unmarked(lock, mark) && claim_locked(lock, mark) {
+                if phase.is_capturing() && is_unmarked(lock, claim) && claim_locked(lock, claim) {
                     let old = self.cell(at).value().expect("a value").to_vec();
                     self.emit(at, number(&old));
                 }
@@ -136,10 +136,10 @@ impl World {
         for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
             self.driver.advance(phase);
         }
-        let mark = captured_in(self.driver.now().epoch());
+        let claim = Claim::of_all(self.driver.now().epoch());
         for at in 0..self.cells.len() {
             let mut walk = Walk { copy: None };
-            capture(self.cell(at), mark, false, &mut walk);
+            capture(self.cell(at), claim, false, &mut walk);
             if let Some(copy) = walk.copy {
                 self.emit(at, number(&copy));
             }
@@ -164,6 +164,9 @@ struct Walk {
 impl Captured for Walk {
     fn emit(&mut self, _: Cell<'_>, value: ValueRef<'_>) {
         self.copy = Some(value.to_vec());
+    }
+    fn emit_deletion(&mut self, _: Cell<'_>) {
+        unreachable!("every checkpoint has every record");
     }
     fn take_back(&mut self) {
         self.copy = None;

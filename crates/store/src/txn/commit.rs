@@ -19,7 +19,7 @@ use crate::phase::PhaseWord;
 use crate::planted::{self, Bug};
 use crate::reclaim::Reclaim;
 use crate::record::{self, NewCell, Prepared, Writing};
-use crate::rules::{WriteRule, captured_in};
+use crate::rules::{Claim, DirtyRule, WriteRule, status};
 use crate::store::Store;
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
@@ -298,6 +298,7 @@ impl Transaction {
         let unwinding = HalfInstalled;
         let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
         record::begin_writes(self.written.iter().map(record));
+        let marks_dirty = local.store.rules().dirty == DirtyRule::ByEpoch;
         // In the order of the writes, as they were prepared.
         let mut prepared = 0;
         for at in 0..self.written.len() {
@@ -306,6 +307,11 @@ impl Transaction {
             let found = next.map(|next| next.1);
             prepared += usize::from(found.is_some());
             self.install(local, (key - self.first_key, first), found, stamp, phase);
+            if marks_dirty {
+                let lock = local.store.cell(self.held[key - self.first_key].cell).lock();
+                let dirty = status::dirty_in(phase.epoch());
+                lock_word::claim(lock, dirty, dirty);
+            }
         }
         std::mem::forget(unwinding);
     }
@@ -368,10 +374,10 @@ impl Transaction {
         phase: PhaseWord,
         has_waited: bool,
     ) -> bool {
-        let mark = captured_in(phase.epoch());
+        let claim = Claim::of(local.store.rules(), phase.epoch());
         let is_unmarked = |&(key, _): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
-            capture::is_unmarked(lock, mark)
+            capture::is_unmarked(lock, claim)
         };
         match self.written.iter().position(is_unmarked) {
             Some(first) => self.save_before_images_from(local, first, phase, has_waited),

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Capture, CellRules, Change, Commit, CommitLog, Lane, LogRefused, Phase, RecordImage, Sink,
-    Stamp, Store, StoreConfig, TableId, Worker,
+    Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Lane, LogRefused, Phase,
+    RecordImage, Sink, Stamp, Store, StoreConfig, TableId, Worker,
 };
 
 /// Table and key.
@@ -300,6 +300,9 @@ impl Lane for GatheredLane<'_> {
         let key = (record.table, record.key.to_vec());
         let value = (record.value.tag(), record.value.to_vec());
         self.last = Some(((record.generation, key), value));
+    }
+    fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
+        unreachable!("a checkpoint of everything");
     }
     fn take_back(&mut self) {
         assert!(self.last.take().is_some(), "nothing to take back");

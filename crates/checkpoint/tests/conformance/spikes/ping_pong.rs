@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use stillpoint_checkpoint::{Capabilities, Row};
 use stillpoint_store::{
-    Capture, CellRules, Checkpointer, PointOfConsistency, Reuse, StatusChanges, Store, WriteRule,
+    Capture, CellRules, Checkpointer, DirtyRule, PointOfConsistency, Reuse, StatusChanges, Store,
+    WriteRule,
 };
 
 pub(super) const ROW: Row = Row {
@@ -28,6 +29,7 @@ pub(super) const ROW: Row = Row {
         cells: CellRules {
             copies: 4,
             write: WriteRule::WriteBoth,
+            dirty: DirtyRule::None,
             status_changes: StatusChanges::InCapture,
             reuse: Reuse::WhenMerged,
         },
