@@ -13,6 +13,7 @@
 //! | [`ident`] | store ids, file headers, seeded checksums |
 //! | [`stamp`] | who wrote a cell last |
 //! | [`names`] | files and directories under the data directory |
+//! | [`node`] | slotted nodes of ordered indexes: header, slots, entries |
 //! | [`log`] | redo log: segments, batches, records |
 //! | [`part`] | checkpoint part files: blocks, records, index |
 //! | [`manifest`] | the one document that says which files count |
@@ -26,6 +27,7 @@ pub mod ident;
 pub mod log;
 pub mod manifest;
 pub mod names;
+pub mod node;
 pub mod part;
 pub mod registry;
 pub mod stamp;

@@ -1,6 +1,6 @@
 //! ⚠ unsafe lives here, in small documented blocks.
 //!
-//! Reserved memory regions on huge pages, and prefetch. Knows no transactions.
+//! Reserved memory regions on huge pages, bytes in atomic words, and prefetch. Knows no transactions.
 //!
 //! A [`Region`] is a slice of atomic words over a large reservation of address space, which becomes
 //! usable as the region grows. [`Segments`] are words that take address space only when they grow.
@@ -12,6 +12,7 @@ mod prefetch;
 mod region;
 mod segments;
 mod table;
+pub mod words;
 
 pub use prefetch::{prefetch, prefetch_to_write};
 pub use region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};

@@ -27,6 +27,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-mem", &["stillpoint-sync"]),
     ("stillpoint-io", &[]),
     ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format"]),
+    ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
     (
         "stillpoint-store",
         &[

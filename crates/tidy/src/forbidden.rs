@@ -9,6 +9,7 @@ pub const FORBIDDEN: &[(&str, &[&str], &str)] = &[
     ("format", &["std::fs", "std::net", "std::thread"], "bytes know no I/O and no threads"),
     ("sync", &["std::fs", "std::net"], "locks know no data"),
     ("mem", &["std::fs", "std::net"], "memory knows no files"),
+    ("node", &["std::fs", "std::net", "std::thread"], "nodes know no files and no threads"),
     ("store", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("checkpoint", &["std::fs", "std::net"], "files come through stillpoint_io"),
     ("journal", &["std::fs", "std::net"], "files come through stillpoint_io"),

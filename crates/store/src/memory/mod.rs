@@ -7,7 +7,7 @@ pub(crate) mod cell;
 pub(crate) mod index;
 pub(crate) mod stamp;
 pub(crate) mod value;
-pub(crate) mod words;
+pub(crate) use stillpoint_mem::words;
 
 use std::sync::Arc;
 

@@ -1,19 +1,22 @@
 //! Bytes in slices of atomic words, little-endian.
 //!
-//! All accesses are Relaxed. A thread that needs a consistent view holds a lock, claims the mark after
-//! the copy, or validates the cell's stamp around the copy (see `cell`).
+//! All accesses are Relaxed. A thread that needs a consistent view holds a lock or a latch, claims a
+//! mark after the copy, or validates a stamp or a version around the copy.
 
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Words needed for `bytes` bytes.
 #[inline]
-pub(crate) const fn words_for(bytes: usize) -> usize {
+pub const fn words_for(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
 /// Writes `bytes` from byte offset `at` on; bytes around them stay.
+///
+/// # Panics
+/// If the words end before the bytes do; so do all functions here but [`starts_with`].
 #[inline]
-pub(crate) fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
+pub fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let (index, shift) = (at / 8, at % 8 * 8);
     let Ok(eight) = <[u8; 8]>::try_from(bytes) else {
         return write_any(words, at, bytes);
@@ -58,7 +61,8 @@ fn merge(word: &AtomicU64, shift: usize, bytes: &[u8]) {
 }
 
 /// Appends `count` bytes from byte offset `at` on to `out`.
-pub(crate) fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u8>) {
+#[inline]
+pub fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u8>) {
     if count == 0 {
         return;
     }
@@ -78,7 +82,7 @@ pub(crate) fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u
 
 /// Fills `out` with the bytes from byte offset `at` on.
 #[inline]
-pub(crate) fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
+pub fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let (mut index, shift) = (at / 8, at % 8);
     let mut rest = out;
     if shift != 0 && !rest.is_empty() {
@@ -101,7 +105,7 @@ pub(crate) fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 
 /// True if the words' first bytes are `bytes`, the last word padded with zeros.
 #[inline]
-pub(crate) fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
+pub fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
     let whole = bytes.chunks_exact(8);
     let tail = whole.remainder();
     let count = whole.len();
@@ -119,7 +123,8 @@ pub(crate) fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
 }
 
 /// Writes `bytes` from word 0 on, the last word padded with zeros.
-pub(crate) fn fill(words: &[AtomicU64], bytes: &[u8]) {
+#[inline]
+pub fn fill(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, tail) = bytes.as_chunks::<8>();
     let (first, rest) = words.split_at(whole.len());
     for (word, chunk) in first.iter().zip(whole) {

@@ -1,0 +1,189 @@
+//! Splits and merges. Both move entries with their capacities and ghosts, and free nothing.
+
+use std::ops::Range;
+
+use stillpoint_format::node::{NODE_HEADER_WORDS, NodeKind, entry_words};
+use stillpoint_mem::words::words_for;
+
+use crate::error::NodeError;
+use crate::node::{Node, common_prefix_bytes};
+
+/// Where to split a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The first slot that leaves the node. Of an inner node, this separator goes to the parent.
+    pub slot: usize,
+    /// The key between both nodes: the upper fence of the left one, the lower fence of the right one.
+    pub separator: Vec<u8>,
+}
+
+/// From so many ascending insertions on, a leaf is split where they go, so that it stays full.
+const ASCENDING_MIN: u16 = 8;
+
+impl Node<'_> {
+    /// Where to split the node, so that `key` finds room. A leaf is split at the key's place if
+    /// insertions ascend there, and else near the middle, where the separator is shortest. A
+    /// separator is the shortest key that parts the keys around it.
+    ///
+    /// After one split the key's node may still be full, if entries are large. Splitting it again
+    /// comes to an end, since each split leaves it fewer entries, and an empty node takes any entry.
+    ///
+    /// # Panics
+    /// If an inner node has no separator, or a leaf no record beside the one of this key.
+    pub fn split_for(&self, key: &[u8]) -> Split {
+        debug_assert!(self.covers(key), "the key belongs into another node");
+        let slots = self.slot_count();
+        if self.own_kind() != NodeKind::Leaf {
+            assert!(slots > 0, "an inner node with one child is not split");
+            let slot = self.shortest_near_middle(0..slots, |slot| self.rest_len(slot));
+            return Split { slot, separator: self.key(slot) };
+        }
+        let place = self.search(key);
+        let insertions = self.insertions();
+        let ascends = insertions.ascending >= ASCENDING_MIN
+            && place == Err(usize::from(insertions.last_slot) + 1);
+        if slots < 2 || ascends {
+            let place = place.expect_err("a record beside that of the key");
+            let split = Split { slot: place, separator: self.separator_beside(place, key) };
+            if slots < 2 || self.parts_fit(&split) {
+                return split;
+            }
+            // A separator of existing keys is no longer than the key that it takes from a part.
+            let slot = (place - 1).max(1);
+            return Split { slot, separator: self.separator_before(slot) };
+        }
+        let slot = self.shortest_near_middle(1..slots, |slot| self.separator_before(slot).len());
+        Split { slot, separator: self.separator_before(slot) }
+    }
+
+    /// Moves the slots from `split.slot` on into `right`, which takes the fences from the separator on.
+    /// The words of `right` may hold anything; its owner's words stay.
+    ///
+    /// # Panics
+    /// If the pages differ in size, or the separator does not part the slots.
+    pub fn split(&self, split: &Split, right: &Node<'_>) {
+        assert_eq!(self.page_bytes(), right.page_bytes(), "pages of one size");
+        let (lower, upper) = self.fence_keys();
+        let is_leaf = self.own_kind() == NodeKind::Leaf;
+        let fits = "a part of a node fits its page";
+        right.init(self.own_kind(), self.level(), &split.separator, upper.as_deref());
+        let first = if is_leaf { split.slot } else { split.slot + 1 };
+        let insertions = self.insertions();
+        let last_of_left = if is_leaf { None } else { Some(self.child(split.slot)) };
+        right
+            .rebuild(&split.separator, upper.as_deref(), |next, buffers| {
+                (first..self.slot_count())
+                    .try_for_each(|slot| next.push_from(self, slot, false, buffers))?;
+                next.take_last_child(self);
+                Ok(())
+            })
+            .expect(fits);
+        self.rebuild(&lower, Some(&split.separator), |next, buffers| {
+            (0..split.slot).try_for_each(|slot| next.push_from(self, slot, false, buffers))?;
+            if let Some(child) = last_of_left {
+                next.set_child(split.slot, child);
+            } else if usize::from(insertions.last_slot) < split.slot {
+                next.keep_insertions(insertions);
+            }
+            Ok(())
+        })
+        .expect(fits);
+    }
+
+    /// Takes over everything of the right neighbour, whose lower fence is this node's upper fence. The
+    /// neighbour stays as it is.
+    ///
+    /// # Errors
+    /// [`NodeError::Full`] if both do not fit into one page. The node is then unchanged.
+    ///
+    /// # Panics
+    /// If the nodes are no neighbours of one kind, or the pages differ in size.
+    pub fn merge(&self, right: &Node<'_>) -> Result<(), NodeError> {
+        assert_eq!(self.page_bytes(), right.page_bytes(), "pages of one size");
+        assert_eq!(self.own_kind(), right.own_kind(), "nodes of one kind");
+        assert_eq!(self.level(), right.level(), "nodes of one level");
+        let (lower, middle) = self.fence_keys();
+        let (right_lower, upper) = right.fence_keys();
+        assert_eq!(middle.as_ref(), Some(&right_lower), "neighbours");
+        self.rebuild(&lower, upper.as_deref(), |next, buffers| {
+            (0..self.slot_count())
+                .try_for_each(|slot| next.push_from(self, slot, false, buffers))?;
+            if self.own_kind() != NodeKind::Leaf {
+                let last = self.child(self.slot_count());
+                next.put_child(next.slot_count(), &right_lower, last)?;
+            }
+            (0..right.slot_count())
+                .try_for_each(|slot| next.push_from(right, slot, false, buffers))?;
+            next.take_last_child(right);
+            Ok(())
+        })
+    }
+
+    /// Among the slots of the middle quarter, by space, the one whose separator has the least length.
+    /// Of several the first one that is nearest to the middle.
+    fn shortest_near_middle(&self, slots: Range<usize>, length: impl Fn(usize) -> usize) -> usize {
+        let total: usize = (0..self.slot_count()).map(|slot| self.words_of(slot)).sum();
+        let mut before: usize = (0..slots.start).map(|slot| self.words_of(slot)).sum();
+        let mut best = (usize::MAX, usize::MAX, slots.start);
+        for slot in slots {
+            let from_middle = before.abs_diff(total / 2);
+            // Outside of the middle quarter only the distance counts.
+            let outside = from_middle > total / 8;
+            let rank = if outside { usize::MAX } else { length(slot) };
+            best = best.min((rank, from_middle, slot));
+            before += self.words_of(slot);
+        }
+        best.2
+    }
+
+    /// True if each part of a leaf and its new fence fit into a page.
+    fn parts_fit(&self, split: &Split) -> bool {
+        let (lower, upper) = self.fence_keys();
+        let upper = upper.unwrap_or_default();
+        let fits = |slots: Range<usize>, fence: &[u8]| {
+            let entries: usize = slots.map(|slot| self.words_of(slot)).sum();
+            let fences = words_for(fence.len()) + words_for(split.separator.len());
+            NODE_HEADER_WORDS + entries + fences <= self.words.len()
+        };
+        fits(0..split.slot, &lower) && fits(split.slot..self.slot_count(), &upper)
+    }
+
+    /// Words that a slot and its entry take.
+    fn words_of(&self, slot: usize) -> usize {
+        1 + entry_words(self.rest_len(slot), self.capacity_bytes(slot))
+    }
+
+    fn rest_len(&self, slot: usize) -> usize {
+        usize::from(self.slot(slot).rest_bytes)
+    }
+
+    /// The shortest key above that of the slot before, and at most that of the slot.
+    fn separator_before(&self, slot: usize) -> Vec<u8> {
+        shortest_between(&self.key(slot - 1), self.key(slot))
+    }
+
+    /// The shortest key that parts the slots before `place` from those behind, for a new key that
+    /// goes to this place: to the left of the separator if there are slots behind, else to its right.
+    fn separator_beside(&self, place: usize, key: &[u8]) -> Vec<u8> {
+        if place < self.slot_count() {
+            return shortest_between(key, self.key(place));
+        }
+        match place.checked_sub(1) {
+            Some(last) => shortest_between(&self.key(last), key.to_vec()),
+            None => key.to_vec(),
+        }
+    }
+
+    fn key(&self, slot: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.read_key(slot, &mut key);
+        key
+    }
+}
+
+/// The shortest key above `low` that is at most `high`, of which it is the beginning.
+fn shortest_between(low: &[u8], mut high: Vec<u8>) -> Vec<u8> {
+    debug_assert!(low < high.as_slice(), "keys out of order");
+    high.truncate(common_prefix_bytes(low, &high) + 1);
+    high
+}
