@@ -49,6 +49,19 @@ fn a_killed_process_is_part_of_the_quick_mode() {
 }
 
 #[test]
+fn killed_records_of_tpcc_keep_all_conditions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().to_string_lossy();
+    let (status, said, progress) =
+        lab(&["run", "calc-fig7", "--quick", "--part", "rest", "--out", &out]);
+    assert_eq!(status, Some(0), "{said}{progress}");
+    for row in ["calc", "naive", "calc, redo relaxed", "calc, redo strict"] {
+        let killed = format!("{row}: killed with a checkpoint under way, recovered");
+        assert!(progress.contains(&killed), "{row}: {progress}");
+    }
+}
+
+#[test]
 fn advice_tells_by_its_status_whether_the_limits_are_kept() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = dir.path().to_string_lossy();

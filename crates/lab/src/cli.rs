@@ -95,6 +95,8 @@ enum Child {
     Game(crash::game::Child),
     /// TPC-C until it is killed.
     Tpcc(crash::tpcc::Child),
+    /// TPC-C in the records of the engine until it is killed.
+    TpccRecords(crash::tpcc_records::Child),
     /// State arrays until it is killed.
     Arrays {
         #[arg(long)]
@@ -124,6 +126,7 @@ fn run_child(child: &Child) -> LabResult<()> {
         Child::Profiled(what) => profiled::child(&open, what, &mut std::io::stdout()),
         Child::Game(what) => crash::game::child(what, &mut std::io::stdout()),
         Child::Tpcc(what) => crash::tpcc::child(what, &mut std::io::stdout()),
+        Child::TpccRecords(what) => crash::tpcc_records::child(what, &mut std::io::stdout()),
         Child::Arrays { scheme, dir } => crash::arrays::child(scheme, dir, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
             let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };

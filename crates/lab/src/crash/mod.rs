@@ -5,6 +5,7 @@ pub(crate) mod arrays;
 pub(crate) mod game;
 pub(crate) mod records;
 pub(crate) mod tpcc;
+pub(crate) mod tpcc_records;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

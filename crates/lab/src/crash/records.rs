@@ -16,7 +16,7 @@ use crate::crash::{Killable, kill_and_check, words};
 use crate::error::{LabError, LabResult};
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
-use crate::subjects::adapter::{LabEngine, OpenEngine, Setup};
+use crate::subjects::adapter::{Checkpointed, LabEngine, OpenEngine, Setup};
 use crate::subjects::records::{Row, setup};
 use crate::sys;
 use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, Transactions};
@@ -67,11 +67,12 @@ pub(crate) struct Reported {
     /// When which number of updates had committed.
     committed: Vec<(u64, u64)>,
     /// Updates that must be there after the kill.
-    promised: u64,
+    pub(super) promised: u64,
 }
 
 impl Reported {
-    fn line(&mut self, text: &str) -> Option<()> {
+    /// Takes in a line; `None` if it is not understood.
+    pub(super) fn line(&mut self, text: &str) -> Option<()> {
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(updates) = text.strip_prefix("published ") {
             self.in_checkpoint = number(updates)?;
@@ -83,14 +84,19 @@ impl Reported {
     }
 
     /// Enough to kill the child, right after it has begun another checkpoint.
-    fn enough(&self, journal: &str) -> bool {
+    pub(super) fn enough(&self, journal: &str) -> bool {
         let first = self.committed.first().map_or(u64::MAX, |c| c.0);
         let long = sys::now_ns().saturating_sub(first) > 2 * RELAXED_NS;
         self.published >= CHECKPOINTS && (journal == "none" || long)
     }
 
+    /// The last number of commits that was heard of.
+    pub(super) fn last(&self) -> u64 {
+        self.committed.last().map_or(0, |c| c.1)
+    }
+
     /// Updates that must be there after a crash now.
-    fn promised(&self, journal: &str) -> u64 {
+    pub(super) fn promised(&self, journal: &str) -> u64 {
         let old = sys::now_ns().saturating_sub(RELAXED_NS);
         let relaxed = self.committed.iter().filter(|c| journal != "none" && c.0 <= old);
         relaxed.map(|c| c.1).max().unwrap_or(0).max(self.in_checkpoint)
@@ -201,8 +207,12 @@ fn work(
     Ok(())
 }
 
-fn checkpoints(
-    engine: &dyn LabEngine,
+/// Takes checkpoints one after the other, and says each 5 ms how much has committed.
+///
+/// # Errors
+/// When a checkpoint fails, or nobody listens.
+pub(super) fn checkpoints(
+    engine: &dyn Checkpointed,
     stop: &AtomicBool,
     committed: &AtomicU64,
     output: &mut (dyn Write + Send),

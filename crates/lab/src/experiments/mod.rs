@@ -1,7 +1,12 @@
 //! The registry: one row per experiment, from which `list`, `run` and CI follow.
 
 mod calc_fig2;
+mod calc_fig3;
+mod calc_fig5;
 mod calc_fig6;
+mod calc_fig7;
+mod calc_fig8;
+mod calc_figures;
 mod calc_measures;
 mod fc_words;
 mod game;
@@ -80,7 +85,11 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
     "experiment",
     &[
         row::<calc_fig2::CalcFig2>(),
+        row::<calc_fig3::CalcFig3>(),
+        row::<calc_fig5::CalcFig5>(),
         row::<calc_fig6::CalcFig6>(),
+        row::<calc_fig7::CalcFig7>(),
+        row::<calc_fig8::CalcFig8>(),
         row::<redo_cost::RedoCost>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),

@@ -49,8 +49,31 @@ pub(crate) struct Status {
     pub(crate) journal_bytes: u64,
 }
 
+/// An engine that takes checkpoints when it is asked to.
+pub(crate) trait Checkpointed: Sync {
+    /// Begins a checkpoint in the background and returns at once.
+    ///
+    /// # Errors
+    /// When one is under way, or the scheme takes none.
+    fn start_checkpoint(&self) -> LabResult<()>;
+    /// How it is.
+    fn status(&self) -> Status;
+}
+
+/// One thread's client of an engine: it draws its own transactions.
+pub(crate) trait Client {
+    /// Draws so many transactions and runs them to their end. Returns how many have committed: all
+    /// but those whose client rolls them back.
+    ///
+    /// # Errors
+    /// When one cannot be committed.
+    fn run(&mut self, count: usize) -> LabResult<usize>;
+    /// Called when there is nothing to do for a moment.
+    fn idle(&mut self) {}
+}
+
 /// An engine with the table of the CALC microbenchmark.
-pub(crate) trait LabEngine: Sync {
+pub(crate) trait LabEngine: Checkpointed {
     /// Writes the records `0..records` with their initial values.
     ///
     /// # Errors
@@ -61,13 +84,6 @@ pub(crate) trait LabEngine: Sync {
     /// # Errors
     /// When there are too many.
     fn session(&self) -> LabResult<Box<dyn LabSession + '_>>;
-    /// Begins a checkpoint in the background and returns at once.
-    ///
-    /// # Errors
-    /// When one is under way, or the scheme takes none.
-    fn start_checkpoint(&self) -> LabResult<()>;
-    /// How it is.
-    fn status(&self) -> Status;
     /// Reads every record and checks it.
     ///
     /// # Errors

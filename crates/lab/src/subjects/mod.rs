@@ -9,3 +9,4 @@ pub(crate) mod resp;
 pub(crate) mod server;
 pub(crate) mod stillpoint;
 pub(crate) mod tpcc;
+pub(crate) mod tpcc_records;

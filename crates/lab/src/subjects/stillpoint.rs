@@ -1,10 +1,12 @@
 //! Our own engine, through the interface that anybody embeds.
 
+use std::path::Path;
+
 use stillpoint::{Batch, Config, Durability, Engine, KeySet, Mode, Session, Slot, TableId, Tx};
 use stillpoint::{Stamp, TxError};
 
 use crate::error::{LabError, LabResult};
-use crate::subjects::adapter::{LabEngine, LabSession, Setup, Status};
+use crate::subjects::adapter::{Checkpointed, LabEngine, LabSession, Setup, Status};
 use crate::workloads::calc::{
     self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LARGE_VALUE_BYTES, LongTransaction,
     VALUE_BYTES,
@@ -32,8 +34,21 @@ struct StillpointSession<const BYTES: usize> {
     computed: u64,
 }
 
-fn failed(name: &str, reason: impl ToString) -> LabError {
+/// The error of an engine of this name.
+pub(crate) fn failed(name: &str, reason: impl ToString) -> LabError {
     LabError::Engine { engine: name.to_owned(), reason: reason.to_string() }
+}
+
+/// How an engine is opened for a measurement: relaxed durability, and checkpoints that begin when
+/// the experiment says so, and never by themselves.
+pub(crate) fn measured(dir: &Path, scheme: &str, journal: &str) -> Config {
+    let mut config = Config::new(dir);
+    scheme.clone_into(&mut config.checkpoint);
+    journal.clone_into(&mut config.journal);
+    config.durability = Durability::Relaxed;
+    config.checkpoint_every = None;
+    config.log_limit_bytes = u64::MAX / 4;
+    config
 }
 
 /// Opens the engine; data in the directory are recovered.
@@ -41,14 +56,8 @@ fn failed(name: &str, reason: impl ToString) -> LabError {
 /// # Errors
 /// When the engine refuses.
 pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
-    let mut config = Config::new(&setup.dir);
-    config.checkpoint.clone_from(&setup.scheme);
-    config.journal.clone_from(&setup.journal);
-    config.durability = Durability::Relaxed;
+    let mut config = measured(&setup.dir, &setup.scheme, &setup.journal);
     config.checkpoint_pace = setup.pace_bytes_per_s;
-    // Checkpoints begin when the experiment says so, and never by themselves.
-    config.checkpoint_every = None;
-    config.log_limit_bytes = u64::MAX / 4;
     config.sessions = setup.sessions;
     let name = format!("stillpoint, {}", setup.scheme);
     let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
@@ -60,6 +69,43 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
             Ok(Box::new(Stillpoint::<LARGE_VALUE_BYTES> { name, engine, table, records }))
         }
         other => Err(failed(&name, format!("values of {other} bytes are not prepared for"))),
+    }
+}
+
+/// Begins a checkpoint of an engine.
+///
+/// # Errors
+/// When one is under way, or the scheme takes none.
+pub(crate) fn start_checkpoint(name: &str, engine: &Engine) -> LabResult<()> {
+    if engine.checkpoint_in_background() {
+        return Ok(());
+    }
+    Err(failed(name, "a checkpoint is already under way"))
+}
+
+/// How an engine is.
+pub(crate) fn status(engine: &Engine) -> Status {
+    let stats = engine.stats();
+    let last = stats.checkpoints.last.as_ref();
+    Status {
+        checkpoints: stats.checkpoints.published,
+        running: stats.checkpoints.running.is_some(),
+        failed: stats.checkpoints.last_error.clone(),
+        last_records: last.map_or(0, |done| done.records),
+        last_bytes: last.map_or(0, |done| done.bytes),
+        held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
+        waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
+        journal_bytes: stats.journal.written_bytes,
+    }
+}
+
+impl<const BYTES: usize> Checkpointed for Stillpoint<BYTES> {
+    fn start_checkpoint(&self) -> LabResult<()> {
+        start_checkpoint(&self.name, &self.engine)
+    }
+
+    fn status(&self) -> Status {
+        status(&self.engine)
     }
 }
 
@@ -77,28 +123,6 @@ impl<const BYTES: usize> LabEngine for Stillpoint<BYTES> {
         let name = self.name.clone();
         let table = self.table;
         Ok(Box::new(StillpointSession::<BYTES> { name, session, table, computed: 0 }))
-    }
-
-    fn start_checkpoint(&self) -> LabResult<()> {
-        if self.engine.checkpoint_in_background() {
-            return Ok(());
-        }
-        Err(failed(&self.name, "a checkpoint is already under way"))
-    }
-
-    fn status(&self) -> Status {
-        let stats = self.engine.stats();
-        let last = stats.checkpoints.last.as_ref();
-        Status {
-            checkpoints: stats.checkpoints.published,
-            running: stats.checkpoints.running.is_some(),
-            failed: stats.checkpoints.last_error.clone(),
-            last_records: last.map_or(0, |done| done.records),
-            last_bytes: last.map_or(0, |done| done.bytes),
-            held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
-            waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
-            journal_bytes: stats.journal.written_bytes,
-        }
     }
 
     fn check(&self, change: Change) -> LabResult<Check> {
@@ -297,7 +321,7 @@ mod tests {
     use crate::drivers::transactions::{self, Drive};
     use crate::workloads::calc::LongTransactions;
 
-    fn setup(dir: &std::path::Path, scheme: &str, journal: &str) -> Setup {
+    fn setup(dir: &Path, scheme: &str, journal: &str) -> Setup {
         Setup {
             dir: dir.to_owned(),
             scheme: scheme.into(),

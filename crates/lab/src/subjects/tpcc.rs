@@ -21,7 +21,7 @@ use crate::subjects::aries::Aries;
 use crate::subjects::arrays::{Raw, failed};
 use crate::workloads::tpcc::input::{Trace, Transaction};
 use crate::workloads::tpcc::load::{Population, digest};
-use crate::workloads::tpcc::memory::{InCells, Memory};
+use crate::workloads::tpcc::memory::{InCells, Memory, Rows};
 use crate::workloads::tpcc::schema::{Counters, Tables};
 use crate::workloads::tpcc::transactions::{Kind, announce, run};
 
@@ -333,7 +333,9 @@ impl<S: Scheme> Engine for OnCells<'_, S> {
             written_bytes: progress.written_bytes,
             logged_bytes: progress.logged_bytes,
             held_bytes: self.state.len_bytes() as u64 + kept,
-            refused: self.state.read(self.tables.counters, 0).refused,
+            refused: (0..self.population.scale.warehouses)
+                .map(|warehouse| self.state.read(self.tables.counters, warehouse).refused)
+                .sum(),
         })
     }
 
@@ -416,7 +418,9 @@ impl Engine for OnPages<'_> {
             written_bytes: taken.bytes,
             logged_bytes: self.aries.logged_bytes(),
             held_bytes: self.aries.cells().len_bytes() as u64,
-            refused: self.aries.get(0, Counters::REFUSED),
+            refused: (0..self.population.scale.warehouses)
+                .map(|warehouse| self.aries.get(warehouse, Counters::REFUSED))
+                .sum(),
         })
     }
 

@@ -130,17 +130,30 @@ pub(crate) fn update(record: u64, value: &mut [u8], change: Change) -> usize {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     keys: Keys,
+    /// Records from one that is used to the next.
+    stride: u64,
     random: Random,
 }
 
 impl Transactions {
-    /// Transactions over the records `0..records`, chosen so.
+    /// Transactions over the records `0..records`, all alike.
     ///
     /// # Panics
     /// When there are fewer records than a transaction touches.
     pub(crate) fn new(records: u64, seed: u64, worker: usize) -> Transactions {
-        assert!(records >= KEYS_PER_TRANSACTION as u64, "{records} records are too few");
-        Transactions { keys: Keys::new(records), random: Random::for_thread(seed, worker) }
+        Transactions::of_hot(records, 1.0, seed, worker)
+    }
+
+    /// Transactions over a share of the records `0..records` (§5.1.2), which lie scattered among the
+    /// others; all that are hot are alike.
+    ///
+    /// # Panics
+    /// When there are fewer hot records than a transaction touches.
+    pub(crate) fn of_hot(records: u64, hot_share: f64, seed: u64, worker: usize) -> Transactions {
+        let hot = ((records as f64 * hot_share) as u64).min(records);
+        assert!(hot >= KEYS_PER_TRANSACTION as u64, "{hot} of {records} records are too few");
+        let stride = records / hot;
+        Transactions { keys: Keys::new(hot), stride, random: Random::for_thread(seed, worker) }
     }
 
     /// The next transaction.
@@ -148,7 +161,7 @@ impl Transactions {
         let mut keys = [0; KEYS_PER_TRANSACTION];
         let mut count = 0;
         while count < KEYS_PER_TRANSACTION {
-            let key = self.keys.next(&mut self.random);
+            let key = self.keys.next(&mut self.random) * self.stride;
             if !keys[..count].contains(&key) {
                 keys[count] = key;
                 count += 1;
@@ -280,6 +293,14 @@ mod tests {
             assert_eq!(keys.len(), KEYS_PER_TRANSACTION);
             assert!(keys.iter().all(|&k| k < 12));
         }
+    }
+
+    #[test]
+    fn hot_records_are_scattered_and_no_others_are_touched() {
+        let mut transactions = Transactions::of_hot(1_000, 0.1, 1, 0);
+        let mut seen = std::collections::BTreeSet::new();
+        (0..1_000).for_each(|_| seen.extend(transactions.draw().keys));
+        assert!(seen.len() == 100 && seen.iter().all(|key| key % 10 == 0), "{seen:?}");
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::error::{LabError, LabResult};
 use crate::measure::stats::{Latencies, Windows};
-use crate::subjects::adapter::LabEngine;
+use crate::subjects::adapter::{Checkpointed, Client, LabEngine};
 use crate::sys;
-use crate::workloads::calc::{Change, LongTransactions, Partition};
+use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, LongTransactions, Partition};
 
 /// What is asked of an engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub(crate) struct Drive {
     pub(crate) records: u64,
     /// How much of a value an update changes.
     pub(crate) change: Change,
+    /// Share of the records that transactions touch.
+    pub(crate) hot_share: f64,
     /// Transactions that are handed over together.
     pub(crate) batch: usize,
     /// Transactions per second over all workers; as many as possible when absent.
@@ -49,6 +51,7 @@ impl Drive {
             warm_up_s: 0.5,
             records,
             change: Change::Counter,
+            hot_share: 1.0,
             batch: 4,
             rate_per_s: None,
             long: None,
@@ -143,7 +146,6 @@ struct Part {
 #[derive(Debug)]
 struct Run<'a> {
     drive: &'a Drive,
-    partition: Partition,
     start_ns: u64,
     end_ns: u64,
     /// Set when a thread has failed, so that the others end too.
@@ -157,7 +159,19 @@ struct Run<'a> {
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// A run that begins in a moment.
+    fn new(drive: &'a Drive) -> Self {
+        let start_ns = sys::now_ns() + 20_000_000 + (drive.warm_up_s * 1e9) as u64;
+        Run {
+            drive,
+            start_ns,
+            end_ns: start_ns + (drive.seconds * 1e9) as u64,
+            stop: AtomicBool::new(false),
+            done: (0..drive.workers).map(|_| Padded::default()).collect(),
+        }
+    }
+
     fn ended(&self, now_ns: u64) -> bool {
         // Relaxed: nothing is read that the flag would guard.
         now_ns >= self.end_ns || self.stop.load(Ordering::Relaxed)
@@ -186,31 +200,57 @@ struct Control {
 /// # Errors
 /// When a transaction or a checkpoint fails, or a checkpoint does not end.
 pub(crate) fn run(engine: &dyn LabEngine, drive: &Drive) -> LabResult<Outcome> {
-    let start_ns = sys::now_ns() + 20_000_000 + (drive.warm_up_s * 1e9) as u64;
-    let run = Run {
-        drive,
-        partition: Partition::new(drive.records, drive.long.is_some()),
-        start_ns,
-        end_ns: start_ns + (drive.seconds * 1e9) as u64,
-        stop: AtomicBool::new(false),
-        done: (0..drive.workers).map(|_| Padded::default()).collect(),
-    };
-    let run = &run;
-    let mut jobs: Vec<Box<dyn FnOnce() -> LabResult<Done> + Send + '_>> = Vec::new();
+    let run = &Run::new(drive);
+    let partition = &Partition::new(drive.records, drive.long.is_some());
+    let mut jobs: Vec<Job<'_>> = Vec::new();
     for number in 0..drive.workers {
         jobs.push(Box::new(move || {
-            guard(run, || worker::short(engine, run, number)).map(Done::Part)
+            let mut client = worker::Short::new(engine, drive, partition.short, number)?;
+            let mut part = worker::work(run, number, &mut client)?;
+            part.updates = part.transactions * KEYS_PER_TRANSACTION as u64;
+            Ok(part)
         }));
     }
     for number in 0..drive.long.map_or(0, |long| long.open_max) {
-        jobs.push(Box::new(move || {
-            guard(run, || worker::long(engine, run, number)).map(Done::Part)
-        }));
+        jobs.push(Box::new(move || worker::long(engine, run, partition, number)));
     }
-    jobs.push(Box::new(move || guard(run, || control(engine, run)).map(Done::Control)));
+    run_jobs(engine, run, jobs)
+}
+
+/// Makes the client of a worker's number, in the worker's own thread.
+pub(crate) type MakeClient<'a> = dyn Fn(usize) -> LabResult<Box<dyn Client + 'a>> + Sync + 'a;
+
+/// Runs clients of any kind of load to the end; records, changes and long transactions of the drive
+/// are not used.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_clients(
+    engine: &dyn Checkpointed,
+    drive: &Drive,
+    make: &MakeClient<'_>,
+) -> LabResult<Outcome> {
+    let run = &Run::new(drive);
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    for number in 0..drive.workers {
+        jobs.push(Box::new(move || worker::work(run, number, &mut *make(number)?)));
+    }
+    run_jobs(engine, run, jobs)
+}
+
+/// What one thread does in a run.
+type Job<'a> = Box<dyn FnOnce() -> LabResult<Part> + Send + 'a>;
+
+fn run_jobs(engine: &dyn Checkpointed, run: &Run<'_>, jobs: Vec<Job<'_>>) -> LabResult<Outcome> {
+    let drive = run.drive;
+    let mut guarded: Vec<Box<dyn FnOnce() -> LabResult<Done> + Send + '_>> = Vec::new();
+    for job in jobs {
+        guarded.push(Box::new(move || guard(run, job).map(Done::Part)));
+    }
+    guarded.push(Box::new(move || guard(run, || control(engine, run)).map(Done::Control)));
 
     let cpu_before_ns = stillpoint_io::process_cpu_ns();
-    let done = stillpoint_io::in_parallel("drive", jobs)
+    let done = stillpoint_io::in_parallel("drive", guarded)
         .map_err(|e| LabError::process("threads of a run", e))?;
     let cpu_s = (stillpoint_io::process_cpu_ns() - cpu_before_ns) as f64 / 1e9;
     let mut outcome =
@@ -245,7 +285,7 @@ const CHECKPOINT_PATIENCE_NS: u64 = 300_000_000_000;
 const CONTROL_TICK: Duration = Duration::from_millis(4);
 
 /// Begins checkpoints when they are due, notes when they end, and samples memory.
-fn control(engine: &dyn LabEngine, run: &Run<'_>) -> LabResult<Control> {
+fn control(engine: &dyn Checkpointed, run: &Run<'_>) -> LabResult<Control> {
     let cpu_before_ns = sys::thread_cpu_ns();
     let mut control = Control::default();
     let mut due = run.drive.checkpoints_at_s.iter();

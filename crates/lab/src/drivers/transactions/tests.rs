@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::subjects::adapter::{LabSession, Setup, Status};
+use crate::subjects::adapter::{Checkpointed, LabSession, Setup, Status};
 use crate::workloads::calc::{self, CalcTransaction, Check, LongTransaction, VALUE_BYTES};
 
 /// An array behind one lock. Scheme `naive` holds it while it checkpoints,
@@ -45,16 +45,7 @@ impl Toy {
     }
 }
 
-impl LabEngine for Toy {
-    fn load(&self, records: u64) -> LabResult<()> {
-        *self.values.lock() = (0..records).map(calc::initial_value).collect();
-        Ok(())
-    }
-
-    fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
-        Ok(Box::new(ToySession { toy: self }))
-    }
-
+impl Checkpointed for Toy {
     fn start_checkpoint(&self) -> LabResult<()> {
         if self.scheme == "none" {
             let reason = "takes no checkpoints".into();
@@ -68,6 +59,17 @@ impl LabEngine for Toy {
         self.work();
         let held_bytes = 1_000_000;
         Status { held_bytes, ..self.status.lock().clone() }
+    }
+}
+
+impl LabEngine for Toy {
+    fn load(&self, records: u64) -> LabResult<()> {
+        *self.values.lock() = (0..records).map(calc::initial_value).collect();
+        Ok(())
+    }
+
+    fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
+        Ok(Box::new(ToySession { toy: self }))
     }
 
     fn check(&self, change: Change) -> LabResult<Check> {

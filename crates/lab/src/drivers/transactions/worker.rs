@@ -3,60 +3,84 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Part, Run};
+use super::{Drive, Part, Run};
 use crate::error::LabResult;
-use crate::subjects::adapter::{LabEngine, LabSession};
+use crate::subjects::adapter::{Client, LabEngine, LabSession};
 use crate::sys;
-use crate::workloads::calc::{CalcTransaction, KEYS_PER_TRANSACTION, Transactions};
+use crate::workloads::calc::{CalcTransaction, Change, Partition, Transactions};
 use crate::workloads::random::Random;
 
 /// A worker that has nothing due sleeps at least so long.
 const NAP_NS: u64 = 20_000;
 
-/// Short transactions, until the run ends.
-pub(super) fn short(engine: &dyn LabEngine, run: &Run<'_>, number: usize) -> LabResult<Part> {
-    let mut session = engine.session()?;
-    let drive = run.drive;
-    let mut worker = Worker {
-        run,
-        number,
-        transactions: Transactions::new(run.partition.short, drive.seed, number),
-        batch: Vec::with_capacity(drive.batch),
-        part: Part::default(),
-    };
-    match drive.rate_per_s {
-        None => worker.saturate(&mut *session)?,
-        Some(rate_per_s) => worker.keep_rate(&mut *session, rate_per_s)?,
+/// Transactions of a client, until the run ends.
+pub(super) fn work(run: &Run<'_>, number: usize, client: &mut dyn Client) -> LabResult<Part> {
+    let mut worker = Worker { run, number, part: Part::default() };
+    match run.drive.rate_per_s {
+        None => worker.saturate(client)?,
+        Some(rate_per_s) => worker.keep_rate(client, rate_per_s)?,
     }
-    worker.part.updates = worker.part.transactions * KEYS_PER_TRANSACTION as u64;
     worker.part.cpu_s = sys::thread_cpu_ns() as f64 / 1e9;
     Ok(worker.part)
+}
+
+/// The short transactions of the microbenchmark.
+pub(super) struct Short<'a> {
+    session: Box<dyn LabSession + 'a>,
+    transactions: Transactions,
+    change: Change,
+    batch: Vec<CalcTransaction>,
+}
+
+impl<'a> Short<'a> {
+    /// A client whose transactions touch the first so many records.
+    pub(super) fn new(
+        engine: &'a dyn LabEngine,
+        drive: &Drive,
+        records: u64,
+        number: usize,
+    ) -> LabResult<Self> {
+        Ok(Short {
+            session: engine.session()?,
+            transactions: Transactions::of_hot(records, drive.hot_share, drive.seed, number),
+            change: drive.change,
+            batch: Vec::with_capacity(drive.batch),
+        })
+    }
+}
+
+impl Client for Short<'_> {
+    fn run(&mut self, count: usize) -> LabResult<usize> {
+        self.batch.clear();
+        self.batch.extend((0..count).map(|_| self.transactions.draw()));
+        self.session.run(&self.batch, self.change)?;
+        Ok(count)
+    }
+
+    fn idle(&mut self) {
+        self.session.idle();
+    }
 }
 
 struct Worker<'a> {
     run: &'a Run<'a>,
     number: usize,
-    transactions: Transactions,
-    batch: Vec<CalcTransaction>,
     part: Part,
 }
 
 impl Worker<'_> {
-    fn saturate(&mut self, session: &mut dyn LabSession) -> LabResult<()> {
+    fn saturate(&mut self, client: &mut dyn Client) -> LabResult<()> {
+        let count = self.run.drive.batch;
         let mut now_ns = sys::now_ns();
         while !self.run.ended(now_ns) {
-            self.batch.clear();
-            for _ in 0..self.run.drive.batch {
-                self.batch.push(self.transactions.draw());
-            }
-            session.run(&self.batch, self.run.drive.change)?;
+            let committed = client.run(count)?;
             now_ns = sys::now_ns();
-            self.count(now_ns);
+            self.count(now_ns, committed);
         }
         Ok(())
     }
 
-    fn keep_rate(&mut self, session: &mut dyn LabSession, rate_per_s: f64) -> LabResult<()> {
+    fn keep_rate(&mut self, client: &mut dyn Client, rate_per_s: f64) -> LabResult<()> {
         let drive = self.run.drive;
         stillpoint::ask_for_short_slices();
         let gap_ns = 1e9 * drive.workers as f64 / rate_per_s;
@@ -68,22 +92,20 @@ impl Worker<'_> {
             if self.run.ended(now_ns) {
                 break;
             }
-            self.batch.clear();
             scheduled.clear();
-            while due_ns <= now_ns as f64 && self.batch.len() < drive.batch {
+            while due_ns <= now_ns as f64 && scheduled.len() < drive.batch {
                 scheduled.push(due_ns as u64);
-                self.batch.push(self.transactions.draw());
                 due_ns += arrivals.exponential(gap_ns);
             }
-            if self.batch.is_empty() {
-                session.idle();
+            if scheduled.is_empty() {
+                client.idle();
                 let nap_ns = (due_ns as u64).saturating_sub(now_ns).max(NAP_NS);
                 sys::sleep(Duration::from_nanos(nap_ns));
                 continue;
             }
-            session.run(&self.batch, drive.change)?;
+            let committed = client.run(scheduled.len())?;
             let now_ns = sys::now_ns();
-            self.count(now_ns);
+            self.count(now_ns, committed);
             for &at_ns in &scheduled {
                 self.latency(at_ns, now_ns);
             }
@@ -104,8 +126,8 @@ impl Worker<'_> {
         }
     }
 
-    fn count(&mut self, now_ns: u64) {
-        let committed = self.batch.len() as u64;
+    fn count(&mut self, now_ns: u64, committed: usize) {
+        let committed = committed as u64;
         self.part.transactions += committed;
         // Relaxed: a statistic with one writer, read by the long transactions' threads.
         self.run.done[self.number].0.store(self.part.transactions, Ordering::Relaxed);
@@ -116,7 +138,12 @@ impl Worker<'_> {
 }
 
 /// Batch writes, one after the other, as long as their share allows.
-pub(super) fn long(engine: &dyn LabEngine, run: &Run<'_>, number: usize) -> LabResult<Part> {
+pub(super) fn long(
+    engine: &dyn LabEngine,
+    run: &Run<'_>,
+    partition: &Partition,
+    number: usize,
+) -> LabResult<Part> {
     let mut part = Part::default();
     let Some(long) = &run.drive.long else {
         return Ok(part);
@@ -131,7 +158,7 @@ pub(super) fn long(engine: &dyn LabEngine, run: &Run<'_>, number: usize) -> LabR
             sys::sleep(Duration::from_millis(1));
             continue;
         }
-        let transaction = run.partition.long(long, number, part.long_transactions);
+        let transaction = partition.long(long, number, part.long_transactions);
         let writes = transaction.keys.len();
         let step_ns = long.seconds * 1e9 / writes as f64;
         let began_ns = sys::now_ns();

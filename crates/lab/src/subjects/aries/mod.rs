@@ -39,7 +39,7 @@ use self::records::Codes;
 use self::redo::{Log, failed};
 use crate::error::LabResult;
 use crate::workloads::tpcc::load::Population;
-use crate::workloads::tpcc::memory::Memory;
+use crate::workloads::tpcc::memory::{Memory, Rows};
 use crate::workloads::tpcc::schema::{Row, Tables};
 
 /// The database, its log and its checkpoints.
@@ -181,22 +181,24 @@ impl Drop for Aries {
     }
 }
 
-impl Memory for Aries {
+impl Rows for Aries {
     #[inline]
     fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
         self.arrays.read_field(T::array(&self.tables), row, column)
     }
 
     #[inline]
+    fn row<T: Row>(&self, row: usize) -> T {
+        self.arrays.read(T::array(&self.tables), row)
+    }
+}
+
+impl Memory for Aries {
+    #[inline]
     fn set<T: Row, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
         self.codes.put_column::<T, F>(&mut self.records, row, column.offset(), value);
         self.arrays.write_field(T::array(&self.tables), row, column, value);
         self.mark::<T>(row);
-    }
-
-    #[inline]
-    fn row<T: Row>(&self, row: usize) -> T {
-        self.arrays.read(T::array(&self.tables), row)
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 //! Conditions over history (8, 9, 10) and over all orders of a customer (10, 12) can be judged only
 //! while no ring has passed over its first rows; then they are left out.
 
-use crate::workloads::tpcc::memory::Memory;
+use crate::workloads::tpcc::memory::Rows;
 use crate::workloads::tpcc::schema::{
     Counters, Customer, DISTRICTS, District, History, LINES_MAX, NewOrder, Order, OrderLine, Scale,
     Warehouse,
@@ -24,7 +24,7 @@ pub(crate) struct Checked {
 ///
 /// # Errors
 /// The first that does not hold, in words.
-pub(crate) fn check<M: Memory>(memory: &M, scale: &Scale) -> Result<Checked, String> {
+pub(crate) fn check<M: Rows>(memory: &M, scale: &Scale) -> Result<Checked, String> {
     let mut checked = Checked::default();
     for warehouse in 0..scale.warehouses {
         let districts = warehouse * DISTRICTS..(warehouse + 1) * DISTRICTS;
@@ -32,8 +32,9 @@ pub(crate) fn check<M: Memory>(memory: &M, scale: &Scale) -> Result<Checked, Str
         let ytd = memory.get(warehouse, Warehouse::YTD);
         same("3.3.2.1: W_YTD and the sum of D_YTD", warehouse, ytd, sum)?;
     }
-    let written = memory.get(0, Counters::HISTORY);
-    checked.history = written <= scale.history_rows() as u64;
+    let mut warehouses = 0..scale.warehouses;
+    checked.history = warehouses
+        .all(|warehouse| memory.get(warehouse, Counters::HISTORY) <= scale.history as u64);
     let mut paid = vec![0; scale.districts() * scale.customers];
     if checked.history {
         check_history(memory, scale, &mut paid)?;
@@ -73,11 +74,13 @@ fn same(what: &str, row: usize, found: i64, expected: i64) -> Result<(), String>
 }
 
 /// 3.3.2.8 and 3.3.2.9; and what every customer has paid.
-fn check_history<M: Memory>(memory: &M, scale: &Scale, paid: &mut [i64]) -> Result<(), String> {
+fn check_history<M: Rows>(memory: &M, scale: &Scale, paid: &mut [i64]) -> Result<(), String> {
     let mut districts = vec![0; scale.districts()];
-    for row in 0..scale.history_rows() {
-        let history: History = memory.row(row);
-        if history.is_there == 1 {
+    for warehouse in 0..scale.warehouses {
+        for number in 0..memory.get(warehouse, Counters::HISTORY) {
+            let row = scale.history_row(warehouse, number);
+            let history: History = memory.row(row);
+            same("of no clause: a row of history", row, i64::from(history.is_there), 1)?;
             districts[history.district as usize] += history.amount;
             let customer = scale.customer_row(history.customer_district as usize, history.customer);
             paid[customer] += history.amount;
@@ -96,7 +99,7 @@ fn check_history<M: Memory>(memory: &M, scale: &Scale, paid: &mut [i64]) -> Resu
 
 /// 3.3.2.2 to 3.3.2.7; adds up what was delivered to each customer, and the orders that do not
 /// wait. Returns the orders that are there.
-fn check_orders<M: Memory>(
+fn check_orders<M: Rows>(
     memory: &M,
     scale: &Scale,
     district: usize,
@@ -106,7 +109,8 @@ fn check_orders<M: Memory>(
     let next = memory.get(district, District::NEXT_ORDER);
     let oldest = memory.get(district, District::OLDEST_NEW);
     let (mut waiting, mut there, mut newest) = (Vec::new(), 0, 0);
-    for slot in 0..scale.ring {
+    // Beyond the next order, a ring that has not gone round holds nothing; one more is looked at.
+    for slot in 0..scale.ring.min(next as usize + 2) {
         let row = district * scale.ring + slot;
         let order: Order = memory.row(row);
         let new = memory.get(row, NewOrder::ORDER);

@@ -106,22 +106,30 @@ impl Transaction {
         if deck < NEW_ORDER {
             new_order(scale, random, warehouse, district, date)
         } else if deck < NEW_ORDER + PAYMENT {
-            let remote = scale.warehouses > 1 && random.chance(0.15);
-            let customer_district = if remote {
-                let other = elsewhere(scale, random, warehouse);
-                other * DISTRICTS as u32 + random.below(DISTRICTS as u64) as u32
-            } else {
-                district
-            };
-            let who = who(scale, random);
-            let amount = 100 + random.below(499_901) as u32;
-            Transaction::Payment { district, customer_district, who, amount, date }
+            payment(scale, random, warehouse, district, date)
         } else if deck < NEW_ORDER + PAYMENT + ORDER_STATUS {
             Transaction::OrderStatus { district, who: who(scale, random) }
         } else if deck < NEW_ORDER + PAYMENT + ORDER_STATUS + DELIVERY {
             Transaction::Delivery { warehouse, carrier: 1 + random.below(10) as u8, date }
         } else {
             Transaction::StockLevel { district, threshold: 10 + random.below(11) as u8 }
+        }
+    }
+
+    /// Draws an order or a payment of a terminal of this warehouse, one as likely as the other
+    /// (SIGMOD 2016, §5.2).
+    pub(crate) fn draw_half(
+        scale: &Scale,
+        random: &mut Random,
+        warehouse: u32,
+        number: u64,
+    ) -> Self {
+        let district = warehouse * DISTRICTS as u32 + random.below(DISTRICTS as u64) as u32;
+        let date = number + 2;
+        if random.chance(0.5) {
+            new_order(scale, random, warehouse, district, date)
+        } else {
+            payment(scale, random, warehouse, district, date)
         }
     }
 
@@ -246,6 +254,25 @@ fn who(scale: &Scale, random: &mut Random) -> CustomerKey {
 fn elsewhere(scale: &Scale, random: &mut Random, warehouse: u32) -> u32 {
     let other = random.below(scale.warehouses as u64 - 1) as u32;
     if other < warehouse { other } else { other + 1 }
+}
+
+fn payment(
+    scale: &Scale,
+    random: &mut Random,
+    warehouse: u32,
+    district: u32,
+    date: u64,
+) -> Transaction {
+    let remote = scale.warehouses > 1 && random.chance(0.15);
+    let customer_district = if remote {
+        let other = elsewhere(scale, random, warehouse);
+        other * DISTRICTS as u32 + random.below(DISTRICTS as u64) as u32
+    } else {
+        district
+    };
+    let who = who(scale, random);
+    let amount = 100 + random.below(499_901) as u32;
+    Transaction::Payment { district, customer_district, who, amount, date }
 }
 
 fn new_order(

@@ -173,20 +173,22 @@ impl Population {
         }
     }
 
-    /// The first payment of each customer, in their order; behind them the ring is empty.
+    /// The first payment of each customer of a warehouse, in their order; behind them the
+    /// warehouse's ring is empty.
     fn history(&self, row: usize) -> History {
         let (customers, mut random) = (self.scale.customers, self.random::<History>(row));
-        if row >= self.scale.districts() * customers {
+        let (warehouse, number) = (row / self.scale.history, row % self.scale.history);
+        if number >= DISTRICTS * customers {
             let district = 0;
             let (date, amount, customer, data) = (0, 0, 0, [0; 24]);
             let (customer_district, is_there) = (0, 0);
             return History { date, amount, customer, customer_district, district, is_there, data };
         }
-        let district = (row / customers) as u32;
+        let district = (warehouse * DISTRICTS + number / customers) as u32;
         History {
             date: 1,
             amount: FIRST_PAYMENT,
-            customer: (row % customers) as u32,
+            customer: (number % customers) as u32,
             customer_district: district,
             district,
             is_there: 1,
@@ -262,8 +264,8 @@ impl Population {
         Stock { quantity, ytd, orders, remote, districts, data: original(&mut random), pad: [0; 6] }
     }
 
-    fn counters(&self) -> Counters {
-        Counters { history: (self.scale.districts() * self.scale.customers) as u64, refused: 0 }
+    fn counters(&self, _: usize) -> Counters {
+        Counters { history: (DISTRICTS * self.scale.customers) as u64, refused: 0 }
     }
 
     /// Gives every row its first value.
@@ -275,17 +277,46 @@ impl Population {
         cells: &mut Cells<S>,
         tables: &Tables,
     ) -> Result<(), ArraysError> {
-        cells.fill(tables.warehouse, |row| self.warehouse(row))?;
-        cells.fill(tables.district, |row| self.district(row))?;
-        cells.fill(tables.customer, |row| self.customer(row))?;
-        cells.fill(tables.history, |row| self.history(row))?;
-        cells.fill(tables.new_order, |row| self.new_order(row))?;
-        cells.fill(tables.order, |row| self.order(row))?;
-        cells.fill(tables.order_line, |row| self.order_line(row))?;
-        cells.fill(tables.item, |row| self.item(row))?;
-        cells.fill(tables.stock, |row| self.stock(row))?;
-        cells.fill(tables.counters, |_| self.counters())
+        cells.fill(tables.warehouse, |row| Warehouse::first(self, row))?;
+        cells.fill(tables.district, |row| District::first(self, row))?;
+        cells.fill(tables.customer, |row| Customer::first(self, row))?;
+        cells.fill(tables.history, |row| History::first(self, row))?;
+        cells.fill(tables.new_order, |row| NewOrder::first(self, row))?;
+        cells.fill(tables.order, |row| Order::first(self, row))?;
+        cells.fill(tables.order_line, |row| OrderLine::first(self, row))?;
+        cells.fill(tables.item, |row| Item::first(self, row))?;
+        cells.fill(tables.stock, |row| Stock::first(self, row))?;
+        cells.fill(tables.counters, |row| Counters::first(self, row))
     }
+}
+
+/// A row that has a first value.
+pub(crate) trait First: Row {
+    /// The first value of the row of this number; zeros where the load has none.
+    fn first(population: &Population, row: usize) -> Self;
+}
+
+macro_rules! first {
+    ($($row:ident by $method:ident),+ $(,)?) => {
+        $( impl First for $row {
+            fn first(population: &Population, row: usize) -> Self {
+                population.$method(row)
+            }
+        } )+
+    };
+}
+
+first! {
+    Warehouse by warehouse,
+    District by district,
+    Customer by customer,
+    History by history,
+    NewOrder by new_order,
+    Order by order,
+    OrderLine by order_line,
+    Item by item,
+    Stock by stock,
+    Counters by counters,
 }
 
 /// Text of at least `least` letters, up to the whole length, filled with zeros.

@@ -6,7 +6,8 @@
 //! - [`input`]: transactions as clients ask for them, in a trace in memory; their bytes are the
 //!   logical actions;
 //! - [`memory`]: what transactions read and write, so that the same ones run in the cells of any
-//!   scheme and in the arrays of the competitor [`aries`](crate::subjects::aries);
+//!   scheme, in the arrays of the competitor [`aries`](crate::subjects::aries) and in the records of
+//!   an engine;
 //! - [`transactions`]: the five;
 //! - [`check`]: the specification's consistency conditions.
 //!
@@ -14,7 +15,6 @@
 //! lies within the specification's bounds with slightly more deliveries than it asks for, so that
 //! waiting orders do not pile up in a ring; NURand's constant C is fixed.
 
-#[cfg(test)]
 pub(crate) mod check;
 pub(crate) mod input;
 pub(crate) mod load;

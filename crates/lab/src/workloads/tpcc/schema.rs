@@ -2,7 +2,7 @@
 //!
 //! What a key says by its place is not stored: rows of a warehouse lie together, in the order of
 //! their numbers, which begin at 0 but for orders. Orders, their lines and new orders lie in one
-//! ring per district, history in one ring for all. Money is in cents, rates in 1/10,000. Columns
+//! ring per district, history in one ring per warehouse. Money is in cents, rates in 1/10,000. Columns
 //! marked "index" stand for what a database would keep in an index.
 
 use stillpoint_state::{Array, Cells, Field, FieldValue, Plain, Scheme};
@@ -25,7 +25,7 @@ pub(crate) struct Scale {
     pub(crate) customers: usize,
     /// Orders that a district has room for; the oldest delivered one makes room for a new one.
     pub(crate) ring: usize,
-    /// Rows of history that each warehouse adds room for; the oldest makes room for a new one.
+    /// Rows of history that a warehouse has room for; the oldest makes room for a new one.
     pub(crate) history: usize,
 }
 
@@ -38,6 +38,11 @@ impl Scale {
     /// About a thirtieth of it, for tests and quick runs.
     pub(crate) fn small(warehouses: usize) -> Self {
         Scale { warehouses, items: 2_000, customers: 120, ring: 256, history: 4_096 }
+    }
+
+    /// The database for records, where orders and history find room without end.
+    pub(crate) fn unbounded(self) -> Self {
+        Scale { ring: 1 << 24, history: 1 << 28, ..self }
     }
 
     /// Districts in all.
@@ -60,6 +65,11 @@ impl Scale {
         district * self.ring + order as usize % self.ring
     }
 
+    /// Where the history lies that a warehouse writes after so many rows.
+    pub(crate) fn history_row(&self, warehouse: usize, written: u64) -> usize {
+        warehouse * self.history + (written % self.history as u64) as usize
+    }
+
     /// Where a customer lies.
     pub(crate) fn customer_row(&self, district: usize, customer: u32) -> usize {
         district * self.customers + customer as usize
@@ -72,7 +82,7 @@ impl Scale {
 }
 
 /// A row of a table.
-pub(crate) trait Row: Plain + PartialEq {
+pub(crate) trait Row: Plain + FieldValue + PartialEq {
     /// The number of its table.
     const TABLE: u8;
     /// The name of its table.
@@ -335,8 +345,8 @@ tables! {
         /// Nothing.
         pad: [u8; 6] => PAD,
     }
-    /// What is counted for the whole database: one row.
-    Counters in counters, |_| 1 => {
+    /// What is counted for each warehouse.
+    Counters in counters, |scale| scale.warehouses => {
         /// Rows of history ever written.
         history: u64 => HISTORY,
         /// New orders that found no room in the ring of their district.

@@ -6,7 +6,7 @@ use stillpoint_state::{Arrays, Naive, Plain};
 use super::check::{Checked, check};
 use super::input::{Trace, Transaction};
 use super::load::{Population, digest, last_name};
-use super::memory::{InCells, Memory};
+use super::memory::{InCells, Memory, Rows};
 use super::schema::{
     Counters, Customer, DISTRICTS, District, History, NewOrder, OrderLine, Row, Scale, Stock,
     Tables, Visit, Warehouse, data_bytes,

@@ -63,7 +63,7 @@ pub(crate) fn run<M: Memory>(
         }
         Transaction::Payment { .. } => payment(memory, population, transaction),
         Transaction::OrderStatus { district, who } => {
-            let customer = customer_of(population, *district as usize, *who);
+            let customer = customer_of(memory, population, *district as usize, *who);
             order_status(memory, &population.scale, *district as usize, customer)
         }
         Transaction::Delivery { warehouse, carrier, date } => {
@@ -106,7 +106,8 @@ pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transacti
         Transaction::Payment { customer_district: district, who, .. }
         | Transaction::OrderStatus { district, who } => {
             let district = *district as usize;
-            let customer = scale.customer_row(district, customer_of(population, district, *who));
+            let customer =
+                scale.customer_row(district, customer_of(memory, population, district, *who));
             memory.announce(customer, Customer::BALANCE, Write);
             memory.announce(customer, Customer::LAST, Read);
         }
@@ -124,14 +125,15 @@ pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transacti
     }
 }
 
-fn customer_of(population: &Population, district: usize, who: CustomerKey) -> u32 {
+fn customer_of<M: Memory>(
+    memory: &M,
+    population: &Population,
+    district: usize,
+    who: CustomerKey,
+) -> u32 {
     match who {
         CustomerKey::Number(number) => number,
-        CustomerKey::Name(name) => {
-            // The one in the middle (2.5.2.2); every name has somebody.
-            let named = population.by_name(district, name);
-            named[(named.len() - 1) / 2]
-        }
+        CustomerKey::Name(name) => memory.named(population, district, name),
     }
 }
 
@@ -150,8 +152,8 @@ fn new_order<M: Memory>(
     }
     let order = memory.get(district, District::NEXT_ORDER);
     if (order - memory.get(district, District::OLDEST_NEW)) as usize >= scale.ring {
-        let refused = memory.get(0, Counters::REFUSED) + 1;
-        memory.set(0, Counters::REFUSED, refused);
+        let refused = memory.get(warehouse, Counters::REFUSED) + 1;
+        memory.set(warehouse, Counters::REFUSED, refused);
         return Done { kind: Kind::Refused, answer: 0 };
     }
     memory.set(district, District::NEXT_ORDER, order + 1);
@@ -215,7 +217,7 @@ fn payment<M: Memory>(memory: &mut M, population: &Population, it: &Transaction)
     };
     let scale = &population.scale;
     let (district, money) = (district as usize, i64::from(amount));
-    let customer = customer_of(population, customer_district as usize, who);
+    let customer = customer_of(memory, population, customer_district as usize, who);
     let row = scale.customer_row(customer_district as usize, customer);
     let warehouse = district / DISTRICTS;
     let ytd = memory.get(warehouse, Warehouse::YTD) + money;
@@ -241,8 +243,8 @@ fn payment<M: Memory>(memory: &mut M, population: &Population, it: &Transaction)
     let mut data = [b' '; 24];
     data[..10].copy_from_slice(&names.0);
     data[14..].copy_from_slice(&names.1);
-    let written = memory.get(0, Counters::HISTORY);
-    memory.set(0, Counters::HISTORY, written + 1);
+    let written = memory.get(warehouse, Counters::HISTORY);
+    memory.set(warehouse, Counters::HISTORY, written + 1);
     let history = History {
         date,
         amount: money,
@@ -252,7 +254,7 @@ fn payment<M: Memory>(memory: &mut M, population: &Population, it: &Transaction)
         is_there: 1,
         data,
     };
-    memory.put((written % scale.history_rows() as u64) as usize, history);
+    memory.put(scale.history_row(warehouse, written), history);
     Done { kind: Kind::Payment, answer }
 }
 

@@ -1,0 +1,205 @@
+//! `calc-fig3`: checkpoints where only a share of the records is updated (CALC paper, §5.1.2,
+//! Figure 3).
+//!
+//! The paper measures the partial variants of its schemes here. The engine has full checkpoints
+//! only, so their cost must *not* follow the share of hot records; the report says so, and the
+//! order of the schemes is judged.
+
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::crash::records as crash;
+use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::experiments::calc_figures::{bars, over_baseline, rate, time_line};
+use crate::experiments::calc_measures::{capture_loss_percent, capture_seconds, lost_transactions};
+use crate::harness::{Harness, Instance};
+use crate::measure::stats::{cost_ratio, median, spread_of};
+use crate::report::figure::axis::grouped;
+use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
+use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, Row, data_bytes};
+
+const SOURCE: &str = "CALC paper, §5.1.2, Figure 3";
+
+/// The rows, the baseline first.
+const ROWS: [Row; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    /// Records of 8 + 100 bytes.
+    pub(crate) records: u64,
+    /// Threads that run transactions.
+    pub(crate) workers: usize,
+    /// Shares of the records that transactions update.
+    pub(crate) hot_shares: Vec<f64>,
+    /// Runs of each row and share.
+    pub(crate) runs: usize,
+    /// Length of each run.
+    pub(crate) run_s: f64,
+    /// When the checkpoint begins.
+    pub(crate) checkpoint_at_s: f64,
+}
+
+/// The experiment.
+pub(crate) struct CalcFig3;
+
+impl Experiment for CalcFig3 {
+    const ID: &'static str = "calc-fig3";
+    const TITLE: &'static str = "Checkpoints where a tenth or a fifth of the records is hot";
+    const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.2, Figure 3";
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        Plan {
+            records: 20_000_000,
+            workers: 2,
+            hot_shares: vec![0.1, 0.2, 1.0],
+            runs: 3,
+            run_s: 40.0,
+            checkpoint_at_s: 5.0,
+        }
+    }
+
+    fn quick() -> Plan {
+        Plan { records: 100_000, runs: 1, run_s: 0.8, checkpoint_at_s: 0.2, ..Self::full() }
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
+        if let Some(seconds) = asked.seconds {
+            plan.checkpoint_at_s *= seconds / plan.run_s;
+            plan.run_s = seconds;
+        }
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        result.parameter("data_bytes", data_bytes(plan.records));
+        result.parameter("journal", "none");
+        result.note(
+            "The paper's rows are partial checkpoints; the engine has full ones only, so the figures \
+             show locality without them.",
+        );
+        crash::check_rows(bench, &ROWS[1..], "none", plan.records.min(200_000), result)?;
+        let mut beds = Vec::new();
+        for row in ROWS {
+            beds.push(bench.open_loaded(row, plan.records, "none")?);
+        }
+        let mut table = Table {
+            title: "Checkpoints by share of hot records".into(),
+            columns: ["hot share", "row", "txn/s", "capture s", "lost in capture %", "lost"]
+                .map(String::from)
+                .to_vec(),
+            ..Table::default()
+        };
+        for &hot_share in &plan.hot_shares {
+            let measured = rounds(bench, plan, &beds, hot_share)?;
+            add(plan, hot_share, &measured, &mut table, result);
+        }
+        result.tables.push(table);
+        beds.into_iter().try_for_each(Instance::clear)
+    }
+}
+
+/// All rows in turn: `[row][run]`.
+fn rounds(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    beds: &[Instance<'_>],
+    hot_share: f64,
+) -> LabResult<Vec<Vec<Outcome>>> {
+    let mut rounds: Vec<Vec<Outcome>> = beds.iter().map(|_| Vec::new()).collect();
+    for run in 0..plan.runs {
+        for (bed, outcomes) in beds.iter().zip(&mut rounds) {
+            let checkpoint = (bed.row != BASELINE).then_some(plan.checkpoint_at_s);
+            let drive = Drive {
+                workers: plan.workers,
+                seconds: plan.run_s,
+                hot_share,
+                checkpoints_at_s: checkpoint.into_iter().collect(),
+                seed: run as u64 + 1,
+                ..Drive::new(plan.records)
+            };
+            let outcome = transactions::run(&*bed.engine, &drive)?;
+            let rate = outcome.rate();
+            bench.context.note(format!("hot {hot_share}: {} {rate:.0} txn/s", bed.row.name));
+            outcomes.push(outcome);
+        }
+    }
+    Ok(rounds)
+}
+
+/// Claims and figures of one share.
+fn add(
+    plan: &Plan,
+    hot_share: f64,
+    measured: &[Vec<Outcome>],
+    table: &mut Table,
+    result: &mut ExperimentResult,
+) {
+    let percent = hot_share * 100.0;
+    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
+    let lost = |row| over(row, lost_transactions);
+    let (calc, naive) = (lost(1), lost(2));
+    let ratios: Vec<f64> = calc.iter().zip(&naive).map(|(c, n)| cost_ratio(*c, *n)).collect();
+    result.claims.push(
+        Claim::new(
+            format!("transactions lost: calc ÷ naive, paced, {percent:.0} % hot"),
+            SOURCE,
+            Bound::AtMost(0.6),
+        )
+        .paper("CALC loses least, the more so the fewer records are hot")
+        .goal(Bound::AtMost(0.25))
+        .measured_runs(&ratios),
+    );
+    let rows: Vec<(&str, &[Outcome])> =
+        ROWS.iter().zip(measured).map(|(row, runs)| (row.name, runs.as_slice())).collect();
+    let caption = "The first run of each row; shaded: its checkpoint.";
+    time_line(&format!("Throughput, {percent:.0} % of the records hot"), caption, &rows, result);
+    result.figures.push(Figure {
+        title: format!("Transactions lost, {percent:.0} % of the records hot"),
+        caption: format!(
+            "Area of the baseline minus area of the run, {:.0} s with one checkpoint; {}.",
+            plan.run_s,
+            spread_of(plan.runs)
+        ),
+        y_label: "transactions lost".into(),
+        bars: bars((1..ROWS.len()).map(|row| (ROWS[row].name.to_owned(), lost(row)))),
+        ..Figure::default()
+    });
+    for (row, runs) in measured.iter().enumerate() {
+        let figure = |measure, digits: usize| {
+            let value = median(&over(row, measure));
+            if row == 0 { "—".to_owned() } else { format!("{value:.digits$}") }
+        };
+        table.rows.push(vec![
+            hot_share.to_string(),
+            ROWS[row].name.to_owned(),
+            grouped(rate(runs) as u64),
+            figure(|_, run| capture_seconds(run), 2),
+            figure(capture_loss_percent, 1),
+            figure(lost_transactions, 0),
+        ]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::tests::Toy;
+    use crate::experiments::run_plan;
+
+    #[test]
+    fn every_share_has_its_claim_its_curves_and_its_bars() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let bench = Harness { context: &context, open: &Toy::open, children: false };
+        let plan = Plan { records: 5_000, run_s: 0.4, ..CalcFig3::quick() };
+        let plan = Plan { checkpoint_at_s: 0.1, hot_shares: vec![0.1, 1.0], ..plan };
+        let result = run_plan::<CalcFig3>(&bench, &plan)?;
+        assert_eq!((result.claims.len(), result.figures.len(), result.series.len()), (2, 4, 6));
+        assert_eq!(result.tables[0].rows.len(), 6);
+        Ok(())
+    }
+}

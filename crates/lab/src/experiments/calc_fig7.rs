@@ -1,0 +1,407 @@
+//! `calc-fig7`: TPC-C's NewOrder and Payment in the records of the engine, with declared keys (CALC
+//! paper, §5.2, Figure 7).
+//!
+//! 1. Children are killed in the middle of a checkpoint; what each leaves must keep all consistency
+//!    conditions and hold what was promised.
+//! 2. Throughput at rest of every row, with one and with two workers, all rows in turn.
+//! 3. One checkpoint under saturated workers: throughput over time, and transactions lost.
+//!
+//! The consistency conditions are checked after every run.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::crash::tpcc_records as crash;
+use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::experiments::calc_figures::{bars, over_baseline, rate, time_line};
+use crate::experiments::calc_measures::{
+    capture_loss_percent, capture_seconds, lost_transactions, worst_window_ratio,
+};
+use crate::harness::Harness;
+use crate::measure::stats::{cost_ratio, median, spread_of};
+use crate::report::figure::axis::grouped;
+use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
+use crate::subjects::records::PAPER_PACE_BYTES_PER_S;
+use crate::subjects::tpcc_records::{ROWS, Row, TpccRecords};
+use crate::sys;
+use crate::workloads::tpcc::load::Population;
+use crate::workloads::tpcc::schema::{Scale, data_bytes};
+
+const SOURCE: &str = "CALC paper, §5.2, Figure 7";
+
+/// What Silo did on this machine with the same mix and 4 warehouses: workers, transactions/s.
+const SILO: [(usize, f64); 2] = [(1, 65_000.0), (2, 114_000.0)];
+
+/// The rows of the checkpoint: a name, a row of the engine, and the pace. The baseline first.
+const CAPTURES: [(&str, Row, Option<u64>); 5] = [
+    ("none", ROWS[0], None),
+    ("calc, paced", ROWS[1], Some(PAPER_PACE_BYTES_PER_S)),
+    ("calc, unpaced", ROWS[1], None),
+    ("naive, paced", ROWS[2], Some(PAPER_PACE_BYTES_PER_S)),
+    ("naive, unpaced", ROWS[2], None),
+];
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    /// The small database, for a run that measures nothing.
+    pub(crate) small: bool,
+    /// Of load and transactions.
+    pub(crate) seed: u64,
+    /// Transactions that a worker hands over together.
+    pub(crate) batch: usize,
+    /// Runs of each row.
+    pub(crate) runs: usize,
+    /// Warehouses at rest.
+    pub(crate) rest_warehouses: usize,
+    /// Numbers of workers at rest.
+    pub(crate) rest_workers: Vec<usize>,
+    /// Seconds of a run at rest.
+    pub(crate) rest_s: f64,
+    /// Warehouses of the runs with a checkpoint.
+    pub(crate) warehouses: usize,
+    /// Workers of the runs with a checkpoint.
+    pub(crate) workers: usize,
+    /// Seconds of a run with a checkpoint.
+    pub(crate) run_s: f64,
+    /// When the checkpoint begins.
+    pub(crate) checkpoint_at_s: f64,
+}
+
+impl Plan {
+    fn population(&self, warehouses: usize) -> Arc<Population> {
+        let scale = if self.small { Scale::small } else { Scale::full }(warehouses);
+        Arc::new(Population::new(scale.unbounded(), self.seed))
+    }
+
+    fn drive(&self, workers: usize, seconds: f64, run: usize) -> Drive {
+        let seed = self.seed + run as u64;
+        Drive { workers, seconds, batch: self.batch, seed, ..Drive::new(0) }
+    }
+}
+
+/// The experiment.
+pub(crate) struct CalcFig7;
+
+impl Experiment for CalcFig7 {
+    const ID: &'static str = "calc-fig7";
+    const TITLE: &'static str = "TPC-C: half NewOrder, half Payment, in records";
+    const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.2, Figure 7";
+    const PARTS: &'static [&'static str] = &["rest", "capture"];
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        Plan {
+            small: false,
+            seed: 1,
+            batch: 8,
+            runs: 3,
+            rest_warehouses: 4,
+            rest_workers: vec![1, 2],
+            rest_s: 5.0,
+            warehouses: 20,
+            workers: 2,
+            run_s: 40.0,
+            checkpoint_at_s: 10.0,
+        }
+    }
+
+    fn quick() -> Plan {
+        Plan {
+            small: true,
+            runs: 1,
+            rest_warehouses: 2,
+            rest_s: 0.2,
+            warehouses: 2,
+            run_s: 0.6,
+            checkpoint_at_s: 0.2,
+            ..Self::full()
+        }
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
+        if let Some(seconds) = asked.seconds {
+            let share = seconds / plan.run_s;
+            plan.checkpoint_at_s *= share;
+            plan.run_s = seconds;
+        }
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        let scale = plan.population(plan.warehouses).scale;
+        let first = Scale { ring: scale.customers, history: 10 * scale.customers, ..scale };
+        result.parameter("data_bytes", data_bytes(&first));
+        result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
+        for part in Self::PARTS.iter().filter(|part| bench.context.wants(part)) {
+            result.in_part(part, |result| match *part {
+                "rest" => at_rest(bench, plan, result),
+                _ => with_checkpoint(bench, plan, result),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a row on a fresh directory and loads it.
+fn loaded(
+    bench: &Harness<'_>,
+    name: &str,
+    row: Row,
+    pace: Option<u64>,
+    population: &Arc<Population>,
+) -> LabResult<(TpccRecords, std::path::PathBuf)> {
+    let name: String = name.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    let dir = bench.context.fresh_dir(&format!("tpcc-{name}"))?;
+    bench.context.note(format!("loading {} warehouses into {name}", population.scale.warehouses));
+    let subject = TpccRecords::open(row, population, &dir, pace)?;
+    subject.load()?;
+    Ok((subject, dir))
+}
+
+fn drive(subject: &TpccRecords, drive: &Drive) -> LabResult<Outcome> {
+    let client = |worker| subject.client(drive.workers, worker, drive.seed);
+    transactions::run_clients(subject, drive, &client)
+}
+
+/// Throughput without checkpoints.
+fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    if bench.children {
+        crash::check_rows(bench.context, 2, plan.seed, result)?;
+    } else {
+        result.note("Recovery was not checked in this run.");
+    }
+    let population = plan.population(plan.rest_warehouses);
+    let rows: Vec<Row> = ROWS.into_iter().filter(|row| row.scheme != "naive").collect();
+    let (mut table_rows, mut figures) = (Vec::new(), Vec::new());
+    for &workers in &plan.rest_workers {
+        let mut beds = Vec::new();
+        for row in &rows {
+            beds.push(loaded(bench, row.name, *row, None, &population)?);
+        }
+        let mut measured: Vec<Vec<Outcome>> = rows.iter().map(|_| Vec::new()).collect();
+        for run in 0..plan.runs {
+            for ((subject, _), outcomes) in beds.iter().zip(&mut measured) {
+                outcomes.push(drive(subject, &plan.drive(workers, plan.rest_s, run))?);
+            }
+        }
+        for (subject, dir) in beds {
+            subject.check()?;
+            drop(subject);
+            sys::remove_dir_all(&dir)?;
+        }
+        rest_claims(workers, &rows, &measured, result);
+        for (row, runs) in rows.iter().zip(&measured) {
+            let (name, per_s) = (format!("{}, {workers} w", row.name), rate(runs));
+            bench.context.note(format!("at rest: {name}: {per_s:.0} txn/s"));
+            figures.push((name, runs.iter().map(Outcome::rate).collect::<Vec<_>>()));
+            table_rows.push(vec![
+                row.name.to_owned(),
+                workers.to_string(),
+                grouped(per_s as u64),
+                format!("{:.3}", per_s / rate(&measured[0])),
+            ]);
+        }
+    }
+    result.figures.push(Figure {
+        title: "Throughput at rest".into(),
+        caption: format!(
+            "{} warehouses, by row and number of workers (w); {}.",
+            plan.rest_warehouses,
+            spread_of(plan.runs)
+        ),
+        y_label: "transactions/s".into(),
+        bars: bars(figures),
+        ..Figure::default()
+    });
+    result.tables.push(Table {
+        title: "At rest".into(),
+        columns: ["row", "workers", "txn/s", "÷ none"].map(String::from).to_vec(),
+        rows: table_rows,
+        ..Table::default()
+    });
+    Ok(())
+}
+
+fn rest_claims(
+    workers: usize,
+    rows: &[Row],
+    measured: &[Vec<Outcome>],
+    result: &mut ExperimentResult,
+) {
+    let rates = |row: usize| measured[row].iter().map(Outcome::rate);
+    let of_baseline: Vec<f64> = rates(1).zip(rates(0)).map(|(calc, none)| calc / none).collect();
+    let claim = Claim::new(
+        format!("TPC-C throughput at rest: calc ÷ none, workers: {workers}"),
+        SOURCE,
+        Bound::AtLeast(0.98),
+    );
+    let claim = claim.paper("almost no overhead at rest");
+    result.claims.push(claim.measured_runs(&of_baseline));
+    let silo = SILO.iter().find(|silo| silo.0 == workers);
+    for (row, name) in rows.iter().enumerate().skip(1).take(2).map(|(n, row)| (n, row.name)) {
+        let Some((_, silo)) = silo else { continue };
+        let ratios: Vec<f64> = rates(row).map(|rate| rate / silo).collect();
+        result.claims.push(
+            Claim::new(
+                format!("TPC-C throughput: {name} ÷ Silo on this machine, workers: {workers}"),
+                "Stillpoint",
+                Bound::AtLeast(1.5),
+            )
+            .measured_runs(&ratios),
+        );
+    }
+}
+
+/// One checkpoint under saturated workers.
+fn with_checkpoint(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let population = plan.population(plan.warehouses);
+    let mut measured: Vec<Vec<Outcome>> = CAPTURES.iter().map(|_| Vec::new()).collect();
+    for run in 0..plan.runs {
+        for ((name, row, pace), outcomes) in CAPTURES.iter().zip(&mut measured) {
+            // Orders make a database grow: each run begins with the same one.
+            let (subject, dir) = loaded(bench, name, *row, *pace, &population)?;
+            let mut asked = plan.drive(plan.workers, plan.run_s, run);
+            if row.scheme != "none" {
+                asked.checkpoints_at_s = vec![plan.checkpoint_at_s];
+            }
+            let outcome = drive(&subject, &asked)?;
+            subject.check()?;
+            let (rate, retries) = (outcome.rate(), subject.retries());
+            bench.context.note(format!("{name}: {rate:.0} txn/s, {retries} asked again"));
+            outcomes.push(outcome);
+            drop(subject);
+            sys::remove_dir_all(&dir)?;
+        }
+    }
+    capture_claims(&measured, result);
+    capture_figures(plan, &measured, result);
+    Ok(())
+}
+
+/// Throughput over time, transactions lost, and the table.
+fn capture_figures(plan: &Plan, measured: &[Vec<Outcome>], result: &mut ExperimentResult) {
+    let rows: Vec<(&str, &[Outcome])> =
+        CAPTURES.iter().zip(measured).map(|(row, runs)| (row.0, runs.as_slice())).collect();
+    time_line(
+        "Throughput over time",
+        "The first run of each row; shaded: its checkpoint. The database grows meanwhile.",
+        &rows,
+        result,
+    );
+    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
+    result.figures.push(Figure {
+        title: "Transactions lost".into(),
+        caption: format!(
+            "Area of the baseline minus area of the run, {:.0} s with one checkpoint; {}.",
+            plan.run_s,
+            spread_of(plan.runs)
+        ),
+        y_label: "transactions lost".into(),
+        bars: bars(
+            (1..rows.len()).map(|row| (rows[row].0.to_owned(), over(row, lost_transactions))),
+        ),
+        ..Figure::default()
+    });
+    let table_rows = rows.iter().enumerate().map(|(row, (name, runs))| {
+        let figure = |measure, digits: usize| {
+            let value = median(&over(row, measure));
+            if row == 0 { "—".to_owned() } else { format!("{value:.digits$}") }
+        };
+        vec![
+            (*name).to_owned(),
+            grouped(rate(runs) as u64),
+            figure(|_, run| capture_seconds(run), 2),
+            figure(capture_loss_percent, 1),
+            figure(lost_transactions, 0),
+            figure(worst_window_ratio, 2),
+        ]
+    });
+    result.tables.push(Table {
+        title: "With one checkpoint".into(),
+        columns: [
+            "row",
+            "txn/s",
+            "capture s",
+            "lost in capture %",
+            "lost",
+            "worst window ÷ none's",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: table_rows.collect(),
+        ..Table::default()
+    });
+}
+
+fn capture_claims(measured: &[Vec<Outcome>], result: &mut ExperimentResult) {
+    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
+    for (calc, naive, mode) in [(1, 3, "paced"), (2, 4, "unpaced")] {
+        let ratios: Vec<f64> = over(calc, lost_transactions)
+            .iter()
+            .zip(over(naive, lost_transactions))
+            .map(|(calc, naive)| cost_ratio(*calc, naive))
+            .collect();
+        result.claims.push(
+            Claim::new(
+                format!("TPC-C transactions lost: calc ÷ naive, {mode}"),
+                SOURCE,
+                Bound::AtMost(0.6),
+            )
+            .paper("CALC loses least of all")
+            .goal(Bound::AtMost(0.25))
+            .measured_runs(&ratios),
+        );
+    }
+    result.claims.push(
+        Claim::new(
+            "TPC-C: calc, paced: transactions lost inside the capture window",
+            SOURCE,
+            Bound::AtMost(12.0),
+        )
+        .paper("10 %")
+        .unit("%")
+        .measured_runs(&over(1, capture_loss_percent)),
+    );
+    result.claims.push(
+        Claim::new(
+            "TPC-C: worst 100 ms window: calc, paced ÷ baseline's worst",
+            "Stillpoint",
+            Bound::AtLeast(0.55),
+        )
+        .goal(Bound::AtLeast(0.70))
+        .measured_runs(&over(1, worst_window_ratio)),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::tests::Toy;
+    use crate::experiments::run_plan;
+
+    #[test]
+    fn the_quick_mode_measures_every_claim() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let bench = Harness { context: &context, open: &Toy::open, children: false };
+        let result = run_plan::<CalcFig7>(&bench, &CalcFig7::quick())?;
+        let unmeasured: Vec<&str> = (result.claims.iter().filter(|c| c.measured.is_none()))
+            .map(|c| c.claim.as_str())
+            // Where naive lost nothing, there is nothing to compare with.
+            .filter(|claim| !claim.contains("calc ÷ naive"))
+            .collect();
+        assert_eq!((unmeasured, result.claims.len()), (Vec::new(), 10));
+        assert_eq!((result.figures.len(), result.tables.len()), (3, 2));
+        assert_eq!(result.tables[0].rows.len(), 8, "four rows with one and with two workers");
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! `calc-fig8`: duration and cost of a checkpoint by size of the database (CALC paper, §5.1.5,
+//! Figure 8).
+
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::crash::records as crash;
+use crate::drivers::transactions::{self, Drive};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::experiments::calc_figures::linearity;
+use crate::experiments::calc_measures::{capture_seconds, lost_transactions};
+use crate::harness::Harness;
+use crate::measure::machine::available_bytes;
+use crate::report::figure::axis::grouped;
+use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Table};
+use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S};
+
+const SOURCE: &str = "CALC paper, §5.1.5, Figure 8";
+/// Bytes of memory that a record takes at most, with its index and its copies.
+const RECORD_MEMORY_BYTES: u64 = 260;
+
+/// How much is done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    /// Sizes: records of 8 + 100 bytes.
+    pub(crate) records: Vec<u64>,
+    /// Threads that run transactions.
+    pub(crate) workers: usize,
+    /// Length of each run.
+    pub(crate) run_s: f64,
+    /// When the checkpoint begins.
+    pub(crate) checkpoint_at_s: f64,
+}
+
+/// One size.
+struct Point {
+    records: u64,
+    rate: f64,
+    duration_s: f64,
+    lost: f64,
+}
+
+/// What is drawn: title, unit, and the figure of a size.
+type Measure = (&'static str, &'static str, fn(&Point) -> f64);
+
+/// The experiment.
+pub(crate) struct CalcFig8;
+
+impl Experiment for CalcFig8 {
+    const ID: &'static str = "calc-fig8";
+    const TITLE: &'static str = "A checkpoint's duration and cost by size of the database";
+    const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.5, Figure 8";
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        let records = vec![2_500_000, 5_000_000, 10_000_000, 20_000_000, 50_000_000];
+        Plan { records, workers: 2, run_s: 90.0, checkpoint_at_s: 5.0 }
+    }
+
+    fn quick() -> Plan {
+        let records = vec![50_000, 100_000, 200_000];
+        Plan { records, run_s: 0.8, checkpoint_at_s: 0.1, ..Self::full() }
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        if let Some(seconds) = asked.seconds {
+            plan.checkpoint_at_s *= seconds / plan.run_s;
+            plan.run_s = seconds;
+        }
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
+        result.parameter("journal", "none");
+        crash::check_rows(bench, &[CALC_PACED], "none", plan.records[0].min(200_000), result)?;
+        let mut points = Vec::new();
+        for &records in &plan.records {
+            let needed = records * RECORD_MEMORY_BYTES;
+            if needed > available_bytes() {
+                let records = grouped(records);
+                result.note(format!("{records} records need {needed} bytes: left out."));
+                continue;
+            }
+            points.push(point(bench, plan, records)?);
+        }
+        claims(&points, result);
+        figures(&points, result);
+        Ok(())
+    }
+}
+
+/// A run without a checkpoint and one with a checkpoint, on one engine.
+fn point(bench: &Harness<'_>, plan: &Plan, records: u64) -> LabResult<Point> {
+    let bed = bench.open_loaded(CALC_PACED, records, "none")?;
+    let without = Drive { workers: plan.workers, seconds: plan.run_s, ..Drive::new(records) };
+    let with = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..without.clone() };
+    let baseline = transactions::run(&*bed.engine, &without)?;
+    let run = transactions::run(&*bed.engine, &with)?;
+    bed.clear()?;
+    let (duration_s, lost) = (capture_seconds(&run), lost_transactions(&baseline, &run));
+    bench.context.note(format!(
+        "{records} records: checkpoint {duration_s:.2} s, {lost:.0} transactions lost"
+    ));
+    Ok(Point { records, rate: baseline.rate(), duration_s, lost })
+}
+
+fn of(points: &[Point], figure: fn(&Point) -> f64) -> Vec<[f64; 2]> {
+    points.iter().map(|point| [point.records as f64 / 1e6, figure(point)]).collect()
+}
+
+fn claims(points: &[Point], result: &mut ExperimentResult) {
+    result.claims.push(
+        Claim::new("r² of a line: duration by size", SOURCE, Bound::AtLeast(0.98))
+            .paper("linearly scalable")
+            .measured(linearity(&of(points, |point| point.duration_s))),
+    );
+    result.claims.push(
+        Claim::new("r² of a line: transactions lost by size", SOURCE, Bound::AtLeast(0.9))
+            .paper("linear in database size")
+            .measured(linearity(&of(points, |point| point.lost))),
+    );
+}
+
+fn figures(points: &[Point], result: &mut ExperimentResult) {
+    let measures: [Measure; 2] = [
+        ("Duration of a checkpoint", "seconds", |point| point.duration_s),
+        ("Transactions lost", "transactions", |point| point.lost),
+    ];
+    for (title, unit, figure) in measures {
+        result.series.push(Series {
+            name: title.into(),
+            label: CALC_PACED.name.into(),
+            x_unit: "million records".into(),
+            y_unit: unit.into(),
+            points: of(points, figure),
+            ..Series::default()
+        });
+        result.figures.push(Figure {
+            title: title.into(),
+            caption:
+                "One paced checkpoint under saturated workers; the baseline is the same engine \
+                      without one."
+                    .into(),
+            x_label: "million records".into(),
+            y_label: unit.into(),
+            series: vec![title.into()],
+            ..Figure::default()
+        });
+    }
+    let rows = points.iter().map(|point| {
+        vec![
+            grouped(point.records),
+            grouped(point.rate as u64),
+            format!("{:.2}", point.duration_s),
+            format!("{:.0}", point.lost),
+            format!("{:.3}", point.lost / point.records as f64),
+        ]
+    });
+    result.tables.push(Table {
+        title: "By size".into(),
+        columns: ["records", "txn/s", "checkpoint s", "lost", "lost per record"]
+            .map(String::from)
+            .to_vec(),
+        rows: rows.collect(),
+        ..Table::default()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::tests::Toy;
+    use crate::experiments::run_plan;
+
+    fn run(records: Vec<u64>) -> LabResult<ExperimentResult> {
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let bench = Harness { context: &context, open: &Toy::open, children: false };
+        let plan = Plan { records, run_s: 0.3, checkpoint_at_s: 0.1, ..CalcFig8::quick() };
+        run_plan::<CalcFig8>(&bench, &plan)
+    }
+
+    #[test]
+    fn every_size_is_a_point() -> LabResult<()> {
+        let result = run(vec![1_000, 2_000, 3_000])?;
+        assert_eq!((result.claims.len(), result.figures.len()), (2, 2));
+        assert!(result.series.iter().all(|series| series.points.len() == 3));
+        Ok(())
+    }
+
+    #[test]
+    fn a_size_that_does_not_fit_is_left_out_and_named() -> LabResult<()> {
+        let result = run(vec![1_000, 1 << 50])?;
+        assert!(result.series.iter().all(|series| series.points.len() == 1));
+        assert!(result.notes.iter().any(|note| note.text.contains("left out")));
+        assert!(result.claims.iter().all(|claim| claim.measured.is_none()), "no line");
+        Ok(())
+    }
+}

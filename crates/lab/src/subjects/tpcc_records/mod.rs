@@ -1,0 +1,159 @@
+//! TPC-C's NewOrder and Payment in the records of the engine, as procedures with declared keys
+//! (SIGMOD 2016, §5.2). The transactions are those of the arrays:
+//! [`transactions`](crate::workloads::tpcc::transactions).
+//!
+//! A row is a record, and its key is the row's number. A secondary record maps the last name of a
+//! district's customers to their numbers.
+//!
+//! A transaction must declare its keys before it reads. Two things only a read can tell: the number
+//! of the next order or row of history, and the customer of a last name. The [`terminal`] finds
+//! them out beforehand and hands them over as an expectation. Under its locks the [`procedure`]
+//! compares; where the expectation does not hold, it writes nothing and the terminal asks again.
+
+mod check;
+mod load;
+mod procedure;
+mod slots;
+mod terminal;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint::{Durability, Engine};
+
+use crate::error::LabResult;
+use crate::subjects::adapter::{Checkpointed, Client, Status};
+use crate::subjects::stillpoint::{failed, measured, start_checkpoint, status};
+use crate::workloads::tpcc::check::Checked;
+use crate::workloads::tpcc::load::Population;
+use procedure::{NEW_ORDER, PAYMENT, Procedure, Tpcc};
+use terminal::Terminal;
+
+/// A scheme, a journal and a durability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Its name in figures and commands.
+    pub(crate) name: &'static str,
+    /// The scheme's registered name.
+    pub(crate) scheme: &'static str,
+    /// The journal's registered name.
+    pub(crate) journal: &'static str,
+    /// When a commit is safe.
+    pub(crate) durability: Durability,
+}
+
+const fn row(
+    name: &'static str,
+    scheme: &'static str,
+    journal: &'static str,
+    durability: Durability,
+) -> Row {
+    Row { name, scheme, journal, durability }
+}
+
+/// All rows, the baseline first.
+pub(crate) const ROWS: [Row; 5] = [
+    row("none", "none", "none", Durability::Relaxed),
+    row("calc", "calc", "none", Durability::Relaxed),
+    row("naive", "naive", "none", Durability::Relaxed),
+    row("calc, redo relaxed", "calc", "redo", Durability::Relaxed),
+    row("calc, redo strict", "calc", "redo", Durability::Strict),
+];
+
+/// The engine with TPC-C's tables and procedures.
+pub(crate) struct TpccRecords {
+    name: &'static str,
+    engine: Engine,
+    tpcc: Tpcc,
+    is_strict: bool,
+    /// Transactions whose expectation did not hold.
+    retries: Mutex<u64>,
+}
+
+impl TpccRecords {
+    /// Opens the engine; data in the directory are recovered.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn open(
+        row: Row,
+        population: &Arc<Population>,
+        dir: &Path,
+        pace_bytes_per_s: Option<u64>,
+    ) -> LabResult<Self> {
+        let mut config = measured(dir, row.scheme, row.journal);
+        config.durability = row.durability;
+        config.checkpoint_pace = pace_bytes_per_s;
+        config.sessions = 16;
+        let mut builder = Engine::builder(config);
+        for name in [NEW_ORDER, PAYMENT] {
+            let population = Arc::clone(population);
+            builder = builder.procedure(name, move |tables| {
+                Tpcc::new(|name| tables.table(name), population).map(Procedure)
+            });
+        }
+        let opened = |e| failed(row.name, e);
+        let engine = builder.open().map_err(opened)?;
+        let population = Arc::clone(population);
+        let tpcc = Tpcc::new(|name| engine.table(name), population).map_err(opened)?;
+        let is_strict = row.durability == Durability::Strict;
+        Ok(TpccRecords { name: row.name, engine, tpcc, is_strict, retries: Mutex::default() })
+    }
+
+    /// Writes the first value of every row that the load has.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn load(&self) -> LabResult<()> {
+        load::load(self)
+    }
+
+    /// The client of a worker out of `workers`. Its terminals stand in the worker's own share of
+    /// the warehouses, or anywhere if there are fewer warehouses than workers.
+    ///
+    /// # Errors
+    /// When there are too many sessions.
+    pub(crate) fn client(
+        &self,
+        workers: usize,
+        worker: usize,
+        seed: u64,
+    ) -> LabResult<Box<dyn Client + '_>> {
+        Ok(Box::new(Terminal::new(self, workers, worker, seed)?))
+    }
+
+    /// Checks the specification's consistency conditions.
+    ///
+    /// # Errors
+    /// The first that does not hold.
+    pub(crate) fn check(&self) -> LabResult<Checked> {
+        check::check(self)
+    }
+
+    /// Orders taken and payments made since the load.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn committed(&self) -> LabResult<u64> {
+        check::committed(self)
+    }
+
+    /// Transactions that were asked again because their expectation did not hold.
+    pub(crate) fn retries(&self) -> u64 {
+        *self.retries.lock()
+    }
+}
+
+impl Checkpointed for TpccRecords {
+    fn start_checkpoint(&self) -> LabResult<()> {
+        start_checkpoint(self.name, &self.engine)
+    }
+
+    fn status(&self) -> Status {
+        status(&self.engine)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! The terminals of one worker: they draw transactions, find out what a transaction must expect,
+//! and ask again where it did not hold.
+
+use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
+
+use crate::error::LabResult;
+use crate::subjects::adapter::Client;
+use crate::subjects::stillpoint::failed;
+use crate::subjects::tpcc_records::TpccRecords;
+use crate::subjects::tpcc_records::procedure::{Asked, Tpcc};
+#[cfg(test)]
+use crate::subjects::tpcc_records::procedure::{NEW_ORDER, PAYMENT};
+use crate::subjects::tpcc_records::slots::{key, name_key};
+use crate::workloads::random::Random;
+use crate::workloads::tpcc::input::{CustomerKey, Transaction};
+use crate::workloads::tpcc::memory::middle;
+use crate::workloads::tpcc::schema::{Counters, DISTRICTS, District, Row};
+use crate::workloads::tpcc::transactions::Kind;
+
+/// How often a transaction is asked again before something must be wrong.
+const ROUNDS_MAX: usize = 1_000;
+
+/// The terminals of a worker.
+pub(super) struct Terminal<'a> {
+    subject: &'a TpccRecords,
+    session: Session,
+    random: Random,
+    /// Where the terminals stand.
+    first_home: u64,
+    homes: u64,
+    drawn: u64,
+    /// What each district's next order is expected to be; `None` if nothing was read yet.
+    next_orders: Vec<Option<u64>>,
+    /// How many rows of history each warehouse is expected to have written.
+    histories: Vec<Option<u64>>,
+    batch: Vec<Asked>,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Terminal<'a> {
+    /// The terminals of worker number `worker` out of `workers`.
+    ///
+    /// # Errors
+    /// When there are too many sessions.
+    pub(super) fn new(
+        subject: &'a TpccRecords,
+        workers: usize,
+        worker: usize,
+        seed: u64,
+    ) -> LabResult<Self> {
+        let scale = subject.tpcc.population.scale;
+        let warehouses = scale.warehouses;
+        let part = |n: usize| warehouses * n / workers;
+        let homes =
+            if warehouses < workers { 0..warehouses } else { part(worker)..part(worker + 1) };
+        Ok(Terminal {
+            subject,
+            session: subject.engine.session().map_err(|e| failed(subject.name, e))?,
+            random: Random::for_thread(seed, worker),
+            first_home: homes.start as u64,
+            homes: homes.len() as u64,
+            drawn: 0,
+            next_orders: vec![None; scale.districts()],
+            histories: vec![None; warehouses],
+            batch: Vec::new(),
+            bytes: Vec::new(),
+        })
+    }
+
+    pub(super) fn draw(&mut self) -> Transaction {
+        let warehouse = (self.first_home + self.random.below(self.homes)) as u32;
+        self.drawn += 1;
+        let scale = &self.subject.tpcc.population.scale;
+        Transaction::draw_half(scale, &mut self.random, warehouse, self.drawn)
+    }
+
+    /// A transaction with what it must expect, given that all before it in the batch commit.
+    fn expect(&mut self, transaction: Transaction) -> LabResult<Asked> {
+        let items = self.subject.tpcc.population.scale.items;
+        match transaction {
+            Transaction::Payment { district, customer_district, who, .. } => {
+                let customer = match who {
+                    CustomerKey::Number(number) => number,
+                    CustomerKey::Name(name) => self.named(customer_district as usize, name)?,
+                };
+                let warehouse = district as usize / DISTRICTS;
+                let expected = match self.histories[warehouse] {
+                    Some(known) => known,
+                    None => self.column::<Counters>(warehouse, Counters::HISTORY.offset(), 8)?,
+                };
+                self.histories[warehouse] = Some(expected + 1);
+                Ok(Asked { transaction, expected, customer })
+            }
+            Transaction::NewOrder { district, count, lines, .. } => {
+                let district = district as usize;
+                let expected = match self.next_orders[district] {
+                    Some(known) => known,
+                    None => self.column::<District>(district, District::NEXT_ORDER.offset(), 4)?,
+                };
+                let mut lines = lines[..usize::from(count)].iter();
+                let is_taken = lines.all(|line| (line.item as usize) < items);
+                self.next_orders[district] = Some(expected + u64::from(is_taken));
+                Ok(Asked { transaction, expected, customer: 0 })
+            }
+            other => Err(failed(self.subject.name, format!("no terminal asks for {other:?}"))),
+        }
+    }
+
+    /// Forgets what was expected of the place of a transaction.
+    fn forget(&mut self, transaction: &Transaction) {
+        match *transaction {
+            Transaction::Payment { district, .. } => {
+                self.histories[district as usize / DISTRICTS] = None;
+            }
+            Transaction::NewOrder { district, .. } => self.next_orders[district as usize] = None,
+            _ => {}
+        }
+    }
+
+    /// The customer in the middle of those of a last name, from the secondary record.
+    pub(super) fn named(&mut self, district: usize, name: u32) -> LabResult<u32> {
+        self.bytes.clear();
+        let key = name_key(district, name);
+        let found = self.session.read(self.subject.tpcc.names, &key, &mut self.bytes);
+        found.map_err(|e| failed(self.subject.name, e))?;
+        let numbers: Vec<u32> =
+            self.bytes.as_chunks::<4>().0.iter().map(|n| u32::from_le_bytes(*n)).collect();
+        if numbers.is_empty() {
+            let reason = format!("nobody in district {district} has last name {name}");
+            return Err(failed(self.subject.name, reason));
+        }
+        Ok(middle(&numbers))
+    }
+
+    /// A number of so many bytes in a record.
+    fn column<T: Row>(&mut self, row: usize, offset: usize, len: usize) -> LabResult<u64> {
+        self.bytes.clear();
+        let table = self.subject.tpcc.table::<T>();
+        let found = self.session.read(table, &key(row), &mut self.bytes);
+        found.map_err(|e| failed(self.subject.name, e))?;
+        let mut number = [0; 8];
+        match self.bytes.get(offset..offset + len) {
+            Some(bytes) => number[..len].copy_from_slice(bytes),
+            None => {
+                let reason = format!("row {row} of {} is not there", T::NAME);
+                return Err(failed(self.subject.name, reason));
+            }
+        }
+        Ok(u64::from_le_bytes(number))
+    }
+
+    /// Runs the batch; what did not find what it expected stays in it. Returns how many committed.
+    fn execute(&mut self) -> LabResult<usize> {
+        let moved = vec![false; self.batch.len()];
+        let mut running = Running {
+            tpcc: &self.subject.tpcc,
+            batch: &self.batch,
+            moved,
+            committed: 0,
+            failed: None,
+        };
+        self.session.execute(&mut running);
+        let Running { moved, committed, failed: refused, .. } = running;
+        if let Some(reason) = refused {
+            return Err(failed(self.subject.name, reason));
+        }
+        let mut moved = moved.into_iter();
+        self.batch.retain(|_| moved.next().unwrap_or(false));
+        Ok(committed)
+    }
+
+    /// Expects anew whatever stayed in the batch.
+    fn expect_anew(&mut self) -> LabResult<()> {
+        *self.subject.retries.lock() += self.batch.len() as u64;
+        let batch = std::mem::take(&mut self.batch);
+        batch.iter().for_each(|asked| self.forget(&asked.transaction));
+        for asked in batch {
+            let asked = self.expect(asked.transaction)?;
+            self.batch.push(asked);
+        }
+        Ok(())
+    }
+
+    /// Calls the procedure of one drawn transaction by its name, until it finds what it expects.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    #[cfg(test)]
+    pub(super) fn call(&mut self) -> LabResult<u64> {
+        let transaction = self.draw();
+        let name =
+            if matches!(transaction, Transaction::Payment { .. }) { PAYMENT } else { NEW_ORDER };
+        loop {
+            let asked = self.expect(transaction)?;
+            let answer: Option<u64> =
+                self.session.call(name, &asked).map_err(|e| failed(self.subject.name, e))?;
+            match answer {
+                Some(answer) => return Ok(answer),
+                None => self.forget(&transaction),
+            }
+        }
+    }
+}
+
+impl Client for Terminal<'_> {
+    fn run(&mut self, count: usize) -> LabResult<usize> {
+        for _ in 0..count {
+            let transaction = self.draw();
+            let asked = self.expect(transaction)?;
+            self.batch.push(asked);
+        }
+        let mut committed = self.execute()?;
+        let mut rounds = 0;
+        while !self.batch.is_empty() {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
+                let reason = format!("{:?} never finds what it expects", self.batch[0]);
+                return Err(failed(self.subject.name, reason));
+            }
+            self.expect_anew()?;
+            committed += self.execute()?;
+        }
+        if self.subject.is_strict {
+            self.session.flush().map_err(|e| failed(self.subject.name, e))?;
+        }
+        Ok(committed)
+    }
+
+    fn idle(&mut self) {
+        self.session.idle();
+    }
+}
+
+/// A batch of transactions, through the code of the procedures.
+struct Running<'a> {
+    tpcc: &'a Tpcc,
+    batch: &'a [Asked],
+    /// Which did not find what they expected.
+    moved: Vec<bool>,
+    /// Orders taken and payments made.
+    committed: usize,
+    failed: Option<String>,
+}
+
+impl Batch for Running<'_> {
+    fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    #[inline]
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        self.tpcc.declare(&self.batch[index], keys);
+    }
+
+    #[inline]
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let done = self.tpcc.run(&self.batch[index], tx)?;
+        self.moved[index] = done.is_none();
+        self.committed += usize::from(done.is_some_and(|done| done.kind != Kind::RolledBack));
+        Ok(())
+    }
+
+    fn ended(&mut self, _index: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}
