@@ -16,6 +16,7 @@ mod peers_redis;
 mod redo_cost;
 mod snap_fig3;
 mod tpcc;
+mod ycsb;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -97,6 +98,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<game::FcFig11>(),
         row::<tpcc::FcFig12>(),
         row::<tpcc::FcFig13>(),
+        row::<ycsb::Ycsb>(),
         row::<peers_redis::PeersRedis>(),
         row::<peers_clients::PeersClients>(),
     ],

@@ -10,3 +10,4 @@ pub(crate) mod server;
 pub(crate) mod stillpoint;
 pub(crate) mod tpcc;
 pub(crate) mod tpcc_records;
+pub(crate) mod ycsb;

@@ -3,8 +3,8 @@
 //! Every workload can check the state that it leaves behind: a figure from a run whose recovered
 //! state fails its check is not a figure.
 //!
-//! Records: [`calc`] (the CALC paper's microbenchmark), [`strings`] (of servers). State
-//! arrays: a [`load::Load`] is what happens in each tick, the same for every scheme;
+//! Records: [`calc`] (the CALC paper's microbenchmark), [`tpcc`], [`ycsb`], [`strings`] (of
+//! servers). State arrays: a [`load::Load`] is what happens in each tick, the same for every scheme;
 //! [`trace::TraceLoad`] takes it from accesses in memory that [`zipf`] draws; [`game`] and [`tpcc`].
 
 pub(crate) mod calc;
@@ -14,4 +14,5 @@ pub(crate) mod random;
 pub(crate) mod strings;
 pub(crate) mod tpcc;
 pub(crate) mod trace;
+pub(crate) mod ycsb;
 pub(crate) mod zipf;

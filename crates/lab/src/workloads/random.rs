@@ -79,26 +79,64 @@ impl Random {
     }
 }
 
-/// A generator of keys in `0..n`, each as often as the others.
+/// How often which key is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum KeyLaw {
+    /// Each as often as the others.
+    #[default]
+    Uniform,
+    /// YCSB's scrambled Zipf law: see [`Keys::with`].
+    ScrambledZipf,
+}
+
+/// A generator of keys in `0..n`.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     n: u64,
+    ranks: Option<Zipf>,
 }
 
+/// Ranks and exponent of YCSB's Zipf law (its `ScrambledZipfianGenerator`).
+const SCRAMBLED_RANKS: u64 = 10_000_000_000;
+/// See [`SCRAMBLED_RANKS`].
+pub(crate) const YCSB_EXPONENT: f64 = 0.99;
+
 impl Keys {
-    /// Keys of `0..n`.
+    /// Keys of `0..n`, each as often as the others.
     ///
     /// # Panics
     /// When `n` is zero.
     pub(crate) fn new(n: u64) -> Keys {
+        Keys::with(KeyLaw::Uniform, n)
+    }
+
+    /// Keys of `0..n` by a law. YCSB's scrambled law draws one of 10^10 ranks by the Zipf law of
+    /// exponent 0.99, whatever `n` is, and takes the rank's FNV hash modulo `n`: the popular keys lie
+    /// scattered.
+    ///
+    /// # Panics
+    /// When `n` is zero.
+    pub(crate) fn with(law: KeyLaw, n: u64) -> Keys {
         assert!(n > 0, "a key space has at least one key");
-        Keys { n }
+        let is_scrambled = law == KeyLaw::ScrambledZipf;
+        Keys { n, ranks: is_scrambled.then(|| Zipf::new(SCRAMBLED_RANKS, YCSB_EXPONENT)) }
     }
 
     /// The next key.
     pub(crate) fn next(&self, random: &mut Random) -> u64 {
-        random.below(self.n)
+        match &self.ranks {
+            None => random.below(self.n),
+            Some(ranks) => fnv_hash(ranks.next(random) - 1) % self.n,
+        }
     }
+}
+
+/// YCSB's hash of a number: FNV-1a of its eight bytes from the lowest on, without its sign.
+fn fnv_hash(number: u64) -> u64 {
+    let hash = number.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash.cast_signed().unsigned_abs()
 }
 
 /// Ranks `1..=n` with probability proportional to rank^-exponent.
@@ -172,6 +210,36 @@ mod tests {
     fn chi_square(observed: &[f64], expected: &[f64]) -> f64 {
         let sum: f64 = observed.iter().zip(expected).map(|(o, e)| (o - e).powi(2) / e).sum();
         sum / (observed.len() - 1) as f64
+    }
+
+    /// The sum of rank^-exponent over all ranks, as YCSB gives it for its 10^10.
+    const YCSB_ZETA: f64 = 26.469_028_201_783_02;
+
+    #[test]
+    fn scrambled_keys_follow_the_published_law() {
+        let (n, draws) = (1_000_u64, 400_000);
+        let keys = Keys::with(KeyLaw::ScrambledZipf, n);
+        let mut random = Random::new(11);
+        let mut counts = vec![0_u32; n as usize];
+        (0..draws).for_each(|_| counts[keys.next(&mut random) as usize] += 1);
+        // All ranks that are hashed to a key: the first 10^5 one by one, the rest alike on all keys.
+        let mut expected = vec![0.0; n as usize];
+        let (mut rest, mut rank) = (1.0, 1_u64);
+        while rank <= 100_000 {
+            let share = (rank as f64).powf(-YCSB_EXPONENT) / YCSB_ZETA;
+            expected[(fnv_hash(rank - 1) % n) as usize] += share;
+            rest -= share;
+            rank += 1;
+        }
+        for (key, (&count, share)) in counts.iter().zip(&expected).enumerate() {
+            let share = (share + rest / n as f64) * f64::from(draws);
+            let apart = (f64::from(count) - share).abs();
+            // Five standard deviations, and what the rest's ranks differ by.
+            assert!(apart < 5.0 * share.sqrt() + 0.02 * share, "key {key}: {count} and {share:.0}");
+        }
+        let hottest = (fnv_hash(0) % n) as usize;
+        assert!(counts.iter().all(|&count| count <= counts[hottest]));
+        assert!(f64::from(counts[hottest]) / f64::from(draws) > 0.95 / YCSB_ZETA);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use stillpoint_io::JoinHandle;
 use crate::error::{LabError, LabResult};
 use crate::measure::stats::{Latencies, Windows};
 use crate::sys;
+use crate::workloads::random::KeyLaw;
 
 /// When the next request comes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +71,8 @@ pub(crate) struct LoadPlan {
     pub(crate) pipeline: usize,
     /// Size of the key space.
     pub(crate) keys: u64,
+    /// How often which key is asked for.
+    pub(crate) law: KeyLaw,
     /// Bytes of each value.
     pub(crate) value_bytes: usize,
     /// Share of requests that are SET, the rest GET: 0 to 1.
@@ -96,6 +99,7 @@ impl LoadPlan {
             threads: 2,
             pipeline: 1,
             keys: 1_000_000,
+            law: KeyLaw::Uniform,
             value_bytes: 100,
             set_share: 0.0,
             pacing: Pacing::Closed,

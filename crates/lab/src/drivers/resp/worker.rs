@@ -86,7 +86,7 @@ impl Source {
         Source {
             requests: Requests::new(plan.value_bytes),
             random: Random::for_thread(plan.seed, thread),
-            keys: Keys::new(space),
+            keys: Keys::with(plan.law, space),
             set_share: plan.set_share,
             stride,
             first_connection: connections * own / threads,

@@ -1,0 +1,296 @@
+//! YCSB's table in the engine, as anybody embeds it: a record is one value, an update overwrites one
+//! field of it, and every operation is a transaction.
+
+use std::path::Path;
+
+use parking_lot::Mutex;
+use stillpoint::{Batch, Engine, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
+
+use crate::error::LabResult;
+use crate::subjects::adapter::{Checkpointed, Client, Status};
+use crate::subjects::stillpoint::{failed, measured, start_checkpoint, status};
+use crate::workloads::ycsb::{
+    Action, FIELD_BYTES, Mix, Operation, Operations, RECORD_BYTES, check, first_record, write_field,
+};
+
+/// Records that one loading batch writes.
+const LOAD_BATCH: u64 = 64;
+
+/// A scheme and a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Its name in figures.
+    pub(crate) name: &'static str,
+    /// The scheme's registered name.
+    pub(crate) scheme: &'static str,
+    /// The journal's registered name.
+    pub(crate) journal: &'static str,
+}
+
+/// All rows, the baseline first.
+pub(crate) const ROWS: [Row; 3] = [
+    Row { name: "none", scheme: "none", journal: "none" },
+    Row { name: "calc", scheme: "calc", journal: "none" },
+    Row { name: "calc, redo relaxed", scheme: "calc", journal: "redo" },
+];
+
+/// The engine with YCSB's table.
+pub(crate) struct YcsbRecords {
+    name: &'static str,
+    engine: Engine,
+    table: TableId,
+    records: u64,
+    /// Inserts of each worker of the runs so far; all runs have as many workers.
+    inserted: Mutex<Vec<u64>>,
+}
+
+fn key(record: u64) -> [u8; 8] {
+    record.to_be_bytes()
+}
+
+impl YcsbRecords {
+    /// Opens the engine for so many loaded records; data in the directory are recovered.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn open(row: Row, records: u64, dir: &Path) -> LabResult<Self> {
+        let opened = |e| failed(row.name, e);
+        let engine = Engine::open(measured(dir, row.scheme, row.journal)).map_err(opened)?;
+        let table = engine.table("usertable").map_err(opened)?;
+        Ok(YcsbRecords { name: row.name, engine, table, records, inserted: Mutex::default() })
+    }
+
+    /// Writes all records.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn load(&self) -> LabResult<()> {
+        let threads = stillpoint_io::cpu_count() as u64;
+        let part = |n: u64| self.records * n / threads;
+        let jobs = (0..threads).map(|n| {
+            move || {
+                let mut client = self.new_client(None)?;
+                let mut records = part(n)..part(n + 1);
+                while !records.is_empty() {
+                    let insert = |record| Operation { record, action: Action::Insert };
+                    client.batch.clear();
+                    client.batch.extend(records.by_ref().take(LOAD_BATCH as usize).map(insert));
+                    client.execute()?;
+                }
+                client.session.flush().map_err(|e| failed(self.name, e))
+            }
+        });
+        let done = stillpoint_io::in_parallel("load", jobs.collect());
+        done.map_err(|e| failed(self.name, e))?.into_iter().collect()
+    }
+
+    fn new_client(&self, operations: Option<Operations>) -> LabResult<YcsbClient<'_>> {
+        let session = self.engine.session().map_err(|e| failed(self.name, e))?;
+        let (batch, writes, worker) = (Vec::new(), 0, 0);
+        Ok(YcsbClient { subject: self, session, operations, worker, batch, writes })
+    }
+
+    /// The client of worker number `worker` out of `workers`.
+    ///
+    /// # Errors
+    /// When there are too many sessions.
+    pub(crate) fn client(
+        &self,
+        mix: Mix,
+        workers: usize,
+        worker: usize,
+        seed: u64,
+    ) -> LabResult<Box<dyn Client + '_>> {
+        let inserted = {
+            let mut inserted = self.inserted.lock();
+            inserted.resize(workers, 0);
+            inserted[worker]
+        };
+        let operations = Operations::new(mix, self.records, workers, worker, inserted, seed);
+        let client = self.new_client(Some(operations))?;
+        Ok(Box::new(YcsbClient { worker, writes: seed << 48 | (worker as u64) << 40, ..client }))
+    }
+
+    /// Reads every record and checks it; returns how many there are.
+    ///
+    /// # Errors
+    /// The first that is wrong, or a loaded one that is missing.
+    pub(crate) fn check(&self) -> LabResult<u64> {
+        let mut session = self.engine.session().map_err(|e| failed(self.name, e))?;
+        let (mut cursor, mut loaded, mut wrong) = (0, 0, None);
+        loop {
+            let next = session.scan(self.table, cursor, 1_000, &mut |key, value| {
+                let record = key.try_into().map_or(u64::MAX, u64::from_be_bytes);
+                loaded += u64::from(record < self.records);
+                if let Err(reason) = check(record, &value.to_vec()) {
+                    wrong.get_or_insert(reason);
+                }
+            });
+            cursor = next.map_err(|e| failed(self.name, e))?;
+            if let Some(reason) = wrong {
+                return Err(failed(self.name, reason));
+            }
+            if cursor == 0 {
+                break;
+            }
+        }
+        // A walk may visit a record twice, and each at least once.
+        if loaded < self.records {
+            let reason = format!("{loaded} of {} loaded records", self.records);
+            return Err(failed(self.name, reason));
+        }
+        Ok(self.engine.len(self.table))
+    }
+
+    /// Records that were loaded and inserted.
+    pub(crate) fn written(&self) -> u64 {
+        self.records + self.inserted.lock().iter().sum::<u64>()
+    }
+}
+
+impl Checkpointed for YcsbRecords {
+    fn start_checkpoint(&self) -> LabResult<()> {
+        start_checkpoint(self.name, &self.engine)
+    }
+
+    fn status(&self) -> Status {
+        status(&self.engine)
+    }
+}
+
+struct YcsbClient<'a> {
+    subject: &'a YcsbRecords,
+    session: Session,
+    operations: Option<Operations>,
+    worker: usize,
+    batch: Vec<Operation>,
+    /// Numbers the writes of all workers and runs apart.
+    writes: u64,
+}
+
+impl YcsbClient<'_> {
+    fn execute(&mut self) -> LabResult<()> {
+        let YcsbClient { subject, session, batch, writes, .. } = self;
+        let table = subject.table;
+        let mut running =
+            Running { table, batch, writes, computed: 0, failed: None, record: [0; RECORD_BYTES] };
+        session.execute(&mut running);
+        std::hint::black_box(running.computed);
+        running.failed.map_or(Ok(()), |reason| Err(failed(subject.name, reason)))
+    }
+}
+
+impl Client for YcsbClient<'_> {
+    fn run(&mut self, count: usize) -> LabResult<usize> {
+        let Some(operations) = &mut self.operations else { return Ok(0) };
+        let before = operations.inserted();
+        self.batch.clear();
+        self.batch.extend((0..count).map(|_| operations.draw()));
+        let inserted = operations.inserted();
+        self.execute()?;
+        if inserted != before {
+            self.subject.inserted.lock()[self.worker] = inserted;
+        }
+        Ok(count)
+    }
+
+    fn idle(&mut self) {
+        self.session.idle();
+    }
+}
+
+struct Running<'a> {
+    table: TableId,
+    batch: &'a [Operation],
+    writes: &'a mut u64,
+    /// What was read; kept so that the work cannot be left out.
+    computed: u64,
+    failed: Option<String>,
+    record: [u8; RECORD_BYTES],
+}
+
+impl Running<'_> {
+    #[inline]
+    fn read(&mut self, record: u64, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        match tx.value(Slot(0)) {
+            Some(value) if value.len() == RECORD_BYTES => value.read_range(0, &mut self.record),
+            _ => return Err(TxError::abandon(format!("record {record} is not as it was loaded"))),
+        }
+        self.computed = self.computed.wrapping_add(u64::from(self.record[RECORD_BYTES - 1]));
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, record: u64, field: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        *self.writes += 1;
+        let mut bytes = [0; FIELD_BYTES];
+        write_field(&mut bytes, record, field, *self.writes);
+        tx.patch_slot(Slot(0), field * FIELD_BYTES, &bytes)
+    }
+}
+
+impl Batch for Running<'_> {
+    fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    #[inline]
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        let Operation { record, action } = self.batch[index];
+        let mode = if action == Action::Read { Mode::Read } else { Mode::Write };
+        keys.push(self.table, &key(record), mode, RECORD_BYTES);
+    }
+
+    #[inline]
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let Operation { record, action } = self.batch[index];
+        match action {
+            Action::Read => self.read(record, tx),
+            Action::Update(field) => self.write(record, field, tx),
+            Action::Insert => tx.put_slot(Slot(0), &first_record(record)),
+            Action::ReadModifyWrite(field) => {
+                self.read(record, tx)?;
+                self.write(record, field, tx)
+            }
+        }
+    }
+
+    fn ended(&mut self, _index: usize, result: Result<Option<Stamp>, TxError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::transactions::{Drive, run_clients};
+    use crate::workloads::ycsb::MIXES;
+
+    #[test]
+    fn every_mix_leaves_sound_records_and_they_come_back() -> LabResult<()> {
+        for row in ROWS {
+            let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+            let subject = YcsbRecords::open(row, 2_000, dir.path())?;
+            subject.load()?;
+            for mix in MIXES {
+                let drive = Drive { seconds: 0.1, warm_up_s: 0.0, ..Drive::new(0) };
+                let client = |worker| subject.client(mix, 2, worker, 3);
+                let outcome = run_clients(&subject, &drive, &client)?;
+                assert!(outcome.transactions > 0, "{}", mix.name);
+            }
+            let written = subject.written();
+            assert!(written > 2_000, "workload D inserts");
+            assert_eq!(subject.check()?, written);
+            if row.journal == "none" {
+                continue;
+            }
+            crate::sys::sleep(std::time::Duration::from_millis(1_200));
+            drop(subject);
+            let again = YcsbRecords::open(row, 2_000, dir.path())?;
+            assert_eq!(again.check()?, written, "{}", row.name);
+        }
+        Ok(())
+    }
+}
