@@ -122,11 +122,6 @@ impl Admin {
         }
     }
 
-    /// True once the server serves: PING is answered by PONG.
-    pub(crate) fn ping(&mut self) -> bool {
-        matches!(self.call(&[b"PING"]), Ok(Value::Status(text)) if text == "PONG")
-    }
-
     /// Number of keys of the selected database.
     ///
     /// # Errors
