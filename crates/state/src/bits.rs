@@ -164,6 +164,18 @@ impl BitMarks {
         }
     }
 
+    /// Clears all marks of a column that no other thread changes now. A word without marks is not
+    /// written, so its cache line stays where it is.
+    pub(crate) fn clear(&self, column: usize) {
+        for number in 0..self.column_words() {
+            let word = self.word(column, number);
+            // Relaxed: as in `set`.
+            if word.load(Relaxed) != 0 {
+                word.store(0, Relaxed);
+            }
+        }
+    }
+
     /// Makes all marks of one column the opposite of those of another. Neither may be changed by
     /// another thread now.
     pub(crate) fn negate(&self, to: usize, from: usize) {
@@ -280,7 +292,7 @@ mod tests {
         assert_eq!(set(0, 8..299), [0; 0]);
         let opposite: Vec<usize> = (3..290).filter(|i| *i != 7).collect();
         assert_eq!(set(1, 3..290), opposite);
-        packed.fill(1, 0);
+        packed.clear(1);
         assert_eq!((set(1, 0..300).len(), set(0, 7..8).len()), (0, 1));
         let twos = BitMarks::new(70, 1, 2, PageSize::Small).expect("memory");
         twos.fill(0, 2);

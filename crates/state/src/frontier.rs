@@ -254,7 +254,7 @@ mod models {
     use loom::{sync::Arc, thread};
 
     /// The second turn: the first that has a copier.
-    const TURN: LiveCopy = LiveCopy { up: 1 };
+    const TURN: LiveCopy = LiveCopy { up: 1, period: 1 };
 
     const DOWN: usize = 1;
     const UP: usize = 2;

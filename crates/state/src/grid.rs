@@ -23,7 +23,8 @@ use crate::planted;
 pub struct Grid<G: Grain, L: Layout> {
     table: Table<G>,
     bits: BitMarks,
-    cells_per_mark: usize,
+    /// log2 of the cells that share a mark.
+    cells_per_mark_log2: u32,
     frontier: Frontier,
     layout: PhantomData<L>,
 }
@@ -43,10 +44,31 @@ pub struct CellRequirements {
     pub copies: usize,
     /// Columns of marks.
     pub mark_columns: usize,
-    /// Bits of a mark, 1 or 2.
+    /// Bits of a mark: 1 or 2, or 8 in layouts whose marks are bytes.
     pub mark_bits: u32,
-    /// Cells that share a mark.
+    /// Cells that share a mark: a power of two.
     pub cells_per_mark: usize,
+}
+
+/// Bytes of neighbouring cells that share a mark, where marks lie apart from cells: a cache line.
+#[cfg(not(any(loom, shuttle)))]
+const BLOCK_BYTES: usize = 64;
+/// In models few cells make several blocks.
+#[cfg(any(loom, shuttle))]
+const BLOCK_BYTES: usize = 16;
+
+/// True if the layout keeps marks beside their cells, one for each.
+pub(crate) const fn has_marks_beside<L: Layout>() -> bool {
+    !matches!(L::PLACEMENT, Placement::Apart) && !L::BITS
+}
+
+/// Cells that share a mark, for schemes that bring over blocks: as many as a cache line holds, rounded
+/// down to a power of two. Where marks lie beside their cells each cell has its own.
+pub(crate) fn cells_per_block<L: Layout>(cell_bytes: usize) -> usize {
+    if has_marks_beside::<L>() {
+        return 1;
+    }
+    1 << (BLOCK_BYTES / cell_bytes).max(1).ilog2()
 }
 
 impl<G: Grain, L: Layout> Grid<G, L> {
@@ -54,12 +76,16 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     ///
     /// # Errors
     /// When the address space does not suffice.
+    ///
+    /// # Panics
+    /// If the cells that share a mark are no power of two.
     pub fn new(
         cells: usize,
         cell_grains: usize,
         needs: CellRequirements,
         pages: PageSize,
     ) -> Result<Self, RegionError> {
+        assert!(needs.cells_per_mark.is_power_of_two(), "a shift leads from a cell to its mark");
         let table = Table::new(&TableShape {
             cells,
             cell_grains,
@@ -75,12 +101,12 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         } else {
             BitMarks::none()
         };
-        let cells_per_mark = needs.cells_per_mark;
-        let mark_bytes = (cells_per_mark * cell_grains * G::BYTES).max(1);
+        let cells_per_mark_log2 = needs.cells_per_mark.ilog2();
+        let mark_bytes = (needs.cells_per_mark * cell_grains * G::BYTES).max(1);
         // No word of marks lies in two pieces.
         let piece_min = if L::BITS { MARKS_PER_WORD_MAX } else { 1 };
         let frontier = Frontier::new(marks, (PIECE_BYTES / mark_bytes).max(piece_min));
-        Ok(Self { table, bits, cells_per_mark, frontier, layout: PhantomData })
+        Ok(Self { table, bits, cells_per_mark_log2, frontier, layout: PhantomData })
     }
 
     /// Cells.
@@ -114,20 +140,26 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// Cells that share a mark.
     #[inline]
     pub fn cells_per_mark(&self) -> usize {
-        self.cells_per_mark
+        1 << self.cells_per_mark_log2
+    }
+
+    /// The number of a cell's mark.
+    #[inline(always)]
+    pub fn mark_at(&self, index: usize) -> usize {
+        index >> self.cells_per_mark_log2
     }
 
     /// Marks of a column.
     #[inline]
     pub fn marks(&self) -> usize {
-        self.cells().div_ceil(self.cells_per_mark)
+        self.cells().div_ceil(self.cells_per_mark())
     }
 
     /// The cells that share a mark.
     #[inline(always)]
     pub fn cells_of(&self, mark: usize) -> Range<usize> {
-        let first = mark * self.cells_per_mark;
-        first..(first + self.cells_per_mark).min(self.cells())
+        let first = mark << self.cells_per_mark_log2;
+        first..(first + self.cells_per_mark()).min(self.cells())
     }
 
     /// How far the copier has come, for the schemes that have one.
@@ -159,6 +191,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         } else {
             self.table.prefetch_mark(column, mark);
         }
+    }
+
+    /// True if each column of marks lies apart from the cells. Otherwise one cache line holds a cell
+    /// with all its copies and marks.
+    #[inline(always)]
+    pub fn has_columns_of_marks(&self) -> bool {
+        L::BITS || self.table.has_columns_of_marks()
     }
 
     /// Makes one copy of a cell equal to another.
@@ -249,19 +288,29 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.walk(cells.start, cells.end).for_each(each);
     }
 
-    /// The bytes of one copy of those cells whose marks are 1, each at its room in `image`.
+    /// The bytes of one copy of those cells whose marks in a column have this value, each at its room
+    /// in `image`.
     #[inline]
-    pub fn read_marked(&self, copy: usize, column: usize, cells: Range<usize>, image: &mut [u8]) {
+    pub fn read_marked(
+        &self,
+        copy: usize,
+        (column, value): (usize, u8),
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) {
         let (first, bytes) = (cells.start, self.cell_bytes());
-        if L::BITS || self.table.has_columns_of_marks() {
-            return self.for_each_run(column, 1, cells, |run| {
-                let room = &mut image[(run.start - first) * bytes..(run.end - first) * bytes];
-                self.read_bytes(copy, run, room);
+        if self.has_columns_of_marks() {
+            let marks = self.mark_at(first)..cells.end.div_ceil(self.cells_per_mark());
+            return self.for_each_run(column, value, marks, |run| {
+                let start = self.cells_of(run.start).start.max(first);
+                let end = self.cells_of(run.end - 1).end.min(cells.end);
+                let room = &mut image[(start - first) * bytes..(end - first) * bytes];
+                self.read_bytes(copy, start..end, room);
             });
         }
         self.for_each_cell(cells, image, |spot, room| {
             // Relaxed: the column was handed over by other means.
-            if spot.mark(column).load(Relaxed) == 1 {
+            if spot.mark(column).load(Relaxed) == value {
                 load_bytes(spot.cell(copy), room);
             }
         });
@@ -389,6 +438,25 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             for mark in run {
                 // Relaxed: as in `set_mark`.
                 mark.store(value, Relaxed);
+            }
+            at += run.len();
+        }
+    }
+
+    /// Clears the marks of a column that no other thread changes now. A mark that is clear is not
+    /// written, so its cache line stays where it is.
+    pub fn clear_marks(&self, column: usize) {
+        if L::BITS {
+            return self.bits.clear(column);
+        }
+        let (mut at, end) = (0, self.marks());
+        while at < end {
+            let run = self.table.marks(column, at, end - at);
+            for mark in run {
+                // Relaxed: as in `set_mark`.
+                if mark.load(Relaxed) != 0 {
+                    mark.store(0, Relaxed);
+                }
             }
             at += run.len();
         }

@@ -175,14 +175,13 @@ registry! {
     }
     {
         scheme: "hourglass",
-        about: "two copies that are swapped, dirty bits and a location bit; images of changes",
+        about: "two copies that are swapped, each with the period of its last write; images of changes",
         source: "ICDE 2018, §II-B.1",
         constant_tick: true,
         run: hourglass::Hourglass,
         layouts: {
-            "hg" => BitArray,
+            "hg" => Packed,
             "hg-interleaved" => Interleaved,
-            "hg-packed" => Packed,
             "hg-naive" => Naive,
         },
     }

@@ -14,13 +14,15 @@ use crate::layout::Layout;
 /// Which copy is being updated in a period, for the schemes that swap two: u of the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveCopy {
-    /// The copy that collects updates: 0 or 1.
+    /// The copy that collects updates: 0 or 1, in turn.
     pub up: usize,
+    /// The low eight bits of the number of the period. The first period has number 0.
+    pub period: u8,
 }
 
 impl LiveCopy {
     /// That of a new state.
-    pub(crate) const FIRST: LiveCopy = LiveCopy { up: 0 };
+    pub(crate) const FIRST: LiveCopy = LiveCopy { up: 0, period: 0 };
 
     /// The other copy: d of the papers, which the capture reads.
     #[inline]
@@ -30,7 +32,7 @@ impl LiveCopy {
 
     /// The turn after a swap.
     pub(crate) fn swapped(self) -> Self {
-        Self { up: self.down() }
+        Self { up: self.down(), period: self.period.wrapping_add(1) }
     }
 }
 

@@ -65,7 +65,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     const CONTENT: Content = Content::Full;
 
     fn needs(cell_bytes: usize) -> CellRequirements {
-        let cells_per_mark = (BLOCK_BYTES / cell_bytes).max(1);
+        let cells_per_mark = 1 << (BLOCK_BYTES / cell_bytes).max(1).ilog2();
         CellRequirements { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
     }
 
@@ -93,7 +93,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
     ) {
         grid.prefetch(STATE, index, offset);
         if intent == Intent::Write {
-            grid.prefetch_mark(BLOCKS, index / grid.cells_per_mark());
+            grid.prefetch_mark(BLOCKS, grid.mark_at(index));
         }
     }
 
@@ -105,7 +105,7 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
         _: Extent,
         mut store: impl FnMut(&[G]),
     ) {
-        let block = index / grid.cells_per_mark();
+        let block = grid.mark_at(index);
         let is_saved = grid.mark(BLOCKS, block) == SAVED;
         if !is_saved {
             mutant!(save(grid, block), CopyOnUpdateSavesTheNew => ());

@@ -1,24 +1,41 @@
 //! Hourglass (HG): ICDE 2018, §II-B.1, Example 1.
 //!
-//! Zigzag's bits with ping-pong's swap: two copies D0 and D1, of which u collects the updates of a
-//! period while the writer reads the other, d. Dirty bits b0 and b1 say which cells changed; the
-//! location bit L says which copy holds a cell's newest value. A point of consistency swaps u and d
-//! and costs nothing else.
+//! Zigzag's marks with ping-pong's swap: two copies D0 and D1. Copy u collects the updates of a
+//! period while the writer reads the other copy, d. A point of consistency swaps u and d and costs
+//! nothing else.
+//!
+//! The paper has a dirty bit for each copy, and a location bit for the copy with the newest value.
+//! Here each copy of a block has a *stamp* instead: the low eight bits of the period in which the
+//! mutator last wrote that copy. The stamps S0 and S1 tell what the three bits tell:
+//! a block is dirty in period k if S\[u\] = k, and the copy with the younger stamp is the newest.
 //!
 //! ```text
-//!            period k                     PoC            period k+1
-//! mutator    D[u][i], b[u][i]=1, L[i]=u │ swap │ D[u′][i], b[u′][i]=1, L[i]=u′
-//! writer     D[d] where b[d]            │      │ D[u] where b[u]
+//!            period k                 PoC            period k+1
+//! mutator    D[u][i], S[u][i] = k   │ swap │ D[u′][i], S[u′][i] = k+1
+//! writer     D[d] where S[d] = k-1  │      │ D[u] where S[u] = k
 //! ```
 //!
-//! Invariants: D[d] is not written in a period; a cell with b[d] has its value at the point of
-//! consistency in D[d]; D[L[i]][i] is the newest value. The first partial write to a cell whose
-//! newest value is in the other copy brings the whole cell over.
+//! A write of a whole block stores the values and the stamp, and reads nothing: no store waits for a
+//! cache line. A partial write to a block whose newest values are in D\[d\] first copies the block to
+//! D\[u\]. Where marks lie beside their cells, a block is one cell. Elsewhere a block is one cache line
+//! of cells, so that the stamps are few enough for the processor's caches.
 //!
-//! The paper leaves its code out, and the published code reads without looking at L, from a third
-//! copy. Here: at the start b[u] is all ones and L all u, so that the first capture, which begins at
-//! a tick like any other, is full (the paper begins with one at time 0). b[d] is cleared in bulk
-//! once the image is durable. A failed capture does not end its period: it is taken again.
+//! Invariants:
+//! 1. The mutator does not write D\[d\] and S\[d\] in a period, nor the writer D\[u\] and S\[u\].
+//! 2. A block with S\[d\] = k-1 has its values at the point of consistency in D\[d\].
+//! 3. The copy with the younger stamp holds the newest values. S0 is even and S1 is odd, but for the
+//!    zeros of a new array, where both copies are equal.
+//! 4. No stamp is more than 3 · [`SWEEP_PERIODS`] periods old, so eight bits tell which is younger.
+//!
+//! The writer keeps invariant 4. Once in [`SWEEP_PERIODS`] periods it walks S\[d\] after the image is
+//! durable, when nobody will ask which blocks were dirty in period k-1. A stamp S\[d\] that is the
+//! younger one becomes k-1. A stamp that is the older one becomes S\[u\] - 1. Both keep the order, also
+//! if the mutator sets S\[u\] to k meanwhile.
+//!
+//! Deviations from the paper, which leaves its code out: the stamps. In a new array all stamps are the
+//! first period's, 0, so that the first capture is full and begins at a tick like any other. A failed
+//! capture does not end its period: the writer takes that capture again. (The published code reads
+//! without looking at the location, from a third copy.)
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -27,16 +44,32 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid};
+use crate::grid::{CellRequirements, Grid, cells_per_block};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
-/// Column of the location bits; 0 and 1 are the dirty bits of the two copies.
-const LOCATION: usize = 2;
+/// Periods after which the writer walks all stamps of a copy again: invariant 4.
+const SWEEP_PERIODS: u8 = 32;
 
-/// From this many bytes on copies of a cell share no line.
-const LARGE_BYTES: usize = 64;
+/// The copy with the younger stamp.
+#[inline(always)]
+fn newest<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, block: usize) -> usize {
+    let age = |copy: usize| turn.period.wrapping_sub(grid.mark(copy, block));
+    usize::from(age(1) < age(0))
+}
+
+/// Keeps the stamps of the writer's copy young, and their order.
+fn sweep<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy) {
+    for block in 0..grid.marks() {
+        let stamp = if newest(grid, turn, block) == turn.down() {
+            turn.period.wrapping_sub(1)
+        } else {
+            grid.mark(turn.up, block).wrapping_sub(1)
+        };
+        grid.set_mark(turn.down(), block, stamp);
+    }
+}
 
 /// Swaps two copies.
 #[derive(Debug)]
@@ -47,13 +80,15 @@ impl<L: Layout> Scheme for Hourglass<L> {
     type Frozen = ();
     const CONTENT: Content = Content::Changes;
 
-    fn needs(_: usize) -> CellRequirements {
-        CellRequirements { copies: 2, mark_columns: 3, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(cell_bytes: usize) -> CellRequirements {
+        const { assert!(!L::BITS, "stamps are bytes: take a layout whose marks are bytes") };
+        let cells_per_mark = cells_per_block::<L>(cell_bytes);
+        CellRequirements { copies: 2, mark_columns: 2, mark_bits: 8, cells_per_mark }
     }
 
-    fn start<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
-        assert_eq!(turn.up, 0, "LOCATION says so already");
-        grid.fill_marks(turn.up, 1);
+    /// All stamps are 0, the first period's.
+    fn start<G: Grain>(_: &Grid<G, L>, turn: LiveCopy) {
+        assert_eq!((turn.up, turn.period), (0, 0), "the zeros say so already");
     }
 
     fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
@@ -61,11 +96,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
     #[inline(always)]
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, index: usize) -> usize {
         mutant!(HourglassReadsOneCopy => return turn.up);
-        if L::BITS && grid.cell_bytes() < LARGE_BYTES {
-            // The bits are elsewhere; the line of both copies need not wait for them.
-            grid.prefetch(turn.up, index, 0);
-        }
-        usize::from(grid.mark(LOCATION, index))
+        newest(grid, turn, grid.mark_at(index))
     }
 
     #[inline(always)]
@@ -76,12 +107,18 @@ impl<L: Layout> Scheme for Hourglass<L> {
         offset: usize,
         intent: Intent,
     ) {
-        // To ask first which copy is the newest would be to wait for the mark.
-        grid.prefetch(turn.up, index, offset);
-        grid.prefetch(turn.down(), index, offset);
-        grid.prefetch_mark(LOCATION, index);
-        if intent == Intent::Write {
-            grid.prefetch_mark(turn.up, index);
+        if index >= grid.cells() {
+            return;
+        }
+        if !grid.has_columns_of_marks() {
+            // One cache line holds the cell with both copies and stamps.
+            return grid.prefetch(turn.up, index, offset);
+        }
+        // The stamps are few enough for the caches. Only a first write touches both copies.
+        let newest = newest(grid, turn, grid.mark_at(index));
+        grid.prefetch(newest, index, offset);
+        if intent == Intent::Write && newest != turn.up {
+            grid.prefetch(turn.up, index, offset);
         }
     }
 
@@ -93,12 +130,13 @@ impl<L: Layout> Scheme for Hourglass<L> {
         extent: Extent,
         mut store: impl FnMut(&[G]),
     ) {
-        if extent == Extent::Part && grid.mark(LOCATION, index) != turn.up as u8 {
-            mutant!(grid.copy_cell(turn.down(), turn.up, index), HourglassBringsNothingOver => ());
+        let block = grid.mark_at(index);
+        let is_all = extent == Extent::Whole && grid.cells_per_mark() == 1;
+        if !is_all && newest(grid, turn, block) != turn.up {
+            mutant!(grid.copy_marked(turn.down(), turn.up, block), HourglassBringsNothingOver => ());
         }
         store(grid.cell(turn.up, index));
-        grid.set_mark(turn.up, index, 1);
-        grid.set_mark(LOCATION, index, turn.up as u8);
+        grid.set_mark(turn.up, block, turn.period);
     }
 
     fn write_to_stable_storage<G: Grain>(
@@ -108,11 +146,14 @@ impl<L: Layout> Scheme for Hourglass<L> {
         cells: Range<usize>,
         image: &mut [u8],
     ) -> Result<(), ForkError> {
-        grid.read_marked(turn.down(), turn.down(), cells, image);
+        let stamp = turn.period.wrapping_sub(1);
+        grid.read_marked(turn.down(), (turn.down(), stamp), cells, image);
         Ok(())
     }
 
     fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
-        grid.fill_marks(turn.down(), 0);
+        if turn.period % SWEEP_PERIODS < 2 {
+            sweep(grid, turn);
+        }
     }
 }

@@ -35,11 +35,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_mem::{Grain, Placement, copy_grains};
+use stillpoint_mem::{Grain, copy_grains};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid};
+use crate::grid::{CellRequirements, Grid, cells_per_block, has_marks_beside};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -48,13 +48,6 @@ use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 const STATE: usize = 0;
 
 const EQUAL: u8 = 0;
-
-/// Bytes of words that share a mark.
-#[cfg(not(any(loom, shuttle)))]
-const BLOCK_BYTES: usize = 64;
-/// In models few cells make several blocks.
-#[cfg(any(loom, shuttle))]
-const BLOCK_BYTES: usize = 16;
 
 /// From this part of a piece on, one of so many blocks, all of it is copied: what lies side by side
 /// is copied faster than what does not.
@@ -66,18 +59,13 @@ fn newest_in(copy: usize) -> u8 {
     copy as u8 + 1
 }
 
-/// True if marks lie beside their cells, one for each.
-const fn is_beside<L: Layout>() -> bool {
-    !matches!(L::PLACEMENT, Placement::Apart) && !L::BITS
-}
-
 /// Swaps two copies, and copies on the side.
 #[derive(Debug)]
 pub struct Piggyback<L>(PhantomData<L>);
 
 /// Brings the blocks of a piece over.
 fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Range<usize>) {
-    if is_beside::<L>() {
+    if has_marks_beside::<L>() {
         return grid.for_each_spot(piece, |spot| {
             // Relaxed: nobody else changes the marks of the piece.
             if spot.mark(STATE).load(Relaxed) == newest_in(turn.down()) {
@@ -116,7 +104,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
 
     /// Where marks lie beside their cells, each cell has one; elsewhere they are for blocks.
     fn needs(cell_bytes: usize) -> CellRequirements {
-        let cells_per_mark = if is_beside::<L>() { 1 } else { (BLOCK_BYTES / cell_bytes).max(1) };
+        let cells_per_mark = cells_per_block::<L>(cell_bytes);
         CellRequirements { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
     }
 
@@ -131,7 +119,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         if grid.frontier().is_all_done(turn) {
             return turn.up;
         }
-        let is_up = grid.mark(STATE, index / grid.cells_per_mark()) == newest_in(turn.up);
+        let is_up = grid.mark(STATE, grid.mark_at(index)) == newest_in(turn.up);
         if is_up { turn.up } else { turn.down() }
     }
 
@@ -146,9 +134,9 @@ impl<L: Layout> Scheme for Piggyback<L> {
         grid.prefetch(turn.up, index, offset);
         if !grid.frontier().is_all_done(turn) {
             grid.prefetch(turn.down(), index, offset);
-            grid.prefetch_mark(STATE, index / grid.cells_per_mark());
+            grid.prefetch_mark(STATE, grid.mark_at(index));
         } else if intent == Intent::Write {
-            grid.prefetch_mark(STATE, index / grid.cells_per_mark());
+            grid.prefetch_mark(STATE, grid.mark_at(index));
         }
     }
 
@@ -160,7 +148,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         extent: Extent,
         mut store: impl FnMut(&[G]),
     ) {
-        let block = index / grid.cells_per_mark();
+        let block = grid.mark_at(index);
         let frontier = grid.frontier();
         let writing = if frontier.is_done(turn, block) {
             grid.set_mark(STATE, block, newest_in(turn.up));

@@ -15,8 +15,9 @@
 //! one, in memory (Copy) or from the disk (Merge).
 //!
 //! Beyond the paper: the first partial write to a cell in a period takes the whole cell over into
-//! the copy of the period. Marks are cleared when the image is durable, in bulk, not one by one while
-//! it is written. A failed capture does not end its period: it is taken again.
+//! the copy of the period. The writer clears marks once the image is durable, not one by one while it
+//! writes the image, and stores only where a mark is set. A failed capture does not end its period:
+//! the writer takes that capture again.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -103,11 +104,11 @@ impl<L: Layout> Scheme for PingPong<L> {
         cells: Range<usize>,
         image: &mut [u8],
     ) -> Result<(), ForkError> {
-        grid.read_marked(changes(turn.down()), turn.down(), cells, image);
+        grid.read_marked(changes(turn.down()), (turn.down(), 1), cells, image);
         Ok(())
     }
 
     fn image_is_durable<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
-        grid.fill_marks(turn.down(), 0);
+        grid.clear_marks(turn.down());
     }
 }
