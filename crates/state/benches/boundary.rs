@@ -8,7 +8,8 @@
 //! its own. Wall time of the mutator: clock, end of the tick and point of consistency.
 //!
 //! `disk` is the same of a state of words of at most 64 MiB in a temporary directory, whose writer
-//! is a thread: what that thread has used last, the mutator has to fetch from its core.
+//! is a thread: what that thread has used last, the mutator has to fetch from its core. `log` adds
+//! the default log of actions, whose logger is a thread, too. `actions` adds 100 actions of 8 bytes.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -23,7 +24,9 @@ use stillpoint_state::{
 
 /// Boundaries of each size.
 const BOUNDARIES: usize = 40;
-/// Accesses between two of them.
+/// Actions of a tick that has some.
+const ACTIONS: usize = 100;
+/// Accesses between two boundaries.
 const ACCESSES: usize = 20_000;
 
 fn main() {
@@ -45,7 +48,7 @@ fn main() {
         "boundary in ns: median, worst; after a failed capture the same; memory held \u{f7} state"
     );
     println!(
-        "{:<14} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7}",
+        "{:<14} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} | {:>7} {:>7} | {:>7} {:>7}",
         "",
         "MiB",
         "words",
@@ -59,6 +62,10 @@ fn main() {
         "worst",
         "memory",
         "disk",
+        "worst",
+        "log",
+        "worst",
+        "actions",
         "worst"
     );
     for name in names {
@@ -79,8 +86,10 @@ impl registry::Program for Bench {
     fn run<S: Scheme>(self) -> String {
         let words = self.measure::<S, u32>(|number| number as u32);
         let pages = self.measure::<S, [u64; 512]>(|number| [number; 512]);
-        let disk = self.measure_on_disk::<S>();
-        format!("{words} {pages} {disk}")
+        let disk = self.measure_on_disk::<S>(false, 0);
+        let log = self.measure_on_disk::<S>(true, 0);
+        let actions = self.measure_on_disk::<S>(true, ACTIONS);
+        format!("{words} {pages} {disk} {log} {actions}")
     }
 }
 
@@ -119,7 +128,7 @@ impl Bench {
         format!("| {usual:>7} {usual_worst:>7} {failed:>7} {failed_worst:>7} {held:>6.3}")
     }
 
-    fn measure_on_disk<S: Scheme>(&self) -> String {
+    fn measure_on_disk<S: Scheme>(&self, logs_actions: bool, actions: usize) -> String {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let environment = Environment {
             disk: Arc::new(RealDisk::new(dir.path()).expect("a directory")),
@@ -128,7 +137,7 @@ impl Bench {
         };
         let mut builder = State::<S>::builder();
         let cells = builder.array::<u32>("cells", self.bytes.min(64 << 20) / 4);
-        let config = Config { every: Every::OnRequest, logs_actions: false, ..Config::default() };
+        let config = Config { every: Every::OnRequest, logs_actions, ..Config::default() };
         let opened = builder.open(environment, &config, |_| {}, |_, _, _| {});
         let (mut state, _) = opened.expect("a new state");
         let rng = SeededRng::new(1);
@@ -136,8 +145,11 @@ impl Bench {
         for _ in 0..BOUNDARIES {
             work(&mut state, cells, &rng, &|number| number as u32);
             state.checkpoint();
+            for _ in 0..actions {
+                state.log(&[7; 8]).expect("it is short");
+            }
             let start_ns = RealClock.monotonic_ns();
-            state.tick().expect("nothing is logged");
+            state.tick().expect("the disk has room");
             times.push(RealClock.monotonic_ns() - start_ns);
             while state.last_capture().is_none() {
                 work(&mut state, cells, &rng, &|number| number as u32);

@@ -65,7 +65,8 @@ pub struct Config {
     pub logs_actions: bool,
     /// Longest that the end of a tick waits for its flush, while nobody asks for it.
     pub flush_interval: Duration,
-    /// Bytes of actions that may wait for a flush; beyond, the end of a tick waits.
+    /// Bytes of ended ticks that may wait for a flush, 8 for each tick included. Beyond, the end of a
+    /// tick waits.
     pub queue_bytes_max: usize,
     /// Bytes of a segment of the log of actions, after which another is begun.
     pub segment_bytes: u64,

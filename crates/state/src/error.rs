@@ -181,6 +181,16 @@ pub enum StateError {
         /// The last tick that has ended.
         ended: u64,
     },
+    /// No image and no actions lead to a tick any more.
+    #[error(
+        "tick {tick} is not retained: its actions were removed once images were durable; the next image is of tick {image}: ask for that tick or a later one, or restore older files"
+    )]
+    TickNotRetained {
+        /// The tick that was asked for.
+        tick: u64,
+        /// The tick of the next image.
+        image: u64,
+    },
     /// Cells were changed since the last tick, so no image can be taken of it any more.
     #[error(
         "cells were changed after tick {ended} had ended, and no image of that tick is under way: end the tick first"

@@ -74,6 +74,7 @@ mod error;
 mod files;
 mod frontier;
 mod grid;
+mod handover;
 mod layout;
 mod logger;
 mod plain;

@@ -1,43 +1,46 @@
 //! The logical logger: actions of ended ticks go to the disk in batches of whole ticks, each flushed
 //! before the next is written. A tick is durable when its batch is.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use stillpoint_format::ident::{HEADER_BYTES, Identity};
 use stillpoint_format::state::{
     ACTIONS_DIR, ActionBatchBuilder, ActionSegmentHeader, BATCH_PAYLOAD_BYTES_MAX, FRAME_BYTES,
 };
 use stillpoint_io::{Caching, DiskError, DiskFile, OpenMode};
-use stillpoint_sync::mutant;
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Release},
+};
+use stillpoint_sync::{CachePadded, mutant};
 
+use crate::config::Config;
 use crate::error::StateError;
 use crate::files::Files;
+use crate::handover::{self, ReceivedTick, TickReceiver, TickSender, stream_bytes};
 use crate::planted;
 use crate::progress::Progress;
 
 /// Most bytes of actions in a tick, four more for each of them included.
 pub const TICK_BYTES_MAX: usize = BATCH_PAYLOAD_BYTES_MAX - FRAME_BYTES;
 
-/// What the mutator hands to the logger.
+/// What the mutator and the logger share beside the stream of ticks.
 #[derive(Debug)]
 pub(crate) struct LogQueue {
-    state: Mutex<Queued>,
+    control: Mutex<Control>,
     came: Condvar,
     flushed: Condvar,
-    bytes_max: usize,
+    /// Bytes of the stream that need no room any more. Only the logger writes it.
+    flushed_bytes: CachePadded<AtomicU64>,
+    /// True while there is a failure. Every tick looks at it, and it changes with failures only.
+    has_failed: CachePadded<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
-struct Queued {
-    /// Batches that are closed, and whether each begins a segment.
-    ready: VecDeque<(ActionBatchBuilder, bool)>,
-    filling: ActionBatchBuilder,
-    filling_begins_segment: bool,
-    bytes: usize,
+struct Control {
     /// Somebody waits for a flush.
     is_urgent: bool,
     stops: bool,
@@ -61,112 +64,192 @@ impl Failure {
     }
 }
 
-impl LogQueue {
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        let (came, flushed) = (Condvar::new(), Condvar::new());
-        Self { state: Mutex::default(), came, flushed, bytes_max }
-    }
+/// The mutator's end of the log.
+#[derive(Debug)]
+pub(crate) struct LogSender {
+    queue: Arc<LogQueue>,
+    ticks: TickSender,
+    bytes_max: u64,
+    sent_bytes: u64,
+    /// The newest known value of the queue's counter.
+    flushed_bytes: u64,
+}
 
-    /// Adds an ended tick. Waits for room if `may_wait`.
+impl LogSender {
+    /// Adds an ended tick. Waits for room if `may_wait`. Takes no lock while there is room.
     ///
     /// # Errors
     /// The log has failed; or there is no room, since the disk is full. Nothing was added then.
-    pub(crate) fn push(&self, tick: u64, actions: &[u8], may_wait: bool) -> Result<(), StateError> {
-        let mut state = self.state.lock();
-        loop {
-            match &state.failure {
-                Some(failure @ Failure::Dead(_)) => return Err(failure.error()),
-                _ if state.bytes == 0 || state.bytes + actions.len() <= self.bytes_max => break,
-                Some(failure) => return Err(failure.error()),
-                None if !may_wait => break,
-                None => {
-                    state.is_urgent = true;
-                    self.came.notify_one();
-                    self.flushed.wait(&mut state);
-                }
-            }
+    pub(crate) fn push(
+        &mut self,
+        tick: u64,
+        actions: &[u8],
+        may_wait: bool,
+    ) -> Result<(), StateError> {
+        let bytes = stream_bytes(actions.len());
+        // Acquire: pairs with the Release in `set_failure`.
+        if self.queue.has_failed.load(Acquire) || !self.has_room(bytes) {
+            self.wait_for_room(bytes, may_wait)?;
         }
-        if !state.filling.push(tick, actions) {
-            state.close_batch(false);
-            assert!(state.filling.push(tick, actions), "an empty batch has room for any tick");
-        }
-        state.bytes += actions.len();
+        self.ticks.send(tick, actions);
+        self.sent_bytes += bytes;
         Ok(())
     }
 
+    /// True if so many more bytes may wait for a flush. An empty queue has room for any tick.
+    fn has_room(&mut self, bytes: u64) -> bool {
+        let fits = |flushed_bytes: u64| {
+            let waiting = self.sent_bytes - flushed_bytes;
+            waiting == 0 || waiting + bytes <= self.bytes_max
+        };
+        if fits(self.flushed_bytes) {
+            return true;
+        }
+        let flushed_bytes = self.queue.flushed_bytes();
+        let has_room = fits(flushed_bytes);
+        self.flushed_bytes = flushed_bytes;
+        has_room
+    }
+
+    fn wait_for_room(&mut self, bytes: u64, may_wait: bool) -> Result<(), StateError> {
+        let queue = self.queue.clone();
+        let mut control = queue.control.lock();
+        loop {
+            match &control.failure {
+                Some(failure @ Failure::Dead(_)) => return Err(failure.error()),
+                _ if self.has_room(bytes) => return Ok(()),
+                Some(failure) => return Err(failure.error()),
+                None if !may_wait => return Ok(()),
+                None => queue.hurry(&mut control),
+            }
+        }
+    }
+
     /// What is added from here on goes into another segment.
-    pub(crate) fn end_segment(&self) {
-        self.state.lock().close_batch(true);
+    pub(crate) fn end_segment(&mut self) {
+        self.ticks.begin_segment();
     }
 
     /// Waits until all up to a tick is durable.
     pub(crate) fn wait_for(&self, tick: u64, progress: &Progress) -> Result<(), StateError> {
-        let mut state = self.state.lock();
+        let mut control = self.queue.control.lock();
         while progress.durable_tick() < tick {
-            if let Some(failure) = &state.failure {
+            if let Some(failure) = &control.failure {
                 return Err(failure.error());
             }
-            state.is_urgent = true;
-            self.came.notify_one();
-            self.flushed.wait(&mut state);
+            self.queue.hurry(&mut control);
         }
         Ok(())
     }
 
     /// The logger ends once everything is flushed, or nothing can be any more.
     pub(crate) fn stop(&self) {
-        self.state.lock().stops = true;
-        self.came.notify_one();
+        self.queue.control.lock().stops = true;
+        self.queue.came.notify_one();
     }
 
-    /// Bytes of actions that wait for a flush.
-    pub(crate) fn bytes(&self) -> usize {
-        self.state.lock().bytes
+    /// Bytes of ended ticks that wait for a flush, a word of length for each tick included.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        (self.sent_bytes - self.queue.flushed_bytes()) as usize
+    }
+}
+
+impl LogQueue {
+    fn new() -> Self {
+        Self {
+            control: Mutex::default(),
+            came: Condvar::new(),
+            flushed: Condvar::new(),
+            flushed_bytes: CachePadded::new(AtomicU64::new(0)),
+            has_failed: CachePadded::new(AtomicBool::new(false)),
+        }
+    }
+
+    fn flushed_bytes(&self) -> u64 {
+        self.flushed_bytes.load(Acquire) // pairs with the Release in `batch_is_durable`
+    }
+
+    /// Asks for a flush at once, and waits for the next one.
+    fn hurry(&self, control: &mut MutexGuard<'_, Control>) {
+        control.is_urgent = true;
+        self.came.notify_one();
+        self.flushed.wait(control);
+    }
+
+    fn set_failure(&self, control: &mut Control, failure: Option<Failure>) {
+        // Release: pairs with the Acquire in `push`.
+        self.has_failed.store(failure.is_some(), Release);
+        control.failure = failure;
     }
 
     /// Why nothing more becomes durable.
     fn death(&self) -> Option<StateError> {
-        self.state
-            .lock()
-            .failure
-            .as_ref()
-            .filter(|it| matches!(it, Failure::Dead(_)))
-            .map(Failure::error)
-    }
-
-    fn take(&self) -> Option<(ActionBatchBuilder, bool)> {
-        let mut state = self.state.lock();
-        if state.ready.is_empty() && !state.filling.is_empty() {
-            state.close_batch(false);
-        }
-        state.ready.pop_front()
+        let control = self.control.lock();
+        let death = control.failure.as_ref().filter(|it| matches!(it, Failure::Dead(_)));
+        death.map(Failure::error)
     }
 
     fn fail(&self, failure: Failure) {
-        self.state.lock().failure = Some(failure);
+        self.set_failure(&mut self.control.lock(), Some(failure));
         self.flushed.notify_all();
     }
 
-    fn batch_is_durable(&self, payload_bytes: usize) {
-        let mut state = self.state.lock();
-        // Frames are counted here and not when ticks are added; it is a bound, not an account.
-        state.bytes = state.bytes.saturating_sub(payload_bytes);
-        if state.ready.is_empty() && state.filling.is_empty() {
-            (state.bytes, state.is_urgent) = (0, false);
+    fn batch_is_durable(&self, bytes: u64, is_last: bool) {
+        let mut control = self.control.lock();
+        // Release: pairs with the Acquire in `flushed_bytes`.
+        self.flushed_bytes.fetch_add(bytes, Release);
+        if is_last {
+            control.is_urgent = false;
         }
-        state.failure = None;
+        self.set_failure(&mut control, None);
         self.flushed.notify_all();
     }
 }
 
-impl Queued {
-    fn close_batch(&mut self, next_begins_segment: bool) {
-        if !self.filling.is_empty() {
-            let batch = std::mem::take(&mut self.filling);
-            self.ready.push_back((batch, self.filling_begins_segment));
-            self.filling_begins_segment = false;
+/// Ticks to be written together.
+#[derive(Debug, Default)]
+struct Batch {
+    ticks: ActionBatchBuilder,
+    begins_segment: bool,
+    /// Bytes that the ticks took in the stream.
+    bytes: u64,
+}
+
+/// Takes ticks from the stream and puts them together.
+#[derive(Debug)]
+struct Collector {
+    ticks: TickReceiver,
+    /// A tick for the next batch. `actions` holds its actions.
+    held: Option<ReceivedTick>,
+    actions: Vec<u8>,
+}
+
+impl Collector {
+    /// The ticks that were sent so far, as many as go into one batch; `None` if there are none.
+    fn collect(&mut self) -> Option<Batch> {
+        let until = self.ticks.published();
+        let mut batch = Batch::default();
+        while let Some(tick) = self.held.take().or_else(|| self.receive(until)) {
+            let is_first = batch.ticks.is_empty();
+            let ends_batch = tick.begins_segment && !is_first;
+            if ends_batch || !batch.ticks.push(tick.tick, &self.actions) {
+                self.held = Some(tick);
+                break;
+            }
+            batch.begins_segment |= tick.begins_segment;
+            batch.bytes += stream_bytes(self.actions.len());
         }
-        self.filling_begins_segment |= next_begins_segment;
+        self.ticks.prepare();
+        (!batch.ticks.is_empty()).then_some(batch)
+    }
+
+    fn receive(&mut self, until: u64) -> Option<ReceivedTick> {
+        self.ticks.receive(until, &mut self.actions)
+    }
+
+    /// True if no tick after this one was sent.
+    fn is_last(&self, tick: u64) -> bool {
+        self.ticks.published() == tick
     }
 }
 
@@ -176,10 +259,11 @@ pub(crate) struct LogWriter {
     files: Arc<Files>,
     progress: Arc<Progress>,
     queue: Arc<LogQueue>,
+    collector: Collector,
     segment_bytes: u64,
     segment: Option<Segment>,
     /// A batch that is not durable yet.
-    pending: Option<(ActionBatchBuilder, bool)>,
+    pending: Option<Batch>,
 }
 
 #[derive(Debug)]
@@ -193,16 +277,35 @@ struct Segment {
 /// How long the logger waits before it tries a full disk again.
 const RETRY: Duration = Duration::from_millis(50);
 
-impl LogWriter {
-    pub(crate) fn new(
-        files: Arc<Files>,
-        progress: Arc<Progress>,
-        queue: Arc<LogQueue>,
-        segment_bytes: u64,
-    ) -> Self {
-        Self { files, progress, queue, segment_bytes, segment: None, pending: None }
-    }
+/// The two ends of the log of a state that has ended `last_tick`.
+pub(crate) fn open_log(
+    files: &Arc<Files>,
+    progress: &Arc<Progress>,
+    config: &Config,
+    last_tick: u64,
+) -> (LogSender, LogWriter) {
+    let queue = Arc::new(LogQueue::new());
+    let (sender, receiver) = handover::stream(last_tick);
+    let sender = LogSender {
+        queue: queue.clone(),
+        ticks: sender,
+        bytes_max: config.queue_bytes_max as u64,
+        sent_bytes: 0,
+        flushed_bytes: 0,
+    };
+    let writer = LogWriter {
+        files: files.clone(),
+        progress: progress.clone(),
+        queue,
+        collector: Collector { ticks: receiver, held: None, actions: Vec::new() },
+        segment_bytes: config.segment_bytes,
+        segment: None,
+        pending: None,
+    };
+    (sender, writer)
+}
 
+impl LogWriter {
     /// Writes and flushes one batch; false if there is none.
     ///
     /// # Errors
@@ -213,16 +316,16 @@ impl LogWriter {
             return Err(error);
         }
         if self.pending.is_none() {
-            self.pending = self.queue.take();
+            self.pending = self.collector.collect();
         }
-        let Some((mut batch, begins)) = self.pending.take() else {
+        let Some(mut batch) = self.pending.take() else {
             return Ok(false);
         };
-        match self.write(&mut batch, begins) {
+        match self.write(&mut batch.ticks, batch.begins_segment) {
             Ok(()) => {
-                let last = batch.last_tick().expect("a batch has ticks");
+                let last = batch.ticks.last_tick().expect("a batch has ticks");
                 self.progress.ticks_are_durable(last);
-                self.queue.batch_is_durable(batch.payload_bytes());
+                self.queue.batch_is_durable(batch.bytes, self.collector.is_last(last));
                 Ok(true)
             }
             Err(error) => {
@@ -231,7 +334,8 @@ impl LogWriter {
                 let failure = if is_full { Failure::Full(error) } else { Failure::Dead(error) };
                 self.queue.fail(failure.clone());
                 // If a segment could not be begun, it is begun again.
-                self.pending = Some((batch, begins && self.segment.is_none()));
+                batch.begins_segment &= self.segment.is_none();
+                self.pending = Some(batch);
                 Err(failure.error())
             }
         }
@@ -316,11 +420,11 @@ pub(crate) fn run(mut writer: LogWriter, flush_interval: Duration) {
     let _guard = FailOnPanic(queue.clone());
     loop {
         let stops = {
-            let mut state = queue.state.lock();
-            if !state.is_urgent && !state.stops {
-                queue.came.wait_for(&mut state, flush_interval);
+            let mut control = queue.control.lock();
+            if !control.is_urgent && !control.stops {
+                queue.came.wait_for(&mut control, flush_interval);
             }
-            state.stops
+            control.stops
         };
         let result = loop {
             match writer.flush_one() {
@@ -331,9 +435,9 @@ pub(crate) fn run(mut writer: LogWriter, flush_interval: Duration) {
         };
         match result {
             Err(StateError::LogFull(_)) if !stops => {
-                let mut state = queue.state.lock();
-                if !state.stops {
-                    queue.came.wait_for(&mut state, RETRY);
+                let mut control = queue.control.lock();
+                if !control.stops {
+                    queue.came.wait_for(&mut control, RETRY);
                 }
             }
             Err(_) => return,

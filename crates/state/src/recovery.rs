@@ -55,6 +55,10 @@ pub(crate) struct Found {
     pub(crate) next_capture: u64,
     /// The newest tick of a damaged image.
     damaged_tick: u64,
+    /// The tick of the first whole image after `until`.
+    later_tick: Option<u64>,
+    /// The last batch of the log.
+    last_batch: Option<ActionBatchBuilder>,
     pub(crate) recovered: Recovered,
 }
 
@@ -62,14 +66,14 @@ fn damaged(path: PathBuf, cure: &'static str) -> impl FnOnce(DecodeError) -> Sta
     move |source| StateError::Damaged { path, source, cure }
 }
 
-/// Reads the schema and compares it, or makes a new state.
+/// Reads the schema and compares it; `None` if there is no state yet.
 ///
 /// # Errors
 /// A state of other arrays, files without a schema, a damaged schema, or the disk's.
-pub(crate) fn open_schema<S: Scheme>(
+pub(crate) fn read_schema<S: Scheme>(
     environment: &Environment,
     arrays: &Cells<S>,
-) -> Result<(StateSchema, bool), StateError> {
+) -> Result<Option<StateSchema>, StateError> {
     let (disk, path) = (&*environment.disk, Path::new(SCHEMA));
     let wanted = array_schemas(arrays.infos());
     if disk.exists(path)? {
@@ -85,7 +89,7 @@ pub(crate) fn open_schema<S: Scheme>(
         if let Some(difference) = difference(&schema.arrays, &wanted) {
             return Err(StateError::OtherArrays { path: described, difference });
         }
-        return Ok((schema, false));
+        return Ok(Some(schema));
     }
     let leftovers = disk.list(Path::new(""))?;
     let is_image = |name: &String| (0..IMAGES).any(|slot| *name == image_name(slot));
@@ -94,6 +98,22 @@ pub(crate) fn open_schema<S: Scheme>(
     if has_actions || leftovers.iter().any(is_image) {
         return Err(StateError::SchemaMissing { path: disk.describe(path) });
     }
+    Ok(None)
+}
+
+/// Reads the schema and compares it, or makes a new state.
+///
+/// # Errors
+/// As [`read_schema`].
+pub(crate) fn open_schema<S: Scheme>(
+    environment: &Environment,
+    arrays: &Cells<S>,
+) -> Result<(StateSchema, bool), StateError> {
+    if let Some(schema) = read_schema(environment, arrays)? {
+        return Ok((schema, false));
+    }
+    let (disk, path) = (&*environment.disk, Path::new(SCHEMA));
+    let wanted = array_schemas(arrays.infos());
     let mut id = [0; 16];
     id[..8].copy_from_slice(&environment.rng.next_u64().to_le_bytes());
     id[8..].copy_from_slice(&environment.rng.next_u64().to_le_bytes());
@@ -121,7 +141,7 @@ fn difference(
     })
 }
 
-/// Brings the arrays to where they were.
+/// Brings the arrays to where they were, and makes durable what that rests on.
 ///
 /// # Errors
 /// Damage that no other file makes up for, a gap in the log, or the disk's.
@@ -132,11 +152,52 @@ pub(crate) fn recover<S: Scheme>(
     first: &mut dyn FnMut(&mut Cells<S>),
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
 ) -> Result<Found, StateError> {
-    let (image, recovered) = (None, Recovered::default());
-    let mut found = Found { image, next_capture: 0, damaged_tick: 0, recovered };
+    let mut found = restore(files, arrays, threads, u64::MAX, first, step)?;
+    let last_batch = found.last_batch.take();
+    mutant!(settle(files, found.image.as_ref(), last_batch)?, RecoversUnflushed => ());
+    Ok(found)
+}
+
+/// Brings the arrays to where they were when a tick had ended.
+///
+/// # Errors
+/// As [`recover`]; [`StateError::TickNotRetained`] or [`StateError::TickNotEnded`].
+pub(crate) fn restore_at<S: Scheme>(
+    files: &Arc<Files>,
+    arrays: &mut Arrays<S>,
+    threads: usize,
+    tick: u64,
+    first: &mut dyn FnMut(&mut Cells<S>),
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) -> Result<(), StateError> {
+    restore(files, arrays, threads, tick, first, step)?;
+    match arrays.ticks() {
+        ended if ended == tick => Ok(()),
+        ended => Err(StateError::TickNotEnded { tick, ended }),
+    }
+}
+
+/// Brings the arrays to where they were after the tick `until`, or after the last tick that the files
+/// lead to. Changes nothing on the disk.
+fn restore<S: Scheme>(
+    files: &Arc<Files>,
+    arrays: &mut Arrays<S>,
+    threads: usize,
+    until: u64,
+    first: &mut dyn FnMut(&mut Cells<S>),
+    step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
+) -> Result<Found, StateError> {
+    let mut found = Found {
+        image: None,
+        next_capture: 0,
+        damaged_tick: 0,
+        later_tick: None,
+        last_batch: None,
+        recovered: Recovered::default(),
+    };
     let start_ns = files.now_ns();
     // An image that cannot be read does not count for the writer: its file is the next to be used.
-    found.image = load_newest(files, arrays, threads, &mut found)?;
+    found.image = load_newest(files, arrays, (threads, until), &mut found)?;
     found.recovered.image_ns = files.now_ns() - start_ns;
     let image_tick = found.image.as_ref().map(|image| image.header.tick);
     found.recovered.image_tick = image_tick;
@@ -148,18 +209,22 @@ pub(crate) fn recover<S: Scheme>(
     }
     let start_ns = files.now_ns();
     arrays.resume_at(image_tick.unwrap_or(0));
-    let last_batch = replay(files, arrays, step).map_err(|error| match error {
+    let replayed = replay(files, arrays, until, step);
+    let is_short = matches!(replayed, Err(StateError::Gap { .. })) || arrays.ticks() < until;
+    if let Some(image) = found.later_tick.filter(|_| is_short) {
+        return Err(StateError::TickNotRetained { tick: until, image });
+    }
+    found.last_batch = replayed.map_err(|error| match error {
         StateError::Gap { .. } => image_is_missed(&found.recovered.damaged_images).unwrap_or(error),
         error => error,
     })?;
-    if arrays.ticks() < found.damaged_tick {
+    if arrays.ticks() < found.damaged_tick.min(until) {
         let missed = image_is_missed(&found.recovered.damaged_images);
         return Err(missed.expect("an image of that tick is damaged"));
     }
     found.recovered.replay_ns = files.now_ns() - start_ns;
     found.recovered.tick = arrays.ticks();
     found.recovered.replayed_ticks = arrays.ticks() - image_tick.unwrap_or(0);
-    mutant!(settle(files, found.image.as_ref(), last_batch)?, RecoversUnflushed => ());
     Ok(found)
 }
 
@@ -173,11 +238,11 @@ fn image_is_missed(damaged_images: &[StateError]) -> Option<StateError> {
     Some(error)
 }
 
-/// Loads the newest image that is whole.
+/// Loads the newest image that is whole and holds no tick after `until`.
 fn load_newest<S: Scheme>(
     files: &Arc<Files>,
     arrays: &Arrays<S>,
-    threads: usize,
+    (threads, until): (usize, u64),
     found: &mut Found,
 ) -> Result<Option<Image>, StateError> {
     let mut candidates = Vec::new();
@@ -193,7 +258,11 @@ fn load_newest<S: Scheme>(
         found.next_capture = found.next_capture.max(header.capture + 1);
         let layout = ImageLayout::new(&files.schema.arrays, header.block_bytes);
         let layout = layout.map_err(damaged(file.path().to_owned(), "remove the file"))?;
-        if let Some(trailer) = read_trailer(files.disk(), &header, &layout, &*file)? {
+        let trailer = read_trailer(files.disk(), &header, &layout, &*file)?;
+        if trailer.is_some() && header.tick > until {
+            let later = found.later_tick.unwrap_or(u64::MAX);
+            found.later_tick = Some(later.min(header.tick));
+        } else if let Some(trailer) = trailer {
             candidates.push((Image { header, layout, trailer }, file));
         }
     }
@@ -302,10 +371,11 @@ fn clear<S: Scheme>(shared: &Shared<S>) {
     }
 }
 
-/// Runs the steps since the image again. Returns the last batch of the log.
+/// Runs the steps since the image again, up to the tick `until`. Returns the last batch read.
 fn replay<S: Scheme>(
     files: &Files,
     arrays: &mut Arrays<S>,
+    until: u64,
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
 ) -> Result<Option<ActionBatchBuilder>, StateError> {
     let image_tick = arrays.ticks();
@@ -315,8 +385,8 @@ fn replay<S: Scheme>(
     for (at, &first) in segments.iter().enumerate() {
         let next = segments.get(at + 1).copied();
         let is_behind = next.is_some_and(|next| next <= arrays.ticks() + 1);
-        if !is_behind {
-            last_batch = replay_segment(files, first, next, arrays, step)?.or(last_batch);
+        if !is_behind && arrays.ticks() < until {
+            last_batch = replay_segment(files, (first, next), arrays, until, step)?.or(last_batch);
         }
     }
     Ok(last_batch)
@@ -325,9 +395,9 @@ fn replay<S: Scheme>(
 /// Replays a segment up to the tick with which the next one begins. Returns its last batch.
 fn replay_segment<S: Scheme>(
     files: &Files,
-    first_tick: u64,
-    next: Option<u64>,
+    (first_tick, next): (u64, Option<u64>),
     arrays: &mut Arrays<S>,
+    until: u64,
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
 ) -> Result<Option<ActionBatchBuilder>, StateError> {
     let path = Files::segment_path(first_tick);
@@ -355,10 +425,13 @@ fn replay_segment<S: Scheme>(
             }
             Err(_) => break, // the end, or what was being written at the crash
         };
-        replay_batch(&batch, &described, arrays, step)?;
+        replay_batch(&batch, &described, arrays, until, step)?;
         offset += batch.len;
         number += 1;
         last = Some(batch);
+        if arrays.ticks() == until {
+            break;
+        }
     }
     Ok(last.as_ref().map(ActionBatchBuilder::copy_of))
 }
@@ -375,6 +448,7 @@ fn replay_batch<S: Scheme>(
     batch: &ActionBatch<'_>,
     path: &Path,
     arrays: &mut Arrays<S>,
+    until: u64,
     step: &mut dyn FnMut(&mut Cells<S>, u64, Actions<'_>),
 ) -> Result<(), StateError> {
     let expected = arrays.ticks() + 1;
@@ -385,14 +459,14 @@ fn replay_batch<S: Scheme>(
     let cure = "restore the file from a copy";
     batch.for_each_step(|frame| {
         let frame = frame.map_err(damaged(path.to_owned(), cure))?;
-        run_up_to(arrays, frame.tick - 1, step);
-        if frame.tick > arrays.ticks() {
+        run_up_to(arrays, until.min(frame.tick - 1), step);
+        if frame.tick > arrays.ticks() && frame.tick <= until {
             step(arrays, frame.tick, Actions::of(frame.actions));
             arrays.end_tick();
         }
         Ok::<(), StateError>(())
     })?;
-    run_up_to(arrays, batch.last_tick, step);
+    run_up_to(arrays, until.min(batch.last_tick), step);
     Ok(())
 }
 

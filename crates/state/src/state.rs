@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use stillpoint_format::names;
 use stillpoint_format::state::ImageLayout;
+use stillpoint_io::DiskLock;
 use stillpoint_mem::PageSize;
 
 use crate::actions::{ActionLog, Actions};
@@ -15,10 +16,10 @@ use crate::background::{BackgroundWork, Mailbox, start_threads};
 use crate::config::{Background, Config, Every};
 use crate::error::StateError;
 use crate::files::{Environment, Files};
-use crate::logger::{LogQueue, LogWriter, TICK_BYTES_MAX};
+use crate::logger::{LogSender, LogWriter, TICK_BYTES_MAX, open_log};
 use crate::plain::Plain;
 use crate::progress::Progress;
-use crate::recovery::{Recovered, open_schema, recover};
+use crate::recovery::{Recovered, open_schema, read_schema, recover, restore_at};
 use crate::scheme::{Content, Last, Scheme};
 use crate::writer::{Advance, ImageWriter};
 
@@ -52,10 +53,7 @@ impl<S: Scheme> StateBuilder<S> {
         mut step: impl FnMut(&mut Cells<S>, u64, Actions<'_>),
     ) -> Result<(State<S>, Recovered), StateError> {
         config.check()?;
-        let lock_path = Path::new(names::LOCK);
-        let Some(lock) = environment.disk.lock(lock_path)? else {
-            return Err(StateError::InUse { path: environment.disk.describe(lock_path) });
-        };
+        let lock = lock(&environment)?;
         let mut arrays = self.0.build()?;
         let (schema, is_new) = open_schema(&environment, &arrays)?;
         let layout = ImageLayout::new(&schema.arrays, config.block_bytes);
@@ -78,19 +76,20 @@ impl<S: Scheme> StateBuilder<S> {
             found.image,
             found.next_capture,
         );
-        let queue = Arc::new(LogQueue::new(config.queue_bytes_max));
-        let log = config.logs_actions.then(|| {
-            let (progress, queue) = (progress.clone(), queue.clone());
-            LogWriter::new(files.clone(), progress, queue, config.segment_bytes)
-        });
+        let last_tick = arrays.ticks();
+        let log = config.logs_actions.then(|| open_log(&files, &progress, config, last_tick));
+        let (log, log_writer) = log.unzip();
         let mailbox = Arc::new(Mailbox::new(config.every != Every::OnRequest));
         let background = match config.background {
-            Background::Manual => {
-                BackgroundWork::Own { writer: Box::new(writer), log, every: config.every }
+            Background::Manual => BackgroundWork::Own {
+                writer: Box::new(writer),
+                log: log_writer,
+                every: config.every,
+            },
+            Background::Threads => {
+                start_threads(&files, &progress, &mailbox, config, writer, log_writer)?
             }
-            Background::Threads => start_threads(&files, &progress, &mailbox, config, writer, log)?,
         };
-        let log = config.logs_actions.then_some(queue);
         let actions = ActionLog::default();
         let state = State {
             arrays,
@@ -107,6 +106,74 @@ impl<S: Scheme> StateBuilder<S> {
         };
         Ok((state, found.recovered))
     }
+}
+
+impl<S: Scheme> StateBuilder<S> {
+    /// The arrays as they were when a tick had ended: a look back. Loads the newest image that is not
+    /// younger than the tick, and runs the steps since that image again with their actions. Changes
+    /// no file of the state, and keeps the state locked meanwhile.
+    ///
+    /// The ticks from the image before the newest on are retained. Ticks before it are retained as long
+    /// as their actions are.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use stillpoint_state::{Actions, Array, Cells, Config, Environment, Interleaved, State};
+    /// # use stillpoint_state::{RealClock, SeededRng, SimDisk, schemes::Hourglass};
+    /// # type Scheme = Hourglass<Interleaved>;
+    /// # let (disk, clock) = (Arc::new(SimDisk::new(1)), Arc::new(RealClock));
+    /// # let environment = || Environment {
+    /// #     disk: disk.clone(), clock: clock.clone(), rng: Arc::new(SeededRng::new(1)),
+    /// # };
+    /// fn step(cells: &mut Cells<Scheme>, sums: Array<u64>, tick: u64) {
+    ///     cells.write(sums, 0, cells.read(sums, 0) + tick);
+    /// }
+    /// let mut builder = State::<Scheme>::builder();
+    /// let sums = builder.array::<u64>("sums", 100);
+    /// let again = |cells: &mut Cells<Scheme>, tick, _: Actions<'_>| step(cells, sums, tick);
+    /// let (mut state, _) = builder.open(environment(), &Config::default(), |_| {}, again)?;
+    /// for _ in 0..4 {
+    ///     state.step(|cells, tick, _| step(cells, sums, tick))?;
+    /// }
+    /// state.close()?;
+    /// let mut builder = State::<Scheme>::builder();
+    /// let sums = builder.array::<u64>("sums", 100);
+    /// let again = |cells: &mut Cells<Scheme>, tick, _: Actions<'_>| step(cells, sums, tick);
+    /// let then = builder.at_tick(environment(), 3, |_| {}, again)?;
+    /// assert_eq!((then.ticks(), then.read(sums, 0)), (3, 1 + 2 + 3));
+    /// # Ok::<(), stillpoint_state::StateError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StateError::TickNotRetained`] and [`StateError::TickNotEnded`] tell which ticks there are;
+    /// [`StateError::InUse`] while the state is open; otherwise as [`open`](Self::open).
+    pub fn at_tick(
+        self,
+        environment: Environment,
+        tick: u64,
+        mut first: impl FnMut(&mut Cells<S>),
+        mut step: impl FnMut(&mut Cells<S>, u64, Actions<'_>),
+    ) -> Result<Arrays<S>, StateError> {
+        let _lock = lock(&environment)?;
+        let mut arrays = self.0.build()?;
+        match read_schema(&environment, &arrays)? {
+            Some(schema) => {
+                let files = Arc::new(Files { environment, schema });
+                let threads = Config::default().recovery_threads;
+                restore_at(&files, &mut arrays, threads, tick, &mut first, &mut step)?;
+            }
+            None if tick > 0 => return Err(StateError::TickNotEnded { tick, ended: 0 }),
+            None => first(&mut arrays),
+        }
+        Ok(arrays)
+    }
+}
+
+/// Locks the files of a state.
+fn lock(environment: &Environment) -> Result<Box<dyn DiskLock>, StateError> {
+    let path = Path::new(names::LOCK);
+    let locked = environment.disk.lock(path)?;
+    locked.ok_or_else(|| StateError::InUse { path: environment.disk.describe(path) })
 }
 
 /// What [`State::step`] has done in the tick that has not ended.
@@ -172,14 +239,14 @@ pub struct State<S: Scheme> {
     is_changed: bool,
     step: Step,
     progress: Arc<Progress>,
-    log: Option<Arc<LogQueue>>,
+    log: Option<LogSender>,
     actions: ActionLog,
     mailbox: Arc<Mailbox<S>>,
     background: BackgroundWork<S>,
     /// The caller knows that images fail.
     has_told: bool,
     _files: Arc<Files>,
-    _lock: Box<dyn Send + Sync>,
+    _lock: Box<dyn DiskLock>,
 }
 
 impl<S: Scheme> fmt::Debug for State<S> {
@@ -269,7 +336,7 @@ impl<S: Scheme> State<S> {
     /// longer and longer pauses.
     pub fn tick(&mut self) -> Result<u64, StateError> {
         self.check_step()?;
-        if let Some(log) = &self.log {
+        if let Some(log) = &mut self.log {
             let may_wait = matches!(self.background, BackgroundWork::Threads { .. });
             log.push(self.arrays.ticks() + 1, self.actions.encoded(), may_wait)?;
         }
@@ -291,7 +358,7 @@ impl<S: Scheme> State<S> {
             return;
         };
         self.mailbox.want(false);
-        if let Some(log) = &self.log {
+        if let Some(log) = &mut self.log {
             log.end_segment();
         }
         self.mailbox.put(capture);
@@ -403,9 +470,10 @@ impl<S: Scheme> State<S> {
         Ok(self.arrays.last_capture() == Some(Last::Durable))
     }
 
-    /// Bytes of actions that wait for a flush.
+    /// Bytes of ended ticks that wait for a flush: their actions in whole words, and a word for each
+    /// tick.
     pub fn queued_bytes(&self) -> usize {
-        self.log.as_ref().map_or(0, |log| log.bytes())
+        self.log.as_ref().map_or(0, LogSender::waiting_bytes)
     }
 
     /// Numbers of the writer and the logger; they may be looked at from other threads.

@@ -1,0 +1,260 @@
+//! The hand-over of ended ticks from the mutator to the logger, without a lock.
+//!
+//! The ticks are a stream of words in a chain of chunks. The mutator writes a tick's words and then
+//! publishes the tick's number. The logger reads the words of published ticks.
+//!
+//! ```text
+//! mutator   ── words ──────────────────────────┐
+//!                     chunk ──► chunk ──► chunk ──► prepared chunk
+//! logger    ── words ───┘
+//! ended     the newest tick: Release by the mutator, Acquire by the logger
+//! ```
+//!
+//! A tick is one word of length, with the highest bit set if a new segment begins with the tick, and
+//! the words of its actions, padded with zeros. Ticks follow each other without gaps.
+//!
+//! A chunk has a mutex for the pointer to the next chunk. The mutator takes that mutex once per chunk:
+//! once per [`CHUNK_WORDS`]. The logger prepares the next chunk ahead, so that the mutator allocates
+//! only if it fills a whole chunk between two looks of the logger.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_sync::CachePadded;
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// Words of a chunk: 64 KiB.
+const CHUNK_WORDS: usize = 8 << 10;
+/// In the word of length: a new segment begins with the tick.
+const BEGINS_SEGMENT: u64 = 1 << 63;
+
+#[derive(Debug)]
+struct Chunk {
+    words: Box<[AtomicU64]>,
+    next: Mutex<Option<Arc<Chunk>>>,
+}
+
+impl Chunk {
+    fn new(words: usize) -> Arc<Self> {
+        let words = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { words, next: Mutex::default() })
+    }
+
+    /// The next chunk, which is made if it is missing.
+    fn next(&self) -> Arc<Self> {
+        self.next.lock().get_or_insert_with(|| Self::new(self.words.len())).clone()
+    }
+}
+
+/// The bytes that a tick with so many bytes of actions takes in the stream.
+pub(crate) fn stream_bytes(actions: usize) -> u64 {
+    8 + actions.next_multiple_of(8) as u64
+}
+
+/// The mutator's end of the stream.
+#[derive(Debug)]
+pub(crate) struct TickSender {
+    chunk: Arc<Chunk>,
+    at: usize,
+    last: u64,
+    begins_segment: bool,
+    ended: Arc<CachePadded<AtomicU64>>,
+}
+
+/// The logger's end of the stream.
+#[derive(Debug)]
+pub(crate) struct TickReceiver {
+    chunk: Arc<Chunk>,
+    at: usize,
+    last: u64,
+    ended: Arc<CachePadded<AtomicU64>>,
+}
+
+/// A tick of the stream, but for its actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceivedTick {
+    pub(crate) tick: u64,
+    /// True if a new segment begins with the tick.
+    pub(crate) begins_segment: bool,
+}
+
+/// The two ends of a stream whose first tick is the one after `last`.
+pub(crate) fn stream(last: u64) -> (TickSender, TickReceiver) {
+    stream_of(last, CHUNK_WORDS)
+}
+
+fn stream_of(last: u64, chunk_words: usize) -> (TickSender, TickReceiver) {
+    let chunk = Chunk::new(chunk_words);
+    let ended = Arc::new(CachePadded::new(AtomicU64::new(last)));
+    let (at, begins_segment) = (0, false);
+    let sender =
+        TickSender { chunk: chunk.clone(), at, last, begins_segment, ended: ended.clone() };
+    (sender, TickReceiver { chunk, at, last, ended })
+}
+
+impl TickSender {
+    /// Sends an ended tick.
+    ///
+    /// # Panics
+    /// If the tick is not the one after the last.
+    pub(crate) fn send(&mut self, tick: u64, actions: &[u8]) {
+        assert_eq!(tick, self.last + 1, "ticks come in order");
+        let flag = if self.begins_segment { BEGINS_SEGMENT } else { 0 };
+        self.put(actions.len() as u64 | flag);
+        let (words, rest) = actions.as_chunks::<8>();
+        for word in words {
+            self.put(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.put(u64::from_le_bytes(word));
+        }
+        (self.last, self.begins_segment) = (tick, false);
+        self.ended.store(tick, Release); // pairs with the Acquire in `published`
+    }
+
+    /// Has a new segment begin with the next tick.
+    pub(crate) fn begin_segment(&mut self) {
+        self.begins_segment = true;
+    }
+
+    #[inline]
+    fn put(&mut self, word: u64) {
+        if self.at == self.chunk.words.len() {
+            (self.chunk, self.at) = (self.chunk.next(), 0);
+        }
+        // Relaxed: the Release of `ended` publishes the word.
+        self.chunk.words[self.at].store(word, Relaxed);
+        self.at += 1;
+    }
+}
+
+impl TickReceiver {
+    /// The newest tick that was sent.
+    pub(crate) fn published(&self) -> u64 {
+        self.ended.load(Acquire) // pairs with the Release in `send`
+    }
+
+    /// The next tick, if it is at most `until`, which [`published`](Self::published) has returned. Its
+    /// actions replace the contents of `actions`.
+    pub(crate) fn receive(&mut self, until: u64, actions: &mut Vec<u8>) -> Option<ReceivedTick> {
+        if self.last == until {
+            return None;
+        }
+        let word = self.get();
+        let len = (word & !BEGINS_SEGMENT) as usize;
+        actions.clear();
+        while actions.len() < len {
+            let bytes = self.get().to_le_bytes();
+            actions.extend_from_slice(&bytes[..(len - actions.len()).min(8)]);
+        }
+        self.last += 1;
+        Some(ReceivedTick { tick: self.last, begins_segment: word & BEGINS_SEGMENT != 0 })
+    }
+
+    /// Makes the chunk that the mutator will need next.
+    pub(crate) fn prepare(&self) {
+        self.chunk.next();
+    }
+
+    fn get(&mut self) -> u64 {
+        if self.at == self.chunk.words.len() {
+            (self.chunk, self.at) = (self.chunk.next(), 0);
+        }
+        // Relaxed: the Acquire in `published` has made the word visible.
+        let word = self.chunk.words[self.at].load(Relaxed);
+        self.at += 1;
+        word
+    }
+}
+
+impl Drop for TickReceiver {
+    /// Frees the chain chunk by chunk: a long chain must not recurse.
+    fn drop(&mut self) {
+        loop {
+            let Some(next) = self.chunk.next.lock().take() else { return };
+            self.chunk = next;
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use stillpoint_io::{Rng, SeededRng, spawn};
+
+    /// The actions of a tick, as both sides of a test compute them.
+    fn actions_of(tick: u64) -> Vec<u8> {
+        let rng = SeededRng::new(tick);
+        (0..rng.below(60)).map(|_| rng.next_u64() as u8).collect()
+    }
+
+    #[test]
+    fn ticks_come_whole_and_in_order_across_chunks() {
+        for chunk_words in [1, 2, 7, 64] {
+            let (mut sender, mut receiver) = stream_of(5, chunk_words);
+            let mut actions = Vec::new();
+            assert_eq!(receiver.receive(receiver.published(), &mut actions), None);
+            let begins = |tick: u64| tick.is_multiple_of(3);
+            for round in 0..20 {
+                let first = 6 + round * 10;
+                for tick in first..first + 10 {
+                    if begins(tick) {
+                        sender.begin_segment();
+                    }
+                    sender.send(tick, &actions_of(tick));
+                }
+                let until = receiver.published();
+                for tick in first..first + 10 {
+                    let received = receiver.receive(until, &mut actions);
+                    let wanted = ReceivedTick { tick, begins_segment: begins(tick) };
+                    assert_eq!(received, Some(wanted), "chunks of {chunk_words}");
+                    assert_eq!(actions, actions_of(tick), "tick {tick}, {chunk_words}");
+                }
+                assert_eq!(receiver.receive(until, &mut actions), None);
+                receiver.prepare();
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_receives_what_another_sends() {
+        const TICKS: u64 = 20_000;
+        let (mut sender, mut receiver) = stream_of(0, 64);
+        let logger = spawn("receiver", move || {
+            let (mut actions, mut last) = (Vec::new(), 0);
+            while last < TICKS {
+                let until = receiver.published();
+                while let Some(received) = receiver.receive(until, &mut actions) {
+                    last += 1;
+                    assert_eq!((received.tick, &actions), (last, &actions_of(last)));
+                }
+                receiver.prepare();
+                std::thread::yield_now();
+            }
+        });
+        for tick in 1..=TICKS {
+            sender.send(tick, &actions_of(tick));
+        }
+        logger.expect("a thread").join().expect("no panic");
+    }
+
+    #[test]
+    fn a_long_chain_is_freed_without_recursion() {
+        let (mut sender, receiver) = stream_of(0, 1);
+        for tick in 1..=200_000 {
+            sender.send(tick, &[]);
+        }
+        drop(receiver);
+        sender.send(200_001, &[]);
+    }
+
+    #[test]
+    fn a_tick_takes_whole_words() {
+        assert_eq!([0, 1, 8, 9].map(stream_bytes), [8, 16, 16, 24]);
+    }
+}
