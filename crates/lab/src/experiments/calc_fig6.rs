@@ -149,7 +149,7 @@ fn claims(points: &[Point], result: &mut ExperimentResult) {
                 "CALC paper, §5.1.6; formula for uniform updates",
                 Bound::AtMost(bound),
             )
-            .paper("1.2 ×")
+            .paper_ratio("1.2 ×", 1.2)
             .goal(Bound::AtMost(1.02))
             .measured(peak),
         );

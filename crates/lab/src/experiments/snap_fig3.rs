@@ -25,12 +25,11 @@ use crate::measure::stats::median;
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::subjects::arrays::schemes;
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
 use crate::workloads::zipf::{PAGE_WORDS, ZipfAccesses};
 
-/// The best layout of each scheme of the paper.
-const SCHEMES: [&str; 7] = ["ns", "bacou", "fork", "bazz", "ipp", "hg", "pb"];
 /// Those whose tick does not depend on the size.
 const FLAT: [&str; 2] = ["hg", "pb"];
 const SOURCE: &str = "ICDE 2018, §III-B, Figure 4";
@@ -195,7 +194,7 @@ fn points(
     let updates = accesses as f64 * (1.0 - read_share);
     let dirty_share = trace.dirty_share(1..=plan.period_ticks, pages, PAGE_WORDS);
     let mut found = Vec::new();
-    for scheme in SCHEMES {
+    for scheme in schemes() {
         let copies =
             registry::REGISTRY.find(scheme).map_or(0, |row| row.needs(PAGE_BYTES).copies) + 1;
         let needed = (copies * pages * PAGE_BYTES) as u64 * 21 / 20;
@@ -279,7 +278,7 @@ fn of<'a>(points: &'a [Point], scheme: &'a str) -> impl Iterator<Item = &'a Poin
 }
 
 fn curves(mut drawing: Drawing<'_>, points: &[Point], at: impl Fn(&Point) -> [f64; 2]) {
-    for scheme in SCHEMES {
+    for scheme in schemes() {
         drawing.curve(scheme, of(points, scheme).map(&at).collect());
     }
     drawing.finish();
@@ -419,8 +418,8 @@ mod tests {
         let bench = Harness { context: &context, open, children: false };
         let result = run_plan::<SnapFig3>(&bench, &plan)?;
         assert_eq!((result.figures.len(), result.tables.len()), (4, 3));
-        assert_eq!(result.tables[0].rows.len(), SCHEMES.len() * plan.pages.len());
-        assert_eq!(result.tables[2].rows.len(), SCHEMES.len() * 2);
+        assert_eq!(result.tables[0].rows.len(), schemes().len() * plan.pages.len());
+        assert_eq!(result.tables[2].rows.len(), schemes().len() * 2);
         assert!(result.claims.iter().all(|claim| claim.measured.is_some()), "{:#?}", result.claims);
         assert!(sys::list_dir(&context.work).is_err(), "nothing is left behind");
         Ok(())

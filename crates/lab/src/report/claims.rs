@@ -5,7 +5,7 @@ use std::iter::Sum;
 
 use crate::measure::stats::counted;
 use crate::report::figure::escape;
-use crate::report::result::{Bound, Claim, ExperimentResult, Samples};
+use crate::report::result::{Agreement, Bound, Claim, ExperimentResult, Samples};
 
 /// How many claims came out how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,16 +81,25 @@ fn row(html: &mut String, claim: &Claim, is_quick: bool) {
     let gauge = if is_quick { String::new() } else { format!("<td>{}</td>", gauge(claim)) };
     let _ = write!(
         html,
-        "<tr><td>{}<small>{}</small></td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+        "<tr><td>{}<small>{}</small></td><td>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
          <td class=\"n\"><b>{}</b>{}</td>{gauge}<td><span class=\"badge {class}\">{word}</span></td></tr>",
         escape(&claim.claim),
         escape(&claim.source),
         escape(claim.paper.as_deref().unwrap_or("—")),
+        agreement(claim, is_quick),
         escape(&bound(claim.bound)),
         escape(&claim.goal.map_or("—".into(), bound)),
         escape(&measured),
         spread(claim),
     );
+}
+
+/// Whether the figure agrees with the paper's, in a word; empty if that cannot be told.
+fn agreement(claim: &Claim, is_quick: bool) -> String {
+    match Agreement::of(claim) {
+        Some(agreement) if !is_quick => format!("<small>{agreement}</small>"),
+        _ => String::new(),
+    }
 }
 
 /// Smallest and greatest value, and what they are; empty for a single one.

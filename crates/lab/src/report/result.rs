@@ -4,6 +4,7 @@
 //! machine, the commit and the command. Figures are described, not drawn, so
 //! that a later report may draw them better.
 
+mod agreement;
 mod claim;
 mod merge;
 
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use claim::{Bound, Claim, Comparison, Samples};
+pub(crate) use agreement::Agreement;
+pub(crate) use claim::{Bound, Claim, Comparison, Paper, Samples};
 
 use crate::error::{LabError, LabResult};
 use crate::measure::conditions::Conditions;

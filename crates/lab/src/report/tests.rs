@@ -47,7 +47,9 @@ pub(crate) fn sample() -> ExperimentResult {
         }],
         claims: vec![
             claim("reaches its goal", Bound::AtMost(1.2)).goal(Bound::AtMost(1.1)).measured(1.0),
-            claim("meets its bound", Bound::AtLeast(2.0)).measured_runs(&[2.0, 2.5, 3.0]),
+            claim("meets its bound", Bound::AtLeast(2.0))
+                .paper_ratio("8 ×", 8.0)
+                .measured_runs(&[2.0, 2.5, 3.0]),
             claim("misses", Bound::AtMost(5.0)).unit("%").paper("10 %").measured(20.0),
             claim("was not measured", Bound::AtMost(5.0)),
         ],
@@ -62,6 +64,8 @@ fn the_page_shows_every_claim_with_its_verdict() {
     for text in [
         "<b>2</b> of 4 claims met, <b>1</b> missed, 1 not measured",
         "badge goal\">goal met",
+        "<td>8 ×<small>weaker</small></td>",
+        "<td>10 %<small>not comparable</small></td>",
         "badge met\">met",
         "badge missed\">missed",
         "badge none\">not measured",

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use stillpoint_io::{RealClock, RealDisk, RealRng};
 use stillpoint_mem::PageSize;
+use stillpoint_state::registry::REGISTRY;
 use stillpoint_state::schemes::NoCheckpoints;
 use stillpoint_state::{
-    Arrays, Cells, Config, Environment, Naive, Recovered, Scheme, State, StateError,
+    Arrays, Cells, Config, Content, Environment, Naive, Recovered, Scheme, State, StateError,
 };
 
 use crate::error::{LabError, LabResult};
@@ -17,6 +18,27 @@ use crate::workloads::load::Load;
 
 /// The scheme of the baseline.
 pub(crate) type Raw = NoCheckpoints<Naive>;
+
+/// The first layout of each scheme that takes images, in the registry's order.
+pub(crate) fn schemes() -> Vec<&'static str> {
+    let rows = REGISTRY.iter().filter(|row| row.content != Content::Nothing);
+    rows.map(|row| row.layouts[0].name).collect()
+}
+
+/// Those of [`schemes`] that keep copies of their own: all but fork.
+pub(crate) fn schemes_with_copies() -> Vec<&'static str> {
+    let has_copies = |name: &&str| {
+        let row = REGISTRY.find(name).expect("a name of the registry");
+        row.needs(4).copies > 1
+    };
+    schemes().into_iter().filter(has_copies).collect()
+}
+
+/// The further layouts of the schemes of SIGMOD 2011.
+pub(crate) fn further_layouts() -> Vec<&'static str> {
+    let rows = REGISTRY.iter().filter(|row| row.source.starts_with("SIGMOD 2011"));
+    rows.flat_map(|row| row.layouts[1..].iter().map(|layout| layout.name)).collect()
+}
 
 /// An error about a scheme.
 pub(crate) fn failed(scheme: &str, reason: impl ToString) -> LabError {
@@ -98,4 +120,16 @@ pub(crate) fn recovers<S: Scheme, L: Load>(
         replayed_ticks: recovered.replayed_ticks,
         replay_s: recovered.replay_ns as f64 / 1e9,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_schemes_come_from_the_registry() {
+        assert_eq!(schemes(), ["ns", "bacou", "fork", "bazz", "ipp", "hg", "pb"]);
+        assert_eq!(schemes_with_copies(), ["ns", "bacou", "bazz", "ipp", "hg", "pb"]);
+        assert_eq!(further_layouts(), ["cou", "nzz", "izz", "pzz", "npp"]);
+    }
 }

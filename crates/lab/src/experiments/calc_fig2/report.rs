@@ -49,7 +49,7 @@ fn at_rest(found: &Findings, result: &mut ExperimentResult) {
         SOURCE,
         Bound::AtMost(1.01),
     )
-    .paper("no degradation of the baseline");
+    .paper_ratio("no degradation of the baseline", 1.0);
     if let Some(ratio) = &found.instructions {
         claim = claim.measured(ratio.calc / ratio.none);
         result.note(format!(
@@ -60,7 +60,7 @@ fn at_rest(found: &Findings, result: &mut ExperimentResult) {
     result.claims.push(claim);
     result.claims.push(
         Claim::new("throughput at rest: calc ÷ none", SOURCE, Bound::AtLeast(0.98))
-            .paper("no degradation of the baseline")
+            .paper_ratio("no degradation of the baseline", 1.0)
             .measured_runs(&found.rest),
     );
 }
@@ -139,7 +139,7 @@ fn relative_to_naive(found: &Findings, result: &mut ExperimentResult) {
                 SOURCE,
                 Bound::AtMost(0.6),
             )
-            .paper("2 to 10 times fewer")
+            .paper_ratio("2 to 10 times fewer", 0.5)
             .goal(Bound::AtMost(0.25))
             .measured_runs(&ratios),
         );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stillpoint_state::Pace;
 
-use super::{Plan, RATE, SCHEMES, bytes, megabytes};
+use super::{Plan, RATE, bytes, megabytes};
 use crate::context::Context;
 use crate::drivers::ticks::{self, Drive, Images};
 use crate::error::LabResult;
@@ -13,6 +13,7 @@ use crate::measure::stats::median;
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::subjects::arrays::schemes_with_copies;
 use crate::subjects::records::PAPER_PACE_BYTES_PER_S;
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
@@ -29,7 +30,7 @@ pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult)
         let per_tick = (rate * plan.tick_ms / 1_000) as usize;
         let load = TraceLoad::<u32>::new(Trace::equal(pool.clone(), per_tick), zipf.words());
         let mut outcomes = Vec::new();
-        for scheme in SCHEMES {
+        for scheme in schemes_with_copies() {
             let dir = context.fresh_dir(scheme)?;
             let outcome = ticks::run(&load, scheme, &drive(plan), &dir)?;
             sys::remove_dir_all(&dir)?;

@@ -20,12 +20,9 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
+use crate::subjects::arrays::{further_layouts, schemes_with_copies};
 use crate::workloads::zipf::{OBJECT_WORDS, ZipfAccesses};
 
-/// The schemes of Figure 5, the best layout of each, and those of ICDE 2018.
-pub(crate) const SCHEMES: [&str; 6] = ["ns", "bacou", "bazz", "ipp", "hg", "pb"];
-/// The layouts of Figures 3 and 4.
-const VARIANTS: [&str; 5] = ["cou", "nzz", "izz", "pzz", "npp"];
 /// The rate of the paper's ratios.
 pub(crate) const RATE: u64 = 320_000;
 
@@ -100,7 +97,7 @@ impl Experiment for FcWords {
             tick_ms: 100,
             live_periods: 5,
             pool: 48_000_000,
-            killed: [&SCHEMES[..], &VARIANTS[..]].concat(),
+            killed: [schemes_with_copies(), further_layouts()].concat(),
         }
     }
 

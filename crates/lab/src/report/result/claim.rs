@@ -85,6 +85,25 @@ pub(crate) enum Samples {
     Periods,
 }
 
+/// What a paper says of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Paper {
+    words: &'static str,
+    ratio: Option<f64>,
+}
+
+impl Paper {
+    /// Which of the two is better, and no number.
+    pub(crate) const fn order(words: &'static str) -> Paper {
+        Paper { words, ratio: None }
+    }
+
+    /// The ratio of the two.
+    pub(crate) const fn ratio(words: &'static str, ratio: f64) -> Paper {
+        Paper { words, ratio: Some(ratio) }
+    }
+}
+
 /// A claim as data: a metric of a subject, divided by that of a baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
@@ -96,8 +115,8 @@ pub(crate) struct Comparison {
     pub(crate) baseline: &'static str,
     /// As [`Claim::source`].
     pub(crate) source: &'static str,
-    /// As [`Claim::paper`].
-    pub(crate) paper: Option<&'static str>,
+    /// What the paper says of it.
+    pub(crate) paper: Option<Paper>,
     /// As [`Claim::bound`].
     pub(crate) bound: Bound,
     /// As [`Claim::goal`].
@@ -111,7 +130,8 @@ impl Comparison {
         let at = if at.is_empty() { String::new() } else { format!(", {at}") };
         let mut claim = Claim::new(format!("{metric}: {subject} ÷ {baseline}{at}"), source, bound);
         (claim.subject, claim.baseline) = (subject.to_owned(), baseline.to_owned());
-        claim.paper = paper.map(str::to_owned);
+        claim.paper = paper.map(|paper| paper.words.to_owned());
+        claim.paper_ratio = paper.and_then(|paper| paper.ratio);
         claim.goal(goal)
     }
 }
@@ -134,6 +154,9 @@ pub(crate) struct Claim {
     pub(crate) source: String,
     /// The paper's figure, in its own words.
     pub(crate) paper: Option<String>,
+    /// The paper's figure as a number, where it is a ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) paper_ratio: Option<f64>,
     /// What must be reached.
     #[serde(alias = "floor")]
     pub(crate) bound: Bound,
@@ -164,6 +187,7 @@ impl Claim {
             part: String::new(),
             source: source.into(),
             paper: None,
+            paper_ratio: None,
             bound,
             goal: None,
             measured: None,
@@ -179,6 +203,13 @@ impl Claim {
     pub(crate) fn paper(mut self, figure: impl Into<String>) -> Claim {
         self.paper = Some(figure.into());
         self
+    }
+
+    /// Adds the paper's figure, a ratio, in words and as a number.
+    #[must_use]
+    pub(crate) fn paper_ratio(mut self, figure: impl Into<String>, ratio: f64) -> Claim {
+        self.paper_ratio = Some(ratio);
+        self.paper(figure)
     }
 
     /// Adds what is hoped for beyond the bound.
@@ -260,7 +291,7 @@ mod tests {
             subject: "ns",
             baseline: "ipp",
             source: "a paper",
-            paper: Some("3 ×"),
+            paper: Some(Paper::ratio("3 ×", 3.0)),
             bound: Bound::AtLeast(1.0),
             goal: Bound::AtLeast(3.0),
         };
@@ -268,6 +299,7 @@ mod tests {
         assert_eq!(claim.claim, "overhead: ns ÷ ipp, 200 MB");
         assert_eq!((&*claim.subject, &*claim.baseline), ("ns", "ipp"));
         assert_eq!((claim.paper.as_deref(), claim.goal), (Some("3 ×"), Some(compared.goal)));
+        assert_eq!(claim.paper_ratio, Some(3.0));
         assert_eq!(compared.claim("").claim, "overhead: ns ÷ ipp");
     }
 

@@ -1,0 +1,117 @@
+//! Whether a measured figure agrees with the paper's, in one of five words.
+
+use std::fmt;
+
+use crate::report::result::{Bound, Claim};
+
+/// How much better or worse than the paper's a figure may be and still count as reproduced.
+const TOLERANCE: f64 = 1.1;
+
+/// What a reader who knows the paper wants to hear of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    /// The figure is within 10 % of the paper's, or the order is the paper's.
+    Reproduced,
+    /// The figure is better than the paper's by more than 10 %.
+    Beaten,
+    /// The figure points where the paper's does, and is worse by more than 10 %.
+    Weaker,
+    /// The figure points the other way: what the paper finds better came out worse.
+    Reversed,
+    /// The paper's figure is no ratio: a time or a share of another machine and another load.
+    NotComparable,
+}
+
+impl fmt::Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Agreement::Reproduced => "reproduced",
+            Agreement::Beaten => "beaten",
+            Agreement::Weaker => "weaker",
+            Agreement::Reversed => "reversed",
+            Agreement::NotComparable => "not comparable",
+        })
+    }
+}
+
+impl Agreement {
+    /// The agreement of a claim with its paper. `None` if the paper says nothing of it or nothing was
+    /// measured.
+    pub(crate) fn of(claim: &Claim) -> Option<Agreement> {
+        claim.paper.as_ref()?;
+        let measured = claim.measured?;
+        if claim.unit != "×" {
+            return Some(Agreement::NotComparable);
+        }
+        // Above 1 is better from here on.
+        let better = |ratio: f64| match claim.bound {
+            Bound::AtLeast(_) => ratio,
+            Bound::AtMost(_) => 1.0 / ratio,
+        };
+        let (measured, limit) = (better(measured), better(claim.bound.limit()));
+        let Some(paper) = claim.paper_ratio.map(better) else {
+            // The paper gives an order and no number: the bound says how clear it must be.
+            return Some(match measured >= limit {
+                true => Agreement::Reproduced,
+                false if limit >= 1.0 && measured < 1.0 => Agreement::Reversed,
+                false => Agreement::Weaker,
+            });
+        };
+        Some(if measured > paper * TOLERANCE {
+            Agreement::Beaten
+        } else if measured >= paper / TOLERANCE {
+            Agreement::Reproduced
+        } else if measured < 1.0 && paper > 1.0 {
+            Agreement::Reversed
+        } else {
+            Agreement::Weaker
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bound: Bound, paper: Option<f64>, measured: f64) -> Option<Agreement> {
+        let claim = Claim { paper_ratio: paper, ..Claim::new("c", "s", bound).paper("words") };
+        Agreement::of(&claim.measured(measured))
+    }
+
+    #[test]
+    fn a_ratio_is_laid_beside_the_papers() {
+        let cases = [
+            (10.6, Agreement::Beaten),
+            (8.4, Agreement::Reproduced),
+            (7.7, Agreement::Reproduced),
+            (3.0, Agreement::Weaker),
+            (0.8, Agreement::Reversed),
+        ];
+        for (measured, wanted) in cases {
+            assert_eq!(of(Bound::AtLeast(1.0), Some(8.4), measured), Some(wanted), "{measured}");
+            let inverse = of(Bound::AtMost(1.0), Some(1.0 / 8.4), 1.0 / measured);
+            assert_eq!(inverse, Some(wanted), "1 / {measured}");
+        }
+        // A loss that came out as a gain is no reversal to hide, and a larger loss is weaker.
+        assert_eq!(of(Bound::AtLeast(0.8), Some(0.9), 1.4), Some(Agreement::Beaten));
+        assert_eq!(of(Bound::AtLeast(0.8), Some(0.9), 0.5), Some(Agreement::Weaker));
+    }
+
+    #[test]
+    fn an_order_is_kept_weak_or_turned_round() {
+        assert_eq!(of(Bound::AtLeast(10.0), None, 12.0), Some(Agreement::Reproduced));
+        assert_eq!(of(Bound::AtLeast(10.0), None, 4.0), Some(Agreement::Weaker));
+        assert_eq!(of(Bound::AtLeast(1.0), None, 0.7), Some(Agreement::Reversed));
+        assert_eq!(of(Bound::AtMost(1.2), None, 1.1), Some(Agreement::Reproduced));
+        assert_eq!(of(Bound::AtMost(1.2), None, 1.5), Some(Agreement::Weaker));
+    }
+
+    #[test]
+    fn what_is_no_ratio_cannot_be_compared() {
+        let claim = Claim::new("c", "s", Bound::AtMost(8.1)).unit("s");
+        assert_eq!(Agreement::of(&claim.clone().measured(1.0)), None, "no paper");
+        let claim = claim.paper("8.1 s");
+        assert_eq!(Agreement::of(&claim), None, "not measured");
+        assert_eq!(Agreement::of(&claim.measured(1.0)), Some(Agreement::NotComparable));
+    }
+}
