@@ -1,4 +1,4 @@
-//! Who moves the writer and the logger, and how captures reach the writer.
+//! The threads of the writer and the logger, and the mailbox by which captures reach the writer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,26 +20,28 @@ use crate::progress::Progress;
 use crate::scheme::{Content, Scheme};
 use crate::writer::{Advance, ImageWriter, WRITES};
 
-/// How often the writer looks whether something is to be done.
+/// Pause between two looks of the writer into the mailbox.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long it waits after a failure, and longest after many in a row, each of which doubles it.
+/// The writer's pause after a failure. Each further failure in a row doubles the pause, up to the
+/// maximum.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 const AFTER_FAILURES_MAX: Duration = Duration::from_secs(60);
-/// Longest sleep between two blocks, so that it ends soon when told to.
+/// Longest sleep of the writer between two blocks, so that the thread ends soon when told to.
 const SLEEP_NS_MAX: u64 = 10_000_000;
 
 /// Where the mutator leaves a capture for the writer.
 #[derive(Debug)]
 pub(crate) struct Mailbox<S: Scheme> {
     job: Mutex<Option<Capture<S>>>,
-    /// A capture came, or the writer is to end.
+    /// The mutator has left a capture, or the writer is to end.
     came: Condvar,
-    /// A capture has ended, or the writer has.
+    /// A capture has ended, or the writer has panicked.
     ended: Condvar,
-    /// True if the next tick is to begin a capture. Every tick looks at it, and the writer at what
-    /// is beside it: they share no line.
+    /// True if the next tick is to begin a capture. Every tick loads the flag, and the writer changes
+    /// the
+    /// fields beside it. So the flag has a cache line of its own.
     is_wanted: CachePadded<AtomicBool>,
-    /// The image under way is waited for: it is not paced.
+    /// Somebody waits for the image under way, so the writer does not pace it.
     is_urgent: AtomicBool,
     stops: AtomicBool,
     /// The writer's thread has panicked.
@@ -63,7 +65,7 @@ impl<S: Scheme> Mailbox<S> {
     /// True if the next tick is to begin a capture.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        // Relaxed: a hint; what a capture needs is ordered by its gate.
+        // Relaxed: a hint. The gate of the arrays orders what a capture needs.
         self.is_wanted.load(Relaxed)
     }
 
@@ -71,8 +73,9 @@ impl<S: Scheme> Mailbox<S> {
         self.is_wanted.store(is_wanted, Relaxed); // a hint, as in `is_wanted`
     }
 
-    /// Leaves a capture. The writer looks for it every millisecond: waking it would cost the mutator
-    /// a system call.
+    /// Leaves a capture for the writer, which looks for it every millisecond. To wake the writer would
+    /// cost
+    /// the mutator a system call.
     pub(crate) fn put(&self, capture: Capture<S>) {
         *self.job.lock() = Some(capture);
     }
@@ -81,7 +84,7 @@ impl<S: Scheme> Mailbox<S> {
         self.job.lock().take()
     }
 
-    /// Waits until `has_ended` says that the capture under way has, and hurries it. False if the
+    /// Hurries the capture under way and waits until `has_ended` says that it has ended. False if the
     /// writer's thread has panicked.
     pub(crate) fn wait_for_end(&self, mut has_ended: impl FnMut() -> bool) -> bool {
         self.is_urgent.store(true, Relaxed); // Relaxed: a hint
@@ -115,7 +118,7 @@ impl<S: Scheme> Mailbox<S> {
     }
 }
 
-/// Who moves the writer and the logger.
+/// The writer and the logger: threads of their own, or objects that the caller moves.
 #[derive(Debug)]
 pub(crate) enum BackgroundWork<S: Scheme> {
     Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },
@@ -161,7 +164,7 @@ struct WriterThread<S: Scheme> {
     pace: Pace,
 }
 
-/// Nobody waits for a writer that has panicked, and the next tick is told.
+/// Tells of a panic of the writer: nobody waits any more, and the next tick returns an error.
 struct TellOnPanic<S: Scheme>(Arc<Mailbox<S>>);
 
 impl<S: Scheme> Drop for TellOnPanic<S> {
@@ -195,7 +198,7 @@ impl<S: Scheme> WriterThread<S> {
         }
     }
 
-    /// The next capture, which is asked for in time; `None` at the end.
+    /// Waits for the next capture, and asks the mutator for one in time; `None` at the end.
     fn wait(&self, may_begin_ns: u64) -> Option<Capture<S>> {
         let mut job = self.mailbox.job.lock();
         loop {
@@ -212,7 +215,7 @@ impl<S: Scheme> WriterThread<S> {
         }
     }
 
-    /// Writes an image; false if that failed, or was given up at the end.
+    /// Writes an image; false if that failed, or if the end of the thread cut it short.
     fn write(&self, writer: &mut ImageWriter<S>, begun_ns: u64) -> bool {
         loop {
             match writer.advance() {

@@ -1,4 +1,4 @@
-//! A capture: the image of a point of consistency, while it is being taken.
+//! A capture: the writer's view of the state at a point of consistency.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Gate {
     }
 
     pub(crate) fn begin(&self) {
-        // Relaxed: only the mutator begins, and it hands the capture over by other means.
+        // Relaxed: only the mutator begins captures, and the mailbox's lock publishes the capture.
         self.0.store(RUNNING, Relaxed);
     }
 
@@ -57,19 +57,20 @@ impl Gate {
     }
 }
 
-/// The image of a point of consistency, to be written by any one thread while the mutator goes on.
-/// The next one cannot begin before this one has ended.
+/// The state at a point of consistency. Any one thread may write it while the mutator goes on. The next
+/// capture cannot begin before this one has ended.
 ///
-/// Ends with [`durable`](Self::durable); dropped without it, the capture has failed. If it was one of
-/// changes, the next one is the same again, as of the same tick: the image before cannot do without
-/// them. If there is no image before any more, [`base_is_lost`](Self::base_is_lost) ends it.
+/// [`durable`](Self::durable) ends the capture. A capture that is dropped without it has failed. After
+/// a
+/// failed capture of changes the next capture is the same again, as of the same tick, because the image
+/// needs those changes. [`base_is_lost`](Self::base_is_lost) ends a capture whose image before is lost.
 #[derive(Debug)]
 pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,
     turn: LiveCopy,
     tick: u64,
     frozen: S::Frozen,
-    /// Set once the copier has gone to its end.
+    /// True once the copier has come to its end.
     is_copied: std::sync::atomic::AtomicBool,
     last: Last,
 }
@@ -81,17 +82,17 @@ impl<S: Scheme> Capture<S> {
         Self { shared, turn, tick, frozen: S::Frozen::freeze(), is_copied, last: Last::Failed }
     }
 
-    /// Ticks that had ended at the point of consistency: the image holds their effects and no others.
+    /// Ticks that had ended at the point of consistency. The image holds exactly their effects.
     pub fn tick(&self) -> u64 {
         self.tick
     }
 
-    /// What it yields.
+    /// What the capture yields.
     pub fn content(&self) -> Content {
         S::CONTENT
     }
 
-    /// What the system has spent on it so far, for schemes that leave copying to it.
+    /// What the system has spent on the capture so far, for schemes that leave copying to the system.
     pub fn freeze_cost(&self) -> FreezeCost {
         self.frozen.cost()
     }
@@ -105,10 +106,11 @@ impl<S: Scheme> Capture<S> {
         &self.shared.slots[array].info
     }
 
-    /// Runs the copier, for the schemes that have one; does nothing the second time. Unless called
-    /// before, it happens at the end of the capture.
+    /// Runs the copier, for the schemes that have one. A second call does nothing. Without a call, the
+    /// end
+    /// of the capture runs the copier.
     pub fn copy_over(&self) {
-        // Relaxed: if two threads run it at the same time, one of them waits.
+        // Relaxed: of two threads that run the copier at the same time, one waits.
         if self.is_copied.load(Relaxed) {
             return;
         }
@@ -120,8 +122,7 @@ impl<S: Scheme> Capture<S> {
         self.is_copied.store(true, Relaxed);
     }
 
-    /// Runs the copier over an array until it is done with at least so many of its cells, the first
-    /// ones.
+    /// Runs the copier over an array until at least the first `cells` cells are done.
     ///
     /// # Panics
     /// If there is no such array.
@@ -129,12 +130,14 @@ impl<S: Scheme> Capture<S> {
         with_grid!(&self.shared.slots[array].grid, grid => S::copy_over(grid, self.turn, cells));
     }
 
-    /// Puts the cells of a range of an array that belong to the image into `image`, little-endian,
-    /// the range's first cell at 0. Bytes of cells that do not belong to it stay: see
-    /// [`Content`]. Ranges may be asked for in any order, by several threads, and again.
+    /// Puts those cells of a range that belong to the image into `image`, little-endian. The range's
+    /// first
+    /// cell goes to offset 0. Bytes of other cells keep their values: see [`Content`]. Several threads
+    /// may
+    /// ask for ranges, in any order and again.
     ///
     /// # Errors
-    /// For fork: its child is gone, or could not be had. The capture cannot go on.
+    /// For fork: the child is gone, or could not be made. The capture cannot go on.
     ///
     /// # Panics
     /// If there is no such array or cell, or `image` is not as long as the cells.
@@ -152,12 +155,12 @@ impl<S: Scheme> Capture<S> {
         })
     }
 
-    /// The capture has failed because the image before it is lost: the next capture holds all cells.
+    /// Ends the capture as failed, since the image before it is lost. The next capture holds all cells.
     pub fn base_is_lost(mut self) {
         self.last = Last::BaseLost;
     }
 
-    /// The image is durable: the next capture holds what changes from here on.
+    /// Ends the capture as durable. The next capture holds what changes from here on.
     pub fn durable(mut self) {
         self.last = Last::Durable;
     }

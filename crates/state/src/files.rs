@@ -1,4 +1,4 @@
-//! The files of a state, and what every part that touches them needs.
+//! The files of a state, and the environment of all parts that touch files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use stillpoint_io::{Clock, Disk, DiskError, RealClock, RealDisk, RealRng, Rng};
 use crate::arrays::ArrayInfo;
 use crate::error::StateError;
 
-/// Where a state lives: its disk, and where time and randomness come from.
+/// The environment of a state: a disk, a clock, and a source of randomness.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// The disk; the state's files lie at its root.
+    /// The disk. The state's files lie at its root.
     pub disk: Arc<dyn Disk>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Randomness: the state's id, and what tells files of one name apart.
+    /// Randomness for the state's id, and for the nonces that tell files of one name apart.
     pub rng: Arc<dyn Rng>,
 }
 
 impl Environment {
-    /// A directory of the real disk, which is made if it is missing, with real time and randomness.
+    /// A directory of the real disk, with real time and randomness. Makes the directory if it is
+    /// missing.
     ///
     /// # Errors
     /// The directory cannot be made, or the path is that of a file.
@@ -34,7 +35,7 @@ impl Environment {
     }
 }
 
-/// Everything that tells where things are.
+/// The environment of a state with the state's schema.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) environment: Environment,
@@ -54,7 +55,7 @@ impl Image {
         self.header.slot as usize
     }
 
-    /// The trailer as both of its copies hold it.
+    /// The encoded trailer, of which there are two copies.
     pub(crate) fn encoded_trailer(&self) -> [u8; TRAILER_BYTES] {
         self.trailer.encode(self.header.identity(), self.layout.trailer_at())
     }
@@ -81,14 +82,14 @@ impl Files {
         Path::new(ACTIONS_DIR).join(actions_name(first_tick))
     }
 
-    /// The first ticks of the segments that are there, in order.
+    /// The first ticks of all segments, in ascending order.
     pub(crate) fn segments(&self) -> Result<Vec<u64>, DiskError> {
         let names = self.disk().list(Path::new(ACTIONS_DIR))?;
         Ok(names.iter().filter_map(|name| parse_actions_name(name)).collect())
     }
 
-    /// Removes the segments that hold no tick above `tick`: those whose successor begins at or
-    /// before the one after it.
+    /// Removes the segments that hold no tick above `tick`: those whose successor begins at or before
+    /// `tick` + 1.
     pub(crate) fn remove_segments_up_to(&self, tick: u64) -> Result<(), DiskError> {
         let segments = self.segments()?;
         for pair in segments.windows(2) {

@@ -1,5 +1,5 @@
-//! How far the copier of a scheme has come in a period, so that the mutator's stores are plain ones
-//! in all places but the one where the copier is.
+//! How far the copier of a scheme has come in a period. Away from the copier's place, the mutator's
+//! stores are plain ones.
 //!
 //! ```text
 //! marks:   done ............. | the stretch under way             | not reached ............
@@ -7,32 +7,39 @@
 //!                             ^ done    ^ copying                  ^ announced
 //! ```
 //!
-//! The copier goes through the marks in order. It *announces* a stretch before it touches anything
-//! of it, and inside the stretch goes from piece to piece. The mutator, before it changes a mark or a
-//! cell, says in `writing` which piece that is in, and then looks where the copier is; the copier says
-//! where it is, and then looks whether the mutator is writing there:
+//! The copier goes through the marks in order. The copier *announces* a stretch before it touches
+//! anything of that stretch, and goes through the stretch piece by piece. Before the mutator changes a
+//! mark or a cell, it stores the piece in `writing` and then loads the copier's place. The copier
+//! stores
+//! its place and then loads `writing`. A piece is in one of three regions:
 //!
-//! - done: nobody but the mutator changes it until the next period. It need not even say anything.
-//! - not reached: it may be written. Should the copier announce it meanwhile, it will find the
-//!   mutator in `writing` when it comes to the piece, and wait for the end of this one write.
-//! - in the stretch: the mutator looks for the piece under way, and if it is that one, withdraws and
-//!   waits until the copier has left it.
+//! - done: only the mutator changes the piece until the next period. The mutator need not store
+//!   `writing`.
+//! - not reached: the mutator may write. If the copier announces the stretch meanwhile, the copier
+//! finds
+//!   the mutator in `writing` when it comes to the piece, and waits for the end of this one write.
+//! - in the stretch: the mutator loads the piece under way. If that is its own piece, the mutator
+//!   withdraws and waits until the copier has left the piece.
 //!
-//! Both sides store first and then load what the other has stored, so each must keep its load behind
-//! its store (Dekker). Inside a stretch, which is small, each has an ordinary fence in between.
-//! Elsewhere, where nearly all writes go, the mutator has only the light one of two [`AsymmetricFences`]:
-//! its stores wait for their cache lines side by side, where a claim of each block would have them wait
-//! one after the other. The copier pays for both, once for each stretch.
+//! Each side stores first and then loads what the other side has stored, so each must keep its load
+//! behind its store (Dekker). Inside a stretch, which is small, each side has an ordinary fence between
+//! the two. Nearly all writes go elsewhere. There the mutator has only the light one of two
+//! [`AsymmetricFences`], so its stores wait for their cache lines side by side. A claim of each block
+//! would have the stores wait one after the other. The copier pays for both fences, once per stretch.
 //!
-//! A period ends with all marks done, and the next one, in which the other copy collects updates, begins
-//! with none: it counts the other way. So the same two numbers, untouched, mean the one before the
-//! swap and the other after it, and a point of consistency has nothing to store where the copier was.
+//! A period ends with all marks done. The next period, in which the other copy collects updates, begins
+//! with no mark done. Every other period stores the limits as complements. So the two limits of the
+//! last
+//! period already mean 0 in the next one, and a point of consistency stores nothing in the copier's
+//! line.
 //!
-//! Why the copier cannot overlook a write: if the mutator has found its mark not announced, its
-//! store to `writing` came before the copier's heavy fence, or it would have found it announced. So
-//! the copier, which looks at `writing` only after that fence, sees this write or a later one; every
-//! store to `writing` is Release, so with a later one it sees all that this write has done. The same
-//! holds inside a stretch, with the ordinary fences.
+//! The copier cannot overlook a write:
+//!
+//! 1. The mutator has found its mark not announced. So its store to `writing` came before the copier's
+//!    heavy fence; otherwise the mutator would have found the mark announced.
+//! 2. The copier loads `writing` only after that fence, so it sees this write or a later one.
+//! 3. Every store to `writing` is Release. With a later write the copier sees all of this one, too.
+//! 4. Inside a stretch the ordinary fences give the same.
 
 use std::ops::Range;
 
@@ -68,7 +75,7 @@ const NOWHERE: usize = usize::MAX;
 /// Behind all marks.
 const END: usize = usize::MAX;
 
-/// Where the copier of a grid is, and where the mutator.
+/// The places of a grid's copier and mutator.
 #[derive(Debug)]
 pub struct Frontier {
     fences: AsymmetricFences,
@@ -77,11 +84,11 @@ pub struct Frontier {
     piece_log2: u32,
     /// Marks of a stretch: whole pieces.
     stretch: usize,
-    /// What the mutator looks at again and again, and the copier changes with each stretch.
+    /// The mutator loads the limits at every write, and the copier stores them once per stretch.
     limits: CachePadded<Limits>,
     /// The piece that the copier is at, while it is inside a stretch.
     copying: CachePadded<AtomicUsize>,
-    /// The piece that the mutator is writing in, unless the copier is done with it.
+    /// The piece in which the mutator is writing, unless the copier is done with that piece.
     writing: CachePadded<AtomicUsize>,
     /// One copier at a time.
     copier: Mutex<()>,
@@ -94,8 +101,8 @@ struct Limits {
     announced: Limit,
 }
 
-/// A limit that goes from 0 to [`END`] in each period, and so is at 0 again when the turn changes: in
-/// every other period it is kept as its complement.
+/// A limit that goes from 0 to [`END`] in each period. In every other period the limit is stored as its
+/// complement, so that it is 0 again when the period begins.
 #[derive(Debug)]
 struct Limit(AtomicUsize);
 
@@ -114,7 +121,7 @@ impl Limit {
     }
 }
 
-/// The mutator is writing: the copier stays away from the piece until this is dropped.
+/// The mutator is writing. The copier stays away from the piece until this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Writing<'a>(&'a Frontier);
@@ -128,8 +135,9 @@ impl Drop for Writing<'_> {
 }
 
 impl Frontier {
-    /// The frontier of so many marks, in pieces of about `piece_marks`, rounded up to a power of two;
-    /// in the first turn, which has no copier, all of them are done.
+    /// The frontier of so many marks, in pieces of about `piece_marks`, rounded up to a power of two.
+    /// The
+    /// first period has no copier, so all marks are done in it.
     pub fn new(marks: usize, piece_marks: usize) -> Self {
         let piece = piece_marks.max(1).next_power_of_two();
         let stretch = marks.div_ceil(STRETCHES).max(1).next_multiple_of(piece);
@@ -153,7 +161,7 @@ impl Frontier {
         self.is_done(turn, END - 1)
     }
 
-    /// True if the copier is done with a mark: until the next period it belongs to the mutator.
+    /// True if the copier is done with a mark. The mark belongs to the mutator until the next period.
     #[inline(always)]
     pub fn is_done(&self, turn: LiveCopy, mark: usize) -> bool {
         mutant!(PiggybackSettlesTooEarly => return true);
@@ -161,8 +169,9 @@ impl Frontier {
         mark < self.limits.done.load(turn, Acquire)
     }
 
-    /// In the mutator's thread, before it looks at a mark that it is about to change: keeps the copier
-    /// away from the piece that it is in, and waits for it if it is there.
+    /// The mutator calls this before it looks at a mark that it is about to change. Keeps the copier
+    /// away
+    /// from the mark's piece, and waits while the copier is in that piece.
     #[inline(always)]
     pub fn enter(&self, turn: LiveCopy, mark: usize) -> Writing<'_> {
         let piece = mark >> self.piece_log2;
@@ -188,8 +197,9 @@ impl Frontier {
         if self.copying.load(Acquire) != piece {
             return;
         }
-        // The copier may be waiting, too. It has not begun, or it comes to the end; it does not come
-        // back in this period, so what follows needs no `writing`.
+        // The copier may be waiting for this write. It has not begun the piece, or comes to the piece's
+        // end.
+        // It does not come back in this period, so what follows needs no `writing`.
         self.writing.store(NOWHERE, Release); // as in `enter`
         let mut backoff = Backoff::new();
         while self.copying.load(Acquire) == piece {
@@ -197,9 +207,10 @@ impl Frontier {
         }
     }
 
-    /// In the copier's thread: goes on, stretch by stretch, until at least this many marks are done.
-    /// `copy` is called with ranges of marks that nobody else looks at or changes meanwhile, but for
-    /// readers. Other threads that do the same wait.
+    /// The copier goes on, stretch by stretch, until at least this many marks are done. Calls `copy`
+    /// with
+    /// ranges of marks that no other thread changes meanwhile and that only readers look at. Further
+    /// threads that call this wait.
     pub fn copy_until(&self, turn: LiveCopy, end: usize, mut copy: impl FnMut(Range<usize>)) {
         let _copier = self.copier.lock();
         let end = end.min(self.marks);

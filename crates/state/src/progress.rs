@@ -1,4 +1,4 @@
-//! How far the writer and the logger have come: numbers that anybody may look at any time.
+//! How far the writer and the logger have come. Any thread may read these numbers at any time.
 
 use parking_lot::Mutex;
 use stillpoint_sync::atomic::{
@@ -10,8 +10,7 @@ use crate::error::StateError;
 
 /// Numbers of a state on a disk.
 ///
-/// All but the durable ticks are Relaxed: each is a figure of its own, and nothing else is
-/// published by them.
+/// All but the durable ticks are Relaxed: each is a figure of its own and publishes nothing else.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(crate) blocks_done: AtomicU64,
@@ -34,9 +33,10 @@ pub struct Progress {
 /// What a [`Progress`] was at some time.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressSnapshot {
-    /// Blocks of the image under way that are written; as many as in all, once it is durable.
+    /// Blocks of the image under way that are written. Equal to `blocks_total` once the image is
+    /// durable.
     pub blocks_done: u64,
-    /// Its blocks in all.
+    /// All blocks of the image under way.
     pub blocks_total: u64,
     /// Images that became durable since the state was opened.
     pub images: u64,

@@ -11,7 +11,8 @@ use crate::capture::Capture;
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 
-/// Which copy is being updated in a period, for the schemes that swap two: u of the papers.
+/// The two copies' roles in a period, for the schemes that swap two copies. The papers call the roles u
+/// and d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveCopy {
     /// The copy that collects updates: 0 or 1, in turn.
@@ -21,7 +22,7 @@ pub struct LiveCopy {
 }
 
 impl LiveCopy {
-    /// That of a new state.
+    /// The roles in the first period of a state.
     pub(crate) const FIRST: LiveCopy = LiveCopy { up: 0, period: 0 };
 
     /// The other copy: d of the papers, which the capture reads.
@@ -30,7 +31,7 @@ impl LiveCopy {
         1 - self.up
     }
 
-    /// The turn after a swap.
+    /// The roles in the next period.
     pub(crate) fn swapped(self) -> Self {
         Self { up: self.down(), period: self.period.wrapping_add(1) }
     }
@@ -39,18 +40,18 @@ impl LiveCopy {
 /// How much of a cell a write replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it.
+    /// The whole cell.
     Whole,
-    /// A part: the rest keeps its newest value.
+    /// A part. The rest of the cell keeps its newest value.
     Part,
 }
 
-/// What a cell is brought nearer for.
+/// Why a cell is prefetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// It will be read.
+    /// The program will read the cell.
     Read,
-    /// It will be written, and read perhaps.
+    /// The program will write the cell, and perhaps read it.
     Write,
 }
 
@@ -61,13 +62,14 @@ pub enum Content {
     Nothing,
     /// Every cell.
     Full,
-    /// The cells that changed since the last durable capture, all of them at the first one. The
-    /// writer lays them over the image before: in memory (Copy) or from the disk (Merge), §3.3.
+    /// The cells that changed since the last durable capture; all cells at the first capture. The
+    /// writer
+    /// lays the changes over the image before: in memory (Copy) or from the disk (Merge), §3.3.
     ///
-    /// A failed capture of changes is taken again, as of the same tick: nobody has touched what it
-    /// reads, so that costs nothing, where joining it to the next one would cost the mutator a
-    /// look at every mark. If the image before is lost, the next capture holds all cells, as of its
-    /// own tick. The mutator pays for that once, by a partial write of no bytes to every cell.
+    /// The writer takes a failed capture of changes again, as of the same tick. Nobody has touched what
+    /// that capture reads, so the repetition costs the mutator nothing. To join two captures would cost
+    /// the mutator a look at every mark. If the image before is lost, the next capture holds all cells,
+    /// as of its own tick. The mutator pays for that once, by an empty partial write to every cell.
     Changes,
 }
 
@@ -76,18 +78,18 @@ pub enum Content {
 pub enum Last {
     /// Its image is durable, or there was none.
     Durable,
-    /// It failed.
+    /// The capture failed.
     Failed,
-    /// It failed because the image before, over which its changes were to be laid, is lost.
+    /// The capture failed because the image before is lost, over which its changes were to be laid.
     BaseLost,
 }
 
 /// What a capture holds beside the state's own memory: nothing, for most schemes.
 pub trait Frozen: Debug + Send + Sync + 'static {
-    /// Called by the mutator at a point of consistency, once for all arrays.
+    /// The mutator calls this at a point of consistency, once for all arrays.
     fn freeze() -> Self;
 
-    /// What it has cost so far.
+    /// What the capture has cost so far.
     fn cost(&self) -> FreezeCost {
         FreezeCost::default()
     }
@@ -97,45 +99,48 @@ impl Frozen for () {
     fn freeze() -> Self {}
 }
 
-/// What it costs to keep the state's memory as it was, where the system does that.
+/// What the system spends on keeping the state's memory as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreezeCost {
     /// Nanoseconds that fork took at the point of consistency.
     pub fork_ns: u64,
-    /// Bytes of pages that were copied since because one side has written to them.
+    /// Bytes of pages that the system has copied since then because one side wrote to them.
     pub copied_bytes: u64,
 }
 
 /// A scheme that captures consistent images of arrays which one mutator changes.
 ///
-/// Calls of the mutator: `handle_read`, `handle_write`, and at a point of consistency
-/// `prepare_for_next_checkpoint`. Calls of the asynchronous writer, which may run beside the
-/// mutator's reads and writes: `copy_over`, `write_to_stable_storage`, `image_is_durable`. The
-/// mutator enters a new period only after the writer has said that it is done, so a period's turn
-/// is the same for both.
+/// The mutator calls `handle_read`, `handle_write`, and `prepare_for_next_checkpoint` at a point of
+/// consistency. The asynchronous writer calls `copy_over`, `write_to_stable_storage` and
+/// `image_is_durable`, also beside the mutator's reads and writes. The mutator enters a new period only
+/// after the writer has ended its capture. So both see the same period.
 ///
-/// A new state has all copies equal and no capture behind it; [`start`](Self::start) sets the marks
-/// as if every cell had just been written, so that the first capture is full.
+/// In a new state all copies are equal, and no capture has run. [`start`](Self::start) sets the marks
+/// as
+/// if every cell had just been written, so that the first capture is full.
 pub trait Scheme: Debug + Send + Sync + Sized + 'static {
-    /// Where its copies and marks lie.
+    /// Where copies and marks lie.
     type Layout: Layout;
-    /// What a capture holds beside them.
+    /// What a capture holds beside copies and marks.
     type Frozen: Frozen;
     /// What a capture yields.
     const CONTENT: Content;
 
-    /// Copies and marks that it needs for cells of so many bytes.
+    /// Copies and marks that the scheme needs for cells of so many bytes.
     fn needs(cell_bytes: usize) -> CellRequirements;
 
     /// Sets the marks of a new array, which are zero.
     fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
-    /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture runs;
-    /// of changes, the last one is durable, or all cells were written since.
+    /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture is under
+    /// way.
+    /// For schemes whose captures yield changes, the last capture is durable, or all cells were written
+    /// since.
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
-    /// *PointOfConsistency*: the mutator has ended a step. If the writer is done with the last
-    /// capture, a new one begins here; the same for all schemes (Algorithms 1 and 2).
+    /// *PointOfConsistency*: the mutator has ended a step. If the writer has ended the last capture, a
+    /// new
+    /// capture begins here. All schemes do the same (Algorithms 1 and 2).
     fn point_of_consistency(arrays: &mut Arrays<Self>) -> Option<Capture<Self>> {
         arrays.begin_capture_if_writer_done()
     }
@@ -143,8 +148,9 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// *HandleRead*: the copy that holds the newest value of a cell.
     fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy, index: usize) -> usize;
 
-    /// Brings nearer what will be touched at an offset of a cell: the first copy, unless said
-    /// otherwise. A cell that is not there is ignored.
+    /// Prefetches what an access at an offset of a cell will touch. The default prefetches the first
+    /// copy.
+    /// A cell that is not there is ignored.
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, Self::Layout>,
@@ -156,8 +162,8 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         grid.prefetch(0, index, offset);
     }
 
-    /// *HandleWrite*: calls `store` with each copy that is to take the new value, brought up to
-    /// date before if the write is partial.
+    /// *HandleWrite*: calls `store` with each copy that takes the new value. Before a partial write the
+    /// scheme brings that copy up to date.
     fn handle_write<G: Grain>(
         grid: &Grid<G, Self::Layout>,
         turn: LiveCopy,
@@ -166,11 +172,11 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         store: impl FnMut(&[G]),
     );
 
-    /// *WriteToStableStorage*: puts the cells of a range that belong to the image into `image`,
-    /// where the range's first cell is at 0; the bytes of other cells stay as they are.
+    /// *WriteToStableStorage*: puts those cells of a range that belong to the image into `image`. The
+    /// range's first cell goes to offset 0. Bytes of other cells keep their values.
     ///
     /// # Errors
-    /// What was frozen is lost, or never was; the capture cannot go on.
+    /// What was frozen is lost, or could not be had. The capture cannot go on.
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, Self::Layout>,
         turn: LiveCopy,
@@ -179,10 +185,11 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         image: &mut [u8],
     ) -> Result<(), ForkError>;
 
-    /// What else the writer does to the cells in a period, in order and once, before the next can
-    /// begin: the copier of piggyback, which goes on until it is done with at least so many cells.
+    /// The writer's further work on the cells in a period, in order and once, before the next period
+    /// can
+    /// begin. Piggyback's copier goes on until at least so many cells are done.
     fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy, _cells: usize) {}
 
-    /// The image is durable: marks that only it needed are cleared.
+    /// The image is durable. The scheme clears the marks that only this image needed.
     fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy) {}
 }
