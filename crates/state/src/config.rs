@@ -6,7 +6,7 @@ use stillpoint_format::state::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 
 use crate::error::StateError;
 
-/// How an image of changes is made full (SIGMOD 2011, §3.3).
+/// How the writer makes an image of changes full (SIGMOD 2011, §3.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Merge {
     /// The writer keeps a copy of the whole state in memory and lays the changes over it.
@@ -16,19 +16,19 @@ pub enum Merge {
     FromDisk,
 }
 
-/// How often an image is taken.
+/// How often the writer takes an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Every {
-    /// As soon as the one before is durable.
+    /// As soon as the last image is durable.
     #[default]
     Continuous,
-    /// So long after the one before has begun, or as soon as it is durable, if that is later.
+    /// So long after the last image has begun, or as soon as that image is durable, if that is later.
     Interval(Duration),
     /// When [`State::checkpoint`](crate::State::checkpoint) asks for one.
     OnRequest,
 }
 
-/// How fast an image is written.
+/// How fast the writer writes an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
     /// As fast as the device takes it.
@@ -38,10 +38,10 @@ pub enum Pace {
     BytesPerSecond(u64),
 }
 
-/// Who moves the writer and the logger.
+/// What moves the writer and the logger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// Threads of their own.
+    /// Threads of the state.
     #[default]
     Threads,
     /// The caller, by [`State::advance_writer`](crate::State::advance_writer) and
@@ -53,26 +53,26 @@ pub enum Background {
 /// Options of a state on a disk. The defaults suit most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How an image of changes is made full.
+    /// How the writer makes an image of changes full.
     pub merge: Merge,
-    /// How often an image is taken.
+    /// How often the writer takes an image.
     pub every: Every,
-    /// How fast it is written.
+    /// How fast the writer writes an image.
     pub pace: Pace,
     /// Bytes of a block of an image: a multiple of 4096 from 8192 to 16 MiB.
     pub block_bytes: u32,
-    /// True if actions are logged: without, a crash loses the ticks since the last image.
+    /// True if the state logs actions. Without a log a crash loses the ticks since the last image.
     pub logs_actions: bool,
-    /// Longest that the end of a tick waits for its flush, while nobody asks for it.
+    /// Longest time that an ended tick waits for its flush while nobody asks for the flush.
     pub flush_interval: Duration,
     /// Bytes of ended ticks that may wait for a flush, 8 for each tick included. Beyond, the end of a
     /// tick waits.
     pub queue_bytes_max: usize,
-    /// Bytes of a segment of the log of actions, after which another is begun.
+    /// Bytes of a segment of the log of actions. A full segment is followed by another.
     pub segment_bytes: u64,
     /// Threads that read an image at recovery.
     pub recovery_threads: usize,
-    /// Who moves the writer and the logger.
+    /// What moves the writer and the logger.
     pub background: Background,
 }
 

@@ -10,9 +10,9 @@ mod sealed {
 
 /// A layout of a state's arrays. Every scheme's logic is written once, for all of them.
 pub trait Layout: sealed::Sealed + Debug + Send + Sync + 'static {
-    /// Its name in options and figures.
+    /// The layout's name in options and figures.
     const NAME: &'static str;
-    /// Where copies lie, and marks if they are bytes.
+    /// Where copies lie, and marks if marks are bytes.
     const PLACEMENT: Placement;
     /// True if marks are bits in an array of their own.
     const BITS: bool;
@@ -45,7 +45,8 @@ layout!(
     Packed, "packed", Lines, false
 );
 layout!(
-    /// Copies column by column in a cache line, marks as bits elsewhere, the columns of marks
-    /// sharing each of their lines: BAZZ, BACOU.
+    /// Copies column by column in a cache line. Marks are bits elsewhere, and the columns of marks
+    /// share
+    /// each of their cache lines: BAZZ, BACOU.
     BitArray, "bit-array", Lines, true
 );

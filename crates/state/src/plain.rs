@@ -26,14 +26,14 @@ pub const CELL_BYTES_MAX: usize = 4096;
     note = "cells are u32, i32, f32, u64, i64, f64, bool, arrays of numbers, and what `plain_record!` and `plain_enum!` make"
 )]
 pub trait Plain: Copy + Debug + Send + Sync + 'static {
-    /// The atomics that hold it.
+    /// The atomics that hold the cell.
     type Grain: CellGrain;
-    /// Its length in bytes: 4, or a multiple of 8 up to [`CELL_BYTES_MAX`].
+    /// The cell's length in bytes: 4, or a multiple of 8 up to [`CELL_BYTES_MAX`].
     const BYTES: usize;
 
-    /// Reads it from a cell.
+    /// Reads the value from a cell.
     fn load(cell: &[Self::Grain]) -> Self;
-    /// Writes it into a cell.
+    /// Writes the value into a cell.
     fn store(self, cell: &[Self::Grain]);
 }
 
@@ -46,17 +46,17 @@ pub trait Plain: Copy + Debug + Send + Sync + 'static {
     note = "fields are numbers, bool, arrays of them, and what `plain_record!` and `plain_enum!` make"
 )]
 pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
-    /// Its length in bytes, without anything behind it.
+    /// The value's length in bytes, without padding.
     const PACKED_BYTES: usize;
-    /// The value whose bytes are zero: what a new cell holds.
+    /// The value whose bytes are zero. A new cell holds this value.
     const ZERO: Self;
-    /// Its value from so many little-endian bytes.
+    /// The value of so many little-endian bytes.
     fn from_bytes(bytes: &[u8]) -> Self;
-    /// Writes it as so many little-endian bytes.
+    /// Writes the value as so many little-endian bytes.
     fn into_bytes(self, bytes: &mut [u8]);
-    /// Its value from the bytes that `read` puts into room of their length.
+    /// The value of the bytes that `read` puts into a buffer of their length.
     fn read_with(read: impl FnOnce(&mut [u8])) -> Self;
-    /// Calls `write` with its bytes.
+    /// Calls `write` with the value's bytes.
     fn write_with(self, write: impl FnOnce(&[u8]));
     /// As [`read_with`](Self::read_with), for an array of values.
     fn read_array<const N: usize>(read: impl FnOnce(&mut [u8])) -> [Self; N];
@@ -84,13 +84,13 @@ impl<T: Plain, F: FieldValue> Field<T, F> {
     /// The value at an offset in bytes.
     ///
     /// # Panics
-    /// If it reaches beyond the cell.
+    /// If the value reaches beyond the cell.
     pub const fn at(offset: usize) -> Self {
         assert!(offset + F::PACKED_BYTES <= T::BYTES, "a field lies inside its cell");
         Self { offset, types: PhantomData }
     }
 
-    /// Its offset in bytes.
+    /// The value's offset in bytes.
     pub fn offset(self) -> usize {
         self.offset
     }
@@ -98,11 +98,11 @@ impl<T: Plain, F: FieldValue> Field<T, F> {
 
 /// A grain that cells of a state may have.
 pub trait CellGrain: Grain {
-    /// The grid of an array, if it consists of these.
+    /// The grid of an array, if the array consists of these grains.
     fn grid<L: Layout>(grid: &AnyGrid<L>) -> Option<&Grid<Self, L>>
     where
         Self: Sized;
-    /// An array of these as one of any.
+    /// An array of these grains as one of any grain.
     fn any<L: Layout>(grid: Grid<Self, L>) -> AnyGrid<L>
     where
         Self: Sized;
@@ -117,7 +117,7 @@ pub enum AnyGrid<L: Layout> {
     Eights(Grid<AtomicU64, L>),
 }
 
-/// Runs an expression with the grid of whichever grain.
+/// Runs an expression with the grid, whatever its grain.
 macro_rules! with_grid {
     ($any:expr, $grid:ident => $body:expr) => {
         match $any {
@@ -274,7 +274,7 @@ impl<F: FieldValue, const N: usize> FieldValue for [F; N] {
     fn write_with(self, write: impl FnOnce(&[u8])) {
         F::write_array(self, write);
     }
-    // Arrays of arrays: the compiler cannot name the length of their room.
+    // Arrays of arrays: the compiler cannot name the length of the buffer.
     fn read_array<const M: usize>(read: impl FnOnce(&mut [u8])) -> [Self; M] {
         let mut room = [0; CELL_BYTES_MAX];
         let bytes = &mut room[..M * Self::PACKED_BYTES];

@@ -1,6 +1,8 @@
-//! The table of schemes: one file under `schemes/`, one row here, with the layouts that it may have
-//! and what the papers call them. A name selects scheme and layout when a program starts; from there
-//! on everything is specialised for them.
+//! The table of schemes. Each scheme is one file under `schemes/` and one row here, with its layouts
+//! and
+//! the papers' names for them. A name selects scheme and layout when a program starts. From there on
+//! all
+//! code is specialised for the two.
 //!
 //! ```
 //! use stillpoint_state::{Arrays, Scheme, registry};
@@ -33,18 +35,18 @@ use crate::schemes::{
     copy_on_update, fork, hourglass, naive_snapshot, none, piggyback, ping_pong, zigzag,
 };
 
-/// Something that can run with any scheme.
+/// A program that can run with any scheme.
 pub trait Program {
-    /// What comes of it.
+    /// The result of the program.
     type Output;
-    /// Runs with this scheme.
+    /// Runs the program with this scheme.
     fn run<S: Scheme>(self) -> Self::Output;
 }
 
 /// A layout that a scheme may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutRow {
-    /// What the two together are called in options and figures: the papers' name, if they have one.
+    /// The name of scheme and layout in options and figures: the papers' name, if the papers have one.
     pub name: &'static str,
     /// The layout's own name.
     pub layout: &'static str,
@@ -63,13 +65,13 @@ pub struct Row {
     pub content: Content,
     /// True if the tick at which a capture begins costs the same for every size of the state.
     pub has_constant_tick: bool,
-    /// Its layouts, the one to take first.
+    /// The scheme's layouts. The first one is the best for most loads.
     pub layouts: &'static [LayoutRow],
     needs: fn(usize) -> CellRequirements,
 }
 
 impl Row {
-    /// Copies and marks that it needs for cells of so many bytes.
+    /// Copies and marks that the scheme needs for cells of so many bytes.
     pub fn needs(&self, cell_bytes: usize) -> CellRequirements {
         (self.needs)(cell_bytes)
     }

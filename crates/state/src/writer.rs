@@ -1,4 +1,4 @@
-//! The asynchronous writer: captures become images, in two or three files in turn.
+//! The asynchronous writer turns captures into images, in two or three files in turn.
 //!
 //! ```text
 //! void      header of the new image, trailer gone; flushed      the oldest image ends to exist
@@ -6,12 +6,12 @@
 //! seal      flushed; trailer; flushed                           the new image begins to exist
 //! ```
 //!
-//! The newest image is never touched. A writer that lays changes over the newest image from the disk
-//! keeps the image before it, too, since the newest may prove damaged while it is read. In that case
-//! the next capture is whole and needs no image ([`Capture::base_is_lost`]).
+//! The writer never touches the newest image. A writer that lays changes over the newest image on the
+//! disk keeps the image before it, too, since the newest may prove damaged while the writer reads it.
+//! After such damage the next capture is whole and needs no image ([`Capture::base_is_lost`]).
 //!
-//! Whatever fails, the file under way is removed (a failed flush is not retried on it), and the
-//! capture has failed.
+//! After any failure the writer removes the file under way, and the capture has failed. The writer does
+//! not retry a failed flush.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::planted;
 use crate::progress::Progress;
 use crate::scheme::{Content, Scheme};
 
-/// Blocks that are written at the same time, by threads of their own.
+/// Blocks that threads of their own write at the same time.
 pub(crate) const WRITES: usize = 2;
 
 /// Turns captures into images.
@@ -47,16 +47,18 @@ pub(crate) struct ImageWriter<S: Scheme> {
     newest: Option<Image>,
     /// The image before the newest, if this process has seen it become durable.
     before: Option<Image>,
-    /// True while captures of changes need the newest image. The first capture of a process does
-    /// not, nor does the next one after the newest image could not be read.
+    /// True while captures of changes need the newest image. False for the first capture of a process,
+    /// and
+    /// after the newest image could not be read.
     has_base: bool,
-    /// The newest image could not be read.
+    /// True if the newest image could not be read.
     base_is_lost: bool,
-    /// In the manner of Copy: the bytes of every array.
+    /// For [`Merge::Copy`]: the bytes of every array.
     copy: Vec<AlignedBuf>,
     block: AlignedBuf,
-    /// Writes blocks while the next one is filled; without it they are written where they were
-    /// filled, one by one.
+    /// Writes blocks while the writer fills the next one. Without it the writer writes each block
+    /// before
+    /// it fills the next.
     behind: Option<WriteBehind>,
     under_way: Option<UnderWay<S>>,
 }
@@ -71,32 +73,32 @@ struct UnderWay<S: Scheme> {
 
 #[derive(Debug)]
 enum Stage {
-    /// The file is still what it was.
+    /// The writer has not touched the file yet.
     Void,
-    /// So many checksums of block headers are there.
+    /// The headers of so many blocks have checksums.
     Blocks { file: Arc<dyn DiskFile>, base: Option<Base>, checksums: Vec<u32> },
 }
 
-/// The image that changes are laid over.
+/// The image over which changes are laid.
 #[derive(Debug)]
 struct Base {
     image: Image,
     file: Arc<dyn DiskFile>,
 }
 
-/// What a step of the writer has done.
+/// The result of one step of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// There is no capture under way.
+    /// No capture is under way.
     Idle,
-    /// A part of the image under way.
+    /// The writer wrote a part of the image under way.
     Wrote {
-        /// Bytes of it that are written so far.
+        /// Bytes of the image written so far.
         bytes: u64,
     },
     /// The image is durable.
     Durable {
-        /// Its tick.
+        /// The tick of the image.
         tick: u64,
     },
 }
@@ -127,7 +129,7 @@ impl<S: Scheme> ImageWriter<S> {
         }
     }
 
-    /// Has blocks written by threads of their own.
+    /// Lets threads of their own write blocks.
     pub(crate) fn set_behind(&mut self, behind: WriteBehind) {
         self.behind = Some(behind);
     }
@@ -136,7 +138,7 @@ impl<S: Scheme> ImageWriter<S> {
         self.under_way.is_none()
     }
 
-    /// Takes a capture on.
+    /// Begins the image of a capture.
     pub(crate) fn begin(&mut self, capture: Capture<S>) {
         assert!(self.is_idle(), "captures come one after the other");
         let slot = self.free_slot();
@@ -156,12 +158,12 @@ impl<S: Scheme> ImageWriter<S> {
         self.under_way = Some(UnderWay { capture, header, started_ns, stage: Stage::Void });
     }
 
-    /// True if changes are laid over the newest image on the disk.
+    /// True if the writer lays changes over the newest image on the disk.
     fn merges_from_disk(&self) -> bool {
         S::CONTENT == Content::Changes && self.merge == Merge::FromDisk
     }
 
-    /// The file for the next image: the first that holds none which is needed.
+    /// The file for the next image: the first one whose image nobody needs.
     fn free_slot(&self) -> usize {
         mutant!(OverwritesTheNewest => return 0);
         let keeps_two = mutant!(self.merges_from_disk(), OverwritesTheImageBefore => false);
@@ -170,11 +172,11 @@ impl<S: Scheme> ImageWriter<S> {
         (0..IMAGES).find(|&slot| !is_needed(slot)).expect("two of three files are needed at most")
     }
 
-    /// Does the next part of the image under way.
+    /// Writes the next part of the image under way.
     ///
     /// # Errors
-    /// What has ended the capture. The writer is idle then; the next capture holds all that this
-    /// one should have.
+    /// Why the capture has ended. The writer is idle then, and the next capture holds all that this one
+    /// should have held.
     pub(crate) fn advance(&mut self) -> Result<Advance, StateError> {
         let Some(mut under_way) = self.under_way.take() else {
             return Ok(Advance::Idle);
@@ -187,7 +189,7 @@ impl<S: Scheme> ImageWriter<S> {
                 Progress::set(&self.progress.fork_ns, cost.fork_ns);
                 Progress::set(&self.progress.copied_bytes, cost.copied_bytes);
                 self.publish(image, started_ns);
-                // Last: whoever sees that no capture is under way finds its image in the progress.
+                // Last: whoever sees that no capture is under way finds the image in the progress.
                 capture.durable();
                 Ok(Advance::Durable { tick })
             }
@@ -197,10 +199,9 @@ impl<S: Scheme> ImageWriter<S> {
                 Ok(Advance::Wrote { bytes })
             }
             Err(error) => {
-                // The file must not be written any more. A second failure says no more than the
-                // first.
+                // Nothing may write the file any more. A second failure says no more than the first.
                 let _ = self.drain();
-                // What is left of the file is of no use to anybody, and the space may be.
+                // Nobody needs the rest of the file, and somebody may need the space.
                 let _ =
                     self.files.disk().remove(&Files::image_path(under_way.header.slot as usize));
                 self.progress.capture_failed(error.clone());
@@ -223,7 +224,7 @@ impl<S: Scheme> ImageWriter<S> {
         }
     }
 
-    /// The image, once it is durable.
+    /// Describes the image, once it is durable.
     fn go_on(&mut self, under_way: &mut UnderWay<S>) -> Result<Option<Image>, StateError> {
         match &mut under_way.stage {
             Stage::Void => {
@@ -262,12 +263,12 @@ impl<S: Scheme> ImageWriter<S> {
         Ok(())
     }
 
-    /// Waits for the blocks that are being written.
+    /// Waits for the blocks that threads are writing.
     fn drain(&self) -> Result<(), DiskError> {
         self.behind.as_ref().map_or(Ok(()), WriteBehind::drain)
     }
 
-    /// Opens or makes the file, and makes sure that no crash can leave an image in it.
+    /// Opens or makes the file, and sees to it that no crash can leave an image in the file.
     fn void(&mut self, header: &ImageHeader) -> Result<Arc<dyn DiskFile>, StateError> {
         let slot = header.slot as usize;
         let (disk, path) = (self.files.disk(), Files::image_path(slot));
@@ -326,7 +327,7 @@ impl<S: Scheme> ImageWriter<S> {
         Ok(())
     }
 
-    /// The copy of everything; all of it will be in the first image.
+    /// Makes room for the copy of the state. The first image will fill all of it.
     fn make_copy(&mut self, capture: &Capture<S>) {
         if self.copy.is_empty() {
             let bytes = |info: &crate::ArrayInfo| AlignedBuf::zeroed(info.bytes() as usize);
@@ -334,7 +335,7 @@ impl<S: Scheme> ImageWriter<S> {
         }
     }
 
-    /// The image that this capture's changes are laid over, if it takes one from the disk.
+    /// The image over which this capture's changes are laid, if that image lies on the disk.
     fn open_base(&self) -> Result<Option<Base>, DiskError> {
         let is_merged = self.merges_from_disk() && self.has_base;
         let Some(image) = self.newest.as_ref().filter(|_| is_merged) else {
@@ -345,7 +346,7 @@ impl<S: Scheme> ImageWriter<S> {
         Ok(Some(Base { image: image.clone(), file }))
     }
 
-    /// Puts a block of the base into `self.block`, verified.
+    /// Puts a block of the base into `self.block` and verifies the block.
     fn read_base(&mut self, base: &Base, place: &BlockPlace) -> Result<(), StateError> {
         let read = base.file.read_at(&mut self.block, place.offset)?;
         mutant!(MergesUnverified => return Ok(()));
@@ -378,7 +379,7 @@ impl<S: Scheme> ImageWriter<S> {
         Ok(image)
     }
 
-    /// The image is durable: actions that neither it nor the one before needs can go.
+    /// The image is durable. Removes the actions that neither this image nor the one before needs.
     fn publish(&mut self, image: Image, started_ns: u64) {
         let progress = &self.progress;
         progress.image_is_durable(image.header.tick);
@@ -389,9 +390,11 @@ impl<S: Scheme> ImageWriter<S> {
             self.before = replaced;
         }
         self.has_base = true;
-        // Should the new image be damaged one day, the one before it and the actions since lead to
-        // the same state. Without an older image they are kept from the beginning. A failure to
-        // remove leaves more than is needed; the next image tries again.
+        // If the new image proves damaged one day, the image before it and the actions since lead to
+        // the
+        // same state. Without an image before it all actions stay. After a failure to remove segments
+        // more
+        // than needed stays, and the next image tries again.
         if let Some(before) = &self.before {
             let _ = self.files.remove_segments_up_to(before.header.tick);
         }
@@ -400,7 +403,7 @@ impl<S: Scheme> ImageWriter<S> {
         }
     }
 
-    /// Removes the file of images that only a merge from the disk needs.
+    /// Removes the third file, which only a merge from the disk needs.
     fn remove_images_not_needed(&self) -> Result<(), DiskError> {
         let kept = || self.newest.iter().chain(&self.before);
         for slot in IMAGES - 1..IMAGES {
