@@ -1,4 +1,4 @@
-//! What an experiment is run with.
+//! The context of an experiment's run: folders, lengths, the binary, and progress.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use crate::sys;
 pub(crate) struct Context {
     /// The folder of results.
     pub(crate) out: PathBuf,
-    /// Seconds instead of minutes, to see that everything still runs.
+    /// True for runs of seconds, which only show that everything still runs.
     pub(crate) quick: bool,
     /// The `stillpoint` binary.
     pub(crate) binary: PathBuf,
     /// The commit that the binary was built from; `unknown` where nobody told.
     pub(crate) commit: String,
-    /// Runs of each pair that a bound names, when not the experiment's own number.
+    /// Runs of each pair that a bound names, in place of the experiment's own number.
     pub(crate) runs: Option<usize>,
-    /// Seconds of each run, when not the experiment's own.
+    /// Seconds of each run, in place of the experiment's own number.
     pub(crate) seconds: Option<f64>,
-    /// The only part to run, of an experiment that has parts.
+    /// The only part to run, for an experiment with parts.
     pub(crate) part: Option<String>,
-    /// Where engines and servers under test keep their data; emptied afterwards.
+    /// The data directory of engines and servers under test. The lab empties it afterwards.
     pub(crate) work: PathBuf,
     progress: Mutex<Box<dyn Write + Send>>,
     huge_page_bytes_max: AtomicU64,
@@ -90,7 +90,7 @@ impl Context {
     /// A fresh data directory of this name.
     ///
     /// # Errors
-    /// When it cannot be emptied or made.
+    /// When the directory cannot be emptied or made.
     pub(crate) fn fresh_dir(&self, name: &str) -> LabResult<PathBuf> {
         let dir = self.work.join(name);
         sys::remove_dir_all(&dir)?;

@@ -1,5 +1,5 @@
-//! Crash checks: a child process is killed in the middle of its work, and what it leaves is compared
-//! with what it had promised. Nothing is a figure where one fails.
+//! Crash checks: the lab kills a child process in the middle of its work and compares what the child
+//! leaves with what it had promised. No figure of a subject counts if its crash check fails.
 
 pub(crate) mod arrays;
 pub(crate) mod game;
@@ -16,38 +16,39 @@ use crate::context::Context;
 use crate::error::{LabError, LabResult};
 use crate::sys;
 
-/// A subject that runs in a child process, is killed there and is recovered here.
+/// A subject that runs in a child process. The lab kills the child and recovers what the child leaves.
 pub(crate) trait Killable {
-    /// What the child has said so far.
+    /// What the child has reported so far.
     type Reported: Default;
-    /// What came back.
+    /// The result of the recovery.
     type Recovered;
 
-    /// The name of its directory.
+    /// The name of the subject's directory.
     fn name(&self) -> String;
 
     /// The arguments behind `stillpoint lab child`, but for the directory.
     fn arguments(&self) -> Vec<String>;
 
-    /// Takes in a line that the child has said, and tells whether the child may be killed now.
-    /// `None` for a line that is not understood.
+    /// Takes in a line of the child's output, and tells whether the lab may kill the child now. `None`
+    /// for
+    /// a line that the subject does not know.
     fn hear(&self, heard: &mut Self::Reported, line: &str) -> Option<bool>;
 
-    /// Time from there to the kill.
+    /// Time from that line to the kill.
     fn linger(&self) -> Duration;
 
     /// Recovers what the child left in `dir`, and compares it with what the child had promised.
     ///
     /// # Errors
-    /// When it cannot be recovered, or something promised is missing or wrong.
+    /// When the recovery fails, or something promised is missing or wrong.
     fn recover(&self, heard: &Self::Reported, dir: &Path) -> LabResult<Self::Recovered>;
 }
 
 /// Starts a child, kills it in the middle of its work, recovers what it leaves and removes it.
 ///
 /// # Errors
-/// When the child cannot be run, ends by itself or says what is not understood; and those of
-/// [`Killable::recover`], whose data stay where they are.
+/// When the child cannot be run, ends by itself or prints an unknown line; and the errors of
+/// [`Killable::recover`], after which the child's data stay on the disk.
 pub(crate) fn kill_and_check<K: Killable>(
     context: &Context,
     subject: &K,
@@ -67,12 +68,11 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Runs a child, hears what it says line by line until that is enough, and kills it in the middle.
-/// `hear` says of each line whether it is enough; `None` for one that it does not understand.
-/// `linger` is the time from there to the kill.
+/// Runs a child, reads its output line by line until `hear` returns true, and kills the child `linger`
+/// later. `hear` returns `None` for a line that it does not know.
 ///
 /// # Errors
-/// When the child cannot be started, says something else, or ends by itself.
+/// When the child cannot be started, prints an unknown line, or ends by itself.
 fn kill_when(
     command: &mut Command,
     linger: Duration,
@@ -83,7 +83,7 @@ fn kill_when(
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|e| failed(e.to_string()))?;
     let said = child.stdout.take().ok_or_else(|| failed("no output".into()))?;
-    // Without more to hear it has ended, or will in a moment.
+    // At the end of the output the child has ended, or will end in a moment.
     let mut heard = Err(failed("ended by itself".into()));
     // The pipe stays open until the child is dead: a child that cannot write would end by itself.
     let mut lines = BufReader::new(said).lines();
@@ -113,8 +113,7 @@ fn kill_when(
 pub(crate) mod tests {
     use super::*;
 
-    /// What a child says, to a parent that stops listening as one does whose end of the pipe is
-    /// closed.
+    /// The output of a child whose parent stops reading after `lines_max` lines.
     pub(crate) struct Lines {
         said: Vec<u8>,
         lines_max: usize,

@@ -1,9 +1,10 @@
-//! Overhead in memory alone, as SIGMOD 2011 measures it (§5.1): ticks at full speed, without disk.
+//! Measures overhead in memory alone, as SIGMOD 2011 does (§5.1): ticks at full speed, without a disk.
 //!
-//! The paper turns its asynchronous writer off once the checkpoint interval is known to suffice. Here
-//! a capture is open from one point of consistency to the next, and its image is taken between the
-//! two in no measured time. The image of each rate's first period, which is not measured, must be the
-//! baseline's state at its point of consistency. Piggyback's copier runs at the beginning of a period, unmeasured.
+//! The paper turns its asynchronous writer off once it knows a sufficient checkpoint interval. Here a
+//! capture is open from one point of consistency to the next. The driver takes its image between the
+//! two,
+//! in no measured time. The first period of each rate is not measured: its image must be the baseline's
+//! state at its point of consistency. Piggyback's copier runs at the beginning of a period, unmeasured.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::sys;
 use crate::workloads::load::Load;
 use crate::workloads::trace::{Access, Trace, TraceLoad};
 
-/// How overhead is measured.
+/// How the driver measures overhead.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sweep {
     /// Updates per second.
@@ -26,9 +27,9 @@ pub(crate) struct Sweep {
     pub(crate) ticks_per_s: u64,
     /// Ticks between two points of consistency.
     pub(crate) period_ticks: u64,
-    /// Measured periods of the rate that bounds are about.
+    /// Measured periods of the rate that bounds name.
     pub(crate) periods: usize,
-    /// That rate; others have two periods, and one if they are very high.
+    /// The rate that bounds name. Other rates have two periods, and very high rates have one.
     pub(crate) bound_rate: u64,
     /// Pages of memory.
     pub(crate) pages: PageSize,
@@ -42,7 +43,7 @@ impl Sweep {
     }
 
     fn periods_of(&self, rate: u64) -> usize {
-        /// Updates of a period, beyond which one suffices.
+        /// Updates of a period above which one period suffices.
         const MANY: u64 = 15_000_000;
         let updates = rate / self.ticks_per_s * self.period_ticks;
         match rate {
@@ -78,19 +79,19 @@ impl Cost {
         middle(&self.overhead_ms)
     }
 
-    /// Of it, the tick at which a capture begins: copying or negating in bulk.
+    /// The part of the overhead in the tick at which a capture begins: bulk copying or negating.
     pub(crate) fn boundary(&self) -> f64 {
         middle(&self.boundary_ms)
     }
 
-    /// The rest, per update, in nanoseconds.
+    /// The rest of the overhead, per update, in nanoseconds.
     pub(crate) fn update_ns(&self) -> f64 {
         let updates = self.overhead_ms.iter().zip(&self.boundary_ms);
         let rest: Vec<f64> = updates.map(|(all, boundary)| all - boundary).collect();
         middle(&rest) * 1e6 / self.updates as f64
     }
 
-    /// What an update costs the baseline, in nanoseconds.
+    /// Cost of an update in the baseline, in nanoseconds.
     pub(crate) fn raw_update_ns(&self) -> f64 {
         middle(&self.raw_ms) * 1e6 / self.updates as f64
     }
@@ -101,14 +102,14 @@ impl Cost {
 pub(crate) struct Costs {
     /// The registered name.
     pub(crate) scheme: String,
-    /// By rate.
+    /// Costs in the order of the rates.
     pub(crate) points: Vec<Cost>,
     /// Bytes of one copy.
     pub(crate) state_bytes: u64,
     /// Bytes of copies and marks.
     pub(crate) held_bytes: u64,
-    /// Bytes of the process on huge pages (AnonHugePages) after the run; the baseline's arrays are
-    /// among them.
+    /// Bytes of the process on huge pages (AnonHugePages) after the run, the baseline's arrays
+    /// included.
     pub(crate) huge_page_bytes: u64,
 }
 
@@ -159,7 +160,7 @@ impl registry::Program for Program<'_> {
             points.push(arrays.at_rate(&load(rate), rate, periods, self.sweep)?);
         }
         if let Some(&rate) = self.sweep.rates.first() {
-            // The image of the last measured period is part of what this one compares.
+            // This comparison covers the image of the last measured period, too.
             arrays.at_rate(&load(rate), rate, 0, self.sweep)?;
         }
         Ok(Costs {
@@ -183,7 +184,7 @@ struct SideBySide<'a, S: Scheme> {
     image: Vec<u8>,
 }
 
-/// Nanoseconds of a tick of the scheme: CPU in all, wall time of its end; and CPU of the baseline.
+/// Nanoseconds of a tick: the scheme's CPU in all, wall time of its end, and the baseline's CPU.
 struct TickCost {
     cpu_ns: u64,
     boundary_ns: u64,
@@ -203,7 +204,7 @@ impl<'a, S: Scheme> SideBySide<'a, S> {
         Ok(SideBySide { name: program.name, cells, array, raw, raw_array, capture: None, image })
     }
 
-    /// A first period warms up, and its image is compared with the baseline.
+    /// Warms up with a first period, and compares the image of that period with the baseline.
     fn at_rate(
         &mut self,
         load: &TraceLoad<u32>,
@@ -240,7 +241,7 @@ impl<'a, S: Scheme> SideBySide<'a, S> {
         Ok(cost)
     }
 
-    /// One tick on both; at its end a capture begins if it `captures`.
+    /// Runs one tick on both. A capture begins at its end if `captures` is true.
     fn tick(
         &mut self,
         load: &TraceLoad<u32>,
@@ -284,7 +285,7 @@ impl<'a, S: Scheme> SideBySide<'a, S> {
         Ok(())
     }
 
-    /// The image must be what the baseline had at the cut, the memory what it has now.
+    /// Compares the image with the baseline at the cut, and the cells with the baseline now.
     fn check(&mut self, at_cut: &[u32]) -> LabResult<()> {
         self.take_image()?;
         let image = self.image.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));

@@ -1,8 +1,9 @@
-//! Runs a load on a state and, tick by tick beside it, on the baseline.
+//! Runs a load on a state and, tick by tick, on the baseline.
 //!
-//! In each slot of time the tick is run on both, the state first in one slot and the baseline first in
-//! the next, so that whatever else the machine does hits both alike. Images are taken by the state's
-//! own writer, on the real disk. The measured time begins after images that warm both files up.
+//! In each slot of time the driver runs the tick on both. The state runs first in one slot, the
+//! baseline
+//! in the next, so that other work of the machine hits both alike. The state's own writer takes images
+//! on the real disk. The measured time begins after the images that warm up the files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,38 +17,42 @@ use crate::subjects::arrays::{Raw, failed, open, raw, recovers};
 use crate::sys;
 use crate::workloads::load::Load;
 
-/// When images are taken.
+/// When the writer takes images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Images {
-    /// At the end of the first measured tick and of every so many thereafter; as soon as the one
-    /// before is durable, if that is later. The same ticks for every scheme.
+    /// At the end of the first measured tick and of every so many after it, or as soon as the last
+    /// image is
+    /// durable, if that is later. The ticks are the same for every scheme.
     EveryTicks(u64),
-    /// As soon as the one before is durable.
+    /// As soon as the last image is durable.
     #[cfg(test)]
     AsOftenAsPossible,
 }
 
-/// How a load is run.
+/// How the driver runs a load.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Drive {
-    /// Ticks that are measured.
+    /// Measured ticks.
     pub(crate) ticks: u64,
-    /// Ticks before, at full speed.
+    /// Ticks before the measured time, at full speed.
     pub(crate) warm_up_ticks: u64,
-    /// Images before: two, since there are two files.
+    /// Images before the measured time: two, since there are two files.
     pub(crate) warm_up_images: u64,
-    /// Length of a tick, whose rest is slept; at full speed if absent.
+    /// Length of a tick. The driver sleeps for the rest of a tick. Without a length it runs at full
+    /// speed.
     pub(crate) tick: Option<Duration>,
-    /// When images are taken.
+    /// When the writer takes images.
     pub(crate) images: Images,
-    /// Points of consistency after that, each at the end of one tick once the image before is durable:
-    /// there are few in the measured time.
+    /// Points of consistency after the measured time, which has few of them. Each is at the end of one
+    /// tick,
+    /// once the last image is durable.
     pub(crate) further_boundaries: u64,
-    /// How fast they are written.
+    /// How fast the writer writes images.
     pub(crate) pace: Pace,
-    /// How images of changes are made full.
+    /// How the writer makes images of changes full.
     pub(crate) merge: Merge,
-    /// True if ticks and their actions are logged; else a crash loses those since the last image.
+    /// True if the state logs ticks and their actions. Otherwise a crash loses the ticks since the last
+    /// image.
     pub(crate) logs_actions: bool,
     /// Pages of memory.
     pub(crate) pages: PageSize,
@@ -81,8 +86,8 @@ impl Drive {
     }
 }
 
-/// Runs a load under the scheme of this name, with its files in `dir`, which must be empty. They are
-/// left there.
+/// Runs a load under the scheme of this name. The files are in `dir`, which must be empty, and stay
+/// there.
 ///
 /// # Errors
 /// An unknown scheme, a disk or memory that refuses, and a scheme that reads, holds or recovers
@@ -115,7 +120,7 @@ impl<L: Load> registry::Program for Program<'_, L> {
         let (ticks, mut image_s) = rig.measure()?;
         rig.settle()?;
         let progress = rig.state.progress().snapshot();
-        // The one that was under way at the end.
+        // The image that was under way at the end.
         if progress.images - before.images > image_s.len() as u64 {
             image_s.push(progress.image_ns as f64 / 1e9);
         }
@@ -154,7 +159,7 @@ struct Rig<'a, S: Scheme, L: Load> {
     huge_page_bytes: u64,
 }
 
-/// Longest wait for an image, beyond which the disk is taken for stuck.
+/// Longest wait for an image. After that the driver takes the disk for stuck.
 const PATIENCE_NS: u64 = 600_000_000_000;
 
 impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
@@ -169,7 +174,7 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
         Ok(Rig { load, name, drive, state, arrays, raw, raw_arrays, huge_page_bytes })
     }
 
-    /// One tick on both.
+    /// Runs one tick on both.
     fn tick(&mut self, is_state_first: bool) -> LabResult<Tick> {
         let mut tick = Tick { is_captured: self.is_capturing(), ..Tick::default() };
         let reads = if is_state_first {
@@ -287,7 +292,7 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
         Ok((ticks, image_s))
     }
 
-    /// Lets the image under way become durable, and the log.
+    /// Waits until the image under way and the log are durable.
     fn settle(&mut self) -> LabResult<()> {
         let began_ns = sys::now_ns();
         while self.is_capturing() {
@@ -319,7 +324,7 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
         self.state.len_bytes() as u64 + copy
     }
 
-    /// Compares what is in memory; then the state is gone. Returns the tick that must come back.
+    /// Compares the cells in memory and drops the state. Returns the tick that must come back.
     fn end(self) -> LabResult<u64> {
         let Rig { load, name, state, arrays, raw, raw_arrays, .. } = self;
         if let Some(place) = load.first_difference((arrays, &state), (raw_arrays, &raw)) {

@@ -30,36 +30,36 @@ use crate::report::result::ExperimentResult;
 use crate::subjects;
 use crate::sys;
 
-/// An experiment: what it shows, how much is done, and how.
+/// An experiment: its subject, its plan, and its run.
 ///
-/// A plan is written into the result as its parameters. The runner chooses the plan, makes the
-/// result and removes what was left in the folder of work.
+/// The result holds the plan as its parameters. The runner chooses the plan, makes the result, and
+/// removes the experiment's working data.
 pub(crate) trait Experiment {
-    /// Its name: in commands, in files, in the report.
+    /// The experiment's name in commands, in files, and in the report.
     const ID: &'static str;
-    /// What it shows, as a headline.
+    /// The experiment's headline in the report.
     const TITLE: &'static str;
-    /// Where its claims come from.
+    /// The source of the claims.
     const PAPER: &'static str;
-    /// Parts that can be run alone; none if it is all of a piece.
+    /// Parts that can be run alone. Empty for an experiment without parts.
     const PARTS: &'static [&'static str] = &[];
 
-    /// How much is done. Names of its fields have their units last.
+    /// The amount of work. Names of fields have their units last.
     type Plan: Serialize;
 
-    /// What the bounds ask for.
+    /// The plan that the bounds ask for.
     fn full() -> Self::Plan;
 
-    /// Seconds in all: shows that the experiment still runs.
+    /// A plan of seconds, which shows that the experiment still runs.
     fn quick() -> Self::Plan;
 
-    /// Takes over what the command line says of runs, seconds and the part.
+    /// Applies the command line's number of runs, seconds and part to the plan.
     fn adjust(plan: &mut Self::Plan, asked: &Context);
 
-    /// Does what is planned and adds everything to the result.
+    /// Carries out the plan and adds all figures to the result.
     ///
     /// # Errors
-    /// When a subject fails, or what it reads, holds or recovers is wrong.
+    /// When a subject fails, or reads, holds or recovers anything wrong.
     fn run(bench: &Harness<'_>, plan: &Self::Plan, result: &mut ExperimentResult) -> LabResult<()>;
 }
 
@@ -114,7 +114,7 @@ impl Named for Registered {
     }
 }
 
-/// The plan of the context's mode, with its number and length of runs.
+/// The plan of the context's mode, with the context's number and length of runs.
 fn plan<E: Experiment>(context: &Context) -> E::Plan {
     let mut plan = if context.quick { E::quick() } else { E::full() };
     E::adjust(&mut plan, context);
@@ -128,7 +128,7 @@ fn run<E: Experiment>(context: &Context) -> LabResult<ExperimentResult> {
     run_plan::<E>(&bench, &plan::<E>(context))
 }
 
-/// Runs a plan. The result has it as its parameters.
+/// Runs a plan. The result holds the plan as its parameters.
 fn run_plan<E: Experiment>(bench: &Harness<'_>, plan: &E::Plan) -> LabResult<ExperimentResult> {
     let context = bench.context;
     let mut result = context.result(E::ID, E::TITLE, E::PAPER);
@@ -145,7 +145,7 @@ fn run_plan<E: Experiment>(bench: &Harness<'_>, plan: &E::Plan) -> LabResult<Exp
 /// The experiment of this name, or all for `all`.
 ///
 /// # Errors
-/// When there is none; the message lists those that there are.
+/// When there is no such experiment. The message lists the names that exist.
 pub(crate) fn find(id: &str) -> LabResult<Vec<&'static Registered>> {
     if id == "all" {
         Ok(EXPERIMENTS.into_iter().collect())
@@ -158,7 +158,7 @@ impl Registered {
     /// Runs the experiment and writes its result file and figures.
     ///
     /// # Errors
-    /// When it cannot be run, or its files cannot be written.
+    /// When the experiment fails, or its files cannot be written.
     pub(crate) fn run_and_save(&self, context: &Context) -> LabResult<ExperimentResult> {
         if let Some(part) = &context.part
             && !self.parts.contains(&&**part)
@@ -173,7 +173,7 @@ impl Registered {
         result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
         result.conditions = meter.finish(context.huge_page_bytes_max());
         if context.quick {
-            // Too short to judge anything by.
+            // A quick run is too short to judge anything by.
             result.claims.iter_mut().for_each(|claim| claim.met = None);
         }
         if let Some(part) = &context.part {
