@@ -43,7 +43,7 @@ impl Gate {
     }
 
     pub(crate) fn begin(&self) {
-        // Relaxed: only the mutator begins captures, and the mailbox's lock publishes the capture.
+        // Relaxed: only the mutator begins captures, and handing a capture to a thread publishes this.
         self.0.store(RUNNING, Relaxed);
     }
 
