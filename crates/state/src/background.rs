@@ -38,8 +38,7 @@ pub(crate) struct Mailbox<S: Scheme> {
     /// A capture has ended, or the writer has panicked.
     ended: Condvar,
     /// True if the next tick is to begin a capture. Every tick loads the flag, and the writer changes
-    /// the
-    /// fields beside it. So the flag has a cache line of its own.
+    /// the fields beside it. So the flag has a cache line of its own.
     is_wanted: CachePadded<AtomicBool>,
     /// Somebody waits for the image under way, so the writer does not pace it.
     is_urgent: AtomicBool,
@@ -74,8 +73,7 @@ impl<S: Scheme> Mailbox<S> {
     }
 
     /// Leaves a capture for the writer, which looks for it every millisecond. To wake the writer would
-    /// cost
-    /// the mutator a system call.
+    /// cost the mutator a system call.
     pub(crate) fn put(&self, capture: Capture<S>) {
         *self.job.lock() = Some(capture);
     }

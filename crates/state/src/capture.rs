@@ -61,9 +61,9 @@ impl Gate {
 /// capture cannot begin before this one has ended.
 ///
 /// [`durable`](Self::durable) ends the capture. A capture that is dropped without it has failed. After
-/// a
-/// failed capture of changes the next capture is the same again, as of the same tick, because the image
-/// needs those changes. [`base_is_lost`](Self::base_is_lost) ends a capture whose image before is lost.
+/// a failed capture of changes the next capture is the same again, as of the same tick, because the
+/// image needs those changes. [`base_is_lost`](Self::base_is_lost) ends a capture whose image before
+/// is lost.
 #[derive(Debug)]
 pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,
@@ -107,8 +107,7 @@ impl<S: Scheme> Capture<S> {
     }
 
     /// Runs the copier, for the schemes that have one. A second call does nothing. Without a call, the
-    /// end
-    /// of the capture runs the copier.
+    /// end of the capture runs the copier.
     pub fn copy_over(&self) {
         // Relaxed: of two threads that run the copier at the same time, one waits.
         if self.is_copied.load(Relaxed) {
@@ -131,10 +130,8 @@ impl<S: Scheme> Capture<S> {
     }
 
     /// Puts those cells of a range that belong to the image into `image`, little-endian. The range's
-    /// first
-    /// cell goes to offset 0. Bytes of other cells keep their values: see [`Content`]. Several threads
-    /// may
-    /// ask for ranges, in any order and again.
+    /// first cell goes to offset 0. Bytes of other cells keep their values: see [`Content`]. Several
+    /// threads may ask for ranges, in any order and again.
     ///
     /// # Errors
     /// For fork: the child is gone, or could not be made. The capture cannot go on.

@@ -10,14 +10,13 @@
 //! The copier goes through the marks in order. The copier *announces* a stretch before it touches
 //! anything of that stretch, and goes through the stretch piece by piece. Before the mutator changes a
 //! mark or a cell, it stores the piece in `writing` and then loads the copier's place. The copier
-//! stores
-//! its place and then loads `writing`. A piece is in one of three regions:
+//! stores its place and then loads `writing`. A piece is in one of three regions:
 //!
 //! - done: only the mutator changes the piece until the next period. The mutator need not store
 //!   `writing`.
 //! - not reached: the mutator may write. If the copier announces the stretch meanwhile, the copier
-//! finds
-//!   the mutator in `writing` when it comes to the piece, and waits for the end of this one write.
+//!   finds the mutator in `writing` when it comes to the piece, and waits for the end of this one
+//!   write.
 //! - in the stretch: the mutator loads the piece under way. If that is its own piece, the mutator
 //!   withdraws and waits until the copier has left the piece.
 //!
@@ -29,9 +28,8 @@
 //!
 //! A period ends with all marks done. The next period, in which the other copy collects updates, begins
 //! with no mark done. Every other period stores the limits as complements. So the two limits of the
-//! last
-//! period already mean 0 in the next one, and a point of consistency stores nothing in the copier's
-//! line.
+//! last period already mean 0 in the next one, and a point of consistency stores nothing in the
+//! copier's line.
 //!
 //! The copier cannot overlook a write:
 //!
@@ -136,8 +134,7 @@ impl Drop for Writing<'_> {
 
 impl Frontier {
     /// The frontier of so many marks, in pieces of about `piece_marks`, rounded up to a power of two.
-    /// The
-    /// first period has no copier, so all marks are done in it.
+    /// The first period has no copier, so all marks are done in it.
     pub fn new(marks: usize, piece_marks: usize) -> Self {
         let piece = piece_marks.max(1).next_power_of_two();
         let stretch = marks.div_ceil(STRETCHES).max(1).next_multiple_of(piece);
@@ -170,8 +167,7 @@ impl Frontier {
     }
 
     /// The mutator calls this before it looks at a mark that it is about to change. Keeps the copier
-    /// away
-    /// from the mark's piece, and waits while the copier is in that piece.
+    /// away from the mark's piece, and waits while the copier is in that piece.
     #[inline(always)]
     pub fn enter(&self, turn: LiveCopy, mark: usize) -> Writing<'_> {
         let piece = mark >> self.piece_log2;
@@ -198,8 +194,7 @@ impl Frontier {
             return;
         }
         // The copier may be waiting for this write. It has not begun the piece, or comes to the piece's
-        // end.
-        // It does not come back in this period, so what follows needs no `writing`.
+        // end. It does not come back in this period, so what follows needs no `writing`.
         self.writing.store(NOWHERE, Release); // as in `enter`
         let mut backoff = Backoff::new();
         while self.copying.load(Acquire) == piece {
@@ -208,9 +203,8 @@ impl Frontier {
     }
 
     /// The copier goes on, stretch by stretch, until at least this many marks are done. Calls `copy`
-    /// with
-    /// ranges of marks that no other thread changes meanwhile and that only readers look at. Further
-    /// threads that call this wait.
+    /// with ranges of marks that no other thread changes meanwhile and that only readers look at.
+    /// Further threads that call this wait.
     pub fn copy_until(&self, turn: LiveCopy, end: usize, mut copy: impl FnMut(Range<usize>)) {
         let _copier = self.copier.lock();
         let end = end.min(self.marks);

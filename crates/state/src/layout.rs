@@ -46,7 +46,6 @@ layout!(
 );
 layout!(
     /// Copies column by column in a cache line. Marks are bits elsewhere, and the columns of marks
-    /// share
-    /// each of their cache lines: BAZZ, BACOU.
+    /// share each of their cache lines: BAZZ, BACOU.
     BitArray, "bit-array", Lines, true
 );

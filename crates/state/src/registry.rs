@@ -1,8 +1,6 @@
 //! The table of schemes. Each scheme is one file under `schemes/` and one row here, with its layouts
-//! and
-//! the papers' names for them. A name selects scheme and layout when a program starts. From there on
-//! all
-//! code is specialised for the two.
+//! and the papers' names for them. A name selects scheme and layout when a program starts. From there
+//! on all code is specialised for the two.
 //!
 //! ```
 //! use stillpoint_state::{Arrays, Scheme, registry};

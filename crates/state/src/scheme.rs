@@ -63,8 +63,8 @@ pub enum Content {
     /// Every cell.
     Full,
     /// The cells that changed since the last durable capture; all cells at the first capture. The
-    /// writer
-    /// lays the changes over the image before: in memory (Copy) or from the disk (Merge), §3.3.
+    /// writer lays the changes over the image before: in memory (Copy) or from the disk (Merge),
+    /// §3.3.
     ///
     /// The writer takes a failed capture of changes again, as of the same tick. Nobody has touched what
     /// that capture reads, so the repetition costs the mutator nothing. To join two captures would cost
@@ -116,8 +116,7 @@ pub struct FreezeCost {
 /// after the writer has ended its capture. So both see the same period.
 ///
 /// In a new state all copies are equal, and no capture has run. [`start`](Self::start) sets the marks
-/// as
-/// if every cell had just been written, so that the first capture is full.
+/// as if every cell had just been written, so that the first capture is full.
 pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// Where copies and marks lie.
     type Layout: Layout;
@@ -133,14 +132,12 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
     /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture is under
-    /// way.
-    /// For schemes whose captures yield changes, the last capture is durable, or all cells were written
-    /// since.
+    /// way. For schemes whose captures yield changes, the last capture is durable, or all cells were
+    /// written since.
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
     /// *PointOfConsistency*: the mutator has ended a step. If the writer has ended the last capture, a
-    /// new
-    /// capture begins here. All schemes do the same (Algorithms 1 and 2).
+    /// new capture begins here. All schemes do the same (Algorithms 1 and 2).
     fn point_of_consistency(arrays: &mut Arrays<Self>) -> Option<Capture<Self>> {
         arrays.begin_capture_if_writer_done()
     }
@@ -149,8 +146,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy, index: usize) -> usize;
 
     /// Prefetches what an access at an offset of a cell will touch. The default prefetches the first
-    /// copy.
-    /// A cell that is not there is ignored.
+    /// copy. A cell that is not there is ignored.
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, Self::Layout>,
@@ -186,8 +182,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     ) -> Result<(), ForkError>;
 
     /// The writer's further work on the cells in a period, in order and once, before the next period
-    /// can
-    /// begin. Piggyback's copier goes on until at least so many cells are done.
+    /// can begin. Piggyback's copier goes on until at least so many cells are done.
     fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy, _cells: usize) {}
 
     /// The image is durable. The scheme clears the marks that only this image needed.

@@ -48,8 +48,7 @@ pub(crate) struct ImageWriter<S: Scheme> {
     /// The image before the newest, if this process has seen it become durable.
     before: Option<Image>,
     /// True while captures of changes need the newest image. False for the first capture of a process,
-    /// and
-    /// after the newest image could not be read.
+    /// and after the newest image could not be read.
     has_base: bool,
     /// True if the newest image could not be read.
     base_is_lost: bool,
@@ -57,8 +56,7 @@ pub(crate) struct ImageWriter<S: Scheme> {
     copy: Vec<AlignedBuf>,
     block: AlignedBuf,
     /// Writes blocks while the writer fills the next one. Without it the writer writes each block
-    /// before
-    /// it fills the next.
+    /// before it fills the next.
     behind: Option<WriteBehind>,
     under_way: Option<UnderWay<S>>,
 }
@@ -391,10 +389,8 @@ impl<S: Scheme> ImageWriter<S> {
         }
         self.has_base = true;
         // If the new image proves damaged one day, the image before it and the actions since lead to
-        // the
-        // same state. Without an image before it all actions stay. After a failure to remove segments
-        // more
-        // than needed stays, and the next image tries again.
+        // the same state. Without an image before it all actions stay. After a failure to remove
+        // segments more than needed stays, and the next image tries again.
         if let Some(before) = &self.before {
             let _ = self.files.remove_segments_up_to(before.header.tick);
         }

@@ -30,8 +30,7 @@ pub(crate) trait Killable {
     fn arguments(&self) -> Vec<String>;
 
     /// Takes in a line of the child's output, and tells whether the lab may kill the child now. `None`
-    /// for
-    /// a line that the subject does not know.
+    /// for a line that the subject does not know.
     fn hear(&self, heard: &mut Self::Reported, line: &str) -> Option<bool>;
 
     /// Time from that line to the kill.

@@ -2,9 +2,9 @@
 //!
 //! The paper turns its asynchronous writer off once it knows a sufficient checkpoint interval. Here a
 //! capture is open from one point of consistency to the next. The driver takes its image between the
-//! two,
-//! in no measured time. The first period of each rate is not measured: its image must be the baseline's
-//! state at its point of consistency. Piggyback's copier runs at the beginning of a period, unmeasured.
+//! two, in no measured time. The first period of each rate is not measured: its image must be the
+//! baseline's state at its point of consistency. Piggyback's copier runs at the beginning of a
+//! period, unmeasured.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! Runs a load on a state and, tick by tick, on the baseline.
 //!
 //! In each slot of time the driver runs the tick on both. The state runs first in one slot, the
-//! baseline
-//! in the next, so that other work of the machine hits both alike. The state's own writer takes images
-//! on the real disk. The measured time begins after the images that warm up the files.
+//! baseline in the next, so that other work of the machine hits both alike. The state's own writer
+//! takes images on the real disk. The measured time begins after the images that warm up the files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,8 +20,7 @@ use crate::workloads::load::Load;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Images {
     /// At the end of the first measured tick and of every so many after it, or as soon as the last
-    /// image is
-    /// durable, if that is later. The ticks are the same for every scheme.
+    /// image is durable, if that is later. The ticks are the same for every scheme.
     EveryTicks(u64),
     /// As soon as the last image is durable.
     #[cfg(test)]
@@ -44,8 +42,7 @@ pub(crate) struct Drive {
     /// When the writer takes images.
     pub(crate) images: Images,
     /// Points of consistency after the measured time, which has few of them. Each is at the end of one
-    /// tick,
-    /// once the last image is durable.
+    /// tick, once the last image is durable.
     pub(crate) further_boundaries: u64,
     /// How fast the writer writes images.
     pub(crate) pace: Pace,
