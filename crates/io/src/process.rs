@@ -124,12 +124,12 @@ mod tests {
     #[test]
     fn touched_memory_is_resident_and_below_the_total() {
         const BYTES: usize = 64 << 20;
-        let before = resident_bytes();
-        let touched = vec![1u8; BYTES];
-        let after = resident_bytes();
+        let touched = std::hint::black_box(vec![1u8; BYTES]);
+        // Tests beside this one free memory, so no difference to a figure before can be judged.
+        let resident = resident_bytes();
         assert_eq!(std::hint::black_box(&touched)[BYTES - 1], 1);
-        assert!(after >= before + (BYTES as u64) / 2, "{before} -> {after}");
-        assert!(after < total_memory_bytes());
+        assert!(resident >= BYTES as u64, "{resident}");
+        assert!(resident < total_memory_bytes());
     }
 
     #[test]

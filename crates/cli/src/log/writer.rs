@@ -227,9 +227,12 @@ mod tests {
         assert_eq!(whole + lost, count);
         assert!(told.len() == 1 && told[0].ends_with(&format!("more={lost}")), "{told:?}");
         assert!(lines.iter().any(|line| line.contains("opened anew")), "reopened");
-        for (number, line) in lines.iter().take(whole as usize).enumerate() {
-            assert!(line.starts_with(&format!("line {number} ")), "{line}");
-        }
+        // A slow writer makes room in the middle, so lines may be lost there. The order stays.
+        let numbers = lines.iter().filter_map(|line| line.strip_prefix("line "));
+        let numbers: Vec<u64> = numbers
+            .map(|rest| rest.split(' ').next().expect("a number").parse().expect("a number"))
+            .collect();
+        assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
     }
 
     /// The end of the process gives up on a pipe that is never read.
