@@ -186,8 +186,6 @@ fn a_checkpoint_leaves_the_log_its_space() {
     disk.set_capacity(Some(64 << 20));
     wait_until("writes resume", || put(&mut session, table, 1, &[8; 20_000]).is_ok());
     engine.set_checkpoint_every(Some(Duration::ZERO));
-    RealClock.sleep(Duration::from_millis(120));
-    assert_eq!(engine.stats().checkpoints.published, 0, "two seconds have not passed");
     clock.0.fetch_add(1_000_000_000, SeqCst);
     wait_until("space has appeared", || engine.stats().checkpoints.published > 0);
     drop(session);
