@@ -71,7 +71,7 @@ impl ExpiryCycle {
             if clock.monotonic_ns() - start_ns >= budget_ns {
                 break;
             }
-            // One whole round of small databases is enough for now.
+            // The cycle has passed all databases and few keys had expired: the rest waits for the next.
             if self.next == 0 && expired * 10 <= seen {
                 break;
             }
