@@ -15,11 +15,17 @@ const RESIDENT_BYTES_MAX: u64 = 3 << 30;
 /// How long a program may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// In all.
-    pub wall_ms: u64,
-    /// Without using the processor.
+    /// Time of the processor in all. What else runs on the machine does not count.
+    pub cpu_ms: u64,
+    /// Time on the wall in which the program does not use the processor.
     pub stall_ms: u64,
 }
+
+/// Unit of the processor times in /proc.
+const TICK_MS: u64 = 10;
+
+/// How a program ended, and the processor time that it was seen to use, in milliseconds.
+pub(crate) type Run = (Ended, u64);
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +78,7 @@ pub(crate) fn run(
     mutant: u32,
     output: &Path,
     limits: Limits,
-) -> Result<Ended, String> {
+) -> Result<Run, String> {
     let kept = create(output)?;
     let both = kept.try_clone().map_err(|e| format!("{}: {e}", output.display()))?;
     let mut child = Command::new(program)
@@ -96,33 +102,33 @@ pub(crate) fn run(
     Ok(ended)
 }
 
-fn watch(child: &mut Child, output: &Path, limits: Limits) -> Result<Ended, String> {
-    let start_ms = now_ms();
-    let (mut ticks, mut progress_ms) = (0, start_ms);
+fn watch(child: &mut Child, output: &Path, limits: Limits) -> Result<Run, String> {
+    let (mut used_ms, mut progress_ms) = (0, now_ms());
     loop {
         if let Some(status) = child.try_wait().map_err(|e| format!("cannot wait: {e}"))? {
-            return Ok(if status.success() { Ended::Well } else { Ended::Badly });
+            let ended = if status.success() { Ended::Well } else { Ended::Badly };
+            return Ok((ended, used_ms));
         }
         if read(output)?.contains(" ... FAILED\n") {
-            return Ok(Ended::Badly);
+            return Ok((Ended::Badly, used_ms));
         }
-        let (used, resident_bytes) = usage(child.id());
+        let (cpu_ms, resident_bytes) = usage(child.id());
         if resident_bytes > RESIDENT_BYTES_MAX {
-            return Ok(Ended::Badly);
+            return Ok((Ended::Badly, cpu_ms));
         }
         let now = now_ms();
-        // One tick is 10 ms; threads that only wake up and wait again use less.
-        if used > ticks + 1 {
-            (ticks, progress_ms) = (used, now);
+        // Threads that only wake up and wait again use less.
+        if cpu_ms > used_ms + TICK_MS {
+            (used_ms, progress_ms) = (cpu_ms, now);
         }
-        if now - progress_ms > limits.stall_ms || now - start_ms > limits.wall_ms {
-            return Ok(Ended::Late);
+        if now - progress_ms > limits.stall_ms || cpu_ms > limits.cpu_ms {
+            return Ok((Ended::Late, cpu_ms));
         }
         nap();
     }
 }
 
-/// Processor time in ticks and resident bytes of a process; zero where the system does not say.
+/// Processor time in milliseconds, ended children included, and resident bytes of a process; zero where the system does not say.
 fn usage(process: u32) -> (u64, u64) {
     let text = |name: &str| read(Path::new(&format!("/proc/{process}/{name}"))).unwrap_or_default();
     let stat = text("stat");
@@ -130,7 +136,9 @@ fn usage(process: u32) -> (u64, u64) {
     let number = |field: Option<&&str>| field.and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
     let statm = text("statm");
     let pages = statm.split_whitespace().nth(1).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
-    (number(fields.get(11)) + number(fields.get(12)), pages * 4096)
+    // User and system time, then those of children that were waited for.
+    let ticks: u64 = (11..15).map(|at| number(fields.get(at))).sum();
+    (ticks * TICK_MS, pages * 4096)
 }
 
 /// All of standard input.
@@ -147,9 +155,9 @@ mod tests {
     fn ended(script: &str) -> Ended {
         let output =
             std::env::temp_dir().join(format!("stillpoint-mutants-{}", std::process::id()));
-        let limits = Limits { wall_ms: 60_000, stall_ms: 200 };
+        let limits = Limits { cpu_ms: 500, stall_ms: 200 };
         let home = std::env::temp_dir();
-        run(Path::new("/bin/sh"), &home, &["-c", script], 7, &output, limits).expect("sh runs")
+        run(Path::new("/bin/sh"), &home, &["-c", script], 7, &output, limits).expect("sh runs").0
     }
 
     #[test]
@@ -158,5 +166,6 @@ mod tests {
         assert_eq!(ended("exit 1"), Ended::Badly);
         assert_eq!(ended("echo 'test a ... FAILED'; sleep 1000"), Ended::Badly);
         assert_eq!(ended("sleep 1000"), Ended::Late);
+        assert_eq!(ended("while true; do true; done"), Ended::Late);
     }
 }
