@@ -17,10 +17,8 @@ use crate::memory::stamp::ABSENT;
 use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted::{self, Bug};
-use crate::reclaim::Reclaim;
 use crate::record::{self, NewCell, Prepared, Writing};
 use crate::rules::{Claim, DirtyRule, WriteRule, status};
-use crate::store::Store;
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::{NONE, OpKind};
@@ -131,7 +129,9 @@ impl Transaction {
         let phase = mutant!(in driver; driver.now(), PhaseReadBeforeLocks => self.begun);
         step(Step::PhaseRead);
         self.note_touched();
-        self.check_tables(local)?;
+        if local.tables.version > self.locked_version {
+            self.check_tables(local)?;
+        }
         if self.written.is_empty() {
             for &stamp in &self.touched {
                 local.dependencies.add(stamp);
@@ -204,10 +204,8 @@ impl Transaction {
 
     /// Refuses a transaction that locked records of a table generation that was replaced: what the
     /// transaction read there does not hold any more, and what it writes there would be lost.
+    #[cold]
     fn check_tables(&self, local: &Participant) -> Result<(), TxError> {
-        if local.tables.version <= self.locked_version {
-            return Ok(());
-        }
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
             let table = local.tables.get(self.keys.declared()[self.first_key + slot].table);
             let owner = local.store.memory().arena.owner_of(held.cell);
@@ -298,69 +296,125 @@ impl Transaction {
         let unwinding = HalfInstalled;
         let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
         record::begin_writes(self.written.iter().map(record));
-        let marks_dirty = local.store.rules().dirty == DirtyRule::ByEpoch;
-        // In the order of the writes, as they were prepared.
-        let mut prepared = 0;
-        for at in 0..self.written.len() {
-            let (key, first) = self.written[at];
-            let next = self.prepared.get(prepared).filter(|next| next.0 == key);
-            let found = next.map(|next| next.1);
-            prepared += usize::from(found.is_some());
-            self.install(local, (key - self.first_key, first), found, stamp, phase);
-            if marks_dirty {
-                let lock = local.store.cell(self.held[key - self.first_key].cell).lock();
-                let dirty = status::dirty_in(phase.epoch());
-                lock_word::claim(lock, dirty, dirty);
+        if self.prepared.is_empty() && local.store.memory().copies == 1 {
+            for at in 0..self.written.len() {
+                self.install_in_place(local, at, None, stamp);
             }
+        } else {
+            self.install_prepared(local, stamp, phase);
+        }
+        if local.store.rules().dirty == DirtyRule::ByEpoch {
+            self.mark_dirty(local, phase);
         }
         std::mem::forget(unwinding);
     }
 
-    /// Puts one write into its cell, which is busy.
+    /// Puts one write into its cell, which is busy and has one copy.
     #[inline]
-    fn install(
+    fn install_in_place(
+        &self,
+        local: &mut Participant,
+        at: usize,
+        large: Option<(Blob, u8)>,
+        stamp: Stamp,
+    ) {
+        let (key, first) = self.written[at];
+        let held = &self.held[key - self.first_key];
+        let change = Change::of(&self.pending, first);
+        let memory = local.store.memory();
+        if let Some(old) = record::install(Record::at(memory, held.place), change, large, stamp) {
+            local.reclaim.retire_blob(memory.arena.owner_of(held.cell), old);
+        }
+        let was_absent = held.stamp_word & ABSENT != 0;
+        if was_absent || matches!(change, Change::Delete) {
+            self.count(local, key, change.added_records(was_absent));
+        }
+    }
+
+    /// Counts the records that a write to a key adds to the key's table.
+    fn count(&self, local: &Participant, key: usize, added: i64) {
+        if added != 0 {
+            let table = local.tables.get(self.keys.declared()[key].table).expect("checked");
+            table.count(local.number, added);
+        }
+    }
+
+    /// Puts writes into their cells, some of which have memory prepared for them, or several copies.
+    #[inline(never)]
+    fn install_prepared(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
+        // In the order of the writes, as they were prepared.
+        let mut prepared = std::mem::take(&mut self.prepared).into_iter().peekable();
+        for at in 0..self.written.len() {
+            let (key, first) = self.written[at];
+            let large = match prepared.next_if(|next| next.0 == key) {
+                None => None,
+                Some((_, Prepared::Large(blob, tag))) => Some((blob, tag)),
+                Some((_, Prepared::Cell(new))) => {
+                    self.install_in_new_cell(local, (key, first), new, stamp, phase);
+                    continue;
+                }
+            };
+            if local.store.memory().copies > 1 {
+                self.install_in_copies(local, (key, first), large, stamp, phase);
+            } else {
+                self.install_in_place(local, at, large, stamp);
+            }
+        }
+    }
+
+    /// Puts one write into the prepared cell `new`, which replaces the cell of its key.
+    fn install_in_new_cell(
         &mut self,
         local: &mut Participant,
-        (slot, first): (usize, u32),
-        prepared: Option<Prepared>,
+        (key, first): (usize, u32),
+        new: u64,
         stamp: Stamp,
         phase: PhaseWord,
     ) {
-        let Self { held, pending, keys, .. } = self;
-        let Participant { store, tables, reclaim, number, .. } = local;
-        let memory = store.memory();
-        let held = &mut held[slot];
-        let was_absent = held.stamp_word & ABSENT != 0;
-        let change = Change::of(pending, first);
-        let added = change.added_records(was_absent);
-        let table_of = |slot: usize| {
-            let declared = &keys.declared()[self.first_key + slot];
-            (&**tables.get(declared.table).expect("checked"), declared.hash)
-        };
-        let large = match prepared {
-            None => None,
-            Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
-            Some(Prepared::Cell(new)) => {
-                let place = table_of(slot);
-                let writing = Writing { memory, number: new, rule: store.rules().write, phase };
-                record::install_in_new_cell(writing, place, held.cell, change, stamp);
-                lock_word::release_exclusive(store.cell(held.cell).lock());
-                reclaim.retire_cell(place.0.owner, held.cell);
-                held.cell = new;
-                held.place = store.cell(new).place(new, stamp.to_bits());
-                place.0.count(*number, added);
-                return;
-            }
-        };
-        if memory.copies > 1 {
-            install_in_copies(store, reclaim, held.cell, (change, large), stamp, phase);
-        } else if let Some(old) =
-            record::install(Record::at(memory, held.place), change, large, stamp)
-        {
-            reclaim.retire_blob(memory.arena.owner_of(held.cell), old);
-        }
-        if added != 0 {
-            table_of(slot).0.count(*number, added);
+        let Participant { store, tables, reclaim, .. } = local;
+        let held = &mut self.held[key - self.first_key];
+        let change = Change::of(&self.pending, first);
+        let declared = &self.keys.declared()[key];
+        let table = tables.get(declared.table).expect("checked");
+        let writing =
+            Writing { memory: store.memory(), number: new, rule: store.rules().write, phase };
+        let place = (&**table, declared.hash);
+        record::install_in_new_cell(writing, place, held.cell, change, stamp);
+        lock_word::release_exclusive(store.cell(held.cell).lock());
+        reclaim.retire_cell(table.owner, held.cell);
+        let added = change.added_records(held.stamp_word & ABSENT != 0);
+        held.cell = new;
+        held.place = store.cell(new).place(new, stamp.to_bits());
+        self.count(local, key, added);
+    }
+
+    /// Puts one write into its cell, which is busy and has several copies.
+    fn install_in_copies(
+        &self,
+        local: &mut Participant,
+        (key, first): (usize, u32),
+        large: Option<(Blob, u8)>,
+        stamp: Stamp,
+        phase: PhaseWord,
+    ) {
+        let Participant { store, reclaim, .. } = local;
+        let held = &self.held[key - self.first_key];
+        let change = Change::of(&self.pending, first);
+        let (memory, owner) = (store.memory(), store.memory().arena.owner_of(held.cell));
+        let rule = store.rules().write;
+        let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
+        let writing = Writing { memory, number: held.cell, rule, phase };
+        writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
+        self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0));
+    }
+
+    /// Sets the dirty bit of the epoch in the cells that were written.
+    #[inline(never)]
+    fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
+        let dirty = status::dirty_in(phase.epoch());
+        for &(key, _) in &self.written {
+            let lock = local.store.cell(self.held[key - self.first_key].cell).lock();
+            lock_word::claim(lock, dirty, dirty);
         }
     }
 
@@ -423,22 +477,4 @@ impl Transaction {
         driver.has_planted(Bug::InsertWithoutMark) && was_absent
             || driver.has_planted(Bug::DeleteWithoutBeforeImage) && deletes()
     }
-}
-
-/// Puts one write into its cell, which is busy and has several copies.
-#[inline(never)]
-fn install_in_copies(
-    store: &Store,
-    reclaim: &mut Reclaim,
-    number: u64,
-    (change, large): (Change<'_>, Option<(Blob, u8)>),
-    stamp: Stamp,
-    phase: PhaseWord,
-) {
-    let memory = store.memory();
-    let owner = memory.arena.owner_of(number);
-    let rule = store.rules().write;
-    let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
-    let writing = Writing { memory, number, rule, phase };
-    writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
 }
