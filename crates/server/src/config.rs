@@ -64,7 +64,8 @@ pub struct ServerConfig {
     /// Most bytes of one client's unfinished request.
     pub query_buffer_bytes: usize,
     /// Most bytes of replies that one client has not taken; a reply beyond ends the connection.
-    /// While half of it is pending the client's next requests wait.
+    /// While half of it is pending the client's next requests wait. They also wait while more is
+    /// pending than half of `client_memory_bytes` leaves free.
     pub output_buffer_bytes: usize,
     /// Most bytes of input and output buffers of all clients together, beside the memory for
     /// data; beyond it the client that holds most is disconnected. `None`: half of what the data

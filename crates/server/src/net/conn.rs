@@ -11,6 +11,8 @@ use crate::session::spec::Spec;
 use crate::shared::Shared;
 use crate::shared::mailbox::Said;
 
+use super::load::Load;
+
 /// Input memory kept between passes.
 const INPUT_KEEP_BYTES: usize = 64 << 10;
 
@@ -39,6 +41,8 @@ pub(crate) struct Conn {
     pub(crate) postponed: VecDeque<Postponed>,
     /// With this many bytes of replies pending, no request of the client is executed.
     pause_bytes: usize,
+    /// What the event loop has lately done for the client. Who has the least is served first.
+    pub(crate) load: Load,
     /// The socket may have more to read.
     pub(crate) readable: bool,
     /// The socket may take more.
@@ -51,8 +55,6 @@ pub(crate) struct Conn {
     pub(crate) end_of_input: bool,
     /// Nothing can be sent to the client any more.
     pub(crate) broken: bool,
-    /// A request of the client has run in the last round that it was planned for.
-    pub(crate) served: bool,
     /// Calls in the batch under construction.
     pub(crate) pending: u32,
     /// Monotonic milliseconds of the last request.
@@ -95,13 +97,13 @@ impl Conn {
             held: None,
             postponed: VecDeque::new(),
             pause_bytes,
+            load: Load::default(),
             readable: true,
             writable: true,
             read_closed: false,
             wants_input: true,
             end_of_input: false,
             broken: false,
-            served: false,
             pending: 0,
             active_ms: now_ms,
             progress_ms: now_ms,
@@ -201,9 +203,10 @@ impl Conn {
         self.reply.pending()
     }
 
-    /// Whether so many replies are pending that no request of the client is executed.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.unsent() >= self.pause_bytes
+    /// Whether so many replies are pending that no request of the client is executed. `allowance` is
+    /// what each client may hold at present.
+    pub(crate) fn is_blocked(&self, allowance: usize) -> bool {
+        self.unsent() >= self.pause_bytes.min(allowance)
     }
 
     /// Drops executed requests.

@@ -71,19 +71,24 @@ pub(crate) struct Plan {
     calls_max: usize,
     /// When the event loop looks at the sockets again, in monotonic nanoseconds.
     until_ns: u64,
+    /// Bytes of replies that each client may leave unread at present.
+    pub(super) allowance: usize,
+    /// The moment of the round in monotonic milliseconds.
+    pub(super) now_ms: u64,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
 }
 
 impl Plan {
-    /// Begins a round for `clients` clients, to be planned before `until_ns`.
-    pub(crate) fn begin(&mut self, clients: usize, until_ns: u64) {
+    /// Begins a round for `clients` clients at `now_ms`, to be planned before `until_ns`. Each of
+    /// them may leave `allowance` bytes unread.
+    pub(crate) fn begin(&mut self, clients: usize, now_ms: u64, until_ns: u64, allowance: usize) {
         self.calls.clear();
         self.spans.clear();
         self.postponed.clear();
         self.work = 0;
         self.calls_max = (ROUND_CALLS / clients.max(1)).max(CLIENT_CALLS_MIN);
-        self.until_ns = until_ns;
+        (self.now_ms, self.until_ns, self.allowance) = (now_ms, until_ns, allowance);
     }
 
     fn is_full(&self) -> bool {
@@ -130,7 +135,6 @@ impl Plan {
         session: &mut Session,
     ) -> Progress {
         let first = self.calls.len();
-        conn.served = false;
         loop {
             if conn.client.closing || conn.broken {
                 return Progress::Drained;
@@ -142,7 +146,7 @@ impl Plan {
             if self.is_full() || self.calls.len() - first >= self.calls_max {
                 return Progress::More;
             }
-            if conn.is_blocked() || conn.client.is_waiting() {
+            if conn.is_blocked(self.allowance) || conn.client.is_waiting() {
                 return Progress::Blocked;
             }
             if let Some(next) = conn.postponed.pop_front() {
@@ -210,10 +214,12 @@ impl Plan {
         if matches!(route, Route::HoldBack) {
             return Enqueued::HeldBack;
         }
-        conn.served = true;
         let (client, reply) = (&mut conn.client, &mut conn.reply);
         let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
+        let before = ctx.reply.pending();
         let ended_ns = run_now(&mut ctx, route, args, session);
+        let moved_bytes = used + conn.reply.pending().saturating_sub(before);
+        conn.load.add(args.len() + moved_bytes / UNIT_BYTES, self.now_ms);
         if ended_ns >= self.until_ns {
             // The command took so long that the round ends.
             self.work = ROUND_WORK;

@@ -91,9 +91,9 @@ impl<'a> Round<'a> {
         ended_ns
     }
 
-    /// Notes what call `i` has cost, its reply of `replied` bytes included.
-    fn note_work(&mut self, i: usize, replied: usize) {
-        self.work += self.plan.calls[i].spans as usize + replied / UNIT_BYTES;
+    /// Notes that a call has cost `work`, its reply of `replied` bytes included.
+    fn note_work(&mut self, work: usize, replied: usize) {
+        self.work += work;
         // All event loops write the total, so the round reads it after large replies only.
         let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
         self.is_over |= self.work >= ROUND_WORK || too_much();
@@ -121,7 +121,8 @@ impl Batch for Round<'_> {
     /// A call that does not begin goes back to its client after the round.
     fn begins(&mut self, i: usize) -> bool {
         let conn = self.conns.get_mut(self.plan.calls[i].conn as usize);
-        let begins = !self.is_over && conn.is_some_and(|conn| !conn.is_blocked());
+        let begins =
+            !self.is_over && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance));
         if !begins {
             self.plan.postponed.push(i as u32);
         }
@@ -134,7 +135,6 @@ impl Batch for Round<'_> {
             return Err(answered());
         };
         let args = self.plan.args(&call, &conn.input);
-        conn.served = true;
         let before = conn.reply.pending();
         let mark = conn.reply.begin();
         self.mark = Some(mark);
@@ -165,6 +165,8 @@ impl Batch for Round<'_> {
         }
         self.has_error = done.is_err();
         let replied = conn.reply.pending() - before;
+        let work = call.spans as usize + replied / UNIT_BYTES;
+        conn.load.add(work + args.total_len() / UNIT_BYTES, self.plan.now_ms);
         // The transaction has copied the long argument, and the log will copy it again. So the input
         // goes first.
         let is_last = |call: &Call| {
@@ -175,7 +177,7 @@ impl Batch for Round<'_> {
         if conn.input.len() - call.base as usize >= LONG_REQUEST_BYTES && is_last(&call) {
             conn.drop_input(call.base as usize);
         }
-        self.note_work(i, replied);
+        self.note_work(work, replied);
         done
     }
 

@@ -64,14 +64,14 @@ pub(crate) struct Worker {
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.
     ready: Vec<usize>,
-    /// As `ready`, for clients that had a turn: other clients go first.
-    served: Vec<usize>,
     /// Clients to look at after the rounds.
     touched: Vec<usize>,
     /// Buffers of clients that are gone.
     discarded: Vec<Vec<u8>>,
     /// Bytes sent in this turn.
     sent: usize,
+    /// Bytes of replies that each client may leave unread in this turn.
+    allowance: usize,
     /// The flushing thread, in strict durability.
     flusher: Option<Flusher>,
     /// Clients whose replies wait for the flush of that number, oldest first. The clients are
@@ -103,10 +103,10 @@ impl Worker {
             cycle: ExpiryCycle::new(number, shared.config.threads),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
-            served: Vec::new(),
             touched: Vec::new(),
             discarded: Vec::new(),
             sent: 0,
+            allowance: usize::MAX,
             flusher: flusher.transpose()?,
             waiting: VecDeque::new(),
             now_ms: 0,
@@ -139,8 +139,8 @@ impl Worker {
                 }
             }
         }
-        self.ready.append(&mut self.served);
         self.sent = 0;
+        self.allowance = self.shared.client_memory.allowance();
         self.free_discarded();
         self.send_flushed()?;
         self.pass()?;
@@ -161,7 +161,7 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
-        let is_idle = self.ready.is_empty() && self.served.is_empty() && self.discarded.is_empty();
+        let is_idle = self.ready.is_empty() && self.discarded.is_empty();
         let timeout_ms =
             if is_idle { self.next_tick_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
         match self.poll.poll(events, Some(Duration::from_millis(timeout_ms))) {
@@ -241,6 +241,7 @@ impl Worker {
     /// Reads, executes, and writes the replies that need not wait for a flush.
     fn pass(&mut self) -> Result<(), ServerError> {
         let mut active = std::mem::take(&mut self.ready);
+        self.order(&mut active);
         let (mut bytes, mut unread) = (0, Vec::new());
         active.retain(|&id| {
             if bytes < PASS_READ_BYTES {
@@ -327,6 +328,14 @@ impl Worker {
         !conn.broken && conn.start < conn.input.len()
     }
 
+    /// Puts the clients first for which the event loop has done the least of late.
+    fn order(&self, active: &mut [usize]) {
+        let rank = |&id: &usize| self.conns.get(id).map_or(0, |conn| conn.load.rank(self.now_ms));
+        if active.len() > 1 {
+            active.sort_by_cached_key(rank);
+        }
+    }
+
     /// Plans and executes until the clients have no more requests, or until it is time to look at
     /// the sockets again. True if a client had a turn.
     fn rounds(&mut self, mut active: Vec<usize>) -> bool {
@@ -335,8 +344,8 @@ impl Worker {
         let mut now_ns = self.shared.config.clock.monotonic_ns();
         let until_ns = now_ns + PASS_NS;
         while !active.is_empty() && now_ns < until_ns {
-            let Self { plan, conns, shared, local, session, .. } = self;
-            plan.begin(active.len(), until_ns);
+            let Self { plan, conns, shared, local, session, now_ms, .. } = self;
+            plan.begin(active.len(), *now_ms, until_ns, shared.client_memory.allowance());
             for &id in &active {
                 let Some(conn) = conns.get_mut(id) else {
                     continue;
@@ -355,14 +364,10 @@ impl Worker {
                 plan.give_back(conns, &mut again);
                 ended_ns
             };
-            // Clients without a turn are the first in the next round.
-            again.sort_by_key(|&id| conns.get_mut(id).is_some_and(|conn| conn.served));
             active.clear();
             std::mem::swap(&mut active, &mut again);
+            self.order(&mut active);
         }
-        let conns = &mut self.conns;
-        let unserved = active.partition_point(|&id| conns.get_mut(id).is_some_and(|c| !c.served));
-        self.served.extend(active.drain(unserved..));
         self.ready.append(&mut active);
         executed
     }
@@ -391,13 +396,13 @@ impl Worker {
 
     /// Sends a client's replies, closes the connection if it is over, and counts its memory.
     fn finish(&mut self, id: usize) {
-        let Self { conns, local, shared, now_ms, ready, sent, .. } = self;
+        let Self { conns, local, shared, now_ms, ready, sent, allowance, .. } = self;
         let Some(conn) = conns.get_mut(id) else {
             return;
         };
         conn.touched = false;
         conn.missed = false;
-        let was_blocked = conn.is_blocked();
+        let was_blocked = conn.is_blocked(*allowance);
         if conn.reply.overflowed() {
             if conn.client.info.evicted_bytes.load(RELAXED) == 0 {
                 shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
@@ -420,7 +425,7 @@ impl Worker {
         }
         conn.compact();
         publish(conn, local.keys.now_ms);
-        let unblocked = was_blocked && !conn.is_blocked();
+        let unblocked = was_blocked && !conn.is_blocked(*allowance);
         let may_read = (conn.readable || conn.end_of_input) && conn.wants_input;
         let may_write = conn.writable && conn.unsent() > 0 && may_send;
         if !shared.count_client_memory(&conn.client.info, conn.memory()) {
@@ -577,7 +582,10 @@ impl Worker {
             }
             if idle || slow || conn.client.info.killed.load(Ordering::Acquire) {
                 self.close(id);
-            } else if !conn.is_blocked() && conn.start < conn.input.len() && !conn.wants_input {
+            } else if !conn.is_blocked(self.allowance)
+                && conn.start < conn.input.len()
+                && !conn.wants_input
+            {
                 self.ready.push(id);
             }
         }

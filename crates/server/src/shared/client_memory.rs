@@ -17,6 +17,8 @@ const DERIVED_BYTES_MIN: u64 = 256 << 20;
 const DERIVED_BYTES_MAX: u64 = 4 << 30;
 /// A limit below this works as this one, as in Redis: else nobody could connect to raise it.
 const WORKING_BYTES_MIN: u64 = 128 << 10;
+/// Replies that each client may leave unread whatever the others hold.
+const ALLOWANCE_BYTES_MIN: u64 = 128 << 10;
 
 /// Bytes of all clients. Every access is Relaxed: sums, in whose order nothing else is read.
 #[derive(Debug)]
@@ -64,6 +66,14 @@ impl ClientMemory {
     /// True while the clients hold more than they may.
     pub(crate) fn is_over(&self) -> bool {
         self.total() > self.working_limit()
+    }
+
+    /// Bytes of replies that a client may leave unread before its next request waits: as many as
+    /// half of the limit leaves free. So clients that read nothing hold equal shares of that half,
+    /// however many they are. The other half is for requests.
+    pub(crate) fn allowance(&self) -> usize {
+        let free = (self.working_limit() / 2).saturating_sub(self.total());
+        usize::try_from(free.max(ALLOWANCE_BYTES_MIN)).unwrap_or(usize::MAX)
     }
 
     /// True if some client is to be disconnected, or has left buffers that are not yet freed.
