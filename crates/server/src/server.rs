@@ -12,7 +12,9 @@ use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::families::COMMANDS;
 use crate::keyspace::Keyspace;
-use crate::net::{Handover, Listener, LoadingLoop, MAILBOX, Worker};
+use crate::net::{
+    Handover, LONG_THREADS, Listener, LoadingLoop, LongCommands, LongThread, MAILBOX, Worker,
+};
 use crate::shared::Shared;
 use crate::shared::loading::LoadingProgress;
 use crate::shared::mailbox::Mailboxes;
@@ -112,6 +114,8 @@ pub struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Result<(), ServerError>>>,
+    long: Arc<LongCommands>,
+    long_threads: Vec<JoinHandle<Result<(), ServerError>>>,
 }
 
 impl Server {
@@ -134,7 +138,7 @@ impl Server {
         address: SocketAddr,
         handover: Handover,
     ) -> Result<Self, ServerError> {
-        let keyspace = Keyspace::open(engine, config.threads)?;
+        let keyspace = Keyspace::open(engine, config.threads + LONG_THREADS)?;
         let loop_error = |what| move |source| ServerError::Loop { what, source };
         let mut polls = Vec::new();
         let mut wakers = Vec::new();
@@ -149,12 +153,18 @@ impl Server {
         let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
         let mut listener = Some(listener);
         let mailboxes = Mailboxes::new(wakers);
-        let (commands, port) = (COMMANDS.rows(), address.port());
-        let shared = Shared::new(config, keyspace, commands, port, stopping, mailboxes);
+        let threads = config.threads + LONG_THREADS;
+        let (sizes, port) = ((threads, COMMANDS.rows()), address.port());
+        let shared = Shared::new(config, keyspace, sizes, port, stopping, mailboxes);
         let shared = Arc::new(shared);
-        let mut server = Self { address, shared, threads: Vec::new() };
+        let long = Arc::new(LongCommands::new(Arc::clone(&shared)));
+        let (threads, long_threads) = (Vec::new(), Vec::new());
+        let mut server = Self { address, shared, threads, long, long_threads };
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
+        }
+        for number in 0..LONG_THREADS {
+            server.spawn_long(number)?;
         }
         for client in clients {
             server.shared.totals.connections.fetch_add(1, RELAXED);
@@ -172,7 +182,8 @@ impl Server {
     ) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
         let session = shared.keyspace.engine.session().map_err(ServerError::engine)?;
-        let mut worker = Worker::new(number, poll, listener, Arc::clone(&shared), session)?;
+        let long = Some(Arc::clone(&self.long));
+        let mut worker = Worker::new(number, poll, listener, session, Arc::clone(&shared), long)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
             // The capture thread has short slices, too. With longer ones a loop would wait for it.
             stillpoint_io::ask_for_short_slices();
@@ -183,6 +194,20 @@ impl Server {
             })
         });
         self.threads.push(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
+        Ok(())
+    }
+
+    fn spawn_long(&mut self, number: usize) -> Result<(), ServerError> {
+        let shared = Arc::clone(&self.shared);
+        let session = shared.keyspace.engine.session().map_err(ServerError::engine)?;
+        let mut thread = LongThread::new(number, &self.long, session);
+        let thread = stillpoint_io::spawn(&format!("long-{number}"), move || {
+            let _end = EndAll(shared);
+            thread.run().inspect_err(|error| {
+                tracing::error!(%error, "a thread for long commands has failed; the server ends");
+            })
+        });
+        self.long_threads.push(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
         Ok(())
     }
 
@@ -202,16 +227,24 @@ impl Server {
     /// # Errors
     /// The first error that ended an event loop.
     pub fn join(self) -> Result<(), ServerError> {
-        let mut first = Ok(());
-        for thread in self.threads {
-            let result = match thread.join() {
-                Ok(result) => result,
-                Err(error) => Err(ServerError::Thread(error.to_string())),
-            };
-            first = first.and(result);
-        }
-        first
+        let first = first_error(self.threads);
+        // The event loops have waited for their clients' long commands as long as they may.
+        self.long.end();
+        first.and(first_error(self.long_threads))
     }
+}
+
+/// Waits for threads, and gives the first error among them.
+fn first_error(threads: Vec<JoinHandle<Result<(), ServerError>>>) -> Result<(), ServerError> {
+    let mut first = Ok(());
+    for thread in threads {
+        let result = match thread.join() {
+            Ok(result) => result,
+            Err(error) => Err(ServerError::Thread(error.to_string())),
+        };
+        first = first.and(result);
+    }
+    first
 }
 
 /// Asks every event loop to end when dropped.
@@ -220,7 +253,7 @@ struct EndAll(Arc<Shared>);
 impl Drop for EndAll {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!("an event loop has panicked; the server ends");
+            tracing::error!("a thread that executes commands has panicked; the server ends");
         }
         self.0.stop();
         self.0.wake_all();

@@ -11,10 +11,10 @@ use crate::args::{integer, is};
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
-use crate::keyspace::{Entry, ListedKeys};
+use crate::keyspace::{Entry, Keyspace, ListedKeys};
 use crate::resp::{Args, parse_u64};
 use crate::session::context::Context;
-use crate::session::row::{GENERIC, NONE, R, RF, SERVER, Store, W, row};
+use crate::session::row::{GENERIC, NONE, R, RF, SERVER, Store, W, row, weighed_by};
 use crate::session::spec::{Lists, Spec, Whole};
 
 const fn whole(lists: Lists, run: crate::session::spec::ListedFn) -> Whole {
@@ -26,13 +26,23 @@ pub(super) const ROWS: &[Spec] = &[
     row("dbsize", 1, RF, NONE, SERVER, "1.0.0", Store(dbsize, whole(Lists::Nothing, dbsize_listed)), "Returns the number of keys in the database."),
     row("flushall", -1, W, NONE, SERVER, "1.0.0", Store(flushall, whole(Lists::All, flushall_listed)), "Deletes all keys of all databases."),
     row("flushdb", -1, W, NONE, SERVER, "1.0.0", Store(flushdb, whole(Lists::Own, flushdb_listed)), "Deletes all keys of the database."),
-    row("keys", 2, R, NONE, GENERIC, "1.0.0", Store(keys, whole(Lists::Own, keys_listed)), "Returns the keys that match a pattern."),
+    weighed_by(row("keys", 2, R, NONE, GENERIC, "1.0.0", Store(keys, whole(Lists::Own, keys_listed)), "Returns the keys that match a pattern."), keys_weight),
     row("randomkey", 1, R, NONE, GENERIC, "1.0.0", Store(randomkey, whole(Lists::Own, randomkey_listed)), "Returns a random key."),
-    row("scan", -2, R, NONE, GENERIC, "2.8.0", Store(scan, whole(Lists::Own, scan_listed)), "Walks over the keys, some at a time."),
+    weighed_by(row("scan", -2, R, NONE, GENERIC, "2.8.0", Store(scan, whole(Lists::Own, scan_listed)), "Walks over the keys, some at a time."), scan_weight),
 ];
 
 /// Records that one step looks at. The output limit is checked after each step.
 const STEP: usize = 1024;
+
+fn keys_weight(_: Args<'_>, db: Db, keyspace: &Keyspace) -> usize {
+    keyspace.len(db) as usize
+}
+
+fn scan_weight(args: Args<'_>, db: Db, keyspace: &Keyspace) -> usize {
+    let count = ScanOptions::parse(args).map_or(0, |options| options.count);
+    // Few ask for many keys at once: the others need not be counted for them.
+    if count < STEP { count } else { count.min(keyspace.len(db) as usize) }
+}
 
 /// What `SCAN` is asked for.
 struct ScanOptions<'a> {

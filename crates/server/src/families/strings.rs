@@ -4,11 +4,14 @@ use stillpoint::Tx;
 
 use super::expiry::{Unit, deadline};
 use crate::args::{integer, is};
+use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::Kind;
-use crate::resp::Args;
+use crate::keyspace::{Keyspace, Kind};
+use crate::resp::{Args, parse_u64};
 use crate::session::context::Context;
-use crate::session::row::{ALL, Keyed, ONE, PAIRS, R, RF, STRING, TWO, WF, WM, WMF, row};
+use crate::session::row::{
+    ALL, Keyed, ONE, PAIRS, R, RF, STRING, TWO, WF, WM, WMF, row, weighed_by,
+};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // a row is a line
@@ -19,7 +22,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("getex", -2, WF, ONE, STRING, "6.2.0", Keyed(getex), "Returns the string at a key and changes its expiry."),
     row("getrange", 4, R, ONE, STRING, "2.4.0", Keyed(getrange), "Returns part of the string at a key."),
     row("getset", 3, WMF, ONE, STRING, "1.0.0", Keyed(getset), "Sets a string and returns the old one."),
-    row("lcs", -3, R, TWO, STRING, "7.0.0", Keyed(lcs), "Finds the longest common subsequence of two strings."),
+    weighed_by(row("lcs", -3, R, TWO, STRING, "7.0.0", Keyed(lcs), "Finds the longest common subsequence of two strings."), |_, _, _| LCS_MAX_CELLS),
     row("mget", -2, RF, ALL, STRING, "1.0.0", Keyed(mget), "Returns the strings at several keys."),
     row("mset", -3, WM, PAIRS, STRING, "1.0.1", Keyed(mset), "Sets several strings at once."),
     row("msetnx", -3, WM, PAIRS, STRING, "1.0.1", Keyed(msetnx), "Sets several strings at once if none of the keys exists."),
@@ -27,7 +30,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("set", -3, WM, ONE, STRING, "1.0.0", Keyed(set), "Sets a string, whatever the key held."),
     row("setex", 4, WM, ONE, STRING, "2.0.0", Keyed(setex), "Sets a string and its expiry in seconds."),
     row("setnx", 3, WMF, ONE, STRING, "1.0.0", Keyed(setnx), "Sets a string if the key does not exist."),
-    row("setrange", 4, WM, ONE, STRING, "2.2.0", Keyed(setrange), "Overwrites part of a string."),
+    weighed_by(row("setrange", 4, WM, ONE, STRING, "2.2.0", Keyed(setrange), "Overwrites part of a string."), setrange_weight),
     row("strlen", 2, RF, ONE, STRING, "2.2.0", Keyed(strlen), "Returns the length of a string."),
     row("substr", 4, R, ONE, STRING, "1.0.0", Keyed(getrange), "Returns part of the string at a key."),
 ];
@@ -243,6 +246,11 @@ fn append(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 
 fn check_len(ctx: &Context<'_>, len: usize) -> CmdResult {
     if len as u64 > ctx.shared.max_bulk_bytes() { Err(CmdError::TOO_LONG) } else { Ok(()) }
+}
+
+/// The value may have to grow up to the offset.
+fn setrange_weight(args: Args<'_>, _: Db, _: &Keyspace) -> usize {
+    args.get(2).and_then(parse_u64).map_or(0, |offset| (offset >> 10) as usize)
 }
 
 fn setrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

@@ -137,12 +137,12 @@ impl Server {
         let keyspace = Keyspace::open(Arc::clone(&alone.engine), 1).expect("tables");
         let stopping = Arc::new(AtomicBool::new(false));
         let mailboxes = Mailboxes::new(vec![waker]);
-        let shared = Shared::new(config, keyspace, COMMANDS.rows(), 6379, stopping, mailboxes);
+        let shared = Shared::new(config, keyspace, (1, COMMANDS.rows()), 6379, stopping, mailboxes);
         let shared = Arc::new(shared);
         // A walk over all tables in every server would take most of the time; clients can have it.
         shared.params.active_expiry.store(false, Ordering::Relaxed);
         let session = alone.engine.session().expect("a session");
-        let worker = Worker::new(0, poll, None, Arc::clone(&shared), session);
+        let worker = Worker::new(0, poll, None, session, Arc::clone(&shared), None);
         let worker = worker.expect("an event loop");
         let clock = Arc::clone(&alone.clock);
         Self { shared, worker, events: Events::with_capacity(8), clock, ended: false }

@@ -55,6 +55,8 @@ pub(crate) struct Conn {
     pub(crate) end_of_input: bool,
     /// Nothing can be sent to the client any more.
     pub(crate) broken: bool,
+    /// A reply was written since replies were last sent.
+    pub(crate) replied: bool,
     /// Calls in the batch under construction.
     pub(crate) pending: u32,
     /// Monotonic milliseconds of the last request.
@@ -104,6 +106,7 @@ impl Conn {
             wants_input: true,
             end_of_input: false,
             broken: false,
+            replied: false,
             pending: 0,
             active_ms: now_ms,
             progress_ms: now_ms,

@@ -25,6 +25,27 @@ impl Connections {
         Some(id)
     }
 
+    pub(crate) fn insert_boxed(&mut self, conn: Box<Conn>) -> usize {
+        let id = self.free.pop().unwrap_or(self.slots.len());
+        self.slots.resize_with(self.slots.len().max(id + 1), || None);
+        self.slots[id] = Some(conn);
+        id
+    }
+
+    /// Takes a client that will come back. Until then it is counted, and its number is not given to
+    /// another.
+    pub(crate) fn lend(&mut self, id: usize) -> Option<Box<Conn>> {
+        self.slots.get_mut(id)?.take()
+    }
+
+    /// Takes a lent client back; `None` if it is lost.
+    pub(crate) fn take_back(&mut self, id: usize, conn: Option<Box<Conn>>) {
+        match conn {
+            Some(conn) => self.slots[id] = Some(conn),
+            None => self.free.push(id),
+        }
+    }
+
     pub(crate) fn get(&self, id: usize) -> Option<&Conn> {
         self.slots.get(id)?.as_deref()
     }

@@ -6,7 +6,8 @@
 //!
 //! One pass of a loop: wait for sockets, read, parse whole pipelines into a batch, execute the
 //! batch, write the replies. In strict durability the replies wait for a flush. A thread of the
-//! loop's own flushes, and the loop serves other clients meanwhile.
+//! loop's own flushes, and the loop serves other clients meanwhile. A command over many keys or bytes
+//! runs on a thread of its own ([`long`]).
 
 mod conn;
 mod connections;
@@ -14,10 +15,12 @@ mod flusher;
 mod listener;
 mod load;
 mod loading;
+mod long;
 mod plan;
 mod round;
 mod worker;
 
 pub(crate) use listener::Listener;
 pub(crate) use loading::{Handover, LoadingLoop};
+pub(crate) use long::{LONG_THREADS, LongCommands, LongThread};
 pub(crate) use worker::{MAILBOX, Worker};

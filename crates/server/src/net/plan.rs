@@ -3,7 +3,7 @@
 //! Requests of one client are answered in order; requests of different clients may run in any
 //! order. Commands over declared keys go into the batch, so that the memory of all of them is
 //! fetched together. Other commands run while planning, once the client has no call in the batch.
-//! Until then they wait for the next round.
+//! Until then they wait for the next round. So do long commands, which then leave the event loop.
 
 use std::sync::Arc;
 
@@ -11,10 +11,13 @@ use stillpoint::Session;
 
 use super::conn::{Conn, Postponed};
 use super::connections::Connections;
+use super::long::{LONG_WORK, LongCall};
 use crate::resp::{Args, Span};
+use crate::session::client::Client;
 use crate::session::context::{Context, Local};
+use crate::session::exec::must_run_alone;
 use crate::session::route::{Route, classify, run_now};
-use crate::session::spec::Spec;
+use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 
 /// Calls of one round. With more calls, prefetched lines would push each other out of the cache.
@@ -38,7 +41,7 @@ pub(crate) struct Call {
 }
 
 /// What the planner leaves of a client's input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Progress {
     /// No whole request is left, or nothing more is to be executed.
     Drained,
@@ -48,6 +51,10 @@ pub(crate) enum Progress {
     Blocked,
     /// `CLIENT PAUSE`: look again later.
     HeldBack,
+    /// The next request is long and waits until the client's replies are sent.
+    AfterReplies,
+    /// The next request is long: the client leaves the event loop with this call.
+    Leaves(LongCall),
 }
 
 /// The outcome for a parsed request.
@@ -58,6 +65,10 @@ enum Enqueued {
     Waits,
     /// `CLIENT PAUSE` holds the request back.
     HeldBack,
+    /// The request is long and waits until the client's replies are sent.
+    AfterReplies,
+    /// The request is long, and its client leaves the event loop.
+    Leaves(LongCall),
 }
 
 /// The batch of one round and what it is made from.
@@ -75,11 +86,42 @@ pub(crate) struct Plan {
     pub(super) allowance: usize,
     /// The moment of the round in monotonic milliseconds.
     pub(super) now_ms: u64,
+    /// Long commands are left to other threads.
+    diverts: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
 }
 
+/// What a request costs, in units of about a microsecond, as far as the request tells.
+#[inline]
+fn work_of(
+    spec: &'static Spec,
+    args: Args<'_>,
+    used: usize,
+    client: &Client,
+    shared: &Shared,
+) -> usize {
+    let weigh = |spec: &Spec, args, db| match spec.weigh {
+        Some(weigh) => weigh(args, db, &shared.keyspace),
+        None => 0,
+    };
+    match (&client.multi, spec.handler) {
+        (Some(multi), Handler::Exec) if must_run_alone(client) => LONG_WORK + multi.len(),
+        (Some(multi), Handler::Exec) => {
+            let commands = (0..multi.len()).map(|i| multi.command(i));
+            let weights = commands.map(|(spec, args)| args.len() + weigh(spec, args, client.db));
+            multi.memory() / UNIT_BYTES + weights.fold(0, usize::saturating_add)
+        }
+        _ => (args.len() + used / UNIT_BYTES).saturating_add(weigh(spec, args, client.db)),
+    }
+}
+
 impl Plan {
+    /// Plans of an event loop that leaves long commands to other threads.
+    pub(crate) fn diverting() -> Self {
+        Self { diverts: true, ..Self::default() }
+    }
+
     /// Begins a round for `clients` clients at `now_ms`, to be planned before `until_ns`. Each of
     /// them may leave `allowance` bytes unread.
     pub(crate) fn begin(&mut self, clients: usize, now_ms: u64, until_ns: u64, allowance: usize) {
@@ -95,7 +137,14 @@ impl Plan {
         self.calls.len() >= ROUND_CALLS || self.work >= ROUND_WORK
     }
 
-    fn push(&mut self, id: usize, base: usize, used: usize, spans: &[Span], spec: &'static Spec) {
+    pub(super) fn push(
+        &mut self,
+        id: usize,
+        base: usize,
+        used: usize,
+        spans: &[Span],
+        spec: &'static Spec,
+    ) {
         let first_span = self.spans.len() as u32;
         self.spans.extend_from_slice(spans);
         self.work += spans.len() + used / UNIT_BYTES;
@@ -180,6 +229,12 @@ impl Plan {
             match enqueued {
                 Enqueued::Waits => return Progress::More,
                 Enqueued::HeldBack => return Progress::HeldBack,
+                Enqueued::AfterReplies => return Progress::AfterReplies,
+                Enqueued::Leaves(call) => {
+                    conn.held = None;
+                    conn.start += used;
+                    return Progress::Leaves(call);
+                }
                 Enqueued::Done => {}
             }
             conn.held = None;
@@ -203,6 +258,22 @@ impl Plan {
             return Enqueued::Done;
         }
         let route = classify(shared, local.commands, &conn.client, args);
+        if self.diverts
+            && let Route::Batch(spec) | Route::Now(spec) = route
+        {
+            let work = work_of(spec, args, used, &conn.client, shared);
+            if work >= LONG_WORK {
+                if conn.pending > 0 {
+                    return Enqueued::Waits;
+                }
+                // Earlier replies leave first: they may wait for a flush, or be waited for.
+                if conn.replied {
+                    return Enqueued::AfterReplies;
+                }
+                let spans = conn.parser.spans().into();
+                return Enqueued::Leaves(LongCall { spec, base: conn.start, used, spans, work });
+            }
+        }
         if let Route::Batch(spec) = route {
             self.push(id, conn.start, used, conn.parser.spans(), spec);
             conn.pending += 1;
@@ -214,6 +285,7 @@ impl Plan {
         if matches!(route, Route::HoldBack) {
             return Enqueued::HeldBack;
         }
+        conn.replied = true;
         let (client, reply) = (&mut conn.client, &mut conn.reply);
         let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
         let before = ctx.reply.pending();

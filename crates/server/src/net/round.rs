@@ -135,6 +135,7 @@ impl Batch for Round<'_> {
             return Err(answered());
         };
         let args = self.plan.args(&call, &conn.input);
+        conn.replied = true;
         let before = conn.reply.pending();
         let mark = conn.reply.begin();
         self.mark = Some(mark);

@@ -14,6 +14,7 @@ use super::conn::{Conn, ReadOutcome};
 use super::connections::Connections;
 use super::flusher::Flusher;
 use super::listener::{LISTENER, Listener};
+use super::long::{LongCall, LongCommands};
 use super::plan::{Plan, Progress};
 use super::round::Round;
 use crate::error::{ServerError, quoted};
@@ -72,6 +73,8 @@ pub(crate) struct Worker {
     sent: usize,
     /// Bytes of replies that each client may leave unread in this turn.
     allowance: usize,
+    /// Takes clients over for their long commands.
+    long: Option<Arc<LongCommands>>,
     /// The flushing thread, in strict durability.
     flusher: Option<Flusher>,
     /// Clients whose replies wait for the flush of that number, oldest first. The clients are
@@ -87,8 +90,9 @@ impl Worker {
         number: usize,
         poll: Poll,
         listener: Option<Listener>,
-        shared: Arc<Shared>,
         session: Session,
+        shared: Arc<Shared>,
+        long: Option<Arc<LongCommands>>,
     ) -> Result<Self, ServerError> {
         let local = Local::new(number, &shared, &COMMANDS);
         let flusher = shared.is_strict().then(|| Flusher::start(number, Arc::clone(&shared)));
@@ -99,7 +103,8 @@ impl Worker {
             session,
             local,
             conns: Connections::default(),
-            plan: Plan::default(),
+            plan: if long.is_some() { Plan::diverting() } else { Plan::default() },
+            long,
             cycle: ExpiryCycle::new(number, shared.config.threads),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
@@ -186,8 +191,10 @@ impl Worker {
         }
     }
 
-    /// Takes over the clients in the mailbox, and disconnects the clients chosen for their memory.
+    /// Takes over the clients in the mailbox and those that are back from a long command. Disconnects
+    /// the clients chosen for their memory.
     fn adopt(&mut self) {
+        self.take_back();
         if self.shared.client_memory.has_leaving() {
             self.close_evicted();
         }
@@ -197,6 +204,35 @@ impl Worker {
                 Some(id) => self.ready.push(id),
                 None => self.shared.mailboxes.forget(self.number),
             }
+        }
+    }
+
+    /// Goes on with the clients whose long command has ended.
+    fn take_back(&mut self) {
+        let Some(long) = &self.long else { return };
+        for (id, mut conn) in long.returned(self.number) {
+            if let Some(conn) = &mut conn {
+                // No event of the socket was noted meanwhile.
+                (conn.readable, conn.writable) = (true, true);
+                conn.wants_input = conn.start == conn.input.len();
+                conn.active_ms = self.now_ms;
+                conn.progress_ms = self.now_ms;
+                self.ready.push(id);
+            } else {
+                self.shared.mailboxes.forget(self.number);
+            }
+            self.conns.take_back(id, conn);
+        }
+    }
+
+    /// Hands a client over to a thread for long commands.
+    fn lend(&mut self, id: usize, call: LongCall) {
+        let Some(long) = &self.long else { return };
+        // Replies to come are no business of the flush that this pass may ask for.
+        self.touched.retain(|&touched| touched != id);
+        if let Some(mut conn) = self.conns.lend(id) {
+            conn.touched = false;
+            long.park(self.number, id, conn, call);
         }
     }
 
@@ -346,15 +382,23 @@ impl Worker {
         while !active.is_empty() && now_ns < until_ns {
             let Self { plan, conns, shared, local, session, now_ms, .. } = self;
             plan.begin(active.len(), *now_ms, until_ns, shared.client_memory.allowance());
+            let mut leaving = Vec::new();
             for &id in &active {
                 let Some(conn) = conns.get_mut(id) else {
                     continue;
                 };
                 conn.wants_input = false;
-                if plan.take(id, conn, shared, local, session) == Progress::More {
-                    again.push(id);
+                match plan.take(id, conn, shared, local, session) {
+                    Progress::More => again.push(id),
+                    Progress::AfterReplies => self.ready.push(id),
+                    Progress::Leaves(call) => leaving.push((id, call)),
+                    Progress::Drained | Progress::Blocked | Progress::HeldBack => {}
                 }
             }
+            for (id, call) in leaving {
+                self.lend(id, call);
+            }
+            let Self { plan, conns, shared, local, session, .. } = self;
             now_ns = if plan.calls.is_empty() {
                 shared.config.clock.monotonic_ns()
             } else {
@@ -402,6 +446,7 @@ impl Worker {
         };
         conn.touched = false;
         conn.missed = false;
+        conn.replied = false;
         let was_blocked = conn.is_blocked(*allowance);
         if conn.reply.overflowed() {
             if conn.client.info.evicted_bytes.load(RELAXED) == 0 {

@@ -65,10 +65,16 @@ pub(crate) fn classify(
             return Route::Queue(spec);
         }
     }
+    if joins_batch(spec, client) { Route::Batch(spec) } else { Route::Now(spec) }
+}
+
+/// Whether a command of the client becomes a call of a batch.
+#[inline]
+pub(crate) fn joins_batch(spec: &Spec, client: &Client) -> bool {
     match spec.handler {
-        Handler::Keyed(_) => Route::Batch(spec),
-        Handler::Exec if !must_run_alone(client) => Route::Batch(spec),
-        _ => Route::Now(spec),
+        Handler::Keyed(_) => true,
+        Handler::Exec => !must_run_alone(client),
+        _ => false,
     }
 }
 

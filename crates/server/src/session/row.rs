@@ -1,6 +1,6 @@
 //! How a family writes the rows of its commands.
 
-use super::spec::{DeclareFn, Flags, Group, Handler, KeySpec, LoadingFn, Secrets, Spec};
+use super::spec::{DeclareFn, Flags, Group, Handler, KeySpec, LoadingFn, Secrets, Spec, WeighFn};
 
 pub(crate) use super::spec::Handler::{Container, Exec, Keyed, Pure, Store};
 
@@ -64,6 +64,7 @@ pub(crate) const fn row(
         while_loading: None,
         declare: None,
         secrets: Secrets::None,
+        weigh: None,
         id: 0,
     }
 }
@@ -89,6 +90,12 @@ pub(crate) const fn with_key(mut spec: Spec) -> Spec {
 /// A command whose keys a function declares.
 pub(crate) const fn declared_by(mut spec: Spec, declare: DeclareFn) -> Spec {
     spec.declare = Some(declare);
+    spec
+}
+
+/// A command that may cost much more than its arguments tell.
+pub(crate) const fn weighed_by(mut spec: Spec, weigh: WeighFn) -> Spec {
+    spec.weigh = Some(weigh);
     spec
 }
 

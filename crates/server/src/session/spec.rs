@@ -115,6 +115,10 @@ pub(crate) type LoadingFn = fn(&mut LoadingContext<'_>, Args<'_>) -> CmdResult;
 /// Declares keys that a [`KeySpec`] cannot express.
 pub(crate) type DeclareFn = fn(Args<'_>, Db, &Keyspace, &mut KeySet);
 
+/// Estimates what a command costs beside its arguments, in units of about a microsecond: one for
+/// each key, and one for each KiB that the command copies.
+pub(crate) type WeighFn = fn(Args<'_>, Db, &Keyspace) -> usize;
+
 /// What runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handler {
@@ -193,6 +197,8 @@ pub(crate) struct Spec {
     pub(crate) while_loading: Option<LoadingFn>,
     pub(crate) declare: Option<DeclareFn>,
     pub(crate) secrets: Secrets,
+    /// What the command costs beside its arguments, if that may be much.
+    pub(crate) weigh: Option<WeighFn>,
     /// The row's number among all rows, for counters.
     pub(crate) id: u16,
 }

@@ -56,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) params: Params,
     pub(crate) auth: Auth,
     pub(crate) registry: Registry,
+    /// Of the event loops, then of the threads for long commands.
     pub(crate) workers: Vec<Arc<WorkerStats>>,
     pub(crate) totals: Totals,
     pub(crate) slowlog: SlowLog,
@@ -109,17 +110,17 @@ impl Refusals {
 }
 
 impl Shared {
-    /// What event loops share at the start. Ids of commands are below `commands`.
+    /// What event loops share at the start. `threads` execute commands; the ids of these are below
+    /// `commands`.
     pub(crate) fn new(
         config: ServerConfig,
         keyspace: Keyspace,
-        commands: usize,
+        (threads, commands): (usize, usize),
         port: u16,
         stopping: Arc<AtomicBool>,
         mailboxes: Mailboxes,
     ) -> Self {
-        let workers: Vec<_> =
-            (0..config.threads).map(|_| Arc::new(WorkerStats::new(commands))).collect();
+        let workers: Vec<_> = (0..threads).map(|_| Arc::new(WorkerStats::new(commands))).collect();
         let auth = Auth::default();
         auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
         let client_memory_bytes = config.client_memory_bytes.unwrap_or_else(|| {

@@ -10,6 +10,7 @@ mod durability;
 mod floats;
 mod limits;
 mod loading;
+mod long;
 mod memory;
 mod panics;
 mod secrets;

@@ -10,17 +10,17 @@ use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{TestServer, Value, config, encode};
 
-/// The machine's clock, whose n-th reading by one event loop panics.
+/// The machine's clock, whose n-th reading by one thread panics.
 #[derive(Debug)]
 struct PanickingClock {
-    event_loop: String,
+    thread: String,
     readings_left: AtomicI64,
 }
 
 impl PanickingClock {
-    fn new(event_loop: usize) -> Arc<Self> {
-        let event_loop = format!("stillpoint-{event_loop}");
-        Arc::new(Self { event_loop, readings_left: AtomicI64::new(i64::MAX) })
+    fn new(thread: &str) -> Arc<Self> {
+        let thread = thread.to_owned();
+        Arc::new(Self { thread, readings_left: AtomicI64::new(i64::MAX) })
     }
 
     fn panic_after(&self, readings: i64) {
@@ -28,7 +28,7 @@ impl PanickingClock {
     }
 
     fn read(&self) {
-        if std::thread::current().name() == Some(&self.event_loop) {
+        if std::thread::current().name() == Some(&self.thread) {
             let left = self.readings_left.fetch_sub(1, Ordering::SeqCst);
             assert!(left != 0, "a panic as planted");
         }
@@ -100,7 +100,7 @@ fn write_until_closed(server: &TestServer, clock: &PanickingClock, readings: i64
 fn a_panic_in_an_event_loop_ends_the_server_and_loses_nothing() {
     for readings in 0..16 {
         let disk = SimDisk::new(readings as u64);
-        let clock = PanickingClock::new(readings as usize / 2 % 2);
+        let clock = PanickingClock::new(&format!("stillpoint-{}", readings / 2 % 2));
         let server = start(&disk, clock.clone());
         let acknowledged = write_until_closed(&server, &clock, readings);
         let ended = server.end().expect_err("the end is a failure").to_string();
@@ -110,6 +110,46 @@ fn a_panic_in_an_event_loop_ends_the_server_and_loses_nothing() {
         for key in acknowledged {
             let found = client.call(&["GET", &key]);
             assert_eq!(found, Value::bulk("v"), "{key}, lost after {readings} readings");
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_a_long_command_ends_the_server_and_loses_nothing() {
+    let keys: Vec<String> = (0..2000).map(|i| format!("long{i}")).collect();
+    let mut long: Vec<&[u8]> = vec![b"MSET"];
+    for key in &keys {
+        long.extend([key.as_bytes(), b"v"]);
+    }
+    for readings in 0..5 {
+        let disk = SimDisk::new(readings as u64);
+        let clock = PanickingClock::new("long-0");
+        let server = start(&disk, clock.clone());
+        let mut client = server.client();
+        let slow = client.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+        assert_eq!(slow, Value::ok());
+        assert_eq!(client.call(&["SET", "before", "v"]), Value::ok());
+        clock.panic_after(readings);
+        let mut acknowledged = 0;
+        // Either of two threads may take the command.
+        for round in 0.. {
+            assert!(round < 100_000, "the server goes on without a thread for long commands");
+            client.send(&long);
+            match client.read() {
+                Value::Closed => break,
+                reply if reply == Value::ok() => acknowledged += 1,
+                other => assert!(matches!(other, Value::Error(_)), "{other:?}"),
+            }
+        }
+        let ended = server.end().expect_err("the end is a failure").to_string();
+        assert!(ended.contains("panic"), "{ended}");
+        let server = start(&disk, Arc::new(RealClock));
+        let mut client = server.client();
+        assert_eq!(client.call(&["GET", "before"]), Value::bulk("v"));
+        if acknowledged > 0 {
+            let mut exists = vec!["EXISTS"];
+            exists.extend(keys.iter().map(String::as_str));
+            assert_eq!(client.call(&exists), Value::Int(2000), "lost after {readings} readings");
         }
     }
 }

@@ -1,0 +1,257 @@
+//! Threads for long commands, so that no client waits for the long command of another.
+//!
+//! ```text
+//! event loop   plan ─ park client 7 ─ others ─ others ─ others ─ client 7 is back: replies, goes on
+//! this thread          └── its command, as a round of one call ──┘
+//! ```
+//! A parked client is away from its event loop with its socket, its buffers and its transaction.
+//! So none of its further commands begins, its replies stay in order, and its buffers count as ever.
+//! What happens to the client meanwhile (a kill, the end of its connection, the end of the server)
+//! the event loop settles once the client is back.
+//!
+//! Each client has one command here at most. So the queue is bounded by the number of clients, and
+//! its bytes by the limit of all clients.
+//!
+//! The first thread takes any command, the oldest first. The others take none that is very long, so
+//! that commands of a millisecond or two do not queue up behind one of a second.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint::Session;
+
+use super::conn::Conn;
+use super::connections::Connections;
+use super::plan::Plan;
+use super::round::Round;
+use crate::error::ServerError;
+use crate::families::COMMANDS;
+use crate::resp::{Args, Span};
+use crate::session::context::{Context, Local};
+use crate::session::route::{Route, joins_batch, run_now};
+use crate::session::spec::Spec;
+use crate::shared::Shared;
+use crate::shared::registry::RELAXED;
+
+/// Threads for long commands.
+pub(crate) const LONG_THREADS: usize = 2;
+/// A command of this work, in units of about a microsecond, leaves its event loop.
+pub(crate) const LONG_WORK: usize = 1024;
+/// A command of this work is left to the first thread.
+const VERY_LONG_WORK: usize = 16 * LONG_WORK;
+/// A thread without work looks after its garbage so many times, this long after each other.
+const IDLE_TURNS: u32 = 10;
+const IDLE_TURN: Duration = Duration::from_millis(50);
+
+/// A command that leaves its event loop: the first of its client's input.
+#[derive(Debug)]
+pub(crate) struct LongCall {
+    pub(crate) spec: &'static Spec,
+    /// Where the request begins in the client's input, and its length.
+    pub(crate) base: usize,
+    pub(crate) used: usize,
+    pub(crate) spans: Box<[Span]>,
+    /// In units of about a microsecond.
+    pub(crate) work: usize,
+}
+
+/// A parked client. If the thread that has it panics, its event loop learns that it is gone.
+#[derive(Debug)]
+struct Parked {
+    desk: Arc<LongCommands>,
+    event_loop: usize,
+    /// The client's number in its event loop.
+    id: usize,
+    conn: Option<Box<Conn>>,
+    call: LongCall,
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.desk.back[self.event_loop].lock().push((self.id, self.conn.take()));
+        self.desk.shared.mailboxes.wake(self.event_loop);
+    }
+}
+
+/// A client that is back in its event loop, by its number there; `None` if it is lost.
+pub(crate) type Returned = (usize, Option<Box<Conn>>);
+
+/// The desk between event loops and the threads for long commands.
+#[derive(Debug)]
+pub(crate) struct LongCommands {
+    shared: Arc<Shared>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Clients on their way back, by event loop.
+    back: Vec<Mutex<Vec<Returned>>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    parked: VecDeque<Parked>,
+    over: bool,
+}
+
+impl LongCommands {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let back = (0..shared.config.threads).map(|_| Mutex::default()).collect();
+        Self { shared, queue: Mutex::default(), changed: Condvar::new(), back }
+    }
+
+    /// Takes a client over from its event loop, where it has number `id`, for one command.
+    pub(crate) fn park(
+        self: &Arc<Self>,
+        event_loop: usize,
+        id: usize,
+        conn: Box<Conn>,
+        call: LongCall,
+    ) {
+        let desk = Arc::clone(self);
+        let parked = Parked { desk, event_loop, id, conn: Some(conn), call };
+        self.queue.lock().parked.push_back(parked);
+        // Which thread may take the command, each looks for itself.
+        self.changed.notify_all();
+    }
+
+    /// The clients that are back.
+    pub(crate) fn returned(&self, event_loop: usize) -> Vec<Returned> {
+        std::mem::take(&mut *self.back[event_loop].lock())
+    }
+
+    /// Ends the threads. Commands that have not begun do not begin.
+    pub(crate) fn end(&self) {
+        let mut queue = self.queue.lock();
+        queue.over = true;
+        let left = std::mem::take(&mut queue.parked);
+        drop(queue);
+        self.changed.notify_all();
+        drop(left);
+    }
+}
+
+/// What a thread is to do next.
+enum Next {
+    Run(Box<Parked>),
+    Idle,
+    End,
+}
+
+/// One thread for long commands.
+pub(crate) struct LongThread {
+    number: usize,
+    desk: Arc<LongCommands>,
+    shared: Arc<Shared>,
+    session: Session,
+    local: Local,
+    plan: Plan,
+    conns: Connections,
+}
+
+impl LongThread {
+    /// Thread `number` of [`LONG_THREADS`].
+    pub(crate) fn new(number: usize, desk: &Arc<LongCommands>, session: Session) -> Self {
+        let (desk, shared) = (Arc::clone(desk), Arc::clone(&desk.shared));
+        let local = Local::new(shared.config.threads + number, &shared, &COMMANDS);
+        let (plan, conns) = (Plan::default(), Connections::default());
+        Self { number, desk, shared, session, local, plan, conns }
+    }
+
+    /// Runs commands until the desk is closed.
+    ///
+    /// # Errors
+    /// When commits cannot be made durable.
+    pub(crate) fn run(&mut self) -> Result<(), ServerError> {
+        let mut idle_turns = 0;
+        loop {
+            match self.next(idle_turns > 0) {
+                Next::End => return Ok(()),
+                Next::Idle => {
+                    idle_turns -= 1;
+                    self.session.idle();
+                }
+                Next::Run(parked) => {
+                    self.serve(*parked)?;
+                    idle_turns = IDLE_TURNS;
+                }
+            }
+        }
+    }
+
+    /// Waits for a command that this thread may take; a while only, if it has garbage left.
+    fn next(&self, has_garbage: bool) -> Next {
+        let mut queue = self.desk.queue.lock();
+        loop {
+            if queue.over {
+                return Next::End;
+            }
+            let mine = |parked: &Parked| self.number == 0 || parked.call.work < VERY_LONG_WORK;
+            let oldest = queue.parked.iter().position(mine);
+            if let Some(parked) = oldest.and_then(|at| queue.parked.remove(at)) {
+                return Next::Run(Box::new(parked));
+            }
+            if !has_garbage {
+                self.desk.changed.wait(&mut queue);
+            } else if self.desk.changed.wait_for(&mut queue, IDLE_TURN).timed_out() {
+                return Next::Idle;
+            }
+        }
+    }
+
+    fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
+        let Some(conn) = parked.conn.take() else { return Ok(()) };
+        self.local.keys.now_ms = self.shared.config.clock.wall_ms();
+        let id = self.conns.insert_boxed(conn);
+        let client = self.conns.get(id).map(|conn| &conn.client);
+        if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
+            self.run_as_round(id, &parked.call);
+        } else {
+            self.run_now(id, &parked.call);
+        }
+        self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
+        self.make_durable()?;
+        parked.conn = self.conns.remove(id);
+        drop(parked);
+        self.session.idle();
+        Ok(())
+    }
+
+    /// As an event loop runs the calls of a round.
+    fn run_as_round(&mut self, id: usize, call: &LongCall) {
+        let Self { plan, conns, shared, local, session, .. } = self;
+        plan.begin(1, shared.config.clock.monotonic_ns() / 1_000_000, u64::MAX, usize::MAX);
+        plan.push(id, call.base, call.used, &call.spans, call.spec);
+        if let Some(conn) = conns.get_mut(id) {
+            conn.pending += 1;
+        }
+        let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
+        Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
+        plan.give_back(conns, &mut Vec::new());
+    }
+
+    /// As an event loop runs a command while it plans.
+    fn run_now(&mut self, id: usize, call: &LongCall) {
+        let Self { conns, shared, local, session, .. } = self;
+        let Some(conn) = conns.get_mut(id) else { return };
+        let args = Args::new(&conn.input[call.base..call.base + call.used], &call.spans);
+        let (client, reply) = (&mut conn.client, &mut conn.reply);
+        let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
+        run_now(&mut ctx, Route::Now(call.spec), args, session);
+    }
+
+    /// In strict durability: waits until the reply may leave.
+    fn make_durable(&mut self) -> Result<(), ServerError> {
+        let engine = &self.shared.keyspace.engine;
+        let unflushed = self.session.unflushed();
+        if engine.is_durable(&unflushed) {
+            return Ok(());
+        }
+        let clock = &self.shared.config.clock;
+        let start_ns = clock.monotonic_ns();
+        let done = engine.make_durable(&unflushed);
+        self.local.stats.flushes.add(1);
+        self.local.stats.flush_nanoseconds.add(clock.monotonic_ns() - start_ns);
+        done.map_err(|error| ServerError::Flush(error.to_string()))
+    }
+}

@@ -1,0 +1,273 @@
+//! Commands over many keys or bytes run beside the event loops. Nobody else waits for them, and
+//! their client sees no difference.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint::{Config as EngineConfig, Durability, Engine};
+use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
+
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
+
+/// The machine's clock, at which threads for long commands wait until the gate is open.
+#[derive(Debug, Default)]
+struct GatedClock {
+    is_open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl GatedClock {
+    fn open(&self) {
+        *self.is_open.lock() = true;
+        self.changed.notify_all();
+    }
+
+    fn close(&self) {
+        *self.is_open.lock() = false;
+    }
+
+    fn pass(&self) {
+        if std::thread::current().name().is_some_and(|name| name.starts_with("long-")) {
+            self.changed.wait_while(&mut self.is_open.lock(), |is_open| !*is_open);
+        }
+    }
+}
+
+/// The gate of a test, open at its end at the latest.
+struct Gate(Arc<GatedClock>);
+
+impl std::ops::Deref for Gate {
+    type Target = GatedClock;
+    fn deref(&self) -> &GatedClock {
+        &self.0
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+impl Clock for GatedClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.pass();
+        RealClock.monotonic_ns()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.pass();
+        RealClock.wall_ms()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        RealClock.sleep(duration);
+    }
+}
+
+/// A server with one event loop, where long commands wait until the gate is opened.
+fn gated() -> (TestServer, Gate) {
+    let clock = Arc::new(GatedClock::default());
+    let mut config = config();
+    config.threads = 1;
+    config.clock = Arc::clone(&clock) as Arc<dyn Clock>;
+    (TestServer::with(config), Gate(clock))
+}
+
+/// A command of thousands of keys: `long0` to `long1999` get `value`.
+fn long_request(value: &str) -> Vec<u8> {
+    let keys: Vec<String> = (0..2000).map(|i| format!("long{i}")).collect();
+    let mut args: Vec<&[u8]> = vec![b"MSET"];
+    for key in &keys {
+        args.extend([key.as_bytes(), value.as_bytes()]);
+    }
+    encode(&args)
+}
+
+/// Long commands that have begun or wait, as far as their clients' last requests tell.
+fn wait_until_parked(witness: &mut Client) {
+    // The loop has read what was sent before, and what the witness asks for comes later.
+    for _ in 0..20 {
+        assert_eq!(witness.call(&["PING"]).text(), "PONG");
+        RealClock.sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_long_command_of_another() {
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    a.send_raw(&[encode(&[b"SET", b"n", b"1"]), long_request("x")].concat());
+    a.send_raw(&[encode(&[b"INCR", b"n"]), encode(&[b"GET", b"long7"])].concat());
+    assert_eq!(a.read(), Value::ok());
+    wait_until_parked(&mut b);
+    for i in 0..100 {
+        assert_eq!(b.call(&["SET", "other", &i.to_string()]), Value::ok());
+    }
+    // Nothing behind the long command has begun.
+    assert_eq!(b.call(&["GET", "n"]), Value::bulk("1"));
+    assert_eq!(b.call(&["EXISTS", "long7"]), Value::Int(0));
+    gate.open();
+    assert_eq!(a.read(), Value::ok());
+    assert_eq!(a.read(), Value::Int(2));
+    assert_eq!(a.read(), Value::bulk("x"));
+}
+
+#[test]
+fn commands_of_every_kind_leave_the_loop() {
+    let (server, gate) = gated();
+    gate.open();
+    let (mut a, mut b) = (server.client(), server.client());
+    a.send_raw(&long_request("x"));
+    assert_eq!(a.read(), Value::ok());
+    gate.close();
+    let value = vec![b'v'; 2 << 20];
+    let long: &[&[&[u8]]] = &[
+        &[b"SET", b"value", &value],
+        &[b"SETRANGE", b"made", b"3000000", b"x"],
+        &[b"KEYS", b"long*"],
+        &[b"SCAN", b"0", b"COUNT", b"5000"],
+        &[b"LCS", b"long1", b"long2"],
+    ];
+    for command in long {
+        a.send(command);
+        wait_until_parked(&mut b);
+        assert_eq!(b.call(&["INCR", "n"]).text(), b.call(&["GET", "n"]).text());
+        gate.open();
+        assert!(!matches!(a.read(), Value::Error(_) | Value::Closed));
+        gate.close();
+    }
+    // Neither the queue nor the length of what is in it makes a difference.
+    assert_eq!(a.call(&["MULTI"]), Value::ok());
+    for request in [long_request("y"), encode(&[b"DBSIZE"])] {
+        a.send_raw(&request);
+        assert_eq!(a.read().text(), "QUEUED");
+    }
+    a.send(&[b"EXEC"]);
+    wait_until_parked(&mut b);
+    assert_eq!(b.call(&["GET", "long1"]), Value::bulk("x"));
+    gate.open();
+    let Value::Array(replies) = a.read() else { panic!("the replies of the queue") };
+    assert_eq!(replies, [Value::ok(), Value::Int(2003)]);
+    assert_eq!(b.call(&["GET", "long1"]), Value::bulk("y"));
+}
+
+#[test]
+fn a_client_may_leave_during_its_long_command() {
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    a.send_raw(&long_request("x"));
+    wait_until_parked(&mut b);
+    drop(a);
+    wait_until_parked(&mut b);
+    gate.open();
+    eventually("the client is gone", || {
+        field(&b.call(&["INFO", "clients"]).text(), "connected_clients") == 1
+    });
+    assert_eq!(b.call(&["EXISTS", "long7"]), Value::Int(1));
+    let held = field(&b.call(&["INFO", "memory"]).text(), "mem_clients_normal");
+    assert!(held < 1 << 20, "{held} bytes of a client that is gone");
+}
+
+#[test]
+fn a_client_may_be_killed_during_its_long_command() {
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    let id = a.call(&["CLIENT", "ID"]).text();
+    a.send_raw(&[long_request("x"), encode(&[b"SET", b"after", b"1"])].concat());
+    wait_until_parked(&mut b);
+    assert_eq!(b.call(&["CLIENT", "KILL", "ID", &id]), Value::Int(1));
+    gate.open();
+    eventually("the client is gone", || {
+        field(&b.call(&["INFO", "clients"]).text(), "connected_clients") == 1
+    });
+    while !a.is_closed() {
+        a.skip_buffered();
+    }
+}
+
+#[test]
+fn the_end_of_the_server_waits_for_a_long_command() {
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    a.send_raw(&long_request("x"));
+    wait_until_parked(&mut b);
+    let ended = stillpoint_io::spawn("end", move || server.end()).expect("a thread");
+    eventually("the server ends", || b.is_closed());
+    gate.open();
+    assert_eq!(a.read(), Value::ok());
+    assert!(a.is_closed());
+    ended.join().expect("no panic").expect("a clean end");
+}
+
+#[test]
+fn a_watched_key_that_changes_before_a_long_exec_spoils_it() {
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    assert_eq!(a.call(&["WATCH", "k"]), Value::ok());
+    assert_eq!(a.call(&["MULTI"]), Value::ok());
+    a.send_raw(&long_request("x"));
+    assert_eq!(a.read().text(), "QUEUED");
+    a.send(&[b"EXEC"]);
+    wait_until_parked(&mut b);
+    assert_eq!(b.call(&["SET", "k", "changed"]), Value::ok());
+    gate.open();
+    assert_eq!(a.read(), Value::Null);
+    assert_eq!(a.call(&["EXISTS", "long7"]), Value::Int(0));
+    // The transaction is over.
+    assert_eq!(a.call(&["DISCARD"]).text(), "ERR DISCARD without MULTI");
+}
+
+#[test]
+fn what_waits_for_its_turn_counts_and_is_told() {
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    assert_eq!(b.call(&["CONFIG", "SET", "slowlog-log-slower-than", "5000"]), Value::ok());
+    a.send(&[b"SET", b"value", &vec![b'v'; 8 << 20]]);
+    eventually("the request is there", || {
+        field(&b.call(&["INFO", "memory"]).text(), "mem_clients_normal") > 8 << 20
+    });
+    wait_until_parked(&mut b);
+    let held = field(&b.call(&["INFO", "memory"]).text(), "mem_clients_normal");
+    assert!(held > 8 << 20, "{held} bytes, and a request of 8 MiB waits");
+    gate.open();
+    assert_eq!(a.read(), Value::ok());
+    let stats = b.call(&["INFO", "commandstats"]).text();
+    assert!(stats.contains("cmdstat_set:calls=1,"), "{stats}");
+    assert_eq!(b.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]), Value::ok());
+    a.send_raw(&long_request("x"));
+    assert_eq!(a.read(), Value::ok());
+    let slow = format!("{:?}", b.call(&["SLOWLOG", "GET", "10"]));
+    assert!(slow.contains(&format!("{:?}", Value::bulk("MSET"))), "{slow}");
+}
+
+#[test]
+fn in_strict_durability_replies_keep_their_order() {
+    let disk = SimDisk::new(3);
+    let mut engine = EngineConfig::new("simulated");
+    engine.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
+    engine.durability = Durability::Strict;
+    let mut config = config();
+    config.threads = 1;
+    let server = TestServer::around(config, Engine::open(engine).expect("opens"), None);
+    let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    for round in 0..20 {
+        for (i, client) in clients.iter_mut().enumerate() {
+            let n = format!("n{i}");
+            let value = format!("{i} {round}");
+            let incr = || encode(&[b"INCR", n.as_bytes()]);
+            client.send_raw(&[incr(), long_request(&value), incr(), long_request("x")].concat());
+            client.send_raw(&[incr(), encode(&[b"EXISTS", b"long7"])].concat());
+        }
+        for client in &mut clients {
+            for part in 0..3 {
+                assert_eq!(client.read(), Value::Int(3 * round + part + 1));
+                if part < 2 {
+                    assert_eq!(client.read(), Value::ok());
+                }
+            }
+            assert_eq!(client.read(), Value::Int(1));
+        }
+    }
+}
