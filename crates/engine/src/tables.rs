@@ -83,6 +83,12 @@ impl Engine {
         self.shared.store.record_count(table)
     }
 
+    /// True while the memory of emptied tables is on its way back. A write that found no memory may
+    /// find some a little later, then. Waits for nothing.
+    pub fn memory_returns(&self) -> bool {
+        self.shared.store.memory_returns()
+    }
+
     /// Removes everything from some tables, at once and durably, in time that does not depend on
     /// their size. Waits until commits under way are done, and holds new ones meanwhile. Numbers
     /// without a table are ignored.

@@ -13,6 +13,12 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Subtracts 1 of what was added. Only the thread that owns the counter may call this.
+    pub(crate) fn take_back(&self) {
+        // Relaxed: as in `add`.
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
     /// The number at present, or a slightly older one.
     pub(crate) fn get(&self) -> u64 {
         // Relaxed: partner of the store in `add`.

@@ -87,6 +87,15 @@ impl CmdError {
     pub(crate) const PATTERN: Self =
         Self::fixed("ERR pattern needs too many steps; use fewer stars");
 
+    /// There is no memory for a write.
+    const FULL: Self =
+        Self::Store(Cow::Borrowed("OOM command not allowed when used memory > 'maxmemory'."));
+
+    /// True if there is no memory for a write.
+    pub(crate) fn is_full(&self) -> bool {
+        *self == Self::FULL
+    }
+
     /// An error whose text is known when compiling.
     pub(crate) const fn fixed(text: &'static str) -> Self {
         Self::Reply(Cow::Borrowed(text))
@@ -115,7 +124,7 @@ impl From<TxError> for CmdError {
             _ => {}
         }
         Self::Store(match error {
-            TxError::Memory(_) => "OOM command not allowed when used memory > 'maxmemory'.".into(),
+            TxError::Memory(_) => return Self::FULL,
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
             error => format!("ERR {error}").into(),
         })

@@ -213,6 +213,11 @@ impl Catalog {
         present + self.retired.lock().len()
     }
 
+    /// Whether the slabs of a replaced table are not freed yet. Outside of read sections.
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.lock().is_empty()
+    }
+
     /// Announces a transaction of a worker that may keep locks outside of its read section, and that
     /// began with the tables of `version`. The worker enters a read section next.
     pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::{AddressSpace, RegionError};
-use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use stillpoint_sync::{CachePadded, Mutex, lock_word, mutant};
 use stillpoint_txn::TableId;
 
@@ -53,6 +56,9 @@ pub struct Store {
     /// What takes the before-images of the present checkpoint.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     catalog: Catalog,
+    /// How often tables were replaced, and how many of these times their memory is back.
+    replacements: AtomicU64,
+    returned: AtomicU64,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -83,6 +89,8 @@ impl Store {
             rules,
             sink: Mutex::default(),
             catalog: Catalog::new(config.space.clone(), config.workers),
+            replacements: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
@@ -182,6 +190,9 @@ impl Store {
     /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees table
     /// generations that nobody can reach. True if more can be done at once.
     pub fn maintain(&self) -> bool {
+        // Acquire: partner of the Release in `replace_tables`; what was replaced is found below.
+        let replacements = self.replacements.load(Acquire);
+        self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
         let mut index_bytes = 0;
         self.catalog.for_each(|table| {
@@ -189,7 +200,10 @@ impl Store {
             index_bytes += table.index.held_bytes();
         });
         self.memory.arena.set_other_bytes(index_bytes);
-        self.catalog.drop_retired(&self.memory, &self.driver);
+        if !self.catalog.has_retired() {
+            // Release: partner of the Acquire in `memory_returns`.
+            self.returned.fetch_max(replacements, Release);
+        }
         more
     }
 
@@ -246,6 +260,17 @@ impl Store {
     pub fn replace_tables(&self, quiesced: &Quiesced<'_>, new: Vec<NewTable>, replaced: Replaced) {
         assert!(quiesced.is_of(self.driver()), "the quiesce of another store");
         self.catalog.replace(new, replaced);
+        // Release: partner of the Acquire loads in `memory_returns` and in `maintain`.
+        self.replacements.fetch_add(1, Release);
+    }
+
+    /// True while the memory of replaced tables is on its way back: it waits for a grace period, or
+    /// for a checkpoint that may need it. Takes no lock.
+    pub fn memory_returns(&self) -> bool {
+        // Acquire: partner of the Release in `replace_tables`; then of the one in `maintain`, so that
+        // whoever sees the memory as returned can have it.
+        let replacements = self.replacements.load(Acquire);
+        self.returned.load(Acquire) < replacements
     }
 
     /// Generation of a table; `None` if there is none of that number.

@@ -230,6 +230,7 @@ fn a_kept_value_outlives_its_table() {
         store.maintain();
     }
     assert_eq!(store.generations_held(), 3, "the table of the kept value, and the new ones");
+    assert!(store.memory_returns());
     // Whatever is free is written over.
     for key in 0..100u64 {
         let _ = worker.transact(|tx| tx.put(U, &key.to_be_bytes(), &vec![9; LEN]));
@@ -241,4 +242,5 @@ fn a_kept_value_outlives_its_table() {
     store.release_kept(kept);
     store.maintain();
     assert_eq!(store.generations_held(), 2);
+    assert!(!store.memory_returns());
 }

@@ -55,6 +55,8 @@ pub(crate) struct Conn {
     pub(crate) end_of_input: bool,
     /// Nothing can be sent to the client any more.
     pub(crate) broken: bool,
+    /// The next request found no memory, and some is on its way back.
+    pub(crate) needs_room: bool,
     /// A reply was written since replies were last sent.
     pub(crate) replied: bool,
     /// Calls in the batch under construction.
@@ -106,6 +108,7 @@ impl Conn {
             wants_input: true,
             end_of_input: false,
             broken: false,
+            needs_room: false,
             replied: false,
             pending: 0,
             active_ms: now_ms,

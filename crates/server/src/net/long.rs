@@ -12,6 +12,9 @@
 //! Each client has one command here at most. So the queue is bounded by the number of clients, and
 //! its bytes by the limit of all clients.
 //!
+//! A write that found no memory comes here, too, if the memory of a flushed database is on its way
+//! back: it waits here for that memory, a tenth of a second at most.
+//!
 //! The first thread takes any command, the oldest first. The others take none that is very long, so
 //! that commands of a millisecond or two do not queue up behind one of a second.
 
@@ -41,6 +44,9 @@ pub(crate) const LONG_THREADS: usize = 2;
 pub(crate) const LONG_WORK: usize = 1024;
 /// A command of this work is left to the first thread.
 const VERY_LONG_WORK: usize = 16 * LONG_WORK;
+/// A write that finds no memory waits so long for memory that is on its way back.
+const ROOM_PATIENCE: Duration = Duration::from_millis(100);
+const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// A thread without work looks after its garbage so many times, this long after each other.
 const IDLE_TURNS: u32 = 10;
 const IDLE_TURN: Duration = Duration::from_millis(50);
@@ -66,6 +72,8 @@ struct Parked {
     id: usize,
     conn: Option<Box<Conn>>,
     call: LongCall,
+    /// When the client left its event loop, in monotonic nanoseconds.
+    since_ns: u64,
 }
 
 impl Drop for Parked {
@@ -109,7 +117,8 @@ impl LongCommands {
         call: LongCall,
     ) {
         let desk = Arc::clone(self);
-        let parked = Parked { desk, event_loop, id, conn: Some(conn), call };
+        let since_ns = self.shared.config.clock.monotonic_ns();
+        let parked = Parked { desk, event_loop, id, conn: Some(conn), call, since_ns };
         self.queue.lock().parked.push_back(parked);
         // Which thread may take the command, each looks for itself.
         self.changed.notify_all();
@@ -200,7 +209,10 @@ impl LongThread {
     }
 
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
-        let Some(conn) = parked.conn.take() else { return Ok(()) };
+        let Some(mut conn) = parked.conn.take() else { return Ok(()) };
+        if std::mem::take(&mut conn.needs_room) || self.will_need_room(&parked.call) {
+            self.await_room(parked.since_ns);
+        }
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         let id = self.conns.insert_boxed(conn);
         let client = self.conns.get(id).map(|conn| &conn.client);
@@ -215,6 +227,22 @@ impl LongThread {
         drop(parked);
         self.session.idle();
         Ok(())
+    }
+
+    /// Whether memory is on its way back that the call will need. It cannot run twice: the request
+    /// is freed before the commit.
+    fn will_need_room(&self, call: &LongCall) -> bool {
+        let limit = self.shared.max_memory_bytes();
+        limit > 0 && self.shared.data_bytes() + call.used as u64 > limit
+    }
+
+    /// Waits for memory that is on its way back, outside of any read section.
+    fn await_room(&self, since_ns: u64) {
+        let (clock, engine) = (&self.shared.config.clock, &self.shared.keyspace.engine);
+        let until_ns = since_ns + ROOM_PATIENCE.as_nanos() as u64;
+        while engine.memory_returns() && clock.monotonic_ns() < until_ns {
+            clock.sleep(ROOM_LOOK);
+        }
     }
 
     /// As an event loop runs the calls of a round.

@@ -87,7 +87,7 @@ pub(crate) struct Plan {
     /// The moment of the round in monotonic milliseconds.
     pub(super) now_ms: u64,
     /// Long commands are left to other threads.
-    diverts: bool,
+    pub(super) diverts: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
 }
@@ -198,11 +198,11 @@ impl Plan {
             if conn.is_blocked(self.allowance) || conn.client.is_waiting() {
                 return Progress::Blocked;
             }
-            if let Some(next) = conn.postponed.pop_front() {
-                self.push(id, conn.start, next.used, &next.spans, next.spec);
-                conn.pending += 1;
-                conn.start += next.used;
-                continue;
+            if !conn.postponed.is_empty() {
+                match self.take_postponed(id, conn) {
+                    Some(progress) => return progress,
+                    None => continue,
+                }
             }
             let used = match conn.held {
                 Some(used) => used,
@@ -240,6 +240,23 @@ impl Plan {
             conn.held = None;
             conn.start += used;
         }
+    }
+
+    /// Takes the first request that a round has given back. Gives how the client goes on, if not with
+    /// its next request.
+    fn take_postponed(&mut self, id: usize, conn: &mut Conn) -> Option<Progress> {
+        if conn.needs_room && conn.replied {
+            return Some(Progress::AfterReplies);
+        }
+        let Postponed { used, spans, spec } = conn.postponed.pop_front()?;
+        let base = conn.start;
+        conn.start += used;
+        if conn.needs_room {
+            return Some(Progress::Leaves(LongCall { spec, base, used, spans, work: LONG_WORK }));
+        }
+        self.push(id, base, used, &spans, spec);
+        conn.pending += 1;
+        None
     }
 
     /// Puts the parsed request of `used` bytes into the batch, or runs it.

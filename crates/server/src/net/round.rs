@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
 
+use super::conn::Conn;
 use super::connections::Connections;
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use crate::error::CmdError;
@@ -11,7 +12,7 @@ use crate::resp::Mark;
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::route::{note_latency, note_time, settle_reply};
-use crate::session::spec::Handler;
+use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
@@ -32,6 +33,8 @@ pub(crate) struct Round<'a> {
     mark: Option<Mark>,
     /// Whether that reply is an error already.
     has_error: bool,
+    /// The call that has run is to run again, since memory is on its way back.
+    runs_again: bool,
     /// Work of the calls and their replies so far.
     work: usize,
     /// No more calls run in this round, because it did enough or the clients hold too much.
@@ -54,6 +57,7 @@ impl<'a> Round<'a> {
             time_each,
             mark: None,
             has_error: false,
+            runs_again: false,
             work: 0,
             is_over: false,
         }
@@ -100,6 +104,11 @@ impl<'a> Round<'a> {
     }
 }
 
+/// Whether a call that found no memory is worth another try in a while. `EXEC` has used up its queue.
+fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
+    diverts && matches!(spec.handler, Handler::Keyed(_)) && shared.keyspace.engine.memory_returns()
+}
+
 impl Batch for Round<'_> {
     fn len(&self) -> usize {
         self.plan.calls.len()
@@ -121,8 +130,8 @@ impl Batch for Round<'_> {
     /// A call that does not begin goes back to its client after the round.
     fn begins(&mut self, i: usize) -> bool {
         let conn = self.conns.get_mut(self.plan.calls[i].conn as usize);
-        let begins =
-            !self.is_over && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance));
+        let may_run = |conn: &mut Conn| !conn.needs_room && !conn.is_blocked(self.plan.allowance);
+        let begins = !self.is_over && conn.is_some_and(may_run);
         if !begins {
             self.plan.postponed.push(i as u32);
         }
@@ -156,6 +165,10 @@ impl Batch for Round<'_> {
             _ => run_exec(&mut ctx, tx),
         };
         let done = result.map_err(|error| {
+            if error.is_full() && waits_for_room(self.shared, self.plan.diverts, call.spec) {
+                self.runs_again = true;
+                return answered();
+            }
             ctx.answer_error(mark, &error);
             ctx.local.stats.command(call.spec.id).failed.add(1);
             answered()
@@ -190,6 +203,16 @@ impl Batch for Round<'_> {
             return;
         };
         let mark = mark.unwrap_or_else(|| conn.reply.mark());
+        let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
+        let again = found_none && waits_for_room(self.shared, self.plan.diverts, call.spec);
+        if std::mem::take(&mut self.runs_again) || again {
+            // The client leaves the loop for it, so that nobody else waits.
+            conn.reply.truncate(mark);
+            conn.needs_room = true;
+            self.local.stats.uncount_call(call.spec.id);
+            self.plan.postponed.push(i as u32);
+            return;
+        }
         if let Err(error) = result
             && !has_error
         {

@@ -70,6 +70,12 @@ impl WorkerStats {
         self.command(id).calls.add(1);
     }
 
+    /// A call that was counted will run again.
+    pub(crate) fn uncount_call(&self, id: u16) {
+        self.commands.take_back();
+        self.command(id).calls.take_back();
+    }
+
     /// Notes that calls of a command took `nanoseconds` each.
     pub(crate) fn count_time(&self, id: u16, nanoseconds: u64) {
         let stats = self.command(id);

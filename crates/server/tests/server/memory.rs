@@ -1,6 +1,6 @@
 //! Memory of keys that are gone.
 
-use crate::common::{Client, TestServer, Value, eventually, field};
+use crate::common::{Client, TestServer, Value, encode, eventually, field};
 
 fn used_memory(c: &mut Client) -> u64 {
     field(&c.call(&["INFO", "memory"]).text(), "used_memory")
@@ -63,4 +63,37 @@ fn flushall_frees_what_deleted_keys_have_left() {
     assert!(used_memory(&mut c) > before + 16 * KEYS as u64);
     assert_eq!(c.call(&["FLUSHALL"]), Value::ok());
     eventually("memory is free", || used_memory(&mut c) < before + 4 * KEYS as u64);
+}
+
+#[test]
+fn a_write_after_a_flush_at_full_memory_is_not_refused() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["CONFIG", "SET", "maxmemory", "40mb"]);
+    let fill = encode(&[b"SET", b"key", &vec![b'x'; 300 << 10]]);
+    for round in 0..40 {
+        let mut full = false;
+        for i in 0..400 {
+            let key = format!("k{i}");
+            c.send(&[b"SET", key.as_bytes(), &vec![b'x'; 300 << 10]]);
+            if c.read().text().starts_with("OOM ") {
+                full = true;
+                break;
+            }
+        }
+        assert!(full, "round {round}");
+        // In one pipeline: what follows a request that waits is answered after it.
+        let requests = [encode(&[b"FLUSHALL"]), fill.clone(), encode(&[b"INCR", b"n"])];
+        c.send_raw(&[requests.concat(), encode(&[b"GET", b"n"])].concat());
+        assert_eq!(c.read(), Value::ok());
+        assert_eq!(c.read(), Value::ok(), "round {round}");
+        assert_eq!(c.read(), Value::Int(1), "round {round}");
+        assert_eq!(c.read(), Value::bulk("1"), "round {round}");
+        for i in 0..25 {
+            assert_eq!(c.call(&["SET", &format!("small{i}"), "x"]), Value::ok(), "round {round}");
+        }
+    }
+    // Each ran once, as far as anybody is told.
+    let stats = c.call(&["INFO", "commandstats"]).text();
+    assert!(stats.contains("cmdstat_incr:calls=40,"), "{stats}");
 }
