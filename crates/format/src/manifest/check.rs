@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::{
-    CheckpointEntry, CheckpointKind, IncarnationEntry, Manifest, ManifestError, Partitioning,
-    TableEntry, TableKind, TableRecords,
+    CheckpointEntry, CheckpointKind, IncarnationEntry, LogPositions, Manifest, ManifestError,
+    Partitioning, TableEntry, TableKind, TableRecords,
 };
 use crate::names::parse_part_name;
 use crate::{GSN_MAX, LOG_NONE, LogGsn, PARTITIONS_LOG2_MAX};
@@ -48,13 +48,23 @@ impl Manifest {
         if !self.checkpoints.is_sorted_by_key(|checkpoint| checkpoint.epoch) {
             return inconsistent("the checkpoints are not sorted by epoch".into());
         }
+        self.validate_chains()
+    }
+
+    /// Each partial checkpoint has its base, and goes on from the base.
+    fn validate_chains(&self) -> Result<(), ManifestError> {
         for checkpoint in &self.checkpoints {
-            if let Some(base) = checkpoint.base
-                && !self.checkpoints.iter().any(|other| other.epoch == base)
-            {
+            let Some(epoch) = checkpoint.base else { continue };
+            let Some(base) = self.at_epoch(epoch) else {
                 return inconsistent(format!(
-                    "partial checkpoint {} needs checkpoint {base}, which is not listed: the \
+                    "partial checkpoint {} needs checkpoint {epoch}, which is not listed: the \
                      chain has a gap",
+                    checkpoint.epoch
+                ));
+            };
+            if let Some(why) = checkpoint.goes_back_behind(base) {
+                return inconsistent(format!(
+                    "partial checkpoint {} is older than checkpoint {epoch}, its base: {why}",
                     checkpoint.epoch
                 ));
             }
@@ -166,6 +176,34 @@ impl IncarnationEntry {
 }
 
 impl CheckpointEntry {
+    /// Why this one's point of consistency lies before that of `base`, if a field shows it. The
+    /// base may list incarnations that no longer matter.
+    fn goes_back_behind(&self, base: &CheckpointEntry) -> Option<String> {
+        if self.gsn_floor < base.gsn_floor {
+            return Some(format!("gsn floor {} after {}", self.gsn_floor, base.gsn_floor));
+        }
+        for LogPositions { incarnation, logs } in &base.positions {
+            if !self.positions.iter().any(|own| own.incarnation == *incarnation) {
+                continue;
+            }
+            // A log that is not listed is at its beginning.
+            let own = |log| self.position(*incarnation, log).unwrap_or(0);
+            if let Some(LogGsn { log, gsn }) = logs.iter().find(|of| own(of.log) < of.gsn) {
+                let own = own(*log);
+                return Some(format!(
+                    "gsn {own} of log {log} in incarnation {incarnation} after {gsn}"
+                ));
+            }
+        }
+        base.generations.iter().find_map(|of| {
+            let own = self.generations.iter().find(|own| own.table == of.table)?;
+            (own.generation < of.generation).then(|| {
+                let (table, own, of) = (of.table, own.generation, of.generation);
+                format!("generation {own} of table {table} after {of}")
+            })
+        })
+    }
+
     fn validate(&self) -> Result<(), String> {
         match (self.kind, self.base) {
             (CheckpointKind::Full, Some(_)) => return Err("a full one has no base".into()),

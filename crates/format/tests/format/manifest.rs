@@ -107,6 +107,16 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("is listed twice", |m| m.checkpoints.push(checkpoint(9, Some(7)))),
     ("chain has a gap", |m| drop(m.checkpoints.remove(1))),
     ("chain has a gap", |m| drop(m.checkpoints.remove(0))),
+    ("7 is older than checkpoint 5, its base: gsn floor 5999 after 6000", |m| {
+        m.checkpoints[1].gsn_floor = 5999;
+    }),
+    ("gsn 5989 of log 1 in incarnation 3 after 5990", |m| {
+        m.checkpoints[2].positions[0].logs[1].gsn = 5989;
+    }),
+    ("gsn 0 of log 1 in incarnation 3 after 5990", |m| {
+        m.checkpoints[1].positions[0].logs.truncate(1);
+    }),
+    ("generation 3 of table 0 after 4", |m| m.checkpoints[2].generations[0].generation = 3),
     ("needs a base", |m| m.checkpoints[1].base = None),
     ("has no base", |m| m.checkpoints[0].base = Some(1)),
     ("is not earlier", |m| m.checkpoints[1].base = Some(7)),
@@ -193,6 +203,61 @@ fn the_newest_chain_is_base_first() {
     assert_eq!(checkpoint(5, None).position(3, 1), Some(5990));
     assert_eq!(checkpoint(5, None).position(3, 2), None);
     assert_eq!(checkpoint(5, None).position(2, 1), None);
+}
+
+/// What became of an entry of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Missing,
+    Doubled,
+    /// The fields of its content are those of a checkpoint before its base.
+    Stale,
+}
+
+/// Every fate of every entry of a chain of four, rotated by every number of places.
+#[test]
+fn only_a_beginning_of_a_chain_in_its_order_is_accepted() {
+    const FATES: [Fate; 4] = [Fate::Kept, Fate::Missing, Fate::Doubled, Fate::Stale];
+    let link = |n: u64, gsn: u64| {
+        let mut entry = checkpoint(4 + n, (n > 0).then_some(3 + n));
+        entry.gsn_floor = gsn;
+        entry.positions[0].logs = positions(&[(0, gsn)]);
+        entry
+    };
+    let mut accepted = 0;
+    for fates in 0..4usize.pow(4) {
+        let fates: Vec<Fate> = (0..4).map(|n| FATES[fates >> (2 * n) & 3]).collect();
+        if fates[0] == Fate::Stale {
+            // Nothing is before the full one.
+            continue;
+        }
+        let mut list = Vec::new();
+        for (n, fate) in (0u64..).zip(&fates) {
+            let gsn = 6000 + 10 * n;
+            match fate {
+                Fate::Kept => list.push(link(n, gsn)),
+                Fate::Missing => {}
+                Fate::Doubled => list.extend([link(n, gsn), link(n, gsn)]),
+                Fate::Stale => list.push(link(n, gsn - 15)),
+            }
+        }
+        for turn in 0..list.len().max(1) {
+            let mut manifest = manifest();
+            manifest.checkpoints = list.clone();
+            manifest.checkpoints.rotate_left(turn);
+            let length = fates.iter().take_while(|fate| **fate == Fate::Kept).count();
+            let is_beginning = fates[length..].iter().all(|fate| *fate == Fate::Missing);
+            let is_sound = is_beginning && turn == 0;
+            let said = manifest.validate();
+            assert_eq!(said.is_ok(), is_sound, "{fates:?}, turned by {turn}: {said:?}");
+            if is_sound {
+                assert_eq!(manifest.newest_chain(), list.iter().collect::<Vec<_>>());
+                accepted += 1;
+            }
+        }
+    }
+    assert_eq!(accepted, 5);
 }
 
 proptest! {
