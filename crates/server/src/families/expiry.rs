@@ -8,17 +8,17 @@ use crate::args::is;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::resp::{Args, parse_i64};
 use crate::session::context::Context;
-use crate::session::row::{GENERIC, Keyed, ONE, RF, WF, row};
+use crate::session::row::{GENERIC, Keyed, ONE, RF, WF, copying, row};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // a row is a line
 pub(super) const ROWS: &[Spec] = &[
-    row("expire", -3, WF, ONE, GENERIC, "1.0.0", Keyed(expire), "Sets the expiry of a key in seconds."),
-    row("expireat", -3, WF, ONE, GENERIC, "1.2.0", Keyed(expireat), "Sets the expiry of a key as a Unix time in seconds."),
+    copying(row("expire", -3, WF, ONE, GENERIC, "1.0.0", Keyed(expire), "Sets the expiry of a key in seconds.")),
+    copying(row("expireat", -3, WF, ONE, GENERIC, "1.2.0", Keyed(expireat), "Sets the expiry of a key as a Unix time in seconds.")),
     row("expiretime", 2, RF, ONE, GENERIC, "7.0.0", Keyed(expiretime), "Returns the expiry of a key as a Unix time in seconds."),
-    row("persist", 2, WF, ONE, GENERIC, "2.2.0", Keyed(persist), "Takes the expiry off a key."),
-    row("pexpire", -3, WF, ONE, GENERIC, "2.6.0", Keyed(pexpire), "Sets the expiry of a key in milliseconds."),
-    row("pexpireat", -3, WF, ONE, GENERIC, "2.6.0", Keyed(pexpireat), "Sets the expiry of a key as a Unix time in milliseconds."),
+    copying(row("persist", 2, WF, ONE, GENERIC, "2.2.0", Keyed(persist), "Takes the expiry off a key.")),
+    copying(row("pexpire", -3, WF, ONE, GENERIC, "2.6.0", Keyed(pexpire), "Sets the expiry of a key in milliseconds.")),
+    copying(row("pexpireat", -3, WF, ONE, GENERIC, "2.6.0", Keyed(pexpireat), "Sets the expiry of a key as a Unix time in milliseconds.")),
     row("pexpiretime", 2, RF, ONE, GENERIC, "7.0.0", Keyed(pexpiretime), "Returns the expiry of a key as a Unix time in milliseconds."),
     row("pttl", 2, RF, ONE, GENERIC, "2.6.0", Keyed(pttl), "Returns the milliseconds that a key has left."),
     row("ttl", 2, RF, ONE, GENERIC, "1.0.0", Keyed(ttl), "Returns the seconds that a key has left."),

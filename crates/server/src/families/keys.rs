@@ -10,20 +10,20 @@ use crate::keyspace::{Keyspace, Kind};
 use crate::resp::{Args, parse_i64};
 use crate::session::context::Context;
 use crate::session::row::{
-    ALL, Container, GENERIC, Keyed, NONE, ONE, R, RF, TWO, W, WF, WM, declared_by, row, sub,
-    with_key,
+    ALL, Container, GENERIC, Keyed, NONE, ONE, R, RF, TWO, W, WF, WM, copying, declared_by, row,
+    sub, with_key,
 };
 use crate::session::spec::{Flags, Spec};
 
 #[rustfmt::skip] // a row is a line
 pub(super) const ROWS: &[Spec] = &[
-    declared_by(row("copy", -3, WM, TWO, GENERIC, "6.2.0", Keyed(copy), "Copies a key's value to another key."), declare_copy),
+    copying(declared_by(row("copy", -3, WM, TWO, GENERIC, "6.2.0", Keyed(copy), "Copies a key's value to another key."), declare_copy)),
     row("del", -2, W, ALL, GENERIC, "1.0.0", Keyed(del), "Deletes keys."),
     row("exists", -2, RF, ALL, GENERIC, "1.0.0", Keyed(exists), "Counts which of the keys exist."),
-    declared_by(row("move", 3, WF, ONE, GENERIC, "1.0.0", Keyed(move_key), "Moves a key to another database."), declare_move),
+    copying(declared_by(row("move", 3, WF, ONE, GENERIC, "1.0.0", Keyed(move_key), "Moves a key to another database."), declare_move)),
     row("object", -2, Flags::NONE, NONE, GENERIC, "2.2.3", Container(OBJECT, None), "How values are kept."),
-    row("rename", 3, W, TWO, GENERIC, "1.0.0", Keyed(rename), "Renames a key and overwrites the destination."),
-    row("renamenx", 3, WF, TWO, GENERIC, "1.0.0", Keyed(renamenx), "Renames a key if the destination does not exist."),
+    copying(row("rename", 3, W, TWO, GENERIC, "1.0.0", Keyed(rename), "Renames a key and overwrites the destination.")),
+    copying(row("renamenx", 3, WF, TWO, GENERIC, "1.0.0", Keyed(renamenx), "Renames a key if the destination does not exist.")),
     row("touch", -2, RF, ALL, GENERIC, "3.2.1", Keyed(exists), "Counts which of the keys exist."),
     row("type", 2, RF, ONE, GENERIC, "1.0.0", Keyed(type_of), "Returns the type of the value at a key."),
     row("unlink", -2, WF, ALL, GENERIC, "4.0.0", Keyed(del), "Deletes keys."),

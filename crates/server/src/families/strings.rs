@@ -10,20 +10,20 @@ use crate::keyspace::{Keyspace, Kind};
 use crate::resp::{Args, parse_u64};
 use crate::session::context::Context;
 use crate::session::row::{
-    ALL, Keyed, ONE, PAIRS, R, RF, STRING, TWO, WF, WM, WMF, row, weighed_by,
+    ALL, Keyed, ONE, PAIRS, R, RF, STRING, TWO, WF, WM, WMF, copying, row, weighed_by,
 };
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // a row is a line
 pub(super) const ROWS: &[Spec] = &[
     row("append", 3, WMF, ONE, STRING, "2.0.0", Keyed(append), "Appends to a string, which is created if it is missing."),
-    row("get", 2, RF, ONE, STRING, "1.0.0", Keyed(get), "Returns the string at a key."),
-    row("getdel", 2, WF, ONE, STRING, "6.2.0", Keyed(getdel), "Returns the string at a key and deletes the key."),
-    row("getex", -2, WF, ONE, STRING, "6.2.0", Keyed(getex), "Returns the string at a key and changes its expiry."),
-    row("getrange", 4, R, ONE, STRING, "2.4.0", Keyed(getrange), "Returns part of the string at a key."),
-    row("getset", 3, WMF, ONE, STRING, "1.0.0", Keyed(getset), "Sets a string and returns the old one."),
+    copying(row("get", 2, RF, ONE, STRING, "1.0.0", Keyed(get), "Returns the string at a key.")),
+    copying(row("getdel", 2, WF, ONE, STRING, "6.2.0", Keyed(getdel), "Returns the string at a key and deletes the key.")),
+    copying(row("getex", -2, WF, ONE, STRING, "6.2.0", Keyed(getex), "Returns the string at a key and changes its expiry.")),
+    copying(row("getrange", 4, R, ONE, STRING, "2.4.0", Keyed(getrange), "Returns part of the string at a key.")),
+    copying(row("getset", 3, WMF, ONE, STRING, "1.0.0", Keyed(getset), "Sets a string and returns the old one.")),
     weighed_by(row("lcs", -3, R, TWO, STRING, "7.0.0", Keyed(lcs), "Finds the longest common subsequence of two strings."), |_, _, _| LCS_MAX_CELLS),
-    row("mget", -2, RF, ALL, STRING, "1.0.0", Keyed(mget), "Returns the strings at several keys."),
+    copying(row("mget", -2, RF, ALL, STRING, "1.0.0", Keyed(mget), "Returns the strings at several keys.")),
     row("mset", -3, WM, PAIRS, STRING, "1.0.1", Keyed(mset), "Sets several strings at once."),
     row("msetnx", -3, WM, PAIRS, STRING, "1.0.1", Keyed(msetnx), "Sets several strings at once if none of the keys exists."),
     row("psetex", 4, WM, ONE, STRING, "2.6.0", Keyed(psetex), "Sets a string and its expiry in milliseconds."),
@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("setnx", 3, WMF, ONE, STRING, "1.0.0", Keyed(setnx), "Sets a string if the key does not exist."),
     weighed_by(row("setrange", 4, WM, ONE, STRING, "2.2.0", Keyed(setrange), "Overwrites part of a string."), setrange_weight),
     row("strlen", 2, RF, ONE, STRING, "2.2.0", Keyed(strlen), "Returns the length of a string."),
-    row("substr", 4, R, ONE, STRING, "1.0.0", Keyed(getrange), "Returns part of the string at a key."),
+    copying(row("substr", 4, R, ONE, STRING, "1.0.0", Keyed(getrange), "Returns part of the string at a key.")),
 ];
 
 fn get(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

@@ -55,6 +55,8 @@ pub(crate) struct Conn {
     pub(crate) end_of_input: bool,
     /// Nothing can be sent to the client any more.
     pub(crate) broken: bool,
+    /// Work of the next request, if a round gave it back because it leaves the event loop; else 0.
+    pub(crate) leaves_with: usize,
     /// The next request found no memory, and some is on its way back.
     pub(crate) needs_room: bool,
     /// A reply was written since replies were last sent.
@@ -108,6 +110,7 @@ impl Conn {
             wants_input: true,
             end_of_input: false,
             broken: false,
+            leaves_with: 0,
             needs_room: false,
             replied: false,
             pending: 0,

@@ -245,14 +245,15 @@ impl Plan {
     /// Takes the first request that a round has given back. Gives how the client goes on, if not with
     /// its next request.
     fn take_postponed(&mut self, id: usize, conn: &mut Conn) -> Option<Progress> {
-        if conn.needs_room && conn.replied {
+        if conn.leaves_with > 0 && conn.replied {
             return Some(Progress::AfterReplies);
         }
         let Postponed { used, spans, spec } = conn.postponed.pop_front()?;
         let base = conn.start;
         conn.start += used;
-        if conn.needs_room {
-            return Some(Progress::Leaves(LongCall { spec, base, used, spans, work: LONG_WORK }));
+        if conn.leaves_with > 0 {
+            let work = std::mem::take(&mut conn.leaves_with);
+            return Some(Progress::Leaves(LongCall { spec, base, used, spans, work }));
         }
         self.push(id, base, used, &spans, spec);
         conn.pending += 1;

@@ -6,13 +6,14 @@ use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
 
 use super::conn::Conn;
 use super::connections::Connections;
+use super::long::LONG_WORK;
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use crate::error::CmdError;
 use crate::resp::Mark;
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::route::{note_latency, note_time, settle_reply};
-use crate::session::spec::{Handler, Spec};
+use crate::session::spec::{Flags, Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
@@ -128,9 +129,20 @@ impl Batch for Round<'_> {
     }
 
     /// A call that does not begin goes back to its client after the round.
-    fn begins(&mut self, i: usize) -> bool {
-        let conn = self.conns.get_mut(self.plan.calls[i].conn as usize);
-        let may_run = |conn: &mut Conn| !conn.needs_room && !conn.is_blocked(self.plan.allowance);
+    fn begins(&mut self, i: usize, large_bytes: &dyn Fn() -> usize) -> bool {
+        let Call { conn, spec, .. } = self.plan.calls[i];
+        let conn = self.conns.get_mut(conn as usize);
+        let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
+        let may_run = |conn: &mut Conn| {
+            if conn.leaves_with > 0 || conn.is_blocked(self.plan.allowance) {
+                return false;
+            }
+            if self.plan.diverts && copies {
+                let work = large_bytes() / UNIT_BYTES;
+                conn.leaves_with = if work < LONG_WORK { 0 } else { work };
+            }
+            conn.leaves_with == 0
+        };
         let begins = !self.is_over && conn.is_some_and(may_run);
         if !begins {
             self.plan.postponed.push(i as u32);
@@ -208,7 +220,7 @@ impl Batch for Round<'_> {
         if std::mem::take(&mut self.runs_again) || again {
             // The client leaves the loop for it, so that nobody else waits.
             conn.reply.truncate(mark);
-            conn.needs_room = true;
+            (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
             self.local.stats.uncount_call(call.spec.id);
             self.plan.postponed.push(i as u32);
             return;

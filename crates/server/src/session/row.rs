@@ -99,6 +99,12 @@ pub(crate) const fn weighed_by(mut spec: Spec, weigh: WeighFn) -> Spec {
     spec
 }
 
+/// A command that copies the values of its keys.
+pub(crate) const fn copying(mut spec: Spec) -> Spec {
+    spec.flags = spec.flags.or(Flags::COPIES);
+    spec
+}
+
 /// A command with arguments that no log may show.
 pub(crate) const fn with_secrets(mut spec: Spec, secrets: Secrets) -> Spec {
     spec.secrets = secrets;

@@ -50,6 +50,9 @@ impl Flags {
     /// The first argument is the database of the commands after this one.
     pub(crate) const SELECTS: Self = Self(1 << 16);
 
+    /// Copies the values of its keys, whole or for the most part.
+    pub(crate) const COPIES: Self = Self(1 << 17);
+
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

@@ -129,6 +129,11 @@ fn commands_of_every_kind_leave_the_loop() {
         &[b"KEYS", b"long*"],
         &[b"SCAN", b"0", b"COUNT", b"5000"],
         &[b"LCS", b"long1", b"long2"],
+        // What is long is the value that they find.
+        &[b"GET", b"value"],
+        &[b"MGET", b"n", b"value"],
+        &[b"EXPIRE", b"value", b"1000"],
+        &[b"RENAME", b"value", b"other"],
     ];
     for command in long {
         a.send(command);
@@ -136,6 +141,22 @@ fn commands_of_every_kind_leave_the_loop() {
         assert_eq!(b.call(&["INCR", "n"]).text(), b.call(&["GET", "n"]).text());
         gate.open();
         assert!(!matches!(a.read(), Value::Error(_) | Value::Closed));
+        gate.close();
+    }
+    // Such a request keeps its place among the others.
+    for i in 0..3 {
+        assert_eq!(b.call(&["SET", "i", &i.to_string()]), Value::ok());
+        let around = [encode(&[b"INCR", b"i"]), encode(&[b"GET", b"other"])];
+        a.send_raw(
+            &[around.concat(), encode(&[b"INCR", b"i"]), encode(&[b"STRLEN", b"other"])].concat(),
+        );
+        assert_eq!(a.read(), Value::Int(i + 1));
+        wait_until_parked(&mut b);
+        assert_eq!(b.call(&["GET", "i"]), Value::bulk(&(i + 1).to_string()));
+        gate.open();
+        assert!(a.read() == Value::Bulk(value.clone()));
+        assert_eq!(a.read(), Value::Int(i + 2));
+        assert_eq!(a.read(), Value::Int(2 << 20));
         gate.close();
     }
     // Neither the queue nor the length of what is in it makes a difference.
@@ -149,7 +170,7 @@ fn commands_of_every_kind_leave_the_loop() {
     assert_eq!(b.call(&["GET", "long1"]), Value::bulk("x"));
     gate.open();
     let Value::Array(replies) = a.read() else { panic!("the replies of the queue") };
-    assert_eq!(replies, [Value::ok(), Value::Int(2003)]);
+    assert_eq!(replies, [Value::ok(), Value::Int(2004)]);
     assert_eq!(b.call(&["GET", "long1"]), Value::bulk("y"));
 }
 

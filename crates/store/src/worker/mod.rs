@@ -39,9 +39,10 @@ pub trait Batch {
     /// As [`Procedure::declare`], for number `index`.
     fn declare(&mut self, index: usize, keys: &mut KeySet);
     /// Asked before number `index` locks or copies a value: false if it is not to run now. It then
-    /// does not end, either.
+    /// does not end, either. `large_bytes` gives the bytes of the large values that its keys have. It
+    /// is an estimate: nothing is locked, and a key may be missed whose hash another key has.
     #[inline]
-    fn begins(&mut self, _index: usize) -> bool {
+    fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true
     }
     /// As [`Procedure::run`].
@@ -145,7 +146,8 @@ impl Worker {
             let mut first = 0;
             for at in 0..self.ends.len() {
                 let end = self.ends[at];
-                if batch.begins(next + at) {
+                let large_bytes = || self.large_bytes(first..end);
+                if batch.begins(next + at, &large_bytes) {
                     let result = self.run_declared(first..end, batch, next + at);
                     batch.ended(next + at, result);
                 }
@@ -188,6 +190,14 @@ impl Worker {
                 store.memory().arena.prefetch(key.candidate);
             }
         }
+    }
+
+    /// About how many bytes the large values of declared keys have. Inside the read section that the
+    /// keys were declared in.
+    fn large_bytes(&self, keys: std::ops::Range<usize>) -> usize {
+        let candidates = self.transaction.keys.declared()[keys].iter().map(|key| key.candidate);
+        let large = |cell| self.local.store.cell(cell).record().blob().map_or(0, |blob| blob.len);
+        candidates.filter(|&cell| cell != 0).map(large).sum()
     }
 
     fn run_declared<B: Batch + ?Sized>(
