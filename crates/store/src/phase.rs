@@ -163,6 +163,16 @@ impl PhaseDriver {
         self.planted.has(bug)
     }
 
+    /// True if a planted bug forgets the before-image of such a write.
+    #[inline]
+    pub(crate) fn forgets_before_image(
+        &self,
+        stamp_word: u64,
+        deletes: impl FnOnce() -> bool,
+    ) -> bool {
+        self.planted.forgets_before_image(stamp_word, deletes)
+    }
+
     /// The workers' read_sections.
     pub fn read_sections(&self) -> &ReadSections {
         &self.read_sections

@@ -4,6 +4,8 @@
 #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::memory::stamp::ABSENT;
+
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -76,5 +78,18 @@ impl Planted {
     #[inline(always)]
     pub(crate) fn has(&self, _: Bug) -> bool {
         false
+    }
+
+    /// True if the planted bug forgets the before-image of a write to a record with this stamp
+    /// word: it had no value, or is deleted.
+    #[inline]
+    pub(crate) fn forgets_before_image(
+        &self,
+        stamp_word: u64,
+        deletes: impl FnOnce() -> bool,
+    ) -> bool {
+        let was_absent = stamp_word & ABSENT != 0;
+        self.has(Bug::InsertWithoutMark) && was_absent
+            || self.has(Bug::DeleteWithoutBeforeImage) && deletes()
     }
 }

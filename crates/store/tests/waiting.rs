@@ -7,9 +7,11 @@ use common::{Gathered, store_with, walk};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    CellRules, Commit, CommitLog, KeySet, Lane, LogRefused, Mode, Phase, Procedure, Replaced, Sink,
-    Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    CellRules, Commit, CommitLog, KeySet, Lane, LogRefused, Mode, NoLog, Phase, Procedure,
+    RUNS_MAX, Replaced, Sink, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -267,4 +269,75 @@ fn a_log_that_will_have_no_room_ends_the_commit() {
     let mut again = [Put::new(b"key", b"again")];
     world.worker().execute(&mut again[..]);
     assert_eq!(world.value(b"key").as_deref(), Some(&b"again"[..]));
+}
+
+/// A thread's result. One that has not ended after many yields waits for ever.
+fn ended<T>(what: &str, thread: stillpoint_io::JoinHandle<T>) -> T {
+    for _ in 0..60_000 {
+        if thread.is_finished() {
+            return thread.join().expect("no panic");
+        }
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    panic!("{what} never ends");
+}
+
+/// A transaction whose last run has the permit of the store; `permitted` is told of that run.
+fn put_with_permit(worker: &mut Worker, permitted: impl Fn()) -> Result<(), TxError> {
+    let mut runs = 0;
+    worker.transact(|tx| {
+        runs += 1;
+        if runs < RUNS_MAX {
+            return Err(TxError::Conflict);
+        }
+        permitted();
+        tx.put(T, b"key", b"permitted")
+    })
+}
+
+/// Who has the permit and has waited goes on with it; nobody else begins before the end.
+#[test]
+fn a_commit_with_the_permit_waits_for_room_as_any_other() {
+    let world = World::new();
+    let mut worker = world.worker();
+    let put = move || put_with_permit(&mut worker, || ());
+    let waiting = stillpoint_io::spawn("permitted", put).expect("a thread");
+    world.door.await_commit();
+    world.door.open.store(true, SeqCst);
+    ended("the commit with the permit", waiting).expect("it commits");
+    assert_eq!(world.value(b"key").as_deref(), Some(&b"permitted"[..]));
+}
+
+#[test]
+fn a_commit_that_has_waited_does_not_pass_the_permit_on_to_the_next() {
+    let world = World::new();
+    let (has_permit, goes_on) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let waiting = world.put_behind_the_door();
+    let mut worker = Worker::new(world.store.clone(), Box::new(NoLog::default())).expect("a slot");
+    let (entered, released) = (has_permit.clone(), goes_on.clone());
+    let permitted = move || {
+        let hold = || {
+            entered.store(true, SeqCst);
+            while !released.load(SeqCst) {
+                std::thread::yield_now();
+            }
+        };
+        put_with_permit(&mut worker, hold)
+    };
+    let permitted = stillpoint_io::spawn("permitted", permitted).expect("a thread");
+    while !has_permit.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    world.door.open.store(true, SeqCst);
+    while world.epochs.lock().is_empty() {
+        std::thread::yield_now();
+    }
+    for _ in 0..YIELDS {
+        std::thread::yield_now();
+        assert_eq!(world.epochs.lock().len(), 1, "the second of the batch began beside the permit");
+    }
+    goes_on.store(true, SeqCst);
+    ended("the transaction with the permit", permitted).expect("it commits");
+    assert_committed(&ended("the batch", waiting));
 }

@@ -16,12 +16,12 @@ use crate::memory::cell::Record;
 use crate::memory::stamp::ABSENT;
 use crate::participant::Participant;
 use crate::phase::PhaseWord;
-use crate::planted::{self, Bug};
+use crate::planted;
 use crate::record::{self, NewCell, Prepared, Writing};
 use crate::rules::{Claim, DirtyRule, WriteRule, status};
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
-use crate::txn::pending::{NONE, OpKind};
+use crate::txn::pending::NONE;
 
 /// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
 /// transaction would be seen, so the process ends here.
@@ -454,7 +454,11 @@ impl Transaction {
         if !has_waited && !sink.has_room() {
             return false;
         }
-        let saved = |&&(key, first): &&(usize, u32)| !self.is_left_out(local, key, first);
+        let saved = |&&(key, first): &&(usize, u32)| {
+            let stamp_word = self.held[key - self.first_key].stamp_word;
+            let deletes = || matches!(Change::of(&self.pending, first), Change::Delete);
+            !local.store.driver().forgets_before_image(stamp_word, deletes)
+        };
         let overwritten = |&(key, _): &(usize, u32)| {
             let declared = &self.keys.declared()[key];
             Overwritten {
@@ -467,14 +471,5 @@ impl Transaction {
         let records = self.written[from..].iter().filter(saved).map(overwritten);
         capture::save_before_images(&local.store, sink, (local.number, phase.epoch()), records);
         true
-    }
-
-    /// What planted bugs do not save.
-    fn is_left_out(&self, local: &Participant, key: usize, first: u32) -> bool {
-        let driver = local.store.driver();
-        let was_absent = self.held[key - self.first_key].stamp_word & ABSENT != 0;
-        let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
-        driver.has_planted(Bug::InsertWithoutMark) && was_absent
-            || driver.has_planted(Bug::DeleteWithoutBeforeImage) && deletes()
     }
 }
