@@ -144,6 +144,8 @@ mod tests {
     fn names_are_unique_and_rows_tell_what_their_schemes_do() {
         for (at, row) in REGISTRY.iter().enumerate() {
             assert!(REGISTRY[..at].iter().all(|other| other.name != row.name));
+            assert!(row.names().eq([row.name]) && !row.about.is_empty());
+            assert_eq!(row.about(), row.about);
             let scheme = row.build();
             let point = scheme.checkpointer.map(|it| it.point_of_consistency());
             assert_eq!(point, row.capabilities.point, "{}", row.name);

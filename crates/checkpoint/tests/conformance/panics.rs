@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_checkpoint};
@@ -322,4 +322,61 @@ fn a_walk_that_always_panics_is_the_last() {
         let again = fused.world.take();
         assert!(matches!(again, Err(CheckpointError::Refused)), "{}: {again:?}", row.name);
     }
+}
+
+/// A scheme whose first walk of unit 0 panics. The walks of the others end once they are told that
+/// the checkpoint is given up.
+struct PanicsOnce {
+    scheme: Arc<dyn Checkpointer>,
+    panicked: AtomicBool,
+    told: AtomicU64,
+}
+
+impl Checkpointer for PanicsOnce {
+    fn point_of_consistency(&self) -> PointOfConsistency {
+        self.scheme.point_of_consistency()
+    }
+    fn kind(&self) -> CheckpointKind {
+        self.scheme.kind()
+    }
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        if unit == 0 && !self.panicked.swap(true, SeqCst) {
+            resume_unwind(Box::new("injected panic"));
+        }
+        for _ in 0..10_000 {
+            if to.is_abandoned() {
+                self.told.fetch_add(1, SeqCst);
+                break;
+            }
+            RealClock.sleep(Duration::from_millis(1));
+        }
+        self.scheme.capture(store, unit, to);
+    }
+}
+
+/// What the other threads write after a panic is for nothing.
+#[test]
+fn after_a_panic_the_other_threads_go_on_without_output() {
+    let row = stillpoint_checkpoint::registry::REGISTRY.find("calc").expect("it is in the table");
+    let mut scheme = row.build();
+    let panics = Arc::new(PanicsOnce {
+        scheme: scheme.checkpointer.take().expect("it takes checkpoints"),
+        panicked: AtomicBool::new(false),
+        told: AtomicU64::new(0),
+    });
+    scheme.checkpointer = Some(panics.clone());
+    let world = World::with_scheme(scheme, 1);
+    let mut worker = world.worker(0);
+    for table in 0..2 {
+        worker.transact(|tx| tx.put(TableId(table), b"key", b"value")).expect("memory");
+    }
+    let units = world.store.slab_count() as u64;
+    assert!(units > 1, "one thread is not enough");
+    let kept = Arc::new(MemorySink::default());
+    let sink: Arc<dyn Sink> = kept.clone();
+    let taken = run_checkpoint(&world.cycle(), &sink);
+    assert!(matches!(taken, Err(CheckpointError::Thread(_))), "{taken:?}");
+    // In the walk all but unit 0, and then all once more, for their marks.
+    assert_eq!(panics.told.load(SeqCst), 2 * units - 1);
+    assert_eq!(world.unmarked(), 0);
 }

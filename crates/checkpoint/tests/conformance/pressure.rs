@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint_checkpoint::{Pace, registry, run_checkpoint};
+use stillpoint_checkpoint::{Cycle, Pace, registry, run_checkpoint};
 use stillpoint_io::{Call, Clock, ManualClock, RealClock, spawn};
-use stillpoint_store::{DeletedKey, Lane, PointOfConsistency, RecordImage, Sink, TableId, Tx};
+use stillpoint_store::{
+    DeletedKey, Lane, Phase, PointOfConsistency, RecordImage, Sink, TableId, Tx, Worker,
+};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
@@ -87,6 +89,28 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     assert!(stats.pool_bytes_peak <= bound as u64, "{stats:?}");
     let expected = world.history.state_before(written.epoch);
     assert_same(&world.load(&entry(written)), &expected, "slow disk");
+}
+
+/// The pool has room for every before-image: no commit waits.
+#[test]
+fn nobody_waits_for_a_pool_that_has_room() {
+    let world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
+    a_megabyte(&world);
+    let (store, history) = (world.store.clone(), world.history.clone());
+    let observer = move |phase, _| {
+        if phase == Phase::Resolve {
+            let mut worker = Worker::new(store.clone(), Box::new(history.log(0))).expect("a slot");
+            for number in 0..1000u32 {
+                let write = |tx: &mut Tx<'_>| tx.put(TABLE, &number.to_be_bytes(), &[2; 96]);
+                worker.transact(write).expect("memory");
+            }
+        }
+    };
+    let cycle = Cycle { observer: Some(Arc::new(observer)), ..world.cycle() };
+    let (written, _) = world.take_with(&cycle).expect("no fault");
+    assert_eq!((written.stats.worker_waits, written.stats.worker_wait_ns), (0, 0));
+    let expected = world.history.state_before(written.epoch);
+    assert_same(&world.load(&entry(written)), &expected, "a pool with room");
 }
 
 /// One commit may save more than the pool holds. It waits in its middle, and the bound holds.
