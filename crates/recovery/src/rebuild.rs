@@ -356,3 +356,35 @@ fn name_tables(manifest: &mut Manifest, names: &[(u16, String)], gives_up: &mut 
         gives_up.push(format!("names of tables: they are called {} now", unnamed.join(", ")));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_goes_to_one_table() {
+        let mut manifest = Manifest {
+            store: StoreId([1; 16]),
+            hash_seed: 0,
+            created_ms: 0,
+            next_epoch: 1,
+            next_serial: 1,
+            tables: vec![TableEntry::new(4, "", 2), TableEntry::new(0, "", 3)],
+            checkpoints: Vec::new(),
+            incarnations: Vec::new(),
+            clean_shutdown: None,
+        };
+        // The second one is taken, the third is none, and the last two are of an unknown table.
+        let names = [(0, "orders"), (1, "orders"), (2, ""), (3, "items"), (3, "others")];
+        let names = names.map(|(id, name)| (id, name.to_owned()));
+        let mut gives_up = Vec::new();
+        name_tables(&mut manifest, &names, &mut gives_up);
+        let expected = [
+            TableEntry::new(0, "orders", 3),
+            TableEntry::new(3, "items", 1),
+            TableEntry::new(4, "table-4", 2),
+        ];
+        assert_eq!(manifest.tables, expected);
+        assert_eq!(gives_up, ["names of tables: they are called table-4 now"]);
+    }
+}

@@ -108,6 +108,34 @@ fn a_lost_manifest_is_made_anew_from_the_other_files() {
     }
 }
 
+/// A power loss takes from a segment what was in the page cache only. The copy of it counts, which
+/// the start before had made.
+#[test]
+fn a_manifest_made_anew_names_the_copies_of_ends() {
+    let home = tempfile::tempdir().expect("a directory");
+    let shape = Shape { logs: 1, lives: &[5, 3], checkpoints: 0, closes: false };
+    let acknowledged = make(home.path(), shape);
+    let mut left = files(home.path());
+    left.remove(Path::new("MANIFEST"));
+    let path = Path::new(&names::log_dir(0)).join(names::segment_name(1, 1));
+    let segment = left.get_mut(&path).expect("the first life has one segment");
+    let begins = |at: &usize| segment[*at..].starts_with(b"SPLB");
+    let last = (0..segment.len()).step_by(4096).filter(begins).next_back().expect("a batch");
+    segment[last..].fill(0);
+    let dir = directory(&left);
+    let done = offline::repair(dir.path(), true).expect("repairs");
+    assert!(!done.gives_up.iter().any(|what| what.starts_with("log ")), "{done:?}");
+    let mut found = Keys::new();
+    offline::dump(dir.path(), None, &mut |_, key, value| {
+        let mut bytes = Vec::new();
+        value.copy_to(&mut bytes);
+        found.insert(key.to_vec(), bytes);
+        Ok(())
+    })
+    .expect("dumps");
+    assert!(found == acknowledged, "{done:?}");
+}
+
 /// A copy that is damaged is not published, and leaves nothing in the way.
 #[test]
 fn a_damaged_checkpoint_is_not_restored() {
