@@ -120,7 +120,7 @@ fn a_manifest_made_anew_names_the_copies_of_ends() {
     let path = Path::new(&names::log_dir(0)).join(names::segment_name(1, 1));
     let segment = left.get_mut(&path).expect("the first life has one segment");
     let begins = |at: &usize| segment[*at..].starts_with(b"SPLB");
-    let last = (0..segment.len()).step_by(4096).filter(begins).next_back().expect("a batch");
+    let last = (0..segment.len()).step_by(4096).rfind(begins).expect("a batch");
     segment[last..].fill(0);
     let dir = directory(&left);
     let done = offline::repair(dir.path(), true).expect("repairs");
