@@ -261,11 +261,10 @@ impl Session {
     }
 
     /// Does what waits to be done, such as reclaiming deleted records. Call it while idle; inside a
-    /// transaction with declared keys it does nothing.
-    pub fn idle(&mut self) {
-        if !Inside::is_in_batch() {
-            self.worker.idle();
-        }
+    /// transaction with declared keys it does nothing. True if something still waits: call it again
+    /// later.
+    pub fn idle(&mut self) -> bool {
+        Inside::is_in_batch() || self.worker.idle()
     }
 
     /// Waits, with no lock held, until the log has room; refuses when the store has failed. A full

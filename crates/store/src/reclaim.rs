@@ -103,6 +103,11 @@ impl Reclaim {
         }
     }
 
+    /// Whether nothing waits to be reclaimed or freed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.absent.is_empty() && self.garbage.is_empty() && self.waiting.is_empty()
+    }
+
     /// Takes over what a worker that is gone could not reclaim yet.
     pub(crate) fn adopt(&mut self, absent: Vec<Absent>) {
         self.absent.extend(absent);

@@ -177,7 +177,7 @@ fn cells_of_deleted_keys_are_used_again() {
                 }
                 worker.idle();
             });
-            let left = checkpoint(&store, rules.write, || worker.idle());
+            let left = checkpoint(&store, rules.write, || _ = worker.idle());
             assert!(left.is_empty(), "{rules:?}: {} deleted keys are captured", left.len());
             worker.idle();
             assert_eq!(store.cell_count(T), 0, "{rules:?}, round {round}");

@@ -147,7 +147,7 @@ fn sessions_that_go_idle_or_end_leave_nothing() {
     workers.truncate(2);
     closed.store(u64::MAX, SeqCst);
     for _ in 0..8 {
-        workers.iter_mut().for_each(Worker::idle);
+        workers.iter_mut().for_each(|worker| _ = worker.idle());
     }
     assert_eq!(store.cell_count(T), 0);
 }

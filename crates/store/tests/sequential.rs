@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    CellRules, KeySet, Mode, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx, TxError,
-    Worker,
+    Batch, CellRules, KeySet, Mode, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx,
+    TxError, Worker,
 };
 
 /// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
@@ -291,7 +291,7 @@ impl Bench {
             32 => self.check(),
             33 => self.refused(),
             34 => self.move_phase(),
-            35 => self.worker().idle(),
+            35 => _ = self.worker().idle(),
             36 => {
                 let now = self.log_state.lock().last.values().copied().max();
                 self.closed.store(now.unwrap_or(0), Ordering::SeqCst);
@@ -497,4 +497,51 @@ fn a_scan_shows_each_of_many_long_values_once() {
     assert_eq!(worker.scan_heads(table, 0, usize::MAX, 5, visit).expect("a table"), 0);
     heads.sort_unstable();
     assert_eq!(heads, seen);
+}
+
+/// Asks of each key how long its value is, and runs nothing.
+struct Asking {
+    keys: u32,
+    told: Vec<usize>,
+}
+
+impl Batch for Asking {
+    fn len(&self) -> usize {
+        self.keys as usize
+    }
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        keys.push(TableId(0), &(index as u32).to_be_bytes(), Mode::Read, 0);
+    }
+    fn begins(&mut self, index: usize, large_bytes: &dyn Fn() -> usize) -> bool {
+        assert_eq!(index, self.told.len());
+        self.told.push(large_bytes());
+        false
+    }
+    fn run(&mut self, index: usize, _: &mut Tx<'_>) -> Result<(), TxError> {
+        panic!("{index} was not to begin");
+    }
+    fn ended(&mut self, index: usize, _: Result<Option<Stamp>, TxError>) {
+        panic!("{index} did not begin");
+    }
+}
+
+/// Of a key behind others with its tag, and of one in an overflow bucket, too.
+#[test]
+fn a_batch_learns_the_length_of_every_large_value_before_it_begins() {
+    const KEYS: u32 = 10_000;
+    let store = store_of(256 << 20, 2, 1);
+    let (state, closed) = (Arc::default(), Arc::default());
+    let mut worker = Worker::new(store, CheckingLog::new(0, &state, &closed)).expect("a free slot");
+    // Every second key has a large value, every fourth none.
+    let len = |key: u32| [5_000, 10, 6_000, 0][key as usize % 4];
+    for key in (0..KEYS).filter(|&key| len(key) > 0) {
+        let value = vec![7; len(key)];
+        worker.transact(|tx| tx.put(TableId(0), &key.to_be_bytes(), &value)).expect("memory");
+    }
+    let mut asking = Asking { keys: KEYS, told: Vec::new() };
+    worker.execute(&mut asking);
+    assert_eq!(asking.told.len(), KEYS as usize);
+    for (key, told) in (0..).zip(asking.told) {
+        assert_eq!(told, if len(key) > 10 { len(key) } else { 0 }, "key {key}");
+    }
 }

@@ -47,8 +47,7 @@ const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 /// A write that finds no memory waits so long for memory that is on its way back.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 const ROOM_LOOK: Duration = Duration::from_millis(1);
-/// A thread without work looks after its garbage so many times, this long after each other.
-const IDLE_TURNS: u32 = 10;
+/// A thread without work looks after its garbage so often, as long as it has some.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
 /// A command that leaves its event loop: the first of its client's input.
@@ -172,19 +171,14 @@ impl LongThread {
     /// # Errors
     /// When commits cannot be made durable.
     pub(crate) fn run(&mut self) -> Result<(), ServerError> {
-        let mut idle_turns = 0;
+        let mut has_garbage = false;
         loop {
-            match self.next(idle_turns > 0) {
+            match self.next(has_garbage) {
                 Next::End => return Ok(()),
-                Next::Idle => {
-                    idle_turns -= 1;
-                    self.session.idle();
-                }
-                Next::Run(parked) => {
-                    self.serve(*parked)?;
-                    idle_turns = IDLE_TURNS;
-                }
+                Next::Idle => {}
+                Next::Run(parked) => self.serve(*parked)?,
             }
+            has_garbage = self.session.idle();
         }
     }
 
@@ -225,7 +219,6 @@ impl LongThread {
         self.make_durable()?;
         parked.conn = self.conns.remove(id);
         drop(parked);
-        self.session.idle();
         Ok(())
     }
 

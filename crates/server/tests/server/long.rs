@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use stillpoint::{Config as EngineConfig, Durability, Engine};
-use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
+use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
 
@@ -238,6 +238,32 @@ fn a_watched_key_that_changes_before_a_long_exec_spoils_it() {
     assert_eq!(a.call(&["EXISTS", "long7"]), Value::Int(0));
     // The transaction is over.
     assert_eq!(a.call(&["DISCARD"]).text(), "ERR DISCARD without MULTI");
+}
+
+/// However long the deletion takes to become durable.
+#[test]
+fn what_a_long_command_deletes_is_freed() {
+    let disk = SimDisk::new(5);
+    let mut engine = EngineConfig::new("simulated");
+    engine.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
+    let server = TestServer::around(config(), Engine::open(engine).expect("opens"), None);
+    let mut c = server.client();
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory", "12mb"]), Value::ok());
+    c.send_raw(&long_request(&"x".repeat(1_800)));
+    assert_eq!(c.read(), Value::ok());
+    // In requests that no thread for long commands sees.
+    let fits = |c: &mut Client| {
+        let value = "y".repeat(100_000);
+        (0..39).all(|i| c.call(&["SET", &format!("large{i}"), &value]) == Value::ok())
+    };
+    assert!(!fits(&mut c), "there is memory for all");
+    disk.stall(&[Call::Write, Call::Sync]);
+    let keys: Vec<String> = (0..2000).map(|i| format!("long{i}")).collect();
+    let del: Vec<&str> = ["DEL"].into_iter().chain(keys.iter().map(String::as_str)).collect();
+    assert_eq!(c.call(&del), Value::Int(2000));
+    RealClock.sleep(Duration::from_millis(800));
+    disk.resume();
+    eventually("the memory is free", || fits(&mut c));
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod scan;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_txn::{KeySet, Mode, TableId, TxError};
+use stillpoint_txn::{DeclaredKey, KeySet, Mode, TableId, TxError};
 
 use crate::participant::Participant;
 use crate::store::Store;
@@ -40,7 +40,7 @@ pub trait Batch {
     fn declare(&mut self, index: usize, keys: &mut KeySet);
     /// Asked before number `index` locks or copies a value: false if it is not to run now. It then
     /// does not end, either. `large_bytes` gives the bytes of the large values that its keys have. It
-    /// is an estimate: nothing is locked, and a key may be missed whose hash another key has.
+    /// is an estimate, for nothing is locked.
     #[inline]
     fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true
@@ -192,12 +192,19 @@ impl Worker {
         }
     }
 
-    /// About how many bytes the large values of declared keys have. Inside the read section that the
-    /// keys were declared in.
+    /// Bytes of the large values of declared keys, at this moment. Inside a read section.
     fn large_bytes(&self, keys: std::ops::Range<usize>) -> usize {
-        let candidates = self.transaction.keys.declared()[keys].iter().map(|key| key.candidate);
-        let large = |cell| self.local.store.cell(cell).record().blob().map_or(0, |blob| blob.len);
-        candidates.filter(|&cell| cell != 0).map(large).sum()
+        let Self { local, transaction: Transaction { keys: all, .. }, .. } = self;
+        let large = |index| {
+            let (DeclaredKey { table, hash, candidate, .. }, key) =
+                (all.declared()[index], all.key(index));
+            // The candidate may be of another key, and the key's cell in an overflow bucket.
+            let cell = Some(candidate)
+                .filter(|&cell| cell != 0 && local.is_cell_of(cell, key))
+                .or_else(|| local.find(local.tables.get(table)?, key, hash))?;
+            local.store.cell(cell).record().blob().map(|blob| blob.len)
+        };
+        keys.filter_map(large).sum()
     }
 
     fn run_declared<B: Batch + ?Sized>(
@@ -299,8 +306,8 @@ impl Worker {
     }
 
     /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
-    /// then while idle.
-    pub fn idle(&mut self) {
+    /// then while idle. True if something still waits.
+    pub fn idle(&mut self) -> bool {
         self.local.reclaim.adopt(self.local.store.catalog().take_absent());
         self.guarded(|worker| {
             let Self { local, log, .. } = worker;
@@ -308,6 +315,7 @@ impl Worker {
             local.collect_all_garbage(&|stamp| log.is_closed(stamp));
             local.exit();
         });
+        !self.local.reclaim.is_empty()
     }
 }
 

@@ -97,7 +97,7 @@ impl Run {
                     self.observe(began, batch);
                 }
                 7..=8 => self.read_singly(&mut worker, &attempt.steps),
-                _ => worker.idle(),
+                _ => _ = worker.idle(),
             }
         }
     }
