@@ -43,8 +43,9 @@ impl Garbage {
     }
 }
 
-/// Garbage that waits for one grace period together.
+/// So much garbage waits for one grace period together, in pieces or in bytes of large values.
 const PER_GRACE: usize = 64;
+const BYTES_PER_GRACE: usize = 1 << 20;
 /// Absent cells looked at per round, at least.
 const PER_ROUND: usize = 128;
 /// And at most by a worker with nothing else to do.
@@ -71,6 +72,8 @@ pub(crate) struct Reclaim {
     /// Entries made since the last round.
     added: usize,
     garbage: Vec<Garbage>,
+    /// Of the large values in `garbage`, about.
+    garbage_bytes: usize,
     waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
     /// The key of the absent cell that is looked at.
     key: Vec<u8>,
@@ -91,6 +94,7 @@ impl Reclaim {
 
     pub(crate) fn retire_blob(&mut self, owner: u32, blob: Blob) {
         self.garbage.push(Garbage::Blob { owner, blob });
+        self.garbage_bytes += blob.len;
     }
 
     /// Cells and large values of an owner that is gone are freed with its slabs, which may have
@@ -101,6 +105,10 @@ impl Reclaim {
         for (_, batch) in &mut self.waiting {
             batch.retain(|garbage| garbage.owner() != owner);
         }
+    }
+
+    fn is_much_garbage(&self) -> bool {
+        self.garbage.len() >= PER_GRACE || self.garbage_bytes >= BYTES_PER_GRACE
     }
 
     /// Whether nothing waits to be reclaimed or freed.
@@ -122,8 +130,9 @@ impl Participant {
             let added = std::mem::take(&mut self.reclaim.added);
             self.reclaim_absent(PER_ROUND.max(2 * added), is_closed);
         }
-        if self.reclaim.garbage.len() >= PER_GRACE || !self.reclaim.waiting.is_empty() {
-            self.pass_grace(PER_GRACE);
+        let is_much = self.reclaim.is_much_garbage();
+        if is_much || !self.reclaim.waiting.is_empty() {
+            self.pass_grace(is_much);
         }
         if self.cache.was_refused {
             self.make_room();
@@ -133,7 +142,7 @@ impl Participant {
     /// Memory was refused: nothing is kept back that may help to empty a slab.
     #[cold]
     fn make_room(&mut self) {
-        self.pass_grace(1);
+        self.pass_grace(true);
         let Self { cache, store, .. } = self;
         cache.drain(&store.memory().arena);
     }
@@ -225,12 +234,13 @@ impl Participant {
         }
     }
 
-    /// Lets garbage wait for a grace period, once there is as much of it as `least`, and frees what
-    /// has waited.
-    fn pass_grace(&mut self, least: usize) {
+    /// Frees what has waited for its grace period. Lets the garbage wait for the next one, if
+    /// `begins` says so.
+    fn pass_grace(&mut self, begins: bool) {
         let read_sections = self.store.driver().read_sections();
-        if self.reclaim.garbage.len() >= least {
+        if begins && !self.reclaim.garbage.is_empty() {
             let batch = std::mem::take(&mut self.reclaim.garbage);
+            self.reclaim.garbage_bytes = 0;
             // The own read section is open and counts: the batch waits until it has been left.
             self.reclaim.waiting.push_back((read_sections.token(), batch));
         }

@@ -244,3 +244,16 @@ fn a_kept_value_outlives_its_table() {
     assert_eq!(store.generations_held(), 2);
     assert!(!store.memory_returns());
 }
+
+/// A large value that is written again and again needs room for a few copies, not for 64.
+#[test]
+fn replaced_large_values_are_freed_by_their_bytes() {
+    let store = store_of(64 << 20, 2, 1);
+    let closed = Arc::new(AtomicU64::new(0));
+    let mut worker = worker_of(&store, 0, &closed);
+    for round in 0..30u8 {
+        let value = vec![round; 10 << 20];
+        let put = worker.transact(|tx| tx.put(T, b"key", &value));
+        put.unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+}
