@@ -36,6 +36,7 @@
 //! acknowledged transaction and a set closed under dependency; damage is reported, never returned
 //! as data.
 
+mod batch;
 mod builder;
 mod catalog;
 mod checkpoints;
@@ -51,7 +52,9 @@ mod procedure;
 mod session;
 mod stats;
 mod tables;
+mod tx;
 
+pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
 pub use checkpoints::{CheckpointDone, CheckpointStatus};
 pub use config::{Codec, Config, Durability, Environment};
@@ -65,9 +68,9 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, Batch, KeySet, MemoryLimit, Mode, Procedure, Seen, Slot, Stamp, TableId, Tx,
-    TxError, ValueRef,
+    AddressSpace, KeySet, MemoryLimit, Mode, Seen, Slot, Stamp, TableId, TxError, ValueRef,
 };
+pub use tx::Tx;
 
 /// Names of the checkpoint schemes and a line about each, for help texts.
 pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {

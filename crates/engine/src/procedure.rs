@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use stillpoint_store::{KeySet, Tx, TxError};
+use stillpoint_store::{KeySet, TxError};
 
 use crate::error::Error;
+use crate::tx::Tx;
 
 /// Values that travel to procedures and back as bytes.
 pub trait Arguments: Sized {

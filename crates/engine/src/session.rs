@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_store::{Batch, KeySet, Procedure, Seen, TableId, Tx, TxError, ValueRef, Worker};
+use stillpoint_store::{KeySet, Seen, TableId, TxError, ValueRef, Worker};
 use stillpoint_sync::{mutant, planted};
 
+use crate::batch::{Batch, InMemory, Procedure};
 use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker};
 use crate::procedure::PreparedCall;
+use crate::tx::Tx;
 
 /// One thread's way into the store: runs transactions, one at a time. Make one per thread with
 /// [`Engine::session`](crate::Engine::session).
@@ -66,11 +68,15 @@ impl Session {
     /// inside a transaction with declared keys.
     pub fn transact<R>(
         &mut self,
-        body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<R, Error> {
         let inside = Inside::body()?;
         self.admit()?;
-        let result = self.worker.transact(body);
+        let result = self.worker.run_until_ended(|open| {
+            let result = body(&mut Tx::new(open.tx()))?;
+            open.commit()?;
+            Ok(result)
+        });
         drop(inside);
         // A failure, too, tells something of what was read.
         self.acknowledge()?;
@@ -83,7 +89,7 @@ impl Session {
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
-            Ok(_inside) => self.worker.execute(batch),
+            Ok(_inside) => self.worker.execute(&mut InMemory(batch)),
             Err(refused) => {
                 let reason = refused.to_string();
                 for index in 0..batch.len() {
@@ -164,7 +170,7 @@ impl Session {
             let procedure = self.shared.procedures.find(name)?;
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
             let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
-            self.worker.execute(std::slice::from_mut(&mut running));
+            self.worker.execute(&mut InMemory(std::slice::from_mut(&mut running)));
             (running.output, running.result)
         };
         drop(inside);

@@ -53,6 +53,7 @@ pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
 pub use stillpoint_txn::{KeySet, LogRefused, MemoryLimit, Mode, RUNS_MAX, Slot, TableId, TxError};
 pub use store::{Store, StoreConfig};
+pub use txn::commit::{CommitSteps, Shortage};
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
 pub use txn::tx::Tx;
-pub use worker::{Batch, Procedure, Seen, Worker};
+pub use worker::{Batch, OpenTransaction, Procedure, Seen, Worker};

@@ -100,19 +100,6 @@ pub struct PhaseDriver {
     planted: Planted,
 }
 
-/// A commit that waits outside of its read section with its locks held, until it has ended.
-#[derive(Debug)]
-pub(crate) struct WaitingCommit<'a> {
-    driver: &'a PhaseDriver,
-}
-
-impl Drop for WaitingCommit<'_> {
-    fn drop(&mut self) {
-        // Release: publishes the end of the commit; partner of the Acquire in `wait_for_commits`.
-        self.driver.waiting_commits.fetch_sub(1, Release);
-    }
-}
-
 /// The right to move the phases, from rest to rest.
 #[derive(Debug)]
 pub struct CheckpointPermit<'a> {
@@ -241,7 +228,7 @@ impl PhaseDriver {
         let mut backoff = stillpoint_sync::Backoff::new();
         loop {
             self.read_sections.wait_grace_period();
-            // Acquire: partner of the Release in `WaitingCommit::drop`.
+            // Acquire: partner of the Release in `end_wait`.
             if self.waiting_commits.load(Acquire) == 0 {
                 return;
             }
@@ -249,12 +236,18 @@ impl PhaseDriver {
         }
     }
 
-    /// Announces that a commit leaves its read section with its locks held. Inside of that section.
-    pub(crate) fn announce_wait(&self) -> WaitingCommit<'_> {
+    /// Announces that a commit leaves its read section with its locks held, until it has
+    /// [ended](Self::end_wait). Inside of that section.
+    pub(crate) fn announce_wait(&self) {
         // Relaxed: the end of the read section publishes the count; partner: the grace period in
         // `wait_for_commits`.
         self.waiting_commits.fetch_add(1, Relaxed);
-        WaitingCommit { driver: self }
+    }
+
+    /// Takes an announcement back: the commit has ended, and has left its read section.
+    pub(crate) fn end_wait(&self) {
+        // Release: publishes the end of the commit; partner of the Acquire in `wait_for_commits`.
+        self.waiting_commits.fetch_sub(1, Release);
     }
 
     /// Enters the read section of a commit that has announced its wait, also while the store is being

@@ -33,17 +33,10 @@ impl Drop for HalfInstalled {
     }
 }
 
-/// How an attempt to commit went.
-enum Attempt {
-    /// The transaction has ended, with this stamp if anything was written.
-    Ended(Option<Stamp>),
-    /// Nothing has changed.
-    NoRoom(Shortage),
-}
-
-/// What has no room.
-#[derive(Clone, Copy)]
-enum Shortage {
+/// What has no room for a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The log.
     Log,
     /// The sink of the checkpoint that began this epoch.
     Sink(u64),
@@ -51,6 +44,209 @@ enum Shortage {
 
 /// No checkpoint begins this epoch.
 const NO_EPOCH: u64 = 0;
+
+/// The steps of one commit, with all locks held, inside one read section:
+///
+/// ```text
+/// prepare ──▶ append ──▶ install ──▶ release
+///    ▲  no room  │
+///    └── wait ◀──┘
+/// ```
+/// Whoever takes the steps may append an entry of its own that holds [`entry`](Self::entry) among
+/// other things, and may take steps of its own between: another kind of table then commits with the
+/// same stamp. Until a log has taken the entry nothing has changed, and dropping the steps leaves a
+/// transaction that is to be rolled back.
+///
+/// A commit that finds no room waits outside of the read section and keeps its locks, so that
+/// neither a grace period nor a phase waits for a stalled disk. Tables are not replaced meanwhile,
+/// since a quiesce waits for the commit.
+pub struct CommitSteps<'t> {
+    transaction: &'t mut Transaction,
+    local: &'t mut Participant,
+    log: &'t mut Box<dyn CommitLog>,
+    /// Phase and epoch in which the transaction commits, as the last preparation has read them.
+    phase: PhaseWord,
+    /// The stamp of the commit, once its writes are installed.
+    stamp: Option<Stamp>,
+    /// The epoch whose sink the commit has waited for.
+    waited_in: u64,
+    has_waited: bool,
+    has_ended: bool,
+    /// The read section ends with the steps.
+    leaves: bool,
+}
+
+impl std::fmt::Debug for CommitSteps<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CommitSteps").field("phase", &self.phase).finish_non_exhaustive()
+    }
+}
+
+impl<'t> CommitSteps<'t> {
+    /// The steps of a transaction that holds all its locks. Inside a read section, which ends with
+    /// the steps if `leaves` says so.
+    pub(crate) fn new(
+        transaction: &'t mut Transaction,
+        local: &'t mut Participant,
+        log: &'t mut Box<dyn CommitLog>,
+        leaves: bool,
+    ) -> Self {
+        let phase = transaction.begun;
+        Self {
+            transaction,
+            local,
+            log,
+            phase,
+            stamp: None,
+            waited_in: NO_EPOCH,
+            has_waited: false,
+            has_ended: false,
+            leaves,
+        }
+    }
+
+    /// Takes all steps: the transaction commits to the worker's log and gives all locks back. Gives
+    /// the stamp, `None` if nothing was written.
+    ///
+    /// # Errors
+    /// Why the commit was refused; then the transaction is to be rolled back.
+    pub(crate) fn take_all(mut self) -> Result<Option<Stamp>, TxError> {
+        while let Some(shortage) = self.attempt()? {
+            self.wait(shortage)?;
+        }
+        Ok(self.release())
+    }
+
+    /// Waits for what has no room, and then takes all steps.
+    #[cold]
+    fn take_all_after_waiting(mut self, shortage: Shortage) -> Result<Option<Stamp>, TxError> {
+        self.wait(shortage)?;
+        self.take_all()
+    }
+
+    /// Takes the steps up to the installation; gives what has no room, if anything.
+    fn attempt(&mut self) -> Result<Option<Shortage>, TxError> {
+        let shortage = self.prepare()?;
+        if shortage.is_some() || !self.writes() {
+            return Ok(shortage);
+        }
+        match self.append() {
+            Ok(stamp) => self.install(stamp),
+            Err(LogRefused::NoRoom) => return Ok(Some(Shortage::Log)),
+            Err(refused) => return Err(refused.into()),
+        }
+        Ok(None)
+    }
+
+    /// Reads the phase and does whatever can fail: finds memory, saves before-images. Gives what has
+    /// no room, if anything: then nothing has changed but the marks of records whose before-images
+    /// were saved, and the commit [waits](Self::wait) and prepares anew.
+    ///
+    /// # Errors
+    /// [`TxError::Conflict`] if a table was flushed under the transaction. [`TxError::Memory`],
+    /// [`TxError::IndexFull`].
+    pub fn prepare(&mut self) -> Result<Option<Shortage>, TxError> {
+        let Self { transaction, local, .. } = self;
+        self.phase = transaction.read_phase(local)?;
+        transaction.prepare(local, self.phase, self.waited_in)
+    }
+
+    /// Whether the transaction writes any record of the store. Known after the preparation.
+    pub fn writes(&self) -> bool {
+        !self.transaction.written.is_empty()
+    }
+
+    /// What a log takes of the store's records. After the preparation.
+    pub fn entry(&self) -> Commit<'_> {
+        self.transaction.entry(self.local, self.phase)
+    }
+
+    /// Gives the entry to the worker's log, which decides its stamp.
+    ///
+    /// # Errors
+    /// [`LogRefused::NoRoom`]: the commit [waits](Self::wait) and prepares anew. Otherwise the
+    /// transaction is rolled back.
+    pub fn append(&mut self) -> Result<Stamp, LogRefused> {
+        self.log.append(&self.transaction.entry(self.local, self.phase))
+    }
+
+    /// Puts the writes into their cells. A log has taken the entry with this stamp.
+    pub fn install(&mut self, stamp: Stamp) {
+        self.transaction.install(self.local, stamp, self.phase);
+        self.stamp = Some(stamp);
+    }
+
+    /// Gives all locks back. The transaction has ended, with this stamp if one was installed.
+    pub fn release(mut self) -> Option<Stamp> {
+        self.transaction.release(self.local, self.stamp);
+        self.has_ended = true;
+        self.stamp
+    }
+
+    /// Waits until the log or the sink has room again, outside of the read section and with all
+    /// locks held. The next preparation reads the phase anew.
+    ///
+    /// # Errors
+    /// There will be no room: the transaction is rolled back.
+    #[cold]
+    pub fn wait(&mut self, shortage: Shortage) -> Result<(), TxError> {
+        let Self { transaction, local, log, .. } = self;
+        if !self.has_waited {
+            local.store.driver().announce_wait();
+            self.has_waited = true;
+        }
+        transaction.free_prepared(local);
+        transaction.keys.forget_candidates();
+        local.exit();
+        let room = match shortage {
+            Shortage::Log => log.wait_for_room(),
+            Shortage::Sink(epoch) => {
+                local.sink().wait_for_room(local.number);
+                self.waited_in = epoch;
+                Ok(())
+            }
+        };
+        local.enter_to_end();
+        Ok(room?)
+    }
+
+    /// Ends what the first wait has announced.
+    #[cold]
+    fn end_wait(&mut self) {
+        let Self { transaction, local, .. } = self;
+        if !self.has_ended {
+            transaction.roll_back(local);
+        }
+        // The next transaction begins in a read section that respects a quiesce.
+        if local.in_section {
+            local.exit();
+        }
+        local.store.driver().end_wait();
+        if transaction.discipline == Discipline::Permitted {
+            local.enter();
+        } else {
+            local.enter_to_begin();
+        }
+    }
+}
+
+impl Drop for CommitSteps<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.has_waited {
+            self.end_wait();
+        }
+        if self.leaves && self.local.in_section {
+            self.local.exit();
+        }
+    }
+}
+
+/// Whether the commits of a phase save the before-images of what they overwrite.
+#[inline]
+fn saves_before_images(local: &Participant, phase: PhaseWord) -> bool {
+    phase.is_capturing() && local.store.rules().write == WriteRule::SaveBeforeImage
+}
 
 impl Transaction {
     /// Commits to `log` and releases all locks; gives the stamp, `None` if nothing was written. Inside
@@ -61,70 +257,29 @@ impl Transaction {
         local: &mut Participant,
         log: &mut Box<dyn CommitLog>,
     ) -> Result<Option<Stamp>, TxError> {
-        match self.try_commit(local, log, NO_EPOCH)? {
-            Attempt::Ended(stamp) => Ok(stamp),
-            Attempt::NoRoom(shortage) => self.commit_after_waiting(local, log, shortage),
-        }
-    }
-
-    /// Commits once the log and the sink have room. The transaction waits outside of the read section
-    /// and keeps its locks, so that neither a grace period nor a phase waits for a stalled disk. The
-    /// attempt after the wait reads the phase anew. Tables are not replaced meanwhile, since a
-    /// quiesce waits for the commit.
-    #[cold]
-    fn commit_after_waiting(
-        &mut self,
-        local: &mut Participant,
-        log: &mut Box<dyn CommitLog>,
-        mut shortage: Shortage,
-    ) -> Result<Option<Stamp>, TxError> {
-        let mut waited_in = NO_EPOCH;
-        let store = local.store.clone();
-        let waiting = store.driver().announce_wait();
-        let ended = loop {
-            self.free_prepared(local);
-            self.keys.forget_candidates();
-            local.exit();
-            let room = match shortage {
-                Shortage::Log => log.wait_for_room(),
-                Shortage::Sink(epoch) => {
-                    local.sink().wait_for_room(local.number);
-                    waited_in = epoch;
-                    Ok(())
-                }
-            };
-            local.enter_to_end();
-            match room.map_err(TxError::from).and_then(|()| self.try_commit(local, log, waited_in))
-            {
-                Ok(Attempt::NoRoom(another)) => shortage = another,
-                Ok(Attempt::Ended(stamp)) => break Ok(stamp),
-                Err(error) => break Err(error),
+        let phase = self.read_phase(local)?;
+        let shortage = match self.prepare(local, phase, NO_EPOCH)? {
+            None if self.written.is_empty() => {
+                self.release(local, None);
+                return Ok(None);
             }
+            None => match log.append(&self.entry(local, phase)) {
+                Ok(stamp) => {
+                    self.install(local, stamp, phase);
+                    self.release(local, Some(stamp));
+                    return Ok(Some(stamp));
+                }
+                Err(LogRefused::NoRoom) => Shortage::Log,
+                Err(refused) => return Err(refused.into()),
+            },
+            Some(shortage) => shortage,
         };
-        if ended.is_err() {
-            self.roll_back(local);
-        }
-        // The next transaction begins in a read section that respects a quiesce.
-        local.exit();
-        drop(waiting);
-        if self.discipline == Discipline::Permitted {
-            local.enter();
-        } else {
-            local.enter_to_begin();
-        }
-        ended
+        CommitSteps::new(self, local, log, false).take_all_after_waiting(shortage)
     }
 
-    /// One attempt. Without room in the log or the sink nothing has changed but the marks of records
-    /// whose before-images were saved. A commit that has waited for the sink of epoch `waited_in` does
-    /// not wait for that sink again, so that others cannot take its room for ever.
+    /// Reads the phase, which decides the epoch of the commit, with all locks held.
     #[inline]
-    fn try_commit(
-        &mut self,
-        local: &mut Participant,
-        log: &mut Box<dyn CommitLog>,
-        waited_in: u64,
-    ) -> Result<Attempt, TxError> {
+    fn read_phase(&mut self, local: &Participant) -> Result<PhaseWord, TxError> {
         let driver = local.store.driver();
         let phase = mutant!(in driver; driver.now(), PhaseReadBeforeLocks => self.begun);
         step(Step::PhaseRead);
@@ -132,46 +287,69 @@ impl Transaction {
         if local.tables.version > self.locked_version {
             self.check_tables(local)?;
         }
+        Ok(phase)
+    }
+
+    /// Does what can fail of a commit in this phase. A commit that has waited for the sink of epoch
+    /// `waited_in` does not wait for that sink again, so that others cannot take its room for ever.
+    #[inline]
+    fn prepare(
+        &mut self,
+        local: &mut Participant,
+        phase: PhaseWord,
+        waited_in: u64,
+    ) -> Result<Option<Shortage>, TxError> {
         if self.written.is_empty() {
-            for &stamp in &self.touched {
-                local.dependencies.add(stamp);
-            }
-            self.pending.clear();
-            self.release_all(local);
-            return Ok(Attempt::Ended(None));
+            return Ok(None);
         }
-        self.prepare(local, phase)?;
-        let saves_before_images =
-            phase.is_capturing() && local.store.rules().write == WriteRule::SaveBeforeImage;
-        if saves_before_images {
-            let has_waited = waited_in == phase.epoch();
-            let has_room = mutant!(
-                in local.store.driver();
-                self.save_before_images(local, phase, has_waited), BeforeImageAfterInstall => true
-            );
-            if !has_room {
-                return Ok(Attempt::NoRoom(Shortage::Sink(phase.epoch())));
-            }
+        self.find_memory(local, phase)?;
+        if !saves_before_images(local, phase) {
+            return Ok(None);
         }
-        let stamp = match self.append(local, log, phase) {
-            Ok(stamp) => stamp,
-            Err(LogRefused::NoRoom) => return Ok(Attempt::NoRoom(Shortage::Log)),
-            Err(refused) => return Err(refused.into()),
-        };
+        let has_waited = waited_in == phase.epoch();
+        let has_room = mutant!(
+            in local.store.driver();
+            self.save_before_images(local, phase, has_waited), BeforeImageAfterInstall => true
+        );
+        Ok(if has_room { None } else { Some(Shortage::Sink(phase.epoch())) })
+    }
+
+    /// What a log takes of the transaction.
+    #[inline]
+    fn entry<'a>(&'a self, local: &'a Participant, phase: PhaseWord) -> Commit<'a> {
+        let Self { keys, written, pending, touched, .. } = self;
+        let writes = WriteSet { keys, written, pending, tables: &local.tables };
+        Commit { epoch: phase.epoch(), touched, writes }
+    }
+
+    /// Puts the writes into their cells.
+    #[inline]
+    fn install(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
         step(Step::Appended);
         self.install_all(local, stamp, phase);
         step(Step::Installed);
-        if saves_before_images {
-            mutant!(
-                in local.store.driver();
-                BeforeImageAfterInstall => { self.save_before_images(local, phase, true); }
-            );
+        mutant!(
+            in local.store.driver();
+            BeforeImageAfterInstall => if saves_before_images(local, phase) {
+                self.save_before_images(local, phase, true);
+            }
+        );
+    }
+
+    /// Gives all locks back at the end of a commit.
+    #[inline]
+    fn release(&mut self, local: &mut Participant, stamp: Option<Stamp>) {
+        match stamp {
+            Some(stamp) => local.dependencies.add(stamp),
+            None => {
+                for &stamp in &self.touched {
+                    local.dependencies.add(stamp);
+                }
+            }
         }
-        local.dependencies.add(stamp);
         self.release_all(local);
         self.pending.clear();
         self.prepared.clear();
-        Ok(Attempt::Ended(Some(stamp)))
     }
 
     /// Notes the stamps of the locked records, and which keys are written.
@@ -189,27 +367,15 @@ impl Transaction {
         }
     }
 
-    /// Gives the transaction to the log, which decides its stamp.
-    #[inline]
-    fn append(
-        &self,
-        local: &Participant,
-        log: &mut Box<dyn CommitLog>,
-        phase: PhaseWord,
-    ) -> Result<Stamp, LogRefused> {
-        let Self { keys, written, pending, touched, .. } = self;
-        let writes = WriteSet { keys, written, pending, tables: &local.tables };
-        log.append(&Commit { epoch: phase.epoch(), touched, writes })
-    }
-
     /// Refuses a transaction that locked records of a table generation that was replaced: what the
     /// transaction read there does not hold any more, and what it writes there would be lost.
     #[cold]
-    fn check_tables(&self, local: &Participant) -> Result<(), TxError> {
+    fn check_tables(&mut self, local: &Participant) -> Result<(), TxError> {
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
             let table = local.tables.get(self.keys.declared()[self.first_key + slot].table);
             let owner = local.store.memory().arena.owner_of(held.cell);
             if table.map(|table| table.owner) != Some(owner) {
+                self.has_conflicted = true;
                 return Err(TxError::Conflict);
             }
         }
@@ -240,7 +406,7 @@ impl Transaction {
 
     /// Finds the memory for writes that do not fit their cells.
     #[inline]
-    fn prepare(&mut self, local: &mut Participant, phase: PhaseWord) -> Result<(), TxError> {
+    fn find_memory(&mut self, local: &mut Participant, phase: PhaseWord) -> Result<(), TxError> {
         let memory = local.store.memory();
         let needs_memory = |&(key, first): &(usize, u32)| {
             let held = &self.held[key - self.first_key];
@@ -248,14 +414,14 @@ impl Transaction {
             !record::is_enough(memory, held.cell, change, local.record(held.place))
         };
         match self.written.iter().position(needs_memory) {
-            Some(from) => self.prepare_from(local, from, phase),
+            Some(from) => self.find_memory_from(local, from, phase),
             None => Ok(()),
         }
     }
 
     /// Finds the memory for the writes from the `from`-th on.
     #[cold]
-    fn prepare_from(
+    fn find_memory_from(
         &mut self,
         local: &mut Participant,
         from: usize,

@@ -26,6 +26,12 @@ impl<'w> Tx<'w> {
         Self { transaction, local }
     }
 
+    /// The same transaction, for a while.
+    #[inline]
+    pub fn reborrow(&mut self) -> Tx<'_> {
+        Tx { transaction: self.transaction, local: self.local }
+    }
+
     /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
     /// that must go on at full memory, such as those that make room later: a time to live, a
     /// rename. They are refused only when the reserve is used up, too: a sixteenth of the limit,

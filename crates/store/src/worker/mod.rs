@@ -1,5 +1,6 @@
 //! A worker: runs transactions one at a time, in read sections.
 
+mod open;
 mod retry;
 mod scan;
 
@@ -13,6 +14,8 @@ use crate::store::Store;
 use crate::txn::Transaction;
 use crate::txn::commit_log::CommitLog;
 use crate::txn::tx::Tx;
+
+pub use open::OpenTransaction;
 
 /// A transaction with declared keys.
 pub trait Procedure {
@@ -266,9 +269,12 @@ impl Worker {
     /// As [`transact`](Self::transact).
     pub fn transact_stamped<R>(
         &mut self,
-        body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
     ) -> Result<(R, Option<Stamp>), TxError> {
-        self.guarded(|worker| worker.transact_until_ended(body))
+        self.run_until_ended(|open| {
+            let result = body(&mut open.tx())?;
+            Ok((result, open.commit()?))
+        })
     }
 
     /// Reads one key without a lock: appends the newest committed value to `out`.

@@ -1,61 +1,55 @@
 //! Undeclared transactions: each run, and what comes after a conflict.
 
-use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
-use stillpoint_sync::lock_word::Priority;
-use stillpoint_txn::{Discipline, Runs, TxError};
+use stillpoint_txn::{Discipline, Run, Runs, TxError};
 
-use crate::txn::tx::Tx;
 use crate::worker::Worker;
-
-/// The result of an undeclared transaction with its stamp, or the reason why it did not commit.
-type Ended<R> = Result<(R, Option<Stamp>), TxError>;
+use crate::worker::open::OpenTransaction;
 
 impl Worker {
-    pub(crate) fn transact_until_ended<R>(
+    /// Runs a transaction that finds its keys on the way, as [`transact`](Self::transact) does.
+    /// `run` gets the open transaction: it calls the body and takes the steps of the commit.
+    ///
+    /// # Errors
+    /// What `run` returned, except a conflict, which is tried again.
+    pub fn run_until_ended<R>(
         &mut self,
-        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
-    ) -> Ended<R> {
-        // Relaxed: only the number counts.
-        let age = self.local.store.ages.fetch_add(1, Relaxed);
-        self.transaction.remembered.clear();
-        let mut backoff = Backoff::new();
-        for run in Runs::new(age) {
-            let ended = match run.discipline {
-                Discipline::Remembered => self.run_remembered(&mut body),
-                Discipline::Permitted => return self.run_permitted(&mut body),
-                discipline => self.run_undeclared(run.priority, discipline, &mut body),
-            };
-            match ended {
-                Err(TxError::Conflict) => self.transaction.remember(),
-                ended => return ended,
+        mut run: impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        self.guarded(|worker| {
+            // Relaxed: only the number counts.
+            let age = worker.local.store.ages.fetch_add(1, Relaxed);
+            worker.transaction.remembered.clear();
+            let mut backoff = Backoff::new();
+            for next in Runs::new(age) {
+                let ended = match next.discipline {
+                    Discipline::Permitted => return worker.run_permitted(next, &mut run),
+                    _ => worker.run_once(next, &mut run),
+                };
+                match ended {
+                    Err(TxError::Conflict) => worker.transaction.remember(),
+                    ended => return ended,
+                }
+                if next.backs_off {
+                    backoff.wait();
+                }
             }
-            if run.backs_off {
-                backoff.wait();
-            }
-        }
-        unreachable!("the last run has the permit")
-    }
-
-    #[cold]
-    fn run_remembered<R>(
-        &mut self,
-        body: &mut impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
-    ) -> Ended<R> {
-        self.run_undeclared(Priority::DECLARED, Discipline::Remembered, body)
+            unreachable!("the last run has the permit")
+        })
     }
 
     /// Runs while no other transaction begins. A conflict then has one cause: a table was flushed.
     #[cold]
     fn run_permitted<R>(
         &mut self,
-        body: &mut impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
-    ) -> Ended<R> {
+        next: Run,
+        run: &mut impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
         let store = self.local.store.clone();
         let _permit = store.driver().take_permit();
         loop {
-            match self.run_undeclared(Priority::DECLARED, Discipline::Permitted, body) {
+            match self.run_once(next, run) {
                 Err(TxError::Conflict) if self.transaction.has_conflicted => {}
                 ended => return ended,
             }
@@ -63,33 +57,21 @@ impl Worker {
     }
 
     /// One run.
-    fn run_undeclared<R>(
+    fn run_once<R>(
         &mut self,
-        priority: Priority,
-        discipline: Discipline,
-        body: &mut impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
-    ) -> Ended<R> {
-        let Self { local, transaction, log, .. } = self;
-        transaction.begin_undeclared(priority, discipline);
+        next: Run,
+        run: &mut impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        let Self { local, transaction, .. } = self;
+        transaction.begin_undeclared(next.priority, next.discipline);
         transaction.note_phase(local.store.driver());
         local.store.catalog().begin_transaction(local.number, local.tables.version);
-        let locked = match discipline {
-            Discipline::Remembered => transaction.lock_remembered(local),
+        let locked = match next.discipline {
+            Discipline::Remembered => self.lock_remembered(),
             _ => Ok(()),
         };
-        let ran = locked.and_then(|()| body(&mut Tx::new(transaction, local)));
-        // A body that goes on after a conflict has seen and written a part of its keys only.
-        let ran = match ran {
-            Ok(_) if transaction.has_conflicted => Err(TxError::Conflict),
-            ran => ran,
-        };
-        let ended = ran.and_then(|result| {
-            local.enter();
-            let committed = transaction.commit(local, log);
-            local.exit();
-            transaction.has_conflicted = matches!(committed, Err(TxError::Conflict));
-            Ok((result, committed?))
-        });
+        let ended = locked.and_then(|()| run(&mut OpenTransaction::new(self)));
+        let Self { local, transaction, log, .. } = self;
         if ended.is_err() {
             transaction.roll_back(local);
         }
@@ -98,5 +80,10 @@ impl Worker {
         local.collect_garbage(&|stamp| log.is_closed(stamp));
         local.exit();
         ended
+    }
+
+    #[cold]
+    fn lock_remembered(&mut self) -> Result<(), TxError> {
+        self.transaction.lock_remembered(&mut self.local)
     }
 }

@@ -1,0 +1,63 @@
+//! A transaction that is open on a worker.
+
+use stillpoint_format::Stamp;
+use stillpoint_sync::lock_word::Priority;
+use stillpoint_txn::{Discipline, TxError};
+
+use crate::txn::commit::CommitSteps;
+use crate::txn::tx::Tx;
+use crate::worker::Worker;
+
+/// A transaction that is open on a worker, outside of any read section. Unless it is committed, the
+/// worker rolls it back.
+#[derive(Debug)]
+pub struct OpenTransaction<'w> {
+    worker: &'w mut Worker,
+}
+
+impl<'w> OpenTransaction<'w> {
+    pub(crate) fn new(worker: &'w mut Worker) -> Self {
+        Self { worker }
+    }
+
+    /// The transaction as its body sees it.
+    #[inline]
+    pub fn tx(&mut self) -> Tx<'_> {
+        Tx::new(&mut self.worker.transaction, &mut self.worker.local)
+    }
+
+    /// The priority of its locks.
+    pub fn priority(&self) -> Priority {
+        self.worker.transaction.priority
+    }
+
+    /// How it comes by its locks.
+    pub fn discipline(&self) -> Discipline {
+        self.worker.transaction.discipline
+    }
+
+    /// Begins the commit, in a read section that ends with the steps.
+    ///
+    /// # Errors
+    /// [`TxError::Conflict`] if the transaction has met a lock that it may not wait for. A body that
+    /// goes on after a conflict has seen and written a part of its keys only.
+    #[inline]
+    pub fn begin_commit(&mut self) -> Result<CommitSteps<'_>, TxError> {
+        let Worker { local, transaction, log, .. } = &mut *self.worker;
+        if transaction.has_conflicted {
+            return Err(TxError::Conflict);
+        }
+        local.enter();
+        Ok(CommitSteps::new(transaction, local, log, true))
+    }
+
+    /// Commits to the worker's log; gives the stamp, `None` if nothing was written.
+    ///
+    /// # Errors
+    /// Why the commit was refused: [`TxError::Log`], [`TxError::Memory`], [`TxError::IndexFull`]; or
+    /// [`TxError::Conflict`].
+    #[inline]
+    pub fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
+        self.begin_commit()?.take_all()
+    }
+}
