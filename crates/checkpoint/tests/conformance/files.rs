@@ -290,7 +290,10 @@ fn a_visitor_may_end_the_loading() {
     };
     let progress = Arc::new(Progress::default());
     load(Box::<Collector>::default(), progress.clone()).expect("an intact checkpoint");
-    assert!(progress.snapshot().units_total > 3, "one unit for each thread is too few");
+    let loaded = progress.snapshot();
+    assert!(loaded.units_total > 3, "one unit for each thread is too few");
+    let file_bytes: u64 = entry.parts.iter().map(|part| part.bytes).sum();
+    assert!((entry.value_bytes..file_bytes).contains(&loaded.written_bytes), "{loaded:?}");
     let error = load(Box::new(Refuses), Arc::default());
     assert!(matches!(&error, Err(LoadError::Visitor(_))), "{error:?}");
     let error = load(Box::new(Panics), Arc::default());
