@@ -24,15 +24,16 @@ pub(super) fn cut(
     // A recorded cut was found with them. It may end a log below a watermark that lies in a gap
     // between two gsns.
     let seen = if ended { Ok(vec![0; chains.len()]) } else { seen_closed(chains) };
-    let closed = match seen {
-        Ok(closed) if !judge.accepts() => closed,
+    let nothing = vec![0; chains.len()];
+    let (closed, was_closed) = match seen {
+        Ok(closed) if !judge.accepts() => (closed, nothing),
         // What was closed once may be given up with what it rests on.
-        Ok(_) => vec![0; chains.len()],
+        Ok(was_closed) => (nothing, was_closed),
         Err(why) => {
             if let ScanError::Unclosed { log, last_gsn, closed_gsn, .. } = why {
                 judge.give_up(why, (incarnation, log), last_gsn, Some(closed_gsn))?;
             }
-            vec![0; chains.len()]
+            (nothing.clone(), nothing)
         }
     };
     // A record does not name what was closed when it committed. It has a greater gsn than that.
@@ -48,7 +49,8 @@ pub(super) fn cut(
     mutant!(close(&mut ends, &mut walks)?, CutNotClosed => ());
     let mut report = Vec::new();
     for (chain, kept_gsn) in chains.iter_mut().zip(ends) {
-        if kept_gsn < chain.kept_gsn && lost_above.is_some() {
+        let is_loss = lost_above.is_some() || kept_gsn < was_closed[usize::from(chain.log)];
+        if kept_gsn < chain.kept_gsn && is_loss {
             judge.follow(incarnation, chain.log, kept_gsn, chain.kept_gsn);
         }
         chain.kept_gsn = kept_gsn;

@@ -8,7 +8,7 @@ use stillpoint_format::manifest::{IncarnationEntry, LogPositions};
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Caching, Disk, OpenMode, SimDisk, read_all};
 use stillpoint_journal::{
-    JournalError, ReplayStart, ScanError, ScanInput, scan, scan_accepting_loss,
+    JournalError, Logs, ReplayStart, ScanError, ScanInput, scan, scan_accepting_loss,
 };
 
 use crate::support::{STORE, entry, open, put, replay, scan_first, scan_with, small};
@@ -185,6 +185,53 @@ fn a_log_that_ends_before_what_another_saw_closed_is_damaged() {
     assert!(error.is_damage() && error.to_string().contains("/sim/log/000/"), "{error}");
 }
 
+/// Bytes of a batch with one record beside the record's value.
+fn around_value() -> usize {
+    let journal = open(&SimDisk::new(1), &small(1, 0, 1));
+    put(&*journal, 0, 1, &[], b"k", &[7; 1000]).expect("appends");
+    BATCH_HEADER_BYTES + journal.stats().record_bytes as usize - 1000
+}
+
+/// A closed record rests on one that is gone without a trace: the batch that says what was closed
+/// has room for one watermark only.
+#[test]
+fn a_closed_record_that_rests_on_a_lost_one_is_refused_or_given_up_by_name() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 3));
+    let lost = put(&*journal, 1, 1, &[], b"k", b"first").expect("appends");
+    let over = put(&*journal, 0, 1, &[lost], b"j", b"second").expect("appends");
+    journal.make_closed(&[over]).expect("flushes");
+    let value = vec![7; 4096 - 8 - around_value()];
+    put(&*journal, 2, 1, &[], b"i", &value).expect("appends");
+    journal.flush(2).expect("flushes");
+    drop(journal);
+    let disk = disk.kill();
+    let kept = |logs: &Logs| logs.cut().iter().map(|end| end.gsn).collect::<Vec<_>>();
+    assert_eq!(kept(&scan_first(&disk).expect("sound")), [2, 1, 1]);
+
+    overwrite(&disk, &segments(&disk, 1)[0], 4096, &[0; 4096]);
+    let error = scan_first(&disk).expect_err("a closed record cannot be kept");
+    let expected = |error: &ScanError| {
+        matches!(error, ScanError::Unclosed { log: 1, last_gsn: 0, closed_gsn: 1, .. })
+    };
+    assert!(expected(&error) && error.is_damage(), "{error}");
+    let input = ScanInput {
+        store: STORE,
+        incarnations: &[IncarnationEntry { logs: 3, ..entry(1, 0, None) }],
+        clean_shutdown: None,
+        next_epoch: u64::MAX,
+        start: &ReplayStart::default(),
+        threads: 1,
+        progress: &|_, _| {},
+    };
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let (logs, losses) = scan_accepting_loss(&disk, &input, &[]).expect("reads");
+    assert_eq!(kept(&logs), [0, 0, 1]);
+    let told: Vec<_> =
+        losses.iter().map(|loss| (loss.log, loss.above_gsn, loss.up_to_gsn)).collect();
+    assert_eq!(told, [(0, 0, Some(2))], "{losses:#?}");
+}
+
 /// Each damaged segment is told, and what rests on it, however few threads read. What lies before the
 /// damage is kept.
 #[test]
@@ -245,6 +292,63 @@ fn whoever_accepts_loss_learns_of_each_damaged_segment() {
         assert_eq!(kept, [above_1; 3], "{threads} threads");
         let replayed = replay(&logs, 1 << 20);
         assert_eq!(replayed.len() as u64, 3 * above_1, "{threads} threads");
+    }
+}
+
+/// A start that fails leaves files of the next incarnation. Those of a later one are a sign that the
+/// manifest is older than the log, even without a batch.
+#[test]
+fn a_segment_of_an_incarnation_after_the_next_is_refused() {
+    for (number, sound) in [(2, true), (3, false)] {
+        let disk = flushed_one_by_one(1, b"value");
+        drop(open(&disk, &small(number, 1, 1)));
+        let known = [entry(1, 0, None)];
+        let scanned = scan_with(&disk, &known, &ReplayStart::default(), Some(1));
+        let newer = |error: &ScanError| {
+            matches!(error, ScanError::NewerLog { incarnation: 3, latest: 1, .. })
+        };
+        match scanned {
+            Ok(_) => assert!(sound, "incarnation {number}"),
+            Err(error) => assert!(!sound && newer(&error), "incarnation {number}: {error}"),
+        }
+    }
+}
+
+/// Behind a recorded cut a file may have any content: its space was given back.
+#[test]
+fn a_segment_behind_a_recorded_cut_is_not_opened() {
+    let disk = flushed_one_by_one(40, &[5; 5000]);
+    let paths = segments(&disk, 0);
+    let name = paths[1].file_name().and_then(|name| name.to_str()).expect("a name");
+    let cut = names::parse_segment_name(name).expect("a segment").1 - 1;
+    for path in &paths[1..] {
+        overwrite(&disk, path, 0, &[0xee; 4096]);
+    }
+    let known = [entry(1, 0, Some(vec![LogGsn { log: 0, gsn: cut }])), entry(2, 40, None)];
+    let logs = scan_with(&disk, &known, &ReplayStart::default(), Some(0)).expect("sound");
+    assert_eq!(replay(&logs, 1 << 20).len() as u64, cut);
+}
+
+/// Records may be given up because nobody knows what they write: from the limit on, and what rests
+/// on them.
+#[test]
+fn records_from_a_limit_on_are_given_up() {
+    let disk: Arc<dyn Disk> = Arc::new(flushed_one_by_one(5, b"value"));
+    let input = ScanInput {
+        store: STORE,
+        incarnations: &[IncarnationEntry { logs: 1, ..entry(1, 0, None) }],
+        clean_shutdown: None,
+        next_epoch: u64::MAX,
+        start: &ReplayStart::default(),
+        threads: 1,
+        progress: &|_, _| {},
+    };
+    for (limit, kept, told) in [(3, 2, Some(5)), (5, 4, Some(5)), (6, 5, None)] {
+        let limit = LogGsn { log: 0, gsn: limit };
+        let (logs, losses) = scan_accepting_loss(&disk, &input, &[limit]).expect("reads");
+        assert_eq!(logs.cut(), [LogGsn { log: 0, gsn: kept }], "{limit:?}: {losses:?}");
+        let first = losses.first().map(|loss| (loss.log, loss.above_gsn, loss.up_to_gsn));
+        assert_eq!(first, told.map(|up_to| (0, kept, Some(up_to))), "{limit:?}: {losses:?}");
     }
 }
 
