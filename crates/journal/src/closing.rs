@@ -185,6 +185,7 @@ mod tests {
         closing.record_flushed(2, 3, [named(3, 1, 2)].into_iter());
         closing.record_flushed(1, 2, [named(2, 0, 1)].into_iter());
         assert_eq!(closed(&closing), [0, 1, 2], "flushed is not closed");
+        assert_eq!(closing.waiting(), 2);
         assert_eq!(closing.blocker(Stamp::new(3, 2)), Some(LogGsn { log: 0, gsn: 1 }));
         closing.record_flushed(0, 1, std::iter::empty());
         assert_eq!(closed(&closing), [1, 2, 3]);

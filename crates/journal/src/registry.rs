@@ -48,7 +48,10 @@ mod tests {
         for row in &REGISTRY {
             assert!(std::ptr::eq(REGISTRY.find(row.name).expect("listed"), row), "{}", row.name);
             assert!(!row.durabilities.is_empty() && !row.about.is_empty());
+            assert_eq!(row.about(), row.about);
         }
+        let names = REGISTRY.iter().flat_map(|row| row.durabilities).map(|it| it.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["relaxed", "strict", "checkpoint"]);
         let unknown = REGISTRY.find("journal").expect_err("no row").to_string();
         assert_eq!(unknown, "unknown journal \"journal\"; known are: redo, none");
     }

@@ -75,3 +75,37 @@ impl Signal {
         if state.stop { Wake::Stop } else { Wake::Work }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use stillpoint_io::{Clock, RealClock, spawn};
+
+    use super::*;
+
+    /// Longer than any test.
+    const FOREVER: Duration = Duration::from_secs(100_000);
+
+    #[test]
+    fn work_and_the_end_wake_a_thread_that_waits() {
+        for expected in [Wake::Work, Wake::Stop] {
+            let signal = Arc::new(Signal::default());
+            let waits = signal.clone();
+            let thread = spawn("waits", move || waits.wait(FOREVER, || true)).expect("a thread");
+            for _ in 0..10_000 {
+                match expected {
+                    // It may not be asleep yet.
+                    Wake::Work => signal.work(),
+                    Wake::Stop => signal.stop(),
+                }
+                if thread.is_finished() {
+                    break;
+                }
+                RealClock.sleep(Duration::from_millis(1));
+            }
+            assert!(thread.is_finished(), "{expected:?}: it sleeps for ever");
+            assert_eq!(thread.join().expect("no panic"), expected);
+        }
+    }
+}

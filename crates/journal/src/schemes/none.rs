@@ -109,5 +109,7 @@ mod tests {
         let stamp = journal.append(3, &entry).expect("nothing can fail");
         assert_eq!((stamp.gsn(), stamp.log()), (78, LOG_NONE));
         assert!(journal.is_closed(stamp));
+        assert_eq!(journal.flush(3).expect("nothing can fail"), 0, "no log has a record");
+        assert_eq!(journal.close().expect("nothing can fail"), []);
     }
 }

@@ -3,7 +3,9 @@
 use stillpoint_format::log::RecordKind;
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Disk, SimDisk};
-use stillpoint_journal::{Entry, Hold, Holder, Journal, JournalError, ReplayOptions, ReplayStart};
+use stillpoint_journal::{
+    Config, EarlierSegment, Entry, Hold, Holder, Journal, JournalError, ReplayOptions, ReplayStart,
+};
 
 use crate::support::{World, entry, open, put, replay, scan_first, scan_with, small};
 
@@ -113,6 +115,31 @@ fn a_stamp_that_was_never_given_out_is_an_error() {
 }
 
 #[test]
+fn the_counts_are_those_of_all_logs() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 3));
+    let mut last = Stamp::NONE;
+    for log in [0, 0, 1, 2] {
+        last = put(&*journal, log, 1, &[last], b"k", &[7; 100]).expect("appends");
+    }
+    let stats = journal.stats();
+    assert_eq!((stats.records, stats.batches, stats.written_bytes, stats.flushes), (4, 0, 0, 0));
+    assert_eq!(stats.segments_made, 3, "one for each log");
+    assert_eq!(stats.buffer_bytes, 3 * 4096, "one open batch for each log");
+    for log in [2, 1] {
+        journal.flush(log).expect("flushes");
+    }
+    assert_eq!(journal.stats().open_dependencies, 2, "on log 1, and on log 0");
+    journal.flush(0).expect("flushes");
+    let stats = journal.stats();
+    assert_eq!(stats.open_dependencies, 0);
+    assert_eq!((stats.records, stats.batches, stats.flushes), (4, 3, 3));
+    assert_eq!(stats.written_bytes, 3 * 4096);
+    assert!((400..800).contains(&stats.record_bytes), "{stats:?}");
+    assert_eq!((stats.waits, stats.refusals, stats.segments_reused), (0, 0, 0));
+}
+
+#[test]
 fn records_and_batches_of_any_size_roll_over_segments() {
     let disk = SimDisk::new(1);
     let journal = open(&disk, &small(1, 0, 1));
@@ -203,6 +230,53 @@ fn segments_stay_while_any_holder_needs_them() {
     assert_eq!(segments(&disk).len(), 1, "what is gone is gone");
 }
 
+/// Segments of logs that the present incarnation does not have are held and freed like others.
+#[test]
+fn segments_of_logs_that_are_gone_stay_while_a_holder_needs_them() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 2));
+    for log in [0, 0, 0, 1] {
+        put(&*journal, log, 1, &[], b"k", &[7; 50_000]).expect("appends");
+        journal.flush(log).expect("flushes");
+    }
+    drop(journal);
+    let disk = disk.kill();
+    let logs = scan_first(&disk).expect("sound");
+    let ends = logs.copy_ends(2, 0).expect("copies");
+    let floor = logs.gsn_max();
+    let bytes_of = |log: u8| -> u64 {
+        ends.segments.iter().filter(|of| of.log == log).map(|of| of.bytes).sum()
+    };
+    let (stays, gone) = (bytes_of(0), bytes_of(1));
+    assert!(gone > 0 && stays > gone, "{stays} and {gone} bytes");
+    let config = Config { earlier: ends.segments.clone(), ..small(2, floor, 1) };
+    let journal = open(&disk, &config);
+    let none = [LogGsn { log: 0, gsn: 0 }];
+    let all = journal.positions_before_epoch(u64::MAX);
+    assert_eq!(journal.bytes_since(&none), stays + gone);
+    assert_eq!(journal.bytes_since(&all), gone);
+
+    let hold = |holder, floor, positions: &[LogGsn]| {
+        let positions = positions.to_vec();
+        journal.hold(Hold { holder, floor, positions }).expect("frees");
+    };
+    let is_there = |log: u8| {
+        let of_log: Vec<_> = ends.segments.iter().filter(|of| of.log == log).collect();
+        let there = |of: &&EarlierSegment| disk.exists(&of.path).expect("lists");
+        let count = of_log.iter().copied().filter(there).count();
+        assert!(count == 0 || count == of_log.len(), "{count} files of log {log}");
+        count > 0
+    };
+    hold("follower", 0, &none);
+    hold("checkpoint", floor, &all);
+    let bytes: Vec<_> = journal.holders().iter().map(|of| (of.name, of.bytes)).collect();
+    assert_eq!(bytes, [("follower", stays + gone), ("checkpoint", 0)]);
+    assert!(is_there(0) && is_there(1));
+    hold("follower", floor, &all);
+    assert!(!is_there(0) && !is_there(1));
+    assert_eq!(journal.bytes_since(&none), 0);
+}
+
 #[test]
 fn an_entry_of_any_kind_has_its_place_in_the_log() {
     let disk = SimDisk::new(1);
@@ -262,15 +336,19 @@ fn a_clean_end_is_exact_and_final() {
 
 #[test]
 fn an_incarnation_is_opened_once() {
-    let disk = SimDisk::new(1);
-    let config = small(1, 0, 1);
-    // Opened and crashed before it served: opened again.
-    drop(open(&disk, &config));
-    let journal = open(&disk, &config);
-    put(&*journal, 0, 1, &[], b"k", b"v").expect("appends");
-    journal.flush(0).expect("flushes");
-    drop(journal);
-    let redo = stillpoint_journal::registry::REGISTRY.find("redo").expect("listed");
-    let error = (redo.open)(&crate::support::environment(&disk), &config).expect_err("has records");
-    assert!(error.to_string().starts_with("incarnation is 1: it has records already"), "{error}");
+    // A batch that is read as a whole, and one that is longer than what is looked at.
+    for value in [&[7; 1][..], &[7; 9000]] {
+        let disk = SimDisk::new(1);
+        let config = small(1, 0, 1);
+        // Opened and crashed before it served: opened again.
+        drop(open(&disk, &config));
+        let journal = open(&disk, &config);
+        put(&*journal, 0, 1, &[], b"k", value).expect("appends");
+        journal.flush(0).expect("flushes");
+        drop(journal);
+        let redo = stillpoint_journal::registry::REGISTRY.find("redo").expect("listed");
+        let error = (redo.open)(&crate::support::environment(&disk), &config);
+        let error = error.expect_err("it has records").to_string();
+        assert!(error.starts_with("incarnation is 1: it has records already"), "{error}");
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use stillpoint_format::log::{RecordKind, WritesEncoder};
@@ -12,6 +13,9 @@ use stillpoint_journal::{
 };
 
 use crate::support::{STORE, put, small};
+
+/// Longer than any test.
+const FOREVER: Duration = Duration::from_secs(100_000);
 
 fn open_with(disk: &SimDisk, config: &Config) -> Result<Arc<dyn Journal>, JournalError> {
     let env = Environment { disk: Arc::new(disk.clone()), clock: Arc::new(RealClock) };
@@ -55,6 +59,77 @@ fn logs_that_take_nothing_have_no_segments_ahead() {
     assert!(disk.used_bytes() <= 300 << 20, "{} bytes", disk.used_bytes());
     assert_eq!(journal.stats().segments_made, 16);
     journal.close().expect("closes");
+}
+
+/// The first record of a log has one prepared, so that no append waits for it.
+#[test]
+fn a_log_that_takes_records_has_a_segment_ahead() {
+    let disk = SimDisk::new(1);
+    let config = Config { background: true, interval: FOREVER, ..small(1, 0, 2) };
+    let journal = open_with(&disk, &config).expect("opens");
+    put(&*journal, 0, 1, &[], b"k", b"v").expect("there is room");
+    journal.flush(0).expect("flushes");
+    // The thread that prepares is told of the next record.
+    put(&*journal, 0, 1, &[], b"k", &[7; 5000]).expect("there is room");
+    wait_until("it is prepared", || journal.stats().segments_made == 3);
+    journal.close().expect("closes");
+}
+
+/// The machine's clock, which counts how often it is asked.
+#[derive(Debug, Default)]
+struct CountingClock(AtomicU64);
+
+impl Clock for CountingClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.fetch_add(1, SeqCst);
+        RealClock.monotonic_ns()
+    }
+    fn wall_ms(&self) -> u64 {
+        RealClock.wall_ms()
+    }
+    fn sleep(&self, duration: Duration) {
+        RealClock.sleep(duration);
+    }
+}
+
+/// A thread that looks for work again and again keeps a core from its rest.
+#[test]
+fn the_flusher_of_idle_logs_sleeps() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(CountingClock::default());
+    let interval = Duration::from_millis(400);
+    let config = Config { background: true, interval, ..small(1, 0, 1) };
+    let env = Environment { disk: Arc::new(disk), clock: clock.clone() };
+    let open = registry::REGISTRY.find("redo").expect("listed").open;
+    let journal = open(&env, &config).expect("opens");
+    // Full batches, which it writes.
+    for key in 0..4 {
+        put(&*journal, 0, 1, &[], &[key], &[7; 5000]).expect("there is room");
+    }
+    wait_until("the batches are written", || journal.stats().batches >= 4);
+    // It wakes up once per half an interval, and finds nothing.
+    RealClock.sleep(interval);
+    let before = clock.0.load(SeqCst);
+    RealClock.sleep(interval);
+    let asked = clock.0.load(SeqCst) - before;
+    assert!(asked < 20, "the clock was asked {asked} times");
+    journal.close().expect("closes");
+}
+
+/// A directory that cannot be listed may hold prepared segments, whose names are taken.
+#[test]
+fn a_log_whose_directory_cannot_be_listed_is_not_opened() {
+    let disk = SimDisk::new(1);
+    drop(open_with(&disk, &small(1, 0, 1)).expect("opens"));
+    disk.inject(FaultPlan {
+        calls: vec![Call::List],
+        nth: 1,
+        fault: Fault::InputOutput,
+        lasts: Lasts::Once,
+    });
+    let refused = open_with(&disk, &small(2, 0, 1)).expect_err("the disk refuses");
+    assert!(matches!(refused, JournalError::Disk(_)), "{refused}");
+    open_with(&disk, &small(2, 0, 1)).expect("it is over");
 }
 
 #[test]
