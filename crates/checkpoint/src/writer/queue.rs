@@ -356,3 +356,30 @@ impl Drop for Settled<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use stillpoint_format::ident::StoreId;
+    use stillpoint_io::RealClock;
+    use stillpoint_store::{CellRules, StoreConfig};
+
+    /// Who remembers the sink does not keep the blocks of its pool.
+    #[test]
+    fn no_block_is_left_once_the_writers_are_gone() {
+        let config = StoreConfig { max_memory_bytes: 16 << 20, ..StoreConfig::default() };
+        let store = Arc::new(Store::new(&config, CellRules::BEFORE_IMAGES).expect("memory"));
+        let config = WriterConfig::new(StoreId([1; 16]), 0, 1);
+        let queue = Queue::new(store, Arc::new(RealClock), Arc::default(), &config);
+        let blocks = || queue.state.lock().empty.len();
+        assert_eq!(blocks(), 2 << config.partitions_log2, "two for each partition");
+        let used = queue.empty_block(1);
+        queue.push(Item::Block(used));
+        queue.close();
+        drop(queue.take().expect("the writer's last block"));
+        assert_eq!(blocks(), 2 << config.partitions_log2, "it is there again");
+        queue.free_blocks();
+        assert_eq!(blocks(), 0);
+    }
+}

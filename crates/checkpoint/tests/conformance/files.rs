@@ -289,10 +289,11 @@ fn a_visitor_may_end_the_loading() {
         load(&disk, &entry, &options(), vec![visitor], &progress)
     };
     let progress = Arc::new(Progress::default());
-    load(Box::<Collector>::default(), progress.clone()).expect("an intact checkpoint");
+    let summary = load(Box::<Collector>::default(), progress.clone()).expect("intact");
     let loaded = progress.snapshot();
     assert!(loaded.units_total > 3, "one unit for each thread is too few");
     let file_bytes: u64 = entry.parts.iter().map(|part| part.bytes).sum();
+    assert_eq!((summary.file_bytes, summary.value_bytes), (file_bytes, entry.value_bytes));
     assert!((entry.value_bytes..file_bytes).contains(&loaded.written_bytes), "{loaded:?}");
     let error = load(Box::new(Refuses), Arc::default());
     assert!(matches!(&error, Err(LoadError::Visitor(_))), "{error:?}");

@@ -77,9 +77,10 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     wait_until("reads beside a worker that waits for room", || reading.is_finished());
     let (read, _reader) = reading.join().expect("no panic");
     assert_eq!(read, KEYS as usize);
-    let queued = world.progress.snapshot().bytes;
-    assert!(queued < 3 * pool_half, "the pool has no bound: {queued} bytes");
+    // Above three quarters no commit begins to save; what it had in hand may come on top.
+    let (queued, limit) = (world.progress.snapshot().bytes, world.config.pool_bytes_max as u64);
     world.sim.resume();
+    assert!(queued < limit / 8 * 7, "commits go on beside a full pool: {queued} bytes");
     writing.join().expect("no panic");
     let (written, _) = taking.join().expect("no panic").expect("no fault");
     let stats = written.stats;
