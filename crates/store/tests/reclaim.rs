@@ -3,12 +3,14 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use common::{CheckingLog, env_or, store_of};
+use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    Capture, DeletedKey, KeptValue, KeySet, Lane, Mode, Procedure, RecordImage, Replaced, Slot,
-    Stamp, Store, TableId, Tx, TxError, Worker,
+    Capture, DeletedKey, KeptValue, KeySet, Lane, Mode, NoLog, Procedure, RecordImage, Replaced,
+    Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -256,4 +258,102 @@ fn replaced_large_values_are_freed_by_their_bytes() {
         let put = worker.transact(|tx| tx.put(T, b"key", &value));
         put.unwrap_or_else(|error| panic!("round {round}: {error}"));
     }
+}
+
+/// Writes two keys; notes what the second one had.
+struct Two {
+    keys: [&'static [u8]; 2],
+    begun: Arc<AtomicBool>,
+    seen: Option<Vec<u8>>,
+}
+
+impl Procedure for Two {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for key in self.keys {
+            keys.push(T, key, Mode::Write, 8);
+        }
+        self.begun.store(true, SeqCst);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.seen = tx.value(Slot(1)).map(|value| value.to_vec());
+        (0..2).try_for_each(|slot| tx.put_slot(Slot(slot), b"both"))
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("a declared transaction commits");
+    }
+}
+
+/// A transaction waits for the lock of `held`. Meanwhile `moved` is deleted, and its cell goes to
+/// another key. False if the transaction had locked `moved` before it waited: locks are taken in
+/// the order of cells.
+fn waits_while_a_cell_moves(held: &'static [u8], moved: &'static [u8]) -> bool {
+    const OTHERS: u32 = 300;
+    let store = store_of(64 << 20, 8, 1);
+    let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+    let (mut holder, mut other, mut waiter) = (worker(), worker(), worker());
+    for key in [b"one", b"two"] {
+        holder.transact(|tx| tx.put(T, key, b"old!")).expect("memory");
+    }
+    let begun = Arc::new(AtomicBool::new(false));
+    let mut two = Two { keys: [held, moved], begun: begun.clone(), seen: None };
+    let wait = move || {
+        waiter.execute(std::slice::from_mut(&mut two));
+        two.seen
+    };
+    let mut wait = Some(wait);
+    let mut waiting = None;
+    let has_moved = holder.transact(|tx| {
+        tx.put(T, held, b"held")?;
+        let wait = wait.take().expect("nobody is in the way of the first run");
+        waiting = Some(stillpoint_io::spawn("waiter", wait).expect("a thread"));
+        while !begun.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        // The waiter tries for a moment, and then leaves its read section.
+        RealClock.sleep(Duration::from_millis(50));
+        let mut runs = 0;
+        let deleted = other.transact(|tx| {
+            runs += 1;
+            if runs > 3 {
+                return Err(TxError::abandon("the waiter has the lock"));
+            }
+            tx.delete(T, moved)
+        });
+        if deleted.is_err() {
+            return Ok(false);
+        }
+        // What was deleted is reclaimed, and its memory goes to the next keys.
+        while other.idle() {
+            std::thread::yield_now();
+        }
+        for number in 0..OTHERS {
+            let key = number.to_be_bytes();
+            other.transact(|tx| tx.put(T, &key, &key)).expect("memory");
+        }
+        Ok(true)
+    });
+    let has_moved = has_moved.expect("it commits");
+    let seen = waiting.expect("it was begun").join().expect("no panic");
+    if has_moved {
+        assert_eq!(seen, None, "the key was deleted before");
+    }
+    let mut value = |key: &[u8]| {
+        let read = |tx: &mut Tx<'_>| Ok(tx.get(T, key)?.map(|value| value.to_vec()));
+        holder.transact(read).expect("reads")
+    };
+    for key in [b"one", b"two"] {
+        assert_eq!(value(key).as_deref(), Some(&b"both"[..]));
+    }
+    for number in (0..OTHERS).filter(|_| has_moved) {
+        let key = number.to_be_bytes();
+        assert_eq!(value(&key).as_deref(), Some(&key[..]), "another key's record was written");
+    }
+    has_moved
+}
+
+#[test]
+fn a_cell_that_went_to_another_key_during_a_wait_is_not_taken_for_the_old_one() {
+    let moved = [(&b"one"[..], &b"two"[..]), (b"two", b"one")]
+        .map(|(held, moved)| waits_while_a_cell_moves(held, moved));
+    assert!(moved.contains(&true), "one of the two has the lower cell");
 }
