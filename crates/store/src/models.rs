@@ -216,8 +216,11 @@ fn a_read_without_lock_is_never_torn() {
             let cell = Cell::new(&memory, number).record();
             let old = cell.blob();
             let value = [gsn as u8; 24];
-            let large =
-                (gsn % 4 == 3).then(|| blob::create(&memory, &mut cache, 1, &value).expect("room"));
+            let large = (gsn % 4 == 3).then(|| {
+                let large = blob::allocate(&memory, &mut cache, 1, value.len()).expect("room");
+                blob::fill(&memory, large, 0, &value);
+                large
+            });
             cell.begin_write();
             stillpoint_sync::atomic::fence(stillpoint_sync::atomic::Ordering::Release);
             match (gsn % 4, large) {
@@ -239,7 +242,8 @@ fn a_read_without_lock_is_never_torn() {
                 if read_sections.has_passed(&mut token) {
                     blob::release(&memory, &mut cache, blob);
                     // Somebody else gets the blocks.
-                    blob::create(&memory, &mut cache, 1, &[200; 24]).expect("room");
+                    let other = blob::allocate(&memory, &mut cache, 1, 24).expect("room");
+                    blob::fill(&memory, other, 0, &[200; 24]);
                 } else {
                     garbage = Some((token, blob));
                 }

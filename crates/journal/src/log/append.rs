@@ -9,7 +9,7 @@ use stillpoint_format::log::{
     RecordHead, SegmentHeader,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
-use stillpoint_io::{AlignedBuf, DIRECT_ALIGN, huge_zeros};
+use stillpoint_io::{DIRECT_ALIGN, huge_zeros};
 use stillpoint_mem::prefetch_to_write;
 use stillpoint_sync::{mutant, planted};
 
@@ -45,14 +45,12 @@ pub(crate) struct Batch {
     pub(crate) queued_bytes: usize,
     /// Its buffer has grown beyond what is worth keeping.
     pub(crate) oversized: bool,
-    /// Its sealed bytes once more, if those in the builder cannot be written as they lie.
-    pub(crate) aligned: Option<AlignedBuf>,
 }
 
 impl Batch {
     /// What is written, once it is sealed.
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.aligned.as_deref().unwrap_or_else(|| self.builder.sealed())
+        self.builder.sealed()
     }
 
     /// Bytes on disk.
@@ -332,7 +330,6 @@ impl Appender {
                 number: 0,
                 queued_bytes: 0,
                 oversized: false,
-                aligned: None,
             })
         })
     }

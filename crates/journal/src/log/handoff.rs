@@ -63,7 +63,6 @@ impl Handoff {
         if keep {
             batch.builder.clear();
             batch.named.clear();
-            batch.aligned = None;
         }
         {
             let mut queue = self.queue.lock();
@@ -144,7 +143,6 @@ mod tests {
             number: 0,
             queued_bytes: 0,
             oversized: false,
-            aligned: None,
         }
     }
 

@@ -19,6 +19,10 @@ use crate::segments::Segment;
 /// many small ones.
 const CALL_BYTES: u64 = 4 << 20;
 
+/// The buffer of a grown batch may begin where no direct write may. Such a batch is copied and
+/// written in pieces of so many bytes, so that a long value is not in memory once more.
+const PIECE_BYTES: usize = 1 << 20;
+
 /// A segment that the log has left, and the mark that goes to its end.
 #[derive(Debug)]
 struct Filled {
@@ -106,8 +110,7 @@ impl Writer {
             self.written.push(batch);
         }
         assert!(from + bytes <= segment.bytes, "only allocated space");
-        let slices: Vec<_> = self.written.iter().map(|batch| IoSlice::new(batch.bytes())).collect();
-        self.file.write_vectored_at(&slices, from)?;
+        self.write_sealed(from)?;
         self.offset = from + bytes;
         for batch in &mut self.written {
             self.written_gsn = batch.builder.last_gsn().unwrap_or(self.written_gsn);
@@ -126,12 +129,25 @@ impl Writer {
             align: DIRECT_ALIGN,
             closed: &self.closed,
         });
-        if !bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN) {
-            let mut aligned = AlignedBuf::new();
-            aligned.extend_from_slice(bytes);
-            batch.aligned = Some(aligned);
-        }
         bytes.len() as u64
+    }
+
+    /// Writes the sealed batches behind one another.
+    fn write_sealed(&self, from: u64) -> DiskResult<()> {
+        let batches = || self.written.iter().map(Batch::bytes);
+        if batches().all(|bytes| bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN)) {
+            let slices: Vec<_> = batches().map(IoSlice::new).collect();
+            return self.file.write_vectored_at(&slices, from);
+        }
+        let mut aligned = AlignedBuf::new();
+        let mut at = from;
+        for piece in batches().flat_map(|bytes| bytes.chunks(PIECE_BYTES)) {
+            aligned.clear();
+            aligned.extend_from_slice(piece);
+            self.file.write_at(&aligned, at)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 
     /// Goes on in another file.

@@ -82,21 +82,19 @@ pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u
     }
 }
 
-/// Makes a large value of `value`, with one reference.
-pub(crate) fn create(
+/// Takes the memory of a large value of `len` bytes, with one reference. [`fill`] gives it its bytes.
+pub(crate) fn allocate(
     memory: &Memory,
     cache: &mut CellCache,
     owner: u32,
-    value: &[u8],
+    len: usize,
 ) -> Result<Blob, MemoryLimit> {
-    let blob = new_table(memory, cache, owner, value.len())?;
+    let blob = new_table(memory, cache, owner, len)?;
     let table = memory.arena.cell(blob.table);
-    for (index, bytes) in value.chunks(CHUNK_BYTES).enumerate() {
-        match new_chunk(memory, cache, owner, bytes.len()) {
-            Ok(number) => {
-                words::fill(chunk_words(memory, number), bytes);
-                table[TABLE_HEADER_WORDS + index].store(number, Relaxed);
-            }
+    for index in 0..chunk_count(len) {
+        let chunk_len = CHUNK_BYTES.min(len - index * CHUNK_BYTES);
+        match new_chunk(memory, cache, owner, chunk_len) {
+            Ok(number) => table[TABLE_HEADER_WORDS + index].store(number, Relaxed),
             Err(full) => {
                 release(memory, cache, blob);
                 return Err(full);
@@ -104,6 +102,15 @@ pub(crate) fn create(
         }
     }
     Ok(blob)
+}
+
+/// Writes `bytes` into a value that nobody can find yet, from `offset` on: a multiple of
+/// [`CHUNK_BYTES`].
+pub(crate) fn fill(memory: &Memory, blob: Blob, offset: usize, bytes: &[u8]) {
+    let table = memory.arena.cell(blob.table);
+    for (index, bytes) in (offset / CHUNK_BYTES..).zip(bytes.chunks(CHUNK_BYTES)) {
+        words::fill(chunk_words(memory, chunk_of(table, index)), bytes);
+    }
 }
 
 /// A value like `old` with `bytes` written at `offset` (at most its length, so it may grow).
@@ -221,6 +228,12 @@ mod tests {
     use std::sync::Arc;
     use stillpoint_sync::ReadSections;
 
+    fn create(memory: &Memory, cache: &mut CellCache, value: &[u8]) -> Result<Blob, MemoryLimit> {
+        let blob = allocate(memory, cache, 1, value.len())?;
+        fill(memory, blob, 0, value);
+        Ok(blob)
+    }
+
     fn bytes_of(memory: &Memory, blob: Blob) -> Vec<u8> {
         let mut out = Vec::new();
         read(memory, blob, 0, blob.len, &mut out);
@@ -236,7 +249,7 @@ mod tests {
             Memory::new(64 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
         let mut cache = CellCache::default();
         let mut model: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
-        let mut blob = create(&memory, &mut cache, 1, &model).expect("memory");
+        let mut blob = create(&memory, &mut cache, &model).expect("memory");
         assert_eq!(bytes_of(&memory, blob), model);
         let mut seed = 9u64;
         for _ in 0..200 {
@@ -268,9 +281,9 @@ mod tests {
             Memory::new(8 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
         let mut cache = CellCache::default();
         let big = vec![1; 7 << 20];
-        assert!(create(&memory, &mut cache, 1, &big).is_err());
+        assert!(create(&memory, &mut cache, &big).is_err());
         let small = vec![2; 9 << 19];
-        let blob = create(&memory, &mut cache, 1, &small).expect("room again");
+        let blob = create(&memory, &mut cache, &small).expect("room again");
         let patch = vec![3; 5 << 20];
         assert!(patched(&memory, &mut cache, 1, blob, 10, &patch).is_err());
         assert_eq!(bytes_of(&memory, blob), small);

@@ -460,6 +460,9 @@ impl Transaction {
     #[inline]
     fn install_all(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
         let unwinding = HalfInstalled;
+        if !self.prepared.is_empty() {
+            self.fill_prepared(local);
+        }
         let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
         record::begin_writes(self.written.iter().map(record));
         if self.prepared.is_empty() && local.store.memory().copies == 1 {
@@ -473,6 +476,24 @@ impl Transaction {
             self.mark_dirty(local, phase);
         }
         std::mem::forget(unwinding);
+    }
+
+    /// Moves whole large values into the blocks that were prepared for them. The log has them already,
+    /// and no record is busy yet.
+    #[cold]
+    fn fill_prepared(&mut self, local: &Participant) {
+        let memory = local.store.memory();
+        let Self { prepared, written, pending, .. } = self;
+        let mut prepared = prepared.iter().rev().peekable();
+        // From the last, so that the memory of each can be freed at once.
+        for &(key, first) in written.iter().rev() {
+            let Some((_, Prepared::Large(blob, _))) = prepared.next_if(|next| next.0 == key) else {
+                continue;
+            };
+            if matches!(Change::of(pending, first), Change::Put { .. }) {
+                pending.take_value(first, |offset, bytes| blob::fill(memory, *blob, offset, bytes));
+            }
+        }
     }
 
     /// Puts one write into its cell, which is busy and has one copy.

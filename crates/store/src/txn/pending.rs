@@ -1,6 +1,6 @@
 //! The private writes of a transaction until its commit.
 
-use crate::memory::blob::VALUE_BYTES_MAX;
+use crate::memory::blob::{CHUNK_BYTES, VALUE_BYTES_MAX};
 
 /// Kind of a pending write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,10 @@ pub(crate) struct Pending {
     /// Bytes of `data` that belong to no operation any more.
     garbage: usize,
 }
+
+/// Bytes of a piece of a value that is given away: a multiple of a chunk of a large value.
+const TAKEN_BYTES: usize = 4 << 20;
+const _: () = assert!(TAKEN_BYTES.is_multiple_of(CHUNK_BYTES));
 
 /// Garbage below this is not worth a look at all operations.
 const GARBAGE_BYTES_MIN: usize = 1 << 20;
@@ -165,6 +169,23 @@ impl Pending {
         self.data[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Gives the value of a put away: calls `take` with offsets and pieces, the last piece first. The
+    /// memory of a long value is freed piece by piece, if nothing is pending behind it.
+    pub(crate) fn take_value(&mut self, number: u32, mut take: impl FnMut(usize, &[u8])) {
+        let Some(op) = self.ops.get_mut((number as usize).wrapping_sub(1)) else { return };
+        let (start, len, is_last) =
+            (op.start, op.len as usize, op.start + op.extent as usize == self.data.len());
+        (op.start, op.len, op.extent) = (0, 0, 0);
+        for from in (0..len).step_by(TAKEN_BYTES).rev() {
+            let to = len.min(from + TAKEN_BYTES);
+            take(from, &self.data[start + from..start + to]);
+            if is_last && len > TAKEN_BYTES {
+                self.data.truncate(start + from);
+                self.data.shrink_to_fit();
+            }
+        }
+    }
+
     /// Length of a value of `len` bytes after the patches from `first` on.
     pub(crate) fn len_after(&self, first: u32, len: usize) -> usize {
         self.op(first).map_or(len, |head| len.max(head.extent as usize))
@@ -232,6 +253,35 @@ mod tests {
             }
             // Three values with twice their length set aside, as much garbage, and the newest.
             assert!(pending.held_bytes() < 24 << 20, "round {round}: {}", pending.held_bytes());
+        }
+    }
+
+    /// A long value is never in memory twice, and what is pending before it stays.
+    #[test]
+    fn a_value_is_given_away_piece_by_piece() {
+        for len in [0, 1, 70_000, TAKEN_BYTES, TAKEN_BYTES + 1, 3 * TAKEN_BYTES - 5] {
+            let value: Vec<u8> = (0..len).map(|at| (at / 7) as u8).collect();
+            for is_last in [true, false] {
+                let mut pending = Pending::default();
+                let before = pending.add(OpKind::Put, 0, 0, b"before");
+                let number = pending.add(OpKind::Put, 3, 0, &value);
+                let after = if is_last { before } else { pending.add(OpKind::Put, 0, 0, b"after") };
+                let mut taken = vec![0; len];
+                let mut left = len;
+                pending.take_value(number, |offset, piece| {
+                    assert_eq!((offset + piece.len(), offset % TAKEN_BYTES), (left, 0));
+                    taken[offset..left].copy_from_slice(piece);
+                    left = offset;
+                });
+                assert!(left == 0 && taken == value, "{len} {is_last}");
+                if is_last && len > TAKEN_BYTES {
+                    assert!(pending.data.capacity() < 100, "{len}: its memory is free");
+                }
+                let bytes = |number| pending.op(number).map(|op| pending.bytes(op));
+                assert_eq!(bytes(before), Some(&b"before"[..]));
+                assert_eq!(bytes(number), Some(&b""[..]));
+                assert!(is_last || bytes(after) == Some(&b"after"[..]));
+            }
         }
     }
 
