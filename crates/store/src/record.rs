@@ -75,8 +75,10 @@ impl<'a> Ranges<'a> for &'a [(usize, &'a [u8])] {
 /// Memory that a change needs beyond its cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Prepared {
-    /// Blocks of a large value, and the value's tag. Those of a whole value are still to be filled.
+    /// A large value and its tag.
     Large(Blob, u8),
+    /// Blocks for a large value, still to be filled, and the value's tag.
+    Blocks(Blob, u8),
     /// A larger cell for a key that has no value. The index does not name the cell yet.
     Cell(u64),
 }
@@ -168,7 +170,7 @@ pub(crate) fn prepare<'a>(
             Some(larger) if record.is_absent() && value.len() <= INLINE_VALUE_BYTES_MAX => {
                 Prepared::Cell(larger(cache, value.len())?)
             }
-            _ => Prepared::Large(blob::allocate(memory, cache, owner, value.len())?, tag),
+            _ => Prepared::Blocks(blob::allocate(memory, cache, owner, value.len())?, tag),
         },
         RecordChange::Patch(ranges) => {
             let old = record.blob().expect("a patch of a value in its cell needs no memory");
@@ -369,12 +371,14 @@ pub(crate) fn apply<'a>(
             install_in_new_cell(new, place, number, change, stamp);
             return Ok(true);
         }
-        Some(Prepared::Large(blob, tag)) => {
-            if let RecordChange::Put { value, .. } = change {
-                blob::fill(memory, blob, 0, value);
-            }
+        Some(Prepared::Blocks(blob, tag)) => {
+            let RecordChange::Put { value, .. } = change else {
+                unreachable!("blocks are prepared for a whole value only");
+            };
+            blob::fill(memory, blob, 0, value);
             Some((blob, tag))
         }
+        Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
         None => None,
     };
     begin_writes(std::iter::once(record));

@@ -175,9 +175,9 @@ impl Conn {
         }
     }
 
-    /// Drops the last request of the input, which begins at `base` and has run.
-    pub(crate) fn drop_input(&mut self, base: usize) {
-        self.input.truncate(base);
+    /// Drops the request that begins at `base` and ends at `start`.
+    pub(crate) fn drop_request(&mut self, base: usize) {
+        self.input.drain(base..self.start);
         self.input.shrink_to(INPUT_KEEP_BYTES);
         self.start = base;
     }

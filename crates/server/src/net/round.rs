@@ -21,6 +21,8 @@ use crate::shared::registry::RELAXED;
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
+/// Unless more bytes than these have come behind it, which would have to be moved.
+const MOVED_BYTES_MAX: usize = 64 << 10;
 
 /// One round: the calls of the plan as a batch of transactions.
 pub(crate) struct Round<'a> {
@@ -196,12 +198,13 @@ impl Batch for Round<'_> {
         // The transaction has copied the long argument, and the log will copy it again. So the input
         // goes first.
         let is_last = |call: &Call| {
-            conn.start == conn.input.len()
+            conn.input.len() - conn.start <= MOVED_BYTES_MAX
                 && conn.postponed.is_empty()
                 && self.plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
         };
-        if conn.input.len() - call.base as usize >= LONG_REQUEST_BYTES && is_last(&call) {
-            conn.drop_input(call.base as usize);
+        let base = call.base as usize;
+        if conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES && is_last(&call) {
+            conn.drop_request(base);
         }
         self.note_work(work, replied);
         done

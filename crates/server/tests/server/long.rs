@@ -174,6 +174,30 @@ fn commands_of_every_kind_leave_the_loop() {
     assert_eq!(b.call(&["GET", "long1"]), Value::bulk("y"));
 }
 
+/// A long request is dropped before it has ended, whatever has come behind it.
+#[test]
+fn requests_behind_a_long_one_are_answered() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    for (round, len) in [1 << 20, (1 << 20) - 20, 2 << 20, 5_000_000].into_iter().enumerate() {
+        let value = vec![b'a' + round as u8; len];
+        let small = [encode(&[b"INCR", b"n"]), encode(&[b"STRLEN", b"long"])].concat();
+        let many = small.repeat(10_000);
+        for behind in [&small[..7], &small, &many] {
+            let before = encode(&[b"SET", b"n", b"0"]);
+            c.send_raw(&[&before, &encode(&[b"SET", b"long", &value])[..], behind].concat());
+            if behind.len() == 7 {
+                c.send_raw(&small[7..]);
+            }
+            assert_eq!((c.read(), c.read()), (Value::ok(), Value::ok()));
+            for n in 1..=(behind.len() / small.len()).max(1) as i64 {
+                assert_eq!((c.read(), c.read()), (Value::Int(n), Value::Int(len as i64)));
+            }
+        }
+        assert!(c.call(&["GET", "long"]) == Value::Bulk(value));
+    }
+}
+
 #[test]
 fn a_client_may_leave_during_its_long_command() {
     let (server, gate) = gated();

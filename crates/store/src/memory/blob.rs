@@ -82,7 +82,8 @@ pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u
     }
 }
 
-/// Takes the memory of a large value of `len` bytes, with one reference. [`fill`] gives it its bytes.
+/// Takes the memory of a large value of `len` bytes. Its chunks are not touched before [`fill`], so
+/// until then the system need not have pages for them. Ends with `fill` or [`discard`].
 pub(crate) fn allocate(
     memory: &Memory,
     cache: &mut CellCache,
@@ -93,10 +94,10 @@ pub(crate) fn allocate(
     let table = memory.arena.cell(blob.table);
     for index in 0..chunk_count(len) {
         let chunk_len = CHUNK_BYTES.min(len - index * CHUNK_BYTES);
-        match new_chunk(memory, cache, owner, chunk_len) {
+        match take_chunk(memory, cache, owner, chunk_len) {
             Ok(number) => table[TABLE_HEADER_WORDS + index].store(number, Relaxed),
             Err(full) => {
-                release(memory, cache, blob);
+                discard(memory, cache, blob);
                 return Err(full);
             }
         }
@@ -104,13 +105,25 @@ pub(crate) fn allocate(
     Ok(blob)
 }
 
-/// Writes `bytes` into a value that nobody can find yet, from `offset` on: a multiple of
-/// [`CHUNK_BYTES`].
+/// Writes `bytes` into an allocated value that nobody can find yet, from `offset` on: a multiple of
+/// [`CHUNK_BYTES`]. The value's chunks have one reference each then.
 pub(crate) fn fill(memory: &Memory, blob: Blob, offset: usize, bytes: &[u8]) {
     let table = memory.arena.cell(blob.table);
     for (index, bytes) in (offset / CHUNK_BYTES..).zip(bytes.chunks(CHUNK_BYTES)) {
-        words::fill(chunk_words(memory, chunk_of(table, index)), bytes);
+        let number = chunk_of(table, index);
+        memory.arena.cell(number)[0].store(1, Relaxed);
+        words::fill(chunk_words(memory, number), bytes);
     }
+}
+
+/// Gives the memory of an allocated value back that was not filled.
+pub(crate) fn discard(memory: &Memory, cache: &mut CellCache, blob: Blob) {
+    let table = memory.arena.cell(blob.table);
+    let chunks = (0..chunk_count(blob.len)).map(|index| chunk_of(table, index));
+    for number in chunks.filter(|&number| number != 0) {
+        cache.free(&memory.arena, number);
+    }
+    cache.free(&memory.arena, blob.table);
 }
 
 /// A value like `old` with `bytes` written at `offset` (at most its length, so it may grow).
@@ -188,6 +201,18 @@ fn new_chunk(
     owner: u32,
     bytes: usize,
 ) -> Result<u64, MemoryLimit> {
+    let number = take_chunk(memory, cache, owner, bytes)?;
+    memory.arena.cell(number)[0].store(1, Relaxed);
+    Ok(number)
+}
+
+/// A chunk whose references are not counted yet.
+fn take_chunk(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    bytes: usize,
+) -> Result<u64, MemoryLimit> {
     // As for tables; but a value that only just outgrew its cell must not take 16 KiB.
     let exact = CHUNK_HEADER_WORDS * 8 + bytes;
     let bytes = if exact <= CHUNK_BYTES / 4 {
@@ -195,9 +220,7 @@ fn new_chunk(
     } else {
         CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(CHUNK_BYTES / 4)
     };
-    let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;
-    memory.arena.cell(number)[0].store(1, Relaxed);
-    Ok(number)
+    cache.allocate(&memory.arena, owner, Kind::Block, bytes)
 }
 
 /// Takes another reference to a value that the caller knows to be alive.

@@ -399,6 +399,9 @@ impl Transaction {
                 Prepared::Large(blob, _) => {
                     blob::release(local.store.memory(), &mut local.cache, blob);
                 }
+                Prepared::Blocks(blob, _) => {
+                    blob::discard(local.store.memory(), &mut local.cache, blob);
+                }
                 Prepared::Cell(number) => local.retire_unpublished(number),
             }
         }
@@ -487,10 +490,8 @@ impl Transaction {
         let mut prepared = prepared.iter().rev().peekable();
         // From the last, so that the memory of each can be freed at once.
         for &(key, first) in written.iter().rev() {
-            let Some((_, Prepared::Large(blob, _))) = prepared.next_if(|next| next.0 == key) else {
-                continue;
-            };
-            if matches!(Change::of(pending, first), Change::Put { .. }) {
+            let found = prepared.next_if(|next| next.0 == key);
+            if let Some((_, Prepared::Blocks(blob, _))) = found {
                 pending.take_value(first, |offset, bytes| blob::fill(memory, *blob, offset, bytes));
             }
         }
@@ -535,7 +536,9 @@ impl Transaction {
             let (key, first) = self.written[at];
             let large = match prepared.next_if(|next| next.0 == key) {
                 None => None,
-                Some((_, Prepared::Large(blob, tag))) => Some((blob, tag)),
+                Some((_, Prepared::Large(blob, tag) | Prepared::Blocks(blob, tag))) => {
+                    Some((blob, tag))
+                }
                 Some((_, Prepared::Cell(new))) => {
                     self.install_in_new_cell(local, (key, first), new, stamp, phase);
                     continue;
