@@ -341,3 +341,71 @@ fn a_commit_that_has_waited_does_not_pass_the_permit_on_to_the_next() {
     ended("the transaction with the permit", permitted).expect("it commits");
     assert_committed(&ended("the batch", waiting));
 }
+
+/// Writes its keys.
+struct PutAll(Vec<&'static [u8]>);
+
+impl Procedure for PutAll {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for key in &self.0 {
+            keys.push(T, key, Mode::Write, 8);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        (0..self.0.len() as u32).try_for_each(|slot| tx.put_slot(Slot(slot), b"all"))
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("a declared transaction commits");
+    }
+}
+
+/// A declared transaction waits for `middle` and may hold `low`. Who gets the permit of the store
+/// then takes `high` and wants `low`. Nobody may wait for the other.
+fn all_end_beside_the_permit([low, middle, high]: [&'static [u8]; 3]) {
+    let store = store_with(64 << 20, 8, 1, CellRules::IN_PLACE);
+    let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+    let (mut holder, mut declared, mut permitted) = (worker(), worker(), worker());
+    for key in [b"a", b"b", b"c"] {
+        holder.transact(|tx| tx.put(T, key, b"old")).expect("memory");
+    }
+    let mut threads = Vec::new();
+    let mut works = Some((
+        move || declared.execute(&mut [PutAll(vec![low, middle, high])][..]),
+        move || {
+            let mut runs = 0;
+            let ended = permitted.transact(|tx| {
+                runs += 1;
+                if runs < RUNS_MAX {
+                    return Err(TxError::Conflict);
+                }
+                tx.put(T, high, b"permitted")?;
+                RealClock.sleep(Duration::from_millis(30));
+                tx.put(T, low, b"permitted")
+            });
+            ended.expect("it commits");
+        },
+    ));
+    let ended_holder = holder.transact(|tx| {
+        tx.put(T, middle, b"held")?;
+        let (declared, permitted) = works.take().expect("nobody is in the way of the first run");
+        threads.push(stillpoint_io::spawn("declared", declared).expect("a thread"));
+        // It locks what it can, and waits for the rest.
+        RealClock.sleep(Duration::from_millis(20));
+        threads.push(stillpoint_io::spawn("permitted", permitted).expect("a thread"));
+        RealClock.sleep(Duration::from_millis(20));
+        Ok(())
+    });
+    ended_holder.expect("it commits");
+    for thread in threads {
+        ended("one of the two", thread);
+    }
+}
+
+/// Locks are taken in the order of cells, which nobody knows here: each order is tried.
+#[test]
+fn who_waits_for_a_lock_gives_its_own_back_to_the_holder_of_the_permit() {
+    const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        all_end_beside_the_permit(order.map(|at: usize| KEYS[at]));
+    }
+}
