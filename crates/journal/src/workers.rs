@@ -87,6 +87,29 @@ mod tests {
     /// Longer than any test.
     const FOREVER: Duration = Duration::from_secs(100_000);
 
+    /// What came before the thread sleeps keeps it awake.
+    #[test]
+    fn nobody_sleeps_over_work_or_the_end() {
+        for (work, stop, idle, expected) in [
+            (true, false, true, Wake::Work),
+            (false, true, true, Wake::Stop),
+            (true, true, true, Wake::Stop),
+            (false, false, false, Wake::Work),
+        ] {
+            let signal = Arc::new(Signal::default());
+            *signal.state.lock() = State { work, stop };
+            let waits = signal.clone();
+            let thread = spawn("waits", move || waits.wait(FOREVER, || idle)).expect("a thread");
+            let woken = (0..10_000).any(|_| {
+                RealClock.sleep(Duration::from_millis(1));
+                thread.is_finished()
+            });
+            assert!(woken, "{work} {stop} {idle}: it sleeps for ever");
+            assert_eq!(thread.join().expect("no panic"), expected);
+            assert!(!signal.state.lock().work, "the work is seen to");
+        }
+    }
+
     #[test]
     fn work_and_the_end_wake_a_thread_that_waits() {
         for expected in [Wake::Work, Wake::Stop] {

@@ -103,6 +103,24 @@ fn damage_is_proved_by_later_batches_and_later_segments() {
     assert!(error.to_string().contains("proves that it was durable"), "{error}");
 }
 
+/// Neither the last batch of a segment nor the mark behind it is sound. The only batch of the next
+/// segment proves that both were durable.
+#[test]
+fn damage_is_proved_by_the_first_batch_of_a_later_segment() {
+    let disk = flushed_one_by_one(8, &[5; 5000]);
+    let paths = segments(&disk, 0);
+    let bytes = read_all(&disk, &paths[0]).expect("reads");
+    let begins = |at: &usize| bytes[*at..].starts_with(b"SPLB");
+    let last = (0..bytes.len()).step_by(4096).rfind(begins).expect("a batch");
+    assert_eq!((paths.len(), end_gsn(&disk).expect("sound")), (2, 8));
+    overwrite(&disk, &paths[0], last as u64, &vec![0xee; bytes.len() - last]);
+    let error = scan_first(&disk).expect_err("damaged");
+    let ScanError::Damaged { offset, proof: Some(proof), .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((*offset, &proof.path), (last as u64, &disk.describe(&paths[1])));
+}
+
 #[test]
 fn a_missing_segment_is_missed() {
     let fresh = || flushed_one_by_one(40, &[5; 5000]);

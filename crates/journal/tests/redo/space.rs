@@ -75,6 +75,20 @@ fn a_log_that_takes_records_has_a_segment_ahead() {
     journal.close().expect("closes");
 }
 
+/// The thread that flushes is told of each full batch.
+#[test]
+fn a_full_batch_is_written_before_anybody_asks() {
+    let disk = SimDisk::new(1);
+    let config = Config { background: true, interval: FOREVER, ..small(1, 0, 1) };
+    let journal = open_with(&disk, &config).expect("opens");
+    for round in 1..=3 {
+        put(&*journal, 0, 1, &[], b"k", &[7; 5000]).expect("there is room");
+        wait_until("it is written", || journal.stats().batches == round);
+    }
+    assert_eq!(journal.stats().flushes, 0);
+    journal.close().expect("closes");
+}
+
 /// The machine's clock, which counts how often it is asked.
 #[derive(Debug, Default)]
 struct CountingClock(AtomicU64);
@@ -293,9 +307,12 @@ fn an_append_never_prepares_a_segment() {
         let refused = try_put(&*journal, key, &value).expect_err("no segment is prepared");
         assert!(matches!(refused, JournalError::NoRoom { log: 0 }), "{refused}");
         assert_eq!(disk.call_counts().total(), before, "record {key}");
+        let writes = disk.call_counts().of(Call::Write);
         journal.admit(0).expect("there is space");
         let prepared = disk.call_counts().total();
         assert!(prepared > before);
+        // The space for one long record is reserved only: its transaction waits.
+        assert_eq!(disk.call_counts().of(Call::Write), writes, "record {key}: zeros");
         journal.admit(0).expect("the segment is there");
         assert_eq!(disk.call_counts().total(), prepared, "a segment is prepared once");
         try_put(&*journal, key, &value).expect("its segment is there");
