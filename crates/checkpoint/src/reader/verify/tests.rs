@@ -202,6 +202,20 @@ fn a_sound_checkpoint_is_said_to_be_sound() {
     assert_eq!(summary.file_bytes, bytes);
 }
 
+/// The bound of memory rests on them: values and deletions of both parts.
+#[test]
+fn the_records_of_a_pass_are_those_of_its_partition() {
+    let mut parts = sound();
+    let gone = keys_of(3, 2).next().map(|put| Put { item: Item::Tombstone, ..put });
+    parts[1][2].1.extend(gone);
+    let (disk, entry) = checkpoint(&parts);
+    let open = |part| Part::open(&*disk, &dir_of(&entry), &entry, part, &options());
+    let parts: Vec<Part> = entry.parts.iter().map(|part| open(part).expect("sound")).collect();
+    let alone: Vec<_> = passes(&parts, &entry, 0).iter().map(|pass| pass.records).collect();
+    assert_eq!(alone, [8, 8, 9, 8]);
+    assert_eq!(passes(&parts, &entry, entry.records).len(), 1);
+}
+
 #[test]
 fn a_key_that_comes_twice_is_told_wherever_it_is() {
     for (part, block) in [(0, 0), (0, 3), (1, 0), (1, 3)] {
