@@ -424,3 +424,123 @@ enum Full {
     /// No batch takes it.
     Never(EncodeError),
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use stillpoint_format::ident::StoreId;
+    use stillpoint_format::log::RecordKind;
+
+    use super::*;
+
+    const BATCH_BYTES: usize = 4096;
+
+    fn appender(segment_bytes: u64) -> Appender {
+        let header = SegmentHeader {
+            store: StoreId([1; 16]),
+            created_ms: 0,
+            incarnation: 1,
+            log: 0,
+            first_gsn: 1,
+            first_batch: 1,
+            file_bytes: segment_bytes,
+        };
+        let segment = Segment {
+            identity: header.identity(),
+            header,
+            bytes: segment_bytes,
+            spare: "spare".into(),
+            path: "segment".into(),
+        };
+        Appender::new(0, 1, BATCH_BYTES, 0, Arc::new(segment), Arc::default())
+    }
+
+    fn append(to: &mut Appender, bytes: usize) -> Result<u64, Obstacle> {
+        let body = |buf: &mut Vec<u8>| {
+            buf.resize(buf.len() + bytes, 7);
+            Ok(())
+        };
+        let entry = Entry { kind: RecordKind::Command, epoch: 1, touched: &[], body: &body };
+        to.append(&entry, &Closing::new(1, 0))
+    }
+
+    /// Seals what is open; whether the buffers of all sealed batches are given away.
+    fn are_oversized(of: &mut Appender) -> Vec<bool> {
+        of.seal();
+        let mut sealed = VecDeque::new();
+        of.handoff.take_sealed(&mut sealed);
+        sealed.iter().map(|batch| batch.oversized).collect()
+    }
+
+    #[test]
+    fn a_buffer_that_a_long_record_has_grown_is_not_kept() {
+        let mut log = appender(1 << 20);
+        for (bytes, expected) in [(100, false), (5000, false), (9000, true), (100_000, true)] {
+            append(&mut log, bytes).expect("it fits");
+            assert_eq!(are_oversized(&mut log), [expected], "{bytes} bytes");
+        }
+    }
+
+    /// The record itself may come much later, or never.
+    #[test]
+    fn a_buffer_that_a_refused_record_has_grown_is_not_kept() {
+        for (bytes, expected) in [(5000, false), (9000, true), (100_000, true)] {
+            let mut log = appender(5 * 4096);
+            append(&mut log, 5000).expect("it fits");
+            assert_eq!(are_oversized(&mut log), [false]);
+            let refused = append(&mut log, bytes).expect_err("the segment has no room");
+            assert!(matches!(refused, Obstacle::Segment(needed) if needed > bytes as u64));
+            append(&mut log, 100).expect("it fits");
+            assert_eq!(are_oversized(&mut log), [expected], "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn records_gather_in_a_batch_until_it_is_full() {
+        let mut log = appender(1 << 20);
+        let mut sealed = VecDeque::new();
+        for bytes in [100, 2000] {
+            append(&mut log, bytes).expect("it fits");
+            log.handoff.take_sealed(&mut sealed);
+            assert!(sealed.is_empty(), "{bytes} bytes fill no batch");
+        }
+        append(&mut log, 2000).expect("it fits");
+        log.handoff.take_sealed(&mut sealed);
+        assert_eq!(sealed.len(), 1, "a full batch is handed over at once");
+        assert_eq!(sealed[0].builder.last_gsn(), Some(3));
+    }
+
+    #[test]
+    fn the_bytes_of_buffers_are_those_of_open_and_sealed_batches() {
+        let mut log = appender(1 << 20);
+        assert_eq!(log.buffer_bytes(), 0);
+        append(&mut log, 100).expect("it fits");
+        assert_eq!(log.buffer_bytes(), BATCH_BYTES as u64);
+        append(&mut log, 5000).expect("it fits");
+        let sealed = log.handoff.sealed_bytes() as u64;
+        assert!(sealed > 5100);
+        assert_eq!(log.buffer_bytes(), sealed, "no batch is open");
+        append(&mut log, 100).expect("it fits");
+        assert_eq!(log.buffer_bytes(), BATCH_BYTES as u64 + sealed);
+    }
+
+    #[test]
+    fn the_use_of_a_log_begins_once() {
+        let mut log = appender(1 << 20);
+        assert!(!log.begins_use());
+        append(&mut log, 100).expect("it fits");
+        assert!(!log.begins_use(), "nothing has a place");
+        log.seal();
+        assert!(log.begins_use() && !log.begins_use());
+    }
+
+    /// A batch grows up to its limit and by a quarter without being copied to a larger buffer.
+    #[test]
+    fn a_buffer_has_room_for_the_record_that_fills_it() {
+        for batch_bytes in [1, 4096, 256 << 10, 1 << 20, (1 << 20) + 1, 64 << 20] {
+            let needed = batch_bytes + batch_bytes / 4 + 8192;
+            let capacity = batch_capacity(batch_bytes);
+            let most = needed + if needed > 1 << 20 { 2 * HUGE_PAGE_BYTES } else { DIRECT_ALIGN };
+            assert!((needed..=most).contains(&capacity), "{batch_bytes}: {capacity}");
+        }
+    }
+}

@@ -147,6 +147,18 @@ mod tests {
     }
 
     #[test]
+    fn no_more_buffers_are_kept_than_asked_for() {
+        let handoff = Handoff::default();
+        let kept = |free_max| {
+            handoff.recycle(batch(), free_max);
+            handoff.free()
+        };
+        assert_eq!([2, 2, 2, 3, 0].map(kept), [1, 2, 2, 3, 3]);
+        handoff.recycle(Batch { oversized: true, ..batch() }, usize::MAX);
+        assert_eq!(handoff.free(), 3, "a long one is given away");
+    }
+
+    #[test]
     fn trimming_leaves_what_was_needed_since_the_last_time() {
         let handoff = Handoff::default();
         for _ in 0..40 {
