@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_checkpoint};
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
@@ -324,10 +325,11 @@ fn a_walk_that_always_panics_is_the_last() {
     }
 }
 
-/// A scheme whose first walk of unit 0 panics. The walks of the others end once they are told that
+/// A scheme whose first walk of a unit panics. The walks of later units end once they are told that
 /// the checkpoint is given up.
 struct PanicsOnce {
     scheme: Arc<dyn Checkpointer>,
+    unit: usize,
     panicked: AtomicBool,
     told: AtomicU64,
 }
@@ -340,10 +342,10 @@ impl Checkpointer for PanicsOnce {
         self.scheme.kind()
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
-        if unit == 0 && !self.panicked.swap(true, SeqCst) {
+        if unit == self.unit && !self.panicked.swap(true, SeqCst) {
             resume_unwind(Box::new("injected panic"));
         }
-        for _ in 0..10_000 {
+        for _ in 0..if unit > self.unit { 10_000 } else { 0 } {
             if to.is_abandoned() {
                 self.told.fetch_add(1, SeqCst);
                 break;
@@ -354,13 +356,23 @@ impl Checkpointer for PanicsOnce {
     }
 }
 
-/// What the other threads write after a panic is for nothing.
+/// What the other threads write after a panic is for nothing. The marks of all records are set.
 #[test]
 fn after_a_panic_the_other_threads_go_on_without_output() {
+    let mut unit = 0;
+    while unit < units_with_a_panic_in(unit) {
+        unit += 1;
+    }
+    assert!(unit > 1, "one thread is not enough");
+}
+
+/// A checkpoint whose walk of a unit panics; gives the number of units.
+fn units_with_a_panic_in(unit: usize) -> usize {
     let row = stillpoint_checkpoint::registry::REGISTRY.find("calc").expect("it is in the table");
     let mut scheme = row.build();
     let panics = Arc::new(PanicsOnce {
         scheme: scheme.checkpointer.take().expect("it takes checkpoints"),
+        unit,
         panicked: AtomicBool::new(false),
         told: AtomicU64::new(0),
     });
@@ -370,13 +382,38 @@ fn after_a_panic_the_other_threads_go_on_without_output() {
     for table in 0..2 {
         worker.transact(|tx| tx.put(TableId(table), b"key", b"value")).expect("memory");
     }
-    let units = world.store.slab_count() as u64;
-    assert!(units > 1, "one thread is not enough");
+    let units = world.store.slab_count();
     let kept = Arc::new(MemorySink::default());
     let sink: Arc<dyn Sink> = kept.clone();
     let taken = run_checkpoint(&world.cycle(), &sink);
-    assert!(matches!(taken, Err(CheckpointError::Thread(_))), "{taken:?}");
-    // In the walk all but unit 0, and then all once more, for their marks.
-    assert_eq!(panics.told.load(SeqCst), 2 * units - 1);
-    assert_eq!(world.unmarked(), 0);
+    assert_eq!(taken.is_err(), unit < units, "{taken:?}");
+    if let Err(error) = taken {
+        assert!(matches!(error, CheckpointError::Thread(_)), "{error}");
+        // The later units in the walk, and then once more for their marks.
+        assert_eq!(panics.told.load(SeqCst), 2 * (units - unit - 1) as u64, "unit {unit}");
+    }
+    assert_eq!(world.unmarked(), 0, "unit {unit}");
+    units
+}
+
+/// Whatever phase a panic comes in: the way to rest leads through all of them, and all are told.
+#[test]
+fn after_a_panic_every_phase_is_still_entered_and_told() {
+    const PHASES: [Phase; 5] =
+        [Phase::Prepare, Phase::Resolve, Phase::Capture, Phase::Complete, Phase::Rest];
+    for bad in PHASES {
+        let fused = Fused::new(rows_that_take_checkpoints().next().expect("a row"));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let told = seen.clone();
+        let mut cycle = fused.world.cycle();
+        cycle.observer = Some(Arc::new(move |phase, _| {
+            told.lock().push(phase);
+            if phase == bad {
+                resume_unwind(Box::new("injected panic"));
+            }
+        }));
+        let taken = fused.world.take_with(&cycle);
+        assert!(matches!(taken, Err(CheckpointError::Thread(_))), "{bad:?}: {taken:?}");
+        assert_eq!(*seen.lock(), PHASES, "{bad:?}");
+    }
 }

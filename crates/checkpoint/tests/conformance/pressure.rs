@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint_checkpoint::{Cycle, Pace, registry, run_checkpoint};
+use stillpoint_checkpoint::{CheckpointError, Cycle, Pace, registry, run_checkpoint};
 use stillpoint_io::{Call, Clock, ManualClock, RealClock, spawn};
 use stillpoint_store::{
-    DeletedKey, Lane, Phase, PointOfConsistency, RecordImage, Sink, TableId, Tx, Worker,
+    DeletedKey, Demand, Lane, Phase, PointOfConsistency, RecordImage, Sink, TableId, Tx, Worker,
 };
 
 use crate::model::assert_same;
@@ -41,6 +41,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         worker.transact(|tx| tx.put(TABLE, &number.to_be_bytes(), &[1; VALUE])).expect("memory");
     }
     let world = Arc::new(world);
+    let start_ns = RealClock.monotonic_ns();
     let taking = {
         let world = world.clone();
         spawn("checkpoint", move || world.take()).expect("a thread")
@@ -85,6 +86,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     let (written, _) = taking.join().expect("no panic").expect("no fault");
     let stats = written.stats;
     assert!(stats.worker_waits > 0 && stats.worker_wait_ns > 0, "{stats:?}");
+    assert!(stats.worker_wait_ns <= RealClock.monotonic_ns() - start_ns, "one worker: {stats:?}");
     // One block each may come on top: of the worker and of two capture threads.
     let bound = world.config.pool_bytes_max + 3 * world.config.block_bytes;
     assert!(stats.pool_bytes_peak <= bound as u64, "{stats:?}");
@@ -110,6 +112,7 @@ fn nobody_waits_for_a_pool_that_has_room() {
     let cycle = Cycle { observer: Some(Arc::new(observer)), ..world.cycle() };
     let (written, _) = world.take_with(&cycle).expect("no fault");
     assert_eq!((written.stats.worker_waits, written.stats.worker_wait_ns), (0, 0));
+    assert_eq!(world.progress.snapshot().records, written.records);
     let expected = world.history.state_before(written.epoch);
     assert_same(&world.load(&entry(written)), &expected, "a pool with room");
 }
@@ -239,11 +242,34 @@ fn the_walk_stands_back_while_much_is_saved() {
         a_megabyte(&world);
         let sink = Arc::new(BusySink { saved, ..BusySink::default() });
         let as_sink: Arc<dyn Sink> = sink.clone();
-        run_checkpoint(&world.cycle(), &as_sink).expect("no fault");
+        let captured = run_checkpoint(&world.cycle(), &as_sink).expect("no fault");
+        assert_eq!(captured.epoch, world.store.driver().now().epoch());
         assert_eq!(sink.walked_bytes.load(SeqCst), 1_000_000, "it walks on in the end");
         let naps = clock.monotonic_ns() / 1_000_000;
         assert!((saved..saved + 2).contains(&naps), "{naps} naps for {saved}");
     }
+}
+
+/// A sink that can take no more.
+struct Full;
+
+impl Sink for Full {
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut BusyLane(&BusySink::default()));
+    }
+    fn demand(&self) -> Demand {
+        Demand::GiveUp
+    }
+}
+
+/// The records are whole: nobody is told that one is missing.
+#[test]
+fn a_sink_that_gives_up_is_the_reason_that_is_told() {
+    let world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
+    a_megabyte(&world);
+    let sink: Arc<dyn Sink> = Arc::new(Full);
+    let taken = run_checkpoint(&world.cycle(), &sink);
+    assert!(matches!(taken, Err(CheckpointError::Sink)), "{taken:?}");
 }
 
 #[test]
