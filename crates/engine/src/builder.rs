@@ -7,6 +7,7 @@ use stillpoint_format::manifest::TableEntry;
 use stillpoint_io::Cancel;
 use stillpoint_recovery::Progress;
 use stillpoint_store::TableId;
+use stillpoint_txn::TableKind;
 
 use crate::config::Config;
 use crate::engine::Engine;
@@ -60,6 +61,7 @@ pub struct EngineBuilder<'a> {
     pub(crate) cancel: Cancel,
     progress: Box<dyn FnMut(&Progress) + Send + 'a>,
     procedures: Vec<(String, MakeProcedure<'a>)>,
+    kinds: Vec<Arc<dyn TableKind>>,
 }
 
 impl std::fmt::Debug for EngineBuilder<'_> {
@@ -79,6 +81,7 @@ impl<'a> EngineBuilder<'a> {
             cancel: Cancel::default(),
             progress: Box::new(|_| {}),
             procedures: Vec::new(),
+            kinds: Vec::new(),
         }
     }
 
@@ -93,6 +96,16 @@ impl<'a> EngineBuilder<'a> {
     ) -> Self {
         let make: MakeProcedure<'a> = Box::new(|tables| Ok(Arc::new(make(tables)?)));
         self.procedures.push((name.to_owned(), make));
+        self
+    }
+
+    /// Adds a kind of table beside the memory store. Its tables are made with
+    /// [`Engine::table_of_kind`]; a transaction may touch tables of several kinds.
+    ///
+    /// A kind logs its operations, so the journal must keep what is appended. Its tables are not in
+    /// checkpoints, so the logs are kept as a whole: the checkpoint scheme must be `none`.
+    pub fn table_kind(mut self, kind: Arc<dyn TableKind>) -> Self {
+        self.kinds.push(kind);
         self
     }
 
@@ -111,7 +124,8 @@ impl<'a> EngineBuilder<'a> {
     /// Opens the store, or makes one in an empty directory, and recovers what the last run left.
     ///
     /// # Errors
-    /// As [`Engine::open`]. [`Error::Config`] if two procedures have the same name. What a
+    /// As [`Engine::open`]. [`Error::Config`] if two procedures, or two kinds of tables, have the same
+    /// name, or if a kind does not fit the settings. What a
     /// procedure's `make` returned. [`Error::Cancelled`] soon after the opening was cancelled, up
     /// to the moment at which the new incarnation is made durable.
     pub fn open(self) -> Result<Engine, Error> {
@@ -120,8 +134,8 @@ impl<'a> EngineBuilder<'a> {
 
     /// The parts that opening uses one after the other.
     pub(crate) fn into_parts(self) -> Parts<'a> {
-        let Self { config, cancel, progress, procedures } = self;
-        Parts { config, cancel, progress, procedures: PendingProcedures(procedures) }
+        let Self { config, cancel, progress, procedures, kinds } = self;
+        Parts { config, cancel, progress, procedures: PendingProcedures(procedures), kinds }
     }
 }
 
@@ -131,6 +145,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) cancel: Cancel,
     pub(crate) progress: Box<dyn FnMut(&Progress) + Send + 'a>,
     pub(crate) procedures: PendingProcedures<'a>,
+    pub(crate) kinds: Vec<Arc<dyn TableKind>>,
 }
 
 /// Procedures that wait for their tables.

@@ -22,6 +22,11 @@ pub(crate) struct Catalog {
 
 /// Reads the MANIFEST; `None` in an empty directory.
 pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
+    read_with_kinds(disk, &[])
+}
+
+/// As [`read`]; tables may be of these kinds, too.
+pub(crate) fn read_with_kinds(disk: &dyn Disk, kinds: &[&str]) -> Result<Option<Manifest>, Error> {
     let path = Path::new(names::MANIFEST);
     if !disk.exists(path)? {
         let mut left = disk.list(Path::new(""))?;
@@ -38,7 +43,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
         return Err(Error::ManifestMissing { directory, found: left.join(" and ") });
     }
     let bytes = stillpoint_io::read_all(disk, path)?;
-    Manifest::decode(&bytes)
+    Manifest::decode_with_kinds(&bytes, kinds)
         .map(Some)
         .map_err(|source| Error::Manifest { file: disk.describe(path), source })
 }

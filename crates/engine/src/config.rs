@@ -119,6 +119,21 @@ impl Config {
         }
     }
 
+    /// Says whether the settings go together with tables of other kinds than the memory store.
+    pub(crate) fn check_kinds(&self, kinds: &[&str]) -> Result<(), Error> {
+        let Some(kind) = kinds.first() else { return Ok(()) };
+        let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
+        if !crate::journal_row(&self.journal)?.capabilities.records_commits {
+            return refuse("journal", format!("tables of kind {kind} need one that keeps records"));
+        }
+        if crate::checkpoint_row(&self.checkpoint)?.capabilities.takes_checkpoints() {
+            let reason =
+                format!("with tables of kind {kind}, which no checkpoint holds, only none");
+            return refuse("checkpoint", reason);
+        }
+        Ok(())
+    }
+
     /// The one place that says which settings go together.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });

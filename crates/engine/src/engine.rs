@@ -23,6 +23,7 @@ use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::{Inside, Seats};
+use crate::kinds::{Kinds, Operations, Parts};
 use crate::life::Life;
 use crate::log::{CommitCounter, CommitCounters, SessionLog};
 use crate::procedure::Procedures;
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) incarnation: u32,
     pub(crate) floor: u64,
     pub(crate) procedures: Procedures,
+    pub(crate) kinds: Arc<Kinds>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,
     pub(crate) recovered: RecoverySummary,
@@ -262,6 +264,10 @@ impl Engine {
         // Relaxed: spreads sessions over logs.
         let log = (shared.next_log.fetch_add(1, Relaxed) % shared.config.logs) as u8;
         let commits = shared.commits.lock().add();
+        let parts = (!shared.kinds.is_empty()).then(|| {
+            let operations = Operations::new(shared.journal.clone(), log, commits.clone());
+            Parts::new(shared.kinds.clone(), shared.store.clone(), operations)
+        });
         let commit_log: Box<dyn CommitLog> = if shared.records_commits {
             Box::new(SessionLog {
                 journal: shared.journal.clone(),
@@ -274,7 +280,7 @@ impl Engine {
         };
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
-        Ok(Session::new(shared.clone(), worker, log, seat))
+        Ok(Session::new(shared.clone(), worker, parts, log, seat))
     }
 
     /// Takes a checkpoint now, or waits for the one under way and takes another; returns when it

@@ -44,6 +44,7 @@ mod config;
 mod engine;
 mod error;
 mod guards;
+mod kinds;
 mod life;
 mod log;
 pub mod offline;
@@ -69,6 +70,10 @@ pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
     AddressSpace, KeySet, MemoryLimit, Mode, Seen, Slot, Stamp, TableId, TxError, ValueRef,
+};
+pub use stillpoint_txn::{
+    Arrival, Discipline, KindKey, KindPart, LogRefused, Operation, OperationLog, Presence,
+    TableKind,
 };
 pub use tx::Tx;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stillpoint_format::log::{PatchRange, RecordKind, WritesEncoder};
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{Entry, Journal, JournalError};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Write};
+use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Write, WriteSet};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -57,10 +57,7 @@ impl CommitLog for SessionLog {
             kind: RecordKind::Writes,
             epoch: commit.epoch,
             touched: commit.touched,
-            body: &|body| {
-                let mut encoder = WritesEncoder::new(body);
-                commit.writes.iter().try_for_each(|write| encode(&mut encoder, write))
-            },
+            body: &|body| encode_writes(&mut WritesEncoder::new(body), &commit.writes),
         };
         let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
         // Relaxed: a statistic with one writer.
@@ -83,11 +80,20 @@ impl CommitLog for SessionLog {
 
 /// What the journal's error is to a commit.
 #[cold]
-fn refused(error: JournalError) -> LogRefused {
+pub(crate) fn refused(error: JournalError) -> LogRefused {
     match error {
         JournalError::NoRoom { .. } => LogRefused::NoRoom,
         error => LogRefused::Refused(Box::new(error)),
     }
+}
+
+/// Encodes the writes of a commit.
+#[inline]
+pub(crate) fn encode_writes(
+    encoder: &mut WritesEncoder<'_>,
+    writes: &WriteSet<'_>,
+) -> Result<(), EncodeError> {
+    writes.iter().try_for_each(|write| encode(encoder, write))
 }
 
 #[inline]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::manifest::{Manifest, TableEntry};
+use stillpoint_format::manifest::{Manifest, TableEntry, TableKind};
 use stillpoint_format::names;
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Durability, Ends, Hold, Journal};
-use stillpoint_recovery::{Plan, Progress, Stage};
+use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
 use stillpoint_store::{CellRules, Store, StoreConfig, TableId};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::Seats;
+use crate::kinds::{KindReplay, Kinds};
 use crate::life::Life;
 
 /// Time between two tries to lock a directory that is in use.
@@ -28,27 +29,22 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// Opens a store and recovers what the last run left. Cancelled, it gives an error as soon as it
 /// next reads.
 pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
-    let Parts { config, cancel, mut progress, procedures } = parts;
+    let Parts { config, cancel, mut progress, procedures, kinds } = parts;
     let progress = &mut *progress;
     config.check()?;
+    let kinds = Arc::new(Kinds::new(kinds)?);
+    config.check_kinds(&kinds.names())?;
     let owned = lock(&config, &cancel)?;
     let disk: Arc<dyn Disk> = owned.clone();
     let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
     let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
     let scheme = scheme_row.build();
     let environment = &config.environment;
-    let plan = plan(&config, &read, progress)?;
+    let plan = plan(&config, &read, &kinds.names(), progress)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
-    let store = new_store(&config, &plan, &tables, scheme.cells)?;
-    let recovered = stillpoint_recovery::run(
-        &read,
-        &plan,
-        &store,
-        config.recovery_threads,
-        &*environment.clock,
-        progress,
-    )?;
+    let (store, kind_replay, recovered) =
+        recover(&read, &plan, &config, (&tables, &kinds), scheme.cells, progress)?;
     // From here on files are made: the opening is done to its end.
     if !cancel.seal() {
         return Err(Error::Cancelled);
@@ -63,7 +59,9 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     plan.trim(&ends)?;
     crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
     let records_commits = journal_row.capabilities.records_commits;
+    kind_replay.undo_losers(&journal, store.driver().now().epoch())?;
     let shared = Shared {
+        kinds,
         records_commits,
         acknowledges_closed: records_commits && config.durability.acknowledges_closed(),
         disk,
@@ -90,6 +88,30 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         config,
     };
     Ok(Arc::new(shared))
+}
+
+/// Fills a new store, and the tables of other kinds, with what the plan says.
+fn recover(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    config: &Config,
+    (tables, kinds): (&[TableEntry], &Arc<Kinds>),
+    cells: CellRules,
+    progress: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<(Arc<Store>, KindReplay, RecoverySummary), Error> {
+    let store = new_store(config, plan, tables, cells)?;
+    tables.iter().try_for_each(|table| kinds.add_table(table))?;
+    let mut kind_replay = KindReplay::new(kinds.clone(), tables);
+    let recovered = stillpoint_recovery::run_with_kinds(
+        disk,
+        plan,
+        &store,
+        &mut kind_replay,
+        config.recovery_threads,
+        &*config.environment.clock,
+        progress,
+    )?;
+    Ok((store, kind_replay, recovered))
 }
 
 /// Locks the data directory, waiting for who holds it as long as the settings say.
@@ -122,10 +144,11 @@ fn workers(config: &Config) -> usize {
 fn plan(
     config: &Config,
     disk: &Arc<dyn Disk>,
+    kinds: &[&str],
     progress: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<Plan, Error> {
     let environment = &config.environment;
-    let manifest = match catalog::read(&**disk)? {
+    let manifest = match catalog::read_with_kinds(&**disk, kinds)? {
         Some(manifest) => manifest,
         None => {
             // The first file of a store: whatever a start that fails leaves is beside it.
@@ -165,7 +188,7 @@ fn new_store(
         },
         cells,
     )?);
-    for table in tables {
+    for table in tables.iter().filter(|table| table.kind == TableKind::Memory) {
         store.add_table(TableId(table.id), table.generation)?;
     }
     Ok(store)

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_store::{KeySet, Seen, TableId, TxError, ValueRef, Worker};
+use stillpoint_store::{KeySet, Mode, Seen, TableId, TxError, ValueRef, Worker};
 use stillpoint_sync::{mutant, planted};
 
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker};
+use crate::kinds::{self, Parts};
 use crate::procedure::PreparedCall;
 use crate::tx::Tx;
 
@@ -23,6 +24,8 @@ use crate::tx::Tx;
 pub struct Session {
     shared: Arc<Shared>,
     worker: SessionWorker,
+    /// What tables of other kinds have in the session's transactions, if there are any.
+    parts: Option<Parts>,
     log: u8,
 }
 
@@ -33,8 +36,14 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, worker: Worker, log: u8, seat: Seat) -> Self {
-        Self { shared, worker: SessionWorker::new(worker, seat), log }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        worker: Worker,
+        parts: Option<Parts>,
+        log: u8,
+        seat: Seat,
+    ) -> Self {
+        Self { shared, worker: SessionWorker::new(worker, seat), parts, log }
     }
 
     /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
@@ -72,12 +81,16 @@ impl Session {
     ) -> Result<R, Error> {
         let inside = Inside::body()?;
         self.admit()?;
-        let result = self.worker.run_until_ended(|open| {
-            let result = body(&mut Tx::new(open.tx()))?;
-            open.commit()?;
-            Ok(result)
-        });
+        let result = match &mut self.parts {
+            None => self.worker.run_until_ended(|open| {
+                let result = body(&mut Tx::new(open.tx()))?;
+                open.commit()?;
+                Ok(result)
+            }),
+            Some(parts) => kinds::transact(&mut self.worker, parts, &mut body),
+        };
         drop(inside);
+        self.note_failure();
         // A failure, too, tells something of what was read.
         self.acknowledge()?;
         Ok(result?)
@@ -89,7 +102,10 @@ impl Session {
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
-            Ok(_inside) => self.worker.execute(&mut InMemory(batch)),
+            Ok(_inside) => {
+                run_batch(&mut self.worker, &mut self.parts, batch);
+                self.note_failure();
+            }
             Err(refused) => {
                 let reason = refused.to_string();
                 for index in 0..batch.len() {
@@ -170,10 +186,12 @@ impl Session {
             let procedure = self.shared.procedures.find(name)?;
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
             let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
-            self.worker.execute(&mut InMemory(std::slice::from_mut(&mut running)));
+            let batch = std::slice::from_mut(&mut running);
+            run_batch(&mut self.worker, &mut self.parts, batch);
             (running.output, running.result)
         };
         drop(inside);
+        self.note_failure();
         // As in `transact`.
         self.acknowledge()?;
         result?;
@@ -194,6 +212,9 @@ impl Session {
     ) -> Result<Option<Seen>, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("read")?;
+        if self.is_of_other_kind(table) {
+            return self.read_in_part(table, key, out);
+        }
         Ok(self.worker.read(table, key, out)?)
     }
 
@@ -215,6 +236,7 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
+        self.refuse_other_kind("scan", table)?;
         Ok(self.worker.scan(table, cursor, count, visit)?)
     }
 
@@ -233,6 +255,7 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
+        self.refuse_other_kind("scan", table)?;
         Ok(self.worker.scan_heads(table, cursor, count, most, visit)?)
     }
 
@@ -256,6 +279,7 @@ impl Session {
     /// [`Error::Ended`] if the engine is gone.
     pub fn len(&mut self, table: TableId) -> Result<u64, Error> {
         self.shared.life.check_read()?;
+        self.refuse_other_kind("len", table)?;
         let count = self.shared.store.record_count(table);
         if self.shared.acknowledges_closed {
             // A commit is appended before it is counted, so these cover whatever was counted.
@@ -273,6 +297,46 @@ impl Session {
         Inside::is_in_batch() || self.worker.idle()
     }
 
+    /// Fails the store if an undo could not be logged.
+    #[inline]
+    fn note_failure(&mut self) {
+        if let Some(reason) = self.parts.as_mut().and_then(Parts::take_failure) {
+            self.shared.fail(reason);
+        }
+    }
+
+    fn is_of_other_kind(&self, table: TableId) -> bool {
+        self.parts.is_some() && self.shared.kinds.of(table).is_some()
+    }
+
+    fn refuse_other_kind(&self, what: &'static str, table: TableId) -> Result<(), Error> {
+        if self.is_of_other_kind(table) { Err(Error::OtherKind { what, table }) } else { Ok(()) }
+    }
+
+    /// Reads one key of a table of another kind: a transaction of its own.
+    #[cold]
+    fn read_in_part(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Seen>, Error> {
+        let _inside = Inside::body()?;
+        let parts = self.parts.as_mut().expect("there is a table of another kind");
+        let start = out.len();
+        let mut body = |tx: &mut Tx<'_>| {
+            out.truncate(start);
+            let slot = tx.key(table, key, Mode::Read)?;
+            let stamp = tx.stamp(slot);
+            let found = tx.value(slot).map(|value| {
+                value.copy_to(out);
+                value.tag()
+            });
+            Ok(found.map(|tag| Seen { tag, stamp }))
+        };
+        Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
+    }
+
     /// Waits, with no lock held, until the log has room; refuses when the store has failed. A full
     /// disk refuses only those that write, when they commit; who reads goes on.
     #[inline]
@@ -288,6 +352,14 @@ impl Session {
         self.shared.life.check_read()?;
         let unflushed = self.unflushed();
         self.shared.make_durable(&unflushed)
+    }
+}
+
+#[inline]
+fn run_batch<B: Batch + ?Sized>(worker: &mut Worker, parts: &mut Option<Parts>, batch: &mut B) {
+    match parts {
+        None => worker.execute(&mut InMemory(batch)),
+        Some(parts) => kinds::execute(worker, parts, batch),
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use stillpoint_format::manifest::TableEntry;
+use stillpoint_format::manifest::{TableEntry, TableKind};
 use stillpoint_store::{NewTable, Replaced, TableId};
 use stillpoint_sync::{mutant, planted};
 
@@ -50,6 +50,7 @@ impl Engine {
         // crash only, and then the next opening makes it.
         let made = after
             .iter()
+            .filter(|entry| entry.kind == TableKind::Memory)
             .filter(|entry| shared.store.generation(TableId(entry.id)).is_none())
             .map(|entry| shared.store.new_table(TableId(entry.id), entry.generation))
             .collect::<Result<Vec<NewTable>, _>>()
@@ -64,10 +65,48 @@ impl Engine {
         Ok(ids)
     }
 
+    /// The table of that name, which is of a [kind](crate::EngineBuilder::table_kind) that the engine
+    /// was opened with; made if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is no such kind. [`Error::TableName`] if the name cannot be used, or
+    /// is that of a table of another kind. The MANIFEST could not be written: then none is made.
+    /// [`Error::InsideTransaction`] if the table is missing, inside a transaction.
+    pub fn table_of_kind(&self, name: &str, kind: &str) -> Result<TableId, Error> {
+        check_table_name(name)?;
+        let shared = &self.shared;
+        shared.kinds.number_of(kind)?;
+        let kind = TableKind::Other(kind.to_owned());
+        let find = |tables: &[TableEntry]| {
+            let known = tables.iter().find(|table| table.name == name)?;
+            let is_it = known.kind == kind;
+            Some(if is_it { Ok(TableId(known.id)) } else { Err(refused_name(name, OTHER_KIND)) })
+        };
+        if let Some(found) = find(&shared.catalog.now().tables) {
+            return found;
+        }
+        Inside::refuse("making a table")?;
+        let _changing = shared.catalog.change_tables();
+        let mut after = shared.catalog.now().tables;
+        if let Some(found) = find(&after) {
+            return found;
+        }
+        let id = find_or_add(&mut after, &[name])?[0];
+        let entry = after.iter_mut().find(|table| table.id == id.0).expect("added");
+        entry.kind = kind.clone();
+        let entry = entry.clone();
+        shared.publish(|manifest| manifest.tables = after)?;
+        let published = Published(shared);
+        shared.kinds.add_table(&entry)?;
+        published.committed();
+        Ok(id)
+    }
+
     /// The tables of those names, if the MANIFEST and the store have them all.
     fn known_tables(&self, names: &[&str]) -> Option<Vec<TableId>> {
         let manifest = self.shared.catalog.now();
-        let known = |id: &TableId| self.shared.store.generation(*id).is_some();
+        let Shared { store, kinds, .. } = &*self.shared;
+        let known = |id: &TableId| store.generation(*id).is_some() || kinds.of(*id).is_some();
         names.iter().map(|name| table_of(&manifest.tables, name).filter(known)).collect()
     }
 
@@ -102,6 +141,9 @@ impl Engine {
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
         Inside::refuse("flush_tables")?;
         let shared = &self.shared;
+        if let Some(&table) = tables.iter().find(|&&table| shared.kinds.of(table).is_some()) {
+            return Err(Error::OtherKind { what: "flush_tables", table });
+        }
         let _changing = shared.catalog.change_tables();
         let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
         let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
@@ -163,6 +205,8 @@ impl Drop for Published<'_> {
         self.0.fail("a change of tables is in the MANIFEST and not in memory".to_owned());
     }
 }
+
+const OTHER_KIND: &str = "a table of another kind has it";
 
 fn refused_name(name: &str, reason: &'static str) -> Error {
     Error::TableName { name: name.to_owned(), reason }

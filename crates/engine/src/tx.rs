@@ -1,17 +1,32 @@
 //! A running transaction, as its body sees it, whatever kinds of tables it touches.
 
 use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
+use stillpoint_txn::KindPart;
+
+use crate::kinds::{Parts, Place};
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
-#[derive(Debug)]
 pub struct Tx<'t> {
     memory: stillpoint_store::Tx<'t>,
+    /// What tables of other kinds have in the transaction; `None` if all its keys are in memory.
+    parts: Option<&'t mut Parts>,
+}
+
+impl std::fmt::Debug for Tx<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tx").field("memory", &self.memory).finish_non_exhaustive()
+    }
 }
 
 impl<'t> Tx<'t> {
     #[inline]
     pub(crate) fn new(memory: stillpoint_store::Tx<'t>) -> Self {
-        Self { memory }
+        Self { memory, parts: None }
+    }
+
+    /// A transaction that may touch tables of all kinds.
+    pub(crate) fn on_all(memory: stillpoint_store::Tx<'t>, parts: &'t mut Parts) -> Self {
+        Self { memory, parts: Some(parts) }
     }
 
     /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
@@ -40,7 +55,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn value(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
-        self.memory.value(slot)
+        match self.parts {
+            None => self.memory.value(slot),
+            Some(_) => self.value_on_all(slot),
+        }
     }
 
     /// Who wrote the key's value (or removed it) last, before this transaction.
@@ -49,7 +67,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn stamp(&self, slot: Slot) -> Stamp {
-        self.memory.stamp(slot)
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.stamp(slot),
+            Place::Part(part, slot) => self.part(part).stamp(slot),
+        }
     }
 
     /// The hash of the key and its table, keyed by the store's seed.
@@ -58,7 +79,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn key_hash(&self, slot: Slot) -> u64 {
-        self.memory.key_hash(slot)
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.key_hash(slot),
+            Place::Part(..) => self.parts.as_ref().map_or(0, |parts| parts.key_hash(slot)),
+        }
     }
 
     /// True if the key had a value before this transaction.
@@ -67,7 +91,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn existed(&self, slot: Slot) -> bool {
-        self.memory.existed(slot)
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.existed(slot),
+            Place::Part(part, slot) => self.part(part).existed(slot),
+        }
     }
 
     /// Gives the key a value, with tag 0.
@@ -93,7 +120,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn put_slot_tagged(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
-        self.memory.put_slot_tagged(slot, tag, value)
+        match self.parts {
+            None => self.memory.put_slot_tagged(slot, tag, value),
+            Some(_) => self.put_on_all(slot, tag, value),
+        }
     }
 
     /// Overwrites a range of the key's value. It must begin inside the value or at its end; what
@@ -107,7 +137,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
-        self.memory.patch_slot(slot, offset, bytes)
+        match self.parts {
+            None => self.memory.patch_slot(slot, offset, bytes),
+            Some(_) => self.patch_on_all(slot, offset, bytes),
+        }
     }
 
     /// Removes the key's value; true if it had one.
@@ -119,7 +152,10 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
-        self.memory.delete_slot(slot)
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.delete_slot(slot),
+            Place::Part(part, slot) => self.in_parts().delete(part, slot),
+        }
     }
 
     // ── keys found on the way ──
@@ -133,7 +169,10 @@ impl<'t> Tx<'t> {
     /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     #[inline]
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
-        self.memory.key(table, key, mode)
+        match self.parts {
+            None => self.memory.key(table, key, mode),
+            Some(_) => self.key_on_all(table, key, mode),
+        }
     }
 
     /// The value of a key.
@@ -195,5 +234,61 @@ impl<'t> Tx<'t> {
     pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<bool, TxError> {
         let slot = self.key(table, key, Mode::Write)?;
         self.delete_slot(slot)
+    }
+}
+
+/// The same, where tables may be of any kind.
+impl Tx<'_> {
+    /// Where a key is: its slot in the memory store, or else its part and its slot there.
+    fn place(&self, slot: Slot) -> Place {
+        match &self.parts {
+            None => Place::Memory(slot),
+            Some(parts) => parts.place(slot),
+        }
+    }
+
+    fn part(&self, part: usize) -> &dyn KindPart {
+        let parts = self.parts.as_deref();
+        &*parts.expect("a place in a part is of a transaction with parts").parts[part]
+    }
+
+    fn in_parts(&mut self) -> &mut Parts {
+        self.parts.as_deref_mut().expect("a place in a part is of a transaction with parts")
+    }
+
+    #[cold]
+    fn value_on_all(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.value(slot),
+            Place::Part(part, slot) => self.in_parts().value(part, slot),
+        }
+    }
+
+    #[cold]
+    fn put_on_all(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.put_slot_tagged(slot, tag, value),
+            Place::Part(part, slot) => self.in_parts().put(part, slot, Some((tag, value))),
+        }
+    }
+
+    #[cold]
+    fn patch_on_all(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
+        match self.place(slot) {
+            Place::Memory(slot) => self.memory.patch_slot(slot, offset, bytes),
+            Place::Part(part, slot) => self.in_parts().patch(part, slot, offset, bytes),
+        }
+    }
+
+    #[cold]
+    fn key_on_all(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
+        let parts = self.parts.as_deref_mut().expect("called with parts");
+        if let Some(kind) = parts.kinds.of(table) {
+            return parts.lock(kind, table, key, mode);
+        }
+        if parts.holds_locks {
+            self.memory.note_locks();
+        }
+        Ok(parts.slot_in_memory(self.memory.key(table, key, mode)?))
     }
 }

@@ -22,14 +22,23 @@
 //! | `CutNotClosed` | recovery keeps records that rest on lost ones |
 //! | `EmptiesBeforeLogs` | a flush of tables is durable before what was committed earlier |
 //! | `ReclaimsBeforeClosed` | a key is inserted again without resting on its lost deletion |
+//! | `LosersKept` | what a crash has cut off of a change in place stays |
+//! | `AbortKeepsChanges` | an abort leaves what it has changed in place |
+//! | `UndoesOldestFirst` | an abort undoes in the wrong order |
+//! | `PartStampsForgotten` | a commit does not rest on what it has read in a table of another kind |
+//! | `MemoryWritesLeftOut` | a commit of two kinds is half in the log |
 //! | `FloorNotRaised` | a key that is inserted again goes back in order |
 
 #[path = "crash/doubt.rs"]
 mod doubt;
 #[path = "crash/history.rs"]
 mod history;
+#[path = "kinds/in_place.rs"]
+mod in_place;
 #[path = "crash/interleaved.rs"]
 mod interleaved;
+#[path = "kinds/crash.rs"]
+mod kinds;
 #[path = "crash/lives.rs"]
 mod lives;
 #[path = "crash/pointed.rs"]
@@ -44,13 +53,17 @@ mod small;
 mod stage;
 #[path = "crash/workload.rs"]
 mod workload;
+#[path = "kinds/world.rs"]
+mod world;
 
 use lives::run_seed;
 use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Whatever a bug does, one of these situations shows it. All but the last are made for it.
-const SCENARIOS: [(&str, fn()); 17] = [
+const SCENARIOS: [(&str, fn()); 19] = [
+    ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
+    ("a crash during the undo", kinds::a_crash_during_the_undo),
     ("an acknowledged commit", published::an_acknowledged_commit),
     ("two hops", pointed::two_hops),
     ("second crash", pointed::second_crash),

@@ -51,6 +51,11 @@ impl<'a> Cursor<'a> {
         self.offset
     }
 
+    /// All that is left.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {
@@ -92,6 +97,11 @@ impl<'a> Cursor<'a> {
 
     /// An error about the byte that comes next.
     #[cold]
+    #[inline]
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
     pub(crate) fn error(&self, cause: DecodeCause) -> DecodeError {
         DecodeError { what: self.what, offset: self.offset, cause }
     }

@@ -14,6 +14,7 @@
 
 mod batch;
 mod continuation;
+mod operation;
 mod read;
 mod record;
 mod segment;
@@ -22,6 +23,7 @@ mod write;
 
 pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
 pub use continuation::{CONTINUATION_BYTES, Continuation};
+pub use operation::{LoggedEnd, LoggedOperation, TransactionEnd};
 pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Step};
 pub use record::{DepIter, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind};
 pub use segment::SegmentHeader;

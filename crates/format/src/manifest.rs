@@ -318,6 +318,14 @@ impl Manifest {
     /// # Errors
     /// Anything but an intact, consistent document of this format version.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        Self::decode_with_kinds(bytes, &[])
+    }
+
+    /// As [`decode`](Self::decode); tables may be of these kinds, too, beside `memory`.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_with_kinds(bytes: &[u8], kinds: &[&str]) -> Result<Self, ManifestError> {
         let (version, stored, announced, document) = first_line(bytes)?;
         if version != FORMAT_VERSION {
             return Err(ManifestError::UnknownVersion { found: version });
@@ -332,6 +340,9 @@ impl Manifest {
         let manifest: Manifest = serde_json::from_slice(document)
             .map_err(|error| ManifestError::Document(error.to_string()))?;
         manifest.validate()?;
+        if let Some(what) = manifest.tables.iter().find_map(|table| table.unknown_kind(kinds)) {
+            return Err(ManifestError::Unsupported { what });
+        }
         Ok(manifest)
     }
 

@@ -53,4 +53,6 @@ pub use reader::{
     Ends, LogEnd, Logs, Loss, Proof, ReplayStart, ScanError, ScanInput, scan, scan_accepting_loss,
 };
 #[cfg(not(any(loom, shuttle)))]
-pub use replay::{Merge, PartitionOf, Replay, ReplayOptions, ReplayWrite, Round};
+pub use replay::{
+    Merge, OperationRecord, PartitionOf, Replay, ReplayOperation, ReplayOptions, ReplayWrite, Round,
+};

@@ -12,8 +12,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
-use stillpoint_format::log::{Batch, BatchReader, EndCause, RecordKind, Step, Write};
-use stillpoint_format::{DecodeCause, DecodeError};
+use stillpoint_format::log::{
+    Batch, BatchReader, EndCause, LoggedOperation, Record, RecordKind, Step, TransactionEnd, Write,
+    WriteIter,
+};
+use stillpoint_format::{DecodeCause, DecodeError, LogGsn};
 use stillpoint_io::in_parallel;
 
 use crate::reader::{Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, Walked, after};
@@ -49,6 +52,26 @@ pub struct ReplayWrite<'a> {
     pub epoch: u64,
     /// The write of the record.
     pub write: Write<'a>,
+}
+
+/// A kept record of a transaction that changes tables in place.
+#[derive(Clone, Debug)]
+pub struct ReplayOperation<'a> {
+    /// The record's gsn.
+    pub gsn: u64,
+    /// The log that holds the record.
+    pub log: u8,
+    /// What the record holds, its writes left out.
+    pub record: OperationRecord<'a>,
+}
+
+/// What a record of a transaction that changes tables in place holds.
+#[derive(Clone, Debug)]
+pub enum OperationRecord<'a> {
+    /// An operation, or the undo of one.
+    Operation(LoggedOperation<'a>),
+    /// The end of the transaction that began with this record.
+    End(LogGsn, TransactionEnd),
 }
 
 /// Hands out rounds until everything that is kept has been replayed.
@@ -104,6 +127,7 @@ type Lane<'r> = Vec<Vec<ReplayWrite<'r>>>;
 #[derive(Debug)]
 pub struct Round<'r> {
     lanes: Vec<Lane<'r>>,
+    operations: Vec<ReplayOperation<'r>>,
     records: u64,
     /// Bytes of log read before the round and with it, of how many.
     progress: (u64, u64),
@@ -116,7 +140,13 @@ impl<'r> Round<'r> {
         Merge::new(lanes.collect())
     }
 
-    /// Records in this round.
+    /// The operations on tables of other kinds in this round, and the ends of their transactions, in
+    /// gsn order. Those of a later round, and of a later incarnation, have greater gsns.
+    pub fn operations(&self) -> &[ReplayOperation<'r>] {
+        &self.operations
+    }
+
+    /// Commits in this round.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -230,14 +260,20 @@ impl Replay<'_> {
             start_epoch: self.start_epoch,
         };
         let lanes = run(threads, pieces, |piece| decoder.decode(&piece))?;
-        let records = lanes.iter().map(|lane| lane.1).sum();
-        let lanes = lanes.into_iter().map(|lane| lane.0).collect();
+        let mut decoded = Decoded::default();
+        for piece in lanes {
+            decoded.lanes.push(piece.lane);
+            decoded.operations.extend(piece.operations);
+            decoded.records += piece.records;
+        }
+        decoded.operations.sort_by_key(|of| (of.gsn, of.log));
+        let Decoded { lanes, operations, records } = decoded;
         let over = self.cursors.iter().all(|cursor| cursor.segment_ranges.is_empty())
             && self.later.iter().all(Vec::is_empty);
         // Batches that straddle rounds are counted twice, those beyond the cut never.
         let done = if over { self.total_bytes } else { self.done_bytes.min(self.total_bytes) };
         let progress = (done, self.total_bytes);
-        Ok(Some(Round { lanes, records, progress }))
+        Ok(Some(Round { lanes, operations, records, progress }))
     }
 
     /// Sees to it that there are cursors with something left. False if all is done.
@@ -416,35 +452,74 @@ struct Decoder<'a> {
     start_epoch: u64,
 }
 
+/// What a piece of a log holds.
+struct DecodedPiece<'w> {
+    lane: Lane<'w>,
+    operations: Vec<ReplayOperation<'w>>,
+    records: u64,
+}
+
+/// What the pieces of a round hold.
+#[derive(Default)]
+struct Decoded<'w> {
+    lanes: Vec<Lane<'w>>,
+    operations: Vec<ReplayOperation<'w>>,
+    records: u64,
+}
+
 impl Decoder<'_> {
-    /// The writes of a piece by partition, and the number of its records.
-    fn decode<'w>(&self, piece: &DecodedBatches<'w>) -> Result<(Lane<'w>, u64), ScanError> {
+    /// The writes of a piece by partition, and the number of its commits.
+    fn decode<'w>(&self, piece: &DecodedBatches<'w>) -> Result<DecodedPiece<'w>, ScanError> {
         let malformed = |source| ScanError::Malformed { path: piece.path.clone(), source };
-        let mut lane: Lane<'w> = (0..self.partitions).map(|_| Vec::new()).collect();
-        let mut records = 0;
+        let lane = (0..self.partitions).map(|_| Vec::new()).collect();
+        let mut decoded = DecodedPiece { lane, operations: Vec::new(), records: 0 };
         for record in piece.batches.iter().flat_map(Batch::records) {
             let record = record.map_err(malformed)?;
             let wanted = record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1;
-            if !wanted || record.epoch < self.start_epoch {
-                continue;
-            }
-            if record.kind != RecordKind::Writes {
-                let cause = DecodeCause::Unknown {
-                    field: "record kind for replay by key",
-                    value: record.kind as u64,
-                };
-                let (what, offset) = ("log record", record.body_offset);
-                return Err(malformed(DecodeError { what, offset, cause }));
-            }
-            records += 1;
-            for write in record.writes() {
-                let write = write.map_err(malformed)?;
-                let partition = (self.partition_of)(write.table, write.key);
-                let (gsn, epoch) = (record.gsn, record.epoch);
-                lane[partition].push(ReplayWrite { gsn, log: piece.log, epoch, write });
+            if wanted && record.epoch >= self.start_epoch {
+                self.decode_record(piece.log, &record, &mut decoded).map_err(malformed)?;
             }
         }
-        Ok((lane, records))
+        Ok(decoded)
+    }
+
+    #[inline]
+    fn decode_record<'w>(
+        &self,
+        log: u8,
+        record: &Record<'w>,
+        decoded: &mut DecodedPiece<'w>,
+    ) -> Result<(), DecodeError> {
+        let (gsn, epoch) = (record.gsn, record.epoch);
+        let writes: WriteIter<'w> = match record.kind {
+            RecordKind::Writes => record.writes(),
+            RecordKind::End => {
+                let end = record.end()?;
+                let ended = OperationRecord::End(end.transaction, end.outcome);
+                decoded.operations.push(ReplayOperation { gsn, log, record: ended });
+                if end.outcome == TransactionEnd::Aborted {
+                    return Ok(());
+                }
+                end.writes
+            }
+            RecordKind::Operation | RecordKind::Undo => {
+                let operation = OperationRecord::Operation(record.operation()?);
+                decoded.operations.push(ReplayOperation { gsn, log, record: operation });
+                return Ok(());
+            }
+            RecordKind::Command => {
+                let (field, value) = ("record kind for replay by key", record.kind as u64);
+                let cause = DecodeCause::Unknown { field, value };
+                return Err(DecodeError { what: "log record", offset: record.body_offset, cause });
+            }
+        };
+        decoded.records += 1;
+        for write in writes {
+            let write = write?;
+            let partition = (self.partition_of)(write.table, write.key);
+            decoded.lane[partition].push(ReplayWrite { gsn, log, epoch, write });
+        }
+        Ok(())
     }
 }
 

@@ -25,6 +25,27 @@ pub enum RecoveryError {
         #[source]
         source: TxError,
     },
+    /// A log holds an operation on a table of a kind that is not known here.
+    #[error(
+        "log {log} holds an operation, with gsn {gsn}, on a table of a kind that is not known here: \
+         open the store with the program that has this kind"
+    )]
+    UnknownKind {
+        /// The log.
+        log: u8,
+        /// The record's gsn.
+        gsn: u64,
+    },
+    /// What a log holds of a transaction contradicts what it holds before.
+    #[error("log {log}, gsn {gsn}: {why}; put a copy of the data directory back")]
+    Operation {
+        /// The log.
+        log: u8,
+        /// The record's gsn.
+        gsn: u64,
+        /// The contradiction.
+        why: String,
+    },
     /// A log holds a write of a table that the manifest does not know.
     #[error(
         "log {log} holds a write of table {table}, generation {generation}, with gsn {gsn}, which \
@@ -78,8 +99,8 @@ impl RecoveryError {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
-            Self::NewerTable { .. } | Self::NewerCheckpoint { .. } => true,
-            Self::NoSlot { .. } | Self::Thread(_) => false,
+            Self::NewerTable { .. } | Self::NewerCheckpoint { .. } | Self::Operation { .. } => true,
+            Self::UnknownKind { .. } | Self::NoSlot { .. } | Self::Thread(_) => false,
         }
     }
 }

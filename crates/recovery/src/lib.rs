@@ -27,4 +27,4 @@ pub use newer::{NewerCheckpoint, newer_checkpoints};
 pub use plan::{Plan, plan, plan_accepting_loss};
 pub use progress::{Progress, Stage};
 pub use rebuild::{Rebuilt, rebuild};
-pub use run::{RecoverySummary, load, run};
+pub use run::{Operations, RecoverySummary, load, run, run_with_kinds};

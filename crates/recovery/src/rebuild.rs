@@ -26,7 +26,7 @@ use stillpoint_io::{Caching, Disk, DiskError, OpenMode};
 use stillpoint_journal::{ReplayOptions, ReplayStart, ScanInput, scan_accepting_loss};
 
 use crate::error::RecoveryError;
-use crate::run::ROUND_BYTES;
+use crate::run::{ROUND_BYTES, unknown_kind};
 
 /// A manifest made anew.
 #[derive(Clone, Debug)]
@@ -301,6 +301,9 @@ fn find_tables(
     let options = ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads };
     let mut rounds = logs.replay(options, &|_, _| 0);
     while let Some(round) = rounds.next_round()? {
+        if let Some(record) = round.operations().first() {
+            return Err(unknown_kind(record));
+        }
         for write in round.partition(0) {
             note(write.write.table, write.write.generation);
         }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use stillpoint_checkpoint::{LoadOptions, Visit};
 use stillpoint_format::manifest::{Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, in_parallel, spawn};
-use stillpoint_journal::ReplayOptions;
+use stillpoint_journal::{ReplayOperation, ReplayOptions};
 use stillpoint_store::{Loader, Store, TableId};
 
 use crate::error::RecoveryError;
@@ -44,11 +44,36 @@ pub struct RecoverySummary {
     pub replay_time: Duration,
 }
 
+/// Hears what the logs hold of tables of other kinds than the memory store.
+pub trait Operations {
+    /// A record of a transaction that changes such tables in place. Records come in gsn order.
+    ///
+    /// # Errors
+    /// The record is of no table that is known, or does not fit what came before.
+    fn hear(&mut self, record: &ReplayOperation<'_>) -> Result<(), RecoveryError>;
+}
+
+/// Knows the memory store alone: any record of another kind is refused.
+#[derive(Debug)]
+struct MemoryAlone;
+
+impl Operations for MemoryAlone {
+    fn hear(&mut self, record: &ReplayOperation<'_>) -> Result<(), RecoveryError> {
+        Err(unknown_kind(record))
+    }
+}
+
+/// The record of a kind of table that is not known here.
+pub(crate) fn unknown_kind(record: &ReplayOperation<'_>) -> RecoveryError {
+    RecoveryError::UnknownKind { log: record.log, gsn: record.gsn }
+}
+
 /// Fills an empty store with what the plan says. Changes nothing on disk.
 ///
 /// # Errors
 /// Damage that shows only now, too little memory, or a disk that refuses. The store is of no use
-/// then; recovery can be begun again with a new one.
+/// then; recovery can be begun again with a new one. [`RecoveryError::UnknownKind`] if a log holds
+/// operations on tables of another kind.
 pub fn run(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
@@ -57,10 +82,26 @@ pub fn run(
     clock: &dyn Clock,
     report: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<RecoverySummary, RecoveryError> {
+    run_with_kinds(disk, plan, store, &mut MemoryAlone, threads, clock, report)
+}
+
+/// As [`run`]; `operations` hears what the logs hold of tables of other kinds.
+///
+/// # Errors
+/// As [`run`]; what `operations` refuses.
+pub fn run_with_kinds(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    store: &Arc<Store>,
+    operations: &mut dyn Operations,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<RecoverySummary, RecoveryError> {
     let threads = threads.max(1);
     let mut summary = RecoverySummary::default();
     load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
-    replay(plan, store, threads, clock, report, &mut summary)?;
+    replay(plan, store, operations, threads, clock, report, &mut summary)?;
     Ok(summary)
 }
 
@@ -157,6 +198,7 @@ fn load_chain(
 fn replay(
     plan: &Plan,
     store: &Arc<Store>,
+    operations: &mut dyn Operations,
     threads: usize,
     clock: &dyn Clock,
     report: &mut (dyn FnMut(&Progress) + Send),
@@ -187,6 +229,7 @@ fn replay(
             summary.writes_replayed += writes;
             summary.stale += stale;
         }
+        round.operations().iter().try_for_each(|record| operations.hear(record))?;
         summary.commits_replayed += round.records();
         let (done, total) = round.progress();
         report(&Progress {

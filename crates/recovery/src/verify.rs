@@ -13,7 +13,7 @@ use stillpoint_store::TxError;
 use crate::error::RecoveryError;
 use crate::plan::Plan;
 use crate::replay::newer_table;
-use crate::run::ROUND_BYTES;
+use crate::run::{ROUND_BYTES, unknown_kind};
 
 /// Keys of which the logs change a part, by table.
 type Patched = HashMap<(u16, Vec<u8>), Length>;
@@ -88,6 +88,9 @@ impl Plan {
         let options = ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads };
         let mut rounds = self.logs.replay(options, &|_, _| 0);
         while let Some(round) = rounds.next_round()? {
+            if let Some(record) = round.operations().first() {
+                return Err(unknown_kind(record));
+            }
             round.partition(0).try_for_each(&mut visit)?;
         }
         Ok(())

@@ -72,8 +72,9 @@ impl PhaseWord {
         self.0 & GATE != 0
     }
 
+    /// Whether a transaction has the permit of the whole store, so that no other begins.
     #[inline]
-    pub(crate) fn is_permitted(self) -> bool {
+    pub fn is_permitted(self) -> bool {
         self.0 & PERMIT != 0
     }
 

@@ -108,7 +108,8 @@ impl Store {
         &self.driver
     }
 
-    pub(crate) fn hasher(&self) -> KeyHasher {
+    /// The hash function of keys, with the store's seed.
+    pub fn hasher(&self) -> KeyHasher {
         self.hasher
     }
 

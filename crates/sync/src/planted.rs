@@ -108,6 +108,16 @@ crate::planted_bugs! {
         ReclaimsBeforeClosed,
         /// A flush of tables is durable before what was committed earlier.
         EmptiesBeforeLogs,
+        /// What a crash has cut off of transactions on tables that are changed in place stays.
+        LosersKept,
+        /// An abort leaves what it has changed in place.
+        AbortKeepsChanges,
+        /// The operations of a transaction are undone oldest first.
+        UndoesOldestFirst,
+        /// A commit of several kinds names what it has met in the memory store alone.
+        PartStampsForgotten,
+        /// The record of a commit of several kinds leaves out the writes to the memory store.
+        MemoryWritesLeftOut,
         /// A key that is inserted again may get a smaller gsn than its deletion had.
         FloorNotRaised,
     }

@@ -4,6 +4,7 @@ use super::batch::{
     BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
 };
 use super::continuation::Continuation;
+use super::operation::{LoggedEnd, LoggedOperation};
 use super::record::{DEP_BYTES, DepIter, RECORD_HEAD_BYTES, RecordKind};
 use super::segment::SegmentHeader;
 use super::write::WriteIter;
@@ -424,6 +425,23 @@ impl<'a> Record<'a> {
     /// The writes in its body; meaningful if the kind is [`RecordKind::Writes`].
     pub fn writes(&self) -> WriteIter<'a> {
         WriteIter::new(self.body, self.body_offset)
+    }
+
+    /// The operation in its body; meaningful if the kind is [`RecordKind::Operation`] or
+    /// [`RecordKind::Undo`].
+    ///
+    /// # Errors
+    /// The body is none.
+    pub fn operation(&self) -> Result<LoggedOperation<'a>, DecodeError> {
+        LoggedOperation::decode(self, self.kind == RecordKind::Undo)
+    }
+
+    /// The end in its body; meaningful if the kind is [`RecordKind::End`].
+    ///
+    /// # Errors
+    /// The body is none.
+    pub fn end(&self) -> Result<LoggedEnd<'a>, DecodeError> {
+        LoggedEnd::decode(self)
     }
 }
 

@@ -13,7 +13,7 @@ pub const RECORD_BYTES_MAX: usize = u32::MAX as usize - 128 * 1024;
 /// Bytes of a packed dependency.
 pub(crate) const DEP_BYTES: usize = 8;
 
-/// What the body of a record holds. The journals to come take the next numbers.
+/// What the body of a record holds. The numbers between are set aside (`docs/formats.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -21,6 +21,12 @@ pub enum RecordKind {
     Writes = 1,
     /// The call of one procedure: bytes that the engine interprets.
     Command = 2,
+    /// An operation on a table whose kind writes in place ([`super::LoggedOperation`]).
+    Operation = 4,
+    /// The undo of such an operation ([`super::LoggedOperation`]).
+    Undo = 7,
+    /// The end of a transaction with operations, and its writes ([`super::LoggedEnd`]).
+    End = 8,
 }
 
 impl RecordKind {
@@ -32,6 +38,9 @@ impl RecordKind {
         match code {
             1 => Ok(RecordKind::Writes),
             2 => Ok(RecordKind::Command),
+            4 => Ok(RecordKind::Operation),
+            7 => Ok(RecordKind::Undo),
+            8 => Ok(RecordKind::End),
             _ => Err(DecodeCause::Unknown { field: "record kind", value: u64::from(code) }),
         }
     }
@@ -42,7 +51,7 @@ pub(crate) fn pack_dep(dep: LogGsn) -> u64 {
     u64::from(dep.log) << 56 | dep.gsn
 }
 
-fn unpack_dep(word: u64) -> LogGsn {
+pub(super) fn unpack_dep(word: u64) -> LogGsn {
     LogGsn { log: (word >> 56) as u8, gsn: word & ((1 << 56) - 1) }
 }
 

@@ -138,12 +138,20 @@ impl Manifest {
 }
 
 impl TableEntry {
+    /// The table's kind, if it is neither `memory` nor one of `kinds`.
+    pub(super) fn unknown_kind(&self, kinds: &[&str]) -> Option<String> {
+        let name = &self.name;
+        match &self.kind {
+            TableKind::Other(kind) if !kinds.contains(&kind.as_str()) => {
+                Some(format!("kind {kind:?} of table {name:?}"))
+            }
+            TableKind::Other(_) | TableKind::Memory => None,
+        }
+    }
+
     /// The part of the manifest that this build does not know, if there is one.
     fn unsupported(&self) -> Option<String> {
         let name = &self.name;
-        if let TableKind::Other(kind) = &self.kind {
-            return Some(format!("kind {kind:?} of table {name:?}"));
-        }
         if let Partitioning::Other(function) = &self.partitioning {
             return Some(format!("partitioning {function:?} of table {name:?}"));
         }

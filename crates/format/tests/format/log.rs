@@ -29,7 +29,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// All valid batches of a segment, and its end.
-fn read_all<'a>(header: &SegmentHeader, segment: &'a [u8]) -> (Vec<Batch<'a>>, SegmentEnd) {
+pub(crate) fn read_all<'a>(
+    header: &SegmentHeader,
+    segment: &'a [u8],
+) -> (Vec<Batch<'a>>, SegmentEnd) {
     let mut reader = BatchReader::new(header, segment);
     let mut batches = Vec::new();
     loop {

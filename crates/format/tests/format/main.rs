@@ -5,5 +5,6 @@ mod fixtures;
 mod hostile;
 mod log;
 mod manifest;
+mod operations;
 mod part;
 mod state;

@@ -156,7 +156,6 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     ("copied by incarnation 1", |m| m.incarnations[0].tails[0].made_by = 1),
     ("above what was kept", |m| m.incarnations[0].tails[0].first_gsn = 881),
     ("above what was kept", |m| m.incarnations[0].tails[0].log = 2),
-    ("kind \"paged\" of table", |m| m.tables[0].kind = TableKind::Other("paged".into())),
     ("partitioning \"slots\" of table", |m| {
         m.tables[1].partitioning = Partitioning::Other("slots".into());
     }),
@@ -169,6 +168,19 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
         m.clean_shutdown = Some(CleanShutdown { incarnation: 3, last });
     }),
 ];
+
+#[test]
+fn a_kind_of_table_is_refused_unless_it_is_given() {
+    let mut manifest = manifest();
+    manifest.tables[0].kind = TableKind::Other("paged".into());
+    let bytes = manifest.encode().expect("written by who has the kind");
+    for kinds in [&[][..], &["siren"]] {
+        let error = Manifest::decode_with_kinds(&bytes, kinds).expect_err("not given").to_string();
+        assert!(error.contains("kind \"paged\" of table"), "{error}");
+    }
+    assert!(matches!(Manifest::decode(&bytes), Err(ManifestError::Unsupported { .. })));
+    assert_eq!(Manifest::decode_with_kinds(&bytes, &["siren", "paged"]), Ok(manifest));
+}
 
 #[test]
 fn contradictions_are_refused() {

@@ -281,7 +281,8 @@ impl Transaction {
         let mut backoff = Backoff::new();
         loop {
             let version = local.tables.version;
-            if self.held.is_empty() && self.discipline != Discipline::Permitted {
+            let begins = self.held.is_empty() && !self.holds_elsewhere;
+            if begins && self.discipline != Discipline::Permitted {
                 local.enter_to_begin();
             } else {
                 local.enter();

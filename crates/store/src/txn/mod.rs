@@ -77,6 +77,8 @@ pub(crate) struct Transaction {
     pub(crate) discipline: Discipline,
     /// The run has met a lock that it may not wait for, so it must not commit.
     pub(crate) has_conflicted: bool,
+    /// The transaction holds locks that are none of the store's: a run that has begun.
+    pub(crate) holds_elsewhere: bool,
     /// Slots by key and by cell, once there are many.
     pub(crate) slots_by_key: Lookup,
     pub(crate) slots_by_cell: Lookup,
@@ -105,6 +107,7 @@ impl Transaction {
             priority: Priority::DECLARED,
             discipline: Discipline::Declared,
             has_conflicted: false,
+            holds_elsewhere: false,
             slots_by_key: Lookup::default(),
             slots_by_cell: Lookup::default(),
             remembered: Remembered::new(hasher),
@@ -124,6 +127,7 @@ impl Transaction {
         self.priority = priority;
         self.discipline = discipline;
         self.has_conflicted = false;
+        self.holds_elsewhere = false;
     }
 
     /// Begins a transaction of a batch, whose first key is number `first_key`.

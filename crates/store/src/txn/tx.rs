@@ -32,6 +32,13 @@ impl<'w> Tx<'w> {
         Tx { transaction: self.transaction, local: self.local }
     }
 
+    /// Notes that the transaction holds locks that are none of the store's. It then goes on while
+    /// another has the permit of the store, which may wait for these locks.
+    #[inline]
+    pub fn note_locks(&mut self) {
+        self.transaction.holds_elsewhere = true;
+    }
+
     /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
     /// that must go on at full memory, such as those that make room later: a time to live, a
     /// rename. They are refused only when the reserve is used up, too: a sixteenth of the limit,

@@ -36,6 +36,11 @@ impl<'w> OpenTransaction<'w> {
         self.worker.transaction.discipline
     }
 
+    /// Notes that the transaction has met a lock that it may not wait for, elsewhere than in the store.
+    pub fn note_conflict(&mut self) {
+        self.worker.transaction.has_conflicted = true;
+    }
+
     /// Begins the commit, in a read section that ends with the steps.
     ///
     /// # Errors
@@ -58,6 +63,13 @@ impl<'w> OpenTransaction<'w> {
     /// [`TxError::Conflict`].
     #[inline]
     pub fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
-        self.begin_commit()?.take_all()
+        let Worker { local, transaction, log, .. } = &mut *self.worker;
+        if transaction.has_conflicted {
+            return Err(TxError::Conflict);
+        }
+        local.enter();
+        let committed = transaction.commit(local, log);
+        local.exit();
+        committed
     }
 }

@@ -2,7 +2,7 @@
 
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
-use stillpoint_txn::{Discipline, Run, Runs, TxError};
+use stillpoint_txn::{Discipline, KeySet, Run, Runs, TxError};
 
 use crate::worker::Worker;
 use crate::worker::open::OpenTransaction;
@@ -39,6 +39,64 @@ impl Worker {
         })
     }
 
+    /// Runs a transaction with declared keys outside of any read section, so that its body may wait.
+    /// `declare` names the keys of the store; they are locked before `run`, which calls the body and
+    /// takes the steps of the commit. Run again if a table is flushed meanwhile, or if the transaction
+    /// has given way to the holder of the store's permit.
+    ///
+    /// # Errors
+    /// What `run` returned, or why the keys could not be locked.
+    pub fn run_declared_outside<R>(
+        &mut self,
+        declare: impl Fn(&mut KeySet),
+        mut run: impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        self.guarded(|worker| {
+            loop {
+                match worker.run_declared_once(&declare, &mut run) {
+                    Err(TxError::Conflict) if worker.transaction.has_conflicted => {}
+                    ended => return ended,
+                }
+            }
+        })
+    }
+
+    fn run_declared_once<R>(
+        &mut self,
+        declare: &impl Fn(&mut KeySet),
+        run: &mut impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        let Self { local, transaction, .. } = self;
+        transaction.keys.clear();
+        declare(&mut transaction.keys);
+        transaction.begin_declared(0);
+        transaction.has_conflicted = false;
+        transaction.note_phase(local.store.driver());
+        let keys = 0..transaction.keys.declared().len();
+        transaction.keys.check(keys.clone())?;
+        local.enter_to_begin();
+        let locked = transaction.lock_declared(local, keys);
+        // Outside of the read section the announcement keeps the tables of the locked cells.
+        let oldest = transaction.locked_version.min(local.tables.version);
+        local.store.catalog().begin_transaction(local.number, oldest);
+        local.exit();
+        let ended = locked.and_then(|()| run(&mut OpenTransaction::new(self)));
+        self.end_run(ended)
+    }
+
+    /// Rolls a run back that has not committed; takes its announcement back; reclaims.
+    fn end_run<R>(&mut self, ended: Result<R, TxError>) -> Result<R, TxError> {
+        let Self { local, transaction, log, .. } = self;
+        if ended.is_err() {
+            transaction.roll_back(local);
+        }
+        local.store.catalog().end_transaction(local.number);
+        local.enter();
+        local.collect_garbage(&|stamp| log.is_closed(stamp));
+        local.exit();
+        ended
+    }
+
     /// Runs while no other transaction begins. A conflict then has one cause: a table was flushed.
     #[cold]
     fn run_permitted<R>(
@@ -71,15 +129,7 @@ impl Worker {
             _ => Ok(()),
         };
         let ended = locked.and_then(|()| run(&mut OpenTransaction::new(self)));
-        let Self { local, transaction, log, .. } = self;
-        if ended.is_err() {
-            transaction.roll_back(local);
-        }
-        local.store.catalog().end_transaction(local.number);
-        local.enter();
-        local.collect_garbage(&|stamp| log.is_closed(stamp));
-        local.exit();
-        ended
+        self.end_run(ended)
     }
 
     #[cold]

@@ -23,7 +23,9 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
                 for record in batch.records() {
                     let Ok(record) = record else { break };
                     let _ = record.deps().count();
-                    for write in record.writes() {
+                    let _ = record.operation();
+                    let ended = record.end().ok().map(|end| end.writes);
+                    for write in record.writes().chain(ended.into_iter().flatten()) {
                         let Ok(write) = write else { break };
                         if let WriteOp::Patch(ranges) = write.op {
                             let count = ranges.len();

@@ -1,0 +1,140 @@
+//! The one commit of all kinds, and the abort that undoes what the parts have changed in place.
+//!
+//! ```text
+//! body ─▶ parts prepare ─▶ store prepares ─▶ append ─▶ parts install, store installs ─▶ all release
+//!  └ fails: parts undo, newest first ─▶ record of the abort ─▶ parts release, store rolls back
+//! ```
+
+use stillpoint_store::{LogRefused, OpenTransaction, Shortage, Stamp, TxError};
+
+use stillpoint_sync::{mutant, planted};
+
+use crate::kinds::Parts;
+use crate::tx::Tx;
+
+/// Dropped only when something panics after the log has taken a commit: half a transaction would be
+/// seen, so the process ends here.
+struct HalfInstalled;
+
+impl Drop for HalfInstalled {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+/// A run of a transaction in the parts. Unless it has committed it is rolled back, also by a panic.
+struct Run<'p>(&'p mut Parts);
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.0.roll_back();
+    }
+}
+
+/// Runs a transaction in the store and in the parts, and commits it. `lock` takes the locks that come
+/// before the body. Outside of any read section.
+pub(crate) fn run<R>(
+    open: &mut OpenTransaction<'_>,
+    parts: &mut Parts,
+    lock: impl FnOnce(&mut Parts) -> Result<(), TxError>,
+    body: impl FnOnce(&mut Tx<'_>) -> Result<R, TxError>,
+) -> Result<(R, Option<Stamp>), TxError> {
+    parts.begin(open);
+    let ended = {
+        let running = Run(parts);
+        lock(running.0)
+            .and_then(|()| body(&mut Tx::on_all(open.tx(), running.0)))
+            .and_then(|result| Ok((result, commit(open, running.0)?)))
+    };
+    if matches!(ended, Err(TxError::Conflict)) {
+        parts.remember_run();
+        if parts.has_conflicted {
+            open.note_conflict();
+        }
+    }
+    ended
+}
+
+/// Commits; gives the stamp, `None` if nothing was written. After an error the parts are rolled back.
+fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<Stamp>, TxError> {
+    if parts.has_conflicted {
+        return Err(TxError::Conflict);
+    }
+    parts.prepare()?;
+    let mut steps = open.begin_commit()?;
+    let stamp = loop {
+        let shortage = match steps.prepare()? {
+            None if !steps.writes() && !parts.operations.has_begun() => break None,
+            None => match parts.operations.append_commit(&steps.entry(), &parts.touched) {
+                Ok(stamp) => break Some(stamp),
+                Err(LogRefused::NoRoom) => Shortage::Log,
+                Err(refused) => return Err(refused.into()),
+            },
+            Some(shortage) => shortage,
+        };
+        steps.wait(shortage)?;
+    };
+    if let Some(stamp) = stamp {
+        let unwinding = HalfInstalled;
+        parts.install(stamp);
+        steps.install(stamp);
+        std::mem::forget(unwinding);
+    }
+    steps.release();
+    parts.release(stamp);
+    Ok(stamp)
+}
+
+impl Parts {
+    /// Does what can fail in the parts, and collects the stamps that they have met.
+    fn prepare(&mut self) -> Result<(), TxError> {
+        self.touched.clear();
+        for part in &mut self.parts {
+            part.prepare()?;
+            part.touched(&mut self.touched);
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, stamp: Stamp) {
+        for part in &mut self.parts {
+            part.install(stamp);
+        }
+    }
+
+    /// Gives the locks of the parts back: the transaction has ended.
+    fn release(&mut self, stamp: Option<Stamp>) {
+        self.is_open = false;
+        if stamp.is_none() {
+            self.dependencies.append(&mut self.touched);
+        }
+        let end = stamp.filter(|_| self.operations.has_begun());
+        for part in &mut self.parts {
+            part.release(end);
+        }
+    }
+
+    /// Undoes what an open run has changed in place, and gives its locks back.
+    pub(crate) fn roll_back(&mut self) {
+        if !std::mem::replace(&mut self.is_open, false) {
+            return;
+        }
+        let mut end = None;
+        let changed = self.operations.has_begun();
+        if mutant!(changed, AbortKeepsChanges => false) {
+            while let Some(done) = self.operations.undo_next() {
+                let undone = self
+                    .kinds
+                    .kind_of(done.table)
+                    .and_then(|kind| kind.undo(done.table, &done.body, &mut self.operations));
+                undone.expect("a kind undoes what it has logged");
+            }
+            end = Some(self.operations.append_abort());
+        }
+        for part in &mut self.parts {
+            // The caller learns by the failure something of what was read.
+            part.touched(&mut self.dependencies);
+            part.release(end);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Batches of transactions with declared keys where a table may be of any kind.
+//!
+//! All transactions of a chunk are declared first, and all keys of other kinds are asked for before
+//! anything waits. Those on the memory store alone then run as ever, in one read section. Another one
+//! runs outside of any read section: it locks its keys of the memory store, then those of each kind.
+
+use std::ops::Range;
+
+use stillpoint_store::{KeySet, Stamp, TableId, TxError, Worker};
+
+use crate::batch::Batch;
+use crate::kinds::Parts;
+use crate::kinds::commit;
+use crate::tx::Tx;
+
+/// Transactions of a batch that are declared together, at most this many keys.
+const CHUNK_KEYS_MAX: usize = 64;
+
+/// Declared transactions.
+struct Chunk {
+    keys: KeySet,
+    /// Where the keys of each transaction end.
+    ends: Vec<usize>,
+}
+
+impl Chunk {
+    /// Declares transactions from number `first` on.
+    fn declare<B: Batch + ?Sized>(&mut self, batch: &mut B, first: usize) {
+        self.keys.clear();
+        self.ends.clear();
+        for index in first..batch.len() {
+            self.keys.next_transaction();
+            batch.declare(index, &mut self.keys);
+            self.ends.push(self.keys.declared().len());
+            if self.keys.declared().len() >= CHUNK_KEYS_MAX {
+                break;
+            }
+        }
+    }
+
+    /// The keys of a transaction of the chunk.
+    fn range(&self, at: usize) -> Range<usize> {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        start..self.ends[at]
+    }
+
+    fn is_in_memory(&self, at: usize, parts: &Parts) -> bool {
+        let keys = &self.keys.declared()[self.range(at)];
+        let is_refused = self.keys.check(self.range(at)).is_err();
+        !is_refused && keys.iter().all(|key| parts.kinds.of(key.table).is_none())
+    }
+
+    /// Declares keys of the chunk once more, for the store.
+    fn copy(&self, range: Range<usize>, into: &mut KeySet, wanted: impl Fn(TableId) -> bool) {
+        for index in range {
+            let key = &self.keys.declared()[index];
+            if wanted(key.table) {
+                into.push(key.table, self.keys.key(index), key.mode, key.value_len as usize);
+            }
+        }
+    }
+}
+
+/// Runs a batch.
+pub(crate) fn execute<B: Batch + ?Sized>(worker: &mut Worker, parts: &mut Parts, batch: &mut B) {
+    let mut chunk = Chunk { keys: KeySet::new(worker.store().hasher()), ends: Vec::new() };
+    let mut next = 0;
+    while next < batch.len() {
+        chunk.declare(batch, next);
+        parts.ask_for_all(&chunk.keys);
+        let mut at = 0;
+        while at < chunk.ends.len() {
+            let rest = at..chunk.ends.len();
+            let count = rest.take_while(|&at| chunk.is_in_memory(at, parts)).count();
+            if count > 0 {
+                worker.execute(&mut InMemoryOnly { batch, chunk: &chunk, next, at, count });
+                at += count;
+            } else {
+                execute_mixed(worker, parts, batch, (&chunk, at), next + at);
+                at += 1;
+            }
+        }
+        next += chunk.ends.len();
+        parts.give_dependencies(worker);
+    }
+}
+
+/// Runs number `index` of the batch, which is number `at` of the chunk.
+fn execute_mixed<B: Batch + ?Sized>(
+    worker: &mut Worker,
+    parts: &mut Parts,
+    batch: &mut B,
+    (chunk, at): (&Chunk, usize),
+    index: usize,
+) {
+    // What its large values have is not known: they may not be here.
+    if !batch.begins(index, &|| 0) {
+        return;
+    }
+    let range = chunk.range(at);
+    let ended = chunk.keys.check(range.clone()).and_then(|()| {
+        let kinds = parts.kinds.clone();
+        worker.run_declared_outside(
+            |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
+            |open| {
+                let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
+                commit::run(open, parts, lock, |tx| batch.run(index, tx))
+            },
+        )
+    });
+    batch.ended(index, ended.map(|((), stamp)| stamp));
+}
+
+/// Transactions of a chunk that are on the memory store alone.
+struct InMemoryOnly<'b, B: ?Sized> {
+    batch: &'b mut B,
+    chunk: &'b Chunk,
+    /// The number in the batch of the first transaction of the chunk.
+    next: usize,
+    /// The number in the chunk of the first of these.
+    at: usize,
+    count: usize,
+}
+
+impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemoryOnly<'_, B> {
+    fn len(&self) -> usize {
+        self.count
+    }
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        self.chunk.copy(self.chunk.range(self.at + index), keys, |_| true);
+    }
+    fn begins(&mut self, index: usize, large_bytes: &dyn Fn() -> usize) -> bool {
+        self.batch.begins(self.next + self.at + index, large_bytes)
+    }
+    fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
+        self.batch.run(self.next + self.at + index, &mut Tx::new(tx.reborrow()))
+    }
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        self.batch.ended(self.next + self.at + index, result);
+    }
+}

@@ -1,0 +1,210 @@
+//! The operations of one transaction: logged one by one, remembered so that they can be undone.
+
+use std::sync::Arc;
+
+use stillpoint_format::log::{
+    LoggedEnd, LoggedOperation, RecordKind, TransactionEnd, WritesEncoder,
+};
+use stillpoint_format::{LogGsn, Stamp};
+use stillpoint_io::DiskError;
+use stillpoint_journal::{Entry, Journal, JournalError};
+use stillpoint_store::{Commit, LogRefused, TableId};
+use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::{Operation, OperationLog};
+
+use crate::log::{CommitCounter, encode_writes, refused};
+
+/// An operation of an open transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub(crate) gsn: u64,
+    pub(crate) table: TableId,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What the next appended record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Doing,
+    /// The undo of the operation with the first gsn; the second one's is the next to be undone.
+    Undoing(u64, Option<u64>),
+}
+
+/// The log of one session's transactions on tables of other kinds than the memory store.
+pub(crate) struct Operations {
+    journal: Arc<dyn Journal>,
+    log: u8,
+    commits: CommitCounter,
+    /// The epoch of the records: that of the store when the transaction began.
+    epoch: u64,
+    mode: Mode,
+    /// The first record of the transaction.
+    first: Option<LogGsn>,
+    /// The last record of the transaction, which each later one rests on.
+    last: Stamp,
+    done: Vec<Done>,
+    touched: Vec<Stamp>,
+    /// Why an undo could not be logged: the store has failed.
+    unlogged: Option<String>,
+}
+
+impl Operations {
+    pub(crate) fn new(journal: Arc<dyn Journal>, log: u8, commits: CommitCounter) -> Self {
+        Self {
+            journal,
+            log,
+            commits,
+            epoch: 0,
+            mode: Mode::Doing,
+            first: None,
+            last: Stamp::NONE,
+            done: Vec::new(),
+            touched: Vec::new(),
+            unlogged: None,
+        }
+    }
+
+    /// Begins a transaction, whose operations are of this epoch.
+    pub(crate) fn begin(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        self.mode = Mode::Doing;
+        self.first = None;
+        self.last = Stamp::NONE;
+        self.done.clear();
+    }
+
+    /// Goes on with a transaction that a crash has cut off.
+    pub(crate) fn resume(&mut self, first: LogGsn, done: Vec<Done>, epoch: u64) {
+        self.begin(epoch);
+        self.first = Some(first);
+        self.done = done;
+    }
+
+    /// True if the transaction has changed anything in place.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Takes the operation that is to be undone next; what is appended from here on undoes it.
+    pub(crate) fn undo_next(&mut self) -> Option<Done> {
+        mutant!(UndoesOldestFirst => self.done.reverse());
+        let done = self.done.pop()?;
+        self.mode = Mode::Undoing(done.gsn, self.done.last().map(|next| next.gsn));
+        Some(done)
+    }
+
+    /// Appends the record of the commit, which holds the writes to records in memory, too.
+    ///
+    /// # Errors
+    /// As those of a commit.
+    pub(crate) fn append_commit(
+        &mut self,
+        commit: &Commit<'_>,
+        touched: &[Stamp],
+    ) -> Result<Stamp, LogRefused> {
+        self.touched.clear();
+        self.touched.extend_from_slice(commit.touched);
+        mutant!(self.touched.extend_from_slice(touched), PartStampsForgotten => ());
+        self.touched.push(self.last);
+        let first = self.first;
+        let body = |body: &mut Vec<u8>| {
+            if let Some(first) = first {
+                LoggedEnd::encode_head(first, TransactionEnd::Committed, body);
+            }
+            mutant!(MemoryWritesLeftOut => return Ok(()));
+            encode_writes(&mut WritesEncoder::new(body), &commit.writes)
+        };
+        let kind = if first.is_some() { RecordKind::End } else { RecordKind::Writes };
+        let entry = Entry { kind, epoch: commit.epoch, touched: &self.touched, body: &body };
+        let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
+        // Relaxed: a statistic with one writer.
+        self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
+        Ok(stamp)
+    }
+
+    /// Appends the record of an abort, after all operations were undone. Waits for room. A log that
+    /// refuses the record has failed the store: nothing more is acknowledged.
+    pub(crate) fn append_abort(&mut self) -> Stamp {
+        let first = self.first.expect("an abort without an operation is not logged");
+        let body = |body: &mut Vec<u8>| {
+            LoggedEnd::encode_head(first, TransactionEnd::Aborted, body);
+            Ok(())
+        };
+        let touched = [self.last];
+        let entry =
+            Entry { kind: RecordKind::End, epoch: self.epoch, touched: &touched, body: &body };
+        while self.unlogged.is_none() {
+            match self.journal.append(self.log, &entry) {
+                Ok(stamp) => return stamp,
+                Err(JournalError::NoRoom { .. }) if self.journal.admit(self.log).is_ok() => {}
+                Err(error) => self.go_on_unlogged(&error),
+            }
+        }
+        self.last
+    }
+
+    /// Why the store has failed, if an undo could not be logged.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.unlogged.take()
+    }
+
+    /// An undo cannot be logged. A later commit on the same keys would be lost with the undo that
+    /// recovery makes up for, so the log takes none.
+    #[cold]
+    fn go_on_unlogged(&mut self, error: &JournalError) {
+        let reason = format!("the undo of a transaction cannot be logged: {error}");
+        let source = std::io::Error::other(reason.clone());
+        self.journal.refuse(Arc::new(DiskError::new("undo in", "log", source)));
+        self.unlogged = Some(reason);
+    }
+}
+
+impl OperationLog for Operations {
+    fn append(&mut self, operation: &Operation<'_>) -> Result<Stamp, LogRefused> {
+        let Operation { table, generation, touched, body } = *operation;
+        self.touched.clear();
+        self.touched.extend_from_slice(touched);
+        self.touched.push(self.last);
+        let undoes = match self.mode {
+            Mode::Doing => None,
+            Mode::Undoing(undone, next) => Some((undone, next)),
+        };
+        let logged =
+            LoggedOperation { transaction: self.first, undoes, table: table.0, generation, body };
+        let encode = |body: &mut Vec<u8>| {
+            logged.encode(body);
+            Ok(())
+        };
+        if self.unlogged.is_some() {
+            return Ok(self.last);
+        }
+        let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
+        let entry = Entry { kind, epoch: self.epoch, touched: &self.touched, body: &encode };
+        let stamp = match self.journal.append(self.log, &entry) {
+            Ok(stamp) => stamp,
+            Err(error) if undoes.is_some() && !matches!(error, JournalError::NoRoom { .. }) => {
+                self.go_on_unlogged(&error);
+                return Ok(self.last);
+            }
+            Err(error) => return Err(refused(error)),
+        };
+        self.last = stamp;
+        if undoes.is_none() {
+            self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
+            self.done.push(Done { gsn: stamp.gsn(), table, body: body.to_vec() });
+        }
+        Ok(stamp)
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        match (self.mode, self.journal.admit(self.log)) {
+            (Mode::Doing, Err(error)) => Err(refused(error)),
+            (Mode::Undoing(..), Err(error)) => {
+                self.go_on_unlogged(&error);
+                Ok(())
+            }
+            (_, Ok(())) => Ok(()),
+        }
+    }
+}

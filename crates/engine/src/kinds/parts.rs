@@ -1,0 +1,367 @@
+//! The parts that the kinds of tables have in one session's transactions.
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_store::{
+    KeySet, Mode, OpenTransaction, Slot, Store, TableId, TxError, ValueRef, Worker,
+};
+use stillpoint_sync::Backoff;
+use stillpoint_txn::{Discipline, KindKey, KindPart, Presence};
+
+use crate::kinds::Kinds;
+use crate::kinds::operations::Operations;
+
+/// Where a key of the transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the memory store, under this slot.
+    Memory(Slot),
+    /// In the part of a kind, under that slot.
+    Part(usize, u32),
+}
+
+/// A key of another kind than the memory store.
+#[derive(Clone, Debug)]
+struct Key {
+    kind: usize,
+    table: TableId,
+    key: Vec<u8>,
+    mode: Mode,
+}
+
+/// The parts of all kinds in the transactions of one session, and which key is where.
+pub(crate) struct Parts {
+    pub(crate) kinds: Arc<Kinds>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) parts: Vec<Box<dyn KindPart>>,
+    pub(crate) operations: Operations,
+    /// Of each slot of the transaction.
+    places: Vec<Place>,
+    /// The keys of the run in the parts, with their slots.
+    met: Vec<(Key, Slot)>,
+    /// Keys that earlier runs of the transaction have met.
+    remembered: Vec<Key>,
+    discipline: Discipline,
+    pub(crate) has_conflicted: bool,
+    /// The run may hold locks of the parts.
+    pub(crate) holds_locks: bool,
+    /// A run is open in the parts.
+    pub(crate) is_open: bool,
+    /// The value that was read last.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) touched: Vec<Stamp>,
+    /// What answers depend on by runs in the parts.
+    pub(crate) dependencies: Vec<Stamp>,
+}
+
+impl Parts {
+    pub(crate) fn new(kinds: Arc<Kinds>, store: Arc<Store>, operations: Operations) -> Self {
+        let parts = kinds.kinds.iter().map(|kind| Arc::clone(kind).new_part()).collect();
+        Self {
+            kinds,
+            store,
+            parts,
+            operations,
+            places: Vec::new(),
+            met: Vec::new(),
+            remembered: Vec::new(),
+            discipline: Discipline::Declared,
+            has_conflicted: false,
+            holds_locks: false,
+            is_open: false,
+            scratch: Vec::new(),
+            touched: Vec::new(),
+            dependencies: Vec::new(),
+        }
+    }
+
+    /// Tells the worker what answers depend on.
+    pub(crate) fn give_dependencies(&mut self, worker: &mut Worker) {
+        for stamp in self.dependencies.drain(..) {
+            worker.depend_on(stamp);
+        }
+    }
+
+    /// Why the store has failed, if an undo could not be logged.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.operations.take_failure()
+    }
+
+    /// Forgets the keys of the transaction before.
+    pub(crate) fn forget_keys(&mut self) {
+        self.remembered.clear();
+    }
+
+    /// Begins a run. Outside of any read section.
+    pub(crate) fn begin(&mut self, open: &OpenTransaction<'_>) {
+        self.discipline = open.discipline();
+        self.places.clear();
+        self.met.clear();
+        self.has_conflicted = false;
+        self.holds_locks = false;
+        self.is_open = true;
+        if self.discipline == Discipline::WaitDie {
+            self.wait_for_permit();
+        }
+        self.operations.begin(self.store.driver().now().epoch());
+        for part in &mut self.parts {
+            part.begin(open.priority(), self.discipline);
+        }
+    }
+
+    /// Waits while another transaction has the permit of the store, with no lock held. Other runs wait
+    /// where they enter the read section that locks their keys of the store.
+    fn wait_for_permit(&self) {
+        let mut backoff = Backoff::new();
+        while self.store.driver().now().is_permitted() {
+            backoff.wait();
+        }
+    }
+
+    /// Locks the keys of earlier runs, if the run shall. After those of the memory store.
+    ///
+    /// # Errors
+    /// [`TxError::Conflict`] while another transaction has the permit of the store.
+    pub(crate) fn lock_remembered(&mut self) -> Result<(), TxError> {
+        if self.discipline != Discipline::Remembered || self.remembered.is_empty() {
+            return Ok(());
+        }
+        let keys = std::mem::take(&mut self.remembered);
+        let locked = self.lock_all(&keys);
+        self.remembered = keys;
+        locked.map(|_| ())
+    }
+
+    /// Locks the keys of a declared transaction that are of other kinds, and gives all slots.
+    ///
+    /// # Errors
+    /// As [`lock_remembered`](Self::lock_remembered); the kind's own.
+    pub(crate) fn lock_declared(
+        &mut self,
+        keys: &KeySet,
+        range: std::ops::Range<usize>,
+    ) -> Result<(), TxError> {
+        let mut others = Vec::new();
+        let mut in_memory = 0;
+        for index in range {
+            let declared = keys.declared()[index];
+            match self.kinds.of(declared.table) {
+                None => {
+                    self.places.push(Place::Memory(Slot(in_memory)));
+                    in_memory += 1;
+                }
+                Some(kind) => {
+                    let slot = Slot(self.places.len() as u32);
+                    let (table, mode) = (declared.table, declared.mode);
+                    let key = Key { kind, table, key: keys.key(index).to_vec(), mode };
+                    self.met.push((key.clone(), slot));
+                    others.push(key);
+                    // Its own slot is known once it is locked.
+                    self.places.push(Place::Part(kind, 0));
+                }
+            }
+        }
+        let slots = self.lock_all(&others)?;
+        let theirs = self.places.iter_mut().filter(|place| matches!(place, Place::Part(..)));
+        for (place, (key, slot)) in theirs.zip(others.iter().zip(slots)) {
+            *place = Place::Part(key.kind, slot);
+        }
+        Ok(())
+    }
+
+    /// Locks keys, those of each kind together in its own order; gives their slots.
+    fn lock_all(&mut self, keys: &[Key]) -> Result<Vec<u32>, TxError> {
+        let mut slots = vec![0; keys.len()];
+        for kind in 0..self.parts.len() {
+            let mine: Vec<usize> = (0..keys.len()).filter(|&at| keys[at].kind == kind).collect();
+            if mine.is_empty() {
+                continue;
+            }
+            let asked: Vec<KindKey<'_>> = mine.iter().map(|&at| keys[at].as_asked()).collect();
+            let driver = self.store.driver();
+            // Who has the permit may wait for locks of this transaction.
+            let may_wait = || !driver.now().is_permitted();
+            self.holds_locks = true;
+            let part = &mut self.parts[kind];
+            until_here(|| part.lock_all(&asked, &may_wait))
+                .inspect_err(|error| self.has_conflicted |= is_conflict(error))?;
+            for &at in &mine {
+                let part = &mut self.parts[kind];
+                slots[at] = until_here(|| part.lock(keys[at].as_asked(), &|| false))
+                    .inspect_err(|error| self.has_conflicted |= is_conflict(error))?;
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Locks a key of a part and gives its slot in the transaction.
+    pub(crate) fn lock(
+        &mut self,
+        kind: usize,
+        table: TableId,
+        key: &[u8],
+        mode: Mode,
+    ) -> Result<Slot, TxError> {
+        let known = self.met.iter().position(|(met, _)| met.table == table && met.key == key);
+        if self.discipline == Discipline::Declared {
+            let Some(known) = known else { return Err(TxError::NotDeclared) };
+            let (met, slot) = &self.met[known];
+            return match (met.mode, mode) {
+                (Mode::Read, Mode::Write) => Err(TxError::DeclaredForReading { slot: slot.0 }),
+                _ => Ok(*slot),
+            };
+        }
+        if let Some(known) = known
+            && self.met[known].0.mode >= mode
+        {
+            return Ok(self.met[known].1);
+        }
+        let asked = Key { kind, table, key: key.to_vec(), mode };
+        self.holds_locks = true;
+        let part = &mut self.parts[kind];
+        let slot = match until_here(|| part.lock(asked.as_asked(), &|| true)) {
+            Ok(slot) => slot,
+            Err(error) => {
+                if is_conflict(&error) {
+                    self.has_conflicted = true;
+                    self.remember(asked);
+                }
+                return Err(error);
+            }
+        };
+        if let Some(known) = known {
+            self.met[known].0.mode = mode;
+            return Ok(self.met[known].1);
+        }
+        let public = Slot(self.places.len() as u32);
+        self.places.push(Place::Part(kind, slot));
+        self.met.push((asked, public));
+        Ok(public)
+    }
+
+    /// The slot of a key that the memory store has locked under `slot`.
+    pub(crate) fn slot_in_memory(&mut self, slot: Slot) -> Slot {
+        let place = Place::Memory(slot);
+        if let Some(known) = self.places.iter().position(|&known| known == place) {
+            return Slot(known as u32);
+        }
+        self.places.push(place);
+        Slot(self.places.len() as u32 - 1)
+    }
+
+    /// Where a key of the transaction is.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub(crate) fn place(&self, slot: Slot) -> Place {
+        self.places[slot.0 as usize]
+    }
+
+    /// The hash of the key of a slot in a part.
+    pub(crate) fn key_hash(&self, slot: Slot) -> u64 {
+        let found = self.met.iter().find(|(_, of)| *of == slot);
+        let (key, _) = found.expect("a slot in a part has its key");
+        self.store.hash(key.table, &key.key)
+    }
+
+    /// The value of a slot in a part.
+    pub(crate) fn value(&mut self, part: usize, slot: u32) -> Option<ValueRef<'_>> {
+        self.scratch.clear();
+        let tag = self.parts[part].value(slot, &mut self.scratch)?;
+        Some(ValueRef::from_bytes(tag, &self.scratch))
+    }
+
+    /// Overwrites a range of the value of a slot in a part.
+    pub(crate) fn patch(
+        &mut self,
+        part: usize,
+        slot: u32,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        let mut value = Vec::new();
+        let tag = self.parts[part].value(slot, &mut value);
+        let tag = tag.ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
+        if offset > value.len() {
+            return Err(TxError::PatchOutsideValue { offset, len: value.len() });
+        }
+        let end = offset + bytes.len();
+        value.resize(value.len().max(end), 0);
+        value[offset..end].copy_from_slice(bytes);
+        self.put(part, slot, Some((tag, &value)))
+    }
+
+    /// Removes the value of a slot in a part; true if there was one.
+    pub(crate) fn delete(&mut self, part: usize, slot: u32) -> Result<bool, TxError> {
+        let existed = self.value(part, slot).is_some();
+        if existed {
+            self.put(part, slot, None)?;
+        }
+        Ok(existed)
+    }
+
+    /// Gives a slot in a part a value, or takes the value away.
+    pub(crate) fn put(
+        &mut self,
+        part: usize,
+        slot: u32,
+        value: Option<(u8, &[u8])>,
+    ) -> Result<(), TxError> {
+        let Self { parts, operations, .. } = self;
+        until_here(|| parts[part].put(slot, value, operations))
+    }
+
+    /// Keeps the keys of a run that has conflicted for the next one.
+    pub(crate) fn remember_run(&mut self) {
+        for (key, _) in std::mem::take(&mut self.met) {
+            self.remember(key);
+        }
+    }
+
+    fn remember(&mut self, key: Key) {
+        let is_it = |known: &&mut Key| known.table == key.table && known.key == key.key;
+        match self.remembered.iter_mut().find(is_it) {
+            Some(known) => known.mode = known.mode.max(key.mode),
+            None => self.remembered.push(key),
+        }
+    }
+
+    /// Asks for all keys of other kinds, and only then waits for those that are not here. Outside of
+    /// any read section, with no lock held. What does not arrive fails the transaction that locks it.
+    pub(crate) fn ask_for_all(&mut self, keys: &KeySet) {
+        let mut awaited = Vec::new();
+        for index in 0..keys.declared().len() {
+            let table = keys.declared()[index].table;
+            if let Some(kind) = self.kinds.of(table)
+                && let Presence::NotHere(arrival) = self.parts[kind].ask(table, keys.key(index))
+            {
+                awaited.push(arrival);
+            }
+        }
+        for arrival in awaited {
+            // Whoever locks the key asks again, and hears why.
+            let _ = arrival.wait();
+        }
+    }
+}
+
+impl Key {
+    fn as_asked(&self) -> KindKey<'_> {
+        KindKey { table: self.table, key: &self.key, mode: self.mode }
+    }
+}
+
+fn is_conflict(error: &TxError) -> bool {
+    matches!(error, TxError::Conflict)
+}
+
+/// Asks until what is asked for is here. Outside of any read section.
+fn until_here<T>(mut ask: impl FnMut() -> Result<Presence<T>, TxError>) -> Result<T, TxError> {
+    loop {
+        match ask()? {
+            Presence::Here(found) => return Ok(found),
+            Presence::NotHere(arrival) => arrival.wait()?,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What a transaction finds is the same on each kind of table.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use stillpoint::{Error, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng, SimDisk};
+
+use crate::in_place::NAME;
+use crate::world::{World, configure};
+
+/// Each kind alone, and both: the tables on which a transaction alternates.
+const KINDS: [[usize; 2]; 4] = [[0, 0], [1, 1], [0, 1], [1, 0]];
+
+fn world(absences: u64) -> World {
+    World::open(&SimDisk::new(1), 1, 2, absences).expect("opens")
+}
+
+fn get(session: &mut Session, table: TableId, key: &[u8]) -> Option<(u8, Vec<u8>)> {
+    let mut out = Vec::new();
+    let seen = session.read(table, key, &mut out).expect("a sound store");
+    seen.map(|seen| (seen.tag, out))
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_and_leaves_them() {
+    for (kinds, absences) in KINDS.iter().flat_map(|kinds| [(kinds, 0), (kinds, 60)]) {
+        let world = world(absences);
+        let [a, b] = kinds.map(|kind| world.tables[kind]);
+        let mut session = world.engine.session().expect("a session");
+        let stamps = session
+            .transact(|tx| {
+                tx.put_tagged(a, b"one", 7, b"first")?;
+                tx.put(b, b"two", b"second")?;
+                tx.patch(a, b"one", 3, b"ly and more")?;
+                assert_eq!(
+                    tx.get(a, b"one")?.map(|v| v.to_vec()),
+                    Some(b"firly and more".to_vec())
+                );
+                assert!(tx.delete(b, b"two")?);
+                assert!(!tx.delete(b, b"two")?, "it is gone already");
+                assert!(tx.get(b, b"two")?.is_none());
+                tx.put(b, b"three", b"third")?;
+                let slot = tx.key(a, b"one", Mode::Read)?;
+                assert_eq!(slot, tx.key(a, b"one", Mode::Write)?, "a key keeps its slot");
+                assert!(!tx.existed(slot));
+                assert_eq!(tx.key_hash(slot), tx.key_hash(slot));
+                assert!(matches!(
+                    tx.patch(b, b"three", 6, b"x"),
+                    Err(TxError::PatchOutsideValue { offset: 6, len: 5 })
+                ));
+                Ok([tx.stamp(slot)])
+            })
+            .expect("commits");
+        assert_eq!(stamps, [Stamp::NONE]);
+        assert_eq!(get(&mut session, a, b"one"), Some((7, b"firly and more".to_vec())));
+        assert_eq!(get(&mut session, b, b"two"), None);
+        assert_eq!(get(&mut session, b, b"three"), Some((0, b"third".to_vec())));
+        let stamps = session.transact(|tx| {
+            let slots = [tx.key(a, b"one", Mode::Read)?, tx.key(b, b"three", Mode::Read)?];
+            assert!(slots.iter().all(|&slot| tx.existed(slot)));
+            Ok(slots.map(|slot| tx.stamp(slot)))
+        });
+        let [one, three] = stamps.expect("commits");
+        assert_eq!(one, three, "both keys have the stamp of the one commit");
+        assert!(!one.is_none());
+        assert!(world.kind.is_unlocked());
+        let waits = world.kind.waits.load(Relaxed);
+        assert_eq!(waits > 0, absences > 0 && kinds != &[0, 0], "{kinds:?}: {waits} waits");
+    }
+}
+
+#[test]
+fn what_fails_or_panics_leaves_nothing() {
+    for kinds in KINDS {
+        let world = world(20);
+        let [a, b] = kinds.map(|kind| world.tables[kind]);
+        let mut session = world.engine.session().expect("a session");
+        session.transact(|tx| tx.put(a, b"one", b"before")).expect("commits");
+        let change = |tx: &mut Tx<'_>| -> Result<(), TxError> {
+            tx.put(a, b"one", b"changed")?;
+            tx.put(b, b"two", b"added")?;
+            tx.put(a, b"one", b"again")?;
+            tx.delete(a, b"one").map(|_| ())
+        };
+        let failed = session.transact(|tx| {
+            change(tx)?;
+            Err::<(), _>(TxError::abandon("as the test wants it"))
+        });
+        assert!(matches!(failed, Err(Error::Transaction(TxError::Abandoned(_)))));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = session.transact(|tx| {
+                change(tx)?;
+                if tx.get(b, b"two")?.is_some() {
+                    panic!("as the test wants it");
+                }
+                Ok(())
+            });
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(get(&mut session, a, b"one"), Some((0, b"before".to_vec())));
+        assert_eq!(get(&mut session, b, b"two"), None);
+        assert!(world.kind.is_unlocked());
+        session.transact(|tx| change(tx)).expect("the session goes on");
+    }
+}
+
+/// Moves an amount between two declared accounts.
+struct Move {
+    from: (TableId, Vec<u8>),
+    to: (TableId, Vec<u8>),
+    fails: bool,
+    ended: Option<Result<Option<Stamp>, TxError>>,
+}
+
+impl Procedure for Move {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for (table, key) in [&self.from, &self.to] {
+            keys.push(*table, key, Mode::Write, 8);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let balance = |tx: &mut Tx<'_>, slot| tx.value(slot).and_then(|value| value.u64_at(0));
+        let from = balance(tx, Slot(0)).expect("an account");
+        tx.put_slot(Slot(0), &(from - 1).to_le_bytes())?;
+        if self.fails {
+            return Err(TxError::abandon("as the test wants it"));
+        }
+        // Read again: both may be one account.
+        let to = balance(tx, Slot(1)).expect("an account");
+        tx.put_slot(Slot(1), &(to + 1).to_le_bytes())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.ended = Some(result);
+    }
+}
+
+const ACCOUNTS: u64 = 6;
+const BALANCE: u64 = 1_000_000;
+
+fn account(number: u64) -> Vec<u8> {
+    vec![b'a', number as u8]
+}
+
+fn fill(world: &World) {
+    let mut session = world.engine.session().expect("a session");
+    let filled = session.transact(|tx| {
+        for (table, number) in world.tables.iter().flat_map(|&t| (0..ACCOUNTS).map(move |n| (t, n)))
+        {
+            tx.put(table, &account(number), &BALANCE.to_le_bytes())?;
+        }
+        Ok(())
+    });
+    filled.expect("commits");
+}
+
+fn sum(world: &World) -> u64 {
+    let mut session = world.engine.session().expect("a session");
+    let sum = session.transact(|tx| {
+        let mut sum = 0;
+        for (table, number) in world.tables.iter().flat_map(|&t| (0..ACCOUNTS).map(move |n| (t, n)))
+        {
+            sum += tx.get(table, &account(number))?.and_then(|v| v.u64_at(0)).expect("an account");
+        }
+        Ok(sum)
+    });
+    sum.expect("commits")
+}
+
+fn client(world: &World, seed: u64, turns: u64) {
+    let rng = SeededRng::new(seed);
+    let mut session = world.engine.session().expect("a session");
+    let pick = || (world.tables[rng.below(2) as usize], account(rng.below(ACCOUNTS)));
+    for _ in 0..turns {
+        if rng.below(2) == 0 {
+            let mut batch: Vec<Move> = (0..1 + rng.below(5))
+                .map(|_| Move { from: pick(), to: pick(), fails: rng.below(8) == 0, ended: None })
+                .collect();
+            session.execute(&mut batch[..]);
+            for one in &batch {
+                match one.ended.as_ref().expect("each ends") {
+                    Ok(stamp) => assert!(stamp.is_some() && !one.fails),
+                    Err(TxError::Abandoned(_)) => assert!(one.fails),
+                    Err(error) => panic!("a declared transaction failed: {error}"),
+                }
+            }
+        } else {
+            let (from, to, fails) = (pick(), pick(), rng.below(8) == 0);
+            let moved = session.transact(|tx| {
+                let have = tx.get(from.0, &from.1)?.and_then(|v| v.u64_at(0)).expect("an account");
+                tx.put(from.0, &from.1, &(have - 1).to_le_bytes())?;
+                std::thread::yield_now();
+                let there = tx.get(to.0, &to.1)?.and_then(|v| v.u64_at(0)).expect("an account");
+                tx.put(to.0, &to.1, &(there + 1).to_le_bytes())?;
+                if fails { Err(TxError::abandon("as the test wants it")) } else { Ok(()) }
+            });
+            assert_eq!(moved.is_err(), fails, "{moved:?}");
+        }
+    }
+}
+
+#[test]
+fn transfers_among_kinds_keep_the_sum_and_end() {
+    let world = Arc::new(world(10));
+    fill(&world);
+    let clients = (1..=3).map(|seed| {
+        let world = world.clone();
+        stillpoint_io::spawn("client", move || client(&world, seed, 400)).expect("a thread")
+    });
+    let clients: Vec<_> = clients.collect();
+    for _ in 0..20 {
+        assert_eq!(sum(&world), 2 * ACCOUNTS * BALANCE);
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    for client in clients {
+        client.join().expect("a client does not panic");
+    }
+    assert_eq!(sum(&world), 2 * ACCOUNTS * BALANCE);
+    assert_eq!(world.kind.behind.load(Relaxed), 0, "the clock went back");
+    assert!(world.kind.is_unlocked());
+    assert!(world.kind.undone.load(Relaxed) > 0, "nothing was undone");
+}
+
+/// A flush of tables waits for all read sections. It ends while a transaction waits for what is not
+/// here, declared or not, so the transaction stands in none.
+#[test]
+fn who_waits_stands_in_no_read_section() {
+    let world = Arc::new(world(50));
+    fill(&world);
+    let other = world.engine.table("another").expect("a table");
+    let engine = Arc::downgrade(&world);
+    *world.kind.on_wait.lock() = Some(Arc::new(move || {
+        let Some(world) = engine.upgrade() else { return };
+        let flush = move || world.engine.flush_tables(&[other]).expect("a sound store");
+        stillpoint_io::spawn("flush", flush).expect("a thread").join().expect("no panic");
+    }));
+    let waits = || world.kind.waits.load(Relaxed);
+    let mut session = world.engine.session().expect("a session");
+    let [memory, in_place] = world.tables;
+    while waits() < 10 {
+        session
+            .transact(|tx| {
+                tx.put(memory, b"key", b"value")?;
+                tx.put(in_place, b"key", b"value")
+            })
+            .expect("commits");
+    }
+    while waits() < 40 {
+        let [from, to] = [(memory, account(1)), (in_place, account(2))];
+        let mut batch = [Move { from, to, fails: false, ended: None }];
+        session.execute(&mut batch[..]);
+        assert!(matches!(batch[0].ended, Some(Ok(Some(_)))), "{:?}", batch[0].ended);
+    }
+    *world.kind.on_wait.lock() = None;
+}
+
+#[test]
+fn a_declared_transaction_keeps_to_its_keys() {
+    let world = world(0);
+    fill(&world);
+    struct Stray(TableId, Option<TxError>);
+    impl Procedure for Stray {
+        fn declare(&mut self, keys: &mut KeySet) {
+            keys.push(self.0, &account(1), Mode::Read, 8);
+        }
+        fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+            assert!(tx.value(Slot(0)).is_some());
+            assert_eq!(tx.key(self.0, &account(1), Mode::Read)?, Slot(0));
+            let written = tx.put(self.0, &account(1), b"no");
+            assert!(matches!(written, Err(TxError::DeclaredForReading { slot: 0 })));
+            tx.get(self.0, &account(2)).map(|_| ())
+        }
+        fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+            self.1 = result.err();
+        }
+    }
+    let mut session = world.engine.session().expect("a session");
+    let mut stray = Stray(world.tables[1], None);
+    session.execute(std::slice::from_mut(&mut stray));
+    assert!(matches!(stray.1, Some(TxError::NotDeclared)), "{:?}", stray.1);
+}
+
+#[test]
+fn what_a_kind_does_not_offer_is_refused() {
+    let disk = SimDisk::new(1);
+    let world = World::open(&disk, 1, 1, 0).expect("opens");
+    let table = world.tables[1];
+    let mut session = world.engine.session().expect("a session");
+    let refused = |result: Result<(), Error>| matches!(result, Err(Error::OtherKind { .. }));
+    assert!(refused(world.engine.flush_tables(&[table])));
+    assert!(refused(session.len(table).map(drop)));
+    assert!(refused(session.scan(table, 0, 1, &mut |_, _| {}).map(drop)));
+    assert!(matches!(world.engine.table_of_kind("in memory", NAME), Err(Error::TableName { .. })));
+    assert!(matches!(world.engine.table_of_kind("x", "unknown"), Err(Error::Config { .. })));
+    assert_eq!(world.engine.table("in place").expect("found by its name"), table);
+    drop((session, world));
+    // Without the kind the store is not opened, and with a scheme that takes checkpoints neither.
+    let plain = stillpoint::Engine::open(configure(&disk, 1, 1));
+    assert!(matches!(plain, Err(Error::Manifest { .. })), "{plain:?}");
+    let mut config = configure(&disk, 1, 1);
+    config.checkpoint = "calc".to_owned();
+    let kind = crate::in_place::InPlace::new(1, 0);
+    let opened = stillpoint::Engine::builder(config).table_kind(kind).open();
+    assert!(matches!(opened, Err(Error::Config { setting: "checkpoint", .. })), "{opened:?}");
+}

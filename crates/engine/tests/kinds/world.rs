@@ -1,0 +1,52 @@
+//! An engine with two kinds of tables on a simulated disk.
+
+use std::sync::Arc;
+
+use stillpoint::{Config, Durability, Engine, Environment, Error, TableId};
+use stillpoint_io::{ManualClock, SeededRng, SimDisk};
+
+use crate::in_place::{InPlace, NAME};
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) kind: Arc<InPlace>,
+    /// In memory, and in place.
+    pub(crate) tables: [TableId; 2],
+}
+
+pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
+    // Stores of a few records on huge pages would spend their lives on clearing these.
+    rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
+    let mut config = Config::new("unused");
+    config.checkpoint = "none".to_owned();
+    config.checkpoint_every = None;
+    config.durability = Durability::Strict;
+    config.sessions = 8;
+    config.logs = logs;
+    config.recovery_threads = 1 + (seed % 3) as usize;
+    config.max_memory_bytes = 256 << 20;
+    config.log_segment_bytes = 64 << 10;
+    config.environment = Environment {
+        disk: Some(Arc::new(disk.clone())),
+        clock: Arc::new(ManualClock::self_advancing(1_700_000_000_000)),
+        rng: Arc::new(SeededRng::new(seed)),
+        background: false,
+        ..config.environment
+    };
+    config
+}
+
+impl World {
+    pub(crate) fn open(
+        disk: &SimDisk,
+        seed: u64,
+        logs: usize,
+        absences: u64,
+    ) -> Result<Self, Error> {
+        let kind = InPlace::new(seed, absences);
+        let config = configure(disk, seed, logs);
+        let engine = Engine::builder(config).table_kind(kind.clone()).open()?;
+        let tables = [engine.table("in memory")?, engine.table_of_kind("in place", NAME)?];
+        Ok(Self { engine, kind, tables })
+    }
+}

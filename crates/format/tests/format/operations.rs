@@ -1,0 +1,106 @@
+//! Records of transactions that change tables in place.
+
+use stillpoint_format::log::{
+    BatchBuilder, BatchPlace, LoggedEnd, LoggedOperation, RecordHead, RecordKind, TransactionEnd,
+    WriteOp, WritesEncoder,
+};
+use stillpoint_format::{DecodeError, LogGsn};
+
+use crate::common::segment_header;
+use crate::log::read_all;
+
+/// Puts a body into a record of a log and looks at what is read back.
+fn with_record<T>(
+    kind: RecordKind,
+    body: &[u8],
+    look: impl Fn(&stillpoint_format::log::Record<'_>) -> T,
+) -> T {
+    let header = segment_header();
+    let mut builder = BatchBuilder::with_capacity(0);
+    let head = RecordHead { gsn: header.first_gsn, epoch: 1, deps: &[] };
+    builder.append(head, kind, body).expect("legal");
+    let place = BatchPlace {
+        segment: &header,
+        offset: 4096,
+        number: 100,
+        flushed_below: 0,
+        align: 8,
+        closed: &[],
+    };
+    let segment = [&header.encode()[..], builder.seal(&place)].concat();
+    let (batches, _) = read_all(&header, &segment);
+    let record = batches[0].records().next().expect("one record").expect("valid");
+    assert_eq!((record.kind, record.body), (kind, body));
+    look(&record)
+}
+
+fn operation(undoes: Option<(u64, Option<u64>)>) -> LoggedOperation<'static> {
+    let transaction = undoes.map(|_| LogGsn { log: 3, gsn: 70 });
+    LoggedOperation { transaction, undoes, table: 9, generation: 4, body: b"what the kind wrote" }
+}
+
+#[test]
+fn operations_and_undos_are_read_as_they_were_written() {
+    for undoes in [None, Some((80, Some(70))), Some((70, None))] {
+        let written = operation(undoes);
+        let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
+        let mut body = Vec::new();
+        written.encode(&mut body);
+        with_record(kind, &body, |record| assert_eq!(record.operation(), Ok(written)));
+        // Only the body of the kind may be shorter.
+        let head = body.len() - written.body.len();
+        for len in 0..body.len() {
+            let read = with_record(kind, &body[..len], |record| record.operation().map(|_| ()));
+            assert_eq!(read.is_ok(), len >= head, "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn ends_are_read_as_they_were_written() {
+    let transaction = LogGsn { log: 254, gsn: 1 };
+    let mut body = Vec::new();
+    LoggedEnd::encode_head(transaction, TransactionEnd::Committed, &mut body);
+    WritesEncoder::new(&mut body).put(1, 2, b"key", 3, b"value").expect("legal");
+    with_record(RecordKind::End, &body, |record| {
+        let end = record.end().expect("an end");
+        assert_eq!((end.transaction, end.outcome), (transaction, TransactionEnd::Committed));
+        let writes: Vec<_> = end.writes.map(|write| write.expect("legal")).collect();
+        let write = &writes[0];
+        assert_eq!(
+            (writes.len(), write.table, write.generation, write.key),
+            (1, 1, 2, &b"key"[..])
+        );
+        assert!(matches!(write.op, WriteOp::Put { tag: 3, value: b"value" }));
+    });
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let refuse = |kind, body: &[u8]| -> DecodeError {
+        with_record(kind, body, |record| match kind {
+            RecordKind::End => record.end().map(drop).expect_err("refused"),
+            _ => record.operation().map(drop).expect_err("refused"),
+        })
+    };
+    let encode = |operation: LoggedOperation<'_>| {
+        let mut body = Vec::new();
+        operation.encode(&mut body);
+        body
+    };
+    // An undo of nothing, of what comes later, and of no transaction.
+    for undoes in [(0, None), (70, Some(70)), (70, Some(71))] {
+        refuse(RecordKind::Undo, &encode(operation(Some(undoes))));
+    }
+    let without = LoggedOperation { transaction: None, ..operation(Some((70, None))) };
+    refuse(RecordKind::Undo, &encode(without));
+    // A transaction that cannot be: log 255, or a log without a gsn.
+    refuse(RecordKind::Operation, &[&[0xff; 8][..], &[0; 6]].concat());
+    refuse(RecordKind::Operation, &[&[0, 0, 0, 0, 0, 0, 0, 1][..], &[0; 6]].concat());
+    // Ends of no transaction, of an unknown outcome, and writes of what was aborted.
+    let place = (3u64 << 56 | 70).to_le_bytes();
+    refuse(RecordKind::End, &[0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    refuse(RecordKind::End, &[&place[..], &[3]].concat());
+    refuse(RecordKind::End, &[&place[..], &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
+    refuse(RecordKind::End, &place);
+}
