@@ -326,6 +326,7 @@ fn waits_while_a_cell_moves(held: &'static [u8], moved: &'static [u8]) -> bool {
         while other.idle() {
             std::thread::yield_now();
         }
+        assert_eq!(store.cell_count(T), 1, "the cell was not reclaimed: the test shows nothing");
         for number in 0..OTHERS {
             let key = number.to_be_bytes();
             other.transact(|tx| tx.put(T, &key, &key)).expect("memory");
