@@ -137,7 +137,12 @@ impl Client {
     pub(crate) fn reset(&mut self, authenticated: bool) {
         let info = Arc::clone(&self.info);
         info.names.lock().name.clear();
+        // The reply to this command may be one that the client does not want.
+        let skips = self.reply_mode == ReplyMode::Skip;
         *self = Self::new(info, authenticated);
+        if skips {
+            self.reply_mode = ReplyMode::Skip;
+        }
     }
 
     /// Bytes of memory of the queue and of the watched keys.

@@ -149,6 +149,12 @@ fn clients_can_be_paused_killed_and_made_silent() {
     b.send(&[b"CLIENT", b"REPLY", b"SKIP"]);
     b.send(&[b"INCR", b"k"]);
     assert_eq!(b.call(&["GET", "k"]), Value::bulk("2"));
+    // As in Redis, the reply to RESET can be skipped; RESET ends OFF.
+    b.send(&[b"CLIENT", b"REPLY", b"SKIP"]);
+    b.send(&[b"RESET"]);
+    assert_eq!(b.call(&["GET", "k"]), Value::bulk("2"));
+    b.send(&[b"CLIENT", b"REPLY", b"OFF"]);
+    assert_eq!(b.call(&["RESET"]).text(), "RESET");
     a.call(&["CLIENT", "PAUSE", "300", "WRITE"]);
     let start = RealClock.monotonic_ns();
     assert_eq!(b.call(&["GET", "k"]), Value::bulk("2"));
