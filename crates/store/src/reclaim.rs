@@ -41,6 +41,14 @@ impl Garbage {
             Self::Cell { owner, .. } | Self::Blob { owner, .. } => owner,
         }
     }
+
+    /// Bytes of a large value.
+    fn large_bytes(&self) -> usize {
+        match self {
+            Self::Cell { .. } => 0,
+            Self::Blob { blob, .. } => blob.len,
+        }
+    }
 }
 
 /// So much garbage waits for one grace period together, in pieces or in bytes of large values.
@@ -72,7 +80,7 @@ pub(crate) struct Reclaim {
     /// Entries made since the last round.
     added: usize,
     garbage: Vec<Garbage>,
-    /// Of the large values in `garbage`, about.
+    /// Of the large values in `garbage`.
     garbage_bytes: usize,
     waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
     /// The key of the absent cell that is looked at.
@@ -102,6 +110,7 @@ impl Reclaim {
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
         self.garbage.retain(|garbage| garbage.owner() != owner);
+        self.garbage_bytes = self.garbage.iter().map(Garbage::large_bytes).sum();
         for (_, batch) in &mut self.waiting {
             batch.retain(|garbage| garbage.owner() != owner);
         }
