@@ -21,7 +21,7 @@ use crate::shared::registry::RELAXED;
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
-/// Unless more bytes than these have come behind it, which would have to be moved.
+/// A long request stays until its end if more bytes than these came behind it: they would be moved.
 const MOVED_BYTES_MAX: usize = 64 << 10;
 
 /// One round: the calls of the plan as a batch of transactions.
