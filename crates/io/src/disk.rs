@@ -91,7 +91,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Creates a directory and its missing parents. Not durable before `sync_dir` of each parent.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn create_dir_all(&self, path: &Path) -> DiskResult<()>;
     /// Names of the entries of a directory (files and directories), sorted; a missing directory is an error.
     ///
@@ -112,7 +112,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// Removes a file, or a directory with everything in it. Missing is not an error.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn remove(&self, path: &Path) -> DiskResult<()>;
     /// Makes created, renamed and removed names in this directory durable. After a failure every
     /// later call on this directory fails too: a failed flush is never retried.
@@ -135,7 +135,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// How much space the device has; `None` where nobody knows.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn space(&self) -> DiskResult<Option<Space>>;
     /// The absolute path for messages.
     fn describe(&self, path: &Path) -> PathBuf;
@@ -166,7 +166,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Reads until `buf` is full or the file ends; returns the bytes read.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize>;
     /// Writes all of `buf`. After an error the file's content in that range is unspecified.
     ///
@@ -195,19 +195,19 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Length in bytes.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn len(&self) -> DiskResult<u64>;
     /// True if the file is empty.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn is_empty(&self) -> DiskResult<bool> {
         Ok(self.len()? == 0)
     }
     /// Cuts or extends (with zeros) the file.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn set_len(&self, len: u64) -> DiskResult<()>;
     /// Reserves space up to `len` and extends the length to it, reading as zeros, so that later
     /// writes below `len` need no new space and no new length. (File systems still note, at the

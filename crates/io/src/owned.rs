@@ -105,7 +105,7 @@ impl OwnedDisk {
     /// Takes the lock file; `None` if another holds it.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     pub fn lock(inner: Arc<dyn Disk>, path: &Path) -> DiskResult<Option<Self>> {
         Ok(inner.lock(path)?.map(|lock| {
             let path = inner.describe(path);

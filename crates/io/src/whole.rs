@@ -38,7 +38,7 @@ pub fn write_file_durably(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskRes
 /// itself is untouched, whatever the disk says.
 ///
 /// # Errors
-/// The disk's.
+/// An error of the disk.
 pub fn write_beside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");

@@ -245,7 +245,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Removes segments that hold nothing until so many bytes of the disk are free, or none is left.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn shed(&self, bytes: u64) -> Result<(), JournalError>;
 
     /// Bytes of one further segment for each log: what others should leave on the disk.

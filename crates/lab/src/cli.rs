@@ -23,7 +23,7 @@ pub struct LabArgs {
     command: LabCommand,
 }
 
-/// What the lab is asked for.
+/// A command of the lab.
 #[derive(Subcommand, Clone, Debug)]
 enum LabCommand {
     /// List the experiments.
@@ -39,7 +39,8 @@ enum LabCommand {
     Run {
         /// The experiment's name, or `all`.
         id: String,
-        /// Seconds instead of minutes: shows that it still runs, measures nothing.
+        /// Run for seconds instead of minutes. Quick runs show that the experiment still works and
+        /// measure nothing.
         #[arg(long)]
         quick: bool,
         /// The folder of results.
@@ -64,7 +65,7 @@ enum LabCommand {
                             --tick-ms 33 --worst-tick-us 5000"
     )]
     Advise(Question),
-    /// What experiments start as processes of their own.
+    /// Child processes that experiments start.
     #[command(hide = true)]
     Child {
         #[command(subcommand)]
@@ -136,8 +137,8 @@ fn run_child(child: &Child) -> LabResult<()> {
     }
 }
 
-/// Carries out a command of the lab. Results go to `output`, progress to standard error.
-/// `commit` is what this program was built from; every result file names it.
+/// Carries out a command of the lab. Results go to `output`, progress to standard error. `commit`
+/// names the source of this program, and every result file repeats it.
 ///
 /// Returns whether every claim that was judged was met; quick runs judge nothing.
 ///

@@ -12,21 +12,21 @@ use crate::measure::machine::Machine;
 use crate::report::result::ExperimentResult;
 use crate::sys;
 
-/// Where, how long and with which server an experiment runs.
+/// Folders, lengths and binary of an experiment's run.
 pub(crate) struct Context {
     /// The folder of results.
     pub(crate) out: PathBuf,
-    /// True for runs of seconds, which only show that everything still runs.
+    /// Whether this is a quick run: seconds that only show that everything still works.
     pub(crate) quick: bool,
     /// The `stillpoint` binary.
     pub(crate) binary: PathBuf,
-    /// The commit that the binary was built from; `unknown` where nobody told.
+    /// The commit that the binary was built from, or `unknown`.
     pub(crate) commit: String,
     /// Runs of each pair that a bound names, in place of the experiment's own number.
     pub(crate) runs: Option<usize>,
     /// Seconds of each run, in place of the experiment's own number.
     pub(crate) seconds: Option<f64>,
-    /// The only part to run, for an experiment with parts.
+    /// The one part to run, for an experiment with parts. `None` runs all parts.
     pub(crate) part: Option<String>,
     /// The data directory of engines and servers under test. The lab empties it afterwards.
     pub(crate) work: PathBuf,
@@ -62,14 +62,14 @@ impl Context {
         }
     }
 
-    /// Tells the person who waits what is going on.
+    /// Writes a line of progress for the user.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
         let mut progress = self.progress.lock();
         // A closed terminal is no reason to lose the experiment.
         let _ = writeln!(progress, "{text}").and_then(|()| progress.flush());
     }
 
-    /// Remembers how many bytes lay on huge pages at some moment; the result has the most.
+    /// Notes how many bytes lie on huge pages at this moment. The result holds the maximum.
     pub(crate) fn saw_huge_pages(&self, bytes: u64) {
         // Relaxed: a maximum for the report, which publishes no other memory; its partner is the
         // load in `huge_page_bytes_max`, by the same thread.
@@ -82,7 +82,7 @@ impl Context {
         self.huge_page_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// True if this part is to be run.
+    /// Whether this part is to be run.
     pub(crate) fn wants(&self, part: &str) -> bool {
         self.part.as_ref().is_none_or(|only| only == part)
     }

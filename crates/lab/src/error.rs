@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, each naming the thing and the cure.
+//! Errors of the lab. Each names the thing concerned and the cure.
 
 use std::path::PathBuf;
 
@@ -27,34 +27,35 @@ pub enum LabError {
     BadResult {
         /// The file.
         path: PathBuf,
-        /// What was wrong with it.
+        /// The reason why the file cannot be understood.
         reason: String,
     },
-    /// No experiment of that name; `stillpoint lab list` shows them.
+    /// There is no experiment of that name. `stillpoint lab list` shows all names.
     #[error(transparent)]
     UnknownExperiment(#[from] stillpoint_format::registry::UnknownName),
-    /// The experiment cannot be run in such a part.
+    /// The experiment has no part of that name.
     #[error("{id} has no part {part}; parts: {known}")]
     UnknownPart {
         /// The experiment.
         id: &'static str,
         /// The part as given.
         part: String,
-        /// The parts there are, separated by commas.
+        /// The experiment's parts, separated by commas.
         known: String,
     },
-    /// The part cannot be merged: quick runs measure nothing, and a file has one kind of run.
+    /// The part cannot be merged: the file holds a quick run and the part was measured, or the
+    /// reverse.
     #[error(
         "{} holds {of_file}, and {of_run} of a part does not go into it; choose another --out or \
          run the whole experiment",
         path.display()
     )]
     OtherMode {
-        /// The file.
+        /// The result file.
         path: PathBuf,
-        /// What the file holds: a quick run or a measured one.
+        /// The kind of run in the file: quick or measured.
         of_file: &'static str,
-        /// What was asked for.
+        /// The kind of run that was asked for.
         of_run: &'static str,
     },
     /// A child process that did not start, did not answer or ended too early.
@@ -62,7 +63,7 @@ pub enum LabError {
     Process {
         /// The command line.
         command: String,
-        /// What happened, with the end of its output where there is any.
+        /// The event, with the end of the child's output if there is any.
         reason: String,
     },
     /// A connection to a server under test.
@@ -73,7 +74,7 @@ pub enum LabError {
         /// What happened.
         reason: String,
     },
-    /// An engine under test refused something.
+    /// An engine under test refused a call.
     #[error("engine {engine}: {reason}")]
     Engine {
         /// The engine or scheme, by its registered name.
@@ -84,9 +85,9 @@ pub enum LabError {
     /// The machine cannot run this experiment.
     #[error("{what}; {cure}")]
     Missing {
-        /// What is not there.
+        /// The missing thing.
         what: String,
-        /// What the user can do.
+        /// The cure.
         cure: String,
     },
 }

@@ -1,8 +1,8 @@
 //! The harness of experiments on engines of records: it opens engines and loads them.
 //!
-//! The baseline is the scheme `none`, an engine without any checkpoint hook.
-//! It and every competitor are open in the same process, on the same data, and
-//! run in turn, so that whatever else the machine does hits all of them.
+//! The baseline is the scheme `none`, an engine without any checkpoint hook. Baseline and
+//! competitors are open in the same process and run in turn on the same data. So other work of the
+//! machine hits all of them alike.
 
 use crate::context::Context;
 use crate::error::LabResult;
@@ -11,14 +11,13 @@ use crate::subjects::adapter::{LabEngine, OpenEngine};
 use crate::subjects::records::{Row, setup};
 use crate::sys;
 
-/// What experiments are run with: the context, and how an engine of records is opened.
+/// The means of an experiment: the context, and a function that opens an engine of records.
 pub(crate) struct Harness<'a> {
-    /// Folder, mode, progress.
+    /// Folder, mode and progress of the run.
     pub(crate) context: &'a Context,
     /// Opens an engine.
     pub(crate) open: &'a OpenEngine,
-    /// True where the context's binary knows `lab child`, which callgrind and
-    /// the crash check run.
+    /// Whether the context's binary knows `lab child`, which callgrind and the crash check run.
     pub(crate) children: bool,
 }
 
@@ -30,7 +29,7 @@ impl std::fmt::Debug for Harness<'_> {
 
 /// An engine of a row, loaded.
 pub(crate) struct Instance<'a> {
-    /// The row that it was opened for.
+    /// The row for which the engine was opened.
     pub(crate) row: Row,
     /// The engine.
     pub(crate) engine: Box<dyn LabEngine + 'a>,

@@ -1,21 +1,21 @@
 //! The laboratory: experiments on engines of records, servers and state arrays. Knows no internals
 //! of a scheme.
 //!
-//! An *experiment* is one row of `experiments::EXPERIMENTS`. Running it gives one result, written
-//! as `OUT/<id>.json` with its figures beside it; `report` turns a folder of such files, and
-//! nothing else, into one HTML page.
+//! An *experiment* is one row of `experiments::EXPERIMENTS`. A run gives one result, written as
+//! `OUT/<id>.json` with its figures as SVG files beside it. The report turns a folder of such files
+//! into one HTML page.
 //!
-//! The rooms, from the bottom up; each knows those before it and none behind it:
-//! - `workloads`: what is done, from a seed;
+//! The modules, from the bottom up. Each knows only those above it in this list:
+//! - `workloads`: the work that subjects do, made from a seed;
 //! - `measure`: clocks, counters and statistics;
-//! - `subjects`: what is measured;
+//! - `subjects`: the measured engines, servers and states;
 //! - `drivers`: runs of a workload on a subject;
 //! - `report`: result files, figures, the page;
-//! - `context`, `harness`: what an experiment is run with;
-//! - `crash`: child processes that are killed, and what they must leave;
-//! - `advise`: which scheme for a state, by measurement;
+//! - `context`, `harness`: folders, lengths and engines of an experiment's run;
+//! - `crash`: child processes that are killed, and the checks of their recovered data;
+//! - `advise`: recommends a scheme for a state, by measurement;
 //! - `experiments`: one file or folder each, and the registry;
-//! - [`cli`]: the commands, all that other crates see.
+//! - [`cli`]: the commands, the only module that other crates see.
 
 mod advise;
 pub mod cli;

@@ -1,8 +1,8 @@
-//! The lab's own doors to the operating system: time, threads, and the few
-//! files that are not an engine's (results, figures, `/proc`).
+//! The lab's own calls of the operating system: time, threads, and files that belong to no engine
+//! (results, figures, `/proc`).
 //!
-//! The lab measures real processes on a real machine; there is nothing to
-//! simulate here, so its files do not go through `stillpoint_io::Disk`.
+//! The lab measures real processes on a real machine and simulates nothing. So its files do not go
+//! through `stillpoint_io::Disk`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub(crate) fn create_dir_all(path: &Path) -> LabResult<()> {
     std::fs::create_dir_all(path).map_err(file_error("create directory", path))
 }
 
-/// Removes a directory with everything in it; a missing one is fine.
+/// Removes a directory with its contents. A missing directory is no error.
 #[expect(clippy::disallowed_methods, reason = "the data of a server that has ended")]
 pub(crate) fn remove_dir_all(path: &Path) -> LabResult<()> {
     match std::fs::remove_dir_all(path) {
@@ -93,10 +93,10 @@ pub(crate) fn list_dir(path: &Path) -> LabResult<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Appends `bytes` and flushes, `count` times; returns each flush's nanoseconds.
+/// Appends `bytes` and flushes, `count` times. Returns the nanoseconds of each flush.
 ///
-/// This is the device figure that durable writes are compared with: what one
-/// small append plus `fdatasync` costs in this directory, today.
+/// Durable writes are compared with this figure: the cost of one small append plus `fdatasync` in
+/// this directory.
 pub(crate) fn time_flushes(dir: &Path, bytes: usize, count: usize) -> LabResult<Vec<u64>> {
     use std::io::Write;
     let path = dir.join("flush-probe");

@@ -509,7 +509,7 @@ impl<S: Scheme> State<S> {
     /// is none.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     ///
     /// # Panics
     /// If a thread does it.

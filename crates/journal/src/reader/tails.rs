@@ -73,7 +73,7 @@ impl Logs {
     /// last kept batches back. May be interrupted and repeated.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     pub fn trim(&self, incarnation: u32, ends: &Ends) -> Result<(), ScanError> {
         mutant!(CutNotRecorded => return Ok(()));
         remove_strays(&*self.disk, incarnation, &ends.segments)?;

@@ -5,7 +5,7 @@ use stillpoint_state::registry;
 
 use super::Measured;
 
-/// What must hold.
+/// The limits that a scheme must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Limits {
     /// Longest work of a tick, in microseconds.
@@ -14,23 +14,24 @@ pub(crate) struct Limits {
     pub(crate) copies_max: Option<f64>,
 }
 
-/// What to take.
+/// The recommended scheme.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Choice {
     /// The scheme's registered name.
     pub(crate) recommended: String,
-    /// Why, in words.
+    /// The reason for the choice, in words.
     pub(crate) reason: String,
     /// True if it keeps the limits.
     pub(crate) is_within_limits: bool,
 }
 
-/// Overheads that differ by less, in percent of a tick, are the same: what ticks vary by anyway.
+/// Overheads that differ by less than this, in percent of a tick, count as equal: ticks vary by as
+/// much.
 const SAME_PERCENT: f64 = 0.05;
 
-/// Of the schemes within the limits the one with the least overhead; of those that cost the same,
-/// the one that holds the least memory. Without any within the limits, the one with the shortest
-/// worst tick. `None` of nothing.
+/// The scheme with the least overhead among those within the limits. Among equal overheads the
+/// least memory decides. If no scheme keeps the limits, the shortest worst tick decides. `None` for
+/// no schemes.
 pub(super) fn choose(measured: &[Measured], limits: &Limits) -> Option<Choice> {
     let fits_memory = |it: &&Measured| limits.copies_max.is_none_or(|most| it.copies <= most);
     let is_in_time =
@@ -92,7 +93,7 @@ fn cheapest(within: &[&Measured]) -> Option<Choice> {
     Some(Choice { recommended: taken.scheme.clone(), reason, is_within_limits: true })
 }
 
-/// What the registry says about a scheme.
+/// The registry's description of a scheme.
 fn about(name: &str) -> String {
     registry::REGISTRY
         .find(name)

@@ -1,4 +1,5 @@
-//! Which scheme for this state, by measurement on this machine: `stillpoint lab advise --state`.
+//! `stillpoint lab advise --state`: measures all schemes under a load on this machine and
+//! recommends one.
 
 mod choice;
 
@@ -21,11 +22,11 @@ use crate::workloads::zipf::ZipfAccesses;
 
 pub(crate) use choice::{Choice, Limits};
 
-/// Words of the pieces that cells are measured in. Each is compiled once for every scheme and layout,
-/// so there are few.
+/// Sizes of the pieces into which cells are divided for the measurement, in words. Each size is
+/// compiled once for every scheme and layout, so there are few.
 const PIECE_WORDS: [usize; 5] = [1, 2, 16, 128, 1024];
 
-/// A load, and what is asked of it.
+/// A load, and the limits that a scheme must keep under it.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct Question {
     /// Advise on state arrays: one thread that changes arrays in ticks.
@@ -34,16 +35,17 @@ pub(crate) struct Question {
     /// Cells of the state.
     #[arg(long, value_name = "N")]
     pub(crate) cells: usize,
-    /// Bytes of a cell; measured in pieces of 4, 8, 64, 512 or 4096 bytes, the longest that fit.
+    /// Bytes of a cell. Cells are measured in the longest pieces that fit: 4, 8, 64, 512 or 4096
+    /// bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 4)]
     pub(crate) cell_bytes: usize,
-    /// Updates per second: 4 bytes of a cell each.
+    /// Updates per second. An update writes 4 bytes of a cell.
     #[arg(long, value_name = "N")]
     pub(crate) updates_per_second: u64,
-    /// Share of all accesses that read, from 0 to below 1; they come on top of the updates.
+    /// Share of all accesses that read, from 0 to below 1. Reads come on top of the updates.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) reads: f64,
-    /// How unequal the cells' popularity is: the exponent of a Zipf law, 0 for all alike.
+    /// Exponent of the Zipf law of the cells' popularity. With 0 all cells are equally popular.
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.5)]
     pub(crate) zipf: f64,
     /// Length of a tick, in milliseconds.
@@ -52,10 +54,10 @@ pub(crate) struct Question {
     /// Time from one image to the next, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub(crate) image_every_ms: u64,
-    /// Longest that the work of a tick may take, in microseconds.
+    /// Limit of the work of a tick, in microseconds.
     #[arg(long, value_name = "US")]
     pub(crate) worst_tick_us: Option<f64>,
-    /// Most memory, as a multiple of the state.
+    /// Limit of memory, as a multiple of the state.
     #[arg(long, value_name = "COPIES")]
     pub(crate) copies_max: Option<f64>,
     /// Seconds for which each scheme is measured.
@@ -64,7 +66,7 @@ pub(crate) struct Question {
     /// Measure every layout, not only the first of each scheme.
     #[arg(long)]
     pub(crate) all_layouts: bool,
-    /// Where the measured states keep their files: a directory on the disk that is meant.
+    /// Directory for the files of the measured states, on the disk in question.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub(crate) dir: PathBuf,
     /// One JSON object instead of a table.
@@ -72,7 +74,7 @@ pub(crate) struct Question {
     pub(crate) json: bool,
 }
 
-/// What a scheme does under the load.
+/// Figures of a scheme under the load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Measured {
     /// The registered name.
@@ -85,24 +87,24 @@ pub(crate) struct Measured {
     pub(crate) worst_tick_us: f64,
     /// Worst work of a tick of the baseline in the same run, in microseconds.
     pub(crate) raw_worst_tick_us: f64,
-    /// The end of a tick at which an image begins, in microseconds: the median.
+    /// Median time of a tick's end at which an image begins, in microseconds.
     pub(crate) boundary_us: f64,
     /// Bytes of memory.
     pub(crate) memory_bytes: u64,
-    /// The same, beside the state.
+    /// Memory as a multiple of the state.
     pub(crate) copies: f64,
-    /// Seconds until an image is durable: the median.
+    /// Median seconds until an image is durable.
     pub(crate) image_s: f64,
     /// Seconds to read an image back.
     pub(crate) recovery_s: f64,
 }
 
-/// The answer.
+/// The figures of all schemes and the recommendation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Advice {
-    /// All that was measured.
+    /// The figures of every measured scheme.
     pub(crate) measured: Vec<Measured>,
-    /// Which to take, and why.
+    /// The recommended scheme and the reason.
     #[serde(flatten)]
     pub(crate) choice: Choice,
 }
@@ -157,7 +159,7 @@ impl Question {
         Ok(())
     }
 
-    /// Words of a piece that is measured, and how many of them there are.
+    /// Words of a measured piece, and number of pieces.
     fn shape(&self) -> (usize, usize) {
         let piece_words = PIECE_WORDS.into_iter().rev().find(|words| words * 4 <= self.cell_bytes);
         let piece_words = piece_words.unwrap_or(1);
@@ -191,7 +193,7 @@ impl Question {
 /// Measures the schemes under the load and chooses one.
 ///
 /// # Errors
-/// A question that makes no sense, too little memory, or a disk that fails.
+/// When the load makes no sense, the memory is too small, or the disk fails.
 pub(crate) fn advise(question: &Question, context: &Context) -> LabResult<Advice> {
     question.check()?;
     let (words, _) = question.shape();

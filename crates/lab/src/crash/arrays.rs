@@ -1,5 +1,6 @@
-//! A child process runs a state and is killed in the middle; what it leaves behind must be the
-//! load's own state at a tick that is not before the last one that the child called durable.
+//! The crash check of state arrays. A child process runs a state and is killed in the middle of its
+//! work. The recovered state must equal the load's own state at some tick. That tick must not be
+//! older than the last tick that the child reported as durable.
 
 use std::io::Write;
 use std::path::Path;
@@ -36,10 +37,11 @@ fn config() -> Config {
     Config { flush_interval: Duration::from_millis(1), ..Config::default() }
 }
 
-/// Kills a child of each scheme once, and notes it in the result.
+/// Kills a child of each scheme once, and notes the outcome in the result.
 ///
 /// # Errors
-/// When a child cannot be run, or what it leaves behind is wrong: then nothing is a figure.
+/// When a child cannot be run, or its recovered state is wrong. Then no figure of the
+/// scheme counts.
 pub(crate) fn check_schemes(
     context: &Context,
     schemes: &[&str],
@@ -66,9 +68,9 @@ pub(crate) fn check_schemes(
 struct Arrays<'a>(&'a str);
 
 impl Killable for Arrays<'_> {
-    /// The last tick that the child had called durable.
+    /// The last tick that the child reported as durable.
     type Reported = u64;
-    /// Ticks that came back.
+    /// The tick of the recovered state.
     type Recovered = u64;
 
     fn name(&self) -> String {
@@ -118,7 +120,8 @@ impl registry::Program for Recover<'_> {
     }
 }
 
-/// What the child does, until it is killed or nobody listens: ticks, and a line every now and then.
+/// The child's work: it runs ticks and prints a line every few ticks, until it is killed or its
+/// output is closed.
 ///
 /// # Errors
 /// An unknown scheme, or a disk that refuses.

@@ -1,6 +1,7 @@
-//! The crash of `fc-fig10`: a child plays in real time, with images and a log of the players'
-//! actions; it is killed when most ticks since the last image are to be replayed. What is recovered
-//! is compared with an oracle, and the time beside the disk's own read rate.
+//! The crash check of `fc-fig10`. A child plays in real time, with images and a log of the players'
+//! actions. The lab kills it shortly before the next image is complete, when the most ticks are to
+//! be replayed. It compares the recovered state with an oracle, and the time with the disk's own
+//! read rate.
 
 use std::fmt;
 use std::io::Write;
@@ -20,13 +21,13 @@ use crate::workloads::game::Game;
 use crate::workloads::game::model::TICKS_PER_S;
 use crate::workloads::load::Load;
 
-/// What the child is told.
+/// Arguments of the child.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Child {
-    /// The scheme.
+    /// The scheme's registered name.
     #[arg(long)]
     pub(crate) scheme: String,
-    /// Players.
+    /// Number of players.
     #[arg(long)]
     pub(crate) players: usize,
     /// Ticks of the trace.
@@ -35,10 +36,10 @@ pub(crate) struct Child {
     /// Ticks from one image to the next.
     #[arg(long)]
     pub(crate) image_ticks: u64,
-    /// Of the trace.
+    /// Seed of the trace.
     #[arg(long)]
     pub(crate) seed: u64,
-    /// Where the state lies.
+    /// Directory of the state.
     #[arg(long)]
     pub(crate) dir: std::path::PathBuf,
 }
@@ -48,8 +49,8 @@ fn config(image_ticks: u64) -> Config {
     Config { every: Every::Interval(interval), ..Config::default() }
 }
 
-/// What the child does until it is killed: plays, and says `durable TICK IMAGES IMAGE_TICK` in each
-/// tick.
+/// The child's work until it is killed: it plays, and prints `durable TICK IMAGES IMAGE_TICK` in
+/// each tick.
 ///
 /// # Errors
 /// When the state refuses.
@@ -88,7 +89,7 @@ impl registry::Program for Play<'_> {
             state.tick().map_err(refused)?;
             let now = state.progress().snapshot();
             let line = format!("durable {} {} {}", now.durable_tick, now.images, now.image_tick);
-            // The parent may be gone.
+            // The parent process may have ended.
             let said = writeln!(output, "{line}").and_then(|()| output.flush());
             said.map_err(|e| LabError::process("standard output", e))?;
             sys::sleep_until(began_ns + (slot as f64 / TICKS_PER_S * 1e9) as u64);
@@ -97,18 +98,18 @@ impl registry::Program for Play<'_> {
     }
 }
 
-/// What came of it.
+/// Outcome of one crash and recovery.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Killed {
-    /// The scheme.
+    /// The scheme's registered name.
     pub(crate) scheme: String,
     /// The last tick that the child had called durable.
     pub(crate) promised_tick: u64,
     /// Seconds from the call that opens the state to its return: memory, image, replay, flushes.
     pub(crate) open_s: f64,
-    /// What recovery took of them.
+    /// The engine's own account of the recovery.
     pub(crate) recovery: Recovery,
-    /// Bytes per second that the disk reads, from the same file in the same way.
+    /// The disk's own read rate in bytes per second, measured on the same file in the same way.
     pub(crate) disk_bytes_per_s: f64,
 }
 
@@ -146,20 +147,20 @@ impl fmt::Display for Killed {
 /// The game that a child plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
-    /// Players.
+    /// Number of players.
     pub(crate) players: usize,
     /// Ticks of the trace.
     pub(crate) trace_ticks: usize,
     /// Ticks from one image to the next.
     pub(crate) image_ticks: u64,
-    /// Of the trace.
+    /// Seed of the trace.
     pub(crate) seed: u64,
 }
 
 /// Images that the child takes before it is killed.
 const IMAGES: u64 = 3;
 
-/// What the child has said last.
+/// The last report of the child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reported {
     durable: u64,
@@ -174,7 +175,8 @@ impl Reported {
         Some(Reported { durable: number()?, images: number()?, image_tick: number()? })
     }
 
-    /// True when the next image is under way, and all ticks since the last are to be replayed.
+    /// Whether the next image is under way, so that recovery must replay all ticks since the last
+    /// one.
     fn is_worst(&self, image_ticks: u64) -> bool {
         self.images >= IMAGES && self.durable >= self.image_tick + image_ticks
     }
@@ -182,11 +184,11 @@ impl Reported {
 
 /// A game under a scheme.
 pub(crate) struct KilledGame<'a> {
-    /// What is played.
+    /// The game that the child plays.
     pub(crate) game: &'a Game,
-    /// How it was made.
+    /// Sizes and seed of the game.
     pub(crate) plan: Match,
-    /// The scheme.
+    /// The scheme's registered name.
     pub(crate) scheme: &'a str,
 }
 
@@ -257,7 +259,8 @@ impl registry::Program for Recover<'_> {
         }
         let newest = newest_image(dir, recovered.image_bytes)?;
         let disk_bytes_per_s = device::read_bytes_per_s(&newest, config.recovery_threads)?;
-        // Opened once more, and compared: what was timed above was the first time.
+        // The comparison opens the state a second time, so that it is no part of the measured time
+        // above.
         let same = recovered.tick..=recovered.tick;
         recovers::<S, Game>(game, scheme, dir, PageSize::Huge, &config, same)?;
         let recovery = Recovery {

@@ -29,8 +29,8 @@ pub(crate) trait Killable {
     /// The arguments behind `stillpoint lab child`, but for the directory.
     fn arguments(&self) -> Vec<String>;
 
-    /// Takes in a line of the child's output, and tells whether the lab may kill the child now. `None`
-    /// for a line that the subject does not know.
+    /// Reads a line of the child's output, and returns whether the lab may kill the child now.
+    /// `None` for a line that the subject does not know.
     fn hear(&self, heard: &mut Self::Reported, line: &str) -> Option<bool>;
 
     /// Time from that line to the kill.
@@ -46,8 +46,8 @@ pub(crate) trait Killable {
 /// Starts a child, kills it in the middle of its work, recovers what it leaves and removes it.
 ///
 /// # Errors
-/// When the child cannot be run, ends by itself or prints an unknown line; and the errors of
-/// [`Killable::recover`], after which the child's data stay on the disk.
+/// When the child cannot be run, ends by itself or prints an unknown line. The errors of
+/// [`Killable::recover`] are passed on; the child's data then stay on the disk.
 pub(crate) fn kill_and_check<K: Killable>(
     context: &Context,
     subject: &K,
@@ -62,7 +62,7 @@ pub(crate) fn kill_and_check<K: Killable>(
     Ok(recovered)
 }
 
-/// Words as arguments.
+/// Turns words into arguments of a command line.
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }

@@ -1,11 +1,10 @@
-//! The crash check: a child process loads, runs transactions and takes
-//! checkpoints; it is killed in the middle, its data are recovered here, and
-//! the recovered state must be one that the promise allows.
+//! The crash check of an engine of records. A child process loads records, runs transactions and
+//! takes checkpoints. The lab kills the child in the middle and recovers its data here. The
+//! engine's promise must allow the recovered state.
 //!
-//! With the journal `none` the promise is the last complete checkpoint; with
-//! `redo` in relaxed durability also everything that committed a second before
-//! the crash. So: every record sound, every transaction whole, and nothing
-//! missing that was promised.
+//! With the journal `none` the engine promises the last complete checkpoint. With `redo` in relaxed
+//! durability it also promises every commit that is older than a second. The check reads every
+//! record, asks that every transaction is whole, and that no promised commit is missing.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,14 +23,14 @@ use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, Transactions};
 /// Checkpoints that the child publishes before it is killed.
 const CHECKPOINTS: usize = 2;
 
-/// How old a commit may be and still be lost with the redo journal: the second
-/// of relaxed durability, and what it takes to be told of the commit.
+/// Age up to which a crash may lose a commit with the redo journal. It is the second of relaxed
+/// durability, plus the delay of the child's report.
 const RELAXED_NS: u64 = 1_300_000_000;
 
-/// Checks each row once and notes it in the result.
+/// Checks each row once and notes the outcome in the result.
 ///
 /// # Errors
-/// When a recovered state is wrong: then nothing that follows would be a figure.
+/// When a recovered state is wrong. Then no figure of the row counts.
 pub(crate) fn check_rows(
     bench: &Harness<'_>,
     rows: &[Row],
@@ -58,20 +57,20 @@ pub(crate) fn check_rows(
     Ok(())
 }
 
-/// What the parent has heard from the child.
+/// The child's reports so far.
 #[derive(Default)]
 pub(crate) struct Reported {
     published: usize,
     /// Updates that the last published checkpoint must hold.
     in_checkpoint: u64,
-    /// When which number of updates had committed.
+    /// Number of committed updates at each report, with the time of the report.
     committed: Vec<(u64, u64)>,
     /// Updates that must be there after the kill.
     pub(super) promised: u64,
 }
 
 impl Reported {
-    /// Takes in a line; `None` if it is not understood.
+    /// Reads a line of the child. `None` for an unknown line.
     pub(super) fn line(&mut self, text: &str) -> Option<()> {
         let number = |text: &str| text.parse::<u64>().ok();
         if let Some(updates) = text.strip_prefix("published ") {
@@ -83,14 +82,14 @@ impl Reported {
         Some(())
     }
 
-    /// Enough to kill the child, right after it has begun another checkpoint.
+    /// Whether the lab may kill the child: right after the child has begun another checkpoint.
     pub(super) fn enough(&self, journal: &str) -> bool {
         let first = self.committed.first().map_or(u64::MAX, |c| c.0);
         let long = sys::now_ns().saturating_sub(first) > 2 * RELAXED_NS;
         self.published >= CHECKPOINTS && (journal == "none" || long)
     }
 
-    /// The last number of commits that was heard of.
+    /// The last reported number of commits.
     pub(super) fn last(&self) -> u64 {
         self.committed.last().map_or(0, |c| c.1)
     }
@@ -113,7 +112,7 @@ struct Records<'a> {
 
 impl Killable for Records<'_> {
     type Reported = Reported;
-    /// Updates that came back.
+    /// Updates in the recovered state.
     type Recovered = u64;
 
     fn name(&self) -> String {
@@ -155,9 +154,9 @@ impl Killable for Records<'_> {
     }
 }
 
-/// What the child does, until it is killed: says `begun` when a checkpoint has
-/// begun, `published N` when it is there, N being the updates that had
-/// committed before it began, and meanwhile `committed N`.
+/// The child's work until it is killed. It prints `begun` when a checkpoint begins, and `published
+/// N` when the checkpoint is published. N counts the updates that committed before that checkpoint
+/// began. In between it prints `committed N`.
 ///
 /// # Errors
 /// When the engine refuses.
@@ -196,21 +195,21 @@ fn work(
 ) -> LabResult<()> {
     let mut session = engine.session()?;
     let mut transactions = Transactions::new(records, 7, number);
-    // Acquire pairs with the Release of whoever ends.
+    // Acquire pairs with the Release of the thread that ends the run.
     while !stop.load(Ordering::Acquire) {
         let batch = [transactions.draw(), transactions.draw()];
         session.run(&batch, Change::Counter)?;
-        // AcqRel pairs with the Acquire of the thread that begins checkpoints: what
-        // it counts has committed.
+        // AcqRel pairs with the Acquire of the thread that begins checkpoints: every counted update
+        // has committed.
         committed.fetch_add((batch.len() * KEYS_PER_TRANSACTION) as u64, Ordering::AcqRel);
     }
     Ok(())
 }
 
-/// Takes checkpoints one after the other, and says each 5 ms how much has committed.
+/// Takes checkpoints one after the other, and prints the number of commits every 5 ms.
 ///
 /// # Errors
-/// When a checkpoint fails, or nobody listens.
+/// When a checkpoint fails, or the output is closed.
 pub(super) fn checkpoints(
     engine: &dyn Checkpointed,
     stop: &AtomicBool,

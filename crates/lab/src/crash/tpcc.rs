@@ -1,6 +1,6 @@
-//! The crash check of TPC-C: a child runs batches and takes one checkpoint after the other; it is
-//! killed in the middle of one, and what it leaves must be what an oracle has, nothing missing that
-//! it had called durable.
+//! The crash check of TPC-C. A child runs batches and takes one checkpoint after the other. The lab
+//! kills it in the middle of a checkpoint. The recovered database must equal an oracle's, and must
+//! hold everything that the child reported as durable.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,42 +19,42 @@ use crate::workloads::tpcc::schema::Scale;
 /// The database that a child works on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Database {
-    /// Its size.
+    /// Size of the database.
     pub(crate) scale: Scale,
     /// Transactions of the trace.
     pub(crate) trace: usize,
-    /// Of load and trace.
+    /// Seed of the first rows and of the trace.
     pub(crate) seed: u64,
 }
 
-/// What the child is told.
+/// Arguments of the child.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Child {
-    /// The row's name.
+    /// Name of the row of subjects.
     #[arg(long)]
     pub(crate) row: String,
-    /// Warehouses.
+    /// Number of warehouses.
     #[arg(long)]
     pub(crate) warehouses: usize,
-    /// The small database.
+    /// Whether the child uses the small database.
     #[arg(long)]
     pub(crate) small: bool,
     /// Transactions of the trace.
     #[arg(long)]
     pub(crate) trace: usize,
-    /// Of load and trace.
+    /// Seed of the first rows and of the trace.
     #[arg(long)]
     pub(crate) seed: u64,
-    /// Where the database lies.
+    /// Directory of the database.
     #[arg(long)]
     pub(crate) dir: PathBuf,
 }
 
-/// What the child does until it is killed: says `durable BATCHES IMAGES BUSY` after each batch, BUSY
-/// being 1 while a checkpoint is under way.
+/// The child's work until it is killed. After each batch it prints `durable BATCHES IMAGES BUSY`.
+/// BUSY is 1 while a checkpoint is under way.
 ///
 /// # Errors
-/// When the database refuses, or nobody listens.
+/// When the database refuses, or the output is closed.
 pub(crate) fn child(what: &Child, output: &mut (dyn Write + Send)) -> LabResult<()> {
     let row = ROWS.iter().find(|row| row.name == what.row).ok_or_else(|| LabError::Missing {
         what: format!("there is no row {:?}", what.row),
@@ -82,7 +82,7 @@ impl Job for Endless<'_> {
             if self.row.has_images && !status.is_capturing {
                 engine.checkpoint()?;
             }
-            // The batch before is durable; the last one need not be.
+            // The batch before the last one is durable. The last one need not be.
             let (durable, busy) = (engine.batches() - 1, u8::from(status.is_capturing));
             let said = writeln!(self.output, "durable {durable} {} {busy}", status.images);
             said.and_then(|()| self.output.flush())
@@ -91,7 +91,7 @@ impl Job for Endless<'_> {
     }
 }
 
-/// What a child has said last.
+/// The last report of a child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reported {
     durable: u64,
@@ -106,16 +106,17 @@ impl Reported {
         Some(Reported { durable: number()?, images: number()?, is_busy: number()? == 1 })
     }
 
-    /// True in the middle of a checkpoint after some others; or after some batches, without any.
+    /// Whether the lab may kill the child: in the middle of a later checkpoint, or after some
+    /// batches if the row takes no checkpoints.
     fn is_enough(&self, row: Row) -> bool {
         if row.has_images { self.images >= 2 && self.is_busy } else { self.durable >= 20 }
     }
 }
 
-/// Kills a child of each row, and notes in the result what came back.
+/// Kills a child of each row, and notes the recovered batches in the result.
 ///
 /// # Errors
-/// When a child ends by itself, or what it leaves is wrong: then nothing would be a figure.
+/// When a child ends by itself, or its recovered database is wrong. Then no figure counts.
 pub(crate) fn check_rows(
     context: &Context,
     database: &Database,
@@ -151,7 +152,7 @@ struct KilledDatabase<'a> {
 
 impl Killable for KilledDatabase<'_> {
     type Reported = Reported;
-    /// What came back, and what had been heard.
+    /// Recovered batches, and batches that the child reported as durable.
     type Recovered = (Recovery, Reported);
 
     fn name(&self) -> String {

@@ -1,6 +1,6 @@
-//! The crash check of TPC-C in the records of the engine: a child runs transactions and takes one
-//! checkpoint after the other; it is killed in the middle of one. What it leaves must keep all
-//! consistency conditions and hold everything that was promised.
+//! The crash check of TPC-C in the records of the engine. A child runs transactions and takes one
+//! checkpoint after the other. The lab kills it in the middle of a checkpoint. The recovered tables
+//! must keep all consistency conditions and hold everything that the engine promised.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,19 +24,19 @@ const WORKERS: usize = 2;
 /// Transactions that a worker hands over together.
 const BATCH: usize = 4;
 
-/// What the child is told.
+/// Arguments of the child.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Child {
-    /// The row's name.
+    /// Name of the row of subjects.
     #[arg(long)]
     pub(crate) row: String,
     /// Warehouses of the small database.
     #[arg(long)]
     pub(crate) warehouses: usize,
-    /// Of load and transactions.
+    /// Seed of the first rows and of the transactions.
     #[arg(long)]
     pub(crate) seed: u64,
-    /// Where the database lies.
+    /// Directory of the database.
     #[arg(long)]
     pub(crate) dir: PathBuf,
 }
@@ -45,10 +45,10 @@ fn population(warehouses: usize, seed: u64) -> Arc<Population> {
     Arc::new(Population::new(Scale::small(warehouses).unbounded(), seed))
 }
 
-/// What the child does until it is killed. It tells of orders and payments that have committed.
+/// The child's work until it is killed. It prints how many orders and payments have committed.
 ///
 /// # Errors
-/// When the database refuses, or nobody listens.
+/// When the database refuses, or the output is closed.
 pub(crate) fn child(what: &Child, output: &mut (dyn Write + Send)) -> LabResult<()> {
     let row = ROWS.iter().find(|row| row.name == what.row).ok_or_else(|| LabError::Missing {
         what: format!("there is no row {:?}", what.row),
@@ -85,20 +85,20 @@ fn work(
     committed: &AtomicU64,
 ) -> LabResult<()> {
     let mut client = subject.client(WORKERS, worker, seed)?;
-    // Acquire pairs with the Release of whoever ends.
+    // Acquire pairs with the Release of the thread that ends the run.
     while !stop.load(Ordering::Acquire) {
         let done = client.run(BATCH)?;
-        // AcqRel pairs with the Acquire of the thread that begins checkpoints: what
-        // it counts has committed.
+        // AcqRel pairs with the Acquire of the thread that begins checkpoints: every counted
+        // transaction has committed.
         committed.fetch_add(done as u64, Ordering::AcqRel);
     }
     Ok(())
 }
 
-/// Kills a child of each row that recovers, and notes in the result what came back.
+/// Kills a child of each row that recovers, and notes the recovered transactions in the result.
 ///
 /// # Errors
-/// When a child ends by itself, or what it leaves is wrong: then nothing would be a figure.
+/// When a child ends by itself, or its recovered tables are wrong. Then no figure counts.
 pub(crate) fn check_rows(
     context: &Context,
     warehouses: usize,
@@ -127,7 +127,7 @@ struct Killed {
 
 impl Killable for Killed {
     type Reported = Reported;
-    /// Orders and payments that came back, and those that were promised.
+    /// Recovered orders and payments, and promised ones.
     type Recovered = (u64, u64);
 
     fn name(&self) -> String {
@@ -218,7 +218,7 @@ mod tests {
             heard.promised
         };
         assert_eq!(promised("calc"), 20);
-        // Not killed yet: the log's promise is a second old.
+        // The child is not killed here, so the log's last second may be missing.
         assert_eq!(promised("calc, redo strict"), 0);
     }
 

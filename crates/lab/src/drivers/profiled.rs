@@ -1,4 +1,4 @@
-//! One engine and one run, in a process of its own: something to point a profiler at.
+//! One engine and one run in a process of its own, for a profiler.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::error::{LabError, LabResult};
 use crate::subjects::adapter::{OpenEngine, Setup};
 use crate::workloads::calc::{Change, LARGE_VALUE_BYTES, VALUE_BYTES};
 
-/// What is run.
+/// Arguments of the profiled run.
 #[derive(clap::Args, Clone, Debug, PartialEq)]
 pub(crate) struct Profiled {
     /// The scheme's registered name.
@@ -17,33 +17,35 @@ pub(crate) struct Profiled {
     /// The journal's registered name.
     #[arg(long, default_value = "none")]
     pub(crate) journal: String,
-    /// Bytes per second that checkpoints may write; as fast as they can when absent.
+    /// Bytes per second that checkpoints may write. Without a number they write as fast as they
+    /// can.
     #[arg(long)]
     pub(crate) pace: Option<u64>,
-    /// Transactions per second; as many as possible when absent.
+    /// Transactions per second. Without a number the workers are saturated.
     #[arg(long)]
     pub(crate) rate: Option<f64>,
     /// Records with keys of 8 bytes.
     #[arg(long, default_value_t = 20_000_000)]
     pub(crate) records: u64,
-    /// Updates replace whole values, which have 1,000 bytes instead of 100.
+    /// Whether updates replace whole values, of 1,000 bytes instead of 100.
     #[arg(long)]
     pub(crate) large: bool,
     /// Seconds of the run.
     #[arg(long, default_value_t = 12.0)]
     pub(crate) seconds: f64,
-    /// When checkpoints begin.
+    /// Times at which checkpoints begin.
     #[arg(long)]
     pub(crate) checkpoint_at: Vec<f64>,
-    /// Where the engine's files are.
+    /// Directory of the engine's files.
     #[arg(long)]
     pub(crate) dir: PathBuf,
 }
 
-/// Runs it, and prints the rate of every window of 100 ms and how long the checkpoints took.
+/// Carries out the run. Prints the rate of every window of 100 ms and the durations of the
+/// checkpoints.
 ///
 /// # Errors
-/// When the engine refuses, or the output does.
+/// When the engine refuses, or the output cannot be written.
 pub(crate) fn child(open: &OpenEngine, what: &Profiled, output: &mut dyn Write) -> LabResult<()> {
     let engine = open(&Setup {
         dir: what.dir.clone(),

@@ -18,7 +18,7 @@ use crate::sys;
 use crate::workloads::load::Load;
 use crate::workloads::trace::{Access, Trace, TraceLoad};
 
-/// How the driver measures overhead.
+/// Plan of a measurement of overhead.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sweep {
     /// Updates per second.
@@ -27,11 +27,12 @@ pub(crate) struct Sweep {
     pub(crate) ticks_per_s: u64,
     /// Ticks between two points of consistency.
     pub(crate) period_ticks: u64,
-    /// Measured periods of the rate that bounds name.
+    /// Number of measured periods at the rate that the bounds refer to.
     pub(crate) periods: usize,
-    /// The rate that bounds name. Other rates have two periods, and very high rates have one.
+    /// The rate that the bounds refer to. Other rates have two periods, and very high rates have
+    /// one.
     pub(crate) bound_rate: u64,
-    /// Pages of memory.
+    /// Size of memory pages.
     pub(crate) pages: PageSize,
 }
 
@@ -54,7 +55,7 @@ impl Sweep {
     }
 }
 
-/// What a scheme costs at a rate of updates.
+/// Costs of a scheme at one rate of updates.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cost {
     /// Updates per second.
@@ -173,7 +174,8 @@ impl registry::Program for Program<'_> {
     }
 }
 
-/// A scheme's arrays and the baseline's, at the same tick, and the image so far.
+/// A scheme's arrays and the baseline's at the same tick, and the part of the image that was
+/// captured so far.
 struct SideBySide<'a, S: Scheme> {
     name: &'a str,
     cells: Arrays<S>,
@@ -184,7 +186,8 @@ struct SideBySide<'a, S: Scheme> {
     image: Vec<u8>,
 }
 
-/// Nanoseconds of a tick: the scheme's CPU in all, wall time of its end, and the baseline's CPU.
+/// Nanoseconds of a tick: the scheme's CPU time, the wall time of the tick's end, and the
+/// baseline's CPU time.
 struct TickCost {
     cpu_ns: u64,
     boundary_ns: u64,

@@ -16,18 +16,18 @@ use crate::subjects::arrays::{Raw, failed, open, raw, recovers};
 use crate::sys;
 use crate::workloads::load::Load;
 
-/// When the writer takes images.
+/// Rule that says when the writer takes images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Images {
-    /// At the end of the first measured tick and of every so many after it, or as soon as the last
-    /// image is durable, if that is later. The ticks are the same for every scheme.
+    /// At the end of the first measured tick, and then every given number of ticks. If the last
+    /// image is not durable yet, the writer waits for it. The ticks are the same for every scheme.
     EveryTicks(u64),
     /// As soon as the last image is durable.
     #[cfg(test)]
     AsOftenAsPossible,
 }
 
-/// How the driver runs a load.
+/// Plan of a run of a load.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Drive {
     /// Measured ticks.
@@ -39,7 +39,7 @@ pub(crate) struct Drive {
     /// Length of a tick. The driver sleeps for the rest of a tick. Without a length it runs at full
     /// speed.
     pub(crate) tick: Option<Duration>,
-    /// When the writer takes images.
+    /// Rule that says when the writer takes images.
     pub(crate) images: Images,
     /// Points of consistency after the measured time, which has few of them. Each is at the end of one
     /// tick, once the last image is durable.
@@ -51,7 +51,7 @@ pub(crate) struct Drive {
     /// True if the state logs ticks and their actions. Otherwise a crash loses the ticks since the last
     /// image.
     pub(crate) logs_actions: bool,
-    /// Pages of memory.
+    /// Size of memory pages.
     pub(crate) pages: PageSize,
 }
 
@@ -205,7 +205,9 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
             }
         });
         let read = load.step(*arrays, state, number);
-        sys::now_ns(); // the clock's own memory, far away after a long step, is no part of the end
+        // a first call brings the clock's own memory into the cache, so that the end does not pay
+        // for it
+        sys::now_ns();
         let worked_ns = sys::now_ns();
         let ended = state.tick();
         let ended_ns = sys::now_ns();
@@ -228,7 +230,7 @@ impl<'a, S: Scheme, L: Load> Rig<'a, S, L> {
         read
     }
 
-    /// Images so far.
+    /// Images that are durable so far.
     fn images(&self) -> LabResult<u64> {
         let progress = self.state.progress().snapshot();
         match progress.last_failure {

@@ -1,9 +1,9 @@
 //! `calc-fig3`: checkpoints where only a share of the records is updated (CALC paper, §5.1.2,
 //! Figure 3).
 //!
-//! The paper measures the partial variants of its schemes here. The engine has full checkpoints
-//! only, so their cost must *not* follow the share of hot records; the report says so, and the
-//! order of the schemes is judged.
+//! The paper measures the partial variants of its schemes here. The rows of this experiment take
+//! full checkpoints, so their cost must *not* follow the share of hot records. The report says so,
+//! and the claims judge the order of the schemes.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ const SOURCE: &str = "CALC paper, §5.1.2, Figure 3";
 /// The rows, the baseline first.
 const ROWS: [Row; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Records of 8 + 100 bytes.

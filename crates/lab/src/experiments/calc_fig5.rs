@@ -23,7 +23,7 @@ const SOURCE: &str = "CALC paper, §5.1.4, Figure 5";
 /// The rows, the baseline first.
 const ROWS: [Row; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Records of 8 + 100 bytes.

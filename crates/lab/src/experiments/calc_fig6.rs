@@ -1,9 +1,9 @@
 //! `calc-fig6`: memory during a checkpoint (CALC paper, §5.1.6, Figure 6).
 //!
-//! One checkpoint of a fixed pace, at several rates of update: r is the rate
-//! of updated records ÷ the rate of captured ones. The memory at rest is 1; the
-//! peak is compared with the paper's figure and with the formula for copies of
-//! uniformly updated records (`measures::expected_copies`).
+//! One checkpoint of a fixed pace, at several rates of update. The parameter r is the rate of
+//! updated records ÷ the rate of captured ones. The memory at rest is 1. The peak is compared with
+//! the paper's figure, and with the formula for copies of uniformly updated records
+//! (`calc_measures::expected_copies`).
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Span
 use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, data_bytes};
 use crate::workloads::calc::{KEY_BYTES, KEYS_PER_TRANSACTION, VALUE_BYTES};
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Records of 8 + 100 bytes.
@@ -41,10 +41,10 @@ impl Plan {
     }
 }
 
-/// One rate.
+/// Outcome at one rate of update.
 struct Point {
     r: f64,
-    /// The rate that was reached, over the time of the capture.
+    /// The measured r during the capture.
     r_reached: f64,
     outcome: Outcome,
 }
@@ -57,7 +57,7 @@ impl Point {
         self.outcome.held.iter().map(|h| [h.at_s, bytes(h) as f64 / rest]).collect()
     }
 
-    /// Greatest share from the checkpoint's beginning on.
+    /// Greatest memory from the checkpoint's beginning on, as a multiple of the memory at rest.
     fn peak(&self, bytes: fn(&transactions::MemoryAt) -> u64) -> f64 {
         let from_s = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
         let during = self.share(bytes).into_iter().filter(|p| p[0] >= from_s);
@@ -228,7 +228,7 @@ mod tests {
         let plan = Plan { records: 5_000, r: vec![0.01, 0.02], run_s: 0.5, ..CalcFig6::quick() };
         let result = run_plan::<CalcFig6>(&bench, &Plan { checkpoint_at_s: 0.2, ..plan })?;
         assert_eq!(result.claims.len(), 2);
-        // Of a process in which other tests run, hence any ratio.
+        // Other tests run in the same process, so the ratio may be anything.
         assert!(result.claims.iter().all(|c| c.measured.is_some_and(|m| m > 0.0)));
         assert_eq!(result.figures[0].series.len(), 2);
         assert!(result.series.iter().all(|s| s.points.len() == 5));

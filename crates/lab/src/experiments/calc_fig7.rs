@@ -1,8 +1,8 @@
 //! `calc-fig7`: TPC-C's NewOrder and Payment in the records of the engine, with declared keys (CALC
 //! paper, §5.2, Figure 7).
 //!
-//! 1. Children are killed in the middle of a checkpoint; what each leaves must keep all consistency
-//!    conditions and hold what was promised.
+//! 1. Children are killed in the middle of a checkpoint; the recovered tables must keep all
+//!    consistency conditions and hold what was promised.
 //! 2. Throughput at rest of every row, with one and with two workers, all rows in turn.
 //! 3. One checkpoint under saturated workers: throughput over time, and transactions lost.
 //!
@@ -33,7 +33,7 @@ use crate::workloads::tpcc::schema::{Scale, data_bytes};
 
 const SOURCE: &str = "CALC paper, §5.2, Figure 7";
 
-/// What Silo did on this machine with the same mix and 4 warehouses: workers, transactions/s.
+/// Silo's throughput on this machine with the same mix and 4 warehouses: workers, transactions/s.
 const SILO: [(usize, f64); 2] = [(1, 65_000.0), (2, 114_000.0)];
 
 /// The rows of the checkpoint: a name, a row of the engine, and the pace. The baseline first.
@@ -45,14 +45,14 @@ const CAPTURES: [(&str, Row, Option<u64>); 5] = [
     ("naive, unpaced", ROWS[2], None),
 ];
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
-    /// The small database, for a run that measures nothing.
+    /// Whether to use the small database, in a run that measures nothing.
     pub(crate) small: bool,
-    /// Of load and transactions.
+    /// Seed of the first rows and of the transactions.
     pub(crate) seed: u64,
-    /// Transactions that a worker hands over together.
+    /// Transactions that a worker hands over as one batch.
     pub(crate) batch: usize,
     /// Runs of each row.
     pub(crate) runs: usize,
@@ -267,7 +267,7 @@ fn with_checkpoint(
     let mut measured: Vec<Vec<Outcome>> = CAPTURES.iter().map(|_| Vec::new()).collect();
     for run in 0..plan.runs {
         for ((name, row, pace), outcomes) in CAPTURES.iter().zip(&mut measured) {
-            // Orders make a database grow: each run begins with the same one.
+            // Orders make a database grow, so each run begins with a fresh one.
             let (subject, dir) = loaded(bench, name, *row, *pace, &population)?;
             let mut asked = plan.drive(plan.workers, plan.run_s, run);
             if row.scheme != "none" {
@@ -396,7 +396,7 @@ mod tests {
         let result = run_plan::<CalcFig7>(&bench, &CalcFig7::quick())?;
         let unmeasured: Vec<&str> = (result.claims.iter().filter(|c| c.measured.is_none()))
             .map(|c| c.claim.as_str())
-            // Where naive lost nothing, there is nothing to compare with.
+            // If naive lost nothing, the claim has no denominator.
             .filter(|claim| !claim.contains("calc ÷ naive"))
             .collect();
         assert_eq!((unmeasured, result.claims.len()), (Vec::new(), 10));

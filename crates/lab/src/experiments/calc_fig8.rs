@@ -20,7 +20,7 @@ const SOURCE: &str = "CALC paper, §5.1.5, Figure 8";
 /// Bytes of memory that a record takes at most, with its index and its copies.
 const RECORD_MEMORY_BYTES: u64 = 260;
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Sizes: records of 8 + 100 bytes.
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) checkpoint_at_s: f64,
 }
 
-/// One size.
+/// Outcome at one size of the database.
 struct Point {
     records: u64,
     rate: f64,
@@ -41,7 +41,7 @@ struct Point {
     lost: f64,
 }
 
-/// What is drawn: title, unit, and the figure of a size.
+/// The figures to draw: title, unit, and the value at one size.
 type Measure = (&'static str, &'static str, fn(&Point) -> f64);
 
 /// The experiment.

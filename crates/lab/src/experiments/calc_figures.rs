@@ -1,10 +1,10 @@
-//! What the figures of the CALC paper's experiments have in common.
+//! Code shared by the figures of the CALC paper's experiments.
 
 use crate::drivers::transactions::Outcome;
 use crate::measure::stats::{Spread, median};
 use crate::report::result::{Bar, ExperimentResult, Figure, Series, Span};
 
-/// A figure of each run and of the baseline's run in the same round.
+/// A measure computed from each run and the baseline's run in the same round.
 pub(crate) fn over_baseline(
     baseline: &[Outcome],
     runs: &[Outcome],
@@ -13,7 +13,7 @@ pub(crate) fn over_baseline(
     baseline.iter().zip(runs).map(|(baseline, run)| measure(baseline, run)).collect()
 }
 
-/// Transactions per second of some runs, the median.
+/// Median transactions per second of some runs.
 pub(crate) fn rate(runs: &[Outcome]) -> f64 {
     median(&runs.iter().map(Outcome::rate).collect::<Vec<_>>())
 }
@@ -62,7 +62,7 @@ pub(crate) fn time_line(
     result.figures.push(figure);
 }
 
-/// How well a straight line explains the points: r².
+/// Coefficient of determination (r²) of a straight line through the points.
 pub(crate) fn linearity(points: &[[f64; 2]]) -> f64 {
     let count = points.len() as f64;
     let mean = |at: usize| points.iter().map(|point| point[at]).sum::<f64>() / count;

@@ -1,4 +1,4 @@
-//! What is read off a run and its baseline.
+//! Measures of a run relative to its baseline.
 
 use crate::drivers::transactions::Outcome;
 use crate::measure::stats::lost;
@@ -39,10 +39,9 @@ pub(crate) fn checkpoint_cpu_s(baseline: &Outcome, run: &Outcome) -> f64 {
     (run.background_cpu_s - baseline.background_cpu_s).max(0.0) / run.captures.len() as f64
 }
 
-/// Expected peak of the copies that uniform updates make necessary while a
-/// checkpoint captures, as a share of the database: the greatest
-/// (1 − x)(1 − e^(−r·x)) for x in [0, 1], where r is the rate of updates ÷ the
-/// rate of capture. No long transactions, no before-images.
+/// Expected peak of the copies that uniform updates need during a capture, as a share of the
+/// database. It is the greatest (1 − x)(1 − e^(−r·x)) for x in [0, 1], with r the rate of updates ÷
+/// the rate of capture. The formula leaves out long transactions and before-images.
 pub(crate) fn expected_copies(r: f64) -> f64 {
     let share = |x: f64| (1.0 - x) * (1.0 - (-r * x).exp());
     (0..=10_000).map(|i| share(f64::from(i) / 10_000.0)).fold(0.0, f64::max)

@@ -20,13 +20,13 @@ use crate::sys;
 use crate::workloads::game::Game;
 use crate::workloads::game::model::{PLAYERS, TICKS_PER_S, UPDATES_PER_S};
 
-/// Where the claims come from.
+/// Source of the claims.
 const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.4";
 
 /// The schemes, by their registered names.
 pub(crate) const SCHEMES: [&str; 7] = ["ns", "bacou", "izz", "bazz", "ipp", "hg", "pb"];
 
-/// How much is played.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Players.
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub(crate) runs: usize,
     /// Length of a tick, in ms: 100 in the paper.
     pub(crate) tick_ms: u64,
-    /// Of the trace.
+    /// Seed of the trace.
     pub(crate) seed: u64,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// Seconds in all.
+    /// A plan of a few seconds.
     fn quick() -> Plan {
         let (players, trace_ticks, image_ticks, images) = (50, 30, 5, 2);
         Plan { players, trace_ticks, image_ticks, images, runs: 1, tick_ms: 20, ..Plan::full() }
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// Makes the game and writes what it is into the result.
+/// Makes the game and writes its sizes into the result.
 fn begin(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> Game {
     context.note(format!("a game of {} players, {} ticks", plan.players, plan.trace_ticks));
     let game = Game::new(plan.players, plan.trace_ticks, plan.seed);
@@ -205,7 +205,7 @@ const fn overhead(
     Comparison { metric, subject, baseline, source, paper: Some(paper), bound, goal }
 }
 
-/// What §5.4 says of Figure 10.
+/// The claims of §5.4 on Figure 10.
 const FIGURE_10: [Comparison; 4] = [
     overhead("ns", "ipp", Paper::ratio("nearly 7 ×", 7.0), 7.0),
     overhead("bacou", "ipp", Paper::order("more"), 2.0),

@@ -1,8 +1,8 @@
-//! Instructions per transaction at rest, counted by callgrind: differences that
-//! are smaller than the noise of throughput show here, and repeat exactly.
+//! Instructions per transaction at rest, counted by callgrind. Counts repeat exactly, so they show
+//! differences that are smaller than the noise of throughput.
 //!
-//! A child process runs one deterministic thread; only the region between two
-//! function calls is counted, so loading and background threads do not show.
+//! A child process runs one deterministic thread. Callgrind counts one function only, so loading
+//! and background threads do not show.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,10 +27,10 @@ const RECORDS: u64 = 20_000;
 const TRANSACTIONS: u64 = 4_000;
 const BATCH: usize = 4;
 
-/// Counts both rows, where valgrind is installed; else adds a note.
+/// Counts both rows if valgrind is installed. Otherwise adds a note.
 ///
 /// # Errors
-/// When a child fails or says nothing that is understood.
+/// When a child fails, or its output holds no count.
 pub(crate) fn calc_relative_to_none(
     bench: &Harness<'_>,
     result: &mut ExperimentResult,
@@ -52,7 +52,7 @@ pub(crate) fn calc_relative_to_none(
 /// Instructions per transaction of one row.
 ///
 /// # Errors
-/// When the child fails or says nothing that is understood.
+/// When the child fails, or its output holds no count.
 pub(crate) fn count(bench: &Harness<'_>, row: Row, journal: &str) -> LabResult<f64> {
     let dir = bench.context.fresh_dir(&format!("instructions-{}-{journal}", row.scheme))?;
     let mut command = Command::new("valgrind");
@@ -79,7 +79,8 @@ fn collected(text: &str) -> Option<u64> {
     line.rsplit(':').next()?.trim().parse().ok()
 }
 
-/// What the child does: loads, runs as many transactions to warm up, then the counted ones.
+/// The child's work: it loads the records, runs the same number of transactions as warm-up, then
+/// the counted ones.
 ///
 /// # Errors
 /// When the engine refuses.

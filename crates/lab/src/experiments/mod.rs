@@ -66,13 +66,13 @@ pub(crate) trait Experiment {
 /// A row of the registry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registered {
-    /// As [`Experiment::ID`].
+    /// The experiment's [`Experiment::ID`].
     pub(crate) id: &'static str,
-    /// As [`Experiment::TITLE`].
+    /// The experiment's [`Experiment::TITLE`].
     pub(crate) title: &'static str,
-    /// As [`Experiment::PAPER`].
+    /// The experiment's [`Experiment::PAPER`].
     pub(crate) paper: &'static str,
-    /// As [`Experiment::PARTS`].
+    /// The experiment's [`Experiment::PARTS`].
     pub(crate) parts: &'static [&'static str],
     run: fn(&Context) -> LabResult<ExperimentResult>,
 }
@@ -114,7 +114,7 @@ impl Named for Registered {
     }
 }
 
-/// The plan of the context's mode, with the context's number and length of runs.
+/// The full or quick plan, adjusted by the context's number and length of runs.
 fn plan<E: Experiment>(context: &Context) -> E::Plan {
     let mut plan = if context.quick { E::quick() } else { E::full() };
     E::adjust(&mut plan, context);
@@ -173,7 +173,7 @@ impl Registered {
         result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
         result.conditions = meter.finish(context.huge_page_bytes_max());
         if context.quick {
-            // A quick run is too short to judge anything by.
+            // A quick run is too short to be judged.
             result.claims.iter_mut().for_each(|claim| claim.met = None);
         }
         if let Some(part) = &context.part {

@@ -1,11 +1,10 @@
-//! `redo-cost`: what the redo log costs the microbenchmark.
+//! `redo-cost`: the cost of the redo log to the microbenchmark.
 //!
-//! Two engines with the same scheme, one without a journal and one with redo,
-//! in turn on the same data. With changed ranges a transaction logs 8 of 100
-//! bytes of each record, and the log must cost little. With whole values of
-//! 1,000 bytes the device is the limit, and the log must come close to it; with
-//! those of 100 bytes the processors cannot ask for as much. A checkpoint
-//! between the runs, which is not counted, gives the log its segments back.
+//! Two engines with the same scheme run in turn on the same data: one without a journal, one with
+//! redo. With changed ranges a transaction logs 8 of 100 bytes of each record, and the log must
+//! cost little. With whole values of 1,000 bytes the device is the limit, and the log must come
+//! close to it. Whole values of 100 bytes cannot reach the device's limit on these processors. An
+//! uncounted checkpoint between the runs gives the log its segments back.
 
 use serde::Serialize;
 
@@ -25,7 +24,7 @@ use crate::workloads::calc::{Change, LARGE_VALUE_BYTES};
 
 const SOURCE: &str = "Stillpoint";
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Records of 8 + 100 bytes.
@@ -36,15 +35,15 @@ pub(crate) struct Plan {
     pub(crate) runs: usize,
     /// Length of a run with changed ranges.
     pub(crate) run_s: f64,
-    /// Length of a run with whole values, which writes some GB per second.
+    /// Length of a run with whole values. Such a run writes some GB per second.
     pub(crate) run_whole_values_s: f64,
-    /// Bytes written to measure the device, beside every run with large values.
+    /// Bytes written to measure the device, next to every run with large values.
     pub(crate) device_bytes: u64,
 }
 
 /// The same scheme for both engines.
 const ROW: Row = CALC_UNPACED;
-/// With values that make the device the limit.
+/// The engines with values that make the device the limit.
 const LARGE: Row =
     Row { name: "calc, large values", value_bytes: LARGE_VALUE_BYTES, ..CALC_UNPACED };
 

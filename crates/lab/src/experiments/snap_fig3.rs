@@ -6,8 +6,8 @@
 //! | `rates` | Figure 3 and its text | 1 GB, 16 K to 256 K updates in a tick |
 //! | `reads` | — | the smallest and the largest size, half of the accesses reads |
 //!
-//! The published driver never reads, and the published hourglass reads without looking where the
-//! newest page is; every read here is compared with the baseline's.
+//! The published driver never reads, and the published hourglass reads without a look for the
+//! newest page. Every read here is compared with the baseline's.
 
 use std::time::Duration;
 
@@ -30,21 +30,21 @@ use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
 use crate::workloads::zipf::{PAGE_WORDS, ZipfAccesses};
 
-/// Those whose tick does not depend on the size.
+/// Schemes whose tick does not depend on the size.
 const FLAT: [&str; 2] = ["hg", "pb"];
 const SOURCE: &str = "ICDE 2018, §III-B, Figure 4";
 
 type Page = [u32; PAGE_WORDS];
 const PAGE_BYTES: usize = PAGE_WORDS * 4;
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Pages, by size, rising.
     pub(crate) pages: Vec<usize>,
-    /// Pages at which the rates are gone through.
+    /// Pages of the state in the part `rates`.
     pub(crate) pages_of_rates: usize,
-    /// Accesses of a tick; the last is that of the sizes.
+    /// Accesses of a tick. The part `sizes` takes the last number.
     pub(crate) accesses: Vec<usize>,
     /// Length of a tick, in ms.
     pub(crate) tick_ms: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Plan {
     pub(crate) period_ticks: u64,
     /// Periods of a run.
     pub(crate) periods: u64,
-    /// Points of consistency after that, of the schemes whose boundary is to be constant.
+    /// Further points of consistency, for schemes whose boundary must be constant.
     pub(crate) further_boundaries: u64,
     /// Accesses in memory.
     pub(crate) pool: usize,
@@ -78,7 +78,7 @@ impl Plan {
 struct Point {
     pages: usize,
     accesses: usize,
-    /// Of them, writes.
+    /// Writes among the accesses.
     updates: f64,
     /// Share of the pages that the updates of a period touch.
     dirty_share: f64,
@@ -180,7 +180,7 @@ impl Experiment for SnapFig3 {
     }
 }
 
-/// Every scheme at one size and rate; those for which the memory does not suffice are noted.
+/// Runs every scheme at one size and rate. Notes the schemes for which the memory does not suffice.
 fn points(
     context: &Context,
     plan: &Plan,
@@ -316,7 +316,7 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
     Ok(())
 }
 
-/// A figure at the largest size beside the smallest.
+/// A figure at the largest size ÷ the figure at the smallest.
 fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64 {
     let found: Vec<&Point> = of(points, scheme).collect();
     match found[..] {
@@ -325,7 +325,7 @@ fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64
     }
 }
 
-/// Hourglass and piggyback: nothing grows with the size.
+/// Claims that no cost of hourglass and piggyback grows with the size.
 fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
     for scheme in FLAT {
         let boundary = of(points, scheme).map(Point::boundary_us).fold(f64::NAN, f64::max);
@@ -356,7 +356,7 @@ fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
     }
 }
 
-/// The others peak.
+/// Claims that the other schemes have peaks of latency.
 fn spikes(points: &[Point], result: &mut ExperimentResult) {
     let flat_at_end =
         of(points, "ipp").last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));

@@ -21,17 +21,17 @@ use crate::workloads::tpcc::input::Trace;
 use crate::workloads::tpcc::load::Population;
 use crate::workloads::tpcc::schema::{Scale, data_bytes};
 
-/// Where the claims come from.
+/// Source of the claims.
 const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.5";
 /// Warehouses, one part each.
 pub(crate) const PARTS: &[&str] = &["5", "10", "20", "40"];
-/// The part that is run only when it is asked for.
+/// The part that runs only when asked for.
 const LARGEST: &str = "40";
 
-/// How much is run.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
-    /// Databases.
+    /// Sizes of the databases.
     pub(crate) scales: Vec<Scale>,
     /// Measured seconds of each run.
     pub(crate) run_s: f64,
@@ -39,9 +39,9 @@ pub(crate) struct Plan {
     pub(crate) runs: usize,
     /// Transactions of the trace.
     pub(crate) trace: usize,
-    /// Of load and trace.
+    /// Seed of the first rows and of the trace.
     pub(crate) seed: u64,
-    /// The database that is killed.
+    /// Size of the database in the crash check.
     pub(crate) killed: Scale,
 }
 
@@ -53,15 +53,15 @@ impl Plan {
         Plan { scales, run_s: 10.0, runs: 1, trace: 500_000, seed: 1, killed }
     }
 
-    /// Seconds in all.
+    /// A plan of a few seconds.
     fn quick() -> Plan {
         let scales = [1, 2].map(Scale::small).to_vec();
         let killed = Scale::small(1);
         Plan { scales, run_s: 0.3, trace: 20_000, killed, ..Plan::full() }
     }
 
-    /// Takes over number and length of runs, and the part: of a full plan, since the databases of a
-    /// quick one are smaller than any part.
+    /// Applies the asked number and length of runs. Applies the asked part to a full plan only,
+    /// since the databases of a quick plan are smaller than any part.
     fn adjust(&mut self, asked: &Context) {
         self.runs = asked.runs.unwrap_or(self.runs).max(1);
         self.run_s = asked.seconds.unwrap_or(self.run_s);
@@ -74,16 +74,16 @@ impl Plan {
     }
 }
 
-/// A batch.
+/// Times of one batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BatchTime {
-    /// When it began, in seconds of the measured time.
+    /// Begin of the batch, in seconds of the measured time.
     at_s: f64,
-    /// To the beginning of the next.
+    /// Seconds to the begin of the next batch.
     ms: f64,
 }
 
-/// What a run gave.
+/// Outcome of a run.
 #[derive(Clone, Debug)]
 struct Outcome {
     new_orders_per_s: f64,
@@ -115,7 +115,7 @@ struct Drive<'a> {
     seconds: f64,
     /// From the beginning of one checkpoint to the next; 0 for as often as possible.
     interval_s: f64,
-    /// Checkpoints before the measured time: each of two files once.
+    /// Checkpoints before the measured time, so that both files have been written once.
     warm_up_images: u64,
 }
 
@@ -190,11 +190,11 @@ impl Job for Drive<'_> {
     }
 }
 
-/// The databases of one size under every row.
+/// The runs of one size under every row.
 struct Size {
     scale: Scale,
     interval_s: f64,
-    /// Row by row, run by run.
+    /// Outcomes: `[row][run]`.
     outcomes: Vec<Vec<Outcome>>,
 }
 
@@ -254,7 +254,7 @@ fn measure(context: &Context, plan: &Plan, scale: Scale) -> LabResult<Size> {
     Ok(Size { scale, interval_s, outcomes })
 }
 
-/// The sizes that memory suffices for; the others are noted.
+/// The sizes for which the memory suffices. The others become a note.
 fn fitting(plan: &Plan, result: &mut ExperimentResult) -> Vec<Scale> {
     let memory = Machine::here().memory_bytes;
     let copies = ROWS.iter().map(Row::copies).max().unwrap_or(1) as u64;
@@ -351,7 +351,7 @@ const fn throughput(
 
 const NEARLY_NONE: Paper = Paper::ratio("0.899 at 60 warehouses", 0.899);
 
-/// What §5.5 says of Figure 12, and what the schemes of two copies must reach.
+/// The claims of §5.5 on Figure 12, and the bounds of the schemes with two copies.
 const FIGURE_12: [Comparison; 7] = [
     throughput("ipp, copy", "none", Some(NEARLY_NONE), (0.8, 0.9)),
     throughput("ipp, copy", "ipp, merge", Some(Paper::order("slightly better")), (1.0, 1.0)),
@@ -371,12 +371,12 @@ fn throughput_claims(size: &Size, result: &mut ExperimentResult) {
 }
 
 impl Size {
-    /// The part of the experiment that this size is.
+    /// The part of the experiment to which this size belongs.
     fn part(&self) -> String {
         self.scale.warehouses.to_string()
     }
 
-    /// What the figures bear of why ipp loses, and of how far they can be trusted.
+    /// Notes on the reasons why ipp loses, and on the trust that the figures deserve.
     fn notes(&self) -> Vec<String> {
         let at = counted(self.scale.warehouses, "warehouse");
         let (idle, copy) = (self.ratios(IDLE, "none"), self.ratios("ipp, copy", "none"));
@@ -394,7 +394,7 @@ impl Size {
     }
 }
 
-/// How fast ipp is without and with checkpoints. A cause is named only where every run shows it.
+/// A note on ipp's speed without and with checkpoints. It names a cause only if every run shows it.
 fn what_writes_cost(at: &str, idle: &[f64], copy: &[f64]) -> String {
     let (idle_median, copy_median) = (median(idle), median(copy));
     let measured = format!(
@@ -485,7 +485,7 @@ fn table(size: &Size) -> Table {
     table
 }
 
-/// Time of each batch, of one size: the largest that `fc-fig12` runs unasked.
+/// Time of each batch at one size: the largest that `fc-fig12` runs unasked.
 pub(crate) struct FcFig13;
 
 impl Experiment for FcFig13 {

@@ -1,9 +1,9 @@
 //! `ycsb`: YCSB's workloads A to D and F (SoCC 2010), embedded and over RESP.
 //!
-//! Embedded, an operation is a transaction on a record of ten fields: an update writes one field.
-//! Over RESP a record is a string of the same length and an update replaces it; the ICDE 2018
-//! paper's client writes fields of a hash. Workload E scans, and D and F would need a client that
-//! waits for its own reads: over RESP there are A, B and C.
+//! Embedded, an operation is a transaction on a record of ten fields, and an update writes one
+//! field. Over RESP a record is a string of the same length, and an update replaces the whole
+//! string. (The ICDE 2018 paper's client writes fields of a hash.) Workload E scans, and D and F
+//! would need a client that waits for its own reads. So only A, B and C run over RESP.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,19 +27,19 @@ use crate::sys;
 use crate::workloads::random::KeyLaw;
 use crate::workloads::ycsb::{MIXES, Mix, RECORD_BYTES};
 
-/// How long a server may take to start.
+/// Longest time that a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How old a commit can be and still be unflushed in relaxed durability, and a little more.
+/// Age after which a commit is flushed in relaxed durability, and a little more.
 const RELAXED: Duration = Duration::from_millis(1_300);
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Records of 1,000 bytes.
     pub(crate) records: u64,
     /// Threads that run transactions.
     pub(crate) workers: usize,
-    /// Transactions that a worker hands over together.
+    /// Transactions that a worker hands over as one batch.
     pub(crate) batch: usize,
     /// Runs of each mix and row.
     pub(crate) runs: usize,

@@ -1,4 +1,4 @@
-//! What else the machine did during a run, and which pages of memory it gave.
+//! Conditions of a run: other work of the machine, and the pages of memory that it gave.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::process;
 use crate::sys;
 
-/// Conditions of a run: without them nobody can tell a slow scheme from a busy machine.
+/// Conditions of a run. They tell a slow scheme from a busy machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(default)]
 pub(crate) struct Conditions {
@@ -21,7 +21,7 @@ pub(crate) struct Conditions {
     pub(crate) other_processes_share: f64,
     /// The system's setting for transparent huge pages: `always`, `madvise` or `never`.
     pub(crate) huge_pages: String,
-    /// Most bytes of this process that lay on huge pages (AnonHugePages), of all times it looked.
+    /// Most bytes of this process on huge pages (AnonHugePages) over all samples.
     pub(crate) huge_page_bytes_max: u64,
 }
 
@@ -78,7 +78,7 @@ impl Meter {
         Meter { load_average, ticks, own_cpu_s: process::own_cpu_seconds() }
     }
 
-    /// What was counted; figures that the system does not tell are 0.
+    /// The counts. Figures that the system does not tell are 0.
     pub(crate) fn finish(self, huge_page_bytes_max: u64) -> Conditions {
         let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
         let setting = sys::read_text(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the disk below an engine can do, measured in the same run.
+//! Rates of the disk below an engine, measured in the same run.
 
 use std::path::Path;
 
@@ -10,9 +10,8 @@ use crate::sys;
 /// Bytes of one write.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Bytes per second that `writers` threads write together: each into a file of
-/// its own that is allocated already, block after block, past the page cache,
-/// flushed at the end.
+/// Bytes per second that `writers` threads write together. Each thread writes block after block
+/// into an allocated file of its own, past the page cache, and flushes at the end.
 ///
 /// # Errors
 /// When the disk refuses.
@@ -56,8 +55,8 @@ pub(crate) fn write_bytes_per_s(dir: &Path, writers: usize, bytes: u64) -> LabRe
     Ok(written as f64 * 1e9 / (ended_ns - began_ns) as f64)
 }
 
-/// Bytes per second that `readers` threads read of a file together, past the page cache: each a part
-/// of it, block after block.
+/// Bytes per second that `readers` threads read of a file together, past the page cache. Each
+/// thread reads a part of the file, block after block.
 ///
 /// # Errors
 /// When the disk refuses.

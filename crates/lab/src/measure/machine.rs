@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
-/// What was measured on. Ratios carry over to other machines, times do not.
+/// The machine of a measurement. Ratios carry over to other machines, times do not.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// Logical processors.
@@ -24,7 +24,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine; what cannot be found out is `"unknown"` or 0.
+    /// Describes this machine. Unknown properties are `"unknown"` or 0.
     pub(crate) fn here() -> Machine {
         let cpuinfo = sys::read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
         let meminfo = sys::read_text(Path::new("/proc/meminfo")).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Machine {
     }
 }
 
-/// Bytes of memory that a process can still have.
+/// Bytes of memory that are still available to a process.
 pub(crate) fn available_bytes() -> u64 {
     let meminfo = sys::read_text(Path::new("/proc/meminfo")).unwrap_or_default();
     field(&meminfo, "MemAvailable").and_then(kibibytes).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! Clocks, counters and statistics: what a run cost, whoever ran.
+//! Clocks, counters and statistics of a run, for every kind of subject.
 
 pub(crate) mod conditions;
 pub(crate) mod device;

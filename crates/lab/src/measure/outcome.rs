@@ -1,23 +1,23 @@
-//! What a run of state arrays gave, and the figures of the papers from it.
+//! Outcome of a run of state arrays, and the papers' figures computed from it.
 
 /// One tick of a run, of the state and of the baseline beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Tick {
-    /// When its slot began, in seconds of the measured time.
+    /// Begin of the tick's slot, in seconds of the measured time.
     pub(crate) at_s: f64,
-    /// Nanoseconds of the step: reads, writes, and handing its actions over.
+    /// Nanoseconds of the step: reads, writes, and the handover of its actions.
     pub(crate) work_ns: u64,
-    /// Nanoseconds of its end, in which a capture may begin.
+    /// Nanoseconds of the tick's end, in which a capture may begin.
     pub(crate) boundary_ns: u64,
-    /// CPU time of both.
+    /// CPU time of step and end, in nanoseconds.
     pub(crate) cpu_ns: u64,
     /// Nanoseconds of the baseline: step and end.
     pub(crate) raw_ns: u64,
-    /// CPU time of the baseline.
+    /// CPU time of the baseline, in nanoseconds.
     pub(crate) raw_cpu_ns: u64,
-    /// True if a capture began at its end.
+    /// Whether a capture began at the end of the tick.
     pub(crate) begins_capture: bool,
-    /// True if a capture was under way during its step.
+    /// Whether a capture was under way during the step.
     pub(crate) is_captured: bool,
 }
 
@@ -28,7 +28,7 @@ impl Tick {
     }
 }
 
-/// What recovery took, and that it gave the baseline's state.
+/// Figures of a recovery whose state equalled the baseline's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Recovery {
     /// The tick that was recovered.
@@ -57,21 +57,22 @@ pub(crate) struct Outcome {
     pub(crate) scheme: String,
     /// The measured ticks.
     pub(crate) ticks: Vec<Tick>,
-    /// Seconds of the images that became durable meanwhile, from the point of consistency on.
+    /// Seconds from the point of consistency until the image was durable, for each image of the
+    /// measured time.
     pub(crate) image_s: Vec<f64>,
-    /// CPU seconds of the writer's thread, meanwhile.
+    /// CPU seconds of the writer's thread during the measured time.
     pub(crate) writer_cpu_s: f64,
     /// Bytes of one copy.
     pub(crate) state_bytes: u64,
-    /// Bytes of copies, marks, what the writer keeps, and the pages that the system copied during
-    /// the last image.
+    /// Bytes of copies, marks and the writer's buffers, and of the pages that the system copied
+    /// during the last image.
     pub(crate) held_bytes: u64,
-    /// Bytes of the process on huge pages (AnonHugePages) when the state was open; the baseline's
-    /// arrays are among them.
+    /// Bytes of the process on huge pages (AnonHugePages) while the state was open. The baseline's
+    /// arrays are included.
     pub(crate) huge_page_bytes: u64,
     /// The ticks of further points of consistency, after the measured ones.
     pub(crate) further: Vec<Tick>,
-    /// What came back after the end; `None` without checkpoints.
+    /// The recovery after the end of the run. `None` without checkpoints.
     pub(crate) recovery: Option<Recovery>,
 }
 
@@ -99,7 +100,8 @@ impl Outcome {
         [self.all().boundaries_us(), Ticks(&self.further).boundaries_us()].concat()
     }
 
-    /// The ticks of each period: from one point of consistency to the next, the last to the end.
+    /// The ticks of each period, from one point of consistency to the next. The last period lasts
+    /// to the end.
     pub(crate) fn periods(&self) -> Vec<Ticks<'_>> {
         let begins = |at: &usize| self.ticks[*at].begins_capture;
         let starts: Vec<usize> = (0..self.ticks.len()).filter(begins).collect();
@@ -140,7 +142,7 @@ impl Ticks<'_> {
         self.0.iter().map(beyond).sum::<f64>() / self.captures() as f64
     }
 
-    /// The mutator's CPU time beyond the baseline's, beside ticks of this length.
+    /// The mutator's CPU time beyond the baseline's, as a share of ticks of this length.
     pub(crate) fn overhead_share(self, tick_s: f64) -> f64 {
         let beyond = |tick: &Tick| tick.cpu_ns as f64 - tick.raw_cpu_ns as f64;
         mean(self.0.iter().map(beyond)) / 1e9 / tick_s
@@ -178,7 +180,7 @@ impl Ticks<'_> {
         begun.map(|tick| tick.boundary_ns as f64 / 1e3).collect()
     }
 
-    /// Microseconds of the other tick ends: what part of a boundary is nobody's capture.
+    /// Microseconds of the tick ends at which no capture began.
     pub(crate) fn other_ends_us(self) -> Vec<f64> {
         let others = self.0.iter().filter(|tick| !tick.begins_capture);
         others.map(|tick| tick.boundary_ns as f64 / 1e3).collect()
@@ -199,7 +201,7 @@ mod tests {
     fn periods_begin_with_their_captures() {
         let ms = 1_000_000;
         let ticks = vec![
-            tick(9 * ms, 0, false), // before the first: in no period
+            tick(9 * ms, 0, false), // before the first point of consistency: in no period
             tick(2 * ms, 3 * ms, true),
             tick(4 * ms, 0, false),
             tick(6 * ms, ms, true),

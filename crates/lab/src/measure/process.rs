@@ -1,4 +1,4 @@
-//! What `/proc` says about a process.
+//! Counts of a process from `/proc`.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     fields.get(11..15)?.iter().map(|f| f.parse::<u64>().ok()).sum()
 }
 
-/// Processes that this one has started and that still run.
+/// Running child processes of a process.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let tasks = sys::list_dir(&PathBuf::from(format!("/proc/{pid}/task"))).unwrap_or_default();
     let of_task = |task: &PathBuf| sys::read_text(&task.join("children")).unwrap_or_default();
@@ -38,7 +38,7 @@ pub(crate) fn anonymous_bytes(pid: u32) -> Option<u64> {
     field(&proc_file(pid, "status").ok()?, "RssAnon").and_then(kibibytes)
 }
 
-/// Bytes of a process that no other one maps.
+/// Bytes of a process that no other process maps.
 pub(crate) fn private_bytes(pid: u32) -> Option<u64> {
     let rollup = proc_file(pid, "smaps_rollup").ok()?;
     let part = |name| field(&rollup, name).and_then(kibibytes);
@@ -55,7 +55,8 @@ pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     field(&proc_file(pid, "status").ok()?, "VmHWM").and_then(kibibytes)
 }
 
-/// CPU seconds of this process and of the children that it has waited for; 0 if nobody tells.
+/// CPU seconds of this process and of the children that it has waited for. 0 if the system does not
+/// say.
 pub(crate) fn own_cpu_seconds() -> f64 {
     cpu_seconds(std::process::id()).unwrap_or(0.0)
 }

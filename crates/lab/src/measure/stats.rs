@@ -17,11 +17,11 @@ pub(crate) const WINDOW_NS: u64 = 100_000_000;
 pub(crate) struct Spread {
     /// Middle value; the mean of the middle two for an even count.
     pub(crate) median: f64,
-    /// Smallest.
+    /// The smallest value.
     pub(crate) low: f64,
-    /// Greatest.
+    /// The greatest value.
     pub(crate) high: f64,
-    /// How many values.
+    /// Number of values.
     pub(crate) runs: usize,
 }
 
@@ -42,18 +42,18 @@ impl Spread {
     }
 }
 
-/// A number of things: `1 run`, `5 runs`.
+/// A number with its noun in singular or plural: `1 run`, `5 runs`.
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
-/// What a caption says of so many runs.
+/// The words of a caption for this number of runs.
 pub(crate) fn spread_of(runs: usize) -> String {
     if runs == 1 { "one run".into() } else { format!("median and spread of {runs} runs") }
 }
 
-/// `above ÷ below` of two measured costs; not-a-number unless both are above zero: the ratio of a
-/// difference that drowned in noise says nothing.
+/// `above ÷ below` of two measured costs. Not-a-number unless both are above zero, since a
+/// difference that drowned in noise has no meaningful ratio.
 pub(crate) fn cost_ratio(above: f64, below: f64) -> f64 {
     if above > 0.0 && below > 0.0 { above / below } else { f64::NAN }
 }
@@ -105,8 +105,8 @@ impl Windows {
         self.counts[window] += events;
     }
 
-    /// Makes the windows cover exactly `duration_ns`: silent windows count
-    /// zero, and a last one that the run only partly filled is dropped.
+    /// Makes the windows cover exactly `duration_ns`. Silent windows count zero, and a last window
+    /// that the run filled only in part is dropped.
     pub(crate) fn fit(&mut self, duration_ns: u64) {
         self.counts.resize((duration_ns / self.width_ns) as usize, 0);
     }
@@ -125,7 +125,7 @@ impl Windows {
         }
     }
 
-    /// All events.
+    /// The number of all events.
     pub(crate) fn total(&self) -> u64 {
         self.counts.iter().sum()
     }

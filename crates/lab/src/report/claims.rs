@@ -7,7 +7,7 @@ use crate::measure::stats::counted;
 use crate::report::figure::escape;
 use crate::report::result::{Agreement, Bound, Claim, ExperimentResult, Samples};
 
-/// How many claims came out how.
+/// Numbers of claims by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) claims: usize,
@@ -44,7 +44,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The claims of an experiment: folded, unless one was missed.
+/// The table of an experiment's claims, folded unless a claim was missed.
 pub(super) fn fold(html: &mut String, result: &ExperimentResult) {
     if result.claims.is_empty() {
         return;
@@ -94,7 +94,7 @@ fn row(html: &mut String, claim: &Claim, is_quick: bool) {
     );
 }
 
-/// Whether the figure agrees with the paper's, in a word; empty if that cannot be told.
+/// The agreement of the figure with the paper's, in a word. Empty if it cannot be judged.
 fn agreement(claim: &Claim, is_quick: bool) -> String {
     match Agreement::of(claim) {
         Some(agreement) if !is_quick => format!("<small>{agreement}</small>"),
@@ -102,7 +102,7 @@ fn agreement(claim: &Claim, is_quick: bool) -> String {
     }
 }
 
-/// Smallest and greatest value, and what they are; empty for a single one.
+/// Smallest and greatest value, and what the values are. Empty for a single value.
 fn spread(claim: &Claim) -> String {
     let Some(spread) = claim.spread.filter(|spread| spread.runs > 1) else {
         return String::new();
@@ -123,8 +123,9 @@ fn significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Where the measured figure lies relative to its bound: the bound is the line in
-/// the middle, right of it is better, and the ends are four times away.
+/// A small scale that shows the measured figure relative to its bound. The bound is the line in the
+/// middle, and figures to its right are better. The ends of the scale are at four times and a
+/// quarter of the bound.
 pub(super) fn gauge(claim: &Claim) -> String {
     let Some(measured) = claim.measured else {
         return String::new();

@@ -1,4 +1,4 @@
-//! Times as people read them.
+//! Times in a form for people.
 
 /// Milliseconds since the Unix epoch as `2026-11-03 14:05 UTC`.
 ///

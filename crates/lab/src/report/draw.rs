@@ -1,4 +1,5 @@
-//! Curves into a result: a series of its own for each, so that two figures can name the same scheme.
+//! Adds curves to a result. Each curve has a series of its own, so two figures can name the same
+//! scheme.
 
 use crate::report::result::{ExperimentResult, Figure, Scale, Series};
 
@@ -12,14 +13,14 @@ pub(crate) struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    /// A figure of this title. The suffix goes behind the names of its curves.
+    /// Begins a figure with this title. The suffix is appended to the names of its curves.
     pub(crate) fn new(result: &'a mut ExperimentResult, title: &str, suffix: &str) -> Self {
         let figure = Figure { title: title.to_owned(), ..Figure::default() };
         let units = (String::new(), String::new());
         Drawing { result, figure, suffix: suffix.to_owned(), units }
     }
 
-    /// Says what is to be seen, and what the axes are: label and unit.
+    /// Sets the caption, and label and unit of each axis.
     #[must_use]
     pub(crate) fn axes(mut self, caption: &str, x: (&str, &str), y: (&str, &str)) -> Self {
         self.figure.caption = caption.to_owned();
@@ -29,21 +30,21 @@ impl<'a> Drawing<'a> {
         self
     }
 
-    /// Both axes show ratios.
+    /// Makes both axes logarithmic.
     #[must_use]
     pub(crate) fn log(mut self) -> Self {
         (self.figure.x_scale, self.figure.y_scale) = (Scale::Log, Scale::Log);
         self
     }
 
-    /// The y axis shows ratios.
+    /// Makes the y axis logarithmic.
     #[must_use]
     pub(crate) fn log_y(mut self) -> Self {
         self.figure.y_scale = Scale::Log;
         self
     }
 
-    /// A curve.
+    /// Adds a curve.
     pub(crate) fn curve(&mut self, name: &str, points: Vec<[f64; 2]>) {
         let label = name.to_owned();
         let name = format!("{name}{}", self.suffix);
@@ -59,7 +60,7 @@ impl<'a> Drawing<'a> {
         });
     }
 
-    /// Puts the figure into the result.
+    /// Adds the figure to the result.
     pub(crate) fn finish(self) {
         self.result.figures.push(self.figure);
     }

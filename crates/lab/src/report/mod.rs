@@ -1,9 +1,9 @@
-//! One HTML page from a folder of result files, and from nothing else.
+//! Makes one HTML page of a folder of result files.
 //!
-//! The page needs no network and no script: it can be mailed, printed and kept. It begins with one
-//! line per experiment. Each experiment shows its verdict and its figures first; claims, tables and
-//! what is needed to repeat it are folded below. Claims are unfolded where one was missed, and on
-//! paper everything is.
+//! The page needs no network and no script, so it can be mailed, printed and kept. The page begins
+//! with one line per experiment. Each experiment shows its verdict and its figures first. Claims,
+//! tables and the way to repeat the experiment are folded below. Missed claims are unfolded, and a
+//! printed page unfolds everything.
 
 mod claims;
 mod date;

@@ -1,5 +1,5 @@
-//! What is needed to repeat a result, and to judge it: command, commit, machine, conditions,
-//! parameters; of each part that was run by itself, too.
+//! The data needed to repeat and to judge a result: command, commit, machine, conditions,
+//! parameters. Parts that ran by themselves have data of their own.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::measure::machine::Machine;
 use crate::report::figure::escape;
 use crate::report::result::{ExperimentResult, PartRun};
 
-/// Folded, for the whole run and for the runs of parts.
+/// A folded list for the whole run and for the runs of parts.
 pub(super) fn fold(html: &mut String, result: &ExperimentResult) {
     html.push_str("<details class=\"repeat\"><summary>How to repeat this</summary>");
     let whole = result.part_run();
@@ -66,7 +66,7 @@ fn conditions(html: &mut String, it: &Conditions) {
     );
 }
 
-/// One line.
+/// The machine in one line.
 pub(super) fn machine(it: &Machine) -> String {
     let known = |count: u64| if count == 0 { "unknown".to_owned() } else { bytes(count) };
     format!(

@@ -1,8 +1,7 @@
 //! The result file of an experiment: `OUT/<id>.json`.
 //!
-//! Everything the report shows is in these files: claims, tables, series, the
-//! machine, the commit and the command. Figures are described, not drawn, so
-//! that a later report may draw them better.
+//! The report shows nothing but these files: claims, tables, series, the machine, the commit and
+//! the command. Files describe figures as data, so that a later report may draw them better.
 
 mod agreement;
 mod claim;
@@ -27,17 +26,17 @@ use crate::sys;
 pub(crate) struct ExperimentResult {
     /// The registered name, also the file's name.
     pub(crate) id: String,
-    /// What the experiment shows, as a headline.
+    /// Headline: the subject of the experiment.
     pub(crate) title: String,
-    /// Where the claims come from: paper, section, figure.
+    /// Source of the claims: paper, section, figure.
     pub(crate) paper: String,
     /// The commit that the measured program was built from, with `-dirty` when the tree had changes.
     pub(crate) commit: String,
-    /// The command that repeats it.
+    /// The command that repeats the run.
     pub(crate) command: String,
-    /// True for the mode that only shows that the experiment still runs.
+    /// Whether this was a quick run, which only shows that the experiment still works.
     pub(crate) quick: bool,
-    /// Why nothing was measured, when that is so.
+    /// The reason why nothing was measured, if nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
     /// When it began, in milliseconds since the Unix epoch.
@@ -46,22 +45,22 @@ pub(crate) struct ExperimentResult {
     pub(crate) seconds: f64,
     /// The machine.
     pub(crate) machine: Machine,
-    /// What else the machine did during the run, and which memory pages it gave.
+    /// Other work of the machine during the run, and the memory pages that it gave.
     #[serde(default)]
     pub(crate) conditions: Conditions,
     /// Every parameter of the run, by name with its unit last.
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
     /// Measured series, in the order in which they are drawn.
     pub(crate) series: Vec<Series>,
-    /// Which series make which figure.
+    /// The figures, as descriptions that name series.
     #[serde(default)]
     pub(crate) figures: Vec<Figure>,
     /// Numbers that a figure does not show well.
     #[serde(default)]
     pub(crate) tables: Vec<Table>,
-    /// What had to come out, and what did.
+    /// Claims: the demanded and the measured figures.
     pub(crate) claims: Vec<Claim>,
-    /// What a reader must know to judge the figures.
+    /// Notes that a reader needs to judge the figures.
     #[serde(default)]
     pub(crate) notes: Vec<Note>,
     /// The runs of single parts that were merged into this file, by part.
@@ -69,12 +68,12 @@ pub(crate) struct ExperimentResult {
     pub(crate) parts: BTreeMap<String, PartRun>,
 }
 
-/// The run of one part, where it was not the run of the whole experiment.
+/// A run of one part alone.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct PartRun {
-    /// As [`ExperimentResult::commit`].
+    /// The commit, as in [`ExperimentResult::commit`].
     pub(crate) commit: String,
-    /// The command that repeats it.
+    /// The command that repeats the run.
     pub(crate) command: String,
     /// When it began, in milliseconds since the Unix epoch.
     pub(crate) started_ms: u64,
@@ -82,13 +81,13 @@ pub(crate) struct PartRun {
     pub(crate) seconds: f64,
     /// The machine.
     pub(crate) machine: Machine,
-    /// What else the machine did meanwhile.
+    /// Other work of the machine during the run.
     pub(crate) conditions: Conditions,
     /// Every parameter of the run.
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
 }
 
-/// A sentence for the reader. Older files have the text alone.
+/// A note for the reader. Older files hold only its text.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(from = "NoteForm")]
 pub(crate) struct Note {
@@ -124,7 +123,7 @@ impl From<NoteForm> for Note {
 pub(crate) struct Series {
     /// Unique within the result.
     pub(crate) name: String,
-    /// What the legend says: the scheme, where the curve is a scheme's. The name where empty.
+    /// Name in the legend, such as the scheme. If empty, the legend shows `name`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) label: String,
     /// The part of the experiment that it belongs to; empty for all parts.
@@ -139,13 +138,13 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// What the legend says.
+    /// Name in the legend.
     pub(crate) fn label(&self) -> &str {
         if self.label.is_empty() { &self.name } else { &self.label }
     }
 }
 
-/// How an axis maps values to lengths.
+/// Mapping of values to lengths on an axis.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Scale {
@@ -156,10 +155,10 @@ pub(crate) enum Scale {
     Log,
 }
 
-/// A figure: what to draw from the series of the result.
+/// A figure, described by names of series.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Figure {
-    /// Headline: what is to be seen.
+    /// Headline of the figure.
     pub(crate) title: String,
     /// The part of the experiment that it belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -191,13 +190,13 @@ pub(crate) struct Figure {
 /// A shaded stretch of the x axis.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Span {
-    /// What happened there.
+    /// Name of the event.
     pub(crate) label: String,
-    /// Where it began.
+    /// Begin of the stretch.
     pub(crate) from: f64,
-    /// Where it ended.
+    /// End of the stretch.
     pub(crate) to: f64,
-    /// The series that it belongs to, whose colour it takes; all when absent.
+    /// The series whose colour the stretch takes. Without a series it belongs to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) series: Option<String>,
 }
@@ -207,7 +206,7 @@ pub(crate) struct Span {
 pub(crate) struct Bar {
     /// Bars of one group stand together.
     pub(crate) group: String,
-    /// Which of the group: the same names recur in each group.
+    /// Name of the bar within its group. The same names recur in each group.
     pub(crate) name: String,
     /// The height, with the spread of the runs.
     pub(crate) value: Spread,
@@ -216,7 +215,7 @@ pub(crate) struct Bar {
 /// A table of text cells; the first row of cells has the columns' heads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Table {
-    /// Headline.
+    /// Headline of the table.
     pub(crate) title: String,
     /// The part of the experiment that it belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -228,12 +227,12 @@ pub(crate) struct Table {
 }
 
 impl ExperimentResult {
-    /// Adds a parameter to those of the plan; its name has the unit last.
+    /// Adds a parameter to those of the plan. The parameter's name has the unit last.
     pub(crate) fn parameter(&mut self, name: &str, value: impl Into<serde_json::Value>) {
         self.parameters.insert(name.to_owned(), value.into());
     }
 
-    /// How many times the last-level cache so many bytes are; 0 where its size is unknown.
+    /// Bytes ÷ size of the last-level cache. 0 if the size of the cache is unknown.
     pub(crate) fn per_cache(&self, bytes: u64) -> f64 {
         match self.machine.last_level_cache_bytes {
             0 => 0.0,
@@ -251,8 +250,8 @@ impl ExperimentResult {
         out.join(format!("{id}.json"))
     }
 
-    /// Writes `OUT/<id>.json` and one SVG file per figure; returns the JSON file's path. Pictures of
-    /// an earlier run that had more figures are removed.
+    /// Writes `OUT/<id>.json` and one SVG file per figure. Returns the path of the JSON file.
+    /// Removes figures left by an earlier run that had more of them.
     ///
     /// # Errors
     /// When the folder or a file cannot be written.
@@ -284,7 +283,7 @@ impl ExperimentResult {
     /// Reads one result file.
     ///
     /// # Errors
-    /// When it cannot be read, or is no result file.
+    /// When the file cannot be read, or is no result file.
     pub(crate) fn load(path: &Path) -> LabResult<ExperimentResult> {
         let text = sys::read_text(path)?;
         serde_json::from_str(&text)

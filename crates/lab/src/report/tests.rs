@@ -4,7 +4,7 @@ use crate::measure::machine::Machine;
 use crate::report::result::{Bound, Claim};
 use crate::report::result::{Figure, Note, Series};
 
-/// A result with a bit of everything.
+/// A result with a claim, a figure, a table and a note of each kind.
 pub(crate) fn sample() -> ExperimentResult {
     let claim = |text: &str, bound: Bound| Claim::new(text, "a paper, §5", bound);
     ExperimentResult {

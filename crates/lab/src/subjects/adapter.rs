@@ -1,74 +1,75 @@
-//! What an engine must offer to be measured inside this process.
+//! The traits of an engine that is measured inside this process.
 //!
-//! The lab's workloads and experiments know this trait alone, so that another
-//! engine stands beside ours by implementing it. Calls are per *batch* of
-//! transactions, never per record: the trait must cost nothing that is measured.
+//! The experiments on records know only these traits, so another engine can be compared with ours
+//! by implementing them. Calls are per *batch* of transactions, never per record, so that the
+//! traits cost nothing measurable.
 
 use std::path::PathBuf;
 
 use crate::error::LabResult;
 use crate::workloads::calc::{CalcTransaction, Change, Check, LongTransaction};
 
-/// How an engine is opened.
+/// Settings with which an engine is opened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Setup {
-    /// Its data directory.
+    /// The data directory.
     pub(crate) dir: PathBuf,
     /// The checkpoint scheme, by its registered name.
     pub(crate) scheme: String,
     /// The journal, by its registered name.
     pub(crate) journal: String,
-    /// Bytes per second that a checkpoint may write; as fast as it can when absent.
+    /// Bytes per second that a checkpoint may write. Without a number it writes as fast as it can.
     pub(crate) pace_bytes_per_s: Option<u64>,
     /// Records that will be loaded, for the engine's limits.
     pub(crate) records: u64,
-    /// Bytes of every value: those of the paper, or the large ones.
+    /// Bytes of every value: the paper's 100, or the large 1,000.
     pub(crate) value_bytes: usize,
-    /// Sessions at a time.
+    /// Most sessions at a time.
     pub(crate) sessions: usize,
 }
 
-/// How an engine is, now.
+/// Status of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Status {
     /// Checkpoints finished since it was opened.
     pub(crate) checkpoints: u64,
-    /// True while one is under way.
+    /// Whether a checkpoint is under way.
     pub(crate) running: bool,
-    /// Why the last one failed, if it did.
+    /// The reason why the last checkpoint failed, if it did.
     pub(crate) failed: Option<String>,
-    /// Records and bytes of the last one.
+    /// Records of the last checkpoint.
     pub(crate) last_records: u64,
-    /// See `last_records`.
+    /// Bytes of the last checkpoint.
     pub(crate) last_bytes: u64,
-    /// Bytes that the engine says it holds: records, indexes, copies for a checkpoint under way.
+    /// Bytes that the engine holds by its own account: records, indexes, copies for a checkpoint
+    /// under way.
     pub(crate) held_bytes: u64,
-    /// Most bytes of old values that waited for the disk in the last checkpoint.
+    /// Peak of the before-images that waited for the disk in the last checkpoint, in bytes.
     pub(crate) waiting_bytes_max: u64,
     /// Bytes that the journal has written since the engine was opened.
     pub(crate) journal_bytes: u64,
 }
 
-/// An engine that takes checkpoints when it is asked to.
+/// An engine that takes checkpoints on request.
 pub(crate) trait Checkpointed: Sync {
     /// Begins a checkpoint in the background and returns at once.
     ///
     /// # Errors
     /// When one is under way, or the scheme takes none.
     fn start_checkpoint(&self) -> LabResult<()>;
-    /// How it is.
+    /// The engine's status.
     fn status(&self) -> Status;
 }
 
-/// One thread's client of an engine: it draws its own transactions.
+/// A client of an engine, used by one thread. The client draws its own transactions.
 pub(crate) trait Client {
-    /// Draws so many transactions and runs them to their end. Returns how many have committed: all
-    /// but those whose client rolls them back.
+    /// Draws `count` transactions and runs them to their end. Returns how many have committed: all
+    /// but those that the client rolls back.
     ///
     /// # Errors
-    /// When one cannot be committed.
+    /// When a transaction cannot be committed.
     fn run(&mut self, count: usize) -> LabResult<usize>;
-    /// Called when there is nothing to do for a moment.
+    /// Upkeep, called when no transaction is due.
     fn idle(&mut self) {}
 }
 
@@ -77,26 +78,26 @@ pub(crate) trait LabEngine: Checkpointed {
     /// Writes the records `0..records` with their initial values.
     ///
     /// # Errors
-    /// When it refuses.
+    /// When the engine refuses.
     fn load(&self, records: u64) -> LabResult<()>;
     /// A session for the calling thread.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When there are too many sessions.
     fn session(&self) -> LabResult<Box<dyn LabSession + '_>>;
     /// Reads every record and checks it.
     ///
     /// # Errors
-    /// The first record that is wrong, or that the engine does not give back.
+    /// The first record that is wrong or missing.
     fn check(&self, change: Change) -> LabResult<Check>;
 }
 
-/// One thread's way into an engine.
+/// A session of an engine, used by one thread.
 pub(crate) trait LabSession {
     /// Runs the transactions, all of them to their commit.
     ///
     /// # Errors
-    /// When one cannot be committed.
+    /// When a transaction cannot be committed.
     fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()>;
     /// Runs a batch write as one transaction, calling `pause` after each of its writes.
     ///
@@ -108,9 +109,9 @@ pub(crate) trait LabSession {
         change: Change,
         pause: &mut dyn FnMut(),
     ) -> LabResult<()>;
-    /// Called when there is nothing to do for a moment.
+    /// Upkeep, called when no transaction is due.
     fn idle(&mut self) {}
 }
 
-/// Opens an engine; a directory with data is recovered.
+/// Opens an engine, and recovers the data in its directory.
 pub(crate) type OpenEngine = dyn Fn(&Setup) -> LabResult<Box<dyn LabEngine>> + Sync;

@@ -1,4 +1,4 @@
-//! A figure counts only if what is recovered is what the baseline had at that tick.
+//! A figure counts only if the recovered state equals the baseline's at that tick.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn schemes() -> Vec<&'static str> {
     rows.map(|row| row.layouts[0].name).collect()
 }
 
-/// Those of [`schemes`] that keep copies of their own: all but fork.
+/// The schemes of [`schemes`] that keep copies of their own: all but fork.
 pub(crate) fn schemes_with_copies() -> Vec<&'static str> {
     let has_copies = |name: &&str| {
         let row = REGISTRY.find(name).expect("a name of the registry");
@@ -54,15 +54,15 @@ pub(crate) fn raw<L: Load>(load: &L, pages: PageSize) -> LabResult<(Arrays<Raw>,
     builder.pages(pages);
     let arrays = load.declare(&mut builder);
     let mut cells = builder.build().map_err(|e| failed("none", e))?;
-    // With fork beside it, this is still the loop that nothing captures.
+    // The baseline stays the loop that nothing captures, also when fork is measured next to it.
     cells.keep_from_children();
     load.first(arrays, &mut cells);
     Ok((cells, arrays))
 }
 
-/// Opens the load's state in a directory, or makes it.
+/// Opens the load's state in a directory, or creates it.
 ///
-/// # Errors
+/// A [`StateError`] of the state.
 /// [`StateError`].
 pub(crate) fn open<S: Scheme, L: Load>(
     load: &L,
@@ -85,10 +85,10 @@ pub(crate) fn open<S: Scheme, L: Load>(
     Ok((state, arrays, recovered))
 }
 
-/// Opens a state whose owner is gone, and compares it with the baseline at the tick that it is at.
+/// Opens a state whose process has ended, and compares it with the baseline at the recovered tick.
 ///
 /// # Errors
-/// When it cannot be recovered, is at none of those ticks, or differs.
+/// When the state cannot be recovered, is at none of the given ticks, or differs.
 pub(crate) fn recovers<S: Scheme, L: Load>(
     load: &L,
     name: &str,

@@ -1,5 +1,5 @@
-//! What is measured: engines of records behind [`adapter::LabEngine`], servers as processes, states
-//! of every scheme, and the competitor [`aries`].
+//! Measured subjects: engines of records behind [`adapter::LabEngine`], servers as processes,
+//! states of every scheme, and the competitor [`aries`].
 
 pub(crate) mod adapter;
 pub(crate) mod aries;

@@ -1,4 +1,4 @@
-//! Engines of records: which schemes are compared, and how each is opened.
+//! Engines of records: the compared schemes, and the settings of each.
 
 use super::adapter::Setup;
 use crate::workloads::calc::{KEY_BYTES, VALUE_BYTES};
@@ -9,11 +9,11 @@ pub(crate) const PAPER_PACE_BYTES_PER_S: u64 = 125_000_000;
 /// A scheme and a writer mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Its name in figures.
+    /// The row's name in figures.
     pub(crate) name: &'static str,
     /// The scheme's registered name.
     pub(crate) scheme: &'static str,
-    /// Bytes per second that its checkpoints may write.
+    /// Bytes per second that the row's checkpoints may write.
     pub(crate) pace_bytes_per_s: Option<u64>,
     /// Bytes of every value.
     pub(crate) value_bytes: usize,
@@ -34,7 +34,7 @@ pub(crate) const NAIVE_PACED: Row = row("naive, paced", "naive", Some(PAPER_PACE
 /// The naive snapshot as fast as it can.
 pub(crate) const NAIVE_UNPACED: Row = row("naive, unpaced", "naive", None);
 
-/// How a row's engine is opened.
+/// Settings with which a row's engine is opened.
 pub(crate) fn setup(row: Row, records: u64, journal: &str, dir: std::path::PathBuf) -> Setup {
     Setup {
         dir,
@@ -47,7 +47,7 @@ pub(crate) fn setup(row: Row, records: u64, journal: &str, dir: std::path::PathB
     }
 }
 
-/// Bytes of the keys and values of so many records.
+/// Bytes of the keys and values of this number of records.
 pub(crate) fn data_bytes(records: u64) -> u64 {
     records * (KEY_BYTES + VALUE_BYTES) as u64
 }

@@ -1,5 +1,5 @@
-//! A server under test, as a child process: started, watched from outside
-//! through `/proc`, and ended as a crash or a shutdown would end it.
+//! A server under test, as a child process. The lab watches it from outside through `/proc`, and
+//! ends it by a crash or a shutdown.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use crate::measure::process::{anonymous_bytes, children, cpu_seconds, peak_bytes
 use crate::subjects::resp::admin::Admin;
 use crate::sys;
 
-/// How a server is started: its command line, in which `{dir}` and `{port}`
-/// stand for its data directory and its port on the loopback interface.
+/// Command line of a server. `{dir}` and `{port}` stand for its data directory and its port on the
+/// loopback interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Its name in results.
+    /// The server's name in results.
     pub(crate) name: String,
     /// The program.
     pub(crate) program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub(crate) arguments: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Server {
     command: String,
     child: Child,
     dir: PathBuf,
-    /// Where it listens.
+    /// Address on which the server listens.
     pub(crate) address: SocketAddr,
     /// Nanoseconds from the start of the process to the first answer about its data.
     pub(crate) start_ns: u64,
@@ -70,7 +70,7 @@ impl Peer {
     }
 }
 
-/// What a server prints goes beside its data directory, not into it.
+/// The output of a server goes to a file beside its data directory, not inside.
 fn log_path(dir: &Path) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
     name.push(".log");
@@ -89,7 +89,7 @@ impl Server {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(self.failure(format!("ended at start: {status}")));
             }
-            // A server that loads its data answers PING, and refuses this.
+            // While a server loads its data, it answers PING and refuses DBSIZE.
             if Admin::connect(self.address).is_ok_and(|mut admin| admin.dbsize().is_ok()) {
                 return Ok(());
             }
@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// An error about this server, with the end of what it printed.
+    /// An error about this server, with the end of its output.
     pub(crate) fn failure(&self, reason: impl std::fmt::Display) -> LabError {
         let log = sys::read_text(&log_path(&self.dir)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -108,7 +108,7 @@ impl Server {
         LabError::process(&self.command, format!("{reason}; its last words: {tail}"))
     }
 
-    /// Its process id.
+    /// The server's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -116,7 +116,7 @@ impl Server {
     /// A connection for commands.
     ///
     /// # Errors
-    /// When it does not accept one.
+    /// When the server does not accept a connection.
     pub(crate) fn admin(&self) -> LabResult<Admin> {
         Admin::connect(self.address)
     }
@@ -133,7 +133,7 @@ impl Server {
         Ok(sum)
     }
 
-    /// The greatest resident size that it ever had, in bytes (`VmHWM`); children not counted.
+    /// The server's peak of resident memory, in bytes (`VmHWM`), without children.
     ///
     /// # Errors
     /// When the process is gone.
@@ -141,10 +141,10 @@ impl Server {
         peak_bytes(self.pid()).ok_or_else(|| self.failure("has no size any more"))
     }
 
-    /// Ends it as a crash would: SIGKILL, nothing flushed.
+    /// Ends the server as a crash would: SIGKILL, nothing flushed.
     ///
     /// # Errors
-    /// When it has no process any more.
+    /// When the process has ended already.
     pub(crate) fn kill(mut self) -> LabResult<()> {
         self.child.kill().map_err(|e| LabError::process(&self.command, e))?;
         self.child.wait().map_err(|e| LabError::process(&self.command, e))?;
@@ -154,32 +154,32 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already; nothing else can be done about either failure.
+        // The process may have ended already. Neither failure can be handled in any other way.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a process held at one moment.
+/// Memory of a process at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemorySample {
-    /// The monotonic time.
+    /// The monotonic time in nanoseconds.
     pub(crate) at_ns: u64,
     /// Anonymous resident bytes of the process itself.
     pub(crate) anonymous_bytes: u64,
-    /// Bytes that belong to its children alone: pages that a fork had to copy.
+    /// Bytes that only the children map: pages copied after a fork.
     pub(crate) children_bytes: u64,
 }
 
 impl MemorySample {
-    /// All of it.
+    /// Bytes of the process and its children.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.anonymous_bytes + self.children_bytes
     }
 }
 
-/// Every so many samples of 100 ms the children are walked too: the kernel
-/// visits each of their pages for that, which would disturb what is measured.
+/// One sample out of this number includes the children. For such a sample the kernel visits each of
+/// their pages, so more of them would disturb the measurement.
 const CHILDREN_EVERY: u64 = 5;
 
 /// Samples a process every 100 ms until told to stop.
@@ -190,7 +190,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins to sample.
+    /// Starts the sampling thread.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -220,7 +220,7 @@ impl Watch {
         Ok(Watch { stop, thread: sys::spawn("watch", body)? })
     }
 
-    /// Ends and returns the samples.
+    /// Ends the thread and returns the samples.
     ///
     /// # Errors
     /// When the sampling thread has panicked.
@@ -240,7 +240,7 @@ mod tests {
         let before = cpu_seconds(pid)?;
         let watch = Watch::start(pid)?;
         let (began_ns, mut sum) = (sys::now_ns(), 0_u64);
-        // However busy the machine is, a tenth of a second of work comes to be sooner or later.
+        // Even on a busy machine the process gets a tenth of a second of CPU time sooner or later.
         while sys::now_ns() - began_ns < 300_000_000 || cpu_seconds(pid)? - before <= 0.1 {
             (0..100_000_u64).for_each(|n| sum = sum.wrapping_mul(31).wrapping_add(n));
         }

@@ -1,4 +1,4 @@
-//! Our own engine, through the interface that anybody embeds.
+//! Our own engine, through its public interface.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::workloads::calc::{
 const TABLE: &str = "records";
 /// Records that one loading transaction writes.
 const LOAD_RECORDS: u64 = 16;
-/// Loading transactions that are handed over together.
+/// Loading transactions in a batch.
 const LOAD_BATCH: u64 = 16;
 
-/// The engine with values of so many bytes.
+/// The engine with values of one length.
 struct Stillpoint<const BYTES: usize> {
     name: String,
     engine: Engine,
@@ -30,7 +30,7 @@ struct StillpointSession<const BYTES: usize> {
     name: String,
     session: Session,
     table: TableId,
-    /// What the transactions computed; kept so that the work cannot be left out.
+    /// Result of the transactions' computing, kept so that the compiler cannot remove the work.
     computed: u64,
 }
 
@@ -39,8 +39,8 @@ pub(crate) fn failed(name: &str, reason: impl ToString) -> LabError {
     LabError::Engine { engine: name.to_owned(), reason: reason.to_string() }
 }
 
-/// How an engine is opened for a measurement: relaxed durability, and checkpoints that begin when
-/// the experiment says so, and never by themselves.
+/// Settings of an engine for a measurement: relaxed durability, and checkpoints only at the
+/// experiment's request.
 pub(crate) fn measured(dir: &Path, scheme: &str, journal: &str) -> Config {
     let mut config = Config::new(dir);
     scheme.clone_into(&mut config.checkpoint);
@@ -51,7 +51,7 @@ pub(crate) fn measured(dir: &Path, scheme: &str, journal: &str) -> Config {
     config
 }
 
-/// Opens the engine; data in the directory are recovered.
+/// Opens the engine and recovers the data in the directory.
 ///
 /// # Errors
 /// When the engine refuses.
@@ -75,7 +75,7 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
 /// Begins a checkpoint of an engine.
 ///
 /// # Errors
-/// When one is under way, or the scheme takes none.
+/// When a checkpoint is under way, or the scheme takes none.
 pub(crate) fn start_checkpoint(name: &str, engine: &Engine) -> LabResult<()> {
     if engine.checkpoint_in_background() {
         return Ok(());
@@ -83,7 +83,7 @@ pub(crate) fn start_checkpoint(name: &str, engine: &Engine) -> LabResult<()> {
     Err(failed(name, "a checkpoint is already under way"))
 }
 
-/// How an engine is.
+/// Status of an engine.
 pub(crate) fn status(engine: &Engine) -> Status {
     let stats = engine.stats();
     let last = stats.checkpoints.last.as_ref();
@@ -137,7 +137,7 @@ impl<const BYTES: usize> LabEngine for Stillpoint<BYTES> {
             sum.records += part.records;
             sum.updates += part.updates;
         }
-        // Records that nobody loaded would show here.
+        // The count shows records that nobody loaded.
         sum.records = sum.records.max(self.engine.len(self.table));
         Ok(sum)
     }
@@ -218,7 +218,7 @@ impl<const BYTES: usize> Batch for LoadBatch<BYTES> {
     }
 }
 
-/// Transactions of the microbenchmark over values of so many bytes.
+/// Transactions of the microbenchmark over values of one length.
 struct CalcBatch<'a, const BYTES: usize> {
     table: TableId,
     transactions: &'a [CalcTransaction],
@@ -354,7 +354,8 @@ mod tests {
             let check = engine.check(drive.change)?;
             assert_eq!(check.finish(setup.records, outcome.updates, outcome.updates), Ok(()));
             if journal == "none" {
-                // Without a log the promise is the last checkpoint: take one of the final state.
+                // Without a log the promise is the last checkpoint, so the test takes one of the
+                // final state.
                 let before = engine.status().checkpoints;
                 engine.start_checkpoint()?;
                 while engine.status().checkpoints == before {

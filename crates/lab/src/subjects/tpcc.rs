@@ -1,8 +1,9 @@
-//! TPC-C on a state of each scheme and on the competitor, each with its own writer and logger on the
+//! TPC-C on a state of each scheme and on the competitor. Each has its own writer and logger on the
 //! real disk.
 //!
-//! A tick is a batch of transactions. Each is an action of the log; the batch is flushed as one
-//! (group commit), while the next one runs, which waits at its end for the flush (SIGMOD 2011, §5.1).
+//! A tick is a batch of transactions, and each transaction is an action of the log. The logger
+//! flushes a batch as one (group commit) while the next batch runs. The next batch waits for that
+//! flush at its end (SIGMOD 2011, §5.1).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,26 +29,26 @@ use crate::workloads::tpcc::transactions::{Kind, announce, run};
 /// Transactions of a batch.
 pub(crate) const BATCH: u64 = 500;
 
-/// What a batch has done.
+/// Counts of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// New orders taken.
     pub(crate) new_orders: u64,
     /// Transactions in all.
     pub(crate) transactions: u64,
-    /// Follows from all that clients were told.
+    /// Checksum of all answers to clients.
     pub(crate) answers: u64,
 }
 
 impl Counted {
-    /// Runs transactions, one after the other. What the next one touches is announced before each:
-    /// its rows are on their way from memory while this one runs.
+    /// Runs transactions, one after the other. Before each transaction the rows of the next one are
+    /// prefetched.
     fn run<'a>(
         memory: &mut impl Memory,
         population: &Population,
         actions: impl IntoIterator<Item = &'a [u8]>,
     ) -> Counted {
-        // A log holds what was put into it, whole, or it is not read at all.
+        // Every logged action can be decoded, since a damaged log is not read at all.
         let mut transactions = actions.into_iter().filter_map(Transaction::decode);
         let (mut counted, mut next) = (Counted::default(), transactions.next());
         while let Some(transaction) = next {
@@ -66,52 +67,52 @@ impl Counted {
 
 /// A database that runs batches.
 pub(crate) trait Engine {
-    /// Runs the next batch of the trace; the one before it is durable then.
+    /// Runs the next batch of the trace. The batch before it is durable afterwards.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     fn batch(&mut self, trace: &Trace) -> LabResult<Counted>;
     /// Asks for a checkpoint, if none is under way.
     ///
     /// # Errors
-    /// What has ended the checkpoints.
+    /// The error that has ended the checkpoints.
     fn checkpoint(&mut self) -> LabResult<()>;
-    /// How it is.
+    /// The engine's status.
     ///
     /// # Errors
-    /// What has made a checkpoint fail.
+    /// The error of a failed checkpoint.
     fn status(&self) -> LabResult<Status>;
     /// Batches that have ended.
     fn batches(&self) -> u64;
 }
 
-/// How an engine is.
+/// Status of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Status {
     /// True while a checkpoint is under way.
     pub(crate) is_capturing: bool,
     /// Checkpoints that are complete.
     pub(crate) images: u64,
-    /// Seconds of the last.
+    /// Seconds of the last checkpoint.
     pub(crate) image_s: f64,
     /// Bytes of checkpoints written.
     pub(crate) written_bytes: u64,
     /// Bytes of the log written.
     pub(crate) logged_bytes: u64,
-    /// Bytes of memory: copies, marks, what the writer keeps.
+    /// Bytes of memory: copies, marks, and the writer's buffers.
     pub(crate) held_bytes: u64,
     /// New orders that found no room.
     pub(crate) refused: u64,
 }
 
-/// What runs a database.
+/// Backend of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     /// A state, under a registered scheme.
     State {
-        /// The scheme.
+        /// The scheme's registered name.
         scheme: &'static str,
-        /// How images of changes are made full.
+        /// How the writer makes images of changes full.
         merge: Merge,
     },
     /// Physical redo and fuzzy checkpoints.
@@ -121,11 +122,11 @@ pub(crate) enum Backend {
 /// A database and its name in figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Its name in figures.
+    /// The row's name in figures.
     pub(crate) name: &'static str,
-    /// What runs the database.
+    /// Backend of the database.
     pub(crate) backend: Backend,
-    /// True if checkpoints are taken.
+    /// Whether the row takes checkpoints.
     pub(crate) has_images: bool,
 }
 
@@ -133,10 +134,10 @@ const fn state(name: &'static str, scheme: &'static str, merge: Merge) -> Row {
     Row { name, backend: Backend::State { scheme, merge }, has_images: true }
 }
 
-/// The row whose writes are ipp's, while nothing is captured: what the writes alone cost.
+/// The row with ipp's writes and without captures: it shows the cost of the writes alone.
 pub(crate) const IDLE: &str = "ipp, idle";
 
-/// All that are compared, the baseline first.
+/// All compared rows, the baseline first.
 pub(crate) const ROWS: [Row; 8] = [
     Row { has_images: false, ..state("none", "none", Merge::Copy) },
     Row { has_images: false, ..state(IDLE, "ipp", Merge::FromDisk) },
@@ -149,7 +150,7 @@ pub(crate) const ROWS: [Row; 8] = [
 ];
 
 impl Row {
-    /// Copies of the database that it holds in memory.
+    /// Copies of the database that the row holds in memory.
     pub(crate) fn copies(&self) -> usize {
         match self.backend {
             Backend::Aries => 1,
@@ -163,20 +164,20 @@ impl Row {
 
 /// A job that needs an open engine.
 pub(crate) trait Job {
-    /// What the job gives.
+    /// Result of the job.
     type Output;
     /// Does the job on an open engine.
     ///
     /// # Errors
-    /// The engine's.
+    /// An error of the engine.
     fn with(&mut self, engine: &mut dyn Engine) -> LabResult<Self::Output>;
 }
 
-/// Opens a row's database in a directory and does something with it; then it is gone, with a
-/// checkpoint under way if one is.
+/// Opens a row's database in a directory and does a job on it. Afterwards the database is dropped,
+/// even if a checkpoint is under way.
 ///
 /// # Errors
-/// The engine's.
+/// An error of the engine.
 pub(crate) fn with<U: Job>(
     row: Row,
     population: &Population,
@@ -197,10 +198,10 @@ pub(crate) fn with<U: Job>(
     }
 }
 
-/// Opens a database whose owner is gone, and compares what comes back with an oracle.
+/// Opens a database whose process has ended, and compares the recovered tables with an oracle.
 ///
 /// # Errors
-/// When it cannot be recovered, has fewer batches than `least`, or differs.
+/// When the database cannot be recovered, has fewer batches than `least`, or differs.
 pub(crate) fn recovers(
     row: Row,
     population: &Population,
@@ -228,13 +229,13 @@ pub(crate) fn recovers(
     Ok(recovered.recovery)
 }
 
-/// What came back.
+/// Digest of a recovered database, with figures of the recovery.
 struct Recovered {
     recovery: Recovery,
     digest: Vec<(&'static str, u64)>,
 }
 
-/// What the tables hold after so many batches, without any log or checkpoint.
+/// Contents of the tables after this number of batches, computed without log and checkpoint.
 fn oracle(
     population: &Population,
     trace: &Trace,
@@ -389,7 +390,7 @@ impl registry::Program for Reopen<'_> {
     }
 }
 
-/// The competitor, which counts.
+/// The competitor, with its counts.
 struct OnPages<'a> {
     aries: Aries,
     population: &'a Population,
@@ -433,7 +434,8 @@ fn reopen_pages(row: Row, population: &Population, dir: &Path) -> LabResult<Reco
     let disk = Arc::new(RealDisk::new(dir).map_err(|e| failed(row.name, e))?);
     let began_ns = crate::sys::now_ns();
     let aries = Aries::open(disk, population)?;
-    // Pages and log are read in one go: all of it counts as the image.
+    // The competitor reads pages and log in one go, so all of the time counts as loading of the
+    // image.
     let image_s = (crate::sys::now_ns() - began_ns) as f64 / 1e9;
     let digest = digest(aries.cells(), aries.tables());
     let recovery = Recovery { tick: aries.batches(), image_s, ..Recovery::default() };

@@ -1,5 +1,5 @@
-//! YCSB's table in the engine, as anybody embeds it: a record is one value, an update overwrites one
-//! field of it, and every operation is a transaction.
+//! YCSB's table in the embedded engine. A record is one value, an update overwrites one of its
+//! fields, and every operation is a transaction.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const LOAD_BATCH: u64 = 64;
 /// A scheme and a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Its name in figures.
+    /// The row's name in figures.
     pub(crate) name: &'static str,
     /// The scheme's registered name.
     pub(crate) scheme: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct YcsbRecords {
     engine: Engine,
     table: TableId,
     records: u64,
-    /// Inserts of each worker of the runs so far; all runs have as many workers.
+    /// Inserts of each worker over all runs so far. All runs have the same number of workers.
     inserted: Mutex<Vec<u64>>,
 }
 
@@ -49,7 +49,7 @@ fn key(record: u64) -> [u8; 8] {
 }
 
 impl YcsbRecords {
-    /// Opens the engine for so many loaded records; data in the directory are recovered.
+    /// Opens the engine for a number of loaded records, and recovers the data in the directory.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -111,10 +111,10 @@ impl YcsbRecords {
         Ok(Box::new(YcsbClient { worker, writes: seed << 48 | (worker as u64) << 40, ..client }))
     }
 
-    /// Reads every record and checks it; returns how many there are.
+    /// Reads and checks every record. Returns their number.
     ///
     /// # Errors
-    /// The first that is wrong, or a loaded one that is missing.
+    /// The first record that is wrong, or a loaded record that is missing.
     pub(crate) fn check(&self) -> LabResult<u64> {
         let mut session = self.engine.session().map_err(|e| failed(self.name, e))?;
         let (mut cursor, mut loaded, mut wrong) = (0, 0, None);
@@ -134,7 +134,7 @@ impl YcsbRecords {
                 break;
             }
         }
-        // A walk may visit a record twice, and each at least once.
+        // A scan visits each record at least once, and may visit one twice.
         if loaded < self.records {
             let reason = format!("{loaded} of {} loaded records", self.records);
             return Err(failed(self.name, reason));
@@ -164,7 +164,7 @@ struct YcsbClient<'a> {
     operations: Option<Operations>,
     worker: usize,
     batch: Vec<Operation>,
-    /// Numbers the writes of all workers and runs apart.
+    /// Gives each write of all workers and runs a number of its own.
     writes: u64,
 }
 
@@ -203,7 +203,7 @@ struct Running<'a> {
     table: TableId,
     batch: &'a [Operation],
     writes: &'a mut u64,
-    /// What was read; kept so that the work cannot be left out.
+    /// Checksum of the reads, kept so that the compiler cannot remove them.
     computed: u64,
     failed: Option<String>,
     record: [u8; RECORD_BYTES],

@@ -1,12 +1,11 @@
-//! The microbenchmark of the CALC paper (§5.1): 20 million records of an
-//! 8-byte key and 100 bytes; a transaction reads and updates ten of them, "and
-//! does some simple computing operations"; in its second version one in
-//! 100,000 transactions is a batch write that takes about two seconds.
+//! The microbenchmark of the CALC paper (§5.1): 20 million records of an 8-byte key and 100 bytes.
+//! A transaction reads and updates ten of them, "and does some simple computing operations". In the
+//! second version one in 100,000 transactions is a batch write that takes about two seconds.
 //!
-//! A value is a counter (8 bytes, little-endian) and a body that follows from
-//! the key, and in whole-value mode from the counter too. Each update adds one
-//! to a counter, so the recovered state can be checked: every body matches its
-//! key, and all counters together are a multiple of the keys per transaction.
+//! A value is a counter (8 bytes, little-endian) and a body. The body follows from the key, and in
+//! whole-value mode from the counter too. Each update adds one to a counter, so the recovered state
+//! can be checked. Every body must match its key, and the sum of all counters must be a multiple of
+//! the keys per transaction.
 
 use crate::workloads::random::{Keys, Random, splitmix64};
 
@@ -14,7 +13,7 @@ use crate::workloads::random::{Keys, Random, splitmix64};
 pub(crate) const KEY_BYTES: usize = 8;
 /// Bytes of a value.
 pub(crate) const VALUE_BYTES: usize = 100;
-/// Bytes of a value where the log, not the processor, shall be the limit.
+/// Bytes of a value in runs whose limit is the log, not the processor.
 pub(crate) const LARGE_VALUE_BYTES: usize = 1000;
 /// Records that a transaction reads and updates.
 pub(crate) const KEYS_PER_TRANSACTION: usize = 10;
@@ -37,10 +36,11 @@ pub(crate) struct CalcTransaction {
     pub(crate) keys: [u64; KEYS_PER_TRANSACTION],
 }
 
-/// A batch write that stays open for about [`LongTransactions::seconds`].
+/// A batch write, which stays open for about [`LongTransactions::seconds`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LongTransaction {
-    /// Record numbers, ascending, all different; a multiple of [`KEYS_PER_TRANSACTION`] of them.
+    /// Different record numbers in ascending order. Their count is a multiple of
+    /// [`KEYS_PER_TRANSACTION`].
     pub(crate) keys: Vec<u64>,
 }
 
@@ -51,31 +51,31 @@ pub(crate) struct LongTransaction {
 /// hundredth of the records belongs to the batch writes alone.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(crate) struct LongTransactions {
-    /// How long each stays open, in seconds, spreading its writes evenly.
+    /// Seconds for which each stays open. Its writes are spread evenly over this time.
     pub(crate) seconds: f64,
-    /// Records that each writes.
+    /// Records that each long transaction writes.
     pub(crate) writes: usize,
-    /// Share of all transactions.
+    /// Share of long transactions among all.
     pub(crate) share: f64,
-    /// Most that are open at a time: each has a session of its own. On a fast
-    /// engine this, not the share, bounds their number.
+    /// Most long transactions that are open at a time, each with a session of its own. On a fast
+    /// engine this limit, not the share, bounds their number.
     pub(crate) open_max: usize,
 }
 
 impl LongTransactions {
-    /// The paper's: 0.001 %, two seconds.
+    /// The paper's long transactions: 0.001 % of all, two seconds each.
     pub(crate) fn of_the_paper() -> LongTransactions {
         LongTransactions { seconds: 2.0, writes: 1_000, share: 1e-5, open_max: 2 }
     }
 }
 
-/// The key of a record: big-endian, so that byte order is number order.
+/// The key of a record. Big-endian keys sort in the order of their numbers.
 pub(crate) fn key(record: u64) -> [u8; KEY_BYTES] {
     record.to_be_bytes()
 }
 
-/// The first word says all; the others follow from it by additions, so that making a value costs
-/// less than writing it.
+/// The first word is a hash, and the others follow from it by additions. So a value costs less to
+/// make than to write.
 fn fill(body: &mut [u8], record: u64, version: u64) {
     let mut mix = record.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ version;
     let (first, step) = (splitmix64(&mut mix), splitmix64(&mut mix) | 1);
@@ -95,7 +95,7 @@ pub(crate) fn initial_value<const BYTES: usize>(record: u64) -> [u8; BYTES] {
     value
 }
 
-/// How often a value was updated.
+/// Number of updates of a value.
 ///
 /// # Panics
 /// When the value is shorter than a counter.
@@ -103,14 +103,14 @@ pub(crate) fn counter(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..COUNTER_BYTES].try_into().expect("eight bytes"))
 }
 
-/// The "simple computing" on what was read: a sum over all of it.
+/// The "simple computing" on a read value: the sum of its bytes.
 pub(crate) fn compute(value: &[u8]) -> u64 {
     let (words, rest) = value.as_chunks::<8>();
     let sum = words.iter().fold(0_u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
     rest.iter().fold(sum, |sum, &byte| sum.rotate_left(5).wrapping_add(u64::from(byte)))
 }
 
-/// Updates a value in place; returns the bytes from its start that changed.
+/// Updates a value in place. Returns how many bytes changed, counted from its start.
 ///
 /// # Panics
 /// When the value is shorter than a counter.
@@ -130,13 +130,13 @@ pub(crate) fn update(record: u64, value: &mut [u8], change: Change) -> usize {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     keys: Keys,
-    /// Records from one that is used to the next.
+    /// Distance between two records in use.
     stride: u64,
     random: Random,
 }
 
 impl Transactions {
-    /// Transactions over the records `0..records`, all alike.
+    /// Transactions over the records `0..records`, all equally likely.
     ///
     /// # Panics
     /// When there are fewer records than a transaction touches.
@@ -144,8 +144,8 @@ impl Transactions {
         Transactions::of_hot(records, 1.0, seed, worker)
     }
 
-    /// Transactions over a share of the records `0..records` (§5.1.2), which lie scattered among the
-    /// others; all that are hot are alike.
+    /// Transactions over a share of the records `0..records` (§5.1.2). The hot records lie
+    /// scattered among the others, and all are equally likely.
     ///
     /// # Panics
     /// When there are fewer hot records than a transaction touches.
@@ -171,12 +171,12 @@ impl Transactions {
     }
 }
 
-/// How the records are shared between short and long transactions.
+/// Division of the records between short and long transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
-    /// Short transactions use `0..short`.
+    /// Short transactions use the records `0..short`.
     pub(crate) short: u64,
-    /// Long ones use `short..records`.
+    /// Long transactions use the records `short..records`.
     pub(crate) records: u64,
 }
 
@@ -186,8 +186,8 @@ impl Partition {
         Partition { short: if with_long { records - records / 100 } else { records }, records }
     }
 
-    /// The keys of the `n`-th batch write of session `session` out of `sessions`:
-    /// a run of the session's own part, so that batch writes do not meet.
+    /// The keys of the `n`-th batch write of session `session` out of `sessions`. They are a run
+    /// within the session's own part, so that batch writes do not conflict.
     ///
     /// # Panics
     /// When the session's part is smaller than one transaction's worth of keys.
@@ -205,11 +205,11 @@ impl Partition {
 /// Checks a recovered state, record by record, then as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// Records seen.
+    /// Number of checked records.
     pub(crate) records: u64,
-    /// Sum of all counters: updates contained in the state.
+    /// Sum of all counters, which is the number of updates in the state.
     pub(crate) updates: u64,
-    /// Where bodies are made for comparison.
+    /// Buffer for the expected body.
     body: Vec<u8>,
 }
 
@@ -242,8 +242,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks the whole: every record there, every transaction whole, and not
-    /// fewer or more transactions than could be.
+    /// Checks the state as a whole: every record exists, every transaction is whole, and the number
+    /// of transactions lies in the given range.
     ///
     /// # Errors
     /// What is wrong.

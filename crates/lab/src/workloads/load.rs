@@ -2,9 +2,9 @@
 
 use stillpoint_state::{Actions, Array, ArraysBuilder, Cells, Plain, Scheme, StateBuilder};
 
-/// Whoever can be told of arrays: the builder of a state, or of arrays in memory alone.
+/// A builder that takes declarations of arrays: of a state, or of arrays in memory alone.
 pub(crate) trait Declare {
-    /// An array of `cells` cells under this name.
+    /// Declares an array of `cells` cells with this name.
     fn array<T: Plain>(&mut self, name: &str, cells: usize) -> Array<T>;
 }
 
@@ -20,23 +20,22 @@ impl<S: Scheme> Declare for StateBuilder<S> {
     }
 }
 
-/// What runs on a state, tick by tick: it must do the same on every scheme, and the same again when
-/// a tick is replayed.
+/// A load that runs on a state, tick by tick. A load must do the same on every scheme, and the same
+/// again in a replay.
 pub(crate) trait Load: Sync {
-    /// The arrays that it works on.
+    /// The arrays of the load.
     type Arrays: Copy;
 
-    /// Says which arrays there are.
+    /// Declares the arrays.
     fn declare(&self, builder: &mut impl Declare) -> Self::Arrays;
 
     /// Gives the cells their first values. No tick has ended yet, so [`Cells::fill`] works.
     fn first<S: Scheme>(&self, arrays: Self::Arrays, cells: &mut Cells<S>);
 
-    /// Runs a tick; the first has number 1. Returns a number that depends on all that it read.
+    /// Runs a tick. The first tick has number 1. Returns a checksum of all reads.
     fn step<S: Scheme>(&self, arrays: Self::Arrays, cells: &mut Cells<S>, tick: u64) -> u64;
 
-    /// Hands what is to be logged for a tick to `log`, action by action. Nothing, unless a load has
-    /// actions.
+    /// Passes the actions of a tick to `log`, one by one. A load without actions passes none.
     fn actions(&self, tick: u64, log: &mut dyn FnMut(&[u8])) {
         let _ = (tick, log);
     }
@@ -53,7 +52,7 @@ pub(crate) trait Load: Sync {
         self.step(arrays, cells, tick);
     }
 
-    /// Where two states of this load differ first, in words; `None` if nowhere.
+    /// The first difference of two states of this load, in words. `None` if they are equal.
     fn first_difference<A: Scheme, B: Scheme>(
         &self,
         one: (Self::Arrays, &Cells<A>),
@@ -61,7 +60,7 @@ pub(crate) trait Load: Sync {
     ) -> Option<String>;
 }
 
-/// Where one array differs first in two states: for [`Load::first_difference`].
+/// The first difference of one array in two states, for [`Load::first_difference`].
 pub(crate) fn difference<T: Plain + PartialEq, A: Scheme, B: Scheme>(
     name: &str,
     one: (Array<T>, &Cells<A>),

@@ -1,11 +1,12 @@
-//! What is done to an engine or a state, from a seed. Knows neither.
+//! Workloads, made from a seed. This module knows no engine and no scheme.
 //!
-//! Every workload can check the state that it leaves behind: a figure from a run whose recovered
-//! state fails its check is not a figure.
+//! Every workload can check its final state. A figure of a run does not count if the recovered
+//! state fails this check.
 //!
 //! Records: [`calc`] (the CALC paper's microbenchmark), [`tpcc`], [`ycsb`], [`strings`] (of
-//! servers). State arrays: a [`load::Load`] is what happens in each tick, the same for every scheme;
-//! [`trace::TraceLoad`] takes it from accesses in memory that [`zipf`] draws; [`game`] and [`tpcc`].
+//! servers). State arrays: a [`load::Load`] runs the same ticks on every scheme.
+//! [`trace::TraceLoad`] is a load of recorded accesses, which [`zipf`] draws. [`game`] and [`tpcc`]
+//! are loads, too.
 
 pub(crate) mod calc;
 pub(crate) mod game;

@@ -73,16 +73,16 @@ impl Random {
         self.unit() < probability
     }
 
-    /// Waiting time to the next of events that come at random, `mean` apart (exponential).
+    /// Time to the next event of a Poisson process with `mean` time between events.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -(1.0 - self.unit()).ln() * mean
     }
 }
 
-/// How often which key is drawn.
+/// Distribution of drawn keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyLaw {
-    /// Each as often as the others.
+    /// Every key is equally likely.
     #[default]
     Uniform,
     /// YCSB's scrambled Zipf law: see [`Keys::with`].
@@ -102,7 +102,7 @@ const SCRAMBLED_RANKS: u64 = 10_000_000_000;
 pub(crate) const YCSB_EXPONENT: f64 = 0.99;
 
 impl Keys {
-    /// Keys of `0..n`, each as often as the others.
+    /// Keys of `0..n`, all equally likely.
     ///
     /// # Panics
     /// When `n` is zero.
@@ -111,8 +111,8 @@ impl Keys {
     }
 
     /// Keys of `0..n` by a law. YCSB's scrambled law draws one of 10^10 ranks by the Zipf law of
-    /// exponent 0.99, whatever `n` is, and takes the rank's FNV hash modulo `n`: the popular keys lie
-    /// scattered.
+    /// exponent 0.99, whatever `n` is. The key is the rank's FNV hash modulo `n`, so the popular
+    /// keys lie scattered.
     ///
     /// # Panics
     /// When `n` is zero.
@@ -222,7 +222,8 @@ mod tests {
         let mut random = Random::new(11);
         let mut counts = vec![0_u32; n as usize];
         (0..draws).for_each(|_| counts[keys.next(&mut random) as usize] += 1);
-        // All ranks that are hashed to a key: the first 10^5 one by one, the rest alike on all keys.
+        // Expected count of each key: the first 10^5 ranks are hashed one by one, the rest are
+        // spread evenly over all keys.
         let mut expected = vec![0.0; n as usize];
         let (mut rest, mut rank) = (1.0, 1_u64);
         while rank <= 100_000 {
@@ -234,7 +235,7 @@ mod tests {
         for (key, (&count, share)) in counts.iter().zip(&expected).enumerate() {
             let share = (share + rest / n as f64) * f64::from(draws);
             let apart = (f64::from(count) - share).abs();
-            // Five standard deviations, and what the rest's ranks differ by.
+            // Five standard deviations, plus the unevenness of the remaining ranks.
             assert!(apart < 5.0 * share.sqrt() + 0.02 * share, "key {key}: {count} and {share:.0}");
         }
         let hottest = (fnv_hash(0) % n) as usize;

@@ -1,9 +1,9 @@
-//! GET and SET of strings, as redis-benchmark names its keys, with values
-//! that say which key they belong to and which write made them.
+//! GET and SET of strings, with keys named as in redis-benchmark. A value tells its key and the
+//! write that made it.
 //!
-//! A key is `key:` and twelve digits. A value is the key's twelve digits, a
-//! colon, the sixteen hexadecimal digits of the write's stamp, a colon, and
-//! `x` to its length; values too short for that are all `x`.
+//! A key is `key:` and twelve digits. A value consists of the key's twelve digits, a colon, sixteen
+//! hexadecimal digits of the write's stamp, a colon, and a padding of `x`. Values too short for
+//! that are all `x`.
 
 /// Bytes of a key: `key:` and twelve digits.
 pub(crate) const KEY_BYTES: usize = 16;
@@ -93,8 +93,8 @@ pub(crate) fn value(key: u64, stamp: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Checks that a value is one that some write gave to this key; returns that
-/// write's stamp, 0 for values too short to carry one.
+/// Checks that some write gave this value to this key. Returns that write's stamp, or 0 for values
+/// too short to carry one.
 ///
 /// # Errors
 /// What is wrong with it.

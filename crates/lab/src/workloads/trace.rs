@@ -1,4 +1,4 @@
-//! Accesses in memory, made before the run, and the load that carries them out.
+//! A trace of accesses in memory, made before the run, and the load that carries them out.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,21 +10,21 @@ use crate::workloads::load::{Declare, Load, difference};
 
 /// A read or a write of one word of 4 bytes, in 8 bytes.
 ///
-/// The word is counted from the beginning of the state, so that a trace does not depend on how long
-/// the cells are.
+/// Words are counted from the beginning of the state, so a trace does not depend on the length of
+/// cells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
     word_and_kind: u32,
     value: u32,
 }
 
-/// Words that an access can tell apart: 8 GiB.
+/// Number of words that an access can address: 8 GiB.
 pub(crate) const WORDS_MAX: usize = 1 << 31;
 
 const READ: u32 = 1 << 31;
 
 impl Access {
-    /// A write.
+    /// A write of one word.
     ///
     /// # Panics
     /// If the word is not below [`WORDS_MAX`].
@@ -33,7 +33,7 @@ impl Access {
         Access { word_and_kind: word, value }
     }
 
-    /// A read.
+    /// A read of one word.
     ///
     /// # Panics
     /// If the word is not below [`WORDS_MAX`].
@@ -42,19 +42,19 @@ impl Access {
         Access { word_and_kind: word | READ, value: 0 }
     }
 
-    /// True for a write.
+    /// Whether this is a write.
     #[inline(always)]
     pub(crate) fn is_write(self) -> bool {
         self.word_and_kind & READ == 0
     }
 
-    /// The word.
+    /// Number of the word.
     #[inline(always)]
     pub(crate) fn word(self) -> usize {
         (self.word_and_kind & !READ) as usize
     }
 
-    /// What is written; a load may mix the tick's number into it.
+    /// The written value. A load may mix the tick's number into it.
     #[inline(always)]
     pub(crate) fn value(self) -> u32 {
         self.value
@@ -68,16 +68,16 @@ impl fmt::Debug for Access {
     }
 }
 
-/// Which accesses make a tick.
+/// Division of the accesses into ticks.
 #[derive(Clone, Debug)]
 enum Ticks {
-    /// So many, one tick after the other.
+    /// Every tick has this number of accesses.
     Equal(usize),
-    /// Those up to here.
+    /// Each tick's end, as a number of accesses.
     Ends(Arc<Vec<usize>>),
 }
 
-/// Accesses of ticks, from the beginning again at the end.
+/// Accesses of ticks. After the last tick the first one follows again.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
     accesses: Arc<Vec<Access>>,
@@ -85,7 +85,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Ticks of so many accesses each: one pool serves traces of every rate.
+    /// Ticks with the same number of accesses, so that one pool serves traces of every rate.
     ///
     /// # Panics
     /// If there is no access.
@@ -103,8 +103,8 @@ impl Trace {
         Trace { accesses: Arc::new(accesses), ticks: Ticks::Ends(Arc::new(ends)) }
     }
 
-    /// The accesses of a tick, the first of which has number 1, in two pieces and more where the
-    /// trace wraps around.
+    /// The accesses of a tick. The first tick has number 1. A tick that wraps around the trace has
+    /// several pieces.
     pub(crate) fn tick(&self, number: u64) -> impl Iterator<Item = &[Access]> {
         let (len, before) = (self.accesses.len(), number.saturating_sub(1));
         let (mut at, mut left) = match &self.ticks {
@@ -123,7 +123,7 @@ impl Trace {
         })
     }
 
-    /// Share of `cells` cells of so many words that the writes of these ticks touch.
+    /// Share of `cells` cells that the writes of these ticks touch.
     pub(crate) fn dirty_share(
         &self,
         ticks: std::ops::RangeInclusive<u64>,
@@ -194,7 +194,7 @@ pub(crate) struct TraceLoad<C> {
 }
 
 impl<C: WordCell> TraceLoad<C> {
-    /// A state of so many words, and what happens to it.
+    /// A state of a number of words, with the trace of its accesses.
     ///
     /// # Panics
     /// If there are more words than a trace can tell apart.
@@ -217,7 +217,7 @@ impl<C: WordCell> Load for TraceLoad<C> {
 
     fn step<S: Scheme>(&self, array: Array<C>, cells: &mut Cells<S>, tick: u64) -> u64 {
         let mut array = cells.array_mut(array);
-        // With the tick in it, a value differs from the one that the same access wrote before.
+        // The tick's number makes a value differ from the one that the same access wrote before.
         let (salt, mut read) = (tick as u32, 0u64);
         for piece in self.trace.tick(tick) {
             for access in piece {

@@ -2,7 +2,7 @@
 //! scans, which a hashed table cannot.
 //!
 //! A record has ten fields of 100 bytes. A read reads all fields, an update writes one. A field
-//! says which record and field it is and which write made it, so that each can be checked.
+//! tells its record, its number and the write that made it, so that each can be checked.
 
 use std::fmt;
 
@@ -24,9 +24,9 @@ pub(crate) struct Mix {
     pub(crate) reads: f64,
     /// Share of updates.
     pub(crate) updates: f64,
-    /// Share of inserts; what is left reads, modifies and writes.
+    /// Share of inserts. The remaining operations read, modify and write.
     pub(crate) inserts: f64,
-    /// True if reads want the newest records, by a Zipf law; else keys are scrambled.
+    /// Whether reads prefer the newest records, by a Zipf law. Otherwise keys are scrambled.
     pub(crate) reads_latest: bool,
 }
 
@@ -34,7 +34,7 @@ const fn mix(name: &'static str, reads: f64, updates: f64, inserts: f64) -> Mix 
     Mix { name, reads, updates, inserts, reads_latest: inserts > 0.0 }
 }
 
-/// A to D and F.
+/// The workloads A to D and F.
 pub(crate) const MIXES: [Mix; 5] = [
     mix("A", 0.5, 0.5, 0.0),
     mix("B", 0.95, 0.05, 0.0),
@@ -43,16 +43,16 @@ pub(crate) const MIXES: [Mix; 5] = [
     mix("F", 0.5, 0.0, 0.0),
 ];
 
-/// What is done to a record.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// All fields are read.
+    /// Reads all fields.
     Read,
-    /// A field is written.
+    /// Writes one field.
     Update(usize),
-    /// The record is new.
+    /// Inserts a new record.
     Insert,
-    /// All fields are read and a field is written.
+    /// Reads all fields and writes one.
     ReadModifyWrite(usize),
 }
 
@@ -61,12 +61,12 @@ pub(crate) enum Action {
 pub(crate) struct Operation {
     /// The record's number.
     pub(crate) record: u64,
-    /// What is done.
+    /// Kind of the operation.
     pub(crate) action: Action,
 }
 
-/// The operations of one worker. Records that a worker inserts lie behind the load's, each
-/// worker's own: the newest that the worker can read are its own.
+/// The operations of one worker. Records that a worker inserts have numbers behind the loaded ones.
+/// The newest records that a worker reads are its own.
 #[derive(Debug)]
 pub(crate) struct Operations {
     mix: Mix,
@@ -75,13 +75,13 @@ pub(crate) struct Operations {
     worker: u64,
     inserted: u64,
     keys: Keys,
-    /// How far behind the newest a read record is.
+    /// Age of a read record: its distance from the newest one.
     ages: Zipf,
     random: Random,
 }
 
 impl Operations {
-    /// The operations of worker number `worker` out of `workers`, on so many loaded records, after
+    /// The operations of worker number `worker` out of `workers`, on loaded records, after
     /// `inserted` inserts of the same worker.
     ///
     /// # Panics
@@ -138,7 +138,7 @@ impl Operations {
         self.keys.next(&mut self.random)
     }
 
-    /// A record by its age: the newest most often.
+    /// Draws a record by its age. The newest is the most likely.
     fn latest(&mut self) -> u64 {
         let age = self.ages.next(&mut self.random) - 1;
         match self.inserted.checked_sub(age + 1) {
@@ -148,10 +148,10 @@ impl Operations {
     }
 }
 
-/// Writes the bytes of a field: record, write, and what follows from both.
+/// Writes the bytes of a field: record, write, and a filling computed from both.
 ///
 /// # Panics
-/// When there is less room than a field.
+/// When the buffer is shorter than a field.
 pub(crate) fn write_field(room: &mut [u8], record: u64, field: usize, write: u64) {
     room[..8].copy_from_slice(&record.to_le_bytes());
     room[8..16].copy_from_slice(&write.to_le_bytes());
@@ -163,7 +163,7 @@ pub(crate) fn write_field(room: &mut [u8], record: u64, field: usize, write: u64
     }
 }
 
-/// A record as it is loaded or inserted.
+/// The first value of a record.
 pub(crate) fn first_record(record: u64) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     for (field, room) in bytes.chunks_mut(FIELD_BYTES).enumerate() {
@@ -172,7 +172,7 @@ pub(crate) fn first_record(record: u64) -> [u8; RECORD_BYTES] {
     bytes
 }
 
-/// What is wrong with a record.
+/// Defect of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     record: u64,
@@ -188,10 +188,10 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Checks that every field of a record is as some write left it.
+/// Checks that some write made every field of a record.
 ///
 /// # Errors
-/// The first that is not.
+/// The first wrong field.
 pub(crate) fn check(record: u64, bytes: &[u8]) -> Result<(), Wrong> {
     if bytes.len() != RECORD_BYTES {
         return Err(Wrong { record, field: None });
@@ -258,7 +258,7 @@ mod tests {
                 assert_eq!(operation.record, 10_000 + before * 2 + 1, "its own, in order");
             }
         }
-        // The newest of 10,000: 1 ÷ the sum of rank^-0.99.
+        // Probability of the newest of 10,000 records: 1 ÷ the sum of rank^-0.99.
         let sum: f64 = (1..=10_000).map(|rank| f64::from(rank).powf(-YCSB_EXPONENT)).sum();
         let share = f64::from(newest) / f64::from(reads);
         assert!((share - 1.0 / sum).abs() < 0.005, "{share} and {}", 1.0 / sum);

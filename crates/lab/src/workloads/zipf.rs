@@ -12,10 +12,10 @@ pub(crate) const OBJECT_WORDS: usize = 2_000;
 /// Words of 4 bytes in a page of ICDE 2018.
 pub(crate) const PAGE_WORDS: usize = 1_024;
 
-/// Which accesses are made.
+/// Parameters of the accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ZipfAccesses {
-    /// Objects, the first of which is the most popular.
+    /// Number of objects. The first is the most popular.
     pub(crate) objects: usize,
     /// Words of 4 bytes in an object.
     pub(crate) object_words: usize,
@@ -23,16 +23,16 @@ pub(crate) struct ZipfAccesses {
     pub(crate) object_exponent: f64,
     /// α of the words within an object.
     pub(crate) word_exponent: f64,
-    /// Share of the accesses that read.
+    /// Share of reads among the accesses.
     pub(crate) read_share: f64,
-    /// Accesses.
+    /// Number of accesses.
     pub(crate) count: usize,
     /// The same seed makes the same accesses.
     pub(crate) seed: u64,
 }
 
 impl ZipfAccesses {
-    /// Updates of SIGMOD 2011: `objects` of 8 KB, object and word with α = 0.5.
+    /// Updates of SIGMOD 2011: `objects` objects of 8 KB. Object and word are drawn with α = 0.5.
     pub(crate) fn objects(objects: usize, count: usize, seed: u64) -> ZipfAccesses {
         ZipfAccesses {
             objects,
@@ -45,7 +45,7 @@ impl ZipfAccesses {
         }
     }
 
-    /// Accesses of ICDE 2018: pages of 4 KB with α = 2, any of their words.
+    /// Accesses of ICDE 2018: pages of 4 KB drawn with α = 2, and any of their words.
     pub(crate) fn pages(pages: usize, count: usize, read_share: f64, seed: u64) -> ZipfAccesses {
         ZipfAccesses {
             objects: pages,
@@ -66,7 +66,7 @@ impl ZipfAccesses {
     /// Makes the accesses, on all processors.
     ///
     /// # Errors
-    /// When the state is larger than a trace can tell, or a thread cannot be started.
+    /// When the state is larger than a trace can address, or a thread cannot be started.
     pub(crate) fn make(&self) -> LabResult<Arc<Vec<Access>>> {
         const PIECE: usize = 1 << 18;
         if self.words() == 0 || self.words() > WORDS_MAX || self.count == 0 {

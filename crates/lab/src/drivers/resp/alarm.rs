@@ -1,13 +1,13 @@
 //! Wakes an event loop at a moment given in nanoseconds.
 //!
-//! The timeout of `epoll_wait` counts milliseconds, which is far too coarse
-//! for an open loop of 100,000 requests a second; a timer descriptor is not.
+//! The timeout of `epoll_wait` counts milliseconds, far too coarse for an open loop of 100,000
+//! requests a second. A timer descriptor counts nanoseconds.
 
 use std::io;
 
 use mio::{Poll, Token};
 
-/// A timer that becomes readable in the poll that it is registered with.
+/// A timer descriptor. Its poll reports it as readable at the given moment.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub(super) struct Alarm {
@@ -26,7 +26,7 @@ impl Alarm {
         Ok(Alarm { timer })
     }
 
-    /// Sets the moment, replacing the one before.
+    /// Sets the moment and replaces an earlier one.
     pub(super) fn set(&self, at_ns: u64) -> io::Result<()> {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         let at = Timespec {
@@ -39,7 +39,7 @@ impl Alarm {
     }
 }
 
-/// Elsewhere the poll's own timeout of a millisecond must do.
+/// Other systems have no timer descriptor; there the poll's timeout of a millisecond must do.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 pub(super) struct Alarm;

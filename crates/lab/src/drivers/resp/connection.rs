@@ -11,14 +11,14 @@ use crate::subjects::resp::codec::{self, Reply};
 /// A request that was sent, or is in the send buffer, and has no reply yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
-    /// When it was due.
+    /// The time at which the request was due.
     pub(super) scheduled_ns: u64,
     pub(super) key: u64,
     /// The stamp of a SET; `None` for a GET.
     pub(super) stamp: Option<u64>,
 }
 
-/// What a reply said.
+/// The content of a reply, as far as the load needs it.
 #[derive(Debug)]
 pub(super) enum Answer {
     Done,
@@ -60,7 +60,7 @@ impl Connection {
         &mut self.stream
     }
 
-    /// Writes what the socket takes; the rest waits for the next call.
+    /// Writes as much as the socket takes. The rest waits for the next call.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -76,7 +76,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads all that has come and hands each reply to `each`, with its request.
+    /// Reads all received bytes and passes each reply to `each`, together with its request.
     pub(super) fn receive(
         &mut self,
         value_bytes: usize,

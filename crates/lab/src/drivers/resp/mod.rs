@@ -1,11 +1,10 @@
 //! A load generator for any server that speaks the Redis protocol.
 //!
-//! `threads` event loops share `connections` plain TCP connections. In a
-//! *closed* loop each connection sends `pipeline` requests, waits for all their
-//! replies and sends again: it measures capacity. In an *open* loop requests
-//! come at a fixed rate whatever the server does, and each latency counts from
-//! the moment at which its request was due: a server that stalls is charged
-//! for every request it kept waiting (no coordinated omission).
+//! `threads` event loops share `connections` plain TCP connections. In a *closed* loop each
+//! connection sends `pipeline` requests, waits for all their replies and sends again. A closed loop
+//! measures capacity. In an *open* loop requests come at a fixed rate whatever the server does.
+//! Each latency then counts from the moment at which its request was due. So a stalled server is
+//! charged for every request that it kept waiting (no coordinated omission).
 
 mod alarm;
 mod connection;
@@ -23,12 +22,12 @@ use crate::measure::stats::{Latencies, Windows};
 use crate::sys;
 use crate::workloads::random::KeyLaw;
 
-/// When the next request comes.
+/// The rule that says when the next request is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pacing {
-    /// When the replies to the last ones are there.
+    /// Closed loop: a connection sends when the replies to its last requests have come.
     Closed,
-    /// At this rate over all connections, whatever the server does.
+    /// Open loop: requests come at this rate over all connections, whatever the server does.
     Open {
         /// Requests per second.
         rate_per_s: f64,
@@ -40,9 +39,9 @@ pub(crate) enum Pacing {
 /// How the requests of an open loop are spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrivals {
-    /// Independent of each other, as from many clients.
+    /// Independent of each other (Poisson), as from many clients.
     Poisson,
-    /// Equally spaced: what a toy server answers can then be counted.
+    /// Equally spaced, so that a test can count the replies of a toy server.
     #[cfg(test)]
     Even,
 }
@@ -52,13 +51,13 @@ pub(crate) enum Arrivals {
 pub(crate) enum Until {
     /// After this time, the warm-up not counted.
     Elapsed(Duration),
-    /// When every key was written once, in order; reads nothing.
+    /// After every key was written once, in order. Such a load reads nothing.
     EveryKeyWritten,
     /// When [`Load::stop`] is called.
     Told,
 }
 
-/// What is asked of the server.
+/// The load: its requests, connections and pacing.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadPlan {
     /// Where the server listens.
@@ -71,13 +70,13 @@ pub(crate) struct LoadPlan {
     pub(crate) pipeline: usize,
     /// Size of the key space.
     pub(crate) keys: u64,
-    /// How often which key is asked for.
+    /// Distribution of the keys of the requests.
     pub(crate) law: KeyLaw,
     /// Bytes of each value.
     pub(crate) value_bytes: usize,
     /// Share of requests that are SET, the rest GET: 0 to 1.
     pub(crate) set_share: f64,
-    /// When requests come.
+    /// Rule of the requests' times.
     pub(crate) pacing: Pacing,
     /// When the load ends.
     pub(crate) until: Until,
@@ -85,13 +84,14 @@ pub(crate) struct LoadPlan {
     pub(crate) warm_up: Duration,
     /// Seed of keys and arrival times.
     pub(crate) seed: u64,
-    /// Remember the last acknowledged write of each key. Each connection then has keys of its own.
+    /// Whether to remember the last acknowledged write of each key. Each connection then has keys
+    /// of its own.
     pub(crate) remember: bool,
 }
 
 impl LoadPlan {
-    /// A closed loop of 50 connections from two threads for ten seconds, without pipelining:
-    /// GET of a million keys of 100 bytes.
+    /// GETs of a million keys with values of 100 bytes, in a closed loop without pipelining: 50
+    /// connections from two threads, ten seconds.
     pub(crate) fn new(address: SocketAddr) -> LoadPlan {
         LoadPlan {
             address,
@@ -111,16 +111,16 @@ impl LoadPlan {
     }
 }
 
-/// What came of a load.
+/// Outcome of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadReport {
     /// Replies after the warm-up.
     pub(crate) commands: u64,
-    /// Replies, those of the warm-up and of the last moments included.
+    /// All replies, including those of the warm-up and of the last moments.
     pub(crate) commands_all: u64,
     /// Replies that were errors.
     pub(crate) errors: u64,
-    /// The first of them.
+    /// The first error reply.
     pub(crate) first_error: Option<String>,
     /// GETs that found no key.
     pub(crate) misses: u64,
@@ -129,7 +129,7 @@ pub(crate) struct LoadReport {
     pub(crate) unanswered: u64,
     /// The monotonic time at which the windows begin.
     pub(crate) started_ns: u64,
-    /// Length of what was measured.
+    /// Length of the measured time.
     pub(crate) seconds: f64,
     /// Replies per window.
     pub(crate) windows: Windows,
@@ -137,10 +137,10 @@ pub(crate) struct LoadReport {
     pub(crate) latencies: Latencies,
     /// CPU seconds of the generator's own threads.
     pub(crate) client_cpu_s: f64,
-    /// `(key, stamp of its last acknowledged write)`, when asked for: what must
-    /// be there after a crash. Loads with greater seeds write greater stamps.
+    /// `(key, stamp of its last acknowledged write)`, when asked for. These writes must survive a
+    /// crash. Loads with greater seeds write greater stamps.
     pub(crate) acknowledged: Vec<(u64, u64)>,
-    /// Why a connection broke, when one did.
+    /// The reason why a connection broke, if one did.
     pub(crate) broken: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl LoadReport {
         self.commands as f64 / self.seconds
     }
 
-    /// Fails if the server answered with errors: such a figure is not a figure.
+    /// Fails if the server answered with errors, since such a figure does not count.
     ///
     /// # Errors
     /// The first error that the server sent.
@@ -181,10 +181,10 @@ impl LoadReport {
     }
 }
 
-/// What the threads of one load share.
+/// State that the threads of one load share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Threads whose connections stand.
+    /// Number of threads whose connections are established.
     ready: AtomicUsize,
     /// Start of the windows; 0 until all threads are ready.
     start_ns: AtomicU64,
@@ -214,7 +214,7 @@ impl Load {
             let body = move || worker::run(&plan, thread, &shared);
             threads.push(sys::spawn(&format!("load-{thread}"), body)?);
         }
-        // Acquire pairs with each worker's Release when its connections stand.
+        // Acquire pairs with each worker's Release once its connections are established.
         while shared.ready.load(Ordering::Acquire) < plan.threads {
             if threads.iter().any(JoinHandle::is_finished) {
                 shared.stop.store(true, Ordering::Release);
@@ -233,13 +233,13 @@ impl Load {
         self.started_ns
     }
 
-    /// Ends the load; [`Load::join`] then returns soon.
+    /// Ends the load. [`Load::join`] returns soon afterwards.
     pub(crate) fn stop(&self) {
         // Release pairs with the workers' Acquire in their loops.
         self.shared.stop.store(true, Ordering::Release);
     }
 
-    /// Waits for the end and returns what came of it.
+    /// Waits for the end of the load and returns its outcome.
     ///
     /// # Errors
     /// When a connection broke.
@@ -252,8 +252,8 @@ impl Load {
         }
     }
 
-    /// Waits for the end of a load whose server was killed meanwhile: broken
-    /// connections are expected, and what was acknowledged before is returned.
+    /// Waits for the end of a load whose server was killed meanwhile. Broken connections are no
+    /// error here; the outcome holds the writes acknowledged before.
     ///
     /// # Errors
     /// When a connection could not be made in the first place.

@@ -7,7 +7,7 @@ use super::*;
 use crate::subjects::resp::admin::{Admin, Value};
 use crate::subjects::resp::codec::{self, Reply};
 
-/// What the toy server does with requests.
+/// How the toy server treats requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Behaviour {
     /// Stops answering for so long after half a second.
@@ -115,8 +115,8 @@ fn a_stall_is_charged_to_everything_that_was_due() -> LabResult<()> {
     let until = Until::Elapsed(Duration::from_millis(1_200));
     let report = run(&LoadPlan { pacing, until, ..plan(behaviour) })?;
     let all = report.latencies.all();
-    // A quarter of the time nothing was answered: the requests of that quarter
-    // waited 150 ms in the median, so more than a tenth of all waited over 100 ms.
+    // The server answered nothing in a quarter of the time. The requests of that quarter waited 150
+    // ms in the median, so more than a tenth of all waited over 100 ms.
     assert!(all.ms(0.90) > 100.0, "p90 is {} ms", all.ms(0.90));
     assert!(all.ms(0.50) < 50.0, "p50 is {} ms", all.ms(0.50));
     assert!((250.0..450.0).contains(&all.max_ms()), "{}", all.max_ms());

@@ -16,18 +16,19 @@ use crate::workloads::random::{Keys, Random};
 use crate::workloads::strings::Requests;
 
 const ALARM: Token = Token(usize::MAX);
-/// Requests of an open loop that one connection carries at most; more wait with the schedule.
+/// Most requests of an open loop that one connection carries at a time. Further requests wait in
+/// the schedule.
 const FLIGHTS_MAX: usize = 1_024;
-/// An open loop sends what is due at most this late: waking for each request
-/// would cost the machine more than the server does.
+/// An open loop sends a request at most this late. To wake up for each request would cost the
+/// machine more than the server itself.
 const COALESCE_NS: u64 = 50_000;
-/// How long the last replies are waited for.
+/// Longest wait for the last replies.
 const DRAIN_NS: u64 = 10_000_000_000;
 
 pub(super) fn run(plan: &LoadPlan, thread: usize, shared: &Shared) -> LabResult<LoadReport> {
     let failed = |e: io::Error| LabError::server(plan.address, e);
     let mut worker = Worker::connect(plan, thread).map_err(failed)?;
-    // Release pairs with the starter's Acquire: the connections stand.
+    // Release pairs with the starter's Acquire: the connections are established.
     shared.ready.fetch_add(1, Ordering::Release);
     // Acquire pairs with the starter's Release of the common start.
     while shared.start_ns.load(Ordering::Acquire) == 0 {
@@ -66,8 +67,8 @@ struct Source {
     random: Random,
     keys: Keys,
     set_share: f64,
-    /// Each connection has its own keys, `connection + k * stride`, so that the
-    /// writes of a key are executed in the order of their stamps; else stride is 0.
+    /// With a stride above 0 each connection has its own keys, `connection + k * stride`. The
+    /// server then executes the writes of a key in the order of their stamps.
     stride: u64,
     /// Number of the thread's first connection among all.
     first_connection: u64,
@@ -95,7 +96,8 @@ impl Source {
         }
     }
 
-    /// Puts the next request behind the connection's others; false when there is none left.
+    /// Appends the next request to the connection's send buffer. Returns false when no request is
+    /// left.
     fn push(&mut self, connection: &mut Connection, index: usize, scheduled_ns: u64) -> bool {
         let (key, set) = match &mut self.in_order {
             Some(range) => match range.next() {
@@ -124,7 +126,7 @@ impl Source {
     }
 }
 
-/// When the requests of an open loop are due.
+/// Times at which the requests of an open loop are due.
 struct Schedule {
     next_ns: f64,
     gap_ns: f64,
@@ -210,7 +212,7 @@ impl<'a> Worker<'a> {
             self.send_due(now)?;
             self.pass(&mut events, true)?;
         }
-        // What became due since the last round belongs to the run.
+        // Requests that became due since the last round still belong to the run.
         self.send_due(self.end_ns)?;
         let deadline_ns = sys::now_ns() + DRAIN_NS;
         while !self.idle() && sys::now_ns() < deadline_ns {

@@ -1,5 +1,5 @@
-//! Drives an engine inside this process: workers, long transactions,
-//! checkpoints at given times, and everything counted in windows of 100 ms.
+//! Drives an engine inside this process with workers, long transactions and checkpoints at given
+//! times. It counts everything in windows of 100 ms.
 //!
 //! Saturated workers run batch after batch. At a fixed rate each transaction
 //! has a time at which it is due, and its latency counts from there.
@@ -15,14 +15,14 @@ use crate::subjects::adapter::{Checkpointed, Client, LabEngine};
 use crate::sys;
 use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, LongTransactions, Partition};
 
-/// What is asked of an engine.
+/// A load of transactions on an engine, with its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Drive {
     /// Threads that run transactions.
     pub(crate) workers: usize,
-    /// Length of what is measured.
+    /// Length of the measured time.
     pub(crate) seconds: f64,
-    /// Uncounted time before it.
+    /// Uncounted warm-up before the measured time.
     pub(crate) warm_up_s: f64,
     /// Records of the table.
     pub(crate) records: u64,
@@ -30,13 +30,13 @@ pub(crate) struct Drive {
     pub(crate) change: Change,
     /// Share of the records that transactions touch.
     pub(crate) hot_share: f64,
-    /// Transactions that are handed over together.
+    /// Transactions that a worker hands over as one batch.
     pub(crate) batch: usize,
-    /// Transactions per second over all workers; as many as possible when absent.
+    /// Transactions per second over all workers. Without a number the workers are saturated.
     pub(crate) rate_per_s: Option<f64>,
     /// Batch writes beside the short transactions.
     pub(crate) long: Option<LongTransactions>,
-    /// When checkpoints begin, in seconds of the measured time.
+    /// Times at which checkpoints begin, in seconds of the measured time.
     pub(crate) checkpoints_at_s: Vec<f64>,
     /// Seed of keys and arrival times.
     pub(crate) seed: u64,
@@ -64,9 +64,9 @@ impl Drive {
 /// One checkpoint of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Capture {
-    /// When it was asked for, in seconds of the measured time.
+    /// Time of the request, in seconds of the measured time.
     pub(crate) from_s: f64,
-    /// When it was published.
+    /// Time of the publication, in seconds of the measured time.
     pub(crate) to_s: f64,
     /// Bytes of its files.
     pub(crate) bytes: u64,
@@ -84,22 +84,22 @@ impl Capture {
 pub(crate) struct MemoryAt {
     /// Seconds of the measured time.
     pub(crate) at_s: f64,
-    /// As the engine says.
+    /// Bytes held by the engine, by its own account.
     pub(crate) engine_bytes: u64,
     /// Anonymous resident bytes of this process.
     pub(crate) process_bytes: u64,
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// Short transactions per window.
     pub(crate) windows: Windows,
-    /// Their latencies from the scheduled time, where there is a rate.
+    /// Latencies of short transactions from their scheduled times, in runs with a rate.
     pub(crate) latencies: Latencies,
     /// Short transactions, the warm-up included.
     pub(crate) transactions: u64,
-    /// Batch writes.
+    /// Number of finished batch writes.
     pub(crate) long_transactions: u64,
     /// Updates of all transactions, the warm-up included.
     pub(crate) updates: u64,
@@ -107,9 +107,9 @@ pub(crate) struct Outcome {
     pub(crate) captures: Vec<Capture>,
     /// Memory every 100 ms.
     pub(crate) held: Vec<MemoryAt>,
-    /// Length of what was measured.
+    /// Length of the measured time.
     pub(crate) seconds: f64,
-    /// CPU seconds of the process that no worker used: checkpoints, flushes, upkeep.
+    /// CPU seconds of the process outside of the workers: checkpoints, flushes, upkeep.
     pub(crate) background_cpu_s: f64,
     /// Bytes that the journal wrote in the measured time.
     pub(crate) journal_bytes: u64,
@@ -131,7 +131,7 @@ impl Outcome {
     }
 }
 
-/// What one thread has done.
+/// Counts of one thread.
 #[derive(Debug, Default)]
 struct Part {
     windows: Windows,
@@ -142,7 +142,7 @@ struct Part {
     cpu_s: f64,
 }
 
-/// What the threads of one run share.
+/// State that the threads of one run share.
 #[derive(Debug)]
 struct Run<'a> {
     drive: &'a Drive,
@@ -160,7 +160,7 @@ struct Run<'a> {
 struct Padded(AtomicU64);
 
 impl<'a> Run<'a> {
-    /// A run that begins in a moment.
+    /// A run whose threads wait for the common start.
     fn new(drive: &'a Drive) -> Self {
         let start_ns = sys::now_ns() + 20_000_000 + (drive.warm_up_s * 1e9) as u64;
         Run {
@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
     }
 
     fn ended(&self, now_ns: u64) -> bool {
-        // Relaxed: nothing is read that the flag would guard.
+        // Relaxed: the flag guards no other memory.
         now_ns >= self.end_ns || self.stop.load(Ordering::Relaxed)
     }
 
@@ -220,7 +220,7 @@ pub(crate) fn run(engine: &dyn LabEngine, drive: &Drive) -> LabResult<Outcome> {
 /// Makes the client of a worker's number, in the worker's own thread.
 pub(crate) type MakeClient<'a> = dyn Fn(usize) -> LabResult<Box<dyn Client + 'a>> + Sync + 'a;
 
-/// Runs clients of any kind of load to the end; records, changes and long transactions of the drive
+/// Runs clients of any kind of load to the end. The drive's records, changes and long transactions
 /// are not used.
 ///
 /// # Errors
@@ -238,7 +238,7 @@ pub(crate) fn run_clients(
     run_jobs(engine, run, jobs)
 }
 
-/// What one thread does in a run.
+/// The work of one thread in a run.
 type Job<'a> = Box<dyn FnOnce() -> LabResult<Part> + Send + 'a>;
 
 fn run_jobs(engine: &dyn Checkpointed, run: &Run<'_>, jobs: Vec<Job<'_>>) -> LabResult<Outcome> {

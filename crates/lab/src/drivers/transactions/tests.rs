@@ -32,7 +32,7 @@ impl Toy {
         }))
     }
 
-    /// The toy has no threads: its checkpoints happen in whoever asks for its status.
+    /// The toy has no threads: a call for its status carries out its checkpoints.
     fn work(&self) {
         if self.asked.swap(false, Ordering::AcqRel) {
             let held = (self.scheme == "naive").then(|| self.values.lock());
@@ -159,7 +159,8 @@ fn a_rate_is_kept_and_a_stall_is_charged() -> LabResult<()> {
 
     let stalled = Drive { rate_per_s: rate, checkpoints_at_s: vec![0.2], ..drive() };
     let outcome = run(&*toy("naive"), &stalled)?;
-    // 60 of 1,000 were due meanwhile; charging only those under way would show 8 at most.
+    // 60 of 1,000 transactions were due meanwhile. A driver that charged only those under way would
+    // show 8 at most.
     let waited = outcome.latencies.all().ms(0.97);
     assert!(waited > 8.0, "those that were due in the stall waited too: {waited}");
     let tail = outcome.latencies.all().max_ms();

@@ -10,7 +10,7 @@ use crate::sys;
 use crate::workloads::calc::{CalcTransaction, Change, Partition, Transactions};
 use crate::workloads::random::Random;
 
-/// A worker that has nothing due sleeps at least so long.
+/// Shortest sleep of a worker without a due transaction.
 const NAP_NS: u64 = 20_000;
 
 /// Transactions of a client, until the run ends.
@@ -110,7 +110,7 @@ impl Worker<'_> {
                 self.latency(at_ns, now_ns);
             }
         }
-        // What was due and never begun has waited until now.
+        // Transactions that were due and never begun have waited until now.
         let now_ns = sys::now_ns();
         while due_ns < self.run.end_ns as f64 {
             self.latency(due_ns as u64, now_ns);

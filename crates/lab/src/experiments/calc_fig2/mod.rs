@@ -1,9 +1,9 @@
-//! `calc-fig2`: full checkpoints under the microbenchmark (CALC paper, §5.1.1,
-//! Figure 2): throughput over time with two checkpoints, transactions lost, and
-//! the same with transactions of two seconds.
+//! `calc-fig2`: full checkpoints under the microbenchmark (CALC paper, §5.1.1, Figure 2). It shows
+//! throughput over time with two checkpoints, and transactions lost. A second version adds
+//! transactions of two seconds.
 //!
-//! 1. A child process is killed in the middle and its state checked: a figure
-//!    from an engine that cannot recover is not a figure.
+//! 1. A child process is killed in the middle and its state checked. A figure of an engine that
+//!    cannot recover does not count.
 //! 2. Instructions per transaction at rest, counted by callgrind.
 //! 3. Throughput at rest: many short pairs, baseline and calc in turn.
 //! 4. Rounds with one checkpoint each, all rows in turn: saturated, with long
@@ -32,7 +32,7 @@ use crate::workloads::calc::LongTransactions;
 /// The rows, the baseline first.
 pub(crate) const ROWS: [Row; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Records of 8 + 100 bytes.
@@ -49,11 +49,11 @@ pub(crate) struct Plan {
     pub(crate) warm_up_s: f64,
     /// Length of a round.
     pub(crate) round_s: f64,
-    /// When its checkpoint begins.
+    /// Time at which the checkpoint of a round begins.
     pub(crate) checkpoint_at_s: f64,
     /// Length of the time line.
     pub(crate) timeline_s: f64,
-    /// When its checkpoints begin.
+    /// Times at which the checkpoints of the time line begin.
     pub(crate) timeline_checkpoints_s: Vec<f64>,
     /// Load of the rounds that are not saturated, as a share of the baseline's throughput.
     pub(crate) load_share: f64,
@@ -72,10 +72,10 @@ impl Plan {
     }
 }
 
-/// Rounds of one kind: `[row][run]`.
+/// Outcomes of the rounds of one kind: `[row][run]`.
 type Rounds = Vec<Vec<Outcome>>;
 
-/// Everything that was measured; empty where it was not asked for.
+/// All outcomes. Lists of parts that were not asked for are empty.
 #[derive(Default)]
 struct Findings {
     instructions: Option<instructions::Ratio>,
@@ -84,7 +84,7 @@ struct Findings {
     saturated: Rounds,
     with_long: Rounds,
     half: Rounds,
-    /// One per row.
+    /// Outcomes of the time line, one for each row.
     timeline: Vec<Outcome>,
     timeline_long: Vec<Outcome>,
 }

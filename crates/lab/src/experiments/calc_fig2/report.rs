@@ -13,7 +13,7 @@ use crate::workloads::calc::KEYS_PER_TRANSACTION;
 
 const SOURCE: &str = "CALC paper, §5.1.1";
 
-/// A measure of each run and of the baseline's run in the same round.
+/// A measure computed from each run and the baseline's run in the same round.
 fn over_baseline(rounds: &Rounds, row: usize, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
     let (Some(baseline), Some(row)) = (rounds.first(), rounds.get(row)) else {
         return Vec::new();
@@ -101,7 +101,7 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
     let apart = |row: usize, measure: fn(&Outcome, &Outcome) -> f64, to_points: f64| -> Vec<f64> {
         let without = over_baseline(&found.saturated, row, measure);
         let with = over_baseline(&found.with_long, row, measure);
-        // Worse by so many points; better is no harm.
+        // Only a loss of points counts; a gain is no miss.
         let median_without = median(&without);
         with.iter().map(|w| (w - median_without) * to_points).collect()
     };
@@ -130,7 +130,7 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
 fn relative_to_naive(found: &Findings, result: &mut ExperimentResult) {
     let lost = |row| over_baseline(&found.saturated, row, lost_transactions);
     for (calc, naive, mode) in [(1, 3, "paced"), (2, 4, "unpaced")] {
-        // Where naive lost nothing, there is nothing that calc could lose less of.
+        // If naive lost nothing, the claim has no denominator.
         let ratio = |(calc, naive): (&f64, f64)| if naive > 0.0 { calc / naive } else { f64::NAN };
         let ratios: Vec<f64> = lost(calc).iter().zip(lost(naive)).map(ratio).collect();
         result.claims.push(

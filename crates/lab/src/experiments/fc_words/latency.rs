@@ -22,7 +22,7 @@ use crate::workloads::zipf::ZipfAccesses;
 /// Updates per second of Figure 9.
 const FAST: u64 = 1_280_000;
 
-/// Runs the part.
+/// Runs the part `latency`.
 pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     let zipf = ZipfAccesses::objects(plan.objects, plan.pool, 1);
     let pool = zipf.make()?;
@@ -45,7 +45,8 @@ pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult)
     Ok(())
 }
 
-/// The paper's period, at the pace of its disk as far as the state fits into a period.
+/// The paper's period, and the pace of the paper's disk if an image of the state fits into a
+/// period.
 pub(super) fn drive(plan: &Plan) -> Drive {
     let period_s = (plan.period_ticks * plan.tick_ms) as f64 / 1e3;
     let least = bytes(plan.objects) as f64 / (0.8 * period_s);

@@ -23,10 +23,10 @@ use crate::report::result::ExperimentResult;
 use crate::subjects::arrays::{further_layouts, schemes_with_copies};
 use crate::workloads::zipf::{OBJECT_WORDS, ZipfAccesses};
 
-/// The rate of the paper's ratios.
+/// Updates per second at which the paper states its ratios.
 pub(crate) const RATE: u64 = 320_000;
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Objects of 8 KB.

@@ -15,8 +15,9 @@ use crate::workloads::zipf::OBJECT_WORDS;
 
 const UPDATES: (&str, &str) = ("updates", "per second");
 const OVERHEAD: (&str, &str) = ("overhead per checkpoint", "ms");
-/// Section 5.3 has ns at 3 times ipp's overhead at 320,000 updates/s, and ipp's linear in the rate:
-/// 960,000. On Figure 7 it says that ns dominates at 1,280,000.
+/// Updates per second at which ns becomes cheaper than ipp. In §5.3, ns has 3 times ipp's overhead
+/// at 320,000 updates/s, and ipp's overhead is linear: 960,000. The text on Figure 7 says that ns
+/// dominates at 1,280,000.
 const PAPER_CROSSOVER: &str = "about 960,000 updates/s, below 1,280,000";
 const FIGURE_5: &str = "SIGMOD 2011, §5.3, Figure 5";
 const LAYOUTS: &str = "SIGMOD 2011, §5.2, Figures 3 and 4";
@@ -50,8 +51,8 @@ const LAYOUT_RATIOS: [Comparison; 3] = [
 const FIGURE_6: &str = "SIGMOD 2011, §5.3, Figure 6";
 const FIGURE_7: &str = "SIGMOD 2011, §5.3, Figure 7";
 
-/// What §5.3 says of the sizes, of the largest: at the low share ipp is ten times cheaper than ns, and
-/// at the high share ns is the cheapest.
+/// The paper's statements on the largest size (§5.3). At the low share ipp is ten times cheaper
+/// than ns. At the high share ns is the cheapest.
 const SIZE_RATIOS: [Comparison; 4] = [
     overhead("ns", "ipp", FIGURE_6, "10 ×", 10.0),
     dearer_than_ns("bacou"),
@@ -66,7 +67,7 @@ const fn dearer_than_ns(subject: &'static str) -> Comparison {
     }
 }
 
-/// Runs the parts in memory that are wanted.
+/// Runs the parts in memory that the context asks for.
 pub(super) fn run(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     if context.wants("overhead") {
         let schemes = [schemes_with_copies(), further_layouts()].concat();
@@ -255,7 +256,7 @@ fn crossing(rising: &Costs, flat: &Costs) -> Option<f64> {
     })
 }
 
-/// Figures 3 and 4, and what Table 2 is about: update and negation apart.
+/// Figures 3 and 4, and the subject of Table 2: the costs of updates and of negation, apart.
 fn variants(all: &[Costs], result: &mut ExperimentResult) {
     draw(all, &["nzz", "izz", "pzz", "bazz"], "Layouts of zigzag", ", Figure 3", result);
     draw(all, &["npp", "ipp"], "Layouts of ping-pong", ", Figure 4", result);
@@ -332,7 +333,7 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
     Ok(())
 }
 
-/// Figure 14.
+/// Figure 14: memory pages of 4 KiB and 2 MiB.
 fn pages(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     let of_size = |pages: PageSize| {
         let sweep = plan.sweep(plan.few_rates.clone());
@@ -380,7 +381,7 @@ fn pages(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
     Ok(())
 }
 
-/// True if the memory lay on pages of the sizes that are compared.
+/// Whether the memory lay on pages of the compared sizes.
 fn had_pages(small: &[Costs], huge: &[Costs]) -> bool {
     let share = |it: &Costs| it.huge_page_bytes as f64 / it.held_bytes as f64;
     small.iter().all(|it| share(it) < 0.2) && huge.iter().all(|it| share(it) > 0.8)

@@ -1,7 +1,8 @@
-//! `peers-clients`: what one client costs the others, beside redis-server in the same run.
+//! `peers-clients`: the cost of one client to the others, compared with redis-server in the same
+//! run.
 //!
-//! - `stalls`: one command over many keys or bytes, and a pipeline of commands of constant time;
-//!   meanwhile others read a small value and note their longest wait;
+//! - `stalls`: one command over many keys or bytes, and a pipeline of commands of constant time.
+//!   Meanwhile other clients read a small value and note their longest wait;
 //! - `large`: the peak of memory while one long value is set;
 //! - `unread`: clients that read nothing, and one that writes everything before it reads.
 
@@ -27,21 +28,22 @@ use crate::sys;
 const STALLS: &str = "stalls";
 const LARGE: &str = "large";
 const UNREAD: &str = "unread";
-/// The source that claims of this experiment name.
+/// Source of the claims.
 const SOURCE: &str = "Stillpoint";
-/// The step that is no single command, but many of constant time.
+/// The step that consists of many commands of constant time.
 const PIPELINE: &str = "a pipeline";
 /// Keys that one MSET of the fill sets.
 const FILLED_KEYS: usize = 200_000;
-/// Shorter waits are as good as none: the scheduler alone may cause them.
+/// Shorter waits count as none, since the scheduler alone may cause them.
 const SHORTEST_WAIT_MS: f64 = 5.0;
 /// Values that clients leave unread.
 const UNREAD_VALUE_BYTES: usize = 10 << 20;
-/// `--max-memory` of our server in the part `unread`, and what all clients may hold with it.
+/// `--max-memory` of our server in the part `unread`, and the resulting limit of all clients'
+/// buffers.
 const MAX_MEMORY: &str = "2GiB";
 const CLIENTS_LIMIT_BYTES: f64 = (1u64 << 30) as f64;
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Fresh servers of each peer.
@@ -58,7 +60,7 @@ pub(crate) struct Plan {
     pub(crate) unread_clients: usize,
     /// Values that each of them asks for.
     pub(crate) unread_values: usize,
-    /// How long they stay.
+    /// Time for which these clients stay connected.
     pub(crate) unread_s: f64,
     /// Requests that one client writes before it reads.
     pub(crate) unread_gets: usize,
@@ -119,7 +121,7 @@ impl Experiment for PeersClients {
     }
 }
 
-/// Runs all parts for these peers: ours, the reference, and others of ours.
+/// Runs all parts for these peers: our server, the reference, and further settings of our server.
 fn run_with(
     context: &Context,
     plan: &Plan,
@@ -169,7 +171,8 @@ struct Step {
     requests: fn(&Plan) -> Vec<u8>,
 }
 
-/// In this order: later ones find what earlier ones have made. The first finds [`Plan::keys`] keys.
+/// The steps in order. Later steps need the keys of earlier ones. The first needs [`Plan::keys`]
+/// keys.
 const STEPS: &[Step] = &[
     Step { name: "KEYS *", requests: |_| request(&[b"KEYS", b"*"]) },
     Step { name: "FLUSHALL of all keys", requests: |_| request(&[b"FLUSHALL"]) },
@@ -271,7 +274,7 @@ fn stalls(
             let name = "longest wait of the others during a pipeline";
             Claim::new(name, SOURCE, Bound::AtMost(10.0)).unit("ms").measured_runs(ours)
         } else {
-            // The median of one peer's runs stands for the pair: single runs are noisy on both sides.
+            // Medians are compared, since single runs are noisy on both sides.
             let theirs = median(theirs).max(SHORTEST_WAIT_MS);
             let ratios: Vec<f64> =
                 ours.iter().map(|ms| ms.max(SHORTEST_WAIT_MS) / theirs).collect();
@@ -366,8 +369,8 @@ fn unread(
     Ok(())
 }
 
-/// What others waited beside clients that read nothing, and the peak of memory beyond data and the
-/// clients' limit, in MiB.
+/// Waits of other clients beside clients that read nothing. And the peak of memory beyond the data
+/// and the clients' limit, in MiB.
 fn beside_silent_clients(context: &Context, plan: &Plan, peer: &Peer) -> LabResult<(Waits, f64)> {
     let server = start(context, peer)?;
     server.admin()?.call(&[b"SET", b"big", &vec![b'v'; UNREAD_VALUE_BYTES]])?;
@@ -383,7 +386,7 @@ fn beside_silent_clients(context: &Context, plan: &Plan, peer: &Peer) -> LabResu
     Ok((waits, (peak as f64 - allowed) / f64::from(1 << 20)))
 }
 
-/// Milliseconds until GETs are answered that were all written before a reply was read.
+/// Milliseconds until all GETs are answered. The client writes all of them before it reads a reply.
 fn answered_ms(context: &Context, plan: &Plan, peer: &Peer) -> LabResult<f64> {
     let server = start(context, peer)?;
     server.admin()?.call(&[b"SET", b"k", b"twenty bytes of text"])?;
@@ -410,8 +413,9 @@ fn read_nothing(plan: &Plan, server: &Server) -> LabResult<()> {
 mod tests {
     use super::*;
 
-    /// With redis-server in all places: no engine of ours is needed to know that the machinery is
-    /// right. It has no limit that `--max-memory` sets, so its unread part is not run.
+    /// The whole experiment with redis-server as every peer: the machinery can be tested without
+    /// our server. The part `unread` is left out, since redis-server has no limit like
+    /// `--max-memory`.
     #[test]
     fn a_server_beside_itself_is_measured_end_to_end() -> LabResult<()> {
         let Some(redis) = find_program("redis-server") else {

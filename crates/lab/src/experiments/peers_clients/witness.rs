@@ -1,4 +1,4 @@
-//! Clients that ask for one small value again and again, and remember how long they waited.
+//! Witnesses: clients that read one small value again and again, and note how long they waited.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,14 +13,14 @@ use crate::subjects::resp::codec;
 use crate::subjects::server::Server;
 use crate::sys;
 
-/// Connections of witnesses: event loops share them, so each loop has one.
+/// Number of witnesses. The event loops share the connections, so each loop has a witness.
 const CONNECTIONS: usize = 4;
 /// Pause between two requests of a connection.
 const PAUSE: Duration = Duration::from_micros(500);
 /// The key that witnesses read.
 const KEY: &[u8] = b"witness";
 
-/// What witnesses waited while something else was done.
+/// Waits of the witnesses during one action.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Waits {
     pub(super) longest_ms: f64,
@@ -35,10 +35,10 @@ impl Waits {
     }
 }
 
-/// Does something while witnesses watch the server; gives its result and their waits.
+/// Calls `act` while witnesses watch the server. Returns the result of `act` and the waits.
 ///
 /// # Errors
-/// That of `act`, or when a witness gets no answer.
+/// The error of `act`, or a witness that gets no answer.
 pub(super) fn watched<R>(
     server: &Server,
     act: impl FnOnce() -> LabResult<R>,
@@ -74,8 +74,8 @@ fn witness(admin: &mut Admin, stop: &AtomicBool) -> LabResult<Vec<f64>> {
     Ok(waited_ms)
 }
 
-/// A client that writes a whole request, however long, before it reads, and looks at no reply but
-/// the last.
+/// A client that writes a whole request, however long, before it reads. It checks only the last
+/// reply.
 #[derive(Debug)]
 pub(super) struct WritingFirst {
     address: SocketAddr,
@@ -90,12 +90,12 @@ impl WritingFirst {
         Ok(WritingFirst { address, stream })
     }
 
-    /// Sends and does not read.
+    /// Sends requests and reads nothing.
     pub(super) fn send(&mut self, requests: &[u8]) -> LabResult<()> {
         self.stream.write_all(requests).map_err(|e| LabError::server(self.address, e))
     }
 
-    /// Sends requests and reads until all are answered; gives the time in milliseconds.
+    /// Sends requests and reads until all are answered. Returns the time in milliseconds.
     ///
     /// # Errors
     /// When the connection breaks, or the first reply is an error.

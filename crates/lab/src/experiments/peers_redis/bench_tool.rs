@@ -1,4 +1,4 @@
-//! redis-benchmark, Redis's own load generator: what readers will try themselves.
+//! The part with redis-benchmark, Redis's own load generator, which readers will try themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) fn find() -> Option<PathBuf> {
 /// Runs GET or SET and returns requests per second.
 ///
 /// # Errors
-/// When the tool fails or prints what is not understood.
+/// When the tool fails, or its output holds no rate.
 pub(crate) fn run(
     tool: &Path,
     plan: &Plan,

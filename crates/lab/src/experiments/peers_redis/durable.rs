@@ -1,5 +1,5 @@
-//! Writes that are acknowledged only when they are flushed, a crash in the
-//! middle of them, and a check that everything acknowledged is there.
+//! Writes that are acknowledged only when they are flushed, and a crash in the middle. A check asks
+//! that every acknowledged write survives.
 
 use super::{PATIENCE, Plan, SOURCE, fill};
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::report::result::{Bound, Claim, ExperimentResult, Table};
 use crate::subjects::server::{Peer, Server};
 use crate::sys;
 
-/// `[peer][run]` of one pipeline depth.
+/// Figures of one pipeline depth: `[peer][run]`.
 #[derive(Clone, Debug, Default)]
 struct Runs {
     rates: [Vec<f64>; 3],
@@ -129,8 +129,8 @@ fn claims(runs: &Runs, pipeline: usize, flush_ms: f64) -> [Claim; 2] {
     ]
 }
 
-/// Kills both durable servers under load and compares what they bring back
-/// with what they had acknowledged.
+/// Kills both durable servers under load and compares the recovered data with the acknowledged
+/// writes.
 fn crash(
     context: &Context,
     plan: &Plan,

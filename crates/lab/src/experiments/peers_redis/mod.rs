@@ -1,5 +1,5 @@
-//! `peers-redis`: the server beside redis-server, on the same machine, under
-//! the same load, in the same run.
+//! `peers-redis`: compares the server with redis-server on the same machine, under the same load,
+//! in the same run.
 //!
 //! Four parts, each a file:
 //! - [`throughput`]: GET and SET, without and with pipelining;
@@ -33,13 +33,13 @@ use crate::subjects::server::{Peer, Server};
 const THROUGHPUT: &str = "throughput";
 const SAVING: &str = "saving";
 const DURABLE: &str = "durable";
-/// The source that claims of this experiment name.
+/// Source of the claims.
 const SOURCE: &str = "Stillpoint";
 
-/// How long a server may take to load its data.
+/// Longest time that a server may take to load its data.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How much is done.
+/// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
     /// Runs of each pair.
@@ -58,15 +58,16 @@ pub(crate) struct Plan {
     pub(crate) saved_keys: u64,
     /// Bytes of a value.
     pub(crate) value_bytes: usize,
-    /// Pipeline depths: the first without, the second with pipelining.
+    /// Pipeline depths: the first without pipelining, the second with it.
     pub(crate) pipelines: [usize; 2],
     /// Share of its own capacity at which a server is loaded while it saves.
     pub(crate) load_share: f64,
     /// Share of SETs in the mixed load.
     pub(crate) set_share: f64,
-    /// Time at rest before the first save of a load; before each further one it is a third of that.
+    /// Time at rest before the first save of a load. The rest before each further save is a third
+    /// of that.
     pub(crate) rest_s: f64,
-    /// Flushes that are timed.
+    /// Number of timed flushes.
     pub(crate) flushes: usize,
 }
 
@@ -84,13 +85,13 @@ impl Plan {
     }
 }
 
-/// Who stands beside whom. In each list the first is ours, the second the
-/// reference that the claims compare it with; others appear in tables.
+/// The compared servers. In each list the first is ours, and the second is the reference of the
+/// claims. Further servers appear in tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peers {
     /// For throughput, saves and restarts.
     pub(crate) plain: Vec<Peer>,
-    /// Each write flushed before it is acknowledged; the third has no log at all and is ours.
+    /// Servers that flush each write before its reply. The third is ours, without a log.
     pub(crate) durable: [Peer; 3],
 }
 
@@ -175,7 +176,7 @@ impl Experiment for PeersRedis {
         plan.run_s = asked.seconds.unwrap_or(plan.run_s).max(0.1);
     }
 
-    /// Runs all parts, or says loudly why it cannot.
+    /// Runs all parts, or reports why they cannot run.
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         let context = bench.context;
         let Some(redis) = find_program("redis-server") else {

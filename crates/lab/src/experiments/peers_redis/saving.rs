@@ -1,9 +1,9 @@
 //! A save under load, and the restart after a crash.
 //!
-//! Each server is loaded at the same share of *its own* capacity, open loop, so
-//! that a stall shows in the latencies of everything that was due meanwhile. Saves
-//! and rests alternate until the saves have lasted nearly as long as the first rest:
-//! one in a thousand of the answers of a short save would be a handful of stalls.
+//! Each server is loaded at the same share of *its own* capacity in an open loop. So a stall shows
+//! in the latencies of all requests that were due meanwhile. Saves and rests alternate until the
+//! saves have lasted nearly as long as the first rest. A single short save would have too few
+//! answers for a p99.9.
 
 mod figures;
 
@@ -21,9 +21,9 @@ use crate::subjects::server::{MemorySample, Peer, Server, Watch};
 use crate::sys;
 use crate::workloads::random::Random;
 
-/// Of one load, however short they are.
+/// Most saves of one load, however short they are.
 const MOST_SAVES: usize = 8;
-/// So long after a save is neither saving nor rest.
+/// Time after a save that counts neither as saving nor as rest.
 const AFTERMATH_S: f64 = 0.5;
 
 /// Saves under one load, each after a rest.
@@ -31,12 +31,12 @@ const AFTERMATH_S: f64 = 0.5;
 struct Saves {
     report: LoadReport,
     memory: Vec<MemorySample>,
-    /// When each began and ended, in seconds of the load.
+    /// Begin and end of each save, in seconds of the load.
     stretches: Vec<[f64; 2]>,
     fork_ms: f64,
 }
 
-/// Everything about one peer.
+/// All figures of one peer.
 #[derive(Debug, Default)]
 struct Findings {
     capacity_per_s: f64,
@@ -77,7 +77,7 @@ pub(crate) fn run(
             found[index].saves.push(saves);
         }
     }
-    // One at a time: several loading servers would share the cores.
+    // Servers load one at a time, since they would share the cores.
     for (server, findings) in servers.into_iter().zip(&mut found) {
         findings.peak_bytes = server.peak_bytes()?;
         server.kill()?;
@@ -97,7 +97,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// BGSAVE, and the time until it is done.
+/// Asks for BGSAVE and returns the time until the save is done.
 fn save_now(admin: &mut Admin) -> LabResult<Duration> {
     let saves = |admin: &mut Admin| -> LabResult<(bool, Option<String>)> {
         let fields = admin.info("persistence")?;
@@ -109,7 +109,7 @@ fn save_now(admin: &mut Admin) -> LabResult<Duration> {
     admin.call(&[b"BGSAVE"])?;
     loop {
         let (running, now) = saves(admin)?;
-        // Where finished saves are counted, one more must have finished.
+        // If the server counts finished saves, one more must have finished.
         if !running && (now.is_none() || now != before) {
             return Ok(Duration::from_nanos(sys::now_ns() - began_ns));
         }
@@ -155,7 +155,8 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
     })
 }
 
-/// Rests and saves in turn; when each save began and ended. The last rest is as short as those between.
+/// Rests and saves in turn. Returns when each save began and ended. The last rest is as short as
+/// those between saves.
 fn save_repeatedly(plan: &Plan, admin: &mut Admin, started_ns: u64) -> LabResult<Vec<[u64; 2]>> {
     let mut saves: Vec<[u64; 2]> = Vec::new();
     sys::sleep_until(started_ns + (plan.rest_s * 1e9) as u64);
@@ -172,17 +173,18 @@ fn save_repeatedly(plan: &Plan, admin: &mut Admin, started_ns: u64) -> LabResult
 }
 
 impl Saves {
-    /// Seconds that a save took: the median.
+    /// Median seconds of a save.
     fn seconds(&self) -> f64 {
         median(&self.stretches.iter().map(|[from, to]| to - from).collect::<Vec<_>>())
     }
 
-    /// Seconds of the load at which the first began.
+    /// Begin of the first save, in seconds of the load.
     fn first_s(&self) -> f64 {
         self.stretches[0][0]
     }
 
-    /// Before the saves, and between them but for what each left to do.
+    /// Stretches at rest: before the saves, and between them, without the time that a save leaves
+    /// its traces in.
     fn at_rest(&self) -> Percentiles {
         let ends = self.stretches.iter().map(|save| save[1] + AFTERMATH_S);
         let begins = self.stretches.iter().map(|save| save[0]);
@@ -198,13 +200,13 @@ impl Saves {
         (sample.at_ns as f64 - self.report.started_ns as f64) / 1e9
     }
 
-    /// Bytes held at rest: the median of the samples before the saves.
+    /// Bytes held at rest, as the median of the samples before the saves.
     fn rest_bytes(&self) -> f64 {
         let before = self.memory.iter().filter(|s| self.since(s) < self.first_s());
         median(&before.map(|s| s.total_bytes() as f64).collect::<Vec<_>>())
     }
 
-    /// Most bytes held during a save, beyond those at rest, as a share of them.
+    /// Peak of memory during a save beyond the memory at rest, as a share of the memory at rest.
     fn extra_share(&self) -> f64 {
         let is_during = |s: &&MemorySample| {
             let at = self.since(s);
@@ -230,7 +232,8 @@ impl Saves {
     }
 }
 
-/// Starts the killed server again; seconds until it serves all its data. Kills it again.
+/// Restarts the killed server, and returns the seconds until it serves all its data. Then kills it
+/// again.
 fn restart(context: &Context, plan: &Plan, peer: &Peer, index: usize) -> LabResult<f64> {
     let server = peer.start(&context.work.join(format!("saving-{index}")), PATIENCE)?;
     let mut admin = server.admin()?;

@@ -1,5 +1,5 @@
-//! The whole experiment, with redis-server in both places: no engine of ours
-//! is needed to know that the machinery is right.
+//! The whole experiment with redis-server as both peers: the machinery can be tested without our
+//! server.
 
 use super::*;
 

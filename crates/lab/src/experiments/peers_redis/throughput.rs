@@ -1,5 +1,5 @@
-//! GET and SET, without and with pipelining: requests per second, and what a
-//! million of them cost the server in CPU seconds.
+//! GET and SET, without and with pipelining: requests per second, and the server's CPU seconds per
+//! million requests.
 
 use std::path::Path;
 
@@ -101,7 +101,8 @@ fn measure_tool(
     let mut cell = Cell::new(TOOL, own.operation, own.pipeline, servers.len());
     for _ in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
-            // The tool counts requests, not seconds: the lab client's rate says how many fill the time.
+            // The tool takes a number of requests, not seconds. The rate of the lab's own client
+            // says how many requests fill the time.
             let requests = (median(&own.rates[index]) * plan.run_s).max(1_000.0) as u64;
             let cpu_before = server.cpu_seconds()?;
             let rate = bench_tool::run(tool, plan, server, own.operation, own.pipeline, requests)?;
@@ -141,7 +142,7 @@ impl Cell {
         ));
     }
 
-    /// Ours ÷ the reference, run by run: both ran right after each other.
+    /// Ours ÷ the reference, run by run, since both ran right after each other.
     fn ratios(values: &[Vec<f64>]) -> Vec<f64> {
         match values {
             [ours, reference, ..] => ours.iter().zip(reference).map(|(a, b)| a / b).collect(),

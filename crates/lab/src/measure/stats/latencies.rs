@@ -4,11 +4,11 @@ use hdrhistogram::Histogram;
 
 use super::WINDOW_NS;
 
-/// Latencies by window, so that any stretch of the run has its percentiles.
+/// Latencies by window, so that percentiles of any stretch of the run can be computed.
 ///
-/// A latency is counted in the window in which its answer came, and measured
-/// from the time at which the request was *scheduled*: a server that stalls is
-/// charged for every request that it kept waiting, sent or not.
+/// A latency is counted in the window of its answer. It is measured from the time at which the
+/// request was *scheduled*. So a stalled server is charged for every request that it kept waiting,
+/// sent or not.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies {
     width_ns: u64,
@@ -31,7 +31,7 @@ impl Latencies {
         self.record_many(since_start_ns, latency_ns, 1);
     }
 
-    /// Counts one latency `count` times: requests that travelled as one.
+    /// Counts one latency `count` times, for requests that were sent as one batch.
     pub(crate) fn record_many(&mut self, since_start_ns: u64, latency_ns: u64, count: u32) {
         let window = (since_start_ns / self.width_ns) as usize;
         if window >= self.windows.len() {
@@ -80,12 +80,13 @@ impl Latencies {
         Percentiles { histogram: sum }
     }
 
-    /// All latencies.
+    /// The distribution of all latencies.
     pub(crate) fn all(&self) -> Percentiles {
         self.within(&[[0.0, self.windows.len() as f64 * self.width_ns as f64 / 1e9]])
     }
 
-    /// `[middle of the window in s, the q-th latency in ms]`, for a figure; silent windows are left out.
+    /// `[middle of the window in s, the q-th latency in ms]`, for a figure. Silent windows are left
+    /// out.
     pub(crate) fn points_ms(&self, q: f64) -> Vec<[f64; 2]> {
         let width_s = self.width_ns as f64 / 1e9;
         let point = |(i, h): (usize, &Option<Histogram<u32>>)| {
@@ -113,7 +114,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// How many latencies.
+    /// Number of latencies.
     #[cfg(test)]
     pub(crate) fn count(&self) -> u64 {
         self.histogram.len()
@@ -127,23 +128,23 @@ impl Percentiles {
         self.histogram.value_at_quantile(q) as f64 / 1e6
     }
 
-    /// Half of the requests.
+    /// The median latency in ms.
     #[cfg(test)]
     pub(crate) fn p50_ms(&self) -> f64 {
         self.ms(0.5)
     }
 
-    /// 99 of 100 requests.
+    /// The 99th percentile in ms.
     pub(crate) fn p99_ms(&self) -> f64 {
         self.ms(0.99)
     }
 
-    /// 999 of 1,000 requests.
+    /// The 99.9th percentile in ms.
     pub(crate) fn p999_ms(&self) -> f64 {
         self.ms(0.999)
     }
 
-    /// The slowest request.
+    /// The greatest latency in ms.
     pub(crate) fn max_ms(&self) -> f64 {
         if self.histogram.is_empty() { f64::NAN } else { self.histogram.max() as f64 / 1e6 }
     }

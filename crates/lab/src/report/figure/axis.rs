@@ -13,8 +13,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis whose values, all of them, lie between the positions `from` and `to`.
-    /// A linear one begins at zero unless a value is below; its ends are round.
+    /// An axis that maps all values between the positions `from` and `to`. A linear axis begins at
+    /// zero unless a value is negative, and its ends are round numbers.
     pub(super) fn new(scale: Scale, values: &[f64], from: f64, to: f64, round: bool) -> Axis {
         let usable = values.iter().copied().filter(|&v| drawable(scale, v));
         let low = usable.clone().fold(f64::INFINITY, f64::min);
@@ -22,7 +22,7 @@ impl Axis {
         let (low, high) = match scale {
             _ if low > high => (if scale == Scale::Log { 1.0 } else { 0.0 }, 10.0),
             Scale::Log => (10_f64.powf(low.log10().floor()), 10_f64.powf(high.log10().ceil())),
-            // Noise just below zero is no reason to show a negative half.
+            // Noise just below zero does not make the axis show negative values.
             Scale::Linear if round && low > -0.02 * high => (0.0, high.max(0.0)),
             Scale::Linear if round => (low, high.max(0.0)),
             Scale::Linear => (low, high),
@@ -50,7 +50,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// True if a value can be shown on this axis.
+    /// Whether a value can be shown on this axis.
     pub(super) fn shows(&self, value: f64) -> bool {
         drawable(self.scale, value)
     }
@@ -62,7 +62,7 @@ impl Axis {
         lead.unwrap_or(10.0) * power
     }
 
-    /// Round values to be marked, at most about seven.
+    /// Round values for tick marks, at most about seven.
     pub(super) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
@@ -85,7 +85,7 @@ fn drawable(scale: Scale, value: f64) -> bool {
     value.is_finite() && (scale == Scale::Linear || value > 0.0)
 }
 
-/// A count with its thousands apart: `10,000,000`.
+/// A count with separated thousands: `10,000,000`.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();

@@ -26,7 +26,7 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
     let y = Axis::new(figure.y_scale, &values, frame.base, frame.top, true);
     y_grid(svg, &y, frame, &figure.y_label);
 
-    // Bars stand on zero, which need not be the bottom edge: a loss can be negative.
+    // Bars begin at zero. Zero need not be the bottom edge, since a loss can be negative.
     let zero = if figure.y_scale == Scale::Linear { y.position(0.0) } else { frame.base };
     let group_width = (WIDTH - LEFT - RIGHT) / groups.len() as f64;
     let width = (group_width * 0.8 / names.len() as f64).min(64.0);

@@ -40,12 +40,12 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) -> f64 {
     frame.height()
 }
 
-/// Where each span is drawn, and in which row its label stands.
+/// The position of each span, and the row of its label.
 fn spans<'a>(
     figure: &'a Figure,
     x: &Axis,
 ) -> Vec<(&'a crate::report::result::Span, f64, f64, usize)> {
-    // Where each row of labels is taken up to.
+    // The right end of the last label in each row.
     let (mut rows, mut placed): (Vec<f64>, Vec<_>) = (Vec::new(), Vec::new());
     for span in &figure.spans {
         let (from, to) = (x.position(span.from).max(LEFT), x.position(span.to).min(WIDTH - RIGHT));
@@ -89,8 +89,8 @@ fn shade(
     }
 }
 
-/// Labels of the spans, over the curves and with a rim of the paper's colour: curves do not cross
-/// them out.
+/// The labels of the spans. They lie over the curves and have a rim in the colour of the
+/// background, so that curves do not cross them out.
 fn labels(svg: &mut String, figure: &Figure, x: &Axis, frame: Frame) {
     for (span, from, _, row) in spans(figure, x) {
         let label_x = (from + 4.0).min(WIDTH - RIGHT - label_width(span));
@@ -98,7 +98,7 @@ fn labels(svg: &mut String, figure: &Figure, x: &Axis, frame: Frame) {
     }
 }
 
-/// A curve with its markers. It is broken where a value cannot be shown.
+/// Draws a curve with its markers. The curve has a gap at values that cannot be shown.
 fn path(svg: &mut String, series: &Series, x: &Axis, y: &Axis, look: Look, number: usize) {
     let mut line = String::new();
     let mut marked: Vec<[f64; 2]> = Vec::new();
@@ -117,8 +117,8 @@ fn path(svg: &mut String, series: &Series, x: &Axis, y: &Axis, look: Look, numbe
     }
 }
 
-/// The points that carry a marker: all of a curve of few points; of many, one now and then, each
-/// curve at another place.
+/// The points with a marker. A sparse curve has markers at all points. A dense curve has a marker
+/// now and then, and each curve at other places.
 fn markers(places: &[[f64; 2]], number: usize) -> Vec<[f64; 2]> {
     /// More points than this are a dense curve.
     const FEW: usize = 24;
@@ -137,8 +137,8 @@ fn markers(places: &[[f64; 2]], number: usize) -> Vec<[f64; 2]> {
     kept
 }
 
-/// Keeps the first, the extremes and the last of each half unit of x: no dip
-/// or spike is lost, however many points there are.
+/// Keeps the first, the extremes and the last of each half unit of x. So no dip or spike is lost,
+/// however many points there are.
 pub(super) fn thin(places: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let mut kept: Vec<[f64; 2]> = Vec::new();
     for column in places.chunk_by(|a, b| (a[0] * 2.0).floor() == (b[0] * 2.0).floor()) {

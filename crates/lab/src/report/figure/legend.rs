@@ -1,4 +1,4 @@
-//! The legend: names in words along the top of a figure, in as many rows as they need.
+//! The legend: names in words along the top of a figure, in one or more rows.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const ROW: f64 = 15.0;
 /// Width of the sample before a name.
 const SAMPLE: f64 = 24.0;
 
-/// Entries with their places.
+/// Entries with their positions.
 pub(super) struct Legend<'a> {
     entries: Vec<Entry<'a>>,
     rows: usize,
@@ -25,7 +25,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Legend<'a> {
-    /// Lays the names out, each with its look.
+    /// Computes the positions of the names, each with its look.
     pub(super) fn new(names: impl Iterator<Item = (&'a str, Look)>) -> Legend<'a> {
         let (mut x, mut rows, mut entries) = (LEFT, 1, Vec::new());
         for (name, look) in names {
@@ -42,12 +42,12 @@ impl<'a> Legend<'a> {
         Legend { entries, rows }
     }
 
-    /// How much higher than one row the legend is.
+    /// Height of the legend beyond its first row.
     pub(super) fn extra_height(&self) -> f64 {
         ROW * (self.rows - 1) as f64
     }
 
-    /// Draws it with samples of lines and their markers, or of bars.
+    /// Draws the legend with samples of lines and markers, or of bars.
     pub(super) fn draw(&self, svg: &mut String, is_line: bool) {
         for Entry { words, abbreviation, look, x, y } in &self.entries {
             if is_line {

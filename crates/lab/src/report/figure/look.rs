@@ -1,5 +1,5 @@
-//! How each scheme looks: one colour, dash and marker for the same scheme in every figure, and its
-//! name in words.
+//! Looks of schemes: a scheme has the same colour, dash and marker in every figure, and a name in
+//! words.
 
 use std::fmt::Write;
 
@@ -7,9 +7,9 @@ use super::escape;
 
 /// Different colours: `--series-1` … `--series-10`.
 pub(super) const COLOURS: usize = 10;
-/// Different markers.
+/// Number of different markers.
 const MARKERS: usize = 8;
-/// Dashes, the first of which is none.
+/// Dash patterns. The first is a solid line.
 const DASHES: [&str; 4] = ["", "7 3", "2 3", "9 3 2 3"];
 
 /// A colour, a dash and a marker.
@@ -19,11 +19,11 @@ pub(super) struct Look {
     pub(super) colour: usize,
     /// An index of [`DASHES`].
     dash: usize,
-    /// Below [`MARKERS`].
+    /// Number of the marker, below [`MARKERS`].
     marker: usize,
 }
 
-/// What is drawn in many figures, and its name in words.
+/// A subject of many figures, with its name in words.
 struct Known {
     /// The name in results: the paper's abbreviation.
     name: &'static str,
@@ -74,7 +74,7 @@ fn find(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|it| it.name == name)
 }
 
-/// A name in words, and the abbreviation behind it where that says more.
+/// The name in words, followed by the abbreviation if that adds information.
 pub(crate) fn words(name: &str) -> (&str, &str) {
     match find(name) {
         Some(it) if says_the_same(it.words, name) => (it.words, ""),
@@ -83,14 +83,14 @@ pub(crate) fn words(name: &str) -> (&str, &str) {
     }
 }
 
-/// True if the words begin as the name does: then the name behind them says no more.
+/// Whether the words begin with the abbreviation, which then adds no information.
 fn says_the_same(words: &str, name: &str) -> bool {
     let first = |text: &str| text.split([' ', ',', ':']).next().unwrap_or("").to_lowercase();
     first(words) == first(name)
 }
 
-/// The looks of the names of one figure: known ones look as everywhere, others take colours and
-/// markers that are still free.
+/// The looks of the names of one figure. Known names have their fixed looks. Others take free
+/// colours and markers.
 pub(super) fn of_all<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Look> {
     let found: Vec<Option<Look>> = names.map(|name| find(name).map(|it| it.look)).collect();
     let taken = |colour: usize| found.iter().flatten().any(|look| look.colour == colour);
@@ -110,7 +110,7 @@ pub(super) fn of_all<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Look> {
 }
 
 impl Look {
-    /// Draws a line, named for those who point at it.
+    /// Draws a line, whose name appears under the mouse pointer.
     pub(super) fn line(self, svg: &mut String, line: &str, name: &str) {
         let colour = self.colour;
         let _ = write!(svg, "<path d=\"{line}\" class=\"line-{colour}\"");

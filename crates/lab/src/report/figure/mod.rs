@@ -1,8 +1,8 @@
-//! Figures as SVG, written by hand: curves and bars are all the lab draws, and
-//! a page full of them must stay small, sharp and readable in the dark.
+//! Draws figures as SVG. The lab draws curves and bars only. A page full of figures must stay
+//! small, sharp and readable in dark mode.
 //!
-//! Colours are CSS variables (`--series-1` … `--ink`, `--grid`). A standalone
-//! file brings its own, for light and dark; in the report the page has them.
+//! Colours are CSS variables (`--series-1` … `--ink`, `--grid`). A standalone file contains them
+//! for light and dark mode. In the report the page contains them.
 
 pub(crate) mod axis;
 mod bars;
@@ -15,10 +15,10 @@ use std::fmt::Write;
 use self::legend::Legend;
 use crate::report::result::{Figure, Scale, Series};
 
-/// What surrounds a figure.
+/// The surroundings of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Embedding {
-    /// A file of its own, with its style inside.
+    /// A standalone file, with its style inside.
     Standalone,
     /// The report, whose style it uses.
     Page,
@@ -39,9 +39,9 @@ pub(crate) const STYLE: &str = include_str!("style.css");
 /// The area that values are drawn in, below the legend.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Its upper edge.
+    /// Upper edge of the area.
     top: f64,
-    /// Its lower edge.
+    /// Lower edge of the area.
     base: f64,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn render(figure: &Figure, series: &[Series], embedding: Embedding) -
     svg
 }
 
-/// A sentence about measured values that a logarithmic axis cannot show; `None` if there are none.
+/// A sentence about measured values that a logarithmic axis cannot show. `None` if there are none.
 pub(crate) fn hidden_values(figure: &Figure, series: &[Series]) -> Option<String> {
     if figure.y_scale == Scale::Linear {
         return None;
@@ -94,7 +94,7 @@ pub(crate) fn hidden_values(figure: &Figure, series: &[Series]) -> Option<String
         .then(|| format!("Not drawn, since they are zero or below it: {}.", hidden.join("; ")))
 }
 
-/// Text made safe for HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -134,7 +134,7 @@ fn y_grid(svg: &mut String, axis: &axis::Axis, frame: Frame, label: &str) {
     );
 }
 
-/// The line at which bars and curves stand.
+/// The line from which bars and curves rise.
 fn base_line(svg: &mut String, y: f64) {
     let right = WIDTH - RIGHT;
     let _ = write!(

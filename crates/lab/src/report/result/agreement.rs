@@ -1,24 +1,24 @@
-//! Whether a measured figure agrees with the paper's, in one of five words.
+//! Judges the agreement of a measured figure with the paper's, in one of five words.
 
 use std::fmt;
 
 use crate::report::result::{Bound, Claim};
 
-/// How much better or worse than the paper's a figure may be and still count as reproduced.
+/// Largest deviation from the paper's figure that still counts as reproduced.
 const TOLERANCE: f64 = 1.1;
 
-/// What a reader who knows the paper wants to hear of a claim.
+/// Agreement of a claim with its paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreement {
     /// The figure is within 10 % of the paper's, or the order is the paper's.
     Reproduced,
     /// The figure is better than the paper's by more than 10 %.
     Beaten,
-    /// The figure points where the paper's does, and is worse by more than 10 %.
+    /// The figure has the paper's direction, and is worse by more than 10 %.
     Weaker,
-    /// The figure points the other way: what the paper finds better came out worse.
+    /// The figure has the opposite direction: the paper's better subject came out worse.
     Reversed,
-    /// The paper's figure is no ratio: a time or a share of another machine and another load.
+    /// The paper's figure is no ratio, but a time or share on another machine under another load.
     NotComparable,
 }
 
@@ -43,14 +43,14 @@ impl Agreement {
         if claim.unit != "×" {
             return Some(Agreement::NotComparable);
         }
-        // Above 1 is better from here on.
+        // From here on, a value above 1 is better.
         let better = |ratio: f64| match claim.bound {
             Bound::AtLeast(_) => ratio,
             Bound::AtMost(_) => 1.0 / ratio,
         };
         let (measured, limit) = (better(measured), better(claim.bound.limit()));
         let Some(paper) = claim.paper_ratio.map(better) else {
-            // The paper gives an order and no number: the bound says how clear it must be.
+            // The paper gives an order and no number. The bound says how clear the order must be.
             return Some(match measured >= limit {
                 true => Agreement::Reproduced,
                 false if limit >= 1.0 && measured < 1.0 => Agreement::Reversed,
@@ -92,7 +92,7 @@ mod tests {
             let inverse = of(Bound::AtMost(1.0), Some(1.0 / 8.4), 1.0 / measured);
             assert_eq!(inverse, Some(wanted), "1 / {measured}");
         }
-        // A loss that came out as a gain is no reversal to hide, and a larger loss is weaker.
+        // A loss that came out as a gain counts as better; a larger loss counts as weaker.
         assert_eq!(of(Bound::AtLeast(0.8), Some(0.9), 1.4), Some(Agreement::Beaten));
         assert_eq!(of(Bound::AtLeast(0.8), Some(0.9), 0.5), Some(Agreement::Weaker));
     }

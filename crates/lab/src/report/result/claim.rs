@@ -1,4 +1,4 @@
-//! Claims: what had to come out, by which bound it is judged, and what did come out.
+//! Claims: a demanded bound, and the measured figure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::stats::Spread;
 
-/// At most or at least: how a measured figure is judged.
+/// An upper or lower bound of a measured figure.
 ///
 /// Written in the file as a person writes it: `"≤ 1.01"`, `"≥ 0.98"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
-    /// Met by figures that are not greater.
+    /// An upper bound.
     AtMost(f64),
-    /// Met by figures that are not smaller.
+    /// A lower bound.
     AtLeast(f64),
 }
 
 impl Bound {
-    /// True if the figure meets the bound; a figure that is no number does not.
+    /// Whether the figure meets the bound. Not-a-number never does.
     pub(crate) fn is_met_by(self, measured: f64) -> bool {
         match self {
             Bound::AtMost(limit) => measured <= limit,
@@ -74,18 +74,18 @@ impl<'de> Deserialize<'de> for Bound {
     }
 }
 
-/// What the values of a spread are.
+/// Kind of the values in a spread.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Samples {
-    /// Runs, each from an opened engine or arrays on.
+    /// Runs, each with freshly opened engines or arrays.
     #[default]
     Runs,
     /// Successive checkpoint periods of one run: one process, one placement in memory.
     Periods,
 }
 
-/// What a paper says of a comparison.
+/// A paper's statement about a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Paper {
     words: &'static str,
@@ -93,7 +93,7 @@ pub(crate) struct Paper {
 }
 
 impl Paper {
-    /// Which of the two is better, and no number.
+    /// The paper says only which of the two is better.
     pub(crate) const fn order(words: &'static str) -> Paper {
         Paper { words, ratio: None }
     }
@@ -107,19 +107,19 @@ impl Paper {
 /// A claim as data: a metric of a subject, divided by that of a baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
-    /// What is measured of both.
+    /// The compared metric.
     pub(crate) metric: &'static str,
-    /// Whose is divided, by its name in figures.
+    /// The subject whose metric is the dividend, by its name in figures.
     pub(crate) subject: &'static str,
-    /// By whose.
+    /// The baseline, whose metric is the divisor.
     pub(crate) baseline: &'static str,
-    /// As [`Claim::source`].
+    /// The claim's [`Claim::source`].
     pub(crate) source: &'static str,
     /// What the paper says of it.
     pub(crate) paper: Option<Paper>,
-    /// As [`Claim::bound`].
+    /// The claim's [`Claim::bound`].
     pub(crate) bound: Bound,
-    /// As [`Claim::goal`].
+    /// The claim's [`Claim::goal`].
     pub(crate) goal: Bound,
 }
 
@@ -136,44 +136,44 @@ impl Comparison {
     }
 }
 
-/// What had to come out, and what did.
+/// A demanded bound and the measured figure.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Claim {
     /// The sentence that is checked.
     pub(crate) claim: String,
-    /// Whose figure is divided, where two are compared: its name in figures.
+    /// The subject of a comparison, by its name in figures. Its figure is the dividend.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) subject: String,
-    /// By whose figure it is divided.
+    /// The baseline of a comparison, by its name in figures. Its figure is the divisor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) baseline: String,
     /// The part of the experiment that it belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
-    /// Who asks for it: paper and section, or the project itself.
+    /// Source of the demand: paper and section, or the project itself.
     pub(crate) source: String,
     /// The paper's figure, in its own words.
     pub(crate) paper: Option<String>,
     /// The paper's figure as a number, where it is a ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) paper_ratio: Option<f64>,
-    /// What must be reached.
+    /// The demanded bound.
     #[serde(alias = "floor")]
     pub(crate) bound: Bound,
-    /// What is hoped for.
+    /// The goal beyond the bound.
     #[serde(alias = "aim")]
     pub(crate) goal: Option<Bound>,
-    /// The median of what was measured; absent when it could not be.
+    /// The median of the measured values. Absent if nothing could be measured.
     pub(crate) measured: Option<f64>,
-    /// Smallest and greatest value, where there were several.
+    /// Smallest and greatest value, if several were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) spread: Option<Spread>,
-    /// What the values of the spread are.
+    /// Kind of the values in the spread.
     #[serde(default)]
     pub(crate) samples: Samples,
     /// Unit of `measured` and of the bounds.
     pub(crate) unit: String,
-    /// Whether `measured` meets `bound`; absent when nothing was measured, and in quick runs.
+    /// Whether `measured` meets `bound`. Absent if nothing was measured, and in quick runs.
     pub(crate) met: Option<bool>,
 }
 
@@ -212,7 +212,7 @@ impl Claim {
         self.paper(figure)
     }
 
-    /// Adds what is hoped for beyond the bound.
+    /// Adds a goal beyond the bound.
     #[must_use]
     pub(crate) fn goal(mut self, goal: Bound) -> Claim {
         self.goal = Some(goal);

@@ -1,8 +1,8 @@
-//! Parts of an experiment: what a run of one part replaces in the file of the whole.
+//! Merges a run of one part of an experiment into the file of the whole.
 //!
 //! Every series, figure, table, claim and note carries the part that made it. A run of one part
-//! replaces what that part made before and leaves the other parts alone. What carries no part
-//! belongs to all of them:
+//! replaces what that part made before and leaves the other parts alone. Entries without a part
+//! belong to all parts:
 //! - a series without a part keeps its points at values of x that the new run did not measure;
 //! - a figure, table or claim of the same title is replaced;
 //! - notes are replaced as a whole.
@@ -10,7 +10,7 @@
 use super::{Claim, ExperimentResult, Figure, PartRun, Series, Table};
 use crate::error::LabResult;
 
-/// How much a result held before a part was run.
+/// Lengths of a result's lists before a part was run.
 #[derive(Clone, Copy, Debug)]
 struct Lengths {
     series: usize,
@@ -34,7 +34,7 @@ impl ExperimentResult {
     /// Marks everything that `add` adds as made by this part.
     ///
     /// # Errors
-    /// Those of `add`.
+    /// The errors of `add`.
     pub(crate) fn in_part<T>(
         &mut self,
         part: &str,
@@ -64,8 +64,7 @@ impl ExperimentResult {
         }
     }
 
-    /// This result without anything that was measured: what a part is merged into where there is no
-    /// file yet.
+    /// This result without any measurement. A part is merged into it if there is no file yet.
     pub(crate) fn without_findings(&self) -> ExperimentResult {
         let mut empty = self.clone();
         (empty.series, empty.figures, empty.tables) = Default::default();
@@ -87,7 +86,7 @@ impl ExperimentResult {
     }
 }
 
-/// The new ones stand where the old ones of their part or title stood.
+/// Replaces entries of the same part or title by the new ones, in their old position.
 fn replace<T>(old: &mut Vec<T>, part: &str, new: Vec<T>, key: impl Fn(&T) -> (&String, &String)) {
     let is_replaced = |it: &T| {
         let (own, title) = key(it);

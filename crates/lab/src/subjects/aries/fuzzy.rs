@@ -1,5 +1,5 @@
-//! The fuzzy checkpoint as a scheme of state arrays: one copy, no marks, and a capture that reads
-//! the cells while the mutator changes them. Its image is of no use without the redo log.
+//! The fuzzy checkpoint as a scheme of state arrays: one copy and no marks. The capture reads the
+//! cells while the mutator changes them. The image is of no use without the redo log.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use stillpoint_state::{CellRequirements, Content, Extent, Grid, LiveCopy, Naive,
 /// The bounds of `Scheme`'s methods.
 use stillpoint_mem::Grain;
 
-/// Nothing is kept for the capture.
+/// The scheme keeps no data for the capture.
 #[derive(Debug)]
 pub(crate) enum Fuzzy {}
 

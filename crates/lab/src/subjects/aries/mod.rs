@@ -1,10 +1,10 @@
-//! ARIES for a database in memory, as SIGMOD 2011, §5.1, has it: the competitor of the state arrays
-//! under TPC-C.
+//! ARIES for a database in memory, as in SIGMOD 2011, §5.1. It is the competitor of the state
+//! arrays under TPC-C.
 //!
-//! "As FC applications do not have transactions in flight at points of consistency, checkpointing
-//! does not need to be aware of transaction aborts", so there is no undo; everything is in memory,
-//! so there is no table of dirty pages to be had from a buffer pool: what is left is **physical redo
-//! logging with periodic fuzzy checkpoints**.
+//! What remains of ARIES is **physical redo logging with periodic fuzzy checkpoints**. There is no
+//! undo: "As FC applications do not have transactions in flight at points of consistency,
+//! checkpointing does not need to be aware of transaction aborts". There is no table of dirty pages
+//! either, since everything is in memory and no buffer pool keeps one.
 //!
 //! - `records`: what a record is: table, column, row, the new bytes;
 //! - `redo`: the log, one flush for each batch of transactions (group commit), overlapped with the
@@ -16,7 +16,8 @@
 //! crash → pages of the last complete checkpoint → batches that came after it began → go on
 //! ```
 //!
-//! Deviation: clean pages are not written, which the paper does not say; it favours this competitor.
+//! Deviation: clean pages are not written. The paper does not say so, and it favours this
+//! competitor.
 
 mod fuzzy;
 mod pages;
@@ -53,7 +54,7 @@ pub(crate) struct Aries {
     records: Vec<u8>,
     /// Pages that have changed since the last checkpoint began.
     dirty: Dirty,
-    /// Those that had changed between it and the one before.
+    /// Pages that changed between the last checkpoint and the one before.
     dirty_before: Dirty,
     /// The last batch that has ended.
     batch: u64,
@@ -63,7 +64,7 @@ pub(crate) struct Aries {
 }
 
 impl Aries {
-    /// Opens the database on a disk, or makes it as the population has it.
+    /// Opens the database on a disk, or makes it with the population's first rows.
     ///
     /// # Errors
     /// When memory or the disk refuse, or what is on the disk cannot be read.
@@ -79,7 +80,7 @@ impl Aries {
             redo::start(disk.clone(), log.clone())?,
             pages::start(disk, pages.clone(), log.clone(), scheduler.clone(), newest)?,
         ];
-        // Which pages differ from those on the disk is not known any more.
+        // After a recovery nobody knows which pages differ from those on the disk.
         let (dirty, dirty_before) = (pages.all(1), pages.all(1));
         Ok(Aries {
             arrays,
@@ -96,8 +97,8 @@ impl Aries {
         })
     }
 
-    /// Runs a batch of transactions and hands its records to the logger; waits until the batch
-    /// before it is durable. Returns its number.
+    /// Runs a batch of transactions, waits until the batch before it is durable, and passes the
+    /// records to the logger. Returns the batch's number.
     ///
     /// # Errors
     /// The disk's; nothing more becomes durable then.
@@ -111,7 +112,7 @@ impl Aries {
         Ok(self.batch)
     }
 
-    /// Begins a checkpoint between two batches; false if one is under way.
+    /// Begins a checkpoint between two batches. Returns false if one is under way.
     ///
     /// # Errors
     /// What has ended the checkpointer.
@@ -143,28 +144,28 @@ impl Aries {
     /// Waits until all batches survive a crash.
     ///
     /// # Errors
-    /// The disk's.
+    /// An error of the disk.
     #[cfg(test)]
     pub(crate) fn wait_durable(&self) -> LabResult<()> {
         self.log.wait_durable(self.batch)
     }
 
-    /// Checkpoints since it was opened.
+    /// Number of checkpoints since the database was opened.
     pub(crate) fn taken(&self) -> Taken {
         self.scheduler.taken()
     }
 
-    /// Bytes of the log since it was opened.
+    /// Bytes logged since the database was opened.
     pub(crate) fn logged_bytes(&self) -> u64 {
         self.log.bytes()
     }
 
-    /// The tables.
+    /// The tables of the database.
     pub(crate) fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// The cells.
+    /// The cells of the database.
     pub(crate) fn cells(&self) -> &Cells<Fuzzy> {
         &self.arrays
     }
@@ -224,7 +225,7 @@ impl Aries {
     }
 }
 
-/// Brings the arrays to where they were; the checkpoint and the last batch.
+/// Recovers the arrays. Returns the loaded checkpoint and the last batch.
 fn recover<S: Scheme>(
     disk: &dyn Disk,
     population: &Population,
@@ -253,7 +254,8 @@ fn recover<S: Scheme>(
             codes.apply(records, arrays, tables).map_err(failed)?;
             last = number;
         }
-        // What a process left in the system's cache counts, so it must survive the next crash.
+        // The recovered state rests on bytes that may lie only in the system's cache, so they must
+        // be flushed to survive the next crash.
         let file =
             disk.open(&path, stillpoint_io::OpenMode::ReadWrite, stillpoint_io::Caching::Buffered);
         file.and_then(|file| file.sync()).map_err(failed)?;

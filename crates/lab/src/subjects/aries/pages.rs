@@ -1,10 +1,11 @@
-//! The fuzzy checkpoint: pages that have changed since the last one are copied out of the arrays
-//! while transactions go on, and written to their places in one of two files in turn: "we use a
-//! double-backup organization for all of the algorithms" (SIGMOD 2011, §2.2).
+//! The fuzzy checkpoint. The checkpointer copies pages that have changed since the last checkpoint
+//! out of the arrays while transactions go on. It writes the copies to their places in one of two
+//! files in turn: "we use a double-backup organization for all of the algorithms" (SIGMOD 2011,
+//! §2.2).
 //!
-//! - Write-ahead rule: a copy may hold the effects of the batch that runs meanwhile, so it is
+//! - Write-ahead rule: a copy may hold effects of the batch that runs meanwhile. So the copy is
 //!   written only once that batch's records are durable.
-//! - A page that was being written at a crash may be torn; the other file is whole.
+//! - A crash may tear the page that is being written. The other file is whole.
 //! - A file takes the pages that have changed since it was last written: those of two periods.
 
 use std::ops::Range;
@@ -28,12 +29,13 @@ use crate::workloads::tpcc::schema::Tables;
 pub(crate) const PAGE_BYTES: usize = 64 << 10;
 /// Most bytes of one write.
 const RUN_BYTES: usize = 1 << 20;
-/// Runs that are copied before they are written, so that the wait for the log is a rare one.
+/// Runs that are copied before any is written, so that waits for the log are rare.
 const RUNS: usize = 32;
 
-/// The file that the last complete checkpoint did not write takes the next one.
+/// The two files. The next checkpoint goes to the file that does not hold the last complete one.
 const FILES: [&str; 2] = ["pages-0", "pages-1"];
-/// Number of the last batch before the last complete checkpoint (8 bytes), its file (1), CRC-32C (4).
+/// File that names the last complete checkpoint: the last batch before it (8 bytes), its file (1),
+/// CRC-32C (4).
 const COMPLETE: &str = "checkpoint";
 const COMPLETE_BYTES: usize = 13;
 
@@ -42,7 +44,7 @@ const COMPLETE_BYTES: usize = 13;
 pub(super) struct Complete {
     /// The last batch before it.
     pub(super) before: u64,
-    /// Its file.
+    /// Number of the checkpoint's file.
     pub(super) file: usize,
 }
 
@@ -63,7 +65,7 @@ impl Complete {
     }
 }
 
-/// Which rows lie in which page of the file.
+/// Positions of rows in the pages of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     tables: Vec<TablePages>,
@@ -122,7 +124,8 @@ impl Pages {
         self.tables.iter().map(|table| table.count() * PAGE_BYTES).sum::<usize>() as u64
     }
 
-    /// Reads all pages of the last complete checkpoint into the cells; `None` if there is none.
+    /// Reads all pages of the last complete checkpoint into the cells. `None` if there is no
+    /// checkpoint.
     pub(super) fn load<S: Scheme>(
         &self,
         disk: &dyn Disk,
@@ -153,7 +156,7 @@ impl Pages {
     }
 }
 
-/// A checkpoint that is to be taken.
+/// A requested checkpoint.
 pub(super) struct Job {
     pub(super) capture: Capture<Fuzzy>,
     pub(super) dirty: Dirty,
@@ -161,23 +164,23 @@ pub(super) struct Job {
     pub(super) before: u64,
 }
 
-/// What the checkpointer has done.
+/// Counts of the checkpointer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken {
     /// Checkpoints that are complete.
     pub(crate) checkpoints: u64,
     /// Bytes written.
     pub(crate) bytes: u64,
-    /// Nanoseconds of the last.
+    /// Nanoseconds of the last checkpoint.
     pub(crate) last_ns: u64,
 }
 
-/// What mutator and checkpointer share.
+/// State shared by mutator and checkpointer.
 #[derive(Debug, Default)]
 pub(super) struct WriteScheduler {
     state: Mutex<SchedulerState>,
     came: Condvar,
-    /// The batch that runs.
+    /// Number of the running batch.
     running: AtomicU64,
 }
 
@@ -219,10 +222,11 @@ impl WriteScheduler {
         self.state.lock().taken
     }
 
-    /// Says which batch runs from here on, before any of its writes.
+    /// Sets the running batch, before any of its writes.
     pub(super) fn runs(&self, batch: u64) {
         self.running.store(batch, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `running`: who sees a write of the batch sees its number.
+        // Release: pairs with the Acquire in `running`. A thread that sees a write of the batch
+        // also sees its number.
         fence(Ordering::Release);
     }
 
@@ -263,7 +267,7 @@ struct Checkpointer {
     next: usize,
 }
 
-/// Pages side by side, copied.
+/// A run of adjacent pages, copied.
 struct Run {
     offset: u64,
     bytes: AlignedBuf,
@@ -290,7 +294,7 @@ impl Checkpointer {
         }
     }
 
-    /// Takes a checkpoint; false if it was given up at the end.
+    /// Takes a checkpoint. Returns false if the checkpointer was stopped meanwhile.
     fn take(&mut self, job: Job) -> LabResult<bool> {
         let (began_ns, mut bytes) = (crate::sys::now_ns(), 0);
         let file = match &self.files[self.next] {
@@ -371,8 +375,8 @@ impl Checkpointer {
         Run { offset: it.offset(first), bytes }
     }
 
-    /// Writes what was copied, once the log holds all that can be in it; how many bytes, or `None`
-    /// if the end came before.
+    /// Writes the copies, once the log holds every batch whose effects they may hold. Returns the
+    /// bytes, or `None` if the checkpointer was stopped meanwhile.
     fn write(&self, file: &dyn DiskFile, runs: &mut Vec<Run>) -> LabResult<Option<u64>> {
         let running = self.scheduler.running();
         loop {

@@ -1,18 +1,18 @@
-//! Physical redo records: which bytes of which row are what now.
+//! Physical redo records: new bytes of a column or a row.
 //!
 //! ```text
 //! record   code (1 byte) | row (4) | the new bytes
 //! ```
 //!
-//! The code names table and column, or the whole row of a table; lengths and offsets follow from
-//! the schema ("we compressed the format of physical log records by exploiting schema information
-//! instead of recording explicit offsets and lengths", SIGMOD 2011, §5.1).
+//! A record's code names table and column, or the whole row of a table. Lengths and offsets follow
+//! from the schema. "We compressed the format of physical log records by exploiting schema
+//! information instead of recording explicit offsets and lengths" (SIGMOD 2011, §5.1).
 
 use stillpoint_state::{Array, Cells, FieldValue, Plain, Scheme};
 
 use crate::workloads::tpcc::schema::{Row, Tables, Visit};
 
-/// What a code stands for.
+/// Meaning of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FieldOffset {
     table: u8,
@@ -58,7 +58,7 @@ impl Codes {
         value.into_bytes(&mut log[begin..]);
     }
 
-    /// Adds the record of a row's new bytes, which `read` puts into their room.
+    /// Adds the record of a row's new bytes. `read` writes the bytes into the record's buffer.
     #[inline]
     pub(super) fn put_row<T: Row>(
         &self,
@@ -76,7 +76,7 @@ impl Codes {
     /// Applies all records of a batch.
     ///
     /// # Errors
-    /// What is wrong with the first that cannot be read.
+    /// The reason why a record cannot be read.
     pub(super) fn apply<S: Scheme>(
         &self,
         mut log: &[u8],

@@ -1,6 +1,6 @@
-//! The redo log: batches of records, each flushed before the next is written, by a thread of its
-//! own. The mutator runs the next batch meanwhile, and waits if it is done first (SIGMOD 2011,
-//! §5.1).
+//! The redo log, written by a thread of its own. The logger flushes each batch of records before it
+//! writes the next. The mutator runs the next batch meanwhile, and waits if it finishes first
+//! (SIGMOD 2011, §5.1).
 //!
 //! ```text
 //! redo-N     file, N the first batch's number in 20 digits; batches one behind the other
@@ -31,7 +31,7 @@ pub(super) fn segment_path(first: u64) -> PathBuf {
     format!("redo-{first:020}").into()
 }
 
-/// The first batches of the segments that are there, in order.
+/// Numbers of the first batches of all existing segments, in order.
 pub(super) fn segments(disk: &dyn Disk) -> Result<Vec<u64>, DiskError> {
     let names = disk.list("".as_ref())?;
     let mut firsts: Vec<u64> =
@@ -44,8 +44,8 @@ fn checksum(number: u64, records: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), records)
 }
 
-/// The batch at the front of these bytes: its number, its records, and where the next one begins; `None` at the end, or
-/// where a crash has cut one off.
+/// The batch at the front of these bytes: its number, its records, and the position of the next
+/// batch. `None` at the end, or if a crash has cut the batch off.
 pub(super) fn read_batch(bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
     let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -56,7 +56,7 @@ pub(super) fn read_batch(bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
     is_whole.then_some((number, records, len))
 }
 
-/// What mutator, logger and checkpointer share.
+/// State shared by mutator, logger and checkpointer.
 #[derive(Debug)]
 pub(super) struct Log {
     state: Mutex<State>,
@@ -65,7 +65,7 @@ pub(super) struct Log {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The batch that is to be written next.
+    /// The next batch to write.
     next: Option<(u64, Vec<u8>)>,
     /// An empty buffer for the mutator.
     spare: Vec<u8>,
@@ -82,7 +82,8 @@ impl Log {
         Log { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Hands over a batch once the one before is durable; gives back an empty buffer.
+    /// Waits until the batch before is durable, then passes this batch to the logger. Returns an
+    /// empty buffer.
     pub(super) fn push(&self, number: u64, records: Vec<u8>) -> LabResult<Vec<u8>> {
         let mut state = self.wait_for(number - 1)?;
         state.next = Some((number, records));
@@ -90,7 +91,7 @@ impl Log {
         Ok(std::mem::take(&mut state.spare))
     }
 
-    /// The next batch begins another segment.
+    /// Lets the next batch begin another segment.
     pub(super) fn end_segment(&self) {
         self.state.lock().begins_segment = true;
     }
@@ -129,7 +130,7 @@ impl Log {
         self.changed.notify_all();
     }
 
-    /// The next batch, and whether it begins a segment; `None` at the end.
+    /// The next batch, and whether it begins a segment. `None` at the end.
     fn take(&self) -> Option<(u64, Vec<u8>, bool)> {
         let mut state = self.state.lock();
         loop {
@@ -150,7 +151,7 @@ struct Segment {
     offset: u64,
 }
 
-/// Starts the logger.
+/// Starts the logger's thread.
 pub(super) fn start(disk: Arc<dyn Disk>, log: Arc<Log>) -> LabResult<JoinHandle<()>> {
     let body = move || {
         if let Err(error) = run(&*disk, &log) {

@@ -26,7 +26,7 @@ fn run_batch(aries: &mut Aries, population: &Population, trace: &Trace) {
     ran.expect("the disk takes it");
 }
 
-/// What the tables hold after so many batches, without any log.
+/// Contents of the tables after this number of batches, computed without a log.
 fn oracle(population: &Population, trace: &Trace, batches: u64) -> Vec<(&'static str, u64)> {
     let mut builder = Arrays::<NoCheckpoints<Naive>>::builder();
     let tables = Tables::declare(&mut builder, &population.scale);

@@ -1,4 +1,4 @@
-//! One blocking connection, for commands that set a server up and ask how it is.
+//! One blocking connection, for commands that set a server up and read its status.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -56,10 +56,10 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Connects; a reply may take a minute.
+    /// Connects. A reply may take up to a minute.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens at the address.
     pub(crate) fn connect(address: SocketAddr) -> LabResult<Admin> {
         let open = || {
             let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
@@ -148,11 +148,11 @@ impl Admin {
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// Reads back keys of [`strings`] and checks each value against its key and
-    /// against the least stamp that it may have (0: any).
+    /// Reads keys of [`strings`] and checks each value against its key. Also checks that the
+    /// value's stamp is not below the given one (0: any).
     ///
     /// # Errors
-    /// The first key that is not as it must be.
+    /// The first key with a wrong value.
     pub(crate) fn check_strings(&mut self, expected: &[(u64, u64)], bytes: usize) -> LabResult<()> {
         for chunk in expected.chunks(1_000) {
             let keys: Vec<Vec<u8>> = chunk.iter().map(|&(key, _)| strings::key(key)).collect();

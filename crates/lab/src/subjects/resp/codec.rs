@@ -13,17 +13,17 @@ pub(crate) enum Reply<'a> {
     Bulk(&'a [u8]),
     /// `$-1`, `*-1` or `_`
     Nil,
-    /// `*count` and so many replies, whose bytes these are
+    /// `*count` and that many replies
     Array {
-        /// How many.
+        /// Number of replies.
         count: usize,
-        /// The replies, one behind the other.
+        /// The bytes of the replies.
         items: &'a [u8],
     },
 }
 
-/// Reads the first reply in `buffer`: the reply and its length in bytes, or
-/// `None` if it is not all there yet.
+/// Reads the first reply in `buffer`. Returns the reply and its length in bytes, or `None` if the
+/// reply is incomplete.
 ///
 /// # Errors
 /// When the bytes are no reply of the protocol.

@@ -1,4 +1,4 @@
-//! The Redis protocol, as a client speaks it: replies, and single commands one after the other.
+//! The client's side of the Redis protocol: replies, and single commands one after the other.
 
 pub(crate) mod admin;
 pub(crate) mod codec;

@@ -15,10 +15,11 @@ use crate::workloads::tpcc::schema::{
     Counters, DISTRICTS, District, History, NewOrder, Order, Row,
 };
 
-/// Checks all conditions, and that there are no rows but those of orders and of counted history.
+/// Checks all conditions. Also checks that no rows exist but those of orders and of counted
+/// history.
 ///
 /// # Errors
-/// The first condition that does not hold, or what the engine refuses.
+/// The first condition that does not hold, or an error of the engine.
 pub(super) fn check(subject: &TpccRecords) -> LabResult<Checked> {
     let scale = subject.tpcc.population.scale;
     let rows = InStore::new(subject)?;
@@ -47,7 +48,7 @@ pub(super) fn check(subject: &TpccRecords) -> LabResult<Checked> {
 /// Orders taken and payments made since the load.
 ///
 /// # Errors
-/// What the engine refuses.
+/// An error of the engine.
 pub(super) fn committed(subject: &TpccRecords) -> LabResult<u64> {
     let scale = subject.tpcc.population.scale;
     let rows = InStore::new(subject)?;
@@ -67,14 +68,14 @@ pub(super) struct InStore<'a> {
 
 struct Reading {
     session: Session,
-    /// The row that `bytes` are.
+    /// Decodes `bytes` into a row.
     last: Option<(u8, usize)>,
     bytes: Vec<u8>,
     failed: Option<String>,
 }
 
 impl<'a> InStore<'a> {
-    /// The tables, through a session of their own.
+    /// The tables, read through a session of their own.
     ///
     /// # Errors
     /// When there are too many sessions.
@@ -84,7 +85,7 @@ impl<'a> InStore<'a> {
         Ok(InStore { subject, reading: RefCell::new(reading) })
     }
 
-    /// What a read has failed with.
+    /// The error of a failed read.
     fn finish(&self) -> LabResult<()> {
         let reason = self.reading.borrow_mut().failed.take();
         reason.map_or(Ok(()), |reason| Err(failed(self.subject.name, reason)))

@@ -18,7 +18,7 @@ use crate::workloads::tpcc::schema::{
 /// Records that one transaction writes.
 const RECORDS: usize = 16;
 
-/// Writes all first rows, each thread those of its warehouses.
+/// Writes all first rows. Each thread writes the rows of its warehouses.
 ///
 /// # Errors
 /// When the engine refuses.

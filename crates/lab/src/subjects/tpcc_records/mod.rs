@@ -5,10 +5,11 @@
 //! A row is a record, and its key is the row's number. A secondary record maps the last name of a
 //! district's customers to their numbers.
 //!
-//! A transaction must declare its keys before it reads. Two things only a read can tell: the number
-//! of the next order or row of history, and the customer of a last name. The [`terminal`] finds
-//! them out beforehand and hands them over as an expectation. Under its locks the [`procedure`]
-//! compares; where the expectation does not hold, it writes nothing and the terminal asks again.
+//! A transaction must declare its keys before it reads. But two parts of its keys only a read can
+//! tell. They are the number of the next order or row of history, and the customer of a last name.
+//! The [`terminal`] reads them beforehand and passes them to the [`procedure`] as an expectation.
+//! The procedure compares them under its locks. If the expectation does not hold, the procedure
+//! writes nothing and the terminal tries again.
 
 mod check;
 mod load;
@@ -33,13 +34,13 @@ use terminal::Terminal;
 /// A scheme, a journal and a durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Its name in figures and commands.
+    /// The row's name in figures and commands.
     pub(crate) name: &'static str,
     /// The scheme's registered name.
     pub(crate) scheme: &'static str,
     /// The journal's registered name.
     pub(crate) journal: &'static str,
-    /// When a commit is safe.
+    /// Durability of commits.
     pub(crate) durability: Durability,
 }
 
@@ -67,12 +68,12 @@ pub(crate) struct TpccRecords {
     engine: Engine,
     tpcc: Tpcc,
     is_strict: bool,
-    /// Transactions whose expectation did not hold.
+    /// Number of attempts whose expectation did not hold.
     retries: Mutex<u64>,
 }
 
 impl TpccRecords {
-    /// Opens the engine; data in the directory are recovered.
+    /// Opens the engine and recovers the data in the directory.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -109,8 +110,8 @@ impl TpccRecords {
         load::load(self)
     }
 
-    /// The client of a worker out of `workers`. Its terminals stand in the worker's own share of
-    /// the warehouses, or anywhere if there are fewer warehouses than workers.
+    /// The client of one of `workers` workers. Its terminals belong to the worker's own share of
+    /// the warehouses. With fewer warehouses than workers they may belong to any warehouse.
     ///
     /// # Errors
     /// When there are too many sessions.
@@ -126,7 +127,7 @@ impl TpccRecords {
     /// Checks the specification's consistency conditions.
     ///
     /// # Errors
-    /// The first that does not hold.
+    /// The first condition that does not hold.
     pub(crate) fn check(&self) -> LabResult<Checked> {
         check::check(self)
     }
@@ -139,7 +140,7 @@ impl TpccRecords {
         check::committed(self)
     }
 
-    /// Transactions that were asked again because their expectation did not hold.
+    /// Number of repeated attempts, made because an expectation did not hold.
     pub(crate) fn retries(&self) -> u64 {
         *self.retries.lock()
     }

@@ -23,7 +23,7 @@ pub(super) const PAYMENT: &str = "payment";
 /// The table of the secondary records.
 const NAMES: &str = "customer_names";
 
-/// A transaction and what its terminal expects.
+/// A transaction with its terminal's expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     /// The transaction.
@@ -53,15 +53,15 @@ impl Arguments for Asked {
 pub(super) struct Tpcc {
     pub(super) population: Arc<Population>,
     tables: [TableId; 10],
-    /// Of the secondary records: district and last name → numbers of customers.
+    /// Table of the secondary records: district and last name → numbers of customers.
     pub(super) names: TableId,
 }
 
 impl Tpcc {
-    /// The database whose tables `table` finds or makes.
+    /// The database. `table` finds or creates its tables.
     ///
     /// # Errors
-    /// Those of `table`.
+    /// The errors of `table`.
     pub(super) fn new(
         mut table: impl FnMut(&str) -> Result<TableId, Error>,
         population: Arc<Population>,
@@ -96,10 +96,11 @@ impl Tpcc {
         }
     }
 
-    /// Runs a transaction; `None` if what was expected does not hold, and nothing was written.
+    /// Runs a transaction. `None` if the expectation does not hold; then nothing was written.
     ///
     /// # Errors
-    /// When the engine refuses, or a record is missing or was not declared: it is rolled back.
+    /// When the engine refuses, or a record is missing or was not declared. Then the transaction is
+    /// rolled back.
     pub(super) fn run(&self, asked: &Asked, tx: &mut Tx<'_>) -> Result<Option<Done>, TxError> {
         let Some(slots) = Slots::of(&self.population.scale, asked) else {
             return Err(TxError::abandon("neither an order nor a payment".to_owned()));
@@ -115,13 +116,14 @@ impl Tpcc {
         memory.failed.take().map_or(Ok(Some(done)), Err)
     }
 
-    /// True if what was expected holds.
+    /// Whether the expectation holds.
     #[inline]
     fn holds(&self, asked: &Asked, memory: &InTransaction<'_, '_>) -> bool {
         match asked.transaction {
             Transaction::NewOrder { district, .. } => {
                 let next = memory.get(district as usize, District::NEXT_ORDER);
-                // Without a next order there is nothing to be wrong about: it is rolled back.
+                // A transaction without a next order is rolled back, so its expectation does not
+                // matter.
                 u64::from(next) == asked.expected || memory.slots.rolls_back()
             }
             Transaction::Payment { district, customer_district, who, .. } => {
@@ -140,7 +142,7 @@ impl Tpcc {
     }
 }
 
-/// A procedure of the engine. Its result is the transaction's answer, or `None` if what was expected
+/// A procedure of the engine. Its result is the transaction's answer, or `None` if the expectation
 /// does not hold.
 #[derive(Debug)]
 pub(super) struct Procedure(pub(super) Tpcc);
@@ -158,7 +160,8 @@ impl StoredProcedure for Procedure {
     }
 }
 
-/// The rows of a transaction, through its declared keys. The first failure ends it, once it has run.
+/// The rows of a transaction, read and written through its declared keys. The first failure is
+/// kept, and ends the transaction after it has run.
 struct InTransaction<'a, 't> {
     tx: RefCell<&'a mut Tx<'t>>,
     slots: Slots<'a>,
@@ -232,7 +235,7 @@ impl Memory for InTransaction<'_, '_> {
         });
     }
 
-    /// The declared keys were fetched before.
+    /// The engine has prefetched the declared keys before.
     fn announce<T: Row, F: FieldValue>(&self, _: usize, _: Field<T, F>, _: Intent) {}
 
     fn named(&self, _: &Population, district: usize, name: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! Which keys a transaction declares, in which order, and which row each slot is.
+//! The keys that a transaction declares, in order, and the row of each slot.
 
 use stillpoint::{KeySet, Mode, Slot};
 
@@ -10,9 +10,9 @@ use crate::workloads::tpcc::schema::{
     Row, Scale, Stock, Warehouse,
 };
 
-/// Slots before those of the lines.
+/// Number of slots before those of the lines.
 const HEAD: usize = 5;
-/// Slots of a line: stock, item, line.
+/// Number of slots of a line: stock, item, line.
 const LINE: usize = 3;
 
 /// The rows of a transaction.
@@ -27,9 +27,9 @@ pub(super) struct Slots<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind<'a> {
-    /// Order, new order, lines.
+    /// The rows of order, new order and lines.
     NewOrder { order: usize, lines: &'a [Line] },
-    /// An item does not exist: nothing will be written.
+    /// Whether an item does not exist. Then the transaction writes nothing.
     RolledBack,
     /// Counters, history, and the secondary record of a last name.
     Payment { history: usize, customer_district: usize, who: CustomerKey },
@@ -49,7 +49,7 @@ pub(super) fn name_key(district: usize, name: u32) -> [u8; 20] {
 }
 
 impl<'a> Slots<'a> {
-    /// The slots of a transaction; `None` if it is neither an order nor a payment.
+    /// The slots of a transaction. `None` if the transaction is neither an order nor a payment.
     #[inline]
     pub(super) fn of(scale: &Scale, asked: &'a Asked) -> Option<Self> {
         let (district, customer, kind) = match &asked.transaction {
@@ -77,7 +77,7 @@ impl<'a> Slots<'a> {
         Some(Slots { scale: *scale, warehouse, district, customer, kind })
     }
 
-    /// The slot of a row; `None` if the transaction has not declared it.
+    /// The slot of a row. `None` if the transaction has not declared the row.
     #[inline]
     pub(super) fn slot<T: Row>(&self, row: usize) -> Option<Slot> {
         let is = |expected: usize, slot: usize| (row == expected).then_some(slot);
@@ -122,12 +122,12 @@ impl<'a> Slots<'a> {
         Some(HEAD + LINE * line + place)
     }
 
-    /// True if nothing will be written, since an item does not exist.
+    /// Whether the transaction writes nothing, since an item does not exist.
     pub(super) fn rolls_back(&self) -> bool {
         matches!(self.kind, Kind::RolledBack)
     }
 
-    /// The slot of the secondary record, where the customer is asked for by last name.
+    /// The slot of the secondary record, for a customer given by last name.
     pub(super) fn name(&self) -> Option<Slot> {
         let is_named = matches!(self.kind, Kind::Payment { who: CustomerKey::Name(_), .. });
         is_named.then_some(Slot(HEAD as u32))

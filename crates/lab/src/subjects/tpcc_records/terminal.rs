@@ -1,5 +1,5 @@
-//! The terminals of one worker: they draw transactions, find out what a transaction must expect,
-//! and ask again where it did not hold.
+//! The terminals of one worker. They draw transactions, read what each transaction must expect, and
+//! try again if the expectation did not hold.
 
 use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
 
@@ -17,7 +17,7 @@ use crate::workloads::tpcc::memory::middle;
 use crate::workloads::tpcc::schema::{Counters, DISTRICTS, District, Row};
 use crate::workloads::tpcc::transactions::Kind;
 
-/// How often a transaction is asked again before something must be wrong.
+/// Number of attempts after which the terminal reports an error.
 const ROUNDS_MAX: usize = 1_000;
 
 /// The terminals of a worker.
@@ -25,13 +25,13 @@ pub(super) struct Terminal<'a> {
     subject: &'a TpccRecords,
     session: Session,
     random: Random,
-    /// Where the terminals stand.
+    /// Warehouses of the terminals.
     first_home: u64,
     homes: u64,
     drawn: u64,
-    /// What each district's next order is expected to be; `None` if nothing was read yet.
+    /// Expected number of each district's next order. `None` if it was not read yet.
     next_orders: Vec<Option<u64>>,
-    /// How many rows of history each warehouse is expected to have written.
+    /// Expected rows of history of each warehouse.
     histories: Vec<Option<u64>>,
     batch: Vec<Asked>,
     bytes: Vec<u8>,
@@ -74,7 +74,8 @@ impl<'a> Terminal<'a> {
         Transaction::draw_half(scale, &mut self.random, warehouse, self.drawn)
     }
 
-    /// A transaction with what it must expect, given that all before it in the batch commit.
+    /// A transaction with its expectation, which assumes that all transactions before it in the
+    /// batch commit.
     fn expect(&mut self, transaction: Transaction) -> LabResult<Asked> {
         let items = self.subject.tpcc.population.scale.items;
         match transaction {
@@ -106,7 +107,7 @@ impl<'a> Terminal<'a> {
         }
     }
 
-    /// Forgets what was expected of the place of a transaction.
+    /// Forgets the expectations on the district and warehouse of a transaction.
     fn forget(&mut self, transaction: &Transaction) {
         match *transaction {
             Transaction::Payment { district, .. } => {
@@ -149,7 +150,8 @@ impl<'a> Terminal<'a> {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Runs the batch; what did not find what it expected stays in it. Returns how many committed.
+    /// Runs the batch. Transactions whose expectation did not hold stay in it. Returns how many
+    /// committed.
     fn execute(&mut self) -> LabResult<usize> {
         let moved = vec![false; self.batch.len()];
         let mut running = Running {
@@ -169,7 +171,7 @@ impl<'a> Terminal<'a> {
         Ok(committed)
     }
 
-    /// Expects anew whatever stayed in the batch.
+    /// Reads new expectations for the transactions that stayed in the batch.
     fn expect_anew(&mut self) -> LabResult<()> {
         *self.subject.retries.lock() += self.batch.len() as u64;
         let batch = std::mem::take(&mut self.batch);
@@ -181,7 +183,7 @@ impl<'a> Terminal<'a> {
         Ok(())
     }
 
-    /// Calls the procedure of one drawn transaction by its name, until it finds what it expects.
+    /// Calls the procedure of one drawn transaction by its name, until the expectation holds.
     ///
     /// # Errors
     /// When the engine refuses.
@@ -231,11 +233,11 @@ impl Client for Terminal<'_> {
     }
 }
 
-/// A batch of transactions, through the code of the procedures.
+/// A batch of transactions that run the code of the procedures.
 struct Running<'a> {
     tpcc: &'a Tpcc,
     batch: &'a [Asked],
-    /// Which did not find what they expected.
+    /// Transactions whose expectation did not hold.
     moved: Vec<bool>,
     /// Orders taken and payments made.
     committed: usize,

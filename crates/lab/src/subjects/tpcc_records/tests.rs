@@ -69,7 +69,7 @@ fn procedures_are_called_by_name() -> LabResult<()> {
     subject.load()?;
     let mut one = Terminal::new(&subject, 1, 0, 1)?;
     let mut other = Terminal::new(&subject, 1, 0, 2)?;
-    // Each makes the other's expectations wrong.
+    // Each terminal invalidates the other's expectations.
     for _ in 0..300 {
         one.call()?;
         other.call()?;

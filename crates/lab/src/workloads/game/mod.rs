@@ -10,23 +10,24 @@ use crate::workloads::load::{Declare, Load};
 use crate::workloads::random::Random;
 use crate::workloads::trace::{Access, Trace, TraceLoad};
 
-/// Ticks before the trace begins, in which the players come to do what they mostly do.
+/// Warm-up: ticks until the Markov model is near its stationary distribution.
 const WARM_UP_TICKS: usize = 1_000;
 
-/// How many updates a trace has.
+/// Counts of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Ticks.
+    /// Number of ticks.
     pub(crate) ticks: u64,
     /// Updates by the simulation.
     pub(crate) simulated: u64,
     /// Updates by actions of players.
     pub(crate) acted: u64,
-    /// Actions.
+    /// Number of actions.
     pub(crate) actions: u64,
 }
 
-/// A game: the updates and the actions of its ticks, from the beginning again at the end.
+/// A game: the updates and the actions of its ticks. After the last tick the first one follows
+/// again.
 #[derive(Debug)]
 pub(crate) struct Game {
     #[cfg(test)]
@@ -34,9 +35,9 @@ pub(crate) struct Game {
     load: TraceLoad<u32>,
     actions: Vec<u8>,
     ends: Vec<usize>,
-    /// What it has.
+    /// Counts of the trace.
     pub(crate) totals: Totals,
-    /// Words of 4 bytes.
+    /// Size of the state in words of 4 bytes.
     pub(crate) words: usize,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Game {
 const ACTION_BYTES: usize = 6;
 
 impl Game {
-    /// Plays so many ticks.
+    /// Plays the given number of ticks.
     ///
     /// # Panics
     /// If there is no player or tick.
@@ -94,7 +95,7 @@ impl Game {
         }
     }
 
-    /// The words that a tick changes.
+    /// The accesses of a tick.
     #[cfg(test)]
     pub(crate) fn changes(&self, tick: u64) -> impl Iterator<Item = usize> {
         self.trace.tick(tick).flatten().map(|access| access.word())
@@ -123,8 +124,8 @@ impl Load for Game {
         self.load.step(array, cells, tick)
     }
 
-    /// The players' actions. What they lead to is in the trace already, and is taken from there when
-    /// a tick is replayed, as the paper does (§5.4).
+    /// The players' actions. Their effects are in the trace already, and a replay takes them from
+    /// there, as in the paper (§5.4).
     fn actions(&self, tick: u64, log: &mut dyn FnMut(&[u8])) {
         for action in self.actions_of(tick).chunks_exact(ACTION_BYTES) {
             log(action);

@@ -1,43 +1,44 @@
-//! The model: what players do, and which of their attributes that changes.
+//! The model of the players' behaviours, and of the attributes that they change.
 //!
-//! From SIGMOD 2011, §5.1: 2,000 players; an object of about 100 KB for each, "corresponding to a
-//! wide variety of character attributes"; "a set of five semi-independent probabilistic state
-//! machines associated with common gameplay behaviors"; 531,530 updates per second in all; ticks of
-//! 0.1 s. From §5.4: "About 80 percent of the attributes are only updated in response to player
-//! actions, which are human initiated and thus occur infrequently."
+//! SIGMOD 2011, §5.1, gives 2,000 players, each with an object of about 100 KB, "corresponding to a
+//! wide variety of character attributes". It gives "a set of five semi-independent probabilistic
+//! state machines associated with common gameplay behaviors". There are 531,530 updates per second
+//! in all, and ticks of 0.1 s. From §5.4: "About 80 percent of the attributes are only updated in
+//! response to player actions, which are human initiated and thus occur infrequently."
 //!
-//! The paper is silent about the rest: which behaviours, their states, rates and transitions. They
-//! are chosen here, so that those totals come out, after how such games go: a player stands or moves,
-//! fights now and then, carries effects that run out, works (gathers, crafts, trades), and talks or
-//! plays in a group. *Semi-independent* is that who fights runs more and does not begin to work.
+//! The paper does not name the behaviours, their states, rates and transitions. This model chooses
+//! them so that they give the paper's totals and resemble such games. A player stands or moves,
+//! fights now and then, and carries effects that run out. A player also works (gathers, crafts,
+//! trades), and talks or plays in a group. The machines are *semi-independent*: a fighting player
+//! runs more and does not begin to work.
 //!
-//! - A state updates so many of the behaviour's own attributes in each tick: the 20 % that the
-//!   simulation itself changes. The first of them are changed most (a word is drawn as ⌊n·u²⌋).
-//! - Entering certain states is an action of the player: a log entry, and writes to a run of
-//!   attributes that nothing else changes, the 80 %.
+//! - In each tick a state updates a number of the behaviour's own attributes: the 20 % that the
+//!   simulation itself changes. The first of these change most often (a word is drawn as ⌊n·u²⌋).
+//! - To enter certain states is an action of the player. An action is a log entry, and writes to a
+//!   run of attributes that nothing else changes: the other 80 %.
 
 use crate::workloads::random::Random;
 
-/// Players.
+/// Number of players.
 pub(crate) const PLAYERS: usize = 2_000;
 /// Attributes of a player, of 4 bytes each: 100 KB.
 pub(crate) const ATTRIBUTES: usize = 25_000;
-/// Those that the simulation changes; the others change by actions of the player only.
+/// Attributes that the simulation changes. The others change by actions of the player only.
 #[cfg(test)]
 pub(crate) const SIMULATED: usize = 5_000;
 /// Updates per second of all players.
 pub(crate) const UPDATES_PER_S: f64 = 531_530.0;
 /// Ticks per second.
 pub(crate) const TICKS_PER_S: f64 = 10.0;
-/// Behaviours.
+/// Number of behaviours.
 pub(crate) const MACHINES: usize = 5;
 
-/// Attributes that lie side by side.
+/// A run of adjacent attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// The first.
+    /// Number of the first attribute.
     pub(crate) first: usize,
-    /// How many.
+    /// Number of attributes.
     pub(crate) count: usize,
 }
 
@@ -48,26 +49,26 @@ const fn group(first: usize, count: usize) -> Group {
 /// A state of a behaviour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct State {
-    /// What the player does in it.
+    /// Name of the player's activity.
     pub(crate) name: &'static str,
     /// Mean updates of the behaviour's own attributes in a tick.
     pub(crate) updates: f64,
-    /// Attributes written by the action that leads into it; 0 if none does.
+    /// Attributes written by the action that leads into this state. 0 if no action does.
     pub(crate) action: usize,
-    /// Probability, per tick, to go over into each state.
+    /// Probability per tick of a transition into each other state.
     pub(crate) to: &'static [(usize, f64)],
 }
 
-/// A behaviour.
+/// A behaviour, as a state machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Machine {
-    /// What it is about.
+    /// Name of the behaviour.
     pub(crate) name: &'static str,
-    /// What the simulation changes.
+    /// Attributes that the simulation changes.
     pub(crate) simulated: Group,
-    /// What actions change.
+    /// Attributes that actions change.
     pub(crate) acted: Group,
-    /// Its states; a player begins in the first.
+    /// States of the machine. A player begins in the first.
     pub(crate) states: &'static [State],
 }
 
@@ -86,7 +87,7 @@ const WORK: usize = 3;
 const RUNNING: usize = 2;
 const PEACE: usize = 0;
 
-/// The behaviours. Times between transitions are seconds to minutes, as people play.
+/// The behaviours. Times between transitions are seconds to minutes, as with human players.
 pub(crate) const BEHAVIOURS: [Machine; MACHINES] = [
     Machine {
         name: "movement",
@@ -143,18 +144,18 @@ pub(crate) const BEHAVIOURS: [Machine; MACHINES] = [
     },
 ];
 
-/// What a player does.
+/// A player's state in each behaviour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Player {
     states: [u8; MACHINES],
 }
 
-/// Something that a tick does to a player.
+/// An event of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// An attribute changes, by the simulation.
+    /// The simulation changes an attribute.
     Update(usize),
-    /// An attribute changes, by an action.
+    /// An action changes an attribute.
     Acted(usize),
     /// The player has acted: behaviour and state.
     Action(usize, usize),
@@ -166,7 +167,7 @@ impl Player {
         usize::from(self.states[machine])
     }
 
-    /// One tick.
+    /// Plays one tick of the player.
     pub(crate) fn tick(&mut self, random: &mut Random, mut event: impl FnMut(Event, &mut Random)) {
         for (number, machine) in BEHAVIOURS.iter().enumerate() {
             let state = &machine.states[self.state(number)];
@@ -191,7 +192,7 @@ impl Player {
         }
     }
 
-    /// Where a behaviour goes, if anywhere.
+    /// Draws the behaviour's transition, if there is one.
     fn next(&self, machine: usize, state: &State, random: &mut Random) -> Option<usize> {
         let mut draw = random.unit();
         let fights = self.state(COMBAT) != PEACE;

@@ -1,7 +1,7 @@
 //! The consistency conditions of the specification, clauses 3.3.2.1 to 3.3.2.12.
 //!
-//! Conditions over history (8, 9, 10) and over all orders of a customer (10, 12) can be judged only
-//! while no ring has passed over its first rows; then they are left out.
+//! Conditions over history (8, 9, 10) and over all orders of a customer (10, 12) need complete
+//! rings. They are left out once a ring has overwritten its first rows.
 
 use crate::workloads::tpcc::memory::Rows;
 use crate::workloads::tpcc::schema::{
@@ -9,21 +9,21 @@ use crate::workloads::tpcc::schema::{
     Warehouse,
 };
 
-/// What was looked at.
+/// Counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
-    /// Orders that were there.
+    /// Existing orders.
     pub(crate) orders: u64,
     /// Customers whose balance could be judged.
     pub(crate) balances: u64,
-    /// True if the sums over history could be judged.
+    /// Whether the sums over history could be judged.
     pub(crate) history: bool,
 }
 
 /// Checks all conditions.
 ///
 /// # Errors
-/// The first that does not hold, in words.
+/// The first condition that does not hold, in words.
 pub(crate) fn check<M: Rows>(memory: &M, scale: &Scale) -> Result<Checked, String> {
     let mut checked = Checked::default();
     for warehouse in 0..scale.warehouses {
@@ -73,7 +73,7 @@ fn same(what: &str, row: usize, found: i64, expected: i64) -> Result<(), String>
     Err(format!("condition {what}, row {row}: {found} and {expected}"))
 }
 
-/// 3.3.2.8 and 3.3.2.9; and what every customer has paid.
+/// Checks 3.3.2.8 and 3.3.2.9, and returns every customer's payments.
 fn check_history<M: Rows>(memory: &M, scale: &Scale, paid: &mut [i64]) -> Result<(), String> {
     let mut districts = vec![0; scale.districts()];
     for warehouse in 0..scale.warehouses {
@@ -97,8 +97,8 @@ fn check_history<M: Rows>(memory: &M, scale: &Scale, paid: &mut [i64]) -> Result
     Ok(())
 }
 
-/// 3.3.2.2 to 3.3.2.7; adds up what was delivered to each customer, and the orders that do not
-/// wait. Returns the orders that are there.
+/// Checks 3.3.2.2 to 3.3.2.7. Adds up the amounts delivered to each customer, and the orders that
+/// do not wait. Returns the number of existing orders.
 fn check_orders<M: Rows>(
     memory: &M,
     scale: &Scale,
@@ -109,7 +109,7 @@ fn check_orders<M: Rows>(
     let next = memory.get(district, District::NEXT_ORDER);
     let oldest = memory.get(district, District::OLDEST_NEW);
     let (mut waiting, mut there, mut newest) = (Vec::new(), 0, 0);
-    // Beyond the next order, a ring that has not gone round holds nothing; one more is looked at.
+    // A ring that has not wrapped holds no order beyond the next one. The check reads one row more.
     for slot in 0..scale.ring.min(next as usize + 2) {
         let row = district * scale.ring + slot;
         let order: Order = memory.row(row);

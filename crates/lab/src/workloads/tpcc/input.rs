@@ -1,85 +1,86 @@
-//! Transactions as a client asks for them: drawn from a seed, and as the bytes of a logical action
+//! Requests of clients: drawn from a seed, and encoded as the bytes of a logical action
 //! (specification, clauses 2.4.1 to 2.8.1).
 
 use crate::workloads::random::Random;
 use crate::workloads::tpcc::schema::{DISTRICTS, LINES_MAX, Scale};
 
-/// A line of an order that is asked for.
+/// A line of a requested order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// Which item; one that does not exist rolls the order back.
+    /// Number of the item. An item that does not exist rolls the order back.
     pub(crate) item: u32,
-    /// From which warehouse.
+    /// The supplying warehouse.
     pub(crate) supply: u16,
-    /// How many.
+    /// Number of pieces.
     pub(crate) quantity: u8,
 }
 
-/// Which customer of a district.
+/// A customer of a district.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CustomerKey {
-    /// By number.
+    /// The customer's number.
     Number(u32),
-    /// By last name, given by its number.
+    /// The number of the customer's last name.
     Name(u32),
 }
 
-/// A transaction that is asked for. Districts are numbered through all warehouses.
+/// A requested transaction. Districts are numbered through all warehouses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transaction {
     /// An order (2.4).
     NewOrder {
-        /// Where.
+        /// The district of the order.
         district: u32,
-        /// Whose.
+        /// The customer who orders.
         customer: u32,
-        /// When.
+        /// The date of the order.
         date: u64,
-        /// How many lines.
+        /// Number of lines.
         count: u8,
-        /// The lines.
+        /// The lines of the order.
         lines: [Line; LINES_MAX],
     },
     /// A payment (2.5).
     Payment {
-        /// Where.
+        /// The district that takes the payment.
         district: u32,
-        /// The customer's district.
+        /// The customer's own district.
         customer_district: u32,
-        /// Whose.
+        /// The customer who pays.
         who: CustomerKey,
-        /// Cents.
+        /// Amount in cents.
         amount: u32,
-        /// When.
+        /// The date of the payment.
         date: u64,
     },
-    /// What became of a customer's last order (2.6).
+    /// The status of a customer's last order (2.6).
     OrderStatus {
-        /// Where.
+        /// The customer's district.
         district: u32,
-        /// Whose.
+        /// The customer.
         who: CustomerKey,
     },
-    /// The oldest order of each district of a warehouse is delivered (2.7).
+    /// A delivery of the oldest order of each district of a warehouse (2.7).
     Delivery {
-        /// Which warehouse.
+        /// The warehouse that delivers.
         warehouse: u32,
-        /// By whom.
+        /// Number of the carrier.
         carrier: u8,
-        /// When.
+        /// The date of the delivery.
         date: u64,
     },
-    /// Which items of the last orders run short (2.8).
+    /// A count of the items of the last orders that run short (2.8).
     StockLevel {
-        /// Where.
+        /// The district of the orders.
         district: u32,
-        /// Short is less than this.
+        /// An item runs short below this stock.
         threshold: u8,
     },
 }
 
-/// Of 1,000 transactions: at least 43 % payments and 4 % of each of the last three (5.2.3). Ten
-/// times the deliveries exceed the orders, so that the orders that wait do not grow without bound.
+/// The mix per 1,000 transactions: at least 43 % payments and 4 % of each of the last three
+/// (5.2.3). A delivery delivers ten orders. The mix delivers slightly more than it orders, so that
+/// waiting orders do not grow without bound.
 const NEW_ORDER: u64 = 444;
 const PAYMENT: u64 = 431;
 const ORDER_STATUS: u64 = 40;
@@ -91,13 +92,13 @@ pub(crate) fn nurand(random: &mut Random, a: u64, count: u64) -> u64 {
     ((random.below(a + 1) | random.below(count)) + c) % count
 }
 
-/// Names that there are in a district: 1,000 where there are enough customers.
+/// Number of last names in a district: 1,000 if there are enough customers.
 pub(crate) fn names(scale: &Scale) -> u64 {
     scale.customers.min(1_000) as u64
 }
 
 impl Transaction {
-    /// Draws the transaction that comes `number`th.
+    /// Draws the `number`-th transaction.
     pub(crate) fn draw(scale: &Scale, random: &mut Random, number: u64) -> Self {
         let warehouse = random.below(scale.warehouses as u64) as u32;
         let district = warehouse * DISTRICTS as u32 + random.below(DISTRICTS as u64) as u32;
@@ -116,8 +117,8 @@ impl Transaction {
         }
     }
 
-    /// Draws an order or a payment of a terminal of this warehouse, one as likely as the other
-    /// (SIGMOD 2016, §5.2).
+    /// Draws an order or a payment of a terminal of this warehouse, with equal probability (SIGMOD
+    /// 2016, §5.2).
     pub(crate) fn draw_half(
         scale: &Scale,
         random: &mut Random,
@@ -133,7 +134,7 @@ impl Transaction {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the transaction.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
         match *self {
             Transaction::NewOrder { district, customer, date, count, lines } => {
@@ -167,7 +168,7 @@ impl Transaction {
         }
     }
 
-    /// What the bytes say; `None` if they are those of no transaction.
+    /// Decodes a transaction. `None` if the bytes are no transaction.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Bytes(bytes);
         let (kind, place, date) = (rest.u8()?, rest.u32()?, rest.u64()?);
@@ -250,7 +251,7 @@ fn who(scale: &Scale, random: &mut Random) -> CustomerKey {
     }
 }
 
-/// Another warehouse than this one.
+/// A random warehouse other than this one.
 fn elsewhere(scale: &Scale, random: &mut Random, warehouse: u32) -> u32 {
     let other = random.below(scale.warehouses as u64 - 1) as u32;
     if other < warehouse { other } else { other + 1 }
@@ -295,12 +296,12 @@ fn new_order(
         };
     }
     if random.chance(0.01) {
-        lines[usize::from(count) - 1].item = scale.items as u32; // there is none of this number
+        lines[usize::from(count) - 1].item = scale.items as u32; // no transaction has this number
     }
     Transaction::NewOrder { district, customer, date, count, lines }
 }
 
-/// Transactions in memory, as bytes, drawn before the run; when they have all been had, they begin
+/// Encoded transactions in memory, drawn before the run. After the last one the first follows
 /// again.
 #[derive(Clone, Debug)]
 pub(crate) struct Trace {
@@ -309,10 +310,10 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Draws so many.
+    /// Draws the given number of transactions.
     ///
     /// # Panics
-    /// If there are none, or a warehouse's number needs more than 16 bits.
+    /// If `transactions` is zero, or a warehouse's number needs more than 16 bits.
     pub(crate) fn new(scale: &Scale, seed: u64, transactions: usize) -> Self {
         assert!(transactions > 0, "a trace has transactions");
         assert!(scale.warehouses <= usize::from(u16::MAX), "warehouses have 16 bits");
@@ -325,7 +326,7 @@ impl Trace {
         Trace { bytes, ends }
     }
 
-    /// The transaction that comes `number`th, beginning at 0.
+    /// The `number`-th transaction, counted from 0.
     pub(crate) fn get(&self, number: u64) -> &[u8] {
         let number = (number % self.ends.len() as u64) as usize;
         let begin = if number == 0 { 0 } else { self.ends[number - 1] };

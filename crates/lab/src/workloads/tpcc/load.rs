@@ -1,5 +1,5 @@
-//! What the tables hold at first (specification, clause 4.3.3.1): every row follows from its number
-//! and the seed, so that an oracle can be given the same.
+//! The first rows of the tables (specification, clause 4.3.3.1). Every row follows from its number
+//! and the seed, so an oracle can have the same rows.
 
 use stillpoint_state::{Array, ArraysError, Cells, Plain, Scheme};
 
@@ -10,9 +10,9 @@ use crate::workloads::tpcc::schema::{
     Row, Scale, Stock, Tables, Visit, Warehouse,
 };
 
-/// What every payment of the load paid, in cents.
+/// Amount of every payment of the load, in cents.
 const FIRST_PAYMENT: i64 = 1_000;
-/// What a district took in with them.
+/// Sum of a district's payments in the load, in cents.
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
 
@@ -28,18 +28,18 @@ pub(crate) fn last_name(number: u64) -> [u8; 16] {
     text
 }
 
-/// The database as it is at first, and what of it never changes: who has which name, and who
-/// ordered what.
+/// The first rows of the database, and the parts that never change: the customers' names, and the
+/// customers of the first orders.
 #[derive(Clone, Debug)]
 pub(crate) struct Population {
-    /// How large it is.
+    /// Size of the database.
     pub(crate) scale: Scale,
     seed: u64,
-    /// District by district: whose order the n-th is.
+    /// The customer of the n-th order, district by district.
     customer_of: Vec<u32>,
-    /// District by district: which order a customer has given.
+    /// The order of each customer, district by district.
     order_of: Vec<u32>,
-    /// Customers by name: those of name n of district d begin at `starts[d * names + n]`.
+    /// Customers sorted by name. Those of name n of district d begin at `starts[d * names + n]`.
     by_name: Vec<u32>,
     starts: Vec<usize>,
 }
@@ -173,8 +173,8 @@ impl Population {
         }
     }
 
-    /// The first payment of each customer of a warehouse, in their order; behind them the
-    /// warehouse's ring is empty.
+    /// The first payment of each customer of a warehouse, in the order of the customers. The rest
+    /// of the warehouse's ring is empty.
     fn history(&self, row: usize) -> History {
         let (customers, mut random) = (self.scale.customers, self.random::<History>(row));
         let (warehouse, number) = (row / self.scale.history, row % self.scale.history);
@@ -196,7 +196,7 @@ impl Population {
         }
     }
 
-    /// District and number of the order in a row of the ring, if it is there at first.
+    /// District and number of the first order in a row of the ring, if there is one.
     fn first_order(&self, row: usize) -> Option<(usize, usize)> {
         let (district, slot) = (row / self.scale.ring, row % self.scale.ring);
         (1..=self.scale.customers).contains(&slot).then_some((district, slot))
@@ -271,7 +271,7 @@ impl Population {
     /// Gives every row its first value.
     ///
     /// # Errors
-    /// When a tick has ended already.
+    /// When a tick has already ended.
     pub(crate) fn fill<S: Scheme>(
         &self,
         cells: &mut Cells<S>,
@@ -290,9 +290,9 @@ impl Population {
     }
 }
 
-/// A row that has a first value.
+/// A row with a first value.
 pub(crate) trait First: Row {
-    /// The first value of the row of this number; zeros where the load has none.
+    /// The first value of the row of this number. Zeros if the load has none.
     fn first(population: &Population, row: usize) -> Self;
 }
 
@@ -319,7 +319,7 @@ first! {
     Counters by counters,
 }
 
-/// Text of at least `least` letters, up to the whole length, filled with zeros.
+/// Random text of at least `least` letters, padded with zeros.
 fn text<const N: usize>(random: &mut Random, least: usize) -> [u8; N] {
     const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .";
     let len = least + random.below((N - least) as u64 + 1) as usize;
@@ -334,7 +334,7 @@ fn text<const N: usize>(random: &mut Random, least: usize) -> [u8; N] {
     text
 }
 
-/// Text in a tenth of which "ORIGINAL" is found (4.3.3.1).
+/// Random text. A tenth of these texts contains "ORIGINAL" (4.3.3.1).
 fn original(random: &mut Random) -> [u8; 50] {
     let mut data = text(random, 26);
     if random.chance(0.1) {
@@ -344,8 +344,7 @@ fn original(random: &mut Random) -> [u8; 50] {
     data
 }
 
-/// A number that all rows of all tables make, table by table: equal for equal databases, and for
-/// different ones equal by chance only.
+/// Checksum of each table.
 pub(crate) fn digest<S: Scheme>(cells: &Cells<S>, tables: &Tables) -> Vec<(&'static str, u64)> {
     let mut sums = Digest { cells, sums: Vec::new() };
     tables.each(&mut sums);

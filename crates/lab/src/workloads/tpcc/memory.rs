@@ -1,37 +1,37 @@
-//! What transactions read and write: the tables, wherever they lie.
+//! The tables as transactions see them, independent of their storage.
 
 use stillpoint_state::{Cells, Field, FieldValue, Intent, Scheme};
 
 use crate::workloads::tpcc::load::Population;
 use crate::workloads::tpcc::schema::{Row, Tables};
 
-/// The tables, for a reader.
+/// Tables that can be read.
 pub(crate) trait Rows {
     /// A column of a row.
     fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F;
-    /// A whole row; zeros where there is none.
+    /// A whole row. Zeros if there is none.
     fn row<T: Row>(&self, row: usize) -> T;
 }
 
-/// The tables, in the hands of the thread that runs a transaction.
+/// Tables that a transaction can read and write.
 pub(crate) trait Memory: Rows {
     /// Gives a column of a row a new value.
     fn set<T: Row, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F);
     /// Replaces a whole row.
     fn put<T: Row>(&mut self, row: usize, value: T);
-    /// Says that a column of a row will be read or written soon.
+    /// Prefetches a column of a row.
     fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent);
 
-    /// The customer in the middle of those who have this last name (2.5.2.2).
+    /// The middle one of the customers with this last name (2.5.2.2).
     fn named(&self, population: &Population, district: usize, name: u32) -> u32 {
         middle(population.by_name(district, name))
     }
 }
 
-/// The customer in the middle of those of a name, in the order of their first names.
+/// The middle one of the customers with a last name, in the order of first names.
 ///
 /// # Panics
-/// If there is nobody: every name of the load has somebody.
+/// If nobody has the name. Every name of the load has a customer.
 pub(crate) fn middle(named: &[u32]) -> u32 {
     named[(named.len() - 1) / 2]
 }
@@ -39,9 +39,9 @@ pub(crate) fn middle(named: &[u32]) -> u32 {
 /// The tables in cells that a scheme captures.
 #[derive(Debug)]
 pub(crate) struct InCells<'a, S: Scheme> {
-    /// The cells.
+    /// The cells of the arrays.
     pub(crate) cells: &'a mut Cells<S>,
-    /// Which arrays are which tables.
+    /// The array of each table.
     pub(crate) tables: &'a Tables,
 }
 

@@ -1,9 +1,10 @@
 //! The nine tables of TPC-C as arrays of rows (specification 5.11, clause 1.3), and their sizes.
 //!
-//! What a key says by its place is not stored: rows of a warehouse lie together, in the order of
-//! their numbers, which begin at 0 but for orders. Orders, their lines and new orders lie in one
-//! ring per district, history in one ring per warehouse. Money is in cents, rates in 1/10,000. Columns
-//! marked "index" stand for what a database would keep in an index.
+//! Key columns are not stored, since a row's position determines them. Rows of a warehouse lie
+//! together in the order of their numbers. Numbers begin at 0, those of orders at 1. Orders, their
+//! lines and new orders lie in one ring per district, history in one ring per warehouse. Money is
+//! in cents, rates in 1/10,000. Columns marked "index" stand for what a database would keep in an
+//! index.
 
 use stillpoint_state::{Array, Cells, Field, FieldValue, Plain, Scheme};
 
@@ -14,23 +15,24 @@ pub(crate) const DISTRICTS: usize = 10;
 /// Most lines of an order, and the lines that an order has room for.
 pub(crate) const LINES_MAX: usize = 15;
 
-/// How large the database is.
+/// Size of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Scale {
-    /// Warehouses.
+    /// Number of warehouses.
     pub(crate) warehouses: usize,
     /// Items: 100,000 in the specification.
     pub(crate) items: usize,
-    /// Customers of a district: 3,000 in the specification. So many orders are there at first.
+    /// Customers of a district: 3,000 in the specification. A district begins with the same number
+    /// of orders.
     pub(crate) customers: usize,
-    /// Orders that a district has room for; the oldest delivered one makes room for a new one.
+    /// Capacity of a district's ring of orders. A new order replaces the oldest delivered one.
     pub(crate) ring: usize,
-    /// Rows of history that a warehouse has room for; the oldest makes room for a new one.
+    /// Capacity of a warehouse's ring of history. A new row replaces the oldest one.
     pub(crate) history: usize,
 }
 
 impl Scale {
-    /// The specification's database, with room for a third more orders than it begins with.
+    /// The specification's database, with rings for a third more orders than it begins with.
     pub(crate) fn full(warehouses: usize) -> Self {
         Scale { warehouses, items: 100_000, customers: 3_000, ring: 4_096, history: 40_960 }
     }
@@ -40,7 +42,7 @@ impl Scale {
         Scale { warehouses, items: 2_000, customers: 120, ring: 256, history: 4_096 }
     }
 
-    /// The database for records, where orders and history find room without end.
+    /// The database for records, whose orders and history are unbounded.
     pub(crate) fn unbounded(self) -> Self {
         Scale { ring: 1 << 24, history: 1 << 28, ..self }
     }
@@ -55,27 +57,27 @@ impl Scale {
         self.warehouses * self.history
     }
 
-    /// The orders that are delivered at first: the older 70 % (clause 4.3.3.1).
+    /// Orders that are delivered at first: the older 70 % (clause 4.3.3.1).
     pub(crate) fn delivered_at_first(&self) -> usize {
         self.customers * 7 / 10
     }
 
-    /// Where a district's order of this number lies, numbers beginning at 1.
+    /// Row of a district's order of this number. Orders are numbered from 1.
     pub(crate) fn order_row(&self, district: usize, order: u32) -> usize {
         district * self.ring + order as usize % self.ring
     }
 
-    /// Where the history lies that a warehouse writes after so many rows.
+    /// Row of the history that a warehouse writes after `written` others.
     pub(crate) fn history_row(&self, warehouse: usize, written: u64) -> usize {
         warehouse * self.history + (written % self.history as u64) as usize
     }
 
-    /// Where a customer lies.
+    /// Row of a customer.
     pub(crate) fn customer_row(&self, district: usize, customer: u32) -> usize {
         district * self.customers + customer as usize
     }
 
-    /// Where the stock of an item lies.
+    /// Row of an item's stock.
     pub(crate) fn stock_row(&self, warehouse: usize, item: u32) -> usize {
         warehouse * self.items + item as usize
     }
@@ -83,21 +85,21 @@ impl Scale {
 
 /// A row of a table.
 pub(crate) trait Row: Plain + FieldValue + PartialEq {
-    /// The number of its table.
+    /// The number of the row's table.
     const TABLE: u8;
-    /// The name of its table.
+    /// The name of the row's table.
     const NAME: &'static str;
-    /// Its table.
+    /// The array of the row's table.
     fn array(tables: &Tables) -> Array<Self>;
-    /// Rows of its table.
+    /// Number of rows in the table.
     fn count(scale: &Scale) -> usize;
-    /// Offset and length of its columns, in bytes.
+    /// Offset and length of the columns, in bytes.
     fn columns() -> Vec<(usize, usize)>;
 }
 
-/// Something to do with each table.
+/// A visitor of all tables.
 pub(crate) trait Visit {
-    /// Does it.
+    /// Visits one table.
     fn table<T: Row>(&mut self, array: Array<T>);
 }
 
@@ -142,12 +144,12 @@ macro_rules! tables {
                 Tables { $( $slot: builder.array($row::NAME, $row::count(scale)), )+ }
             }
 
-            /// Does something with each table, in the order of their numbers.
+            /// Visits each table, in the order of their numbers.
             pub(crate) fn each(&self, visit: &mut impl Visit) {
                 $( visit.table(self.$slot); )+
             }
 
-            /// Gives a part of a row of the table of this number new bytes; false if there is no
+            /// Overwrites a part of a row in the table of this number. Returns false if there is no
             /// such table, row or part.
             pub(crate) fn write<S: Scheme>(
                 &self,
@@ -176,15 +178,15 @@ macro_rules! tables {
 tables! {
     /// WAREHOUSE.
     Warehouse in warehouse, |scale| scale.warehouses => {
-        /// Year to date.
+        /// Payments of the year to date, in cents.
         ytd: i64 => YTD,
-        /// Sales tax.
+        /// Sales tax in 1/10,000.
         tax: u32 => TAX,
-        /// Name and address.
+        /// Name.
         name: [u8; 10] => NAME_TEXT,
-        /// First line.
+        /// First line of the address.
         street_1: [u8; 20] => STREET_1,
-        /// Second line.
+        /// Second line of the address.
         street_2: [u8; 20] => STREET_2,
         /// City.
         city: [u8; 20] => CITY,
@@ -192,24 +194,24 @@ tables! {
         state: [u8; 2] => STATE,
         /// Post code.
         zip: [u8; 9] => ZIP,
-        /// Nothing.
+        /// Padding.
         pad: [u8; 3] => PAD,
     }
     /// DISTRICT.
     District in district, |scale| scale.districts() => {
-        /// Year to date.
+        /// Payments of the year to date, in cents.
         ytd: i64 => YTD,
-        /// Sales tax.
+        /// Sales tax in 1/10,000.
         tax: u32 => TAX,
         /// The number of the next order.
         next_order: u32 => NEXT_ORDER,
         /// Index: the oldest order that is not delivered.
         oldest_new: u32 => OLDEST_NEW,
-        /// Name and address.
+        /// Name.
         name: [u8; 10] => NAME_TEXT,
-        /// First line.
+        /// First line of the address.
         street_1: [u8; 20] => STREET_1,
-        /// Second line.
+        /// Second line of the address.
         street_2: [u8; 20] => STREET_2,
         /// City.
         city: [u8; 20] => CITY,
@@ -217,26 +219,26 @@ tables! {
         state: [u8; 2] => STATE,
         /// Post code.
         zip: [u8; 9] => ZIP,
-        /// Nothing.
+        /// Padding.
         pad: [u8; 3] => PAD,
     }
     /// CUSTOMER.
     Customer in customer, |scale| scale.districts() * scale.customers => {
-        /// What is owed to him.
+        /// Balance that the customer owes, in cents.
         balance: i64 => BALANCE,
         /// Paid in the year.
         ytd_payment: i64 => YTD_PAYMENT,
-        /// Payments.
+        /// Number of payments.
         payments: u32 => PAYMENTS,
-        /// Deliveries.
+        /// Number of deliveries.
         deliveries: u32 => DELIVERIES,
         /// Index: his last order, 0 for none.
         last_order: u32 => LAST_ORDER,
-        /// Discount.
+        /// Discount in 1/10,000.
         discount: u32 => DISCOUNT,
-        /// Limit of credit.
+        /// Limit of credit in cents.
         credit_limit: i64 => CREDIT_LIMIT,
-        /// Since when.
+        /// Date of the first contact.
         since: u64 => SINCE,
         /// "GC" or "BC".
         credit: [u8; 2] => CREDIT,
@@ -246,9 +248,9 @@ tables! {
         middle: [u8; 2] => MIDDLE,
         /// Last name.
         last: [u8; 16] => LAST,
-        /// First line.
+        /// First line of the address.
         street_1: [u8; 20] => STREET_1,
-        /// Second line.
+        /// Second line of the address.
         street_2: [u8; 20] => STREET_2,
         /// City.
         city: [u8; 20] => CITY,
@@ -258,26 +260,26 @@ tables! {
         zip: [u8; 9] => ZIP,
         /// Telephone.
         phone: [u8; 16] => PHONE,
-        /// What was noted about him.
+        /// Notes about the customer.
         data: [u8; 500] => DATA,
-        /// Nothing.
+        /// Padding.
         pad: [u8; 1] => PAD,
     }
     /// HISTORY.
     History in history, |scale| scale.history_rows() => {
-        /// When.
+        /// Date of the payment.
         date: u64 => DATE,
-        /// How much.
+        /// Amount in cents.
         amount: i64 => AMOUNT,
         /// Whose.
         customer: u32 => CUSTOMER,
-        /// His district, of all.
+        /// The customer's district, numbered through all warehouses.
         customer_district: u32 => CUSTOMER_DISTRICT,
-        /// Where it was paid, of all districts.
+        /// The district that took the payment, numbered through all warehouses.
         district: u32 => DISTRICT,
-        /// 1 if the row is there.
+        /// 1 if the row exists.
         is_there: u32 => IS_THERE,
-        /// Names.
+        /// Names of the warehouse and the district.
         data: [u8; 24] => DATA,
     }
     /// NEW-ORDER.
@@ -287,65 +289,65 @@ tables! {
     }
     /// ORDER.
     Order in order, |scale| scale.districts() * scale.ring => {
-        /// When.
+        /// Date of the order.
         entry: u64 => ENTRY,
-        /// Its number, 0 for none.
+        /// The order's number, 0 for an empty row.
         number: u32 => NUMBER,
-        /// Whose, of the district.
+        /// Number of the customer within the district.
         customer: u32 => CUSTOMER,
-        /// Who delivers it, 0 for nobody.
+        /// Number of the carrier, 0 for none.
         carrier: u32 => CARRIER,
-        /// Its lines.
+        /// Number of lines.
         lines: u16 => LINES,
-        /// 1 if all comes from its own warehouse.
+        /// 1 if the order's own warehouse supplies all lines.
         all_local: u16 => ALL_LOCAL,
     }
     /// ORDER-LINE: [`LINES_MAX`] for each order.
     OrderLine in order_line, |scale| scale.districts() * scale.ring * LINES_MAX => {
-        /// When it was delivered, 0 for not.
+        /// Date of the delivery, 0 if not delivered.
         delivered: u64 => DELIVERED,
-        /// What.
+        /// Number of the item.
         item: u32 => ITEM,
-        /// From which warehouse.
+        /// Number of the supplying warehouse.
         supply: u32 => SUPPLY,
-        /// How many.
+        /// Number of pieces.
         quantity: u32 => QUANTITY,
-        /// For how much.
+        /// Amount in cents.
         amount: u32 => AMOUNT,
         /// The stock's text for the district.
         district_text: [u8; 24] => DISTRICT_TEXT,
     }
     /// ITEM.
     Item in item, |scale| scale.items => {
-        /// Its picture.
+        /// Number of the picture.
         image: u32 => IMAGE,
-        /// Its price.
+        /// Price in cents.
         price: u32 => PRICE,
-        /// Its name.
+        /// Name of the item.
         name: [u8; 24] => NAME_TEXT,
-        /// What it is like.
+        /// Description.
         data: [u8; 50] => DATA,
-        /// Nothing.
+        /// Padding.
         pad: [u8; 6] => PAD,
     }
     /// STOCK.
     Stock in stock, |scale| scale.warehouses * scale.items => {
-        /// Pieces.
+        /// Pieces in stock.
         quantity: i32 => QUANTITY,
         /// Pieces ordered in the year.
         ytd: u32 => YTD,
-        /// Orders.
+        /// Number of orders.
         orders: u32 => ORDERS,
-        /// Orders from elsewhere.
+        /// Number of orders from other warehouses.
         remote: u32 => REMOTE,
         /// A text for each district.
         districts: [u8; 240] => DISTRICT_TEXTS,
-        /// What it is like.
+        /// Description.
         data: [u8; 50] => DATA,
-        /// Nothing.
+        /// Padding.
         pad: [u8; 6] => PAD,
     }
-    /// What is counted for each warehouse.
+    /// Counters of a warehouse.
     Counters in counters, |scale| scale.warehouses => {
         /// Rows of history ever written.
         history: u64 => HISTORY,
@@ -355,7 +357,7 @@ tables! {
 }
 
 impl Stock {
-    /// The text for a district of the warehouse.
+    /// The stock's text for a district of the warehouse.
     pub(crate) fn district_text(district: usize) -> Field<Stock, [u8; 24]> {
         Field::at(Stock::DISTRICT_TEXTS.offset() + 24 * district)
     }

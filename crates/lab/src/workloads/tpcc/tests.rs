@@ -14,7 +14,7 @@ use super::schema::{
 use super::transactions::{Kind, run};
 
 type Bare = NoCheckpoints<Naive>;
-/// Breaks a database.
+/// A way to break a database.
 type Spoil = fn(&mut InCells<'_, Bare>);
 
 struct World {
@@ -120,7 +120,7 @@ fn without_deliveries_a_full_ring_refuses_orders() {
             }
         }
     }
-    // 256 places of which 36 waited at first, in each of 10 districts.
+    // The ring of each of 10 districts has 256 places, and 36 orders waited at first.
     assert_eq!(taken, 10 * (256 - 36));
     assert!(refused > 0);
     assert_eq!(world.memory().get(0, Counters::REFUSED), refused);
@@ -179,7 +179,7 @@ fn an_order_and_its_delivery_do_what_the_specification_says() {
     let row = scale.order_row(4, 121);
     let amount: i64 =
         [0, 1].map(|l| i64::from(memory.get(row * 15 + l, OrderLine::AMOUNT))).iter().sum();
-    // 36 orders wait before it.
+    // 36 orders wait before this one.
     let delivery = Transaction::Delivery { warehouse: 0, carrier: 7, date: 100 };
     for _ in 0..37 {
         run(&mut world.memory(), &population, &delivery);

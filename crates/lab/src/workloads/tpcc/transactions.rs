@@ -1,7 +1,7 @@
-//! The five transactions (specification, clauses 2.4 to 2.8), one after the other, each as a whole.
+//! The five transactions (specification, clauses 2.4 to 2.8).
 //!
-//! An order that must be rolled back is found out before anything is written, as a stored procedure
-//! that sees all its parameters can: there is no undo.
+//! Like a stored procedure, a transaction sees all its parameters. It detects an order that must be
+//! rolled back before it writes anything, so no undo is needed.
 
 use stillpoint_state::Intent::{Read, Write};
 
@@ -13,12 +13,12 @@ use crate::workloads::tpcc::schema::{
     Scale, Stock, Warehouse,
 };
 
-/// What a transaction has done.
+/// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// Which kind it was.
+    /// How the transaction ended.
     pub(crate) kind: Kind,
-    /// A number that follows from all it has told its client.
+    /// Checksum of the answer to the client.
     pub(crate) answer: u64,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn run<M: Memory>(
     }
 }
 
-/// Says which rows a transaction will touch, as far as its parameters tell.
+/// Prefetches the rows that a transaction will touch, as far as its parameters tell.
 pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transaction: &Transaction) {
     let scale = &population.scale;
     match transaction {
@@ -91,7 +91,8 @@ pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transacti
             memory.announce(customer, Customer::LAST_ORDER, Write);
             memory.announce(customer, Customer::LAST, Read);
             let lines = &lines[..usize::from(*count)];
-            // As it is now: what runs before may take another order of this district.
+            // The number may be outdated: the transactions before may take another order of this
+            // district.
             let order = scale.order_row(district, memory.get(district, District::NEXT_ORDER));
             memory.announce(order, Order::ENTRY, Write);
             memory.announce(order, NewOrder::ORDER, Write);
@@ -120,7 +121,7 @@ pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transacti
                 memory.announce(order, NewOrder::ORDER, Write);
             }
         }
-        // Of all it reads, only what it reads first tells where.
+        // Most rows of this transaction follow only from its first read.
         Transaction::StockLevel { .. } => {}
     }
 }
@@ -258,7 +259,7 @@ fn payment<M: Memory>(memory: &mut M, population: &Population, it: &Transaction)
     Done { kind: Kind::Payment, answer }
 }
 
-/// The numbers, then what was noted before, as far as there is room (2.5.2.2).
+/// Writes the numbers, followed by the older notes as far as there is room (2.5.2.2).
 fn noted(old: &[u8; 500], numbers: &[u32]) -> [u8; 500] {
     let mut data = [0; 500];
     let mut at = 0;
@@ -289,7 +290,7 @@ fn order_status<M: Memory>(memory: &mut M, scale: &Scale, district: usize, custo
     let order = memory.get(row, Customer::LAST_ORDER);
     let at = scale.order_row(district, order);
     let head: Order = memory.row(at);
-    // The ring may have passed over it since.
+    // The ring may have overwritten the order since.
     if order != 0 && head.number == order {
         answer = fold(fold(answer, head.entry), u64::from(head.carrier));
         for line in 0..usize::from(head.lines) {
@@ -301,7 +302,7 @@ fn order_status<M: Memory>(memory: &mut M, scale: &Scale, district: usize, custo
     Done { kind: Kind::OrderStatus, answer }
 }
 
-/// Delivers the oldest order that waits; 0 if none does.
+/// Delivers the oldest waiting order. Returns 0 if none waits.
 fn deliver<M: Memory>(
     memory: &mut M,
     scale: &Scale,

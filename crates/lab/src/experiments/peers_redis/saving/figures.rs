@@ -8,7 +8,7 @@ use crate::report::figure::axis::grouped;
 use crate::report::result::{ExperimentResult, Figure, Scale, Series, Span};
 use crate::subjects::server::Peer;
 
-/// Curves that share a figure.
+/// Most curves that share a figure.
 #[derive(Default)]
 struct Group {
     series: Vec<String>,
@@ -23,7 +23,7 @@ struct Groups {
     tail: Group,
 }
 
-/// Curves of the last run of each peer; second 0 is the moment of the first BGSAVE.
+/// Draws the curves of the last run of each peer. Second 0 is the moment of the first BGSAVE.
 pub(super) fn add(plan: &Plan, peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {
     let mut groups = Groups::default();
     for (peer, findings) in peers.iter().zip(found).take(2) {
