@@ -1,9 +1,9 @@
-//! Puts the commit into the program: result files of the lab name what was measured, wherever the
-//! program is run later.
+//! Compiles the commit into the program, so that result files of the lab name the measured source
+//! wherever the program runs.
 //!
-//! `git` is asked while the program is built. A tree with changes to tracked files adds `-dirty`.
-//! Without git, or outside of this project's own checkout, the environment variable
-//! `STILLPOINT_COMMIT` tells; else the commit is `unknown`.
+//! The build asks `git`. A tree with changes to tracked files adds `-dirty`. Without git, or
+//! outside of this project's own checkout, the environment variable `STILLPOINT_COMMIT` names the
+//! commit. Without the variable the commit is `unknown`.
 
 use std::io::Write;
 use std::process::Command;
@@ -15,7 +15,8 @@ fn main() -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "cargo::rustc-env=STILLPOINT_COMMIT={commit}")?;
     writeln!(output, "cargo::rerun-if-env-changed=STILLPOINT_COMMIT")?;
-    // Sources that change make the tree dirty; each commit and checkout adds to the log of HEAD.
+    // A change of the sources makes the tree dirty. Each commit and checkout adds to the log of
+    // HEAD.
     for path in ["..", "../../Cargo.toml", "../../Cargo.lock"] {
         writeln!(output, "cargo::rerun-if-changed={path}")?;
     }
@@ -29,14 +30,15 @@ fn main() -> std::io::Result<()> {
 }
 
 fn commit_of_checkout() -> Option<String> {
-    // Sources unpacked inside of another project's checkout are not that project's commit.
+    // If the sources lie inside another project's checkout, that project's commit says nothing
+    // about them.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     let commit = git(&["rev-parse", "HEAD"])?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
     Some(if changes.is_empty() { commit } else { format!("{commit}-dirty") })
 }
 
-/// What git says, run in this crate's folder.
+/// Output of git, run in this crate's folder.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,4 +1,4 @@
-//! What the command line takes. The names are a contract.
+//! Arguments of the command line. Their names are a contract with users.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The lines of a dump: written by `dump`, read by `load`.
+//! The lines of a dump, which `dump` writes and `load` reads.
 //!
 //! ```text
 //! {"stillpoint_dump":1}
@@ -6,8 +6,8 @@
 //! {"table":"db0","key":{"base16":"00ff"},"tag":0,"value":""}
 //! {"end":true,"records":2,"tables":["db0","db1"]}
 //! ```
-//! The last line tells a whole dump from one that was cut off. A dump of an earlier release has
-//! neither the first line nor the last, and shows a moment of expiry in tag and value only.
+//! The last line tells a whole dump from one that was cut off. A dump of an earlier release has no
+//! first and last line, and shows an expiry in tag and value only.
 
 mod bytes;
 mod read;
@@ -34,7 +34,7 @@ struct Head {
 pub(crate) struct Record<'a> {
     pub(crate) table: Cow<'a, str>,
     pub(crate) key: Bytes<'a>,
-    /// Without the mark of an expiry.
+    /// The tag, without the mark of an expiry.
     pub(crate) tag: u8,
     pub(crate) value: Bytes<'a>,
     /// When the key expires, in milliseconds since the Unix epoch.
@@ -50,7 +50,7 @@ struct End<'a> {
     tables: &'a [String],
 }
 
-/// A line of a dump, as the reader takes it.
+/// A line of a dump, as the reader decodes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnyLine<'a> {
@@ -73,7 +73,7 @@ pub(crate) struct Dump<W> {
 }
 
 impl<W: Write> Dump<W> {
-    /// Begins one.
+    /// Begins a dump.
     ///
     /// # Errors
     /// As of the writer.
@@ -90,7 +90,7 @@ impl<W: Write> Dump<W> {
         self.line(record)
     }
 
-    /// Ends it, with the names of all tables, sorted. The dump is whole then.
+    /// Ends the dump with the sorted names of all tables. The dump is whole afterwards.
     ///
     /// # Errors
     /// As of the writer.

@@ -1,4 +1,4 @@
-//! `stillpoint load`: a dump, put into a data directory.
+//! `stillpoint load`: loads a dump into a data directory.
 
 use std::borrow::Cow;
 use std::io::{BufReader, IsTerminal, Read, Write};
@@ -16,7 +16,7 @@ use crate::dump::{Found, Lines, Record};
 use crate::error::CliError;
 use crate::units::show_size;
 
-/// Records between two looks at the progress that is shown.
+/// Records between two updates of the shown progress.
 const SHOWN_EVERY: u64 = 1024;
 
 /// Loads the dump on `input` into the directory `dir`, all of it or nothing.
@@ -76,7 +76,7 @@ fn load<R: std::io::BufRead>(
     Ok(())
 }
 
-/// Puts a record; or says why it cannot be put.
+/// Puts a record, or returns the reason why it cannot.
 fn put(loader: &mut Loader, record: Record<'_>) -> Result<(), String> {
     let Record { table, key, tag, value, expires_ms } = record;
     let (tag, value) = match expires_ms {

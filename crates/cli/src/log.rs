@@ -1,9 +1,9 @@
-//! The log for people: what happened when, as text or as JSON.
+//! The log of the process, as text or as JSON.
 //!
-//! Events come through `tracing`; whoever has none to tell pays one look at a flag. A place in the
-//! code that tells the same again and again is heard once, and then after 1 s, 2 s, and so on up to a
-//! minute, with how often it was silent. So no client can fill a disk. A thread of the log's own writes
-//! the lines, so that whoever has something to tell never waits for a pipe or a disk.
+//! Events come through `tracing`, and a disabled event costs one read of a flag. If a line of code
+//! repeats an event, the log writes the first one. Later it writes one after 1 s, 2 s, and so on up
+//! to a minute, with the number of events left out. So no client can fill a disk. A thread of its
+//! own writes the lines, so the caller never waits for a pipe or a disk.
 
 mod line;
 mod repeats;
@@ -25,7 +25,7 @@ use line::{Line, Value};
 use repeats::Repeats;
 use writer::{Sink, Writer};
 
-/// The log. Clones are the same.
+/// A handle of the log. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Log(Arc<Inner>);
 
@@ -58,29 +58,29 @@ impl Log {
         Ok(Self(Arc::new(Inner { writer, format, level, clock, repeats })))
     }
 
-    /// From here on events of this process go into this log.
+    /// Sends all later events of this process to this log.
     pub(crate) fn install(&self) {
-        // Another log would have been installed by this program, which installs one.
+        // This cannot fail, since the program installs only one log.
         let _ = tracing::subscriber::set_global_default(self.clone());
     }
 
-    /// Has the file opened anew, after it was renamed. The log tells whether that succeeded. If not,
-    /// the old file goes on.
+    /// Opens the file anew, after it was renamed. The log says whether that succeeded. If not, the
+    /// old file stays in use.
     pub(crate) fn reopen(&self) {
         self.0.writer.reopen();
     }
 
-    /// Returns when everything is written, or nothing could be written for a second.
+    /// Waits until everything is written, or until nothing could be written for a second.
     pub(crate) fn finish(&self) {
         self.0.writer.finish();
     }
 
-    /// Tells how often events were left out, where that is due. To be called about once a second.
+    /// Writes due lines about events left out. To be called about once a second.
     pub(crate) fn tell_repeats(&self) {
         self.tell_due(self.0.clock.monotonic_ns());
     }
 
-    /// Tells how often events were left out, wherever any were: the last that is heard of them.
+    /// Writes lines about all events left out, at the end of the process.
     pub(crate) fn tell_all_repeats(&self) {
         self.tell_due(u64::MAX);
     }
@@ -141,7 +141,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What an event says.
+/// The text and fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,

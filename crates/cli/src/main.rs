@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         },
     };
     result.unwrap_or_else(|error| {
-        // A reader that has seen enough of a dump is no failure.
+        // A reader that closes the pipe of a dump early is no failure.
         if error.is_broken_pipe() {
             return ExitCode::SUCCESS;
         }

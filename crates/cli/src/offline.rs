@@ -18,7 +18,7 @@ type Done = Result<ExitCode, CliError>;
 pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     let checked = match offline::check(dir) {
         Ok(checked) => checked,
-        // Without a MANIFEST there is nothing to verify: that is the finding.
+        // Without a MANIFEST nothing can be verified. The command reports just that.
         Err(error) if error.is_damage() => {
             offline::Checked { damage: vec![error.to_string()], ..Default::default() }
         }
@@ -69,7 +69,7 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
-/// What was looked at, where that is not all.
+/// The examined part of the directory, if it is not all.
 fn said_of(extent: Extent) -> Option<String> {
     match extent {
         Extent::Whole => None,
@@ -171,7 +171,7 @@ pub(crate) fn dump(dir: &Path, table: Option<&str>, out: &mut dyn Write) -> Done
             expires_ms: stored.expires_ms(),
         })
     })?;
-    // By name: the numbers of tables are the store's own.
+    // Tables are shown by name, since their numbers are internal.
     dumped.tables.sort_unstable();
     dump.end(&dumped.tables)?;
     if let Some(said) = said_of(dumped.extent) {

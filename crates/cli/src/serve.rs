@@ -1,5 +1,4 @@
-//! `stillpoint serve`: the port first, then recovery with its progress, then the server until a
-//! signal.
+//! `stillpoint serve`: opens the port, then recovers with progress, then serves until a signal.
 
 mod settings;
 mod signals;
@@ -23,17 +22,17 @@ use settings::{LogSettings, Settings};
 use signals::{Ends, Watch};
 use supervisor::PidFile;
 
-/// Time between two lines of the log about how far recovery is.
+/// Time between two lines of the log about the progress of recovery.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// Files that clients leave to the process: the log, the MANIFEST, parts of a checkpoint, event loops.
+/// Descriptors reserved for the process: the log, the MANIFEST, parts of a checkpoint, event loops.
 const RESERVED_FILES: u64 = 96;
-/// And for each log: segments, prepared ones, its directory.
+/// Descriptors reserved for each log: segments, prepared segments, its directory.
 const RESERVED_FILES_PER_LOG: u64 = 8;
 
 /// Runs the server until it is told to end.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
-    // Replies that clients leave unread, and long values, would else stay with the allocator.
+    // Without this setting the allocator would keep the memory of unread replies and long values.
     stillpoint_io::return_large_allocations();
     let settings = settings::settings(args)?;
     let LogSettings { file, format, level } = &settings.log;
@@ -72,8 +71,8 @@ fn tell_start(settings: &Settings) {
     );
 }
 
-/// Makes room for clients among the files that the process may have open, and leaves the store its
-/// own: for want of a descriptor it could neither write a checkpoint nor go on in a log.
+/// Computes how many clients the process's limit of open files allows. The rest is reserved for the
+/// store, which needs descriptors for checkpoints and logs.
 fn limit_clients(server: &mut ServerConfig, logs: usize) {
     let open_files = stillpoint_io::raise_open_files().unwrap_or_else(|error| {
         tracing::warn!(%error, "the limit of open files cannot be raised");
@@ -97,7 +96,7 @@ fn serve(settings: Settings, ends: &Ends) -> Result<(), CliError> {
     let Settings { engine, mut server, pidfile, .. } = settings;
     limit_clients(&mut server, engine.logs);
     let _pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
-    // A port that is taken shows before anything is loaded.
+    // The port is opened first, so that a port in use is reported before anything is loaded.
     let loading = Bound::new(server)?.answer()?;
     supervisor::tell(&[NotifyState::Status("loading")]);
     let engine = match open(engine, &ends.opening, &loading) {
@@ -112,7 +111,7 @@ fn serve(settings: Settings, ends: &Ends) -> Result<(), CliError> {
     show_served(&engine, &server)?;
     server.join()?;
     supervisor::tell(&[NotifyState::Stopping]);
-    // The event loops are gone, and their sessions with them.
+    // The event loops and their sessions have ended.
     if let Ok(engine) = Arc::try_unwrap(engine) {
         engine.close()?;
     }
@@ -136,12 +135,12 @@ fn show_served(engine: &Engine, server: &Server) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says how far recovery is: to a person at a terminal, to clients that ask, and in the log.
+/// Reports the progress of recovery: on a terminal, to clients that ask, and in the log.
 struct Reporter<'a> {
     bar: ProgressBar,
     loading: &'a Loading,
     stage: Option<Stage>,
-    /// Time since the stage began at which the log hears of it next.
+    /// Time since the begin of the stage at which the log gets its next line.
     next: Duration,
 }
 
@@ -177,7 +176,7 @@ impl<'a> Reporter<'a> {
     }
 }
 
-/// Opens the engine, showing how far recovery is.
+/// Opens the engine, and shows the progress of recovery.
 fn open(config: Config, cancel: &Cancel, loading: &Loading) -> Result<Engine, CliError> {
     let mut reporter = Reporter::new(loading);
     let opened =

@@ -1,9 +1,9 @@
-//! Sizes and times as people write them: `4GiB`, `512MB`, `60s`, `5m`.
+//! Sizes and times in the form in which people write them: `4GiB`, `512MB`, `60s`, `5m`.
 
 use std::time::Duration;
 
-/// Parses a size in bytes: a number with an optional unit B, KB, MB, GB (powers of 1000) or
-/// K, KiB, M, MiB, G, GiB, T, TiB (powers of 1024).
+/// Parses a size in bytes: a number with an optional unit. B, KB, MB, GB are powers of 1000. K,
+/// KiB, M, MiB, G, GiB, T, TiB are powers of 1024.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor: u64 = match unit.to_ascii_lowercase().as_str() {
@@ -26,7 +26,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is larger than 2^64 bytes"))
 }
 
-/// Parses a time: a number with an optional unit ms, s (default), m or h; `0` or `never` is none.
+/// Parses a time: a number with an optional unit ms, s (default), m or h. `0` and `never` give
+/// `None`.
 pub(crate) fn interval(text: &str) -> Result<Interval, String> {
     if text == "never" {
         return Ok(Interval(None));
@@ -45,7 +46,7 @@ pub(crate) fn interval(text: &str) -> Result<Interval, String> {
     Ok(Interval((ms != 0).then(|| Duration::from_millis(ms))))
 }
 
-/// A time between two events; none for never.
+/// A time between two events. `None` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interval(pub(crate) Option<Duration>);
 
@@ -54,7 +55,7 @@ fn split(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// A size as a person reads it.
+/// A size in the form for people.
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -1,5 +1,5 @@
-//! `stillpoint check`, as an operator runs it: a sound directory, and one that was spoilt with all
-//! its checksums made right again.
+//! Tests of `stillpoint check` on a sound directory, and on damaged ones whose checksums were made
+//! right again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -77,7 +77,7 @@ impl Files {
         Self { disk, manifest, part, header, records }
     }
 
-    /// Writes part and MANIFEST anew, each record in a block of its own.
+    /// Rewrites part and MANIFEST, with each record in a block of its own.
     fn write(mut self) {
         let identity = self.header.identity();
         let mut file = self.header.encode().to_vec();
@@ -110,7 +110,7 @@ impl Files {
     }
 }
 
-/// Spoils a directory and gives what `check` says of it.
+/// Damages a directory and returns the report of `check`.
 fn told(spoil: impl FnOnce(&mut Files)) -> String {
     let dir = directory();
     let mut files = Files::of(dir.path());

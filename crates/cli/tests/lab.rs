@@ -1,5 +1,5 @@
-//! `stillpoint lab`, as an operator runs it: experiments of state arrays end to end in seconds, with
-//! a process that is killed, and advice.
+//! Tests of `stillpoint lab`: quick experiments of state arrays end to end, with a process that is
+//! killed, and the advice.
 
 use std::process::{Command, Output};
 
@@ -86,7 +86,8 @@ fn a_result_names_the_commit_of_the_program_and_not_of_the_folder_it_runs_in() {
         let mut command = Command::new("git");
         command.current_dir(dir.path()).args(identity).args(arguments).output()
     };
-    // Without git, the folder is not even a repository: the commit is the program's all the same.
+    // The folder is no repository and git is missing. The result must still name the program's
+    // commit.
     let _ = git(&["init", "-q"]);
     let _ = git(&["commit", "-q", "--allow-empty", "-m", "another project"]);
     let output = Command::new(env!("CARGO_BIN_EXE_stillpoint"))

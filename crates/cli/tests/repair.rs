@@ -1,4 +1,4 @@
-//! `stillpoint repair`, as an operator runs it.
+//! Tests of `stillpoint repair`.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn run(arguments: &[&str], dir: &Path) -> (Option<i32>, String) {
     (status.code(), String::from_utf8([stdout, stderr].concat()).expect("text"))
 }
 
-/// A lost log is refused by all tools, and given up only if that is asked for.
+/// All tools refuse a lost log, and repair gives the log up only on request.
 #[test]
 fn gives_up_a_lost_log_when_told_to() {
     let home = tempfile::tempdir().expect("a directory");

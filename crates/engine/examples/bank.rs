@@ -10,8 +10,8 @@ use stillpoint::{Config, Engine, KeySet, Mode, Slot, StoredProcedure, TableId, T
 const ACCOUNTS: u32 = 1_000;
 const OPENING_BALANCE: u64 = 100;
 
-/// Moves money from one account to another, if there is enough. Its keys follow from its
-/// arguments, so it is never aborted for a lock.
+/// Moves money from one account to another, if there is enough. The procedure's keys follow from
+/// its arguments, so no lock ever aborts it.
 struct Transfer {
     accounts: TableId,
 }
@@ -42,7 +42,7 @@ impl StoredProcedure for Transfer {
 
 fn total(engine: &Engine, accounts: TableId) -> Result<u64, Box<dyn Error>> {
     let mut session = engine.session()?;
-    // One transaction: it sees all accounts as they are at one moment.
+    // One transaction sees all accounts at one moment.
     Ok(session.transact(|tx| {
         let mut total = 0;
         for account in 0..ACCOUNTS {
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     writeln!(out, "{} accounts, {} in all", engine.len(accounts), total(&engine, accounts)?)?;
 
-    // From here on a checkpoint is taken in the background, and nothing stops for it.
+    // The engine now takes a checkpoint in the background, and nothing stops for it.
     engine.checkpoint_in_background();
     let mut done = 0;
     for at in 0..100_000u32 {

@@ -1,4 +1,4 @@
-//! Transactions with declared keys, and how the memory store runs them.
+//! Transactions with declared keys, and their form for the memory store.
 
 use stillpoint_store::{KeySet, Stamp, TxError};
 
@@ -6,31 +6,32 @@ use crate::tx::Tx;
 
 /// A transaction with declared keys.
 pub trait Procedure {
-    /// Names the keys it touches. Called once per execution, with an empty set.
+    /// Names the keys of the transaction. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
-    /// Reads and writes them; an error rolls back.
+    /// Reads and writes the declared keys. An error rolls back.
     ///
     /// # Errors
-    /// Any error rolls back; [`ended`](Self::ended) gets it.
+    /// Any error rolls back, and is passed to [`ended`](Self::ended).
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError>;
-    /// How it ended: the commit's stamp (`None` if it wrote nothing), or why it did not commit.
+    /// Told how the transaction ended: the commit's stamp (`None` if it wrote nothing), or the
+    /// error.
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>);
 }
 
-/// Transactions with declared keys, to be run one after the other, numbered from 0. A slice of
-/// [`Procedure`]s is one; implement it directly where no slice is wanted.
+/// Transactions with declared keys, run one after the other and numbered from 0. A slice of
+/// [`Procedure`]s is a batch.
 pub trait Batch {
-    /// How many.
+    /// Number of transactions.
     fn len(&self) -> usize;
-    /// True if there are none.
+    /// Whether the batch is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// As [`Procedure::declare`], for number `index`.
+    /// Declares the keys of transaction `index`, as [`Procedure::declare`].
     fn declare(&mut self, index: usize, keys: &mut KeySet);
-    /// Asked before number `index` locks or copies a value: false if it is not to run now. It then
-    /// does not end, either. `large_bytes` gives the bytes of the large values that its keys have. It
-    /// is an estimate, for nothing is locked.
+    /// Whether transaction `index` shall run now. Asked before it locks a key or copies a value. A
+    /// refused transaction does not run, and [`ended`](Self::ended) is not called for it.
+    /// `large_bytes` estimates the bytes of the large values under its keys; nothing is locked yet.
     #[inline]
     fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true

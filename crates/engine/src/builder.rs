@@ -1,4 +1,5 @@
-//! What an engine is opened with: settings, procedures, who hears of the progress, who may cancel.
+//! The builder of an engine: settings, procedures, kinds of tables, a listener of progress, and
+//! cancellation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use crate::error::Error;
 use crate::procedure::{ErasedProcedure, Procedures, StoredProcedure};
 use crate::tables;
 
-/// Makes a procedure once its tables are known.
+/// A function that makes a procedure once its tables are known.
 type MakeProcedure<'a> =
     Box<dyn FnOnce(&mut Tables<'_>) -> Result<Arc<dyn ErasedProcedure>, Error> + 'a>;
 
-/// An engine that is about to be opened. From [`Engine::builder`].
+/// A builder that opens an engine. [`Engine::builder`] makes one.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -85,7 +86,7 @@ impl<'a> EngineBuilder<'a> {
         }
     }
 
-    /// Makes a procedure callable by name; see [`Session::call`](crate::Session::call).
+    /// Registers a procedure under a name, for [`Session::call`](crate::Session::call).
     ///
     /// `make` gets the store's [`Tables`] and returns the procedure. The engine calls `make` while
     /// it opens the store, after the MANIFEST was read and before any log is replayed.
@@ -99,8 +100,8 @@ impl<'a> EngineBuilder<'a> {
         self
     }
 
-    /// Adds a kind of table beside the memory store. Its tables are made with
-    /// [`Engine::table_of_kind`]; a transaction may touch tables of several kinds.
+    /// Adds a kind of table in addition to the memory store. [`Engine::table_of_kind`] makes its
+    /// tables. A transaction may touch tables of several kinds.
     ///
     /// A kind logs its operations, so the journal must keep what is appended. Its tables are not in
     /// checkpoints, so the logs are kept as a whole: the checkpoint scheme must be `none`.
@@ -109,25 +110,25 @@ impl<'a> EngineBuilder<'a> {
         self
     }
 
-    /// Another thread may cancel the opening with a clone of `cancel`.
+    /// Lets another thread cancel the opening through a clone of `cancel`.
     pub fn cancel(mut self, cancel: &Cancel) -> Self {
         self.cancel = cancel.clone();
         self
     }
 
-    /// `progress` hears now and then how far recovery is.
+    /// Reports the progress of recovery to `progress` from time to time.
     pub fn progress(mut self, progress: impl FnMut(&Progress) + Send + 'a) -> Self {
         self.progress = Box::new(progress);
         self
     }
 
-    /// Opens the store, or makes one in an empty directory, and recovers what the last run left.
+    /// Opens the store, or makes one in an empty directory, and recovers the last run's state.
     ///
     /// # Errors
-    /// As [`Engine::open`]. [`Error::Config`] if two procedures, or two kinds of tables, have the same
-    /// name, or if a kind does not fit the settings. What a
-    /// procedure's `make` returned. [`Error::Cancelled`] soon after the opening was cancelled, up
-    /// to the moment at which the new incarnation is made durable.
+    /// As [`Engine::open`]. [`Error::Config`] if two procedures, or two kinds of tables, have the
+    /// same name, or if a kind does not fit the settings. The error that a procedure's `make`
+    /// returned. [`Error::Cancelled`] soon after the opening was cancelled, up to the moment at
+    /// which the new incarnation is made durable.
     pub fn open(self) -> Result<Engine, Error> {
         Engine::open_built(self)
     }
@@ -173,8 +174,8 @@ pub struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// The table of that name. If there is none, the opening makes one: the table is there once
-    /// the opening succeeds. Names are 1 to 255 bytes.
+    /// The table of that name. If there is none, the opening makes one, which exists once the
+    /// opening succeeds. Names are 1 to 255 bytes.
     ///
     /// # Errors
     /// [`Error::TableName`] if the name cannot be used.

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub(crate) struct Catalog {
     disk: Arc<dyn Disk>,
     now: Mutex<Manifest>,
-    /// Held by who changes which tables there are, in the MANIFEST and in the store.
+    /// Lock of a change to the set of tables, in the MANIFEST and in the store.
     changing_tables: Mutex<()>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
     read_with_kinds(disk, &[])
 }
 
-/// As [`read`]; tables may be of these kinds, too.
+/// As [`read`], with further kinds of tables.
 pub(crate) fn read_with_kinds(disk: &dyn Disk, kinds: &[&str]) -> Result<Option<Manifest>, Error> {
     let path = Path::new(names::MANIFEST);
     if !disk.exists(path)? {
@@ -71,8 +71,8 @@ impl Catalog {
         Self { disk, now: Mutex::new(manifest), changing_tables: Mutex::default() }
     }
 
-    /// The right to change which tables there are: taken before anything else that a change of
-    /// tables locks or waits for.
+    /// Takes the lock of a change to the set of tables. A change of tables takes it before any
+    /// other lock or wait.
     pub(crate) fn change_tables(&self) -> MutexGuard<'_, ()> {
         self.changing_tables.lock()
     }
@@ -91,7 +91,7 @@ impl Catalog {
         let bytes = next
             .encode()
             .map_err(|source| Error::Manifest { file: self.disk.describe(path), source })?;
-        // Until the new one is to be renamed, nothing is in doubt.
+        // A failure before the rename leaves the old MANIFEST in force.
         let beside = stillpoint_io::write_beside(&*self.disk, path, &bytes)?;
         if let Err(source) = stillpoint_io::replace_by(&*self.disk, path, &beside) {
             return Err(if self.is_on_disk(&now) {
@@ -104,7 +104,7 @@ impl Catalog {
         Ok(result)
     }
 
-    /// True if the file is the one before, or if there was none and is none.
+    /// Whether the file on disk is still the old MANIFEST, or still missing.
     fn is_on_disk(&self, before: &Manifest) -> bool {
         let path = Path::new(names::MANIFEST);
         match self.disk.exists(path) {

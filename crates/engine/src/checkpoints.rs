@@ -1,11 +1,11 @@
-//! When checkpoints are taken, and how one becomes the one that counts.
+//! Decides when checkpoints are taken, and publishes them.
 //!
 //! ```text
 //! next epoch reserved in the MANIFEST ─▶ phases, capture, files flushed, directory flushed
 //!   ─▶ all logs flushed past the point of consistency ─▶ MANIFEST names it ─▶ older ones removed,
 //!   log segments below it recycled
 //! ```
-//! Whatever fails before the MANIFEST names the checkpoint leaves the previous one in force.
+//! A failure before the MANIFEST names the checkpoint leaves the previous one in force.
 
 mod attempt;
 mod backoff;
@@ -27,16 +27,16 @@ use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
 
-/// The name under which the newest checkpoint keeps what the logs have beyond it.
+/// Name under which the newest checkpoint holds the segments of the logs beyond it.
 pub(crate) const LOG_HOLDER: &str = "checkpoint";
 
-/// How often the background thread looks whether a checkpoint is due.
+/// Interval at which the background thread checks whether a checkpoint is due.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A published checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointDone {
-    /// It holds the commits of all epochs before this one.
+    /// The checkpoint's epoch. It holds the commits of all earlier epochs.
     pub epoch: u64,
     /// Records in the checkpoint.
     pub records: u64,
@@ -44,54 +44,54 @@ pub struct CheckpointDone {
     pub bytes: u64,
     /// Time from the request to the publication.
     pub duration: Duration,
-    /// Most bytes of old values that waited for the disk.
+    /// Peak of the before-images that waited for the disk, in bytes.
     pub pool_bytes_max: u64,
-    /// Wall clock at its publication, in milliseconds since the Unix epoch.
+    /// Time of the publication, in milliseconds since the Unix epoch.
     pub finished_ms: u64,
 }
 
-/// Where checkpoints stand.
+/// Status of checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointStatus {
-    /// Progress of the one under way.
+    /// Progress of the checkpoint under way.
     pub running: Option<ProgressSnapshot>,
-    /// The last one of this run.
+    /// The last checkpoint of this run.
     pub last: Option<CheckpointDone>,
-    /// Wall clock of the newest published one, of this run or an earlier.
+    /// Time of the newest publication, of this run or an earlier one.
     pub last_finished_ms: Option<u64>,
-    /// Why the last attempt failed, if it did.
+    /// The reason why the last attempt failed, if it did.
     pub last_error: Option<String>,
     /// Attempts that failed in this run.
     pub failures: u64,
-    /// Published in this run.
+    /// Checkpoints published in this run.
     pub published: u64,
-    /// Commits since the last one began.
+    /// Commits since the last checkpoint began.
     pub commits_since: u64,
-    /// Time since the last one of this run succeeded, or since the store was opened.
+    /// Time since the last checkpoint of this run was published, or since the store was opened.
     pub since_success: Duration,
-    /// Attempts that failed since then.
+    /// Failed attempts since the last publication.
     pub failures_since: u32,
-    /// While attempts fail: how long none begins by itself. It begins sooner when somebody asks for
-    /// it, and when space appears on a disk that was full.
+    /// Remaining pause after failed attempts. A request ends the pause, and so does new space on a
+    /// disk that was full.
     pub next_attempt: Option<Duration>,
 }
 
 #[derive(Debug)]
 struct State {
     requested: bool,
-    /// The store is being closed.
+    /// Whether the store is being closed.
     is_stopping: bool,
-    /// The one that is being taken.
+    /// The checkpoint under way.
     running: Option<Arc<Progress>>,
     every: Option<Duration>,
-    /// Monotonic clock when the last successful attempt ended, and commits when it began.
+    /// Monotonic time of the last success, and the number of commits at its begin.
     last_ns: u64,
     last_commits: u64,
-    /// Where logs stood at the newest point of consistency.
+    /// Positions of the logs at the newest point of consistency.
     positions: Vec<LogGsn>,
     /// Bytes of the newest checkpoint.
     last_bytes: u64,
-    /// Bytes of log from before this run that recovery would read again.
+    /// Bytes of log from earlier runs that recovery would read again.
     earlier_log_bytes: u64,
     last: Option<CheckpointDone>,
     last_finished_ms: Option<u64>,
@@ -101,7 +101,7 @@ struct State {
     published: u64,
 }
 
-/// Who is at the point of consistency: a checkpoint passing it, or a flush of tables.
+/// Lock of the point of consistency, held by a checkpoint that passes it or by a flush of tables.
 #[derive(Debug, Default)]
 struct Point {
     passing: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Checkpoints {
     point_changed: Condvar,
 }
 
-/// No checkpoint passes its point of consistency while this lives.
+/// Guard that keeps checkpoints from their point of consistency.
 pub(crate) struct HeldPoint<'a>(&'a Checkpoints);
 
 impl Drop for HeldPoint<'_> {
@@ -183,9 +183,9 @@ impl Checkpoints {
         self.point_changed.notify_all();
     }
 
-    /// Gives up the checkpoint under way, if there is one, and asks for another at once. Returns
-    /// without waiting: the memory that the checkpoint kept is free once the phase is REST. One that
-    /// has captured everything already is published all the same.
+    /// Gives up the checkpoint under way, if there is one, and asks for another at once. Does not
+    /// wait: the memory that the checkpoint held is free once the phase is REST. A checkpoint that
+    /// has captured everything already is still published.
     pub(crate) fn abandon(&self) {
         let mut state = self.state.lock();
         if let Some(running) = &state.running {
@@ -195,7 +195,8 @@ impl Checkpoints {
         }
     }
 
-    /// Asks the background thread for one; false if one is under way or asked for already.
+    /// Asks the background thread for a checkpoint. Returns false if one is under way or requested
+    /// already.
     pub(crate) fn request(&self) -> bool {
         let mut state = self.state.lock();
         if state.requested || state.running.is_some() {
@@ -210,7 +211,7 @@ impl Checkpoints {
         self.state.lock().every = every;
     }
 
-    /// The store is being closed: the checkpoint under way is given up, and the background thread
+    /// Gives up the checkpoint under way, since the store is being closed. The background thread
     /// begins no other.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
@@ -237,7 +238,7 @@ impl Checkpoints {
         }
     }
 
-    /// True if the background thread should take one now.
+    /// Whether the background thread should take a checkpoint now.
     fn is_due(&self, shared: &Shared) -> bool {
         let commits = shared.commit_count();
         let now_ns = shared.config.environment.clock.monotonic_ns();
@@ -265,8 +266,9 @@ impl Checkpoints {
         by_time || frees_log || log_bytes >= shared.config.log_limit_bytes
     }
 
-    /// Bytes of the disk that the next checkpoint needs, or the one under way still needs: it grows
-    /// by no more than what was logged since the last, and is no larger than what memory holds.
+    /// Bytes of the disk that the next checkpoint needs, or that the one under way still needs. A
+    /// checkpoint grows by no more than the bytes logged since the last one. It is no larger than
+    /// the memory in use.
     pub(crate) fn needed_bytes(&self, shared: &Shared) -> u64 {
         let (last_bytes, earlier, positions, written) = {
             let state = self.state.lock();
@@ -277,8 +279,8 @@ impl Checkpoints {
         grown.min(shared.store.held_bytes() as u64).saturating_sub(written)
     }
 
-    /// Waits for the end of the one under way and begins another; `None` if the store is being closed
-    /// and this is not its [last](take_last) one.
+    /// Waits for the end of the checkpoint under way and begins another. `None` if the store is
+    /// being closed and this is not its [last](take_last) checkpoint.
     fn begin(&self, is_last: bool) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         while state.running.is_some() {
@@ -289,14 +291,14 @@ impl Checkpoints {
         }
         let progress = Arc::<Progress>::default();
         state.running = Some(progress.clone());
-        // Whoever asked so far asked for this one.
+        // This attempt answers all requests made so far.
         state.requested = false;
         Some(Running { checkpoints: self, progress })
     }
 }
 
-/// An attempt under way. Whatever becomes of it, when this is dropped the next one may begin, and
-/// nobody waits for it at the point of consistency.
+/// An attempt under way. A drop, also after a failure, lets the next attempt begin and releases the
+/// point of consistency.
 struct Running<'a> {
     checkpoints: &'a Checkpoints,
     progress: Arc<Progress>,
@@ -310,12 +312,12 @@ impl Drop for Running<'_> {
     }
 }
 
-/// The background thread: takes a checkpoint whenever one is due.
+/// The background thread, which takes a checkpoint whenever one is due.
 pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     while !shared.stopping.load(Acquire) {
         let checkpoints = &shared.checkpoints;
         if shared.scheme.is_some() && shared.health().is_ok() && checkpoints.is_due(shared) {
-            // What went wrong is in the status, for the operator to see.
+            // The status holds the error for the operator.
             let _ = take(shared);
             continue;
         }
@@ -327,7 +329,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
             state.requested = false;
         }
     }
-    // Whoever waits for one that was asked for must not wait for ever.
+    // A caller that waits for a requested checkpoint must not wait for ever.
     shared.checkpoints.state.lock().requested = false;
 }
 
@@ -335,7 +337,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
 /// [abandoned](Checkpoints::abandon) is begun anew.
 ///
 /// # Errors
-/// Why it failed; that it was cancelled, if the store is being closed.
+/// The reason of the failure. A cancellation if the store is being closed.
 pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
     let pace = match shared.config.checkpoint_pace {
         Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
@@ -344,7 +346,7 @@ pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
     take_at(shared, pace, false)
 }
 
-/// Takes the checkpoint of a store that is being closed: nobody is left whom it could disturb.
+/// Takes the last checkpoint of a store that is being closed, without a pace.
 pub(crate) fn take_last(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
     take_at(shared, Pace::Unpaced, true)
 }
@@ -358,8 +360,8 @@ fn take_at(shared: &Arc<Shared>, pace: Pace, is_last: bool) -> Result<Checkpoint
         shared.health()?;
         let commits = shared.commit_count();
         tracing::info!("a checkpoint begins");
-        // A panic of the capture is an error already. Any other may have come in the middle of a
-        // publication.
+        // A panic of the capture has become an error already. Any other panic may have interrupted
+        // a publication.
         let taken = catch_panic("checkpoint", || attempt::take(shared, pace, &running.progress))
             .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
         match taken {
@@ -370,7 +372,7 @@ fn take_at(shared: &Arc<Shared>, pace: Pace, is_last: bool) -> Result<Checkpoint
 }
 
 impl Checkpoints {
-    /// Remembers how an attempt ended.
+    /// Notes the outcome of an attempt.
     fn note(
         &self,
         shared: &Shared,

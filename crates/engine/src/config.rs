@@ -11,7 +11,7 @@ use crate::error::Error;
 
 pub use stillpoint_journal::Durability;
 
-/// How a store is opened. Every field has a sensible value; change what matters.
+/// Settings of a store. Every field has a sensible default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,62 +21,63 @@ pub use stillpoint_journal::Durability;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The data directory; opening makes the directory if it does not exist.
+    /// The data directory. The opening makes it if it does not exist.
     pub data: PathBuf,
-    /// How long [`open`](crate::Engine::open) waits for a data directory that another process has
-    /// open, before it refuses. A process that was killed takes a moment to be gone.
+    /// Time for which [`open`](crate::Engine::open) waits for a data directory that another process
+    /// has open, before it refuses. A killed process takes a moment to end.
     pub lock_wait: Duration,
     /// Name of the checkpoint scheme, as [`checkpoint_schemes`](crate::checkpoint_schemes) lists
     /// them.
     pub checkpoint: String,
-    /// A checkpoint begins this long after the last one, if anything was committed since; `None`
-    /// for never.
+    /// Time from one checkpoint to the next, if anything was committed since. `None` means never.
     pub checkpoint_every: Option<Duration>,
-    /// A checkpoint begins when recovery would have to read this many bytes of log.
+    /// Bytes of log for recovery at which a checkpoint begins.
     pub log_limit_bytes: u64,
-    /// Most bytes per second that a checkpoint writes; `None` for as fast as the disk takes them.
+    /// Most bytes per second that a checkpoint writes. `None` means as fast as the disk.
     pub checkpoint_pace: Option<u64>,
     /// Compression of checkpoints.
     pub codec: Codec,
     /// Threads that capture a checkpoint.
     pub checkpoint_threads: usize,
-    /// Checkpoints that are kept; the older ones for `stillpoint restore`. The log is kept back to
-    /// the newest.
+    /// Number of checkpoints to keep. `stillpoint restore` can use the older ones. The log is kept
+    /// back to the newest.
     pub keep_checkpoints: usize,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,
-    /// When a commit is safe from a crash. Ignored by a journal that keeps nothing.
+    /// Durability of commits. A journal that keeps nothing ignores it.
     pub durability: Durability,
     /// Greatest age of an unflushed commit in relaxed durability.
     pub flush_interval: Duration,
-    /// Bytes that records, large values and indexes may hold; beyond, writes get a typed error.
+    /// Bytes that records, large values and indexes may hold. Beyond this limit writes get a typed
+    /// error.
     pub max_memory_bytes: usize,
-    /// Sessions at a time; each has a worker of the store.
+    /// Most sessions at a time. Each has a worker of the store.
     pub sessions: usize,
-    /// Logs that the sessions share, 1 to 255. As many as threads that commit is best.
+    /// Number of logs that the sessions share, 1 to 255. The best number is that of the committing
+    /// threads.
     pub logs: usize,
-    /// Bytes of a segment file of the log; a multiple of 4096, at least 16 KiB. Segments are shorter
-    /// on a disk that those prepared ahead would fill by more than a sixteenth.
+    /// Bytes of a segment file of the log: a multiple of 4096, at least 16 KiB. Segments are
+    /// shorter on a small disk, so that prepared segments fill at most a sixteenth of it.
     pub log_segment_bytes: u64,
     /// Threads that recovery uses.
     pub recovery_threads: usize,
-    /// Where files live, what time it is, where seeds come from: the real ones, or a test's.
+    /// Disk, clock and source of seeds: the real ones, or a test's.
     pub environment: Environment,
 }
 
-/// The world outside.
+/// The environment of an engine.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// The disk; `None` for the directory [`Config::data`].
+    /// The disk. `None` means the directory [`Config::data`].
     pub disk: Option<Arc<dyn Disk>>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Seeds.
+    /// Source of seeds.
     pub rng: Arc<dyn Rng>,
     /// Address space for records and indexes.
     pub space: Arc<AddressSpace>,
-    /// False for a simulation: no thread of the engine's own; checkpoints run where they are
-    /// asked for, flushes where they are needed.
+    /// Whether the engine has background threads. Without them, for a simulation, the caller's
+    /// thread runs a requested checkpoint or a needed flush.
     pub background: bool,
 }
 
@@ -119,7 +120,7 @@ impl Config {
         }
     }
 
-    /// Says whether the settings go together with tables of other kinds than the memory store.
+    /// Checks that the settings allow tables of other kinds than the memory store.
     pub(crate) fn check_kinds(&self, kinds: &[&str]) -> Result<(), Error> {
         let Some(kind) = kinds.first() else { return Ok(()) };
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
@@ -134,7 +135,7 @@ impl Config {
         Ok(())
     }
 
-    /// The one place that says which settings go together.
+    /// Checks the settings and their combinations.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
         let journal = crate::journal_row(&self.journal)?;

@@ -1,5 +1,5 @@
-//! The engine: composes store, scheme and journal from a configuration, recovers, and keeps the
-//! background work going.
+//! The engine composes store, scheme and journal from a configuration, recovers, and runs the
+//! background work.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,22 +30,22 @@ use crate::procedure::Procedures;
 use crate::session::{Session, Unflushed};
 use crate::stats::Stats;
 
-/// Time between two looks of the maintenance thread.
+/// Interval of the maintenance thread.
 const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
-/// Time between two looks whether the data directory is still ours.
+/// Interval of the checks that the data directory is still ours.
 const OWNERSHIP_TICK: Duration = Duration::from_secs(1);
 
-/// Time between two looks how much space the next checkpoint needs.
+/// Interval at which the space of the next checkpoint is computed.
 const RESERVE_TICK: Duration = Duration::from_millis(20);
 
-/// What engine, sessions and background threads share.
+/// State shared by engine, sessions and background threads.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) disk: Arc<dyn Disk>,
-    /// The same, with the lock of the data directory.
+    /// The shared state, with the lock of the data directory.
     pub(crate) owned: Arc<OwnedDisk>,
     pub(crate) store: Arc<Store>,
-    /// What takes checkpoints, if the scheme takes any.
+    /// The part that takes checkpoints, if the scheme takes any.
     pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) records_commits: bool,
@@ -74,16 +74,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Changes the MANIFEST durably. If it is not known afterwards which one is on disk, the
-    /// store has failed.
+    /// Changes the MANIFEST durably. If the MANIFEST on disk is in doubt afterwards, the store has
+    /// failed.
     pub(crate) fn publish<R>(&self, change: impl FnOnce(&mut Manifest) -> R) -> Result<R, Error> {
         self.confirm_ownership()?;
         self.catalog.publish(change).inspect_err(|error| {
             if let Error::ManifestUncertain { source } = error {
                 self.fail(error.to_string());
                 mutant!(CommitsInDoubt => return);
-                // Nor may a transaction that is open already commit: half of what it writes may be
-                // in tables that the MANIFEST has emptied.
+                // Open transactions must not commit either: half of their writes may be in tables
+                // that the MANIFEST has emptied.
                 let reason = std::io::Error::new(source.source.kind(), source.source.to_string());
                 let source = DiskError::new(source.op.clone(), source.path.clone(), reason);
                 self.journal.refuse(Arc::new(source));
@@ -118,8 +118,8 @@ impl Shared {
         panic.into()
     }
 
-    /// Keeps the space of the next checkpoint from the log; returns it. The log's own next segments
-    /// are part of it: the checkpoint leaves them.
+    /// Reserves the space of the next checkpoint, so that the log does not use it. Returns the
+    /// space. The log's own next segments are part of the free space that the checkpoint leaves.
     pub(crate) fn reserve_space(&self) -> u64 {
         if self.scheme.is_none() {
             return 0;
@@ -129,7 +129,7 @@ impl Shared {
         bytes
     }
 
-    /// Bytes that are free on the disk, if anybody knows.
+    /// Free bytes of the disk, if the disk can tell.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         self.disk.space().ok().flatten().map(|space| space.free_bytes)
     }
@@ -138,8 +138,8 @@ impl Shared {
         self.life.check()
     }
 
-    /// Fails the store if the data directory is not ours any more. Everything that the disk is
-    /// asked to change is refused from then on, flushes of the journal included.
+    /// Fails the store if the data directory is not ours any more. From then on every change of the
+    /// disk is refused, including flushes of the journal.
     pub(crate) fn confirm_ownership(&self) -> Result<(), Error> {
         if let Some(reason) = self.owned.confirm()? {
             self.life.lose(reason);
@@ -154,18 +154,18 @@ impl Shared {
 
 /// An open store.
 ///
-/// Dropping it without [`close`](Self::close) is like a crash of the process: what was durable
-/// stays, and the next opening recovers. Its sessions may live on, but every later call of them is
-/// refused with [`Error::Ended`]. A call that is under way on another thread ends in one of two
-/// ways. If what it waits for was flushed before, it succeeds. Else it fails, and the next opening
-/// says whether its transaction has happened. The data directory is given back last, when nothing
-/// writes to it any more.
+/// A drop without [`close`](Self::close) is like a crash of the process: durable data stay, and the
+/// next opening recovers. Sessions may outlive the engine, but every later call of them is refused
+/// with [`Error::Ended`]. A call under way on another thread ends in one of two ways. If its
+/// records were flushed before, it succeeds. Otherwise it fails, and the next opening decides
+/// whether its transaction has happened. The lock of the data directory is released last, after the
+/// last write.
 ///
-/// While it is open, `LOCK` says whose the data directory is. The engine looks for it before each
-/// creation, renaming and removal of a file, before each publication, and once a second. If `LOCK`
-/// is not the file that the engine has locked, the store has failed: [`Error::NotOwner`]. Commits
-/// that were acknowledged after the replacement, for a second at most, are in files that are no
-/// longer below the directory's name.
+/// The file `LOCK` says who owns the data directory. The engine checks it before each creation,
+/// renaming and removal of a file, before each publication, and once a second. If `LOCK` is not the
+/// file that the engine has locked, the store fails with [`Error::NotOwner`]. Commits acknowledged
+/// between the replacement and the next check, within a second, are in files outside of the
+/// directory's present name.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -178,18 +178,18 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Opens a store, or makes one in an empty directory; recovers what the last run left.
+    /// Opens a store, or makes one in an empty directory, and recovers the last run's state.
     ///
     /// # Errors
     /// [`Error::Config`] if a setting cannot be used. [`Error::InUse`] if another process holds the
-    /// data directory. [`Error::Recovery`] and the errors of the MANIFEST if what the last run left
-    /// is damaged or incomplete: no file was changed then. Else the disk's errors.
+    /// data directory. [`Error::Recovery`] and the errors of the MANIFEST if the data are damaged
+    /// or incomplete; then no file was changed. Otherwise errors of the disk.
     pub fn open(config: Config) -> Result<Self, Error> {
         Self::builder(config).open()
     }
 
-    /// A store that is to be opened with more than its settings: with procedures, with somebody
-    /// who hears of the progress, or in a way that can be cancelled.
+    /// A builder for a store with procedures or kinds of tables, with reports of progress, or with
+    /// cancellation.
     pub fn builder<'a>(config: Config) -> EngineBuilder<'a> {
         EngineBuilder::new(config)
     }
@@ -220,7 +220,7 @@ impl Engine {
                 }
                 if clock.monotonic_ns() >= look_ns {
                     look_ns = clock.monotonic_ns() + OWNERSHIP_TICK.as_nanos() as u64;
-                    // A look that fails says nothing; a mismatch fails the store.
+                    // A failed check says nothing. A mismatch fails the store.
                     let _ = shared.confirm_ownership();
                 }
                 if clock.monotonic_ns() >= reserve_ns {
@@ -233,23 +233,23 @@ impl Engine {
             }
         })?);
         threads.push(watched(&self.shared, "checkpoint", |shared| {
-            // A save takes what the transactions leave, and a little more.
+            // A checkpoint runs on time that transactions leave, and on a little more.
             stillpoint_io::go_behind();
             crate::checkpoints::run_in_background(shared);
         })?);
         Ok(())
     }
 
-    /// Returns once what a session's answers wait for is safe from any crash. Callers at the same
-    /// time share flushes.
+    /// Waits until the commits that a session's answers depend on are durable. Concurrent callers
+    /// share flushes.
     ///
     /// # Errors
-    /// A flush has failed, now or before: nothing may be acknowledged any more.
+    /// A flush has failed, now or before. Nothing may be acknowledged any more.
     pub fn make_durable(&self, unflushed: &Unflushed) -> Result<(), Error> {
         self.shared.make_durable(unflushed)
     }
 
-    /// True if it is safe already.
+    /// Whether these commits are durable already.
     pub fn is_durable(&self, unflushed: &Unflushed) -> bool {
         unflushed.stamps.iter().all(|&stamp| self.shared.journal.is_closed(stamp))
     }
@@ -283,43 +283,43 @@ impl Engine {
         Ok(Session::new(shared.clone(), worker, parts, log, seat))
     }
 
-    /// Takes a checkpoint now, or waits for the one under way and takes another; returns when it
-    /// is published.
+    /// Takes a checkpoint, after the one under way if there is one. Returns when it is published.
     ///
     /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction; else why it failed, the previous one
-    /// being kept.
+    /// [`Error::InsideTransaction`] from inside a transaction. Otherwise the reason of the failure;
+    /// the previous checkpoint stays in force.
     pub fn checkpoint(&self) -> Result<crate::CheckpointDone, Error> {
         Inside::refuse("checkpoint")?;
         crate::checkpoints::take(&self.shared)
     }
 
-    /// Asks the background thread for a checkpoint and returns at once; false if one is under way.
+    /// Asks the background thread for a checkpoint and returns at once. Returns false if one is
+    /// under way.
     pub fn checkpoint_in_background(&self) -> bool {
         self.shared.checkpoints.request()
     }
 
-    /// Statistics.
+    /// Statistics of the store.
     pub fn stats(&self) -> Stats {
         crate::stats::gather(&self.shared)
     }
 
-    /// The configuration.
+    /// Settings with which the store was opened.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// Sets the memory limit; what is held already stays.
+    /// Sets the memory limit. Memory already in use stays in use.
     pub fn set_max_memory_bytes(&self, bytes: usize) {
         self.shared.store.set_max_memory_bytes(bytes);
     }
 
-    /// Changes when checkpoints begin by themselves; `None` for never.
+    /// Changes the time between automatic checkpoints. `None` means never.
     pub fn set_checkpoint_every(&self, every: Option<Duration>) {
         self.shared.checkpoints.set_every(every);
     }
 
-    /// Ok, or why nothing may be acknowledged any more.
+    /// The health of the store. An error says why nothing may be acknowledged any more.
     ///
     /// # Errors
     /// [`Error::Failed`] or [`Error::NotOwner`] once the store has failed.
@@ -327,13 +327,13 @@ impl Engine {
         self.shared.health()
     }
 
-    /// Flushes everything and closes the store, so that the next opening has nothing to recover
-    /// but what the log holds. A checkpoint under way is given up, since the log has what it was to
-    /// hold. Without a journal a last checkpoint is taken, as fast as the disk writes. Every later call of its sessions is refused with [`Error::Ended`].
+    /// Flushes everything and closes the store. A checkpoint under way is given up, since the log
+    /// holds the same commits. Without a journal a last checkpoint is taken, as fast as the disk
+    /// writes. Every later call of its sessions is refused with [`Error::Ended`].
     ///
     /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction: the engine is dropped then. Else why
-    /// something could not be flushed.
+    /// [`Error::InsideTransaction`] from inside a transaction; the engine is dropped then.
+    /// Otherwise the reason why a flush failed.
     pub fn close(self) -> Result<(), Error> {
         Inside::refuse("close")?;
         self.stop_threads()?;
@@ -357,7 +357,7 @@ impl Engine {
             return Ok(());
         }
         self.shared.checkpoints.stop();
-        // All of them end before the first error is told.
+        // All threads end before the first error is returned.
         let ended: Vec<_> = self.threads.lock().drain(..).map(JoinHandle::join).collect();
         Ok(ended.into_iter().collect::<Result<(), _>>()?)
     }
@@ -366,7 +366,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if Inside::is_now() {
-            // A thread may wait for the transaction that we are in. It ends by itself.
+            // A thread may wait for the transaction of this thread. It ends by itself later.
             self.shared.stopping.store(true, Release);
             self.shared.checkpoints.stop();
         } else if self.stop_threads().is_err() {
@@ -391,7 +391,7 @@ fn watched(
     })
 }
 
-/// A log that keeps nothing, and counts.
+/// A log that keeps nothing and counts commits.
 struct CountingLog {
     log: NoLog,
     commits: CommitCounter,

@@ -6,13 +6,13 @@ use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
 use stillpoint_store::{LogRefused, TableId, TxError};
 
-/// What went wrong, with which file or setting, and what to do.
+/// Errors of the engine. Each names the file or setting concerned and the cure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another process, or another engine of this one, has the data directory open.
     #[error("{} is in use by another process: stop it, or choose another data directory", .0.display())]
     InUse(PathBuf),
-    /// The directory holds data, but no MANIFEST says which.
+    /// The directory holds data, but no MANIFEST.
     #[error("{} holds {found} but no MANIFEST: it is not started empty over existing data; put the MANIFEST back from a copy, or make one from the other files with `stillpoint repair --accept-loss`, or move the directory away", directory.display())]
     ManifestMissing {
         /// The data directory.
@@ -25,7 +25,7 @@ pub enum Error {
     Manifest {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and the cure.
+        /// The defect and the cure.
         #[source]
         source: ManifestError,
     },
@@ -40,9 +40,9 @@ pub enum Error {
     NoSuchCheckpoint {
         /// The data directory.
         dir: PathBuf,
-        /// The epoch asked for.
+        /// The requested epoch.
         epoch: u64,
-        /// The epochs there are.
+        /// The existing epochs.
         known: Vec<u64>,
     },
     /// A partial checkpoint cannot be restored alone.
@@ -50,13 +50,13 @@ pub enum Error {
     NotFull {
         /// The data directory.
         dir: PathBuf,
-        /// The epoch asked for.
+        /// The requested epoch.
         epoch: u64,
     },
-    /// The directory to be made exists and holds something.
+    /// The target directory exists and is not empty.
     #[error("{} is not empty: name a directory that does not exist", .0.display())]
     NotEmpty(PathBuf),
-    /// The directory that was to be loaded into holds records.
+    /// The target directory of a load holds records.
     #[error(
         "{} holds {records} records: name a directory without any, or say that the load adds to them",
         dir.display()
@@ -64,27 +64,27 @@ pub enum Error {
     HoldsRecords {
         /// The data directory.
         dir: PathBuf,
-        /// How many there are.
+        /// Number of records.
         records: u64,
     },
-    /// What was dumped could not be written.
+    /// The output of a dump could not be written.
     #[error("writing the dump: {0}")]
     Output(std::io::Error),
-    /// A new MANIFEST was written, but whether it will be found after a crash is not known.
+    /// A new MANIFEST was written, but its durability is in doubt.
     #[error(
         "{source}; the MANIFEST is in doubt and nothing more is acknowledged: end the process, check the disk, and restart to recover what was acknowledged"
     )]
     ManifestUncertain {
-        /// What failed. It is not retried.
+        /// The failed operation, which is not retried.
         #[source]
         source: DiskError,
     },
     /// A setting cannot be used.
     #[error("setting {setting}: {reason}")]
     Config {
-        /// The setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// Recovery failed; nothing is served.
@@ -102,15 +102,15 @@ pub enum Error {
     /// A checkpoint failed; the previous one is kept.
     #[error("checkpoint failed, the previous one is kept: {0}")]
     Checkpoint(#[from] CheckpointError),
-    /// Address space for a table could not be had.
+    /// The system refused address space for a table.
     #[error(transparent)]
     Memory(#[from] stillpoint_store::RegionError),
-    /// Address space for another table could not be had; none was made.
+    /// The system refused address space for another table. No table was made.
     #[error("no room for another table beside the {open} that are open: {source}")]
     TableSpace {
-        /// Tables that are open.
+        /// Number of open tables.
         open: usize,
-        /// What the system refused.
+        /// The system's reason.
         #[source]
         source: stillpoint_store::RegionError,
     },
@@ -140,7 +140,7 @@ pub enum Error {
     TableName {
         /// The name.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// The kind of a table does not offer a call.
@@ -165,8 +165,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if it is the disk's lack of space. Nothing has failed for good: the same call may succeed
-    /// once there is space.
+    /// Whether the disk lacks space. The same call may succeed once there is space.
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::Disk(error) | Self::Checkpoint(CheckpointError::Disk(error)) => {
@@ -180,7 +179,7 @@ impl Error {
         }
     }
 
-    /// True if the data on disk is damaged or of another version, as opposed to out of reach.
+    /// Whether the data on disk are damaged or of another version, as opposed to unreadable.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Manifest { .. } | Self::ManifestMissing { .. } => true,
@@ -190,7 +189,7 @@ impl Error {
     }
 }
 
-/// What to do about a MANIFEST, where its error does not say so.
+/// The cure for a MANIFEST whose error names none.
 fn cure_of(source: &ManifestError) -> &'static str {
     if source.is_damage() {
         "; put a copy back, or make one from the other files with `stillpoint repair --accept-loss`"

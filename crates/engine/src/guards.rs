@@ -1,4 +1,4 @@
-//! States that must be given back, however a call ends: one guard for each.
+//! Guards of states that every call must release, however it ends.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
@@ -12,16 +12,16 @@ use stillpoint_sync::atomic::{
 
 use crate::error::Error;
 
-/// The places for sessions.
+/// The counter of sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seats(Arc<AtomicUsize>);
 
 impl Seats {
-    /// Takes one of `limit` places.
+    /// Counts a session, unless `limit` sessions exist.
     pub(crate) fn take(&self, limit: usize) -> Result<Seat, Error> {
         let one_more = |taken: usize| (taken < limit).then_some(taken + 1);
-        // Acquire: partner of the Release in `drop`; what the session before held is free then.
-        // Relaxed: a refusal reads nothing else.
+        // Acquire: partner of the Release in `drop`, so that resources of the session before are
+        // free. Relaxed: a refusal reads nothing else.
         match self.0.fetch_update(Acquire, Relaxed, one_more) {
             Ok(_) => Ok(Seat(self.0.clone())),
             Err(_) => Err(Error::TooManySessions(limit)),
@@ -29,7 +29,7 @@ impl Seats {
     }
 }
 
-/// A session's place.
+/// Guard of a counted session.
 #[derive(Debug)]
 pub(crate) struct Seat(Arc<AtomicUsize>);
 
@@ -40,28 +40,29 @@ impl Drop for Seat {
     }
 }
 
-/// What a thread is inside of, innermost.
+/// The innermost call of the engine that the thread is inside of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Now {
     Outside,
-    /// The body of a transaction that finds its keys on the way: it may hold locks.
+    /// The body of a transaction that finds its keys on the way. The thread may hold locks.
     Body,
-    /// A batch of declared transactions: it stands in a read section, too.
+    /// A batch of declared transactions. The thread stands in a read section, too.
     Batch,
 }
 
 thread_local! {
-    /// What the thread is inside of, and whether anything is in `ENDED`.
+    /// The thread's innermost call, and whether `ENDED` holds workers.
     static INSIDE: Cell<(Now, bool)> = const { Cell::new((Now::Outside, false)) };
-    /// What sessions left that were dropped inside a transaction of this thread.
+    /// Workers of sessions that were dropped inside a transaction of this thread.
     static ENDED: RefCell<Vec<Seated>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A worker, and the place of its session, which is given back after the worker.
+/// A worker and the count of its session. The session stays counted until the worker has ended.
 type Seated = (Worker, Seat);
 
-/// A session's worker. A worker that ends waits for the read sections of all others. Inside a
-/// transaction that could be the thread's own, so the worker is kept until the thread has left it.
+/// A session's worker. A worker that ends waits for all read sections. Inside a transaction it
+/// might wait for the thread's own read section. So the worker is kept until the thread has left
+/// the transaction.
 pub(crate) struct SessionWorker(Option<Seated>);
 
 impl SessionWorker {
@@ -96,8 +97,7 @@ impl Drop for SessionWorker {
     }
 }
 
-/// This thread runs code of the caller as a part of a transaction. Remembers what it was inside of
-/// before.
+/// Guard of a call that runs the caller's code inside a transaction. Holds the state of before.
 pub(crate) struct Inside(Now);
 
 impl Inside {
@@ -122,13 +122,13 @@ impl Inside {
         Self(before)
     }
 
-    /// Refuses what would wait for the transaction that it is called from.
+    /// Refuses a call that would wait for the transaction around it.
     pub(crate) fn refuse(what: &'static str) -> Result<(), Error> {
         if Self::is_now() { Err(Error::InsideTransaction { what }) } else { Ok(()) }
     }
 
-    /// Refuses what enters a read section. While a flush of tables waits for the read section of
-    /// the batch, no other one begins: each would wait for the other.
+    /// Refuses a call that enters a read section. While a flush of tables waits for the batch's
+    /// read section, no other begins, so the two would wait for each other.
     #[inline]
     pub(crate) fn refuse_in_batch(what: &'static str) -> Result<(), Error> {
         if Self::is_in_batch() { Err(Error::InsideTransaction { what }) } else { Ok(()) }
@@ -144,7 +144,7 @@ impl Inside {
     }
 }
 
-/// Ends the workers of sessions that were dropped inside the transaction that the thread has left.
+/// Ends the kept workers, after the thread has left its transaction.
 #[cold]
 fn drop_ended() {
     INSIDE.set((Now::Outside, false));

@@ -1,4 +1,4 @@
-//! Whether a store takes calls: it does, it has failed, or its engine is gone.
+//! The life of a store: it is sound, has failed, or has ended.
 
 use parking_lot::Mutex;
 use stillpoint_io::NotOwner;
@@ -13,7 +13,7 @@ const SOUND: u8 = 0;
 const FAILED: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Why a store has failed.
+/// The reason why a store has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -26,18 +26,18 @@ enum Failure {
 /// failed to ended, and never back.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
-    /// Each call looks at it; it is written twice at most.
+    /// Each call reads the state, and it is written twice at most.
     state: AtomicU8,
     failure: Mutex<Option<Failure>>,
 }
 
 impl Life {
-    /// Nothing is acknowledged any more. The first reason counts.
+    /// Fails the store: nothing is acknowledged any more. The first reason counts.
     pub(crate) fn fail(&self, reason: String) {
         self.fail_with(Failure::Reason(reason));
     }
 
-    /// The data directory is another's.
+    /// Fails the store, since another process owns the data directory.
     pub(crate) fn lose(&self, reason: NotOwner) {
         self.fail_with(Failure::NotOwner(reason));
     }
@@ -53,19 +53,19 @@ impl Life {
         self.state.fetch_max(FAILED, Release);
     }
 
-    /// The engine is gone: sessions do nothing any more.
+    /// Ends the store: sessions do nothing any more.
     pub(crate) fn end(&self) {
         self.state.fetch_max(ENDED, Release);
     }
 
-    /// Refuses what may write.
+    /// Refuses a call that may write, unless the store is sound.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
         // Acquire: partner of the Release in `fail_with` and `end`.
         if self.state.load(Acquire) == SOUND { Ok(()) } else { self.refuse() }
     }
 
-    /// Refuses what only reads: a store that has failed still serves reads.
+    /// Refuses a call that only reads, after the end. A failed store still serves reads.
     #[inline]
     pub(crate) fn check_read(&self) -> Result<(), Error> {
         // Acquire: as in `check`.

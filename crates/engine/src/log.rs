@@ -16,16 +16,16 @@ pub(crate) type CommitCounter = Arc<CachePadded<AtomicU64>>;
 #[derive(Debug, Default)]
 pub(crate) struct CommitCounters {
     of_sessions: Vec<CommitCounter>,
-    /// Of sessions that have ended.
+    /// Commits of ended sessions.
     before: u64,
 }
 
 impl CommitCounters {
-    /// The counter of a new session. Those of sessions that have ended are added up and dropped.
+    /// The counter of a new session. Counters of ended sessions are added up and dropped.
     pub(crate) fn add(&mut self) -> CommitCounter {
         let before = &mut self.before;
         self.of_sessions.retain_mut(|counter| match Arc::get_mut(counter) {
-            // Relaxed: `get_mut` has seen the end of the session, and all that it did.
+            // Relaxed: `get_mut` has seen the end of the session and all its writes.
             Some(last) => {
                 *before += last.load(Relaxed);
                 false
@@ -78,7 +78,7 @@ impl CommitLog for SessionLog {
     }
 }
 
-/// What the journal's error is to a commit.
+/// Converts an error of the journal for a commit.
 #[cold]
 pub(crate) fn refused(error: JournalError) -> LogRefused {
     match error {

@@ -1,4 +1,4 @@
-//! Opening a data directory: locked, planned, recovered, and made this process's own.
+//! Opens a data directory: locks it, plans and runs the recovery, and begins a new incarnation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,11 +23,10 @@ use crate::guards::Seats;
 use crate::kinds::{KindReplay, Kinds};
 use crate::life::Life;
 
-/// Time between two tries to lock a directory that is in use.
+/// Time between two attempts to lock a directory in use.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Opens a store and recovers what the last run left. Cancelled, it gives an error as soon as it
-/// next reads.
+/// Opens a store and recovers the last run's state. After a cancellation the next read fails.
 pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let Parts { config, cancel, mut progress, procedures, kinds } = parts;
     let progress = &mut *progress;
@@ -45,7 +44,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let procedures = procedures.make(&mut tables)?;
     let (store, kind_replay, recovered) =
         recover(&read, &plan, &config, (&tables, &kinds), scheme.cells, progress)?;
-    // From here on files are made: the opening is done to its end.
+    // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
         return Err(Error::Cancelled);
     }
@@ -90,7 +89,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     Ok(Arc::new(shared))
 }
 
-/// Fills a new store, and the tables of other kinds, with what the plan says.
+/// Fills a new store, and the tables of other kinds, with the data that the plan names.
 fn recover(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
@@ -114,7 +113,7 @@ fn recover(
     Ok((store, kind_replay, recovered))
 }
 
-/// Locks the data directory, waiting for who holds it as long as the settings say.
+/// Locks the data directory. Waits for another holder as long as the settings say.
 fn lock(config: &Config, cancel: &Cancel) -> Result<Arc<OwnedDisk>, Error> {
     let disk = config.disk()?;
     disk.create_dir_all(Path::new(""))?;
@@ -135,12 +134,12 @@ fn lock(config: &Config, cancel: &Cancel) -> Result<Arc<OwnedDisk>, Error> {
     }
 }
 
-/// Workers of the store: sessions, and recovery's loaders or the capture threads.
+/// Number of the store's workers: sessions, plus recovery's loaders or the capture threads.
 fn workers(config: &Config) -> usize {
     config.sessions + config.recovery_threads.max(config.checkpoint_threads) + 1
 }
 
-/// Decides what recovery will do. Changes nothing on disk, but that a new store gets its MANIFEST.
+/// Plans the recovery. Changes nothing on disk, except that a new store gets its MANIFEST.
 fn plan(
     config: &Config,
     disk: &Arc<dyn Disk>,
@@ -151,7 +150,8 @@ fn plan(
     let manifest = match catalog::read_with_kinds(&**disk, kinds)? {
         Some(manifest) => manifest,
         None => {
-            // The first file of a store: whatever a start that fails leaves is beside it.
+            // The MANIFEST is the first file of a store, so a failed start leaves its files beside
+            // one.
             let fresh = catalog::fresh(&*environment.rng, environment.clock.wall_ms());
             Catalog::new(disk.clone(), fresh.clone()).publish(|_| ())?;
             fresh

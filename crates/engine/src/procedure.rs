@@ -8,11 +8,11 @@ use stillpoint_store::{KeySet, TxError};
 use crate::error::Error;
 use crate::tx::Tx;
 
-/// Values that travel to procedures and back as bytes.
+/// Values that are encoded as arguments and results of procedures.
 pub trait Arguments: Sized {
     /// Appends the value.
     fn encode(&self, out: &mut Vec<u8>);
-    /// Takes the value from the front of `bytes`; `None` if it is not one.
+    /// Decodes a value from the front of `bytes`. `None` if there is none.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
@@ -105,24 +105,24 @@ impl Arguments for () {
     }
 }
 
-/// A procedure: same arguments and same records give the same result. Time and random numbers
-/// come in as arguments.
+/// A deterministic procedure: the same arguments and records give the same result. Time and random
+/// numbers are arguments.
 pub trait StoredProcedure: Send + Sync + 'static {
     /// Arguments of the procedure.
     type Input: Arguments;
     /// Result of the procedure.
     type Output: Arguments;
-    /// Names the keys it touches, from its arguments alone.
+    /// Declares the keys of a call. They must follow from the arguments alone.
     fn declare(&self, input: &Self::Input, keys: &mut KeySet);
-    /// Reads and writes them, by slot in the order of declaration.
+    /// Reads and writes the keys by slot, in the order of declaration.
     ///
     /// # Errors
-    /// What the procedure gives up with, or what the transaction was refused. The transaction is
-    /// rolled back, and [`Session::call`](crate::Session::call) returns the error.
+    /// The procedure's own error, or an error of the transaction. The transaction is rolled back,
+    /// and [`Session::call`](crate::Session::call) returns the error.
     fn run(&self, input: &Self::Input, tx: &mut Tx<'_>) -> Result<Self::Output, TxError>;
 }
 
-/// A procedure behind an interface without its types.
+/// A procedure with its types erased.
 pub(crate) trait ErasedProcedure: Send + Sync {
     fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>>;
 }

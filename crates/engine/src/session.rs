@@ -1,4 +1,4 @@
-//! A session: one thread's way into the store.
+//! A session, through which one thread uses the store.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::kinds::{self, Parts};
 use crate::procedure::PreparedCall;
 use crate::tx::Tx;
 
-/// One thread's way into the store: runs transactions, one at a time. Make one per thread with
-/// [`Engine::session`](crate::Engine::session).
+/// A session runs one thread's transactions, one at a time.
+/// [`Engine::session`](crate::Engine::session) makes one.
 ///
 /// A checkpoint works at a lower priority, in short slices of the cores' time. A thread that sleeps
-/// between its transactions, an event loop say, calls
-/// [`ask_for_short_slices`](crate::ask_for_short_slices) once: where all cores are busy it goes on
-/// within a tenth of a millisecond after it is woken, not milliseconds later.
+/// between its transactions, such as an event loop, calls
+/// [`ask_for_short_slices`](crate::ask_for_short_slices) once. On busy cores the thread then runs
+/// within a tenth of a millisecond after a wake-up, not milliseconds later.
 pub struct Session {
     shared: Arc<Shared>,
     worker: SessionWorker,
-    /// What tables of other kinds have in the session's transactions, if there are any.
+    /// The parts of other kinds of tables in the session's transactions, if there are such kinds.
     parts: Option<Parts>,
     log: u8,
 }
@@ -46,13 +46,14 @@ impl Session {
         Self { shared, worker: SessionWorker::new(worker, seat), parts, log }
     }
 
-    /// Runs a transaction that finds its keys on the way, and commits it. In strict durability it
-    /// returns once whatever it wrote and read survives any crash.
+    /// Runs and commits a transaction that finds its keys on the way. In strict durability it
+    /// returns once all its writes and reads survive any crash.
     ///
-    /// Meeting the lock of another transaction it is rolled back and tried again by itself, so
-    /// `body` may run several times (17 at most, unless tables are flushed meanwhile). It must have
-    /// no effects but through `tx`, and use no other session. An error that
-    /// `body` returns rolls back. It is told when what the transaction read survives any crash.
+    /// A transaction that meets another one's lock is rolled back and tried again. So `body` may
+    /// run several times: 17 at most, unless tables are flushed meanwhile. The body must have no
+    /// effects but through `tx`, and use no other session. If `body` returns an error, the
+    /// transaction is rolled back. The error is returned once the transaction's reads survive any
+    /// crash.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -70,10 +71,10 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Transaction`] if `body` failed or the commit was refused: nothing of the
-    /// transaction remains. [`Error::Journal`] or [`Error::Failed`] if the log has failed: nothing
+    /// [`Error::Transaction`] if `body` failed or the commit was refused; nothing of the
+    /// transaction remains. [`Error::Journal`] or [`Error::Failed`] if the log has failed; nothing
     /// more is acknowledged. [`Error::Ended`] if the engine is gone. After a failed flush only the
-    /// next opening says whether the transaction has happened. [`Error::InsideTransaction`] from
+    /// next opening decides whether the transaction has happened. [`Error::InsideTransaction`] from
     /// inside a transaction with declared keys.
     pub fn transact<R>(
         &mut self,
@@ -91,14 +92,14 @@ impl Session {
         };
         drop(inside);
         self.note_failure();
-        // A failure, too, tells something of what was read.
+        // An error also reveals something that the transaction read.
         self.acknowledge()?;
         Ok(result?)
     }
 
-    /// Runs transactions with declared keys, one after the other: their index lines and records
-    /// are fetched together before the first of them runs, and none is ever aborted for a lock.
-    /// Does *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
+    /// Runs transactions with declared keys, one after the other. Their index lines and records are
+    /// prefetched together before the first runs. No transaction is ever aborted for a lock. Does
+    /// *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
@@ -115,9 +116,9 @@ impl Session {
         }
     }
 
-    /// Group commit: makes everything that this session's transactions since the last call wrote
-    /// and read safe from any crash, if durability is strict; else returns at once. Replies must
-    /// not leave before it returns.
+    /// Group commit. In strict durability, waits until all reads and writes of this session's
+    /// transactions survive any crash. Otherwise returns at once. Replies must not leave before it
+    /// returns.
     ///
     /// # Errors
     /// [`Error::Journal`] or [`Error::Failed`] if the log has failed: nothing more is acknowledged.
@@ -126,9 +127,9 @@ impl Session {
         self.acknowledge()
     }
 
-    /// What [`flush`](Self::flush) would wait for, as a thing to wait for elsewhere:
-    /// [`Engine::make_durable`](crate::Engine::make_durable) does it on any thread, and this session
-    /// goes on meanwhile. Replies to what was executed up to now must not leave before.
+    /// The commits that [`flush`](Self::flush) would wait for.
+    /// [`Engine::make_durable`](crate::Engine::make_durable) waits for them on any thread, and this
+    /// session goes on meanwhile. Replies to transactions executed so far must not leave before.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -218,12 +219,12 @@ impl Session {
         Ok(self.worker.read(table, key, out)?)
     }
 
-    /// Visits some keys of a table, from a cursor on (0 at first); returns the next cursor, 0 at
-    /// the end. A key that has a value during the whole walk is visited exactly once, another key
-    /// at most once, unless the table is emptied meanwhile. In strict durability the caller may show
-    /// what was found, and that a key was not, only after [`flush`](Self::flush).
+    /// Visits some keys of a table from a cursor on (0 at first). Returns the next cursor, 0 at the
+    /// end. A key that has a value during the whole scan is visited exactly once, another key at
+    /// most once, unless the table is emptied meanwhile. In strict durability the caller may show
+    /// the findings, including missing keys, only after [`flush`](Self::flush).
     ///
-    /// The visitor sees copies and holds nothing up: it may take its time and use other sessions.
+    /// The visitor sees copies and blocks nothing, so it may be slow and may use other sessions.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -240,8 +241,8 @@ impl Session {
         Ok(self.worker.scan(table, cursor, count, visit)?)
     }
 
-    /// As [`scan`](Self::scan), but the visitor sees only the first `most` bytes of each value: a walk
-    /// for keys copies no long values.
+    /// As [`scan`](Self::scan), but the visitor sees only the first `most` bytes of each value, so
+    /// a scan for keys copies no long values.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -259,9 +260,10 @@ impl Session {
         Ok(self.worker.scan_heads(table, cursor, count, most, visit)?)
     }
 
-    /// Number of keys of a table that have a value. In strict durability the caller may show it
-    /// only after [`flush`](Self::flush), which then waits for every commit up to now: each may
-    /// have changed the number. [`Engine::len`](crate::Engine::len) waits for nothing.
+    /// Number of keys of a table that have a value. In strict durability the caller may show the
+    /// number only after [`flush`](Self::flush). The flush then waits for every commit so far,
+    /// since each may have changed the number. [`Engine::len`](crate::Engine::len) waits for
+    /// nothing.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -282,7 +284,8 @@ impl Session {
         self.refuse_other_kind("len", table)?;
         let count = self.shared.store.record_count(table);
         if self.shared.acknowledges_closed {
-            // A commit is appended before it is counted, so these cover whatever was counted.
+            // A commit is appended before it is counted, so these positions cover every counted
+            // commit.
             for last in self.shared.journal.positions_before_epoch(u64::MAX) {
                 self.worker.depend_on(Stamp::new(last.gsn, last.log));
             }
@@ -290,9 +293,9 @@ impl Session {
         Ok(count)
     }
 
-    /// Does what waits to be done, such as reclaiming deleted records. Call it while idle; inside a
-    /// transaction with declared keys it does nothing. True if something still waits: call it again
-    /// later.
+    /// Does pending upkeep, such as the reclaiming of deleted records. Call it while idle. Inside a
+    /// transaction with declared keys it does nothing. Returns true if work is left; then call it
+    /// again later.
     pub fn idle(&mut self) -> bool {
         Inside::is_in_batch() || self.worker.idle()
     }
@@ -313,7 +316,7 @@ impl Session {
         if self.is_of_other_kind(table) { Err(Error::OtherKind { what, table }) } else { Ok(()) }
     }
 
-    /// Reads one key of a table of another kind: a transaction of its own.
+    /// Reads one key of a table of another kind, in a transaction of its own.
     #[cold]
     fn read_in_part(
         &mut self,
@@ -337,8 +340,8 @@ impl Session {
         Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
     }
 
-    /// Waits, with no lock held, until the log has room; refuses when the store has failed. A full
-    /// disk refuses only those that write, when they commit; who reads goes on.
+    /// Waits without a lock until the log has room. Refuses when the store has failed. A full disk
+    /// refuses only commits that write; readers go on.
     #[inline]
     fn admit(&self) -> Result<(), Error> {
         self.shared.admit(self.log).or_else(|refused| match self.shared.health() {
@@ -363,21 +366,21 @@ fn run_batch<B: Batch + ?Sized>(worker: &mut Worker, parts: &mut Option<Parts>, 
     }
 }
 
-/// What answers wait for in strict durability: the newest commit of each log that they depend on.
-/// From [`Session::unflushed`].
+/// The commits that answers wait for in strict durability: the newest one of each log that they
+/// depend on. [`Session::unflushed`] returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unflushed {
-    /// One of each log at most.
+    /// At most one commit of each log.
     pub(crate) stamps: Vec<Stamp>,
 }
 
 impl Unflushed {
-    /// True if there is nothing to wait for.
+    /// Whether there is nothing to wait for.
     pub fn is_empty(&self) -> bool {
         self.stamps.is_empty()
     }
 
-    /// Waits for the other's commits too.
+    /// Adds the other's commits.
     pub fn join(&mut self, other: Self) {
         for stamp in other.stamps {
             match self.stamps.iter_mut().find(|known| known.log() == stamp.log()) {

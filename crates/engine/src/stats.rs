@@ -19,11 +19,11 @@ pub struct Stats {
     pub checkpoints: CheckpointStatus,
     /// The journal.
     pub journal: JournalStats,
-    /// Who keeps the segments of the logs from being freed, and how much of them each needs.
+    /// Holders that keep segments of the logs, and the bytes that each needs.
     pub log_holders: Vec<Holder>,
-    /// What recovery did when the store was opened.
+    /// Counts of the recovery when the store was opened.
     pub recovered: RecoverySummary,
-    /// The epoch commits are in now.
+    /// The present epoch of commits.
     pub epoch: u64,
     /// Number of this opening of the store.
     pub incarnation: u32,

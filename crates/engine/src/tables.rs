@@ -1,11 +1,11 @@
-//! Tables by name: found, made, emptied.
+//! Finds, makes and empties tables by name.
 //!
 //! ```text
 //! right to change tables ─▶ prepare (address space) ─▶ publish (MANIFEST) ─▶ commit (memory)
 //! ```
-//! One lock covers the MANIFEST's tables and the store's. Preparing can fail and has changed nothing
-//! then; publishing can fail, and either leaves the old MANIFEST or fails the store; committing
-//! cannot fail.
+//! One lock covers the tables of the MANIFEST and of the store. A change has three steps. Preparing
+//! may fail, and has changed nothing then. Publishing may fail, and then either leaves the old
+//! MANIFEST or fails the store. Committing cannot fail.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::guards::Inside;
 
 impl Engine {
-    /// The table of that name, made if there is none. Names are 1 to 255 bytes.
+    /// The table of that name. Makes it if there is none. Names are 1 to 255 bytes.
     ///
     /// # Errors
     /// As [`tables_named`](Self::tables_named).
@@ -26,12 +26,12 @@ impl Engine {
         Ok(self.tables_named(&[name])?[0])
     }
 
-    /// The tables of those names, in their order. Those that are missing are made, all at once:
-    /// after a crash all of them are there or none.
+    /// The tables of those names, in their order. Missing tables are made in one step: after a
+    /// crash all of them exist or none.
     ///
     /// # Errors
-    /// A name cannot be used, or there is no address space for another table, or the MANIFEST
-    /// could not be written: then none is made. [`Error::InsideTransaction`] if one is missing,
+    /// A name cannot be used, address space for another table is missing, or the MANIFEST could not
+    /// be written. Then no table is made. [`Error::InsideTransaction`] if a table is missing,
     /// inside a transaction.
     pub fn tables_named(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
         for name in names {
@@ -46,8 +46,8 @@ impl Engine {
         let before = shared.catalog.now().tables;
         let mut after = before.clone();
         let ids = find_or_add(&mut after, names)?;
-        // Everything that can fail comes first. The MANIFEST may name what is not there after a
-        // crash only, and then the next opening makes it.
+        // Every step that can fail comes first. Only after a crash may the MANIFEST name a missing
+        // table, and then the next opening makes it.
         let made = after
             .iter()
             .filter(|entry| entry.kind == TableKind::Memory)
@@ -65,12 +65,12 @@ impl Engine {
         Ok(ids)
     }
 
-    /// The table of that name, which is of a [kind](crate::EngineBuilder::table_kind) that the engine
-    /// was opened with; made if there is none.
+    /// The table of that name, of a [kind](crate::EngineBuilder::table_kind) that the engine was
+    /// opened with. Makes the table if there is none.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such kind. [`Error::TableName`] if the name cannot be used, or
-    /// is that of a table of another kind. The MANIFEST could not be written: then none is made.
+    /// [`Error::Config`] if there is no such kind. [`Error::TableName`] if the name cannot be used,
+    /// or belongs to a table of another kind. An error of the MANIFEST; then no table is made.
     /// [`Error::InsideTransaction`] if the table is missing, inside a transaction.
     pub fn table_of_kind(&self, name: &str, kind: &str) -> Result<TableId, Error> {
         check_table_name(name)?;
@@ -116,27 +116,27 @@ impl Engine {
         manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
     }
 
-    /// Number of keys of a table: a statistic, which waits for nothing. A crash may take back what
-    /// it counts; [`Session::len`](crate::Session::len) is for answers.
+    /// Number of keys of a table, as a statistic that waits for nothing. A crash may undo counted
+    /// commits, so answers use [`Session::len`](crate::Session::len).
     pub fn len(&self, table: TableId) -> u64 {
         self.shared.store.record_count(table)
     }
 
-    /// True while the memory of emptied tables is on its way back. A write that found no memory may
-    /// find some a little later, then. Waits for nothing.
+    /// Whether the memory of emptied tables is still being freed. Then a write that found no memory
+    /// may succeed a little later. Waits for nothing.
     pub fn memory_returns(&self) -> bool {
         self.shared.store.memory_returns()
     }
 
-    /// Removes everything from some tables, at once and durably, in time that does not depend on
-    /// their size. Waits until commits under way are done, and holds new ones meanwhile. Numbers
-    /// without a table are ignored.
+    /// Empties some tables in one durable step, in time that does not depend on their size. Waits
+    /// for commits under way, and holds new ones meanwhile. Numbers without a table are ignored.
     ///
-    /// The memory is free soon after, also while a checkpoint is under way: with a journal, that
-    /// checkpoint holds nothing of the tables then; without one, it is given up and begun anew.
+    /// The memory is free soon after, also while a checkpoint is under way. With a journal, that
+    /// checkpoint then holds nothing of the tables. Without a journal, the checkpoint is given up
+    /// and begun anew.
     ///
     /// # Errors
-    /// There is no address space for the empty tables, or the MANIFEST could not be written: then
+    /// Address space for the empty tables is missing, or the MANIFEST could not be written. Then
     /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction.
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
         Inside::refuse("flush_tables")?;
@@ -147,7 +147,7 @@ impl Engine {
         let _changing = shared.catalog.change_tables();
         let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
         let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
-        // Everything that can fail comes before the MANIFEST says that the tables are empty.
+        // Every step that can fail comes before the MANIFEST empties the tables.
         let emptied = next
             .iter()
             .map(|(&id, &generation)| shared.store.new_table(id, generation))
@@ -155,7 +155,7 @@ impl Engine {
         let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
         let quiesced = shared.store.driver().quiesce();
         if shared.records_commits {
-            // What was overwritten must not be less durable than the flush.
+            // Commits before the flush must not be less durable than the flush itself.
             let flush_logs =
                 || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
             mutant!(flush_logs()?, EmptiesBeforeLogs => ());
@@ -169,29 +169,30 @@ impl Engine {
         }
         let published = Published(shared);
         let replaced = match shared.records_commits {
-            // By the MANIFEST the records are void, in every checkpoint.
+            // The MANIFEST makes the records void in every checkpoint.
             true => Replaced::Forgotten,
-            // The next checkpoint makes the flush durable, as it does all else. One under way that
-            // has captured everything already is published, with the records.
+            // The next checkpoint makes the flush durable, like all commits. A checkpoint under way
+            // that has captured everything already is published with the records.
             false => Replaced::Captured,
         };
         shared.store.replace_tables(&quiesced, emptied, replaced);
         published.committed();
         drop(quiesced);
         if !shared.records_commits {
-            // Its old generations are memory that nobody needs: the next one holds what is left.
+            // The checkpoint under way would keep the memory of old generations. The next
+            // checkpoint holds the remaining records.
             shared.checkpoints.abandon();
         }
         if !shared.config.environment.background {
-            // Nobody else frees the old generations.
+            // Only this call frees the old generations.
             shared.store.maintain();
         }
         Ok(())
     }
 }
 
-/// The MANIFEST names what memory does not have yet. If that never comes, nothing more may be
-/// acknowledged: what is committed under the old tables would be lost at the next opening.
+/// Guard between the publication of the MANIFEST and the change in memory. If the change never
+/// comes, the store must fail: the next opening would lose commits to the old tables.
 struct Published<'a>(&'a Shared);
 
 impl Published<'_> {
@@ -223,8 +224,8 @@ fn table_of(tables: &[TableEntry], name: &str) -> Option<TableId> {
     tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
 }
 
-/// Finds the tables of some names, or adds them with numbers that are free. The tables stay in the
-/// order of their numbers.
+/// Finds the tables of some names, or adds them with free numbers. The tables stay in the order of
+/// their numbers.
 pub(crate) fn find_or_add(
     tables: &mut Vec<TableEntry>,
     names: &[&str],

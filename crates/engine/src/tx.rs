@@ -1,4 +1,4 @@
-//! A running transaction, as its body sees it, whatever kinds of tables it touches.
+//! A running transaction in its body's view, for tables of all kinds.
 
 use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
@@ -8,7 +8,7 @@ use crate::kinds::{Parts, Place};
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
 pub struct Tx<'t> {
     memory: stillpoint_store::Tx<'t>,
-    /// What tables of other kinds have in the transaction; `None` if all its keys are in memory.
+    /// The parts of other kinds of tables in the transaction. `None` if all its keys are in memory.
     parts: Option<&'t mut Parts>,
 }
 
@@ -29,16 +29,16 @@ impl<'t> Tx<'t> {
         Self { memory, parts: Some(parts) }
     }
 
-    /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
-    /// that must go on at full memory, such as those that make room later: a time to live, a
-    /// rename. They are refused only when the reserve is used up, too: a sixteenth of the limit,
-    /// but at least 16 MiB and at most 1 GiB.
+    /// Lets this transaction use memory beyond the limit, from here to its end. This is for small
+    /// writes that must go on at full memory, such as an expiry or a rename. They are refused only
+    /// when the reserve is used up, too. The reserve is a sixteenth of the limit, but at least 16
+    /// MiB and at most 1 GiB.
     pub fn use_reserve(&mut self) {
         self.memory.use_reserve();
     }
 
-    /// Refuses `bytes` more bytes of values if this transaction, before it has written them, can tell
-    /// that they do not fit. Ask before you build a long value.
+    /// Refuses `bytes` more bytes of values if it is already clear that they do not fit. Ask before
+    /// you build a long value.
     ///
     /// # Errors
     /// [`TxError::Memory`]: the store, the writes of this transaction and those bytes exceed the
@@ -61,7 +61,7 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// Who wrote the key's value (or removed it) last, before this transaction.
+    /// Stamp of the last writer of the key, or of its removal, before this transaction.
     ///
     /// # Panics
     /// If the transaction has no such slot.
@@ -85,7 +85,7 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// True if the key had a value before this transaction.
+    /// Whether the key had a value before this transaction.
     ///
     /// # Panics
     /// If the transaction has no such slot.
@@ -109,8 +109,8 @@ impl<'t> Tx<'t> {
         self.put_slot_tagged(slot, 0, value)
     }
 
-    /// Gives the key a value with a tag: a byte for the program's own use, such as a type, which is
-    /// stored beside the value and read by [`ValueRef::tag`].
+    /// Gives the key a value with a tag. A tag is a byte for the program's own use, such as a type.
+    /// It is stored with the value, and [`ValueRef::tag`] reads it.
     ///
     /// # Errors
     /// [`TxError::ValueTooLong`]; [`TxError::Memory`] if what this transaction writes does not fit;
@@ -126,8 +126,8 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// Overwrites a range of the key's value. It must begin inside the value or at its end; what
-    /// reaches beyond the end makes the value longer. The journal gets the range, not the value.
+    /// Overwrites a range of the key's value. The range must begin inside the value or at its end,
+    /// and may make the value longer. The journal gets the range, not the value.
     ///
     /// # Errors
     /// [`TxError::PatchOutsideValue`] if the key has no value or the value ends before `offset`;
@@ -143,7 +143,7 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// Removes the key's value; true if it had one.
+    /// Removes the key's value. Returns whether it had one.
     ///
     /// # Errors
     /// [`TxError::DeclaredForReading`] if the key is not locked for writing.
@@ -160,11 +160,11 @@ impl<'t> Tx<'t> {
 
     // ── keys found on the way ──
 
-    /// Locks a key and gives its slot. In a transaction with declared keys, only a declared one.
+    /// Locks a key and returns its slot. A transaction with declared keys can lock only these.
     ///
     /// # Errors
     /// [`TxError::NotDeclared`] or [`TxError::DeclaredForReading`] in a transaction with declared
-    /// keys. [`TxError::Conflict`], which is to be passed on: the transaction is tried again.
+    /// keys. [`TxError::Conflict`], which the body must return: the transaction is tried again.
     /// [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
     /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     #[inline]
@@ -226,7 +226,7 @@ impl<'t> Tx<'t> {
         self.patch_slot(slot, offset, bytes)
     }
 
-    /// Removes a key's value; true if it had one.
+    /// Removes a key's value. Returns whether it had one.
     ///
     /// # Errors
     /// As [`key`](Self::key).
@@ -237,9 +237,9 @@ impl<'t> Tx<'t> {
     }
 }
 
-/// The same, where tables may be of any kind.
+/// The slow path for tables of any kind.
 impl Tx<'_> {
-    /// Where a key is: its slot in the memory store, or else its part and its slot there.
+    /// The location of a key: its slot in the memory store, or its part and its slot there.
     fn place(&self, slot: Slot) -> Place {
         match &self.parts {
             None => Place::Memory(slot),

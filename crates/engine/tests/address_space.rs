@@ -1,20 +1,21 @@
-//! A process with little address space. The limit is the process's, so this test has one of its own.
+//! Test with little address space. The limit holds for a process, so this test has a process of its
+//! own.
 //!
-//! The standard library ends the process if a new thread finds no space for its signal stack. So the
-//! tables leave some, and threads start while the limit holds. The allocator's heap of the thread
-//! that makes the tables is reserved before.
+//! The standard library ends the process if a new thread finds no space for its signal stack. So
+//! tables must leave some space, and threads start while the limit holds. The allocator's heap of
+//! the thread that makes the tables is reserved before.
 
 use std::sync::{Arc, Barrier};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stillpoint::{Config, Durability, Engine, Error};
 
-/// Threads that start when the tables have taken what they can.
+/// Threads that start once the tables have used all the space that they may.
 const THREADS: usize = 4;
 
 #[test]
 fn one_table_too_many_is_refused_and_the_store_opens_again() {
-    // A thread that is not the process's first has a heap whose address space it reserved whole.
+    // Every thread but the first has a heap whose address space is reserved as a whole.
     let limited = stillpoint_io::spawn("limited", run_into_the_limit).expect("a thread");
     limited.join().unwrap_or_else(|panic| panic!("{panic}"));
 }
@@ -46,7 +47,7 @@ fn run_into_the_limit() {
         }
         assert!(made < 60_000, "the limit was never met");
     };
-    // All at a time, so that each has a stack of its own.
+    // All threads run at the same time, so that each has a stack of its own.
     let start = Arc::new(Barrier::new(THREADS));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
@@ -67,7 +68,7 @@ fn run_into_the_limit() {
     assert_eq!(engine.tables().len(), made);
 }
 
-/// What the process has mapped: the first number of `statm`, in pages (proc(5)).
+/// Mapped address space: the first number of `statm`, in pages (proc(5)).
 #[expect(clippy::disallowed_methods, reason = "the system's file, not the store's")]
 fn address_space_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");

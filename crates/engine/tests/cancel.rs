@@ -1,4 +1,5 @@
-//! An opening that is cancelled ends, leaves every file as it was, and the next one finds everything.
+//! Tests that a cancelled opening ends, leaves every file unchanged, and that the next one finds
+//! everything.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

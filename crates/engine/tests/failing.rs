@@ -1,5 +1,5 @@
-//! Checkpoints that fail, and panics anywhere: attempts are few, parts do not pile up, nothing
-//! waits for ever, and either the store has failed with a reason or the next checkpoint is whole.
+//! Tests of failing checkpoints and of panics anywhere. Attempts are few, parts do not pile up, and
+//! nothing waits for ever. Either the store fails with a reason, or the next checkpoint is whole.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use stillpoint_io::{
     read_all,
 };
 
-/// Stands still until the test moves it; who sleeps sleeps by the machine's clock.
+/// A clock that the test moves. Sleeps take time of the machine's clock.
 #[derive(Debug, Default)]
 struct TestClock(AtomicU64);
 
@@ -50,7 +50,7 @@ fn put(session: &mut Session, table: TableId, key: u32, value: &[u8]) -> Result<
     session.transact(|tx| tx.put(table, &key.to_be_bytes(), value))
 }
 
-/// Waits until `done`, by the machine's clock; a minute is for ever.
+/// Waits until `done`, for a minute of the machine's clock at most.
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if done() {
@@ -66,12 +66,12 @@ fn attempts_that_fail_are_few_and_leave_nothing() {
     let disk = SimDisk::new(1);
     let clock = Arc::new(TestClock::default());
     let mut config = config(&disk, clock.clone());
-    // Always beyond its limit, so that a checkpoint is due at every look.
+    // The log is always beyond its limit, so that a checkpoint is due at every check.
     config.log_limit_bytes = 1;
     let engine = Engine::open(config).expect("an empty disk");
     let table = engine.table("t").expect("a name");
     let mut session = engine.session().expect("a seat");
-    // No part file can be made, and all else goes on.
+    // No part file can be made. All other calls of the disk succeed.
     let fail = || {
         disk.inject(FaultPlan {
             calls: vec![Call::CreateDir],
@@ -87,7 +87,7 @@ fn attempts_that_fail_are_few_and_leave_nothing() {
         put(&mut session, table, seconds, b"value").expect("commits go on");
         wait_until("an attempt fails", || failures() > expected);
         expected += 1;
-        // So many looks pass in vain.
+        // Several checks pass without an attempt.
         RealClock.sleep(Duration::from_millis(150));
         assert_eq!(failures(), expected, "tried again without a pause of {seconds} s");
         let status = engine.stats().checkpoints;
@@ -97,7 +97,7 @@ fn attempts_that_fail_are_few_and_leave_nothing() {
         clock.0.fetch_add(u64::from(seconds) * 1_000_000_000, SeqCst);
     }
     wait_until("the pause is over", || failures() > expected);
-    // Somebody asks: no pause.
+    // A request ends the pause.
     let asked = engine.checkpoint().expect_err("the fault is still there");
     assert!(matches!(asked, Error::Checkpoint(_)), "{asked}");
     disk.clear_faults();
@@ -117,8 +117,8 @@ fn a_failed_flush_of_the_directory_of_checkpoints_fails_the_store() {
     let table = engine.table("t").expect("a name");
     let mut session = engine.session().expect("a seat");
     put(&mut session, table, 1, b"value").expect("commits");
-    // The second flush of a directory in a checkpoint is that of `checkpoint`: the first is of the
-    // MANIFEST that reserves the epoch, the one between them of the checkpoint's own.
+    // A checkpoint flushes three directories. The first flush belongs to the MANIFEST that reserves
+    // the epoch. The next belongs to the checkpoint's own directory, and the last to `checkpoint`.
     disk.inject(FaultPlan {
         calls: vec![Call::SyncDir],
         nth: 3,
@@ -132,8 +132,8 @@ fn a_failed_flush_of_the_directory_of_checkpoints_fails_the_store() {
     assert!(put(&mut session, table, 2, b"value").is_err(), "a store that has failed");
 }
 
-/// Records that are overwritten until the log would need three times the disk: writes are refused
-/// only until a checkpoint has freed the log, every checkpoint finds its space, and reads go on.
+/// Records are overwritten until the log would need three times the disk. Writes are refused only
+/// until a checkpoint has freed the log, every checkpoint finds its space, and reads go on.
 #[test]
 fn a_small_disk_is_freed_by_checkpoints() {
     let disk = SimDisk::new(1);
@@ -166,8 +166,8 @@ fn a_small_disk_is_freed_by_checkpoints() {
     engine.close().expect("closed");
 }
 
-/// Somebody else fills the disk: the checkpoint fails as on a full disk, leaves no part behind and
-/// not a byte of what the log needs; with space again it is taken soon.
+/// Another program fills the disk. The checkpoint fails with a full disk, leaves no part, and takes
+/// no byte that the log needs. Once there is space, a checkpoint is taken soon.
 #[test]
 fn a_checkpoint_leaves_the_log_its_space() {
     let disk = SimDisk::new(1);
@@ -192,11 +192,11 @@ fn a_checkpoint_leaves_the_log_its_space() {
     engine.close().expect("closed");
 }
 
-/// What is acknowledged, and what may be.
+/// Acknowledged commits, and those in doubt.
 #[derive(Default)]
 struct Known {
     acknowledged: BTreeMap<u32, u64>,
-    /// A transaction that panicked or failed: it may be there.
+    /// A transaction that panicked or failed, and may have committed.
     maybe: Vec<(u32, u64)>,
 }
 
@@ -225,7 +225,7 @@ impl Known {
     }
 }
 
-/// Panics once in whoever sleeps next.
+/// A clock that panics once, in the next thread that sleeps.
 #[derive(Debug, Default)]
 struct PanickingClock(AtomicBool);
 
@@ -242,8 +242,8 @@ impl Clock for PanickingClock {
     }
 }
 
-/// The maintenance thread sleeps between two looks. If it panics the store has failed: nobody would
-/// look for its data directory or reclaim any more.
+/// The maintenance thread sleeps between two checks. If it panics the store fails, since nothing
+/// would check the data directory or reclaim memory any more.
 #[test]
 fn a_panic_of_a_background_thread_fails_the_store() {
     let disk = SimDisk::new(1);
@@ -259,9 +259,9 @@ fn a_panic_of_a_background_thread_fails_the_store() {
     put(&mut session, table, 2, b"after").expect_err("nothing is acknowledged any more");
 }
 
-/// A panic at the n-th call of the disk, in whatever thread makes it, while commits and checkpoints
-/// go on: then either the store has failed with a reason, or the next checkpoint is whole. In both
-/// cases closing ends, and a restart finds everything acknowledged.
+/// The n-th call of the disk panics, in any thread, while commits and checkpoints go on. Either the
+/// store fails with a reason, or the next checkpoint is whole. In both cases a close ends, and a
+/// restart finds all acknowledged commits.
 #[test]
 fn a_panic_at_any_call_of_the_disk_loses_nothing() {
     let step = std::env::var("STILLPOINT_FAULTS_ALL").map_or(7, |_| 1);
@@ -301,7 +301,7 @@ fn a_panic_at_any_call_of_the_disk_loses_nothing() {
             }
         }
         drop(session);
-        // Whatever it says, it ends.
+        // The call must end, with any result.
         let _ = engine.close();
         let after = disk.crash(nth);
         let clock = Arc::new(ManualClock::self_advancing(0));
@@ -317,7 +317,7 @@ fn a_panic_at_any_call_of_the_disk_loses_nothing() {
     }
 }
 
-/// The clock stands still, so a checkpoint at a pace waits for ever for its next bytes.
+/// The clock stands still, so a paced checkpoint would wait for ever before its next bytes.
 #[test]
 fn the_end_of_the_store_waits_for_no_pace() {
     for journal in ["redo", "none"] {
@@ -353,8 +353,8 @@ fn the_end_of_the_store_waits_for_no_pace() {
     }
 }
 
-/// Whether an attempt fails before or after its directory was made, and whether the store was opened
-/// anew: the next one has another name.
+/// The directory of the next attempt has another name, whether an attempt failed before or after it
+/// made its directory, also after another opening.
 #[test]
 fn no_name_of_a_checkpoint_is_used_twice() {
     let disk = SimDisk::new(4);
@@ -406,7 +406,7 @@ fn a_disk_that_hangs_for_space_holds_up_no_checkpoint() {
     let committing = {
         let done = done.clone();
         stillpoint_io::spawn("commit", move || {
-            // Longer than a segment: a file of its own is prepared for the record.
+            // The record is longer than a segment, so a file of its own is prepared for it.
             let committed = put(&mut session, table, 2, &vec![7; 300 << 10]);
             done.store(true, SeqCst);
             (session, committed)

@@ -1,10 +1,10 @@
-//! Kills of the real process, with real threads on a real disk: what it has acknowledged through a
-//! pipe is there afterwards, and the sums are right.
+//! Tests that kill a real process with threads on a real disk. Transfers acknowledged through a
+//! pipe survive, and the sums are right.
 //!
-//! A child (this binary again) runs bank transfers and takes checkpoints; the parent kills it with
-//! SIGKILL at a random moment, also while it recovers, opens the store itself, and checks. Each
-//! transfer leaves a receipt in the same transaction, so the balances must follow exactly from the
-//! receipts that are there.
+//! A child (this binary again) runs bank transfers and takes checkpoints. The parent kills it with
+//! SIGKILL at a random moment, also during recovery. Then the parent opens the store itself and
+//! checks it. Each transfer leaves a receipt in the same transaction, so the balances must follow
+//! exactly from the recovered receipts.
 //!
 //! 200 kills over all schemes and journals:  `cargo test -p stillpoint --test kill`
 //! More:  `STILLPOINT_KILLS=10000 cargo test -p stillpoint --test kill`
@@ -29,9 +29,9 @@ const ACCOUNTS: u64 = 40;
 const OPENING_BALANCE: i64 = 1000;
 /// Threads of the child that transfer.
 const CLERKS: u64 = 3;
-/// Kills before a store is left for a new one.
+/// Kills of one store, before the next store begins.
 const KILLS_PER_STORE: u64 = 10;
-/// How the child learns what to do.
+/// Name of the variable that tells the child its task.
 const CHILD: &str = "STILLPOINT_KILL_CHILD";
 
 /// A transfer: from, to, amount.
@@ -52,7 +52,7 @@ fn checkpoint() {
     kill_often(Durability::Checkpoint);
 }
 
-/// Not a test: the process that is killed.
+/// Not a test: the child process.
 #[test]
 #[ignore = "the other tests start it, and kill it"]
 fn child() {
@@ -62,7 +62,7 @@ fn child() {
     let mut orders = orders.split(' ');
     let mut number = || orders.next().and_then(|text| text.parse::<u64>().ok()).expect("a number");
     let (setting, seed, life) = (number(), number(), number());
-    // Ends the line that the test harness has begun.
+    // The line break ends the line that the test harness has begun.
     say("");
     let directory = orders.next().expect("a directory");
     work(matrix()[setting as usize], Path::new(directory), &SeededRng::new(seed), life);
@@ -88,7 +88,7 @@ fn configure(setting: Setting, directory: &Path, rng: &dyn Rng) -> Config {
 
 // ── the child ──
 
-/// Says something to the parent, in one write.
+/// Sends a line to the parent, in one write.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())
@@ -171,13 +171,13 @@ fn tables(engine: &Engine) -> (TableId, TableId) {
 
 // ── the parent ──
 
-/// What the child has said.
+/// Reports of the child.
 #[derive(Debug, Default)]
 struct Reported {
     open: bool,
     /// Transfers in the order in which they were reported.
     reported: Vec<(u64, Transfer)>,
-    /// How many were when the last checkpoint began, and the last that was published.
+    /// Number of transfers when the last checkpoint began, and when the last published one began.
     at_begin: usize,
     at_published: usize,
 }
@@ -192,7 +192,7 @@ impl Reported {
             ["ok", id, from, to, amount] => {
                 let number = |text: &str| text.parse::<u64>().ok();
                 let transfer = || Some((number(from)?, number(to)?, number(amount)? as i64));
-                // The last line may be cut off: then it was not heard.
+                // The last line may be cut off. Then it does not count.
                 self.reported.extend(number(id).zip(transfer()));
             }
             _ => {}
@@ -271,7 +271,7 @@ fn live_and_die(setting: usize, directory: &Path, rng: &SeededRng, life: u64) ->
     std::mem::take(&mut *heard)
 }
 
-/// Opens what the child has left and checks it.
+/// Opens the child's store and checks it.
 fn check(
     setting: Setting,
     directory: &Path,

@@ -1,4 +1,4 @@
-//! Two engines want the same directory.
+//! Tests with two engines on the same directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use stillpoint::{Config, Engine, Error};
 use stillpoint_io::{Clock, Disk, ManualClock, SimDisk};
 
-/// Passes by itself; who holds the directory lets go of it after some sleeps of the other.
+/// A clock that moves by itself. The holder of the directory releases it after some sleeps of the
+/// other engine.
 #[derive(Debug)]
 struct Patience {
     time: ManualClock,
@@ -42,7 +43,7 @@ fn config(disk: &Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Config {
     config
 }
 
-/// Opens a directory that is in use for `sleeps` of who waits; also how long that waited.
+/// Opens a directory that stays in use for `sleeps` sleeps. Also returns the time of the wait.
 fn open(sleeps: u32, lock_wait: Duration) -> (Result<Engine, Error>, Duration) {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
     let idle = Arc::new(ManualClock::self_advancing(0));

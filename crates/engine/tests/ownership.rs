@@ -1,5 +1,5 @@
-//! One engine at a time changes a data directory: not the sessions of an engine that is gone, and
-//! not an engine whose directory was replaced.
+//! Tests that one engine at a time changes a data directory. Neither sessions of a closed engine
+//! nor an engine whose directory was replaced may change it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn keys(engine: &Engine, table: TableId) -> Vec<Vec<u8>> {
     }
 }
 
-/// A declared transaction without keys, and how it ended.
+/// A declared transaction without keys, and its outcome.
 struct Nothing(Option<Result<(), TxError>>);
 
 impl Procedure for Nothing {
@@ -57,7 +57,7 @@ impl Procedure for Nothing {
     }
 }
 
-/// Every call of a session whose engine is gone.
+/// Makes every call of a session whose engine is gone.
 fn assert_ended(session: &mut Session, table: TableId) {
     let is_ended = |result: Result<(), Error>| {
         assert!(matches!(result, Err(Error::Ended)), "{result:?}");
@@ -130,7 +130,7 @@ fn a_call_under_way_is_waited_for_or_refused() {
     assert!(found || committed.is_err(), "acknowledged and lost");
 }
 
-/// What an engine does once its directory is another's: nothing.
+/// Checks that an engine does nothing once its directory belongs to another.
 fn assert_not_owner(engine: &Engine, session: &mut Session, table: TableId) {
     let is_refused = |result: Result<(), Error>| {
         let lost = matches!(&result, Err(Error::NotOwner(NotOwner::LockReplaced(path)))
@@ -140,7 +140,7 @@ fn assert_not_owner(engine: &Engine, session: &mut Session, table: TableId) {
         assert!(told.contains("LOCK is not the file that this process has locked"), "{told}");
     };
     is_refused(engine.checkpoint().map(drop).map_err(|error| match error {
-        // The scheme's errors are words.
+        // The scheme's errors are texts.
         Error::Checkpoint(_) => engine.health().expect_err("fails with the checkpoint"),
         error => error,
     }));
@@ -206,7 +206,7 @@ fn a_replaced_lock_file_is_noticed_without_any_call() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
     let engine = Engine::open(config(&disk, true)).expect("an empty directory");
     disk.rename(Path::new("LOCK"), Path::new("LOCK.old")).expect("renamed");
-    // The clock of the test moves by itself: a second of it is soon over.
+    // The clock of the test moves by itself, so a second of it is soon over.
     let start_ns = RealClock.monotonic_ns();
     while engine.health().is_ok() {
         let waited = Duration::from_nanos(RealClock.monotonic_ns() - start_ns);

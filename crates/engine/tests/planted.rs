@@ -1,6 +1,6 @@
-//! Bugs planted in commit, acknowledgement, publication and recovery, each of which the crash
-//! suite must catch. Those of phases and capture are planted in the conformance suite of
-//! `stillpoint-checkpoint`.
+//! Tests that the crash suite catches each planted bug of commit, acknowledgement, publication and
+//! recovery. The conformance suite of `stillpoint-checkpoint` plants the bugs of phases and
+//! capture.
 //!
 //! `cargo test -p stillpoint --features planted-bugs --test planted`
 //! Only one: `STILLPOINT_PLANTED=<bug>` before it.
@@ -60,7 +60,7 @@ use lives::run_seed;
 use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
-/// Whatever a bug does, one of these situations shows it. All but the last are made for it.
+/// Each bug shows in one of these situations. All but the last were made for one bug.
 const SCENARIOS: [(&str, fn()); 19] = [
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),
@@ -132,7 +132,7 @@ fn every_planted_bug_is_caught() {
     assert!(missed.is_empty(), "not caught by any scenario: {missed:?}");
 }
 
-/// The first line of what a check says when it fails.
+/// The first line of a failed check's message.
 fn complaint(run: &(dyn Fn() + std::panic::RefUnwindSafe)) -> Option<String> {
     let payload = std::panic::catch_unwind(run).err()?;
     let said = match payload.downcast::<String>() {

@@ -1,4 +1,4 @@
-//! Procedures are there before the store is opened, with the tables that they name.
+//! Tests that procedures and their tables exist before the store is opened.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct Add {
 }
 
 impl StoredProcedure for Add {
-    /// Which number, and how much.
+    /// Key of the number, and the amount to add.
     type Input = (String, u64);
     type Output = u64;
 
@@ -76,7 +76,7 @@ fn a_procedure_is_made_before_replay() {
     let engine = with_add(&disk).expect("opens");
     add(&engine, "add", 3);
     let after = disk.kill();
-    // The order in which the opening calls back.
+    // Order of the callbacks of the opening.
     let order = parking_lot::Mutex::new(Vec::new());
     builder(&after)
         .progress(|progress| order.lock().push(progress.stage.as_str()))

@@ -1,4 +1,4 @@
-//! What an opening says about its recovery is what it has done.
+//! Tests that an opening reports its recovery correctly.
 
 use std::sync::Arc;
 

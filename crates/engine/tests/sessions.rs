@@ -1,5 +1,5 @@
-//! How many sessions there are, what a call inside a transaction may not do, and what answers rest
-//! on in strict durability.
+//! Tests of the number of sessions, of calls refused inside a transaction, and of the dependencies
+//! of answers in strict durability.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,10 +79,10 @@ fn what_waits_for_transactions_is_refused_inside_of_one() {
         tx.put(table, b"key", b"value")
     });
     put.expect("commits");
-    // Outside again.
+    // Outside of the transaction again.
     engine.checkpoint().expect("a checkpoint");
     engine.flush_tables(&[table]).expect("flushes");
-    // To close the engine inside a transaction ends it, without waiting for itself.
+    // A close inside a transaction ends the engine, without a wait for the transaction itself.
     let mut engine = Some(engine);
     session.execute(
         &mut [Inside(|| {
@@ -120,7 +120,7 @@ fn no_session_is_used_inside_a_declared_transaction() {
         inner.idle();
     };
     outer.execute(&mut [Inside(|| check("a declared transaction"))][..]);
-    // Also deeper inside.
+    // The same holds in a nested call.
     let mut innermost = engine.session().expect("a session");
     outer
         .transact(|_| {
@@ -131,8 +131,7 @@ fn no_session_is_used_inside_a_declared_transaction() {
     inner.transact(|tx| tx.put(table, b"key", b"inner")).expect("outside again");
 }
 
-/// A worker that ends waits for the read sections of all others, so also for that of the
-/// transaction around it.
+/// A worker that ends waits for all read sections, including that of the transaction around it.
 #[test]
 fn a_session_may_be_dropped_inside_a_transaction() {
     let done = spawn("dropping", || {
@@ -178,7 +177,7 @@ fn a_session_may_be_dropped_inside_a_transaction() {
     panic!("waited in vain for the session to end");
 }
 
-/// A write that is not to run.
+/// A write that must not run.
 struct RefusedWrite {
     table: TableId,
     reason: Option<String>,
@@ -196,7 +195,7 @@ impl Procedure for RefusedWrite {
     }
 }
 
-/// The visitor stands in no read section, so nothing that waits for read sections waits for it.
+/// The visitor stands in no read section, so a wait for read sections does not wait for it.
 #[test]
 fn a_scans_visitor_may_use_the_engine() {
     let disk = SimDisk::new(1);
@@ -230,7 +229,7 @@ fn a_scans_visitor_may_use_the_engine() {
     assert_eq!(other.len(flushed).expect("counts"), 1);
 }
 
-/// Puts or deletes a key; committed, but flushed by nobody.
+/// Puts or deletes a key. The transaction commits without a flush.
 struct Write<'a>(TableId, &'a [u8], Option<&'a [u8]>);
 
 impl Procedure for Write<'_> {
@@ -248,7 +247,7 @@ impl Procedure for Write<'_> {
     }
 }
 
-/// Fails with what it has read.
+/// Fails with the read value as its error.
 struct Tell;
 
 impl StoredProcedure for Tell {
@@ -267,7 +266,7 @@ fn tell(value: Option<Vec<u8>>) -> TxError {
     TxError::abandon(format!("found {value:?}"))
 }
 
-/// How a session tells that a key changed its value or went away.
+/// The ways in which a session reveals that a key was changed or deleted.
 type Answer = fn(&mut Session, TableId) -> String;
 
 fn told(result: Result<(), Error>) -> String {
@@ -294,7 +293,7 @@ const ANSWERS: [(&str, Answer); 6] = [
         let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
             found.push((key.to_vec(), value.to_vec()));
         };
-        // An index of two keys is walked by one call.
+        // One call scans an index of two keys.
         assert_eq!(session.scan(table, 0, 1 << 20, &mut visit).expect("reads"), 0);
         session.flush().expect("flushes");
         format!("{found:?}")
@@ -312,7 +311,7 @@ const ANSWERS: [(&str, Answer); 6] = [
     }),
 ];
 
-/// Whatever a strict session tells, it tells the same after a crash.
+/// An answer of a strict session must be the same after a crash.
 #[test]
 fn whatever_is_told_survives_a_crash() {
     for (name, answer) in ANSWERS {
@@ -382,7 +381,7 @@ fn statistics_say_who_holds_the_log_and_how_much() {
     let after = held(&engine);
     assert!((1..100_000).contains(&after), "{after} bytes");
 
-    // What earlier incarnations wrote is held until the first checkpoint of this one.
+    // Segments of earlier incarnations are kept until the first checkpoint of this one.
     drop((session, engine));
     let engine = open(&disk.kill(), 4);
     assert!(held(&engine) > 0, "the last run's log");

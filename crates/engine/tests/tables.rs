@@ -1,4 +1,4 @@
-//! Tables by name.
+//! Tests of tables by name.
 
 use std::sync::{Arc, Barrier};
 
@@ -57,8 +57,8 @@ fn threads_that_make_the_same_table_lose_nothing() {
     }
 }
 
-/// The n-th request for address space fails, and all after it, for each n: while tables are made
-/// and while they are emptied.
+/// From the n-th request on, every request for address space fails, for each n. Tables are made and
+/// emptied meanwhile.
 #[test]
 fn address_space_that_ends_at_any_request_loses_nothing() {
     for end in 0..12 {
@@ -66,7 +66,7 @@ fn address_space_that_ends_at_any_request_loses_nothing() {
         let space = Arc::new(AddressSpace::default());
         let mut config = config_on(&disk);
         config.environment.space = space.clone();
-        // Nobody else asks for any.
+        // No other thread asks for address space.
         config.environment.background = false;
         let engine = Engine::open(config.clone()).expect("an empty directory");
         let old = engine.tables_named(&["a", "b", "c"]).expect("tables");
@@ -136,7 +136,7 @@ fn tables_are_made_together_and_found_again() {
     assert_eq!(made[0], made[3]);
     assert!(made[0] != one && made[2] != one && made[0] != made[2]);
     assert_eq!(engine.tables_named(&[]).expect("nothing to do"), []);
-    // A bad name among good ones: nothing is made.
+    // A bad name among good ones makes nothing.
     let long = "x".repeat(256);
     for bad in ["", &long] {
         let refused = engine.tables_named(&["four", bad]);

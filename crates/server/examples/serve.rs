@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         config.port = port.parse()?;
     }
     let engine = Arc::new(Engine::open(Config::new(directory))?);
-    // Raise this, from a signal handler say, to end the server; so does SHUTDOWN.
+    // A signal handler may raise this flag to end the server. The command SHUTDOWN ends it, too.
     let stopping = Arc::new(AtomicBool::new(false));
     serve(config, Arc::clone(&engine), stopping)?;
     Arc::into_inner(engine).ok_or("a session is still open")?.close()?;

@@ -1,4 +1,4 @@
-//! What the server is started with.
+//! Settings of the server at its start.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,53 +35,54 @@ impl DebugCommand {
     }
 }
 
-/// What the server is started with. Some of it can be changed by `CONFIG SET`.
+/// Settings of the server at its start. `CONFIG SET` can change some of them later.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Addresses to listen on, or names of this host, with spaces or commas between them; beyond
-    /// loopback a password is needed for remote clients.
+    /// Addresses to listen on, or names of this host, separated by spaces or commas. Remote clients
+    /// need a password.
     pub bind: String,
-    /// Port; 0 lets the system choose (see [`Server::port`](crate::Server::port)).
+    /// Port. 0 lets the system choose (see [`Server::port`](crate::Server::port)).
     pub port: u16,
-    /// Event loops; each takes one core.
+    /// Number of event loops. Each uses one core.
     pub threads: usize,
     /// Password of the default user.
     pub requirepass: Option<String>,
-    /// False lets remote clients in without a password.
+    /// Whether remote clients need a password.
     pub protected_mode: bool,
     /// Who may use `DEBUG`, which is for tests.
     pub debug_command: DebugCommand,
-    /// Most clients at once, where `clients_max` is not smaller.
+    /// Most clients at once, unless `clients_max` is smaller.
     pub maxclients: usize,
-    /// Most clients that the process has file descriptors for: `maxclients` is never set higher.
+    /// Most clients for which the process has file descriptors. `maxclients` is never set higher.
     pub clients_max: usize,
-    /// Seconds after which an idle client is disconnected; 0: never.
+    /// Seconds after which an idle client is disconnected. 0 means never.
     pub timeout_s: u64,
-    /// Seconds between TCP keep-alive probes; 0: none.
+    /// Seconds between TCP keep-alive probes. 0 means none.
     pub tcp_keepalive_s: u32,
     /// Longest argument and value in bytes, at most 512 MiB.
     pub max_bulk_bytes: u64,
     /// Most bytes of one client's unfinished request.
     pub query_buffer_bytes: usize,
-    /// Most bytes of replies that one client has not taken; a reply beyond ends the connection.
-    /// While half of it is pending the client's next requests wait. They also wait while more is
-    /// pending than half of `client_memory_bytes` leaves free.
+    /// Most bytes of replies that a client may leave unread. A reply beyond this limit ends the
+    /// connection. While half of the limit is pending, the client's next requests wait. They also
+    /// wait while more is pending than half of `client_memory_bytes` leaves free.
     pub output_buffer_bytes: usize,
-    /// Most bytes of input and output buffers of all clients together, beside the memory for
-    /// data; beyond it the client that holds most is disconnected. `None`: half of what the data
-    /// may take, at least 256 MiB and at most 4 GiB.
+    /// Most bytes of input and output buffers of all clients together, in addition to the memory
+    /// for data. Beyond this limit the server disconnects the client with the largest buffers.
+    /// `None`: half of the limit for data, at least 256 MiB and at most 4 GiB.
     pub client_memory_bytes: Option<u64>,
-    /// Seconds without progress after which a client that does not take its replies is disconnected.
+    /// Seconds without progress after which a client that does not read its replies is
+    /// disconnected.
     pub slow_reader_s: u64,
-    /// Seconds that clients are given to take their last replies at shutdown.
+    /// Seconds that clients have to read their last replies at shutdown.
     pub drain_s: u64,
-    /// How much the log tells.
+    /// Level of the log.
     pub log_level: LogLevel,
-    /// The file that settings were read from, for `INFO`; empty if there was none.
+    /// Path of the settings file, for `INFO`. Empty without a file.
     pub config_file: String,
-    /// Time.
+    /// Source of time.
     pub clock: Arc<dyn Clock>,
-    /// Randomness.
+    /// Source of randomness.
     pub rng: Arc<dyn Rng>,
 }
 

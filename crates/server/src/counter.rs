@@ -13,7 +13,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Subtracts 1 of what was added. Only the thread that owns the counter may call this.
+    /// Subtracts 1. Only the thread that owns the counter may call this.
     pub(crate) fn take_back(&self) {
         // Relaxed: as in `add`.
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);

@@ -1,19 +1,19 @@
-//! Errors: those that end the server, and those that a command answers.
+//! Errors that end the server, and errors that a command replies.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use stillpoint::{Error as EngineError, TxError};
 
-/// Why the server did not start, or stopped.
+/// The reason why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error(
         "cannot listen on {address}: {source}; is another server running there? choose another with --port or --bind"
     )]
     Bind {
-        /// The address asked for.
+        /// The address in the settings.
         address: SocketAddr,
         /// The operating system's reason.
         #[source]
@@ -26,13 +26,13 @@ pub enum ServerError {
     BindAddress {
         /// The name.
         name: String,
-        /// Why not.
+        /// The reason why the name has no address.
         reason: String,
     },
     /// The event loop could not be set up or broke.
     #[error("{what}: {source}")]
     Loop {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
         /// The operating system's reason.
         #[source]
@@ -60,16 +60,16 @@ impl ServerError {
     }
 }
 
-/// What a command answers instead of its reply. The code comes first.
+/// The error reply of a command. The text begins with a code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CmdError {
     /// An error reply, as text.
     Reply(Cow<'static, str>),
-    /// The store refused, as text; in a transaction nothing of it is kept.
+    /// The store refused, with the reason as text. A transaction is rolled back as a whole.
     Store(Cow<'static, str>),
 }
 
-/// What a command's handler gives.
+/// Result of a command's handler.
 pub(crate) type CmdResult = Result<(), CmdError>;
 
 impl CmdError {
@@ -87,7 +87,7 @@ impl CmdError {
     pub(crate) const PATTERN: Self =
         Self::fixed("ERR pattern needs too many steps; use fewer stars");
 
-    /// There is no memory for a write.
+    /// The error of a write that finds no memory.
     const FULL: Self =
         Self::Store(Cow::Borrowed("OOM command not allowed when used memory > 'maxmemory'."));
 
@@ -101,7 +101,8 @@ impl CmdError {
         Self::Reply(Cow::Borrowed(text))
     }
 
-    /// An error whose text is made now; bytes of the client go through [`quoted`] first.
+    /// An error with a text made at run time. The caller passes bytes of the client through
+    /// [`quoted`] first.
     pub(crate) fn text(text: String) -> Self {
         Self::Reply(Cow::Owned(text))
     }

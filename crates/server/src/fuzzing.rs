@@ -1,5 +1,5 @@
-//! What the fuzzers share with the seeded loops of the tests: hostile bytes for the parser and
-//! for whole connections, and what must hold of what comes back.
+//! Code shared by the fuzzers and the seeded loops of the tests. It feeds hostile bytes to the
+//! parser and to whole connections, and checks the results.
 
 mod alone;
 mod replies;
@@ -13,10 +13,10 @@ pub use alone::Alone;
 pub use replies::check_replies;
 pub use samples::sample_stream;
 
-/// What was parsed: the requests, the error that ended them, and the bytes left over.
+/// Result of parsing: the requests, the error that ended them, and the remaining bytes.
 pub type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
 
-/// Parses `stream` handed over in pieces that end at `cuts`.
+/// Parses `stream`, which arrives in pieces that end at `cuts`.
 pub fn parse_in_pieces(stream: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
     let mut parser = Parser::default();
     let (mut requests, mut buf, mut taken) = (Vec::new(), Vec::new(), 0);
@@ -43,11 +43,11 @@ pub fn parse_in_pieces(stream: &[u8], cuts: &[usize], limits: &Limits) -> Outcom
     (requests, None, stream.len() - taken)
 }
 
-/// The parser finds the same requests and the same error in `stream`, whole, cut at `cuts`, and
-/// cut at every byte.
+/// Checks that the parser finds the same requests and the same error in `stream` whole, cut at
+/// `cuts`, and cut at every byte.
 ///
 /// # Panics
-/// If it does not.
+/// If the results differ.
 pub fn cut_anywhere(stream: &[u8], cuts: &[usize], authenticated: bool) {
     let limits = if authenticated { Limits::authenticated(64) } else { Limits::UNAUTHENTICATED };
     let whole = parse_in_pieces(stream, &[], &limits);

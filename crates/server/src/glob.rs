@@ -1,18 +1,18 @@
-//! Glob-style patterns as `KEYS` and `SCAN MATCH` take them: `*`, `?`, `[a-z]`,
-//! `[^…]`, `\x`. Iterative, with a budget of steps, so that no pattern can hold a
-//! thread: Redis's own matcher recurses at each star.
+//! Glob-style patterns of `KEYS` and `SCAN MATCH`: `*`, `?`, `[a-z]`, `[^…]`, `\x`. The matcher is
+//! iterative and has a budget of steps, so no pattern can hold a thread. (Redis's own matcher
+//! recurses at each star.)
 
-/// A pattern asked for more steps than its budget.
+/// A pattern needed more steps than its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BudgetSpent;
 
 /// Steps that one command may spend on matching altogether.
 pub(crate) const COMMAND_BUDGET: u64 = 1 << 32;
 
-/// True if all of `text` matches `pattern`. Each step is taken off `budget`.
+/// Whether all of `text` matches `pattern`. Each step is subtracted from `budget`.
 pub(crate) fn matches(pattern: &[u8], text: &[u8], budget: &mut u64) -> Result<bool, BudgetSpent> {
     let (mut p, mut t) = (0, 0);
-    // Where to resume when a later part fails: after the last star, one byte further.
+    // Position to resume from when a later part fails: after the last star, one byte further.
     let mut star: Option<(usize, usize)> = None;
     loop {
         *budget = budget.checked_sub(1).ok_or(BudgetSpent)?;
@@ -46,7 +46,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8], budget: &mut u64) -> Result<b
     }
 }
 
-/// Matches one byte against the pattern element at `p`; gives the next element's place.
+/// Matches one byte against the pattern element at `p`. Returns the position of the next element.
 fn single(
     pattern: &[u8],
     p: usize,
@@ -65,8 +65,8 @@ fn single(
     })
 }
 
-/// Matches `byte` against the class that begins at `p` (after the bracket); gives
-/// the place after its end. An unclosed class ends with the pattern.
+/// Matches `byte` against the class that begins at `p` (after the bracket). Returns the position
+/// after the class. An unclosed class ends with the pattern.
 fn class(pattern: &[u8], mut p: usize, byte: u8) -> (bool, usize) {
     let negated = pattern.get(p) == Some(&b'^');
     if negated {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), &mut budget), Err(BudgetSpent));
     }
 
-    /// The definition, recursive and slow.
+    /// The definition of a match, recursive and slow.
     fn by_definition(p: &[u8], t: &[u8]) -> bool {
         match (p, t) {
             ([], _) => t.is_empty(),

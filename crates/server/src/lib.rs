@@ -1,9 +1,9 @@
 //! The Redis-protocol server. Knows no files.
 //!
-//! Thread per core: each event loop has its own clients and its own engine session,
-//! and all execute directly on the shared store. A pass of a loop parses whole
-//! pipelines, executes them as batches whose memory is fetched together, makes them
-//! durable if so configured, and only then sends the replies.
+//! Thread per core: each event loop has its own clients and its own engine session, and all execute
+//! directly on the shared store. A pass of a loop parses whole pipelines and executes them as
+//! batches whose memory is fetched together. If so configured, the pass makes the batches durable
+//! before it sends the replies.
 //!
 //! Rooms, lowest first; each knows only those below it:
 //!

@@ -1,22 +1,21 @@
-//! How much the log tells. The lines themselves go out through `tracing`; their receiver asks
-//! this level.
+//! The level of the log. Lines are emitted through `tracing`, and their subscriber asks this level.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tracing::Level;
 
-/// Names of the levels, as `CONFIG SET loglevel` takes them, and the least severe event of each.
+/// Names of the levels in `CONFIG SET loglevel`, and the least severe event of each.
 const LEVELS: [(&str, Level); 4] = [
     ("debug", Level::TRACE),
     ("verbose", Level::DEBUG),
     ("notice", Level::INFO),
     ("warning", Level::WARN),
 ];
-/// Where `notice` stands.
+/// Position of `notice`.
 const NOTICE: usize = 2;
 
-/// How much the log tells; may be changed while the server runs. Clones are the same.
+/// The level of the log, which may change while the server runs. Clones share the level.
 #[derive(Clone, Debug)]
 pub struct LogLevel(Arc<AtomicUsize>);
 
@@ -35,12 +34,12 @@ impl LogLevel {
         Some(level)
     }
 
-    /// The names that there are, for help texts.
+    /// All names, for help texts.
     pub fn names() -> impl Iterator<Item = &'static str> {
         LEVELS.iter().map(|(name, _)| *name)
     }
 
-    /// The position of the level of that name, or what is wrong with the name.
+    /// The position of the level of that name.
     pub(crate) fn position(name: &[u8]) -> Result<usize, String> {
         let at = LEVELS.iter().position(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
         at.ok_or_else(|| {
@@ -51,17 +50,17 @@ impl LogLevel {
 
     /// Changes the level to the one at a [position](Self::position).
     pub(crate) fn set(&self, position: usize) {
-        // Relaxed: partner of the loads below; an old level for a moment does no harm.
+        // Relaxed: partner of the loads below. An old level for a moment does no harm.
         self.0.store(position, Ordering::Relaxed);
     }
 
-    /// Its name.
+    /// The name of the level.
     pub fn name(&self) -> &'static str {
         // Relaxed: partner of the store in `set`.
         LEVELS[self.0.load(Ordering::Relaxed)].0
     }
 
-    /// The least severe event that is told.
+    /// The least severe event that the log takes.
     pub fn get(&self) -> Level {
         // Relaxed: partner of the store in `set`.
         LEVELS[self.0.load(Ordering::Relaxed)].1

@@ -20,7 +20,7 @@ use crate::shared::loading::LoadingProgress;
 use crate::shared::mailbox::Mailboxes;
 use crate::shared::registry::RELAXED;
 
-/// A server that listens and does not serve yet. So a port in use is reported before loading.
+/// A server that listens and does not serve yet, so that a port in use is reported before loading.
 #[derive(Debug)]
 pub struct Bound {
     config: ServerConfig,
@@ -42,7 +42,7 @@ impl Bound {
     /// [`start`](Self::start) on.
     ///
     /// # Errors
-    /// When an address cannot be listened on or the configuration is out of range.
+    /// When the server cannot listen on an address, or the configuration is out of range.
     pub fn new(config: ServerConfig) -> Result<Self, ServerError> {
         check(&config)?;
         let listener = Listener::bind(&config.bind, config.port)?;
@@ -59,7 +59,7 @@ impl Bound {
         self.address.port()
     }
 
-    /// Answers from now on: `PING`, `INFO` and what logs in, and `-LOADING` to all else.
+    /// Starts to answer: `PING`, `INFO` and commands that log in, and `-LOADING` to all others.
     ///
     /// # Errors
     /// When the system gives no poll, or no thread.
@@ -70,10 +70,10 @@ impl Bound {
         Ok(Loading { config, address, answers, progress })
     }
 
-    /// Starts the event loops; clients are served when this returns.
+    /// Starts the event loops. Clients are served when this returns.
     ///
-    /// `stopping`, once raised (by a signal handler, say), ends the server within a
-    /// tenth of a second plus the time that clients need to take their last replies.
+    /// A signal handler may raise `stopping`. The server then ends within a tenth of a second, plus
+    /// the time that clients need to read their last replies.
     ///
     /// # Errors
     /// When the system gives no poll or thread, or the engine no table or session.
@@ -89,15 +89,15 @@ impl Bound {
 }
 
 impl Loading {
-    /// Tells clients that ask how far loading is.
+    /// Sets the progress of loading, which clients may ask for.
     pub fn tell(&self, progress: &Progress) {
         self.progress.tell(progress);
     }
 
-    /// As [`Bound::start`]. The clients that are connected stay.
+    /// As [`Bound::start`]. Connected clients stay connected.
     ///
     /// # Errors
-    /// As [`Bound::start`]; and what ended the answers before.
+    /// As [`Bound::start`], or the error that ended the answers before.
     pub fn start(
         self,
         engine: Arc<Engine>,
@@ -119,7 +119,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens and starts the event loops; clients are served when this returns.
+    /// Listens and starts the event loops. Clients are served when this returns.
     ///
     /// # Errors
     /// As [`Bound::new`] and [`Bound::start`].
@@ -216,7 +216,7 @@ impl Server {
         self.address.port()
     }
 
-    /// Asks the server to end; [`join`](Self::join) waits for it.
+    /// Asks the server to end. [`join`](Self::join) waits for its end.
     pub fn stop(&self) {
         self.shared.stop();
         self.shared.wake_all();

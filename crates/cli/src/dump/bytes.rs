@@ -1,4 +1,4 @@
-//! Bytes in JSON: text as it is, other bytes as an object that says so.
+//! Bytes in JSON: UTF-8 as a string, other bytes as an object with one field.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The one field of the object that stands for bytes that are no UTF-8.
+/// Name of the field for bytes that are not UTF-8.
 const BASE16: &str = "base16";
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 

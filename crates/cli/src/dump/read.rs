@@ -1,26 +1,25 @@
-//! Reading a dump, line by line, without trusting it.
+//! Reads a dump line by line, and checks each line.
 
 use std::io::{self, BufRead, Read};
 
 use super::{AnyLine, Record, VERSION};
 
-/// Most bytes of a line: a key of 64 KiB and a value of 512 MiB, each byte escaped with six, and the
-/// rest of the line.
+/// Most bytes of a line. A key of 64 KiB and a value of 512 MiB may need six bytes for each byte.
 const LINE_BYTES_MAX: u64 = 6 * ((512 << 20) + (64 << 10)) + 4096;
-/// Bytes that are kept allocated from line to line.
+/// Bytes of the buffer that stay allocated between lines.
 const LINE_BYTES_KEPT: usize = 1 << 20;
 
-/// Why a line of a dump cannot be used.
+/// The reason why a line of a dump cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}, which begins at byte {offset}: {reason}")]
 pub(crate) struct DumpError {
-    /// From 1.
+    /// Number of the line, from 1.
     line: u64,
     offset: u64,
     reason: String,
 }
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<'a> {
     Head,
@@ -33,10 +32,10 @@ pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
-    /// Where the line begins, and where the next one does.
+    /// Offsets of the line and of the next line.
     offset: u64,
     next_offset: u64,
-    /// Records since the first line, of a dump that has one and has not ended.
+    /// Records since the first line. `None` outside of a dump that has a first line.
     begun: Option<u64>,
     has_ended: bool,
     has_found: bool,
@@ -69,7 +68,7 @@ impl<R: BufRead> Lines<R> {
     /// Reads the next line; `None` at the end of the input.
     ///
     /// # Errors
-    /// A line is not of a dump, or the input ends before the dump does, or cannot be read.
+    /// A line belongs to no dump, the input ends before the dump does, or the input cannot be read.
     pub(crate) fn next(&mut self) -> Result<Option<Found<'_>>, DumpError> {
         if !self.read_line()? {
             return match self.begun {
@@ -93,7 +92,7 @@ impl<R: BufRead> Lines<R> {
         found.map(Some).map_err(|reason| DumpError { line, offset, reason })
     }
 
-    /// Whether a line may stand where it does.
+    /// Checks that a line of this kind may follow the lines before.
     fn check(&self, found: &Found<'_>) -> Result<(), String> {
         match (found, self.begun) {
             (Found::Head, Some(_)) => {
@@ -112,7 +111,7 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// Reads a line that is not blank; false at the end of the input.
+    /// Reads the next line that is not blank. Returns false at the end of the input.
     fn read_line(&mut self) -> Result<bool, DumpError> {
         loop {
             self.line.clear();
@@ -133,7 +132,7 @@ impl<R: BufRead> Lines<R> {
 }
 
 fn parse(line: &[u8]) -> Result<Found<'_>, String> {
-    // serde_json counts lines of its input, which is one line here.
+    // serde_json counts the lines of its input, and its input is this one line.
     let found: AnyLine<'_> = serde_json::from_slice(line).map_err(|error| {
         let (column, mut reason) = (error.column(), error.to_string());
         reason.truncate(reason.rfind(" at line ").unwrap_or(reason.len()));

@@ -49,7 +49,7 @@ fn spoilt_dumps_end_in_an_error_or_in_records() {
             1 => drop(spoilt.remove(at)),
             _ => spoilt.insert(at, rng.next_u64() as u8),
         }
-        // A record may differ, but its number does not: the last line counts them.
+        // Damage may change a record, but not the number of records, which the last line states.
         if let Ok(records) = read(&spoilt) {
             assert_eq!(records, 3, "{}", String::from_utf8_lossy(&spoilt));
         }

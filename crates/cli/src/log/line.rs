@@ -32,7 +32,7 @@ impl<'a> Line<'a> {
         self.fields.push((name, value));
     }
 
-    /// The line with its moment, in milliseconds since the Unix epoch, and its end.
+    /// The line with its time, in milliseconds since the Unix epoch, and a line break.
     pub(super) fn show(&self, format: LogFormat, wall_ms: u64) -> String {
         match format {
             LogFormat::Text => self.text(wall_ms),
@@ -82,14 +82,14 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text.chars().all(plain)
 }
 
-/// Appends a text as it is, but for characters that would begin a new line or steer a terminal.
+/// Appends a text, and escapes characters that would begin a new line or control a terminal.
 fn push_plain(line: &mut String, text: &str) {
     for c in text.chars() {
         if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
     }
 }
 
-/// A moment as RFC 3339 writes it, in UTC.
+/// A time in the form of RFC 3339, in UTC.
 fn moment(wall_ms: u64) -> String {
     let (seconds, ms) = (wall_ms / 1000, wall_ms % 1000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -98,8 +98,8 @@ fn moment(wall_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Year, month and day of a number of days since the Unix epoch (Hinnant, "chrono-compatible
-/// low-level date algorithms": years that begin in March, in eras of 400).
+/// Year, month and day of a number of days since the Unix epoch. Source: Hinnant,
+/// "chrono-compatible low-level date algorithms", with years that begin in March, in eras of 400.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use tracing::Level;
 use tracing::callsite::Identifier;
 
-/// Least time between two lines of the same place.
+/// Least time between two lines of the same line of code.
 const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
-/// Time between two lines of a place that does not stop.
+/// Longest time between two lines of a line of code that keeps repeating.
 const LONGEST_INTERVAL_NS: u64 = 60_000_000_000;
 
-/// What each place in the code has told.
+/// Repetitions of each line of code.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     places: HashMap<Identifier, CallSite>,
@@ -18,7 +18,7 @@ pub(super) struct Repeats {
 
 #[derive(Debug)]
 struct CallSite {
-    /// The monotonic time from which the event is written again.
+    /// Monotonic time after which the event is written again.
     next_ns: u64,
     interval_ns: u64,
     /// Events left out since the last line.
@@ -27,7 +27,7 @@ struct CallSite {
     message: String,
 }
 
-/// A message that came again, and how often.
+/// A repeated message, with the number of repetitions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Repeated {
     pub(super) level: Level,
@@ -36,7 +36,7 @@ pub(super) struct Repeated {
 }
 
 impl CallSite {
-    /// Takes the number of events left out, and waits: longer, if there were any.
+    /// Takes the number of events left out, and sets the next wait: a longer one if there were any.
     fn take(&mut self, now_ns: u64) -> u64 {
         let more = std::mem::take(&mut self.more);
         self.interval_ns = match more {
@@ -49,7 +49,7 @@ impl CallSite {
 }
 
 impl Repeats {
-    /// The number of events of that place left out before this one; `None` if this one is, too.
+    /// The number of events left out before this one. `None` if this one is to be left out, too.
     pub(super) fn admit(&mut self, place: Identifier, now_ns: u64) -> Option<u64> {
         let place = self.places.entry(place).or_insert(CallSite {
             next_ns: 0,
@@ -65,14 +65,14 @@ impl Repeats {
         Some(place.take(now_ns))
     }
 
-    /// Notes what the place told last.
+    /// Notes the last message of this line of code.
     pub(super) fn told(&mut self, place: Identifier, level: Level, message: String) {
         if let Some(place) = self.places.get_mut(&place) {
             (place.level, place.message) = (level, message);
         }
     }
 
-    /// What was left out and has waited long enough.
+    /// Events left out whose wait has ended.
     pub(super) fn due(&mut self, now_ns: u64) -> Vec<Repeated> {
         let places = self.places.values_mut();
         let due = places.filter(|place| place.more > 0 && now_ns >= place.next_ns);

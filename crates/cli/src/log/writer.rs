@@ -1,8 +1,8 @@
 //! The thread that writes the log's lines.
 //!
-//! Whoever logs only queues a line, so a pipe that nobody reads or a disk that stands still holds up
-//! this thread and nothing else. Lines that find the queue full are counted and lost. Once the queue is
-//! empty, a line tells how many were.
+//! A caller only queues a line. So a pipe that nobody reads, or a disk that hangs, delays this
+//! thread and nothing else. Lines that find the queue full are counted and dropped. Once the queue
+//! is empty, a line says how many.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -16,12 +16,12 @@ use tracing::Level;
 use super::line::{Line, Value};
 use crate::args::LogFormat;
 
-/// Most bytes of lines that wait.
+/// Most bytes of queued lines.
 const QUEUE_BYTES: usize = 1 << 20;
-/// The end of the process waits so long for a line to be written, and gives up the rest then.
+/// At its end the process waits this long for a line to be written, and then drops the rest.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 pub(super) enum Sink {
     Stderr,
@@ -32,7 +32,7 @@ pub(super) enum Sink {
 
 impl Sink {
     fn append(&mut self, line: &str) {
-        // A log that cannot be written must not end the server that it tells of.
+        // A failed write to the log must not end the server.
         match self {
             Self::Stderr => drop(std::io::stderr().write_all(line.as_bytes())),
             Self::File(file) => drop(file.append(line)),
@@ -52,9 +52,9 @@ impl Sink {
 #[derive(Debug)]
 enum Entry {
     Line(String),
-    /// So many lines were lost.
+    /// A number of lines was lost.
     Lost(u64),
-    /// The file is opened anew before the lines behind are written.
+    /// The writer opens the file anew before it writes later lines.
     Reopen,
 }
 
@@ -63,11 +63,11 @@ struct Queue {
     entries: VecDeque<Entry>,
     /// Bytes of the queued lines.
     bytes: usize,
-    /// Lines that have found it full, and of which no line has told yet.
+    /// Lines that found the queue full and were not reported yet.
     lost: u64,
     /// Entries written so far.
     written: u64,
-    /// One has been taken and is not written yet.
+    /// Whether the writer has taken an entry that is not written yet.
     is_writing: bool,
     has_ended: bool,
 }
@@ -93,8 +93,8 @@ impl Writer {
         let shared = Arc::<Shared>::default();
         let its = Arc::clone(&shared);
         let show = move |line: &Line<'_>| line.show(format, clock.wall_ms());
-        // The thread stays detached: a write may hang for ever, and no end of the process may wait
-        // for it.
+        // The thread stays detached. A write may hang for ever, and the end of the process must not
+        // wait for it.
         let _detached = stillpoint_io::spawn("log", move || its.run(sink, &show))?;
         Ok(Self(shared))
     }
@@ -111,13 +111,13 @@ impl Writer {
         self.0.changed.notify_all();
     }
 
-    /// Has the file opened anew, once the lines up to now are written.
+    /// Lets the writer open the file anew, after the lines queued so far.
     pub(super) fn reopen(&self) {
         self.0.queue.lock().entries.push_back(Entry::Reopen);
         self.0.changed.notify_all();
     }
 
-    /// Returns when all lines are written, or none could be written for a second.
+    /// Waits until all lines are written, or until none could be written for a second.
     pub(super) fn finish(&self) {
         let mut queue = self.0.queue.lock();
         while queue.is_writing || !queue.entries.is_empty() || queue.lost > 0 {
@@ -205,7 +205,8 @@ mod tests {
         (writer, BufReader::new(reader))
     }
 
-    /// Nobody reads until all lines were logged: many times what a pipe and the queue hold.
+    /// The reader starts only after all lines were logged. They exceed the pipe and the queue many
+    /// times.
     #[test]
     fn a_pipe_that_nobody_reads_holds_nobody_up() {
         let (writer, reader) = writer();

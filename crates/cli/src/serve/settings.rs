@@ -15,10 +15,11 @@ use crate::args::{DebugArg, DurabilityArg, LogFormat, ServeArgs};
 use crate::error::CliError;
 use crate::units::{Interval, interval, size};
 
-/// Enough for a server that was just killed to be gone; it frees its memory first.
+/// Longest wait for the data directory. A killed server needs some time to free its memory before
+/// it releases the lock.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// What the server runs with.
+/// Settings of the server.
 pub(super) struct Settings {
     pub(super) engine: Config,
     pub(super) server: ServerConfig,
@@ -26,7 +27,7 @@ pub(super) struct Settings {
     pub(super) pidfile: Option<PathBuf>,
 }
 
-/// Where the log goes, and how.
+/// Destination and format of the log.
 pub(super) struct LogSettings {
     pub(super) file: Option<PathBuf>,
     pub(super) format: LogFormat,
@@ -58,7 +59,7 @@ struct File {
     pidfile: Option<PathBuf>,
 }
 
-/// A value as people write it, with its unit.
+/// A value in the form in which people write it, with its unit.
 #[derive(Debug)]
 struct Written<T>(Option<T>);
 
@@ -68,7 +69,7 @@ impl<T> Default for Written<T> {
     }
 }
 
-/// What is written with a unit.
+/// A value that is written with a unit.
 trait FromText: Sized {
     /// The form in which people write the value.
     const FORM: &str;
@@ -143,10 +144,10 @@ fn parse_file(bytes: &[u8]) -> Result<File, String> {
     Ok(file)
 }
 
-/// The settings that file, environment and options give.
+/// Combines the settings of file, environment and options.
 ///
 /// # Errors
-/// One of them cannot be read or used.
+/// A setting cannot be read or used.
 pub(super) fn settings(args: &ServeArgs) -> Result<Settings, CliError> {
     let file = match &args.config {
         Some(path) => read_file(path)?,

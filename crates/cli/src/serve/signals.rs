@@ -1,4 +1,4 @@
-//! What the process does about signals, and what is due now and then beside serving.
+//! Handles signals, and does periodic work while the server serves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,30 +11,30 @@ use stillpoint_io::{Cancel, Clock, JoinHandle, RealClock};
 use crate::error::CliError;
 use crate::log::Log;
 
-/// Time between two looks.
+/// Interval of the thread's checks.
 const TICK: Duration = Duration::from_millis(50);
-/// Looks between two tellings of what the log left out.
+/// Checks between two reports of events that the log left out.
 const TICKS_PER_SECOND: u32 = 20;
-/// Exit code of a process that a second signal has ended, as a shell would tell of the signal.
+/// Exit code after a second signal, as a shell reports the signal.
 const ENDED_BY_SIGNAL: i32 = 128;
 
 /// The ways to end the server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ends {
-    /// Raised: the event loops end.
+    /// Set to end the event loops.
     pub(super) stopping: Arc<AtomicBool>,
-    /// Ends an opening of the store that is under way.
+    /// Cancels an opening of the store.
     pub(super) opening: Cancel,
 }
 
-/// The thread that waits for signals. Dropped, it ends.
+/// The thread that waits for signals. A drop ends it.
 pub(super) struct Watch {
     thread: Option<JoinHandle<()>>,
     over: Arc<AtomicBool>,
 }
 
 impl Watch {
-    /// From here on signals do what this server does about them.
+    /// Installs the server's handling of signals.
     ///
     /// # Errors
     /// When the system refuses.
@@ -45,7 +45,7 @@ impl Watch {
         let its = Arc::clone(&over);
         let thread = stillpoint_io::spawn("signals", move || {
             let mut ticks = 0_u32;
-            // Relaxed: only ever raised, by `drop`.
+            // Relaxed: `drop` sets the flag, and nothing clears it.
             while !its.load(Ordering::Relaxed) {
                 for signal in signals.pending() {
                     heed(signal, &ends, &log);
@@ -68,7 +68,7 @@ impl Drop for Watch {
         // Relaxed: partner of the load in the thread.
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there has ended nothing else, and was told.
+            // A panic of the thread was reported already and has no other effect.
             let _ = thread.join();
         }
     }
@@ -78,7 +78,7 @@ fn heed(signal: i32, ends: &Ends, log: &Log) {
     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
     match signal {
         SIGTERM | SIGINT => {
-            // Relaxed: only ever raised; the event loops look at it each turn.
+            // Relaxed: nothing clears the flag, and the event loops read it each turn.
             if ends.stopping.swap(true, Ordering::Relaxed) {
                 tracing::error!(
                     signal = name,
@@ -92,7 +92,7 @@ fn heed(signal: i32, ends: &Ends, log: &Log) {
             super::supervisor::tell(&[sd_notify::NotifyState::Stopping]);
         }
         SIGHUP => log.reopen(),
-        // The write that was too long is refused, as on a full disk.
+        // With the signal ignored, a write beyond the limit returns an error, as on a full disk.
         SIGXFSZ => tracing::error!("a file may not grow further (ulimit -f)"),
         _ => tracing::info!(signal = name, "a signal that means nothing here"),
     }

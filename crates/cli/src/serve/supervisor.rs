@@ -1,4 +1,4 @@
-//! What a supervisor of processes is told: by a datagram to `NOTIFY_SOCKET`, if it gave one, and by a
+//! Notifies a supervisor of processes. It gets a datagram at `NOTIFY_SOCKET`, if that is set, and a
 //! file with the number of the process.
 
 use std::path::{Path, PathBuf};
@@ -8,14 +8,15 @@ use stillpoint_io::{Disk, RealDisk, write_file_durably};
 
 use crate::error::CliError;
 
-/// Tells the supervisor; one that does not listen misses nothing that it asked for.
+/// Sends a message to the supervisor. An error is ignored, since a supervisor that wants messages
+/// listens.
 pub(super) fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, states) {
         tracing::debug!(%error, "the supervisor was not told");
     }
 }
 
-/// A file that holds the number of the process, until this is dropped.
+/// A file with the number of the process. A drop removes the file.
 pub(super) struct PidFile {
     dir: RealDisk,
     name: PathBuf,
@@ -23,7 +24,7 @@ pub(super) struct PidFile {
 
 impl PidFile {
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub(super) fn write(path: &Path) -> Result<Self, CliError> {
         let refuse = |reason: &str| CliError::Option {
             option: "pidfile",
@@ -45,7 +46,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Whoever finds it later sees that no such process runs.
+        // If the removal fails, the reader of the file sees that no such process runs.
         let _ = self.dir.remove(&self.name);
     }
 }

@@ -1,4 +1,4 @@
-//! The system's limits of open files and of the size of a file.
+//! Tests under the system's limits of open files and of the size of a file.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use stillpoint_io::{Clock, RealClock};
 
 use crate::common::{Client, Serving, stillpoint, wait_for};
 
-/// The server under limits that a shell sets, as `ulimit` takes them.
+/// A server under limits that a shell sets with `ulimit`.
 fn limited(limits: &str) -> Command {
     let mut command = Command::new("sh");
     let program = stillpoint().get_program().to_owned();
@@ -14,7 +14,7 @@ fn limited(limits: &str) -> Command {
     command
 }
 
-/// Clients that do nothing take no descriptor that a checkpoint needs.
+/// Idle clients must not use up descriptors that a checkpoint needs.
 #[test]
 fn idle_clients_leave_files_to_the_store() {
     let home = tempfile::tempdir().expect("a directory");
@@ -40,7 +40,7 @@ fn idle_clients_leave_files_to_the_store() {
     assert!(serving.runs());
 }
 
-/// A file that may not grow is an error of the write; the process says so and goes on.
+/// A write beyond the limit of file size fails. The process reports the error and goes on.
 #[test]
 fn a_file_that_may_not_grow_does_not_end_the_process() {
     let home = tempfile::tempdir().expect("a directory");

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use stillpoint_io::{Clock, RealClock};
 
-/// Longest wait for anything that is to happen: a machine that is busy, not a measure.
+/// Longest wait for an event. It allows for a busy machine and measures nothing.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// Waits until `ready` gives something.
+/// Waits until `ready` returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start_ns = RealClock.monotonic_ns();
     loop {
@@ -35,7 +35,7 @@ pub(crate) fn stillpoint() -> Command {
     command
 }
 
-/// A server in a process of its own; killed when dropped.
+/// A server in a process of its own. A drop kills it.
 pub(crate) struct Serving {
     pub(crate) child: Child,
     pub(crate) port: u16,
@@ -43,7 +43,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Starts a server over a directory; it may not serve yet.
+    /// Starts a server over a directory. It may not serve yet when this returns.
     pub(crate) fn begin(data: &Path, arguments: &[&str]) -> Self {
         Self::begin_as(stillpoint(), data, arguments)
     }
@@ -95,7 +95,7 @@ impl Serving {
         assert!(sent.success());
     }
 
-    /// Waits for the end of the process; its status, and what it wrote to stdout and stderr since.
+    /// Waits for the end of the process. Returns its status and its output on stdout and stderr.
     pub(crate) fn ended(mut self) -> (ExitStatus, String, String) {
         let status = wait_for("the end of the server", || self.child.try_wait().expect("a child"));
         let mut said = String::new();
@@ -103,7 +103,7 @@ impl Serving {
         (status, said, self.errors())
     }
 
-    /// True while the process has not ended.
+    /// Whether the process still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
@@ -119,7 +119,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -137,8 +137,8 @@ impl Client {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Sends a command and gives its reply: the text of a string, number or error, with the kind of
-    /// the latter two before it.
+    /// Sends a command and returns its reply as text. The text of a number or error begins with its
+    /// kind.
     pub(crate) fn ask(&mut self, words: &[&str]) -> String {
         self.try_ask(words).expect("a reply")
     }

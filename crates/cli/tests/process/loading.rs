@@ -1,4 +1,4 @@
-//! `stillpoint load`: what `dump` writes comes back, or nothing does.
+//! Tests of `stillpoint load`: it loads a whole dump, or nothing.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,8 @@ use stillpoint_io::{Rng, SeededRng};
 
 use crate::common::{Serving, stillpoint};
 
-/// Runs a tool over a directory, with a text on its standard input; exit code, stdout, stderr.
+/// Runs a tool over a directory with a text on its standard input. Returns exit code, stdout and
+/// stderr.
 fn run(tool: &str, dir: &Path, more: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
     let mut command = stillpoint();
     command.arg(tool).arg(dir).args(more).stdin(Stdio::piped());
@@ -52,14 +53,14 @@ fn filled(seed: u64) -> tempfile::TempDir {
         let table = tables[[0, 1, 3][(rng.next_u64() % 3) as usize]];
         let key = bytes(rng.next_u64() % 20, rng.next_u64().is_multiple_of(2));
         let len = match number {
-            // Longer than a batch of a load, and kept in several blocks.
+            // This value exceeds a batch of the loader, and takes several blocks.
             7 => 3 << 20,
             8 => 0,
             _ => rng.next_u64() % 200,
         };
         let mut value = bytes(len, rng.next_u64().is_multiple_of(2));
-        // Bit 7 of a database's tag says that a moment of expiry precedes the value. A value too
-        // short to hold one is an odd case that a dump must bring through, too.
+        // Bit 7 of a database's tag says that an expiry precedes the value. A dump must also keep a
+        // value that is too short for an expiry.
         let tag = [0, 3, 128][(rng.next_u64() % 3) as usize];
         if tag == 128 && number % 5 != 0 {
             let at_ms = 1 + rng.next_u64() % 40_000_000_000_000;
@@ -97,7 +98,7 @@ fn records_that_are_there_stay_unless_the_load_may_add_to_them() {
     for key in ["kept", "replaced"] {
         assert_eq!(client.ask(&["SET", key, "old"]), "OK");
     }
-    drop(serving); // Killed: what is kept is in the log.
+    drop(serving); // The process was killed, so the records are in the log.
     let line = r#"{"table":"db0","key":"replaced","tag":0,"value":"new"}"#;
     let (code, _, errors) = run("load", dir.path(), &[], line.as_bytes());
     assert_eq!(code, Some(2), "{errors}");
@@ -157,7 +158,7 @@ fn what_is_no_whole_dump_is_refused_with_its_place_and_loads_nothing() {
     }
     let left = dump(dir.path(), &[]);
     assert_eq!(left.lines().count(), 2, "no record: {left}");
-    // Whatever it was that failed, the same directory takes the next try.
+    // After any failure the same directory accepts another load.
     let (code, _, errors) = run("load", dir.path(), &[], format!("{head}{one}{end}").as_bytes());
     assert_eq!(code, Some(0), "{errors}");
 }

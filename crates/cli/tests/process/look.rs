@@ -1,4 +1,4 @@
-//! check, inspect and dump: without writing, and beside a running server.
+//! Tests of check, inspect and dump: they write nothing, and work beside a running server.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! The binary as an operator meets it: a process with a port, signals, files and a log.
+//! Tests of the binary as a process with a port, signals, files and a log.
 
 mod bounds;
 mod common;

@@ -1,4 +1,4 @@
-//! Before a server serves: the port, the loading, the settings.
+//! Tests of a server's start: the port, the loading, the settings.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
@@ -28,7 +28,7 @@ fn a_port_that_is_taken_is_told_before_the_data_is_touched() {
     assert!(!data.exists(), "the data directory was made");
 }
 
-/// A directory whose lock somebody else holds keeps a server in its loading, for two seconds.
+/// A server waits two seconds for a directory whose lock another process holds.
 fn while_locked(dir: &Path) -> (Box<dyn Send + Sync>, Serving, Client) {
     let disk = RealDisk::new(dir).expect("it is there");
     let lock = disk.lock(Path::new("LOCK")).expect("a lock").expect("nobody holds it");
@@ -56,7 +56,7 @@ fn while_data_is_loaded_health_is_answered_and_all_else_is_told_to_come_again() 
     assert_eq!(client.ask(&["CLIENT", "SETINFO", "LIB-NAME", "probe"]), "OK");
     drop(lock);
     serving.wait_until_served();
-    // The same connection, still logged in.
+    // The connection of before is still logged in.
     assert_eq!(client.ask(&["SET", "a", "1"]), "OK");
     assert!(client.ask(&["CLIENT", "INFO"]).contains("lib-name=probe"));
     assert!(client.ask(&["INFO", "persistence"]).contains("loading:0"));

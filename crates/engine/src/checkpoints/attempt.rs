@@ -1,4 +1,5 @@
-//! One checkpoint, from the MANIFEST that reserves its epoch to the one that names it.
+//! One attempt, from the MANIFEST that reserves its epoch to the MANIFEST that names the
+//! checkpoint.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ use super::{CheckpointDone, LOG_HOLDER};
 use crate::engine::Shared;
 use crate::error::Error;
 
-/// What is noted while the phases pass.
+/// Notes taken during the phases.
 #[derive(Debug, Default)]
 struct AtPointOfConsistency {
     generations: Vec<TableGeneration>,
     positions: Vec<LogGsn>,
 }
 
-/// Takes a checkpoint and publishes it; gives the logs' positions at its point of consistency.
+/// Takes a checkpoint and publishes it. Returns the logs' positions at its point of consistency.
 pub(super) fn take(
     shared: &Arc<Shared>,
     pace: Pace,
@@ -40,15 +41,15 @@ pub(super) fn take(
     let start_ns = shared.config.environment.clock.monotonic_ns();
     match remove_strays(&*shared.disk, &shared.catalog.now()) {
         Err(error) if error.is_fatal() => return Err(error.into()),
-        // What cannot be removed now goes with a later one, or at the next start.
+        // Files that cannot be removed now are removed by a later attempt, or at the next start.
         Ok(()) | Err(_) => {}
     }
-    // Segments that hold nothing go first. Whether those that cannot be removed are in the way shows
-    // when the parts are written.
+    // Unneeded segments are removed first. If a removal fails and the space is missing, the writing
+    // of the parts will fail.
     let _ = shared.journal.shed(shared.reserve_space());
     let epoch = shared.store.driver().now().epoch() + 1;
-    // No commit of the new epoch may come before the MANIFEST knows of the epoch, and no directory
-    // may be made before the MANIFEST counts its serial: a later attempt gets another one.
+    // The MANIFEST must know of the epoch before a commit belongs to it. It must count the
+    // directory's serial before the directory is made, so that a later attempt gets another one.
     let serial = shared.publish(|manifest| {
         manifest.next_epoch = manifest.next_epoch.max(epoch + 1);
         let serial = manifest.next_serial;
@@ -70,7 +71,7 @@ pub(super) fn take(
     writer.codec = shared.config.codec;
     writer.leave_bytes = shared.journal.headroom_bytes();
     if !shared.config.environment.background {
-        // One writer: its calls of the disk come in the same order every time.
+        // With one writer the calls of the disk always come in the same order.
         writer.parts = 1;
     }
     let taken = stillpoint_checkpoint::take_checkpoint(&cycle, &shared.disk, &writer);
@@ -130,7 +131,8 @@ fn publish(
         pool_bytes_max,
         finished_ms: entry.finished_ms,
     };
-    // A dependency on what is before the point of consistency counts as met: so it must be.
+    // Recovery takes dependencies on records before the point of consistency as met. So these
+    // records must be flushed.
     let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
     mutant!(flush_logs()?, PublishesBeforeLogs => ());
     mutant!(RemovesBeforePublishing => remove_all(shared)?);
@@ -138,14 +140,15 @@ fn publish(
     let dropped = match published {
         Ok(dropped) => dropped,
         Err(error) => {
-            // If it is not known which MANIFEST is on disk, neither checkpoint may be removed.
+            // If the MANIFEST on disk is in doubt, neither checkpoint may be removed.
             if shared.health().is_ok() {
                 let _ = remove_checkpoint(&*shared.disk, serial, kind);
             }
             return Err(error);
         }
     };
-    // The checkpoint exists. What cannot be removed now goes with a later one, or at the next start.
+    // The checkpoint is published. Files that cannot be removed now are removed by a later attempt,
+    // or at the next start.
     for old in &dropped {
         if let Err(error) = remove_checkpoint(&*shared.disk, old.serial, old.kind)
             && error.is_fatal()
@@ -160,7 +163,7 @@ fn publish(
     Ok(done)
 }
 
-/// What `RemovesBeforePublishing` does.
+/// The planted bug `RemovesBeforePublishing`.
 fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
     let now = shared.catalog.now();
     now.checkpoints
@@ -168,7 +171,7 @@ fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
         .try_for_each(|old| remove_checkpoint(&*shared.disk, old.serial, old.kind))
 }
 
-/// Puts a checkpoint into the MANIFEST and takes those out that are too many; returns them.
+/// Adds a checkpoint to the MANIFEST and removes the excess ones from it. Returns the removed ones.
 fn supersede(
     shared: &Shared,
     manifest: &mut Manifest,
@@ -183,19 +186,21 @@ fn supersede(
             }
         }
     }
-    // A table that was emptied since the point of consistency gave its memory back at once, captured or
-    // not. So the checkpoint names no generation of it, and what its parts hold of it is void.
+    // A table that was emptied since the point of consistency freed its memory at once, captured or
+    // not. So the checkpoint names no generation of the table, and records of it in the parts are
+    // void.
     entry.generations.retain(|then| {
         manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
     });
     manifest.checkpoints.push(entry);
-    // The checkpoint holds all that earlier incarnations did.
+    // The checkpoint holds all commits of earlier incarnations.
     manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);
     let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
     manifest.checkpoints.drain(..surplus).collect()
 }
 
-/// Removes directories of checkpoints that the MANIFEST does not name: attempts that a crash ended.
+/// Removes directories of checkpoints that the MANIFEST does not name. A crash has ended these
+/// attempts.
 pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
     let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
     if !disk.exists(dir)? {

@@ -1,26 +1,26 @@
-//! When a checkpoint that has failed is tried again.
+//! The pause after a failed checkpoint.
 
 use std::time::Duration;
 
-/// Pause after the first failure; each further one doubles it.
+/// Pause after the first failure. Each further failure doubles it.
 const FIRST: Duration = Duration::from_secs(1);
-/// No pause is longer.
+/// Longest pause.
 const LONGEST: Duration = Duration::from_secs(300);
-/// So many bytes more than after the failure count as space that has appeared.
+/// Increase of free space, in bytes, that ends a pause after a full disk.
 const APPEARED_BYTES: u64 = 4 << 20;
 
-/// Failures since the last success, and the pause that they ask for.
+/// Failures since the last success, and the resulting pause.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
-    /// Monotonic clock at the last failure.
+    /// Monotonic time of the last failure.
     failed_ns: u64,
-    /// Bytes that were free then, if the disk was full.
+    /// Free bytes at the last failure, if the disk was full.
     free_bytes: Option<u64>,
 }
 
 impl Backoff {
-    /// An attempt failed. `free_bytes` says how much is free on a disk that was full.
+    /// Notes a failed attempt. `free_bytes` are the free bytes of a disk that was full.
     pub(super) fn failed(&mut self, now_ns: u64, free_bytes: Option<u64>) {
         self.failures = self.failures.saturating_add(1);
         (self.failed_ns, self.free_bytes) = (now_ns, free_bytes);
@@ -38,14 +38,14 @@ impl Backoff {
         }
     }
 
-    /// What is left of the pause; `None` if nothing is.
+    /// The rest of the pause. `None` if the pause is over.
     pub(super) fn left(&self, now_ns: u64) -> Option<Duration> {
         let waited = Duration::from_nanos(now_ns.saturating_sub(self.failed_ns));
         self.pause().checked_sub(waited).filter(|left| !left.is_zero())
     }
 
-    /// True if the pause is over, or if there is more space than after the failure. Space that comes
-    /// and goes does not shorten the first pause.
+    /// Whether the pause is over, or the disk has more space than after the failure. Space that
+    /// comes and goes does not shorten the first pause.
     pub(super) fn may_try(&self, now_ns: u64, free_bytes: impl FnOnce() -> Option<u64>) -> bool {
         let waited_ns = u128::from(now_ns.saturating_sub(self.failed_ns));
         let has_appeared = || {

@@ -1,4 +1,4 @@
-//! Records that come one by one, put into a data directory: all of them, or none.
+//! Loads single records into a data directory: all of them, or none.
 
 use std::collections::HashMap;
 use std::mem;
@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::session::Session;
 
-/// Records of a transaction. A transaction that is longer locks more keys and saves nothing.
+/// Records of a transaction. A longer transaction would lock more keys without a gain.
 const BATCH_RECORDS: usize = 256;
 /// Bytes of keys and values that a transaction of several records may hold.
 const BATCH_BYTES: usize = 1 << 20;
@@ -24,11 +24,11 @@ struct Record {
     value: Vec<u8>,
 }
 
-/// Puts records into a data directory, new or existing.
+/// A loader of records into a data directory, new or existing.
 ///
-/// Records are in memory only until [`finish`](Self::finish) writes a checkpoint of them all. Whoever
-/// drops a loader instead loads nothing, and neither does a crash. The names of tables are the
-/// exception: they are there at once.
+/// Records are in memory only, until [`finish`](Self::finish) writes a checkpoint of them all.
+/// After a drop without `finish`, or after a crash, nothing is loaded. Only the names of tables are
+/// durable at once.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -45,7 +45,7 @@ struct Record {
 /// ```
 #[derive(Debug)]
 pub struct Loader {
-    // Before the engine: sessions end first.
+    // Declared before the engine, so that the session is dropped first.
     session: Session,
     engine: Engine,
     tables: HashMap<String, TableId>,
@@ -55,12 +55,12 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Opens the data directory of `config`, or makes it. The settings of journal and checkpoint do
-    /// not count. Where `adds` is false, the directory must hold no record. Else records are added
-    /// to those that are there, and replace those with the same key.
+    /// Opens the data directory of `config`, or makes it. The settings of journal and checkpoint
+    /// are ignored. Unless `adds` is true, the directory must hold no record. With `adds`, new
+    /// records are added, and replace existing ones with the same key.
     ///
     /// # Errors
-    /// [`Error::HoldsRecords`] if `adds` is false and there are records; else as
+    /// [`Error::HoldsRecords`] if `adds` is false and there are records. Otherwise as
     /// [`Engine::open`].
     pub fn open(config: Config, adds: bool) -> Result<Self, Error> {
         let dir = config.data.clone();
@@ -87,7 +87,7 @@ impl Loader {
         })
     }
 
-    /// Makes the tables that are missing.
+    /// Makes missing tables.
     ///
     /// # Errors
     /// As [`Engine::tables_named`].
@@ -97,13 +97,13 @@ impl Loader {
         Ok(())
     }
 
-    /// Puts a record into a table, which is made if it is missing.
+    /// Puts a record into a table. Makes the table if it is missing.
     ///
     /// # Errors
     /// The table's name, the key or the value cannot be used, or memory does not suffice.
     /// The transaction may be that of an earlier record: up to 256 of them share one.
     pub fn put(&mut self, table: &str, key: Vec<u8>, tag: u8, value: Vec<u8>) -> Result<(), Error> {
-        // A record that can never be put is told at once, not with those that share its transaction.
+        // A record that can never be put is refused at once, before others share its transaction.
         if key.len() > KEY_BYTES_MAX {
             return Err(TxError::KeyTooLong { len: key.len() }.into());
         }
@@ -123,11 +123,10 @@ impl Loader {
         Ok(())
     }
 
-    /// Makes what was put durable, and closes the data directory. Returns the number of records
-    /// that were put.
+    /// Makes all records durable and closes the data directory. Returns the number of records.
     ///
     /// # Errors
-    /// Memory or the disk does not suffice: then nothing was loaded.
+    /// Memory or the disk does not suffice. Then nothing was loaded.
     pub fn finish(mut self) -> Result<u64, Error> {
         self.commit()?;
         let Self { session, engine, records, .. } = self;

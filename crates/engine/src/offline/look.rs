@@ -1,10 +1,10 @@
-//! What a data directory holds, and whether it is sound: check, inspect, dump.
+//! Examines a data directory: check, inspect, dump.
 //!
-//! None of the three writes, so a directory that takes no writes will do. Where no process has the
-//! directory open, they look at all of it, and no process opens it meanwhile. Beside a process that
-//! has it open they look at the MANIFEST and the newest checkpoint, and leave the logs alone:
-//! whoever appends to them decides what counts. A checkpoint that is superseded while it is being
-//! opened is given up for the newer one; once its parts are open, their removal does no harm.
+//! None of the three writes, so they work on a read-only directory. If no process has the directory
+//! open, they lock it and examine all of it. If a process has it open, they examine the MANIFEST
+//! and the newest checkpoint. They leave the logs alone then, since the process appends to them. A
+//! newer checkpoint may supersede one that is being opened; then the newer one is examined. Once
+//! the parts are open, their removal does no harm.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use super::{Directory, load_options, plan};
 use crate::catalog;
 use crate::error::Error;
 
-/// How often a checkpoint may be superseded while it is being opened.
+/// Most times that a checkpoint may be superseded while it is being opened.
 const TRIES: usize = 100;
 
-/// How much of a data directory was looked at.
+/// The examined part of a data directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
     /// The whole directory, the logs included.
     #[default]
     Whole,
-    /// The newest checkpoint, of that epoch, without the logs: a process has the directory open.
-    /// `None` if it has no checkpoint yet.
+    /// The newest checkpoint, of that epoch, without the logs, since a process has the directory
+    /// open. `None` if there is no checkpoint yet.
     Checkpoint(Option<u64>),
 }
 
-/// A data directory that is looked at.
+/// A data directory under examination.
 struct Looked {
     directory: Directory,
     /// Whether a process has the directory open.
@@ -70,8 +70,8 @@ impl Looked {
         if self.is_open { Extent::Checkpoint(self.epoch()) } else { Extent::Whole }
     }
 
-    /// Looks; again if `is_spoilt` and the process that has the directory open has published another
-    /// checkpoint meanwhile.
+    /// Examines the directory. If the result `is_spoilt` and another process has published a
+    /// checkpoint meanwhile, tries again.
     fn look<R>(
         &mut self,
         look: impl Fn(&Directory) -> Result<R, Error>,
@@ -95,20 +95,20 @@ impl Looked {
     }
 }
 
-/// What a data directory holds.
+/// Contents of a data directory.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// The MANIFEST.
     pub manifest: Manifest,
-    /// What was looked at.
+    /// The examined part.
     pub extent: Extent,
-    /// The logs, if they were looked at and are sound.
+    /// The logs, if they were examined and are sound.
     pub logs: Option<InspectedLogs>,
-    /// What is wrong with the logs: file, offset, meaning and cure.
+    /// Damage of the logs: file, offset, meaning and cure.
     pub damage: Option<String>,
 }
 
-/// What the logs of a data directory hold.
+/// Contents of the logs.
 #[derive(Clone, Copy, Debug)]
 pub struct InspectedLogs {
     /// Bytes that the next start will read.
@@ -117,12 +117,12 @@ pub struct InspectedLogs {
     pub gsn_max: u64,
 }
 
-/// Says what a data directory holds. Reads the logs, not the checkpoints; where a process has the
-/// directory open, the MANIFEST only. Writes nothing.
+/// Describes the contents of a data directory. Reads the logs, not the checkpoints. If a process
+/// has the directory open, reads the MANIFEST only. Writes nothing.
 ///
 /// # Errors
-/// It is no store, or its MANIFEST is damaged, or the disk refuses. Damage of the logs is a finding:
-/// who has it needs to know which checkpoints there are to restore.
+/// The directory is no store, its MANIFEST is damaged, or the disk refuses. Damage of the logs is
+/// part of the result, since its reader needs the list of checkpoints to restore.
 pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
     let looked = open(dir)?;
     let (mut logs, mut damage) = (None, None);
@@ -139,19 +139,19 @@ pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
     Ok(Inspection { extent: looked.extent(), logs, damage, manifest: looked.directory.manifest })
 }
 
-/// What was verified.
+/// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// What was looked at.
+    /// The examined part.
     pub extent: Extent,
     /// Checkpoints, by epoch, with their records and bytes.
     pub checkpoints: Vec<(u64, u64, u64)>,
-    /// Bytes of log that the next start will read, if the logs were looked at.
+    /// Bytes of log that the next start will read, if the logs were examined.
     pub replay_bytes: Option<u64>,
-    /// What is damaged: file, offset, meaning and cure; the first places of each checkpoint. Empty
-    /// if what was looked at is sound.
+    /// Damage: file, offset, meaning and cure, for the first places of each checkpoint. Empty if
+    /// the examined part is sound.
     pub damage: Vec<String>,
-    /// How many more places are.
+    /// Number of further damaged places.
     pub damage_more: u64,
 }
 
@@ -173,13 +173,14 @@ impl Checked {
     }
 }
 
-/// Verifies a data directory: every checksum; of checkpoints also that each key lies in its partition
-/// and comes once, that large values are whole, and that the MANIFEST counts the records right.
-/// Where a process has the directory open, it verifies the newest checkpoint. Writes nothing.
+/// Verifies a data directory: every checksum. Of checkpoints it also verifies that each key lies in
+/// its partition and occurs once. Large values must be whole, and the MANIFEST must state the right
+/// number of records. If a process has the directory open, only the newest checkpoint is verified.
+/// Writes nothing.
 ///
 /// # Errors
-/// It is no store, or cannot be read. Damage is no error but a finding, except that of the
-/// MANIFEST, without which there is nothing to verify.
+/// The directory is no store, or cannot be read. Damage is part of the result, except damage of the
+/// MANIFEST, which is an error.
 pub fn check(dir: &Path) -> Result<Checked, Error> {
     let mut looked = open(dir)?;
     if looked.is_open {
@@ -205,7 +206,7 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     });
     match planned {
         Ok(bytes) => checked.replay_bytes = Some(bytes),
-        // Found above.
+        // The damage was found above.
         Err(Error::Recovery(RecoveryError::Checkpoint(LoadError::Damaged(_)))) => {}
         Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
         Err(error) => return Err(error),
@@ -213,26 +214,27 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     Ok(checked)
 }
 
-/// What was dumped.
+/// Result of a dump.
 #[derive(Clone, Debug)]
 pub struct Dumped {
-    /// What was looked at.
+    /// The examined part.
     pub extent: Extent,
-    /// What the recovery of the directory loaded and replayed.
+    /// Counts of the recovery that the dump ran.
     pub recovered: RecoverySummary,
     /// Names of the tables, empty ones too, in the order in which their keys were visited.
     pub tables: Vec<String>,
 }
 
-/// Takes one key of a dump: its table's name, the key, its value.
+/// A function that takes one key of a dump: the table's name, the key, the value.
 pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result<()> + 'a;
 
-/// Recovers a data directory into memory, without changing it, and visits every key: the table's
-/// name, key, and value. Where a process has the directory open, the keys are those of the newest
+/// Recovers a data directory into memory, without a change to it, and visits every key: the table's
+/// name, key, and value. If a process has the directory open, visits the keys of the newest
 /// checkpoint.
 ///
 /// # Errors
-/// It is no store, or damaged, or cannot be read; there is no table `table`; or `visit` fails.
+/// The directory is no store, is damaged, or cannot be read. There is no table `table`, or `visit`
+/// fails.
 pub fn dump(dir: &Path, table: Option<&str>, visit: &mut DumpVisit<'_>) -> Result<Dumped, Error> {
     let mut looked = open(dir)?;
     let known = |name: &str| looked.directory.manifest.tables.iter().any(|t| t.name == name);
@@ -278,7 +280,8 @@ fn recover(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error
     Ok((store, summary))
 }
 
-/// The newest checkpoint, as its point of consistency was: a later flush of a table is not part of it.
+/// The state at the newest checkpoint's point of consistency. A later flush of a table is not part
+/// of it.
 fn load_newest(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error> {
     let mut manifest = directory.manifest.clone();
     let generations = newest(&directory.manifest).map_or(&[][..], |entry| &entry.generations);

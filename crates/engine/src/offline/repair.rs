@@ -1,4 +1,4 @@
-//! The way on for a directory that is refused: it knowingly gives up what cannot be read.
+//! Repairs a refused directory: gives up unreadable data, with the operator's consent.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,28 +12,29 @@ use super::{LockedDisk, load_options, lock};
 use crate::catalog::{self, Catalog};
 use crate::error::Error;
 
-/// What a repair gives up, or would give up.
+/// Result of a repair, or of its preview.
 #[derive(Clone, Debug, Default)]
 pub struct Repair {
-    /// What is given up, in sentences: checkpoints, and records by log and gsn. Empty if the
-    /// directory is sound.
+    /// The losses, in sentences: checkpoints, and records by log and gsn. Empty if the directory is
+    /// sound.
     pub gives_up: Vec<String>,
-    /// The checkpoint that is left to load, if any is.
+    /// The checkpoint that remains to be loaded, if any does.
     pub checkpoint: Option<u64>,
     /// Records of the kept checkpoint.
     pub checkpoint_records: u64,
-    /// Bytes of log that are left to replay.
+    /// Bytes of log that remain to be replayed.
     pub replay_bytes: u64,
     /// Whether the repair was carried out.
     pub done: bool,
 }
 
-/// Finds what of a data directory can be recovered although files are damaged, missing, or newer
-/// than the MANIFEST. With `accept_loss` the rest is given up: the next start finds a sound store.
-/// Without, nothing changes. A MANIFEST that is missing or damaged is made anew from the other files.
+/// Finds the recoverable part of a data directory with damaged or missing files, or with files
+/// newer than the MANIFEST. With `accept_loss` the rest is given up, and the next start finds a
+/// sound store. Otherwise nothing changes. A missing or damaged MANIFEST is rebuilt from the other
+/// files.
 ///
 /// # Errors
-/// It is in use, or no store, or of another release, or the disk refuses.
+/// The directory is in use, is no store, or is of another release, or the disk refuses.
 pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     let LockedDisk { disk, _lock } = lock(dir)?;
     let mut found = Repair::default();
@@ -92,11 +93,11 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     Ok(found)
 }
 
-/// A MANIFEST made anew, where the one that is there is missing or damaged.
+/// A rebuilt MANIFEST, if the present one is missing or damaged.
 fn rebuilt(disk: &Arc<dyn Disk>, why: Error, found: &mut Repair) -> Result<Manifest, Error> {
     let names = match &why {
         Error::ManifestMissing { .. } => Vec::new(),
-        // What another release wrote is not damaged.
+        // A file of another release is not damaged.
         Error::Manifest { source, .. } if source.is_damage() => {
             let bytes = stillpoint_io::read_all(&**disk, Path::new(names::MANIFEST))?;
             Manifest::table_names_of_damaged(&bytes)
@@ -128,7 +129,7 @@ fn first_damaged(
     Ok(None)
 }
 
-/// What is given up with the newest checkpoint that was published, if it is not among those `left`.
+/// The loss of the newest published checkpoint, if it is not among those `left`.
 fn only_in_lost(left: &Manifest, published: &Manifest) -> Option<String> {
     let epoch = |of: &Manifest| of.newest_chain().last().map(|newest| newest.epoch);
     let lost = epoch(published).filter(|_| epoch(published) != epoch(left))?;
@@ -139,7 +140,7 @@ fn only_in_lost(left: &Manifest, published: &Manifest) -> Option<String> {
     ))
 }
 
-/// Gives the directories of checkpoints names under which no start removes them.
+/// Renames the directories of checkpoints, so that no start removes them.
 fn set_aside(disk: &dyn Disk, newer: &[NewerCheckpoint]) -> Result<(), Error> {
     for NewerCheckpoint { path, .. } in newer {
         let mut to = path.clone().into_os_string();
@@ -152,7 +153,7 @@ fn set_aside(disk: &dyn Disk, newer: &[NewerCheckpoint]) -> Result<(), Error> {
     if newer.is_empty() { Ok(()) } else { Ok(disk.sync_dir(Path::new(names::CHECKPOINT_DIR))?) }
 }
 
-/// Removes partial checkpoints from the list whose base is not in it.
+/// Removes partial checkpoints without their base from the list.
 fn drop_without_base(manifest: &mut Manifest) {
     loop {
         let epochs: Vec<u64> = manifest.checkpoints.iter().map(|entry| entry.epoch).collect();
@@ -164,7 +165,7 @@ fn drop_without_base(manifest: &mut Manifest) {
     }
 }
 
-/// Publishes what is left, and removes the rest: in the order of a start, without serving.
+/// Publishes the remaining part and removes the rest, in the same order as a start.
 fn publish(disk: &Arc<dyn Disk>, before: &Manifest, plan: &Plan) -> Result<(), Error> {
     let ends = plan.copy_ends(RealClock.wall_ms())?;
     let mut next = plan.successor(0, &ends);

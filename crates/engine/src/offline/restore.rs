@@ -1,4 +1,4 @@
-//! A new data directory from one checkpoint of another.
+//! Makes a new data directory from one checkpoint of another.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,17 +14,16 @@ use crate::error::Error;
 
 /// The directory in the target that holds the copy until it is whole and verified.
 const RESTORING: &str = "restoring";
-/// Bytes copied at a time.
+/// Bytes of one step of the copy.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Makes a new data directory from one checkpoint of another: the state at its point of
-/// consistency, without the tables that were emptied between it and the publication. Gives the
-/// checkpoint's records and bytes.
+/// Makes a new data directory from one checkpoint of another. The new store has the state at the
+/// checkpoint's point of consistency, without tables that were emptied before its publication.
+/// Returns the checkpoint's records and bytes.
 ///
 /// # Errors
-/// The directory, or the new one, is in use; the directory is no store, or damaged, or has no such
-/// checkpoint; or the new one exists and is not empty. What a restore that was killed has left in it
-/// does not count.
+/// One of the directories is in use. The first is no store, is damaged, or has no such checkpoint.
+/// Or the new one exists and is not empty; files left by a killed restore do not count.
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
     let manifest = &directory.manifest;
@@ -38,7 +37,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     }
     let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
     let _lock = target.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(to.to_owned()))?;
-    // A restore that was killed has left its copy.
+    // A killed restore has left its copy.
     let is_ours = |name: &String| name == names::LOCK || name == RESTORING;
     if !target.list(Path::new(""))?.iter().all(is_ours) {
         return Err(Error::NotEmpty(to.to_owned()));
@@ -53,7 +52,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     }
     let mut restored = manifest.clone();
     for table in &mut restored.tables {
-        // The generation at the point of consistency: a later flush is not part of it.
+        // The generation at the point of consistency, without later flushes.
         if let Some(then) = entry.generations.iter().find(|then| then.table == table.id) {
             table.generation = then.generation;
         }
@@ -61,7 +60,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     restored.checkpoints = vec![entry.clone()];
     restored.clean_shutdown = None;
     let newest = manifest.incarnations.last().map_or(1, |incarnation| incarnation.number + 1);
-    // Nothing of the other directory's logs counts here.
+    // The other directory's logs are ignored.
     let floor = inspect_gsn(&directory)?;
     restored.incarnations.clear();
     restored.incarnations.push(IncarnationEntry {
@@ -80,7 +79,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     Ok((entry.records, bytes))
 }
 
-/// A copy that is damaged, at either end, is not published.
+/// A damaged copy is not published, whether reading or writing damaged it.
 fn verify_copy(
     target: &Arc<dyn Disk>,
     manifest: &Manifest,
@@ -93,7 +92,7 @@ fn verify_copy(
     Ok(())
 }
 
-/// The greatest gsn of the directory; what the logs of a damaged one hold does not matter here.
+/// The greatest gsn of the directory. Damage of its logs does not matter here.
 fn inspect_gsn(directory: &Directory) -> Result<u64, Error> {
     match plan(directory) {
         Ok(plan) => Ok(plan.gsn_floor),

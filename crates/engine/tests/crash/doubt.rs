@@ -1,4 +1,5 @@
-//! A flush fails, the process dies, and the next one reads what only a cache may hold.
+//! Tests in which a flush fails, the process dies, and the next process reads bytes that only a
+//! cache may hold.
 
 use stillpoint::Engine;
 use stillpoint_io::{Fault, SeededRng, SimDisk};
@@ -6,8 +7,8 @@ use stillpoint_io::{Fault, SeededRng, SimDisk};
 use crate::lives::open_and_read;
 use crate::small::{REDO, config, put};
 
-/// A store in which the flush of the commit of key 20 fails at a call of the disk, and whose
-/// process has died then. What it wrote can still be read.
+/// A store whose process has died after the flush of key 20's commit failed at a call of the disk.
+/// The written bytes can still be read.
 fn flush_failed(logs: usize, nth: u64, fault: Fault) -> Option<SimDisk> {
     let disk = SimDisk::new(nth);
     let engine = Engine::open(config(&disk, logs)).expect("opens");
@@ -19,8 +20,8 @@ fn flush_failed(logs: usize, nth: u64, fault: Fault) -> Option<SimDisk> {
     failed.then(|| disk.kill())
 }
 
-/// What a start serves stays, although a flush had failed in the process before: through a power
-/// loss at each call of that start, and through further ones.
+/// A start serves records although a flush failed in the process before. These records must survive
+/// a power loss at each call of that start, and further ones.
 pub(crate) fn what_only_a_cache_held_is_not_named() {
     let mut in_doubt = 0;
     for logs in [1, 2] {
@@ -64,8 +65,7 @@ fn lose_power_at_each_call(before: &SimDisk, logs: usize, nth: u64) {
     }
 }
 
-/// A disk that is full when the ends of logs are to be copied refuses the start, and nothing is
-/// lost by it.
+/// If the disk is full when the ends of logs are copied, the start is refused, and nothing is lost.
 pub(crate) fn a_full_disk_refuses_a_start_that_copies() {
     for nth in 1..12 {
         let Some(before) = flush_failed(1, nth, Fault::InputOutput) else { continue };

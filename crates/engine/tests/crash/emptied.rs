@@ -1,4 +1,4 @@
-//! Tables that are emptied while a checkpoint is under way.
+//! Tests of tables that are emptied while a checkpoint is under way.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::stage::{Guest, Moment, elsewhere, while_visiting};
 
 const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
 
-/// What there is before the first step, and after each.
+/// Expected records before the first step, and after each step.
 const KEYS_AFTER: [&[u8]; 6] = [b"abc", b"abcd", b"abcde", b"cd", b"cdf", b"cdfg"];
 
-/// Moments of a checkpoint at which a table can be emptied here: before its phases, when CAPTURE
-/// begins, when everything is captured, and when everything is written.
+/// Moments of a checkpoint at which these tests empty a table. They are before its phases, at the
+/// begin of CAPTURE, after the capture, and after the writing.
 const MOMENTS: usize = 4;
 
 /// Commits, empties the first table and commits again, at the `at`-th of the moments. After an error
@@ -28,21 +28,21 @@ struct Guesting {
     session: Session,
     first: TableId,
     second: TableId,
-    /// Keys of the first table that are put right before it is emptied. Of a, the checkpoint gets what
-    /// it was before.
+    /// Keys of the first table that are put right before it is emptied. The checkpoint gets the
+    /// before-image of a.
     overwritten: &'static [u8],
     at: usize,
     asked: usize,
-    /// Steps that were acknowledged.
+    /// Number of acknowledged steps.
     done: usize,
-    /// Bytes held right before the first table was emptied, and right after it.
+    /// Bytes in use right before the first table was emptied, and right after.
     held_bytes: [usize; 2],
 }
 
 impl Guest for Guesting {
     fn act(&mut self, moment: Moment) {
         let running = self.engine.stats().checkpoints.running;
-        // From PREPARE to the point of consistency it would have to wait.
+        // From PREPARE to the point of consistency a flush would have to wait.
         if moment != Moment::Phases || running.is_some_and(|now| now.phase == Phase::Prepare) {
             return;
         }
@@ -78,7 +78,8 @@ impl Guesting {
     }
 }
 
-/// A store with a, b and c, whose values have `len` bytes, and who will act in its next checkpoint.
+/// A store with a, b and c, whose values have `len` bytes, and the guest who acts in its next
+/// checkpoint.
 fn prepare(disk: &SimDisk, len: usize, at: usize) -> Guesting {
     let mut config = configure(&REDO, disk, &SeededRng::new(1), 3);
     config.log_segment_bytes = config.log_segment_bytes.max(4 * len as u64);
@@ -107,8 +108,8 @@ fn keys_in(disk: &SimDisk, seed: u64) -> Vec<u8> {
     found.state.keys().map(|key| key.1[0]).collect()
 }
 
-/// Emptied at any moment between two phases, and cut off at any call of the disk from the begin of
-/// the checkpoint on: each step is there with all before it, or none of it is.
+/// A table is emptied at any moment between two phases, and the power is lost at any later call of
+/// the disk. A recovered step must come with all steps before it.
 pub(crate) fn a_checkpoint_cut_off_at_any_call_around_an_emptied_table() {
     for at in 1..=MOMENTS {
         let disk = SimDisk::new(1);
@@ -135,14 +136,14 @@ pub(crate) fn a_checkpoint_cut_off_at_any_call_around_an_emptied_table() {
     }
 }
 
-/// What a table held is free as soon as it is emptied, at whatever point a checkpoint is, but for
-/// large values that wait to be written; and the checkpoint is taken all the same.
+/// The memory of a table is free as soon as the table is emptied, at any point of a checkpoint.
+/// Only large values that wait to be written are freed later. The checkpoint is still taken.
 pub(crate) fn an_emptied_table_is_free_at_once() {
     const LEN: usize = 3 << 20;
-    // At the third moment they may wait.
+    // At the third moment large values may wait.
     for at in [1, 2, 4] {
         let disk = SimDisk::new(1);
-        // No large value is saved, which would have to wait for the disk.
+        // No large value is saved here, so none waits for the disk.
         let guest = Guesting { overwritten: b"e", ..prepare(&disk, LEN, at) };
         let (taken, guest) = checkpoint(guest);
         assert!(taken, "{at}: no checkpoint");
@@ -154,8 +155,8 @@ pub(crate) fn an_emptied_table_is_free_at_once() {
     }
 }
 
-/// Of a table that was emptied between its point of consistency and its publication, a checkpoint
-/// holds nothing, whatever its parts hold.
+/// A table is emptied between a checkpoint's point of consistency and its publication. The
+/// checkpoint then holds nothing of the table, whatever its parts contain.
 pub(crate) fn a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile() {
     for at in 1..=MOMENTS {
         let disk = SimDisk::new(1);
@@ -174,7 +175,7 @@ pub(crate) fn a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile() {
             session.scan(table, 0, 10_000, &mut |key, _| keys.push(key[0])).expect("the table");
         }
         keys.sort_unstable();
-        // At the first moment all was done before the point of consistency.
+        // At the first moment all steps come before the point of consistency.
         let expected: &[u8] = if at == 1 { b"cdfg" } else { b"c" };
         assert_eq!(keys, expected, "{at}");
     }

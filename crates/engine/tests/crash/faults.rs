@@ -1,5 +1,5 @@
-//! A disk that fails or fills up: errors are typed and name a file, nothing that is lost was
-//! acknowledged, reads are served, a failed flush is final, and a full disk is not.
+//! Tests with a disk that fails or fills up. Errors are typed and name a file, no acknowledged
+//! commit is lost, and reads are served. A failed flush is final, and a full disk is not.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Dur
 const NONE: Setting =
     Setting { scheme: "calc", journal: "none", durability: Durability::Checkpoint };
 
-/// Opens a store and works on it, the same way every time.
+/// Opens a store and works on it, always with the same calls.
 fn begin(setting: &Setting, disk: &SimDisk) -> Result<Workload, Error> {
     let rng = Arc::new(SeededRng::new(11));
     let engine = Engine::open(configure(setting, disk, &rng, SESSIONS))?;
@@ -30,7 +30,7 @@ fn begin(setting: &Setting, disk: &SimDisk) -> Result<Workload, Error> {
 }
 
 impl Workload {
-    /// Reads are served, and right.
+    /// Checks that reads are served, with the right values.
     pub(crate) fn confirm_reads(&mut self, context: &str) {
         let player = self.players[0].as_mut().expect("no transaction is open");
         let mut found = State::new();
@@ -40,7 +40,8 @@ impl Workload {
         assert!(found == self.history.now, "{context}: reads differ");
     }
 
-    /// Nothing is acknowledged any more, and commits that might be lost are not taken.
+    /// Checks that nothing is acknowledged any more, and that commits which might be lost are
+    /// refused.
     pub(crate) fn confirm_refusal(&mut self, context: &str) {
         for player in self.players.iter_mut().flatten() {
             let key = player.mark.1.clone();
@@ -53,7 +54,7 @@ impl Workload {
     }
 }
 
-/// Recovers from a crash and judges what is found.
+/// Recovers from a crash and judges the recovered records.
 fn judge(setting: &Setting, disk: &SimDisk, history: &History, context: &str) {
     let rng = SeededRng::new(5);
     for _ in 0..2 {
@@ -65,8 +66,9 @@ fn judge(setting: &Setting, disk: &SimDisk, history: &History, context: &str) {
     }
 }
 
-/// Of `calls` calls, the first to fail and the distance to the next: 60 in all; with
-/// `STILLPOINT_FAULTS_ALL=1` each call, with `STILLPOINT_FAULTS_ALL=K/N` each N-th, from the K-th on.
+/// The first of `calls` calls to fail, and the distance to the next. By default 60 calls fail.
+/// `STILLPOINT_FAULTS_ALL=1` lets each call fail, and `STILLPOINT_FAULTS_ALL=K/N` each N-th, from
+/// the K-th on.
 fn chosen(calls: u64) -> (u64, usize) {
     let Ok(text) = std::env::var("STILLPOINT_FAULTS_ALL") else {
         return (1, calls.div_ceil(60) as usize);
@@ -119,7 +121,8 @@ fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
         } else {
             workload.run(20);
             if let Some(error) = &workload.ended {
-                // A directory whose flush failed takes no checkpoint before the next start.
+                // After a failed flush of its directory, no checkpoint is taken before the next
+                // start.
                 let of_checkpoint = matches!(error, Error::Checkpoint(_));
                 let failed = workload.engine.health().is_err();
                 assert!(of_checkpoint || failed, "{context}: {error}");

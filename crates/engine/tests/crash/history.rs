@@ -1,8 +1,8 @@
-//! What one life of the store has done, and the judgement of what a crash left of it.
+//! The history of one life of the store, and the judge of the state after a crash.
 //!
-//! The sessions take turns on one thread, so the order of commits is known, and with it for every
-//! commit whose results it read or overwrote. The judge replays sets of commits by brute force; it
-//! knows nothing of logs but their numbers and gsns.
+//! The sessions take turns on one thread, so the order of commits is known. So is, for every
+//! commit, the set of commits whose results it read or overwrote. The judge replays sets of commits
+//! by brute force. Of logs it knows only their numbers and gsns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,39 +18,39 @@ pub(crate) type State = BTreeMap<Key, Value>;
 /// The table in which every commit leaves its number, under its session's.
 pub(crate) const MARKS: u16 = 0;
 
-/// Something that happened to the store.
+/// An event in the store's history.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// Unlike any other, over all lives.
+    /// Number of the event, unique over all lives.
     pub(crate) id: u64,
-    /// Its place in its log; `None` for a flush of tables.
+    /// Log and gsn of the event. `None` for a flush of tables.
     pub(crate) stamp: Option<Stamp>,
     /// The epoch in which it happened.
     pub(crate) epoch: u64,
-    /// Numbers of the events whose results it read or overwrote.
+    /// Numbers of the events whose results the event read or overwrote.
     pub(crate) needs: BTreeSet<usize>,
-    /// New values; `None` where a key has lost its.
+    /// New values. `None` for a deleted key.
     pub(crate) writes: Vec<(Key, Option<Value>)>,
-    /// Tables that it emptied.
+    /// Tables that the event emptied.
     pub(crate) emptied: Vec<u16>,
 }
 
 /// One life of the store, between two crashes.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// What recovery served at its begin.
+    /// Records that recovery served at the begin of the life.
     pub(crate) base: State,
     pub(crate) events: Vec<Event>,
-    /// The records as everybody sees them.
+    /// The present records.
     pub(crate) now: State,
     /// The event that wrote or removed a key last.
     writers: BTreeMap<Key, usize>,
     /// Events that no crash may lose.
     pub(crate) acknowledged: BTreeSet<usize>,
-    /// Epochs of the checkpoints that were begun, and the newest that was published.
+    /// Epochs of all begun checkpoints, and the newest published one.
     pub(crate) checkpoints_begun: BTreeSet<u64>,
     pub(crate) published: Option<u64>,
-    /// A flush of tables after the last event, that may or may not have happened.
+    /// A flush of tables after the last event, whose outcome is in doubt.
     pub(crate) uncertain_flush: Option<Event>,
 }
 
@@ -63,18 +63,18 @@ impl History {
         self.now.get(key)
     }
 
-    /// The event of this life that a key's present state comes from.
+    /// The event of this life that gave a key its present state.
     pub(crate) fn writer(&self, key: &Key) -> Option<usize> {
         self.writers.get(key).copied()
     }
 
-    /// The events of this life that the present state of a table comes from: who wrote what is
-    /// there, and who removed what is not.
+    /// The events of this life that gave a table its present state: writers of present keys, and
+    /// removers of absent ones.
     pub(crate) fn writers_of(&self, table: u16) -> impl Iterator<Item = usize> {
         self.writers.iter().filter(move |(key, _)| key.0 == table).map(|(_, &event)| event)
     }
 
-    /// Records an event that everybody sees from now on; returns its number.
+    /// Records an event, which is visible from now on. Returns its number.
     pub(crate) fn happened(&mut self, event: Event) -> usize {
         let number = self.events.len();
         apply(&mut self.now, &event);
@@ -86,12 +86,12 @@ impl History {
         number
     }
 
-    /// Everything so far survives any crash from now on.
+    /// Notes that everything so far survives any crash.
     pub(crate) fn acknowledge_all(&mut self) {
         self.acknowledged = (0..self.events.len()).collect();
     }
 
-    /// Judges what was found after a crash of a store with a redo journal.
+    /// Judges the recovered state of a store with a redo journal.
     pub(crate) fn judge_redo(&self, found: &State) -> Result<(), String> {
         let mut cut: BTreeMap<u8, u64> = BTreeMap::new();
         for (key, (_, mark)) in found.range((MARKS, Vec::new())..(MARKS + 1, Vec::new())) {
@@ -114,7 +114,7 @@ impl History {
         self.judge_set(&kept)?;
         let without = self.judge_state(&kept, found, None);
         match &self.uncertain_flush {
-            // All that came before was flushed first.
+            // All earlier events were flushed first.
             Some(flush) if without.is_err() && kept.len() == self.events.len() => {
                 self.judge_state(&kept, found, Some(flush))
             }
@@ -122,8 +122,8 @@ impl History {
         }
     }
 
-    /// Judges what was found after a crash of a store without a journal, which says that it has
-    /// loaded the checkpoint of an epoch.
+    /// Judges the recovered state of a store without a journal, which has loaded the checkpoint of
+    /// an epoch.
     pub(crate) fn judge_none(&self, found: &State, loaded: Option<u64>) -> Result<(), String> {
         if loaded < self.published {
             return Err(format!("loaded checkpoint {loaded:?}, published {:?}", self.published));

@@ -1,16 +1,18 @@
-//! Sessions on threads of their own, interleaved at the steps of a commit by a seed, while
-//! checkpoints pass and the machine loses power.
+//! Tests of sessions on threads of their own, interleaved at the steps of a commit by a seed.
+//! Checkpoints pass meanwhile, and the machine loses power.
 //!
-//! One thread runs at a time, from its first step to its last. At each step of a commit, and wherever it waits for another, it hands
-//! the turn to one that the seed picks. So a commit stands still between reading its phase and
-//! entering its log while others pass it in the same log with a later epoch.
+//! One thread runs at a time, from its first step to its last. At each step of a commit, and at
+//! each wait for another thread, it passes the turn to a thread that the seed picks. So a commit
+//! stands still between reading its phase and entering its log while others pass it in the same log
+//! with a later epoch.
 //!
 //! Each commit writes its number, under its session's mark and under one key, after reading others.
-//! So what it rests on is known from the numbers that it has read. After a crash the marks say what
-//! is left of each log; the judge asks whether that is a prefix, closed, and all that is there.
+//! So the numbers that a commit has read are its dependencies. After a crash the marks say which
+//! commits of each log remain. The judge asks whether they are a prefix, closed under dependency,
+//! and nothing else is there.
 //!
-//! Each run writes a transcript: turns, calls of the disk, commits, and what each crash has left. Two
-//! runs of a seed must have the same.
+//! Each run writes a transcript: turns, calls of the disk, commits, and the state after each crash.
+//! Two runs of a seed must have the same transcript.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -34,7 +36,7 @@ const KEYS: u64 = 5;
 /// Seeds of one run of the test.
 const SEEDS: u64 = 40;
 
-/// A commit, as its session knows it.
+/// A commit in its session's view.
 #[derive(Clone, Debug)]
 struct Committed {
     id: u64,
@@ -45,7 +47,7 @@ struct Committed {
     needs: BTreeSet<u64>,
 }
 
-/// A disk after a crash, and what was promised by then.
+/// A disk after a crash, and the commits acknowledged by then.
 struct Image {
     disk: SimDisk,
     acknowledged: BTreeSet<u64>,
@@ -66,15 +68,15 @@ struct World {
     committed: Mutex<Vec<Committed>>,
     acknowledged: Mutex<BTreeSet<u64>>,
     images: Mutex<Vec<Image>>,
-    /// Everything that could differ from one run of the seed to the next.
+    /// Everything that might differ between two runs of the seed.
     transcript: Mutex<Vec<String>>,
-    /// A checkpoint is under way, whose own thread writes to the disk: nobody else does then, so
-    /// that the calls of the disk come in one order.
+    /// Whether a checkpoint's own thread writes to the disk. No other thread calls the disk then,
+    /// so that calls have one order.
     saving: Mutex<bool>,
 }
 
 impl World {
-    /// Gives the turn to anybody, and waits for it.
+    /// Passes the turn to a thread that the seed picks, and waits for the next turn.
     fn pass(&self, me: usize, step: Step) {
         let mut turns = self.turns.lock();
         self.pick(&mut turns);
@@ -102,14 +104,14 @@ impl World {
         }
     }
 
-    /// Keeps what a power loss now would leave.
+    /// Keeps a disk as a power loss at this moment would leave it.
     fn lose_power(&self) {
         let disk = self.disk.crash_image(self.rng.next_u64());
         let acknowledged = self.acknowledged.lock().clone();
         self.images.lock().push(Image { disk, acknowledged });
     }
 
-    /// Runs `work` on a thread that takes its turns.
+    /// Runs `work` on a thread that takes turns.
     fn spawn(
         self: &Arc<Self>,
         me: usize,
@@ -120,7 +122,7 @@ impl World {
             let _end = End { world: &world, me };
             let hooked = Arc::clone(&world);
             set_hook(Some(Rc::new(move |step: Step| hooked.pass(me, step))));
-            // The seed says who begins, not whose thread the machine has started first.
+            // The seed picks the first thread, however the machine starts them.
             world.wait(me, world.turns.lock());
             work(&world);
         };
@@ -128,7 +130,7 @@ impl World {
     }
 }
 
-/// The end of a thread, also by a panic.
+/// Guard for the end of a thread, also by a panic.
 struct End<'a> {
     world: &'a World,
     me: usize,
@@ -143,7 +145,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Reads two keys, and writes its number under one of them and under its session's mark.
+/// Reads two keys. Writes the commit's number under one of them and under its session's mark.
 struct Write {
     table: TableId,
     id: u64,
@@ -210,7 +212,7 @@ fn save(world: &World, engine: &Engine) {
     }
 }
 
-/// What is there after a crash, and whether it may be so.
+/// Judges the recovered state after a crash.
 fn judge(committed: &[Committed], image: &Image, seed: u64) -> Result<String, String> {
     let found = open_and_read(&STRICT, &image.disk, &SeededRng::new(seed));
     let found = found.map_err(|error| format!("does not open: {error}"))?;
@@ -255,13 +257,14 @@ fn judge(committed: &[Committed], image: &Image, seed: u64) -> Result<String, St
     Ok(format!("{:?}, checkpoint {:?}", found.state, found.checkpoint))
 }
 
-/// Runs one seed; gives its transcript, or what was found.
+/// Runs one seed. Returns its transcript, or the judge's complaint.
 fn run_seed(seed: u64) -> Result<Vec<String>, String> {
     let disk = SimDisk::new(seed);
     let rng = SeededRng::new(seed);
     let mut config = configure(&STRICT, &disk, &rng, usize::from(SESSIONS));
     config.logs = 1 + (seed % 2) as usize;
-    // Nobody rolls to another segment, which is a call of the disk.
+    // Segments are large enough that no log rolls to another one, which would be a call of the
+    // disk.
     config.log_segment_bytes = 4 << 20;
     let engine = Arc::new(Engine::open(config).expect("opens"));
     let table = engine.table("table").expect("a table");
@@ -285,7 +288,7 @@ fn run_seed(seed: u64) -> Result<Vec<String>, String> {
         threads.push(world.spawn(usize::from(number), run));
     }
     threads.push(world.spawn(whose - 1, move |world| save(world, &engine)));
-    // All threads wait for their first turn, or will find it theirs.
+    // Each thread waits for its first turn, or finds that it has the turn already.
     world.pick(&mut world.turns.lock());
     for thread in threads {
         thread.join().map_err(|panic| panic.to_string())?;

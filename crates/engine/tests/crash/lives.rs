@@ -13,12 +13,12 @@ use crate::workload::{TABLES, Workload, scan_table};
 
 /// Crashes in a row.
 const DEPTH: u32 = 3;
-/// Crash states looked at after each life.
+/// Crash states judged after each life.
 const STATES: u32 = 4;
 /// Bytes of a segment of the log: small, so that logs have many.
 const SEGMENT_BYTES: u64 = 128 << 10;
 
-/// One store from its making to its last crash; returns the crash states that were judged.
+/// Runs one store from its making to its last crash. Returns the number of judged crash states.
 pub(crate) fn run_seed(seed: u64, setting: &Setting) -> u64 {
     let rng = Arc::new(SeededRng::new(seed));
     let mut disk = SimDisk::new(rng.next_u64());
@@ -55,7 +55,7 @@ pub(crate) fn configure(
     rng: &SeededRng,
     sessions: usize,
 ) -> Config {
-    // Stores of a few records on huge pages would spend their lives on clearing these.
+    // With huge pages, small stores would spend most of their time on clearing pages.
     rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
     let mut config = Config::new("unused");
     config.checkpoint = setting.scheme.to_owned();
@@ -74,7 +74,7 @@ pub(crate) fn configure(
         disk: Some(Arc::new(StageDisk(disk.clone()))),
         clock: Arc::new(StageClock {
             clock: ManualClock::self_advancing(1_700_000_000_000),
-            // A scheme that stops commits lets nobody in between its phases.
+            // No session can act between the phases of a scheme that stops commits.
             guests: setting.row().capabilities.point == Some(PointOfConsistency::Virtual),
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),
@@ -116,13 +116,13 @@ fn live(
     (std::mem::take(&mut workload.history), workload.next_id)
 }
 
-/// What recovery served.
+/// Records that recovery served.
 pub(crate) struct Found {
     pub(crate) state: State,
     pub(crate) checkpoint: Option<u64>,
 }
 
-/// Judges what was found by what the journal promises.
+/// Judges the recovered state by the journal's promise.
 pub(crate) fn judge(setting: &Setting, history: &History, found: &Found) -> Result<(), String> {
     match setting.durability {
         Durability::Checkpoint => history.judge_none(&found.state, found.checkpoint),
@@ -145,7 +145,7 @@ fn recover(setting: &Setting, disk: SimDisk, rng: &SeededRng, context: &str) -> 
     let first =
         open_and_read(setting, &disk, rng).unwrap_or_else(|error| panic!("{context}: {error}"));
     if rng.below(2) == 0 {
-        // What recovery has served stays, whatever happens next.
+        // Records that recovery has served must survive every later crash.
         disk = disk.crash(rng.next_u64());
         let second = open_and_read(setting, &disk, rng);
         let second = second.unwrap_or_else(|error| panic!("{context}, again: {error}"));

@@ -1,11 +1,10 @@
-//! Crashes of a simulated machine, at any instant, up to three deep: what was acknowledged is
-//! recovered, what is recovered is closed under what was read and overwritten, and nothing else is
-//! there.
+//! Tests with crashes of a simulated machine at any instant, up to three in a row. Acknowledged
+//! commits are recovered, the recovered set is closed under dependency, and nothing else is there.
 //!
-//! A seed decides everything: a workload of several sessions over several logs on one thread, the
-//! instant of the crash, what the disk keeps of what was not flushed, crashes during recovery, and
-//! how the next life goes on. `history` records and judges, `workload` acts, `stage` is the disk
-//! and the clock with their entrances for commits in the middle of a checkpoint.
+//! A seed decides everything: a workload of several sessions over several logs on one thread, and
+//! the instant of the crash. It also decides which unflushed bytes the disk keeps, crashes during
+//! recovery, and the next life. `history` records and judges, and `workload` acts. `stage` is a
+//! disk and a clock that let commits happen in the middle of a checkpoint.
 //!
 //! 1,000 crash states for each scheme, journal and durability:  `cargo test -p stillpoint --test crash`
 //! 10,000:  `STILLPOINT_CRASH_STATES=10000 cargo test -p stillpoint --test crash`

@@ -1,4 +1,4 @@
-//! Situations that random workloads meet too seldom.
+//! Tests of situations that random workloads meet too seldom.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ fn open(disk: &SimDisk) -> (Engine, TableId, TableId) {
     (engine, first, second)
 }
 
-/// A transaction that is open across a flush of tables has read what is not so any more, and its
-/// writes would go to a generation that is gone: it begins again.
+/// A transaction that is open across a flush of tables begins again. Its reads are outdated, and
+/// its writes would go to a generation that is gone.
 pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
     let disk = SimDisk::new(1);
     let (engine, first, second) = open(&disk);
@@ -56,7 +56,7 @@ pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
     assert_eq!(keys, [b"x", b"y", b"z"]);
 }
 
-/// A reader that saw a table before its flush does not see what was committed after it.
+/// A reader that saw a table before its flush does not see later commits to it.
 pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
     let (engine, first, second) = open(&SimDisk::new(1));
     let engine = Arc::new(engine);
@@ -78,9 +78,9 @@ pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
     assert_eq!((runs, seen.expect("commits")), (2, (false, true)));
 }
 
-/// Whatever fails in a flush of tables, a transaction that is open meanwhile is there as a whole or
-/// not at all, and as a whole if it was acknowledged. Found by seed 46 of `none`, relaxed: a
-/// MANIFEST in doubt may have taken half of it away.
+/// Any call may fail in a flush of tables. A transaction that is open meanwhile is recovered as a
+/// whole or not at all, and as a whole if acknowledged. Seed 46 of `none`, relaxed, once lost half
+/// of one to a MANIFEST in doubt.
 pub(crate) fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() {
     for nth in 1.. {
         let disk = SimDisk::new(1);
@@ -112,7 +112,7 @@ pub(crate) fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() 
     }
 }
 
-/// Copies a key to another, or puts a value where there is none to copy; not flushed.
+/// Copies a key to another, or puts a value if there is none to copy. The commit is not flushed.
 struct Copy<'a> {
     table: TableId,
     from: &'a [u8],
@@ -137,7 +137,7 @@ pub(crate) fn copy(session: &mut Session, table: TableId, from: &[u8], to: &[u8]
     session.execute(&mut [Copy { table, from, to }][..]);
 }
 
-/// Deletes a key and puts another in the same transaction; not flushed.
+/// Deletes a key and puts another in the same transaction. The commit is not flushed.
 struct Replace<'a> {
     table: TableId,
     old: &'a [u8],
@@ -172,13 +172,13 @@ fn open_with_logs(disk: &SimDisk) -> (Engine, TableId, Vec<Session>) {
     (engine, table, sessions)
 }
 
-/// One on which `a` (log 0) is not flushed, and `b` (log 1), a copy of `a`, is.
+/// A strict store in which `a` (log 0) is not flushed, and `b` (log 1), a copy of `a`, is.
 fn flushed_but_not_closed(disk: &SimDisk) -> (Engine, TableId, Vec<Session>) {
     let (engine, table, mut sessions) = open_with_logs(disk);
     copy(&mut sessions[4], table, b"nothing", b"c");
     copy(&mut sessions[0], table, b"nothing", b"a");
     copy(&mut sessions[1], table, b"a", b"b");
-    // What this session waits for is flushed together with `b`, and closed without `a`.
+    // This session's commit is flushed together with `b`, and is closed without `a`.
     sessions[4].flush().expect("flushes");
     (engine, table, sessions)
 }
@@ -187,15 +187,15 @@ fn keys(found: &State) -> Vec<u8> {
     found.keys().map(|key| key.1[0]).collect()
 }
 
-/// `d` rests on `b`, which is flushed, but rests on `a`, which is not: `d` is acknowledged only
-/// when `a` is safe, and is never found without it.
+/// `d` depends on the flushed `b`, and `b` depends on `a`, which is not flushed. So `d` is
+/// acknowledged only when `a` is durable, and is never found without `a`.
 pub(crate) fn two_hops() {
     for acknowledged in [true, false] {
         let disk = SimDisk::new(1);
         let (_engine, table, mut sessions) = flushed_but_not_closed(&disk);
         copy(&mut sessions[5], table, b"nothing", b"e");
         copy(&mut sessions[2], table, b"b", b"d");
-        // The one waits for `d`; the other has it flushed, and waits for what came before it.
+        // One session waits for `d`. The other flushes `d`, and waits for earlier records.
         let flushing = if acknowledged { 2 } else { 5 };
         sessions[flushing].flush().expect("flushes");
         for seed in 0..30 {
@@ -209,7 +209,7 @@ pub(crate) fn two_hops() {
     }
 }
 
-/// `b` is dropped with `a`, on which it rests; it must not come back when there is an `a` again.
+/// Recovery drops `b` with `a`, its dependency. `b` must not come back when there is an `a` again.
 pub(crate) fn second_crash() {
     for seed in 0..30 {
         let disk = SimDisk::new(1);
@@ -232,7 +232,7 @@ pub(crate) fn second_crash() {
     }
 }
 
-/// A read whose answer has left is a promise like any other.
+/// A reply to a read is a promise, too: what it showed must survive.
 pub(crate) fn an_answered_read() {
     let disk = SimDisk::new(1);
     let (_engine, table, mut sessions) = flushed_but_not_closed(&disk);
@@ -245,8 +245,8 @@ pub(crate) fn an_answered_read() {
     }
 }
 
-/// Who inserts a key that was deleted rests on the deletion, although nothing is left of it in
-/// memory: `a` is acknowledged again (log 1) only when `b`, which took its place (log 0), is safe.
+/// The insert of a deleted key depends on the deletion, although memory holds nothing of it any
+/// more. `a` is acknowledged again (log 1) only when `b`, which took its place (log 0), is durable.
 pub(crate) fn an_insertion_rests_on_the_deletion() {
     let disk = SimDisk::new(1);
     let (_engine, table, mut sessions) = open_with_logs(&disk);
@@ -263,7 +263,7 @@ pub(crate) fn an_insertion_rests_on_the_deletion() {
     }
 }
 
-/// A key that is deleted late in one log and inserted early in another is there after replay.
+/// A key is deleted late in one log and inserted early in another. Replay must keep it.
 pub(crate) fn an_insertion_comes_after_the_deletion() {
     let disk = SimDisk::new(1);
     let (_engine, table, mut sessions) = open_with_logs(&disk);
@@ -272,7 +272,7 @@ pub(crate) fn an_insertion_comes_after_the_deletion() {
     }
     replace(&mut sessions[0], table, b"a", b"b");
     sessions[0].flush().expect("flushes");
-    // The deletion is closed: the record is reclaimed.
+    // The deletion is closed, so the record is reclaimed.
     sessions[0].idle();
     copy(&mut sessions[1], table, b"nothing", b"a");
     sessions[1].flush().expect("flushes");
@@ -283,8 +283,8 @@ pub(crate) fn an_insertion_comes_after_the_deletion() {
     }
 }
 
-/// Wherever a checkpoint is cut off, everything is there: from the one before and the log, or from
-/// the new one.
+/// A checkpoint is cut off at any call of the disk. Everything is recovered, from the checkpoint
+/// before and the log, or from the new one.
 pub(crate) fn a_checkpoint_cut_off_at_any_call() {
     let prepare = || {
         let disk = SimDisk::new(1);

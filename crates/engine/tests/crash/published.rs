@@ -1,5 +1,5 @@
-//! What is published, and what the logs hold: one situation for each bug of publication that was
-//! planted, so that no seed decides whether a bug is seen.
+//! Tests of publications and of the logs' contents. Each planted bug of publication has one
+//! situation, so that no seed decides whether the suite sees it.
 
 use stillpoint::{Durability, Engine, Session, TableId};
 use stillpoint_io::{SeededRng, SimDisk};
@@ -23,7 +23,7 @@ fn put(session: &mut Session, table: TableId, key: &[u8], value: &[u8]) {
     session.transact(|tx| tx.put(table, key, value)).expect("commits");
 }
 
-/// What is found after each of some crashes.
+/// Recovered states after some crashes.
 fn after_crashes(disk: &SimDisk) -> impl Iterator<Item = (u64, Found)> {
     (0..CRASHES).map(|seed| {
         let found = open_and_read(&REDO, &disk.crash(seed), &SeededRng::new(seed));
@@ -45,7 +45,7 @@ pub(crate) fn an_acknowledged_commit() {
     }
 }
 
-/// Commits whenever a checkpoint lets it.
+/// A guest that commits whenever a checkpoint lets it.
 struct Visitor {
     session: Session,
     table: TableId,
@@ -59,8 +59,8 @@ impl Guest for Visitor {
     }
 }
 
-/// What is committed while a checkpoint is under way is acknowledged. The checkpoint holds what
-/// came before its point of consistency; the log must give the rest.
+/// Commits during a checkpoint are acknowledged. The checkpoint holds those before its point of
+/// consistency, and the log must hold the rest.
 pub(crate) fn commits_during_a_checkpoint() {
     let disk = SimDisk::new(1);
     let (engine, table, session) = open(&disk);
@@ -77,8 +77,8 @@ pub(crate) fn commits_during_a_checkpoint() {
     }
 }
 
-/// Checkpoints have taken the place of the first segments. Replay begins where the checkpoint
-/// says, not at the beginning.
+/// Checkpoints have replaced the first segments. Replay begins at the checkpoint's positions, not
+/// at the beginning.
 pub(crate) fn a_log_without_its_beginning() {
     let disk = SimDisk::new(1);
     let (engine, table, mut session) = open(&disk);
@@ -94,7 +94,7 @@ pub(crate) fn a_log_without_its_beginning() {
     }
 }
 
-/// A flush of tables is durable only after all that was committed before it.
+/// A flush of tables is durable only after all earlier commits.
 pub(crate) fn a_flush_of_tables_comes_after_what_was_committed() {
     let disk = SimDisk::new(1);
     let (engine, table, mut session) = open(&disk);

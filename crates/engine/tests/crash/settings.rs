@@ -1,5 +1,5 @@
-//! What is tested: every scheme with every journal at each of its durabilities, as the registries
-//! list them, if anything is left of it after a crash.
+//! Tested settings: every scheme of the registry with every journal, at each of its durabilities.
+//! Combinations that keep nothing after a crash are left out.
 
 use stillpoint::Durability;
 use stillpoint_checkpoint::registry::{REGISTRY, Row};

@@ -6,11 +6,11 @@ use stillpoint_io::{SeededRng, SimDisk};
 use crate::lives::configure;
 use crate::settings::Setting;
 
-/// Whatever is acknowledged is safe from any crash.
+/// Settings in which acknowledged commits survive any crash.
 pub(crate) const REDO: Setting =
     Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
 
-/// Settings for so many logs.
+/// Settings with a number of logs.
 pub(crate) fn config(disk: &SimDisk, logs: usize) -> Config {
     let mut config = configure(&REDO, disk, &SeededRng::new(1), 3);
     (config.logs, config.recovery_threads) = (logs, 1);

@@ -1,9 +1,9 @@
-//! A disk and a clock that let others act while a checkpoint is under way.
+//! A disk and a clock that let a guest act while a checkpoint is under way.
 //!
 //! All sessions live on one thread, so nothing would commit between the begin of a checkpoint and
-//! its publication. But the checkpoint asks the disk and the clock on the way, and there a guest,
-//! who waits in [`while_visiting`], may commit: before the phases, between them, and after the
-//! capture until the MANIFEST is renamed.
+//! its publication. But the checkpoint calls the disk and the clock. In these calls a guest that
+//! waits in [`while_visiting`] may commit. Such calls come before the phases, between them, and
+//! after the capture until the MANIFEST is renamed.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,16 @@ use stillpoint_io::{
     SharedLock, SimDisk, Space,
 };
 
-/// Where a guest is asked to act.
+/// A moment at which a guest may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// Nothing of the engine's is under way on another thread, and no lock is held but the
-    /// catalog's.
+    /// No other thread of the engine is active, and only the catalog's lock is held.
     Quiet,
-    /// Between two phases: part files may be under way.
+    /// Between two phases. Part files may be being written.
     Phases,
 }
 
-/// Acts in the middle of a checkpoint.
+/// A guest, which acts in the middle of a checkpoint.
 pub(crate) trait Guest: std::any::Any + Send {
     fn act(&mut self, moment: Moment);
 }
@@ -52,8 +51,9 @@ pub(crate) fn while_visiting<R>(
     (result, visit.guest.expect("a guest comes back from every act"))
 }
 
-/// Runs something on a thread of its own, and waits for it. The engine refuses what waits for
-/// transactions on a thread that is inside one; here one thread stands for several.
+/// Runs a closure on a thread of its own, and waits for it. On a thread inside a transaction the
+/// engine refuses calls that wait for transactions. Here one thread stands for several, so such a
+/// call needs another thread.
 pub(crate) fn elsewhere<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
     let thread = stillpoint_io::spawn("elsewhere", run).expect("a thread");
     thread.join().unwrap_or_else(|panic| panic!("{panic}"))
@@ -77,7 +77,7 @@ fn set_in_phases(in_phases: bool) {
 #[derive(Debug)]
 pub(crate) struct StageClock {
     pub(crate) clock: ManualClock,
-    /// False where nothing may commit between the phases.
+    /// Whether commits may happen between the phases.
     pub(crate) guests: bool,
 }
 
@@ -93,7 +93,7 @@ impl Clock for StageClock {
     }
     fn sleep(&self, duration: Duration) {
         self.clock.sleep(duration);
-        // Whoever sleeps waits for another thread: let it run.
+        // A sleep waits for another thread, so it yields the processor.
         RealClock.sleep(Duration::from_micros(50));
     }
 }

@@ -1,4 +1,4 @@
-//! Starts: what one changes before it has succeeded, and what failed ones leave.
+//! Tests of starts: the changes before a start succeeds, and the files that failed starts leave.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ fn manifest(disk: &SimDisk) -> Vec<u8> {
     read_all(disk, Path::new("MANIFEST")).expect("a manifest")
 }
 
-/// A start that fails at any call has changed nothing that the MANIFEST names, nor the MANIFEST,
-/// unless it had published its own.
+/// A start that fails at any call has changed neither the MANIFEST nor a file that it names, unless
+/// it had published its own MANIFEST.
 #[test]
 fn a_failed_start_changes_nothing() {
     for logs in [1, 2] {
@@ -76,7 +76,7 @@ fn a_failed_start_changes_nothing() {
     }
 }
 
-/// Failed starts leave strays, and the next start uses or removes them.
+/// Failed starts leave stray files, and the next start uses or removes them.
 #[test]
 fn many_failed_starts_leave_what_one_leaves() {
     let starts = std::env::var("STILLPOINT_FAILED_STARTS").ok().and_then(|text| text.parse().ok());
@@ -105,7 +105,7 @@ fn many_failed_starts_leave_what_one_leaves() {
     }
 }
 
-/// Neither the MANIFEST nor the logs grow by starts after which nothing is committed.
+/// Starts without a commit make neither the MANIFEST nor the logs grow.
 #[test]
 fn starts_without_a_commit_leave_what_one_leaves() {
     for closes in [false, true] {
@@ -129,7 +129,7 @@ fn starts_without_a_commit_leave_what_one_leaves() {
     }
 }
 
-/// A first start that fails leaves a directory in which the next one begins.
+/// After a failed first start, another start succeeds in the same directory.
 #[test]
 fn a_first_start_may_fail_anywhere() {
     for nth in 1.. {

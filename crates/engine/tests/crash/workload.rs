@@ -1,4 +1,4 @@
-//! Sessions that take turns: what they do, and what they remember of it.
+//! The workload: sessions that take turns, with the events that they remember.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ const LISTS: u16 = 2;
 const THINGS: u16 = 3;
 const KEYS: [u64; 4] = [0, 8, 4, 24];
 
-/// Why a workload ends early: the machine is gone, or the store takes nothing more.
+/// The reason why a workload ends early: the machine has stopped, or the store has failed.
 #[derive(Debug)]
 pub(crate) struct Ended(pub(crate) Error);
 
-/// A session and what it has not been told yet.
+/// A session, with its commits that are not acknowledged yet.
 pub(crate) struct Player {
     pub(crate) session: Session,
     pub(crate) mark: Key,
-    /// Events that its answers since the last flush rest on.
+    /// Events that the session's answers since the last flush depend on.
     unanswered: BTreeSet<usize>,
 }
 
-/// Everything that acts on a store.
+/// All actors on a store.
 pub(crate) struct Workload {
     pub(crate) engine: Arc<Engine>,
     pub(crate) history: History,
@@ -43,33 +43,33 @@ pub(crate) struct Workload {
     depth: usize,
     logs: usize,
     strict: bool,
-    /// Few answers leave early: much is unflushed when the crash comes.
+    /// Flushes are rare, so that much is unflushed when the crash comes.
     lazy: bool,
     journal: bool,
     checkpoints: bool,
-    /// Set by the first failure; nothing is done any more.
+    /// The first failure. Nothing is done after it.
     pub(crate) ended: Option<Error>,
 }
 
-/// What a transaction does to a key.
+/// A transaction's action on a key.
 #[derive(Clone, Debug)]
 enum Do {
     Read,
     Put(Value),
-    /// Overwrite from an offset on, if there is a value.
+    /// Overwrites from an offset on, if there is a value.
     Patch(usize, Vec<u8>),
     Append(Vec<u8>),
     Add(i64),
     Delete,
 }
 
-/// What a transaction has done.
+/// Effects of a transaction.
 #[derive(Debug, Default)]
 struct Done {
     needs: BTreeSet<usize>,
-    /// What it found, key by key.
+    /// Values found, key by key.
     reads: Vec<(Key, Option<Value>)>,
-    /// Something that it read was not so any more when its body ended.
+    /// Whether a read was outdated when the body ended.
     stale: bool,
     writes: Vec<(Key, Option<Value>)>,
 }
@@ -111,7 +111,7 @@ impl Workload {
         })
     }
 
-    /// Random steps until the machine dies or they are over.
+    /// Runs random steps until their end, or until the machine stops.
     pub(crate) fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             self.step();
@@ -157,7 +157,7 @@ impl Workload {
         }
     }
 
-    /// Some keys nobody holds, each once, and what to do to them.
+    /// Some different keys that no open transaction holds, with an action on each.
     fn choose(&self) -> Vec<(Key, Do)> {
         let mut chosen: Vec<(Key, Do)> = Vec::new();
         let account = |rng: &SeededRng| (ACCOUNTS, vec![b'a', rng.below(KEYS[1]) as u8]);
@@ -186,7 +186,7 @@ impl Workload {
         chosen
     }
 
-    /// A value that tells where it comes from.
+    /// A value that names its origin.
     fn bytes(&self, len: usize) -> Vec<u8> {
         let len = match self.below(20) {
             _ if len > 0 => len,
@@ -200,7 +200,7 @@ impl Workload {
         (0..len).map(|at| seed ^ (at as u8).wrapping_mul(31)).collect()
     }
 
-    /// A transaction that finds its keys on the way; others may act while it is open.
+    /// Runs a transaction that finds its keys on the way. Other sessions may act while it is open.
     fn transact(&mut self, at: usize) -> Result<(), Ended> {
         let steps = self.choose();
         let pause =
@@ -214,7 +214,7 @@ impl Workload {
             done = Done::default();
             for (index, (key, action)) in steps.iter().enumerate() {
                 if pause == Some(index as u64) && !std::mem::replace(&mut paused, true) {
-                    // What was locked so far; what follows may still change.
+                    // Only keys locked so far are stable. Later keys may still change.
                     self.held.extend(held[..index].iter().cloned());
                     self.depth += 1;
                     (0..1 + self.below(6)).for_each(|_| self.step());
@@ -226,7 +226,8 @@ impl Workload {
             if !done.writes.is_empty() {
                 put_mark(tx, &player.mark, id, &mut done)?;
             }
-            // With all locks held what was read cannot change; only a flush of tables asks nobody.
+            // With all locks held the read values cannot change, except by a flush of tables, which
+            // takes no locks.
             done.stale =
                 done.reads.iter().any(|(key, value)| self.history.value(key) != value.as_ref());
             Ok(())
@@ -245,7 +246,7 @@ impl Workload {
                     !committed || !wrote,
                     "transact failed with {error}, but its mark is there"
                 );
-                // The error has told something of what was read.
+                // The error has revealed something of the read values.
                 self.answer(&mut player);
                 Ok(())
             }
@@ -283,7 +284,7 @@ impl Workload {
         player.unanswered.insert(event);
     }
 
-    /// The session may answer.
+    /// Flushes the session, which may answer afterwards.
     fn answer(&mut self, player: &mut Player) {
         let answered = std::mem::take(&mut player.unanswered);
         if self.strict {
@@ -296,7 +297,7 @@ impl Workload {
         self.next_id
     }
 
-    /// Transactions with declared keys, a few at once; answered at the next flush.
+    /// Runs a few transactions with declared keys as a batch. The next flush acknowledges them.
     fn execute(&mut self, at: usize) -> Result<(), Ended> {
         let mut player = self.players[at].take().expect("free");
         let mut failed = None;
@@ -349,7 +350,7 @@ impl Workload {
             found.iter().eq(self.history.now.iter().filter(|(key, _)| key.0 == table)),
             "a scan of table {table} differs"
         );
-        // What a scan does not show is an answer, too.
+        // A key that a scan does not show is an answer, too.
         player.unanswered.extend(self.history.writers_of(table));
         self.players[at] = Some(player);
         Ok(())
@@ -377,7 +378,7 @@ impl Workload {
         flushed.map_err(Ended)
     }
 
-    /// A transaction that writes and then thinks better of it.
+    /// Runs a transaction that writes and then rolls back.
     fn fail_on_purpose(&mut self, at: usize) -> Result<(), Ended> {
         let mut player = self.players[at].take().expect("free");
         let steps = self.choose();
@@ -422,7 +423,8 @@ impl Workload {
                 Ok(())
             }
             Err(error) => {
-                // Here nothing was emptied. On the disk it may be so, unless the store knows better.
+                // In memory nothing was emptied. The disk may hold the flush, unless the store says
+                // that it does not.
                 let uncertain = self.journal && self.engine.health().is_err();
                 self.history.uncertain_flush = uncertain.then_some(event);
                 Err(Ended(error))
@@ -430,7 +432,7 @@ impl Workload {
         }
     }
 
-    /// Takes a checkpoint, while the others go on where they can.
+    /// Takes a checkpoint, while other sessions go on where they can.
     fn checkpoint(&mut self) -> Result<(), Ended> {
         let engine = self.engine.clone();
         let before = self.history.events.len();
@@ -480,7 +482,8 @@ impl Guest for Workload {
                     self.step();
                     Ok(())
                 }
-                // Nothing that waits for the disk: its calls would race with those of the writers.
+                // The guest does nothing that calls the disk, since such calls would race with the
+                // writers'.
                 Moment::Phases if self.strict || self.below(2) == 0 => self.execute(at),
                 Moment::Phases => self.transact(at),
             };
@@ -491,7 +494,7 @@ impl Guest for Workload {
     }
 }
 
-/// Whoever meets the lock of a transaction that is open further out cannot wait for it here.
+/// A transaction cannot wait here for the lock of a transaction further out on the same thread.
 fn give_way(error: TxError) -> TxError {
     match error {
         TxError::Conflict => TxError::abandon("met the lock of an open transaction"),
@@ -499,12 +502,13 @@ fn give_way(error: TxError) -> TxError {
     }
 }
 
-/// The journal refused the commit, as opposed to the transaction itself.
+/// Whether the journal refused the commit, as opposed to an error of the transaction.
 fn is_refusal(error: &TxError) -> bool {
     matches!(error, TxError::Log(_))
 }
 
-/// Does one thing, by slot or by key, after comparing what is there with what should be.
+/// Carries out one action, by slot or by key, after a comparison of the present value with the
+/// expected one.
 fn act(
     history: &History,
     tx: &mut Tx<'_>,

@@ -1,4 +1,5 @@
-//! The data directory of a small store, changed by a script of edits, and the offline tools on it.
+//! Applies a script of edits to the data directory of a small store, and runs the offline tools on
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,16 +27,16 @@ pub(crate) struct Sample {
     files: Files,
     /// Every value that a key ever had.
     written: BTreeMap<Key, BTreeSet<Vec<u8>>>,
-    /// What is in the directory now.
+    /// The present files of the directory.
     there: Files,
     disk: RealDisk,
     directory: tempfile::TempDir,
 }
 
-/// What the offline tools say of a directory.
+/// Results of the offline tools on a directory.
 pub(crate) struct Verdict {
     pub(crate) checked: Result<Checked, Error>,
-    /// The dump: keys and values, those without history left out of account.
+    /// The dumped keys and values.
     pub(crate) dumped: Result<Vec<(Key, Vec<u8>)>, Error>,
 }
 
@@ -57,7 +58,7 @@ impl Sample {
 
     /// The directory after the edits of `script`, as the offline tools see it.
     ///
-    /// An odd first byte makes the checksums of the changed files right again; then the edits
+    /// With an odd first byte the checksums of the changed files are made right again. The edits
     /// follow, see [`edit`].
     pub(crate) fn judge(&mut self, script: &[u8]) -> Verdict {
         let mut files = self.files.clone();
@@ -70,7 +71,7 @@ impl Sample {
         self.write(files);
         let directory = self.directory.path();
         let checked = offline::check(directory);
-        // Both refuse, or neither, but for what only the logs show.
+        // Both tools refuse, or neither does, except for damage that only the logs show.
         let inspected = offline::inspect(directory);
         assert!(inspected.is_err() || checked.is_ok(), "{checked:?}");
         let mut rows = Vec::new();
@@ -83,12 +84,12 @@ impl Sample {
         Verdict { checked, dumped: dumped.map(|_| rows) }
     }
 
-    /// True if the key ever had this value.
+    /// Whether the key ever had this value.
     pub(crate) fn was_written(&self, key: &Key, value: &[u8]) -> bool {
         self.written.get(key).is_some_and(|values| values.contains(value))
     }
 
-    /// Brings the directory to `files`.
+    /// Makes the directory hold exactly `files`.
     fn write(&mut self, files: Files) {
         for name in self.there.keys().filter(|name| !files.contains_key(*name)) {
             self.disk.remove(Path::new(name)).expect("removed");
@@ -109,7 +110,7 @@ impl Sample {
     }
 }
 
-/// One incarnation's work; everything committed is on the disk.
+/// The work of one incarnation. All its commits are on the disk.
 fn live(home: &Path, life: u32, written: &mut BTreeMap<Key, BTreeSet<Vec<u8>>>) -> Engine {
     let mut config = Config::new(home);
     config.durability = Durability::Strict;
@@ -156,7 +157,7 @@ fn gather(disk: &RealDisk, path: &Path, files: &mut Files) {
     }
 }
 
-/// The bytes that say what is changed.
+/// The bytes of the script.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -164,7 +165,7 @@ impl<'a> Script<'a> {
         self.0.split_off_first().copied()
     }
 
-    /// A place from 0 to `len`.
+    /// A position from 0 to `len`.
     fn place(&mut self, len: usize) -> Option<usize> {
         let (low, high) = (self.byte()?, self.byte()?);
         Some(usize::from(u16::from_le_bytes([low, high])) % (len + 1))
@@ -177,7 +178,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Carries out one edit: what, in which file, where, and with which bytes.
+/// Carries out one edit: its kind, file, position and bytes.
 fn edit(files: &mut Files, script: &mut Script<'_>) -> Option<()> {
     let what = script.byte()?;
     let number = usize::from(script.byte()?);
@@ -212,8 +213,7 @@ fn edit(files: &mut Files, script: &mut Script<'_>) -> Option<()> {
     Some(())
 }
 
-/// Makes the checksums of the files that differ from `before` right again, and those that the
-/// manifest holds of them.
+/// Corrects the checksums of the files that differ from `before`, and their copies in the manifest.
 fn forge_all(files: &mut Files, before: &Files) {
     let mut indexes = Vec::new();
     for (name, bytes) in files.iter_mut().filter(|(name, bytes)| before.get(*name) != Some(bytes)) {
@@ -252,7 +252,7 @@ pub(crate) fn sample_script(seed: u64, forge: bool) -> Vec<u8> {
     let mut stream = super::mutate::Stream(seed);
     let mut script = vec![u8::from(forge)];
     for _ in 0..1 + stream.below(3) {
-        // Overwriting is the edit that leaves most as it was.
+        // An overwrite changes the least.
         let what = if stream.below(2) == 0 { 0 } else { stream.below(8) as u8 };
         script.extend([what, stream.next() as u8, stream.next() as u8, stream.next() as u8]);
         let bytes = 1 + stream.below(8);

@@ -1,8 +1,8 @@
-//! The offline tools meet directories that somebody has changed: they say so, return nothing that
-//! was never written, and never panic.
+//! Tests of the offline tools on changed directories. The tools report the damage, return nothing
+//! that was never written, and never panic.
 //!
-//! Each loop runs a fixed number of rounds, or as many seconds as `STILLPOINT_FUZZ_SECONDS` says,
-//! from `STILLPOINT_FUZZ_SEED` on if that is set; a failure prints the seed of its round.
+//! Each loop runs a fixed number of rounds, or for the seconds of `STILLPOINT_FUZZ_SECONDS`.
+//! `STILLPOINT_FUZZ_SEED` sets the first seed. A failure prints the seed of its round.
 
 mod directory;
 #[expect(dead_code, reason = "shared with the tests of the format, which use more of it")]

@@ -1,9 +1,9 @@
-//! Crashes in the middle of transactions on two kinds of tables.
+//! Tests with crashes in the middle of transactions on two kinds of tables.
 //!
-//! A chain goes through all transactions: each reads the last number from the table that has it, and
-//! writes the next number to one of the tables, beside other keys in both. So the set of transactions
-//! that is left must be a prefix, and the greater number in the tables says which. Some transactions
-//! fail and undo. A crash may come while one is open and its operations are in the log already.
+//! All transactions form a chain. Each reads the last number from its table, and writes the next
+//! number to one of the tables, with other keys in both. So the recovered transactions must be a
+//! prefix, and the greater number in the tables says which. Some transactions fail and undo. A
+//! crash may come while a transaction is open and its operations are in the log already.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ const LIVES: u64 = 3;
 
 type State = [BTreeMap<Vec<u8>, (u8, Vec<u8>)>; 2];
 
-/// A transaction: the table of the last number and that of the next, and what else is written.
+/// A transaction: the tables of the last and of the next number, and the other writes.
 #[derive(Debug)]
 struct Step {
     next: u64,
@@ -28,7 +28,7 @@ struct Step {
     to: usize,
     writes: Vec<(usize, Vec<u8>, Value)>,
     fails: bool,
-    /// Called in the middle.
+    /// Called in the middle of the transaction.
     pauses: bool,
 }
 
@@ -39,7 +39,7 @@ struct Life {
     /// The states after each transaction of the chain, from `first` on.
     states: Vec<State>,
     first: u64,
-    /// The transaction of the chain that was acknowledged last.
+    /// The last acknowledged transaction of the chain.
     acknowledged: u64,
     /// The table that has the last number of the chain.
     last: usize,
@@ -156,7 +156,8 @@ impl Life {
         assert_eq!(kind.behind.load(Relaxed), 0, "the clock went back");
     }
 
-    /// With keys found on the way. Without a flush at the end, unless the session is told to.
+    /// Runs a transaction that finds its keys on the way. It is not flushed at the end, unless the
+    /// session is strict.
     fn transact(&mut self, session: &mut Session, step: &Step) -> Result<(), String> {
         let tables = self.world.tables;
         // A strict transaction is acknowledged when it returns, with all that it has read.
@@ -181,8 +182,8 @@ impl Life {
         result.map_err(|error| error.to_string())
     }
 
-    /// Another session makes the shared log durable, open operations included; then the machine may
-    /// stop.
+    /// Another session makes the shared log durable, including open operations. Then the machine
+    /// may stop.
     fn pause(&mut self) {
         let memory = self.world.tables[0];
         let noise = self.world.engine.table("noise").expect("made at the begin");
@@ -192,7 +193,7 @@ impl Life {
         self.stop_here();
     }
 
-    /// With declared keys, and not acknowledged.
+    /// Runs a transaction with declared keys, without an acknowledgement.
     fn execute(&mut self, session: &mut Session, step: &Step) -> Result<(), String> {
         let mut declared = Declared { tables: self.world.tables, step, ended: None };
         session.execute(std::slice::from_mut(&mut declared));
@@ -239,8 +240,8 @@ impl Procedure for Declared<'_> {
     }
 }
 
-/// One store from its making to its last crash; gives the crash states that were judged, and the
-/// operations that openings have undone.
+/// Runs one store from its making to its last crash. Returns the number of judged crash states, and
+/// of operations that openings have undone.
 fn run_seed(seed: u64) -> (u64, u64) {
     let rng = SeededRng::new(seed);
     let logs = 1 + rng.below(2) as usize;
@@ -277,7 +278,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Random lives, each ended by a crash.
+/// Runs random lives, each ended by a crash.
 pub(crate) fn transactions_on_two_kinds() {
     let (mut judged, mut undone) = (0, 0);
     for seed in seeds(20) {
@@ -288,7 +289,7 @@ pub(crate) fn transactions_on_two_kinds() {
     assert!(judged > 0 && undone > 0, "{judged} states, {undone} operations undone by openings");
 }
 
-/// A transaction with several operations on each of two keys is open when the machine stops, and the
+/// The machine stops while a transaction with several operations on each of two keys is open. The
 /// opening that undoes them is cut off after each of its calls of the disk.
 pub(crate) fn a_crash_during_the_undo() {
     let disk = SimDisk::new(1);

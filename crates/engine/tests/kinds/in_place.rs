@@ -1,9 +1,9 @@
-//! A kind of table for tests that does what the memory store does not: it writes in place, logs each
-//! operation, undoes on abort and after a crash, keeps its locks in a table of its own, and answers
-//! "not here yet" at random. Its records are in memory only, so a restart begins with the logs alone.
+//! A kind of table for tests, unlike the memory store. It writes in place, logs each operation, and
+//! undoes on abort and after a crash. It keeps its locks in a table of its own, and answers "not
+//! here yet" at random. Its records are in memory only, so a restart begins with the logs alone.
 //!
-//! `redo` refuses an operation whose before-image is not what the table holds. So a replay in another
-//! order than that of the run is seen at once.
+//! `redo` refuses an operation whose before-image differs from the table's value. So a replay in a
+//! wrong order is noticed at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use stillpoint_sync::lock_word::{self, Contended, Priority};
 
 pub(crate) const NAME: &str = "in-place";
 
-/// Few, so that keys share locks.
+/// Number of locks, small so that keys share locks.
 const LOCKS: usize = 64;
 
 type Key = (TableId, Vec<u8>);
@@ -39,9 +39,9 @@ pub(crate) struct InPlace {
     generations: Mutex<HashMap<u16, u32>>,
     locks: Vec<Lock>,
     rng: SeededRng,
-    /// Of 100 questions so many are answered with "not here".
+    /// Share of lookups answered with "not here", in percent.
     absences: u64,
-    /// Called by who waits for an arrival.
+    /// Called in a wait for an arrival.
     pub(crate) on_wait: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     pub(crate) waits: AtomicU64,
     /// Commits whose gsn was not above those of all keys.
@@ -81,7 +81,7 @@ impl InPlace {
         mine.map(|((_, key), value)| (key.clone(), value.clone())).collect()
     }
 
-    /// True if no lock is held.
+    /// Whether no lock is held.
     pub(crate) fn is_unlocked(&self) -> bool {
         let free = |lock: &Lock| lock_word::try_exclusive(&lock.word, Priority::DECLARED).is_ok();
         let all = self.locks.iter().all(free);
@@ -133,7 +133,7 @@ impl Arrival for OnTheWay {
     }
 }
 
-/// What an operation does: the key, and its value before and after.
+/// An operation: the key, and its value before and after.
 struct Change {
     key: Vec<u8>,
     before: Value,
@@ -237,7 +237,7 @@ impl TableKind for InPlace {
 struct Held {
     lock: usize,
     is_exclusive: bool,
-    /// The stamp of the lock when it was taken.
+    /// The lock's stamp at the time when it was taken.
     stamp: Stamp,
     has_changed: bool,
 }
@@ -420,7 +420,7 @@ impl KindPart for Part {
     }
 
     fn install(&mut self, stamp: Stamp) {
-        // A panic here would end the process, so a test asks for it.
+        // A panic here ends the process, and a test asks for it.
         let behind = self.held.iter().filter(|held| held.stamp.gsn() >= stamp.gsn()).count();
         self.kind.behind.fetch_add(behind as u64, Relaxed);
     }

@@ -1,7 +1,8 @@
-//! Kinds of tables: one suite that each kind must pass, alone and together with the memory store in
-//! one transaction; and crashes of a simulated machine in the middle of such transactions.
+//! Tests of kinds of tables. Each kind must pass one suite, alone and together with the memory
+//! store in one transaction. Crashes of a simulated machine come in the middle of such
+//! transactions.
 //!
-//! The second kind is `in_place`. A kind that is to come gets its row in `suite::KINDS`.
+//! The second kind is `in_place`. A further kind gets its row in `suite::KINDS`.
 //!
 //! One seed of the crashes again: `STILLPOINT_KINDS_SEED=<seed> cargo test -p stillpoint --test kinds`
 //! More of them: `STILLPOINT_KINDS_SEEDS=1000`

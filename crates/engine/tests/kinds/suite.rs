@@ -1,4 +1,4 @@
-//! What a transaction finds is the same on each kind of table.
+//! Tests that a transaction finds the same on each kind of table.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,7 @@ use stillpoint_io::{Clock, RealClock, Rng, SeededRng, SimDisk};
 use crate::in_place::NAME;
 use crate::world::{World, configure};
 
-/// Each kind alone, and both: the tables on which a transaction alternates.
+/// Each kind alone, and both together: the tables between which a transaction alternates.
 const KINDS: [[usize; 2]; 4] = [[0, 0], [1, 1], [0, 1], [1, 0]];
 
 fn world(absences: u64) -> World {
@@ -127,7 +127,7 @@ impl Procedure for Move {
         if self.fails {
             return Err(TxError::abandon("as the test wants it"));
         }
-        // Read again: both may be one account.
+        // The balance is read again, since both may be one account.
         let to = balance(tx, Slot(1)).expect("an account");
         tx.put_slot(Slot(1), &(to + 1).to_le_bytes())
     }
@@ -222,8 +222,8 @@ fn transfers_among_kinds_keep_the_sum_and_end() {
     assert!(world.kind.undone.load(Relaxed) > 0, "nothing was undone");
 }
 
-/// A flush of tables waits for all read sections. It ends while a transaction waits for what is not
-/// here, declared or not, so the transaction stands in none.
+/// A flush of tables waits for all read sections. It ends while a transaction waits for a key that
+/// is not here. So the transaction stands in no read section.
 #[test]
 fn who_waits_stands_in_no_read_section() {
     let world = Arc::new(world(50));
@@ -295,7 +295,7 @@ fn what_a_kind_does_not_offer_is_refused() {
     assert!(matches!(world.engine.table_of_kind("x", "unknown"), Err(Error::Config { .. })));
     assert_eq!(world.engine.table("in place").expect("found by its name"), table);
     drop((session, world));
-    // Without the kind the store is not opened, and with a scheme that takes checkpoints neither.
+    // The store is not opened without the kind, nor with a scheme that takes checkpoints.
     let plain = stillpoint::Engine::open(configure(&disk, 1, 1));
     assert!(matches!(plain, Err(Error::Manifest { .. })), "{plain:?}");
     let mut config = configure(&disk, 1, 1);

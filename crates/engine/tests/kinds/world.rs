@@ -10,12 +10,12 @@ use crate::in_place::{InPlace, NAME};
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) kind: Arc<InPlace>,
-    /// In memory, and in place.
+    /// Numbers of the table in memory and of the table in place.
     pub(crate) tables: [TableId; 2],
 }
 
 pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
-    // Stores of a few records on huge pages would spend their lives on clearing these.
+    // With huge pages, small stores would spend most of their time on clearing pages.
     rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
     let mut config = Config::new("unused");
     config.checkpoint = "none".to_owned();

@@ -1,5 +1,5 @@
-//! What a repair leaves is a state that the store once had, less some of the last transactions: each
-//! value was written as it is, and rests on nothing that is missing.
+//! Tests that a repair leaves an earlier state of the store, without some of the last transactions.
+//! Each value was once written, and depends on nothing that is missing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use stillpoint_io::{Rng, SeededRng, seeded_rounds};
 use crate::store::{Files, Keys, config, directory, files, judge};
 
 const KEYS: u64 = 10;
-/// Bytes of a value: the number of the transaction that put it, that of the last one that changed
-/// it, and padding.
+/// Bytes of a value: number of the transaction that put it, number of the last one that changed it,
+/// and padding.
 const VALUE_BYTES: usize = 1500;
 
-/// What a transaction saw and wrote: keys with the last writer seen, and keys.
+/// Reads and writes of a transaction: read keys with their last writers, and written keys.
 struct Done {
     reads: Vec<(Vec<u8>, u64)>,
     writes: Vec<Vec<u8>>,
 }
 
-/// A store at work, life after life.
+/// A store that works in several lives.
 #[derive(Default)]
 struct Work {
-    /// Of each key: who put it, and who changed it last.
+    /// Of each key, the transaction that put it and the one that changed it last.
     now: BTreeMap<Vec<u8>, (u64, u64)>,
-    /// Every pair that a key ever had.
+    /// Every such pair that a key ever had.
     had: BTreeMap<Vec<u8>, Vec<(u64, u64)>>,
     done: Vec<Done>,
 }
@@ -80,7 +80,7 @@ impl Work {
         self.commit(session, table, &steps);
     }
 
-    /// A few lives of a store, the last of which ends in a crash.
+    /// Runs a few lives of a store. The last life ends in a crash.
     fn live(&mut self, rng: &SeededRng, dir: &Path, lives: u64) {
         let logs = 1 + rng.below(2) as usize;
         let keep = 1 + rng.below(2) as usize;
@@ -105,7 +105,7 @@ impl Work {
         }
     }
 
-    /// Each value that was found was written so, and nothing that it rests on is missing.
+    /// Checks that each found value was once written, and that no dependency is missing.
     fn confirm(&self, found: &Keys, context: &str) {
         let mut writer = BTreeMap::new();
         for (key, value) in found {
@@ -125,7 +125,7 @@ impl Work {
         }
     }
 
-    /// Repairs a directory, and judges what it has become.
+    /// Repairs a directory, and judges the result.
     fn repair(&self, damaged: &Files, context: &str) -> (Vec<String>, Keys) {
         let dir = directory(damaged);
         let announced = offline::repair(dir.path(), false).expect(context);
@@ -230,7 +230,7 @@ fn what_rests_on_a_lost_checkpoint_is_given_up() {
     }
 }
 
-/// A record does not name what was closed when it committed.
+/// A record does not name dependencies that were closed at its commit.
 #[test]
 fn what_rests_on_a_lost_log_is_given_up() {
     let home = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Directories copied file by file, in any order, while the engine runs: refused, or a closed
-//! state between the begin and the end of the copy.
+//! Tests with directories copied file by file, in any order, while the engine runs. A copy is
+//! refused, or holds a closed state from the time of the copy.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::store::config;
 
 const KEYS: u64 = 12;
 
-/// What a transaction read and wrote: keys, and of those read whose version.
+/// Reads and writes of a transaction: keys, and the versions of the read ones.
 struct Done {
     reads: Vec<(usize, u64)>,
     writes: Vec<usize>,
 }
 
-/// A store at work. The value of a key is the number of the transaction that wrote it.
+/// A working store. The value of a key is the number of the transaction that wrote it.
 struct Work<'a> {
     rng: &'a SeededRng,
     engine: Engine,
@@ -77,7 +77,7 @@ impl<'a> Work<'a> {
         self.done.push(Done { reads, writes });
     }
 
-    /// Copies everything in some order, and works on meanwhile.
+    /// Copies all files in some order, while the store works on.
     fn copy(&mut self, from: &SimDisk) -> SimDisk {
         let to = SimDisk::new(self.rng.next_u64());
         let mut todo = vec![PathBuf::new()];

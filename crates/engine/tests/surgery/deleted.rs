@@ -1,4 +1,4 @@
-//! Each file, and each pair of files, deleted in turn.
+//! Tests that delete each file, and each pair of files, in turn.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ const SHAPES: &[Shape] = &[
     Shape { logs: 2, lives: &[5, 0, 3], checkpoints: 0, closes: false },
 ];
 
-/// Pairs deleted of each shape, unless all are asked for.
+/// Number of pairs deleted of each shape, unless all are asked for.
 const PAIRS: usize = 30;
 
-/// True if nobody would mind.
+/// Whether the file may be missing without a loss.
 fn is_spare(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("spare-") || name.ends_with(".next")
@@ -40,7 +40,7 @@ fn delete(
         let mut left = all.clone();
         left.retain(|path, _| !gone.contains(path));
         if keeps_directories {
-            // The directories of what is gone are there.
+            // Directories of deleted files still exist.
             for dir in all.keys().filter_map(|path| path.parent()) {
                 left.insert(dir.join("other"), Vec::new());
             }

@@ -1,6 +1,6 @@
-//! Surgery on data directories: files deleted, older MANIFESTs put back, copies taken while the
-//! engine runs. Each time either the directory is refused, by all tools alike, or nothing
-//! acknowledged is missing.
+//! Tests that change data directories: delete files, put older MANIFESTs back, or copy while the
+//! engine runs. Each time either all tools refuse the directory, or no acknowledged commit is
+//! missing.
 //!
 //! `STILLPOINT_SURGERY_PAIRS=1` deletes every pair of files instead of a sample.
 

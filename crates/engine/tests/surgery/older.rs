@@ -1,4 +1,4 @@
-//! An older MANIFEST put back, of every stage of a store's life.
+//! Tests that put back an older MANIFEST, of every stage of a store's life.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use stillpoint_io::{Disk, RealDisk, read_all};
 
 use crate::store::{Keys, config, directory, files, judge, serve};
 
-/// Remembers the MANIFEST if it is another one.
+/// Remembers the MANIFEST if it has changed.
 fn note(dir: &Path, seen: &mut Vec<Vec<u8>>) {
     let disk = RealDisk::new(dir).expect("a disk");
     if disk.exists(Path::new("MANIFEST")).expect("looks") {
@@ -18,7 +18,7 @@ fn note(dir: &Path, seen: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Puts each MANIFEST back in turn; returns how many are refused. The last one is the right one.
+/// Puts each MANIFEST back in turn. Returns how many are refused. The last one is the current one.
 fn put_each_back(dir: &Path, seen: &[Vec<u8>], acknowledged: &Keys, when: &str) -> usize {
     let last = seen.len() - 1;
     let mut refused = 0;
@@ -75,7 +75,7 @@ fn is_refused_or_loses_nothing() {
             note(dir, &mut seen);
         } else if life == 2 {
             drop(engine);
-            // Starts without a commit: the ends of logs have been copied, and nothing else.
+            // These starts committed nothing. They only copied the ends of logs.
             for _ in 0..2 {
                 drop(Engine::open(config(dir, 2)).expect("opens"));
                 note(dir, &mut seen);
@@ -88,9 +88,8 @@ fn is_refused_or_loses_nothing() {
     }
 }
 
-/// The newest checkpoint holds all that was committed, and the last life has added nothing: no batch
-/// of a log tells that the MANIFEST is older, only a checkpoint or an incarnation that it does not
-/// know.
+/// The newest checkpoint holds all commits, and the last life has added none. So no batch of a log
+/// shows that the MANIFEST is older. Only an unknown checkpoint or incarnation shows it.
 #[test]
 fn is_refused_although_no_log_holds_a_batch() {
     for (journal, keep) in [("redo", 1), ("redo", 2), ("none", 2)] {

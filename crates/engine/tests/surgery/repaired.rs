@@ -1,4 +1,4 @@
-//! The way on after a refusal.
+//! Tests of repairs after a refusal.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use stillpoint_format::names;
 
 use crate::store::{Keys, Shape, directory, files, judge, make, serve};
 
-/// Whatever is missing: without `accept_loss` nothing changes, and with it the store starts, `check`
-/// finds it sound, nothing is there that was never written, and what is lost was announced.
+/// Any file may be missing. Without `accept_loss` a repair changes nothing. With it the store
+/// starts and `check` finds it sound. The store holds nothing that was never written, and the
+/// repair announced every loss.
 #[test]
 fn every_refusal_has_a_way_on() {
     let shapes = [
@@ -50,8 +51,7 @@ fn every_refusal_has_a_way_on() {
     assert!(repaired > 8, "only {repaired} were refused");
 }
 
-/// All files are there but the MANIFEST, so nothing that was acknowledged is missing, and nothing is
-/// older than it was.
+/// Only the MANIFEST is missing, so no acknowledged commit is lost, and no value is outdated.
 #[test]
 fn a_lost_manifest_is_made_anew_from_the_other_files() {
     let shapes = [
@@ -108,8 +108,8 @@ fn a_lost_manifest_is_made_anew_from_the_other_files() {
     }
 }
 
-/// A power loss takes from a segment what was in the page cache only. The copy of it counts, which
-/// the start before had made.
+/// A power loss takes bytes of a segment that were in the page cache only. The copy that the start
+/// before had made counts.
 #[test]
 fn a_manifest_made_anew_names_the_copies_of_ends() {
     let home = tempfile::tempdir().expect("a directory");
@@ -136,7 +136,7 @@ fn a_manifest_made_anew_names_the_copies_of_ends() {
     assert!(found == acknowledged, "{done:?}");
 }
 
-/// A copy that is damaged is not published, and leaves nothing in the way.
+/// A damaged copy is not published, and does not block another attempt.
 #[test]
 fn a_damaged_checkpoint_is_not_restored() {
     let home = tempfile::tempdir().expect("a directory");
@@ -160,7 +160,7 @@ fn a_damaged_checkpoint_is_not_restored() {
     assert!(!serve(target.path()).expect("opens").is_empty());
 }
 
-/// What a restore that was killed has left is not in the way of the next one, and no more than that.
+/// Files of a killed restore do not block the next one. Any other file does.
 #[test]
 fn a_restore_that_was_killed_can_be_begun_again() {
     let home = tempfile::tempdir().expect("a directory");
@@ -176,7 +176,7 @@ fn a_restore_that_was_killed_can_be_begun_again() {
     assert!(matches!(again, stillpoint::Error::NotEmpty(_)), "{again}");
 }
 
-/// Whoever has a damaged log needs the number of a checkpoint to restore.
+/// With a damaged log the operator needs the number of a checkpoint to restore.
 #[test]
 fn the_checkpoints_of_a_damaged_directory_are_listed() {
     let home = tempfile::tempdir().expect("a directory");
@@ -189,7 +189,8 @@ fn the_checkpoints_of_a_damaged_directory_are_listed() {
     assert!(found.damage.is_some_and(|damage| damage.contains("log/000")), "nothing is told");
 }
 
-/// A repair gives up what is damaged and what may rest on it, and announces no more than that.
+/// A repair gives up damaged records and those that may depend on them, and announces no more than
+/// that.
 #[test]
 fn a_repair_announces_exactly_what_it_gives_up() {
     // Each log fills a segment with 6 commits. Both logs lose a segment, or the first its last.

@@ -1,4 +1,4 @@
-//! Small stores in directories, what was acknowledged in them, and what the tools find.
+//! Small stores in directories, their acknowledged records, and the results of the tools.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
 /// Keys and values of table `keys`.
 pub(crate) type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// How a store is made.
+/// Shape of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) logs: usize,
-    /// Commits of each life; of 4 KiB each.
+    /// Commits of each life. Each has 4 KiB.
     pub(crate) lives: &'static [usize],
     /// Checkpoints in the last life, each after the first half and so on.
     pub(crate) checkpoints: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Shape {
 }
 
 pub(crate) fn config(dir: &Path, logs: usize) -> Config {
-    // Stores of a few records on huge pages would spend their lives on clearing these.
+    // With huge pages, small stores would spend most of their time on clearing pages.
     rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
     let mut config = Config::new(dir);
     config.durability = Durability::Strict;
@@ -39,7 +39,7 @@ pub(crate) fn config(dir: &Path, logs: usize) -> Config {
     config
 }
 
-/// Makes a store of that shape; returns what was acknowledged.
+/// Makes a store of that shape. Returns the acknowledged records.
 pub(crate) fn make(dir: &Path, shape: Shape) -> Keys {
     let mut acknowledged = Keys::new();
     for (life, &commits) in shape.lives.iter().enumerate() {
@@ -98,7 +98,7 @@ pub(crate) fn directory(files: &Files) -> tempfile::TempDir {
     dir
 }
 
-/// What is served, after a dump and a check of the same files. The tools agree, or it panics.
+/// The served records, after a dump and a check of the same files. Panics if the tools disagree.
 pub(crate) fn judge(all: &Files, context: &str) -> Result<Keys, Error> {
     let dir = directory(all);
     let dir = dir.path();
@@ -129,7 +129,7 @@ pub(crate) fn judge(all: &Files, context: &str) -> Result<Keys, Error> {
     served
 }
 
-/// What a start serves.
+/// The records that a start serves.
 pub(crate) fn serve(dir: &Path) -> Result<Keys, Error> {
     let engine = Engine::open(config(dir, 2))?;
     let mut session = engine.session()?;

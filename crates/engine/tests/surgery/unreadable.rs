@@ -1,4 +1,5 @@
-//! A disk that lists or opens no files for a while, as for want of descriptors.
+//! Tests with a disk that cannot list or open files for a while, for example without free
+//! descriptors.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ fn on(disk: &SimDisk) -> Config {
     config
 }
 
-/// A store without a MANIFEST is no empty store.
+/// A store without a MANIFEST is not taken for an empty one.
 #[test]
 fn what_cannot_be_listed_is_not_begun_anew() {
     let disk = SimDisk::new(1);
@@ -44,7 +45,7 @@ fn what_cannot_be_listed_is_not_begun_anew() {
     }
 }
 
-/// Until the new MANIFEST is to be renamed, the old one is untouched.
+/// Until the rename of the new MANIFEST, the old one stays untouched.
 #[test]
 fn a_manifest_that_was_never_begun_is_not_in_doubt() {
     let disk = SimDisk::new(2);

@@ -1,4 +1,4 @@
-//! ACL and MODULE: there is one user and no module.
+//! The families ACL and MODULE. There is one user and no module.
 
 use super::docs::CATEGORIES;
 use super::help::HELP;

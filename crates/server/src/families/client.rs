@@ -1,4 +1,4 @@
-//! CLIENT: who is connected, and how.
+//! The family CLIENT: connected clients and their settings.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -175,7 +175,7 @@ fn list(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Which clients `CLIENT KILL` means.
+/// The clients that `CLIENT KILL` selects.
 #[derive(Default)]
 struct Filter {
     id: Option<u64>,

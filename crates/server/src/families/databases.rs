@@ -44,7 +44,7 @@ fn scan_weight(args: Args<'_>, db: Db, keyspace: &Keyspace) -> usize {
     if count < STEP { count } else { count.min(keyspace.len(db) as usize) }
 }
 
-/// What `SCAN` is asked for.
+/// Arguments of `SCAN`.
 struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     kind: Option<&'a [u8]>,
@@ -75,7 +75,7 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Whether the key and its value are among those asked for.
+    /// Whether the scan asks for this key and its value.
     fn fit(&self, key: &[u8], entry: &Entry<'_>, budget: &mut u64) -> Result<bool, CmdError> {
         let kind_fits = self.kind.is_none_or(|kind| is(kind, entry.kind().name()));
         let name_fits = self.pattern.map_or(Ok(true), |pattern| name_fits(pattern, key, budget));
@@ -170,7 +170,7 @@ fn keys(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResu
     Ok(())
 }
 
-/// Answers the keys that match a pattern and that `is_new` does not know; gives their number.
+/// Replies the keys that match a pattern and that `is_new` does not know. Returns their number.
 fn matching_keys(
     ctx: &mut Context<'_>,
     pattern: &[u8],

@@ -1,4 +1,4 @@
-//! DEBUG: what tests of clients ask for.
+//! The family DEBUG, which tests of clients use.
 
 use super::help::HELP;
 use crate::args::integer;

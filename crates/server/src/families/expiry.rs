@@ -1,4 +1,4 @@
-//! EXPIRE, TTL and the like: when keys expire.
+//! Commands on the expiry of keys: EXPIRE, TTL and others.
 //!
 //! Time enters a transaction as an input, which the event loop reads once per pass.
 
@@ -175,7 +175,8 @@ fn pexpireat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResul
     expire_generic(ctx, args, tx, Unit::UnixMilliseconds, "pexpireat")
 }
 
-/// Answers -2 without the key, -1 without an expiry, else what `show` makes of it.
+/// Replies -2 without the key and -1 without an expiry. Otherwise `show` makes the reply from the
+/// expiry.
 fn answer_expiry(
     ctx: &mut Context<'_>,
     args: Args<'_>,

@@ -150,7 +150,7 @@ fn uptime_s(shared: &Shared) -> u64 {
     shared.config.clock.wall_ms().saturating_sub(shared.started_ms) / 1000
 }
 
-/// What does not change while the program runs.
+/// Fields that do not change while the program runs.
 fn program(out: &mut String) {
     field(out, "redis_version", REDIS_VERSION);
     field(out, "redis_git_sha1", "00000000");

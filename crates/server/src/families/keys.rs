@@ -195,7 +195,7 @@ fn object_refcount(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
     Ok(())
 }
 
-/// Null for a key that is not there; for one that is, the answer that it is not tracked.
+/// Replies null for a missing key. For an existing key, replies that the value is not tracked.
 fn object_untracked(
     ctx: &mut Context<'_>,
     args: Args<'_>,
@@ -209,9 +209,9 @@ fn object_untracked(
     Ok(())
 }
 
-/// When a key was read last is not known: a read writes nothing that others share, and a clock in
-/// each record would make it write. Redis refuses in the same way under a policy without the clock,
-/// so clients know the answer; any number of seconds would be a lie.
+/// The server does not know when a key was last read. A read writes no shared memory, and a clock
+/// in each record would make it write. Redis refuses in the same way under a policy without the
+/// clock, so clients know this answer. Any number of seconds would be false.
 fn object_idletime(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let error = "ERR Reads leave no trace in this store, idle time not tracked.";
     object_untracked(ctx, args, tx, error)

@@ -110,7 +110,7 @@ fn shift_right(value: u128, bits: u32) -> (u128, bool) {
     }
 }
 
-/// `value` and a little more if `below`, divided by two to the `bits` and rounded half to even.
+/// `value`, plus a little more if `below`, divided by two to the `bits` and rounded half to even.
 fn half_even(value: u128, bits: u32, below: bool) -> u128 {
     if bits == 0 {
         return value;
@@ -120,8 +120,8 @@ fn half_even(value: u128, bits: u32, below: bool) -> u128 {
     high + u128::from(half && (rest || below || high & 1 == 1))
 }
 
-/// The number nearest to `value` times two to the `exponent`. With `below` there is a little more,
-/// and `value` has at least 66 bits. `None` if it is too large.
+/// The number nearest to `value` times two to the `exponent`. With `below` the true value is
+/// slightly greater, and `value` has at least 66 bits. `None` if the number is too large.
 fn rounded(negative: bool, value: u128, exponent: i32, below: bool) -> Option<LongDouble> {
     let bits = 128 - value.leading_zeros() as i32;
     let exponent_wanted = (exponent + bits - 64).max(EXPONENT_MIN);
@@ -143,7 +143,7 @@ fn rounded(negative: bool, value: u128, exponent: i32, below: bool) -> Option<Lo
     (exponent <= EXPONENT_MAX).then_some(LongDouble { negative, magnitude })
 }
 
-/// As [`rounded`], for what was read: what becomes zero was out of range.
+/// As [`rounded`], for a number that was read. A number that becomes zero was out of range.
 fn read(value: u128, exponent: i32, below: bool) -> Option<Magnitude> {
     let magnitude = rounded(false, value, exponent, below)?.magnitude;
     (value == 0 || magnitude != Magnitude::Finite(0, 0)).then_some(magnitude)
@@ -216,7 +216,7 @@ fn decimal(text: &[u8]) -> Option<Magnitude> {
     }
     let mut divisor = Big::from(1);
     divisor.multiply_by_power_of_ten(exponent.unsigned_abs());
-    // So far to the left that the quotient has about a hundred bits.
+    // The shift gives the quotient about a hundred bits.
     let shift = QUOTIENT_BITS + divisor.bits() as i32 - numerator.bits() as i32;
     if shift >= 0 {
         numerator.shift_left(shift.unsigned_abs());
@@ -292,7 +292,7 @@ impl Big {
         self.0.len().cmp(&other.0.len()).then_with(by_digits).is_lt()
     }
 
-    /// Takes away a number that is not greater.
+    /// Subtracts a number that is not greater.
     fn subtract(&mut self, other: &Self) {
         let mut borrow = false;
         for (i, digit) in self.0.iter_mut().enumerate() {
@@ -303,7 +303,7 @@ impl Big {
         self.trim();
     }
 
-    /// The first 128 bits, how many follow them, and whether one of those is set.
+    /// The first 128 bits, the number of further bits, and whether a further bit is set.
     fn first_bits(&self) -> (u128, i32, bool) {
         let more = self.bits().saturating_sub(128);
         let bit = |i: usize| self.0.get(i / 32).is_some_and(|digit| digit >> (i % 32) & 1 == 1);
@@ -311,7 +311,8 @@ impl Big {
         (value, more as i32, (0..more).any(bit))
     }
 
-    /// The quotient, which has at most [`QUOTIENT_BITS`] + 1 bits, and whether something remains.
+    /// The quotient, of at most [`QUOTIENT_BITS`] + 1 bits, and whether the division leaves a
+    /// remainder.
     fn divide(mut self, mut divisor: Self) -> (u128, bool) {
         divisor.shift_left(QUOTIENT_BITS as u32 + 1);
         let mut quotient = 0;

@@ -1,4 +1,4 @@
-//! MEMORY: how much is in use.
+//! The family MEMORY: memory in use.
 
 use stillpoint::Tx;
 

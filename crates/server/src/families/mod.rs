@@ -1,8 +1,8 @@
 //! Commands: one file for each family, with its rows and their code.
 //!
-//! A row says everything about a command that is not its code: arity, flags, where its keys are,
-//! which handler runs it. `COMMAND` answers from the rows, the planner declares keys from them,
-//! authentication and `MULTI` ask their flags.
+//! A row holds the facts about a command: arity, flags, positions of its keys, and the handler that
+//! runs it. `COMMAND` replies from the rows, and the planner declares keys from them.
+//! Authentication and `MULTI` ask their flags.
 //!
 //! A new family is a file with `ROWS`, and its name in the two lists below.
 

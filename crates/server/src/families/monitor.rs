@@ -1,4 +1,4 @@
-//! SLOWLOG and LATENCY: which commands took long.
+//! The families SLOWLOG and LATENCY: commands that took long.
 
 use super::help::HELP;
 use crate::args::{integer, is};
@@ -126,7 +126,7 @@ fn latency_doctor(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// For each command: the calls, and how many took at most 2^n microseconds.
+/// For each command, the number of calls, and of calls that took at most 2^n microseconds.
 fn latency_histogram(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let wanted: Vec<&[u8]> = args.from(2).collect();
     let mut rows: Vec<(String, [u64; LATENCY_BUCKETS])> = Vec::new();

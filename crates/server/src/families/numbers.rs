@@ -1,4 +1,4 @@
-//! INCR, INCRBYFLOAT and the like: strings that are numbers.
+//! Commands on strings that are numbers: INCR, INCRBYFLOAT and others.
 
 use stillpoint::Tx;
 

@@ -248,7 +248,7 @@ fn check_len(ctx: &Context<'_>, len: usize) -> CmdResult {
     if len as u64 > ctx.shared.max_bulk_bytes() { Err(CmdError::TOO_LONG) } else { Ok(()) }
 }
 
-/// The value may have to grow up to the offset.
+/// The value may grow up to the offset.
 fn setrange_weight(args: Args<'_>, _: Db, _: &Keyspace) -> usize {
     args.get(2).and_then(parse_u64).map_or(0, |offset| (offset >> 10) as usize)
 }

@@ -1,4 +1,4 @@
-//! A server on the caller's thread, for clients that the caller plays.
+//! A server on the caller's thread, for clients that the caller simulates.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
@@ -21,18 +21,18 @@ use crate::net::{MAILBOX, Worker};
 use crate::shared::Shared;
 use crate::shared::mailbox::{Incoming, Mailboxes};
 
-/// The byte between two clients' turns to send; it occurs in no UTF-8 text.
+/// The byte that separates two clients' turns. UTF-8 text never contains it.
 const TURN: u8 = 0xFF;
 /// Turns of the loop that clients get for their last replies.
 const LAST_TURNS: usize = 200;
-/// Longest value, and the memory for all of them.
+/// Longest value, and memory for all values.
 const VALUE_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: usize = 32 << 20;
 /// The time at the beginning, in milliseconds since the Unix epoch.
 const STARTED_MS: u64 = 1_790_000_000_000;
 
-/// An engine in memory for one server after the other, each on the caller's thread, with sockets but
-/// without a network, and with a clock that only the caller moves.
+/// An engine in memory, used by one server after the other. Each server runs on the caller's
+/// thread, with local sockets and a clock that only the caller moves.
 #[derive(Debug)]
 pub struct Alone {
     engine: Arc<Engine>,
@@ -44,14 +44,14 @@ impl Alone {
     /// Servers in memory: no journal, no checkpoints, no threads.
     ///
     /// # Panics
-    /// If the engine does not open.
+    /// If the engine cannot be opened.
     #[expect(clippy::new_without_default, reason = "it makes an engine, and may panic")]
     pub fn new() -> Self {
         let clock = Arc::new(ManualClock::self_advancing(STARTED_MS));
         let mut config = Config::new("unused");
         config.checkpoint = "none".to_owned();
         config.journal = "none".to_owned();
-        // One for the server of the moment, one for the next.
+        // One session for the present server, one for the next.
         config.sessions = 2;
         config.environment.disk = Some(Arc::new(SimDisk::new(1)));
         config.environment.clock = Arc::clone(&clock) as Arc<_>;
@@ -62,12 +62,12 @@ impl Alone {
         Self { engine, clock, keyspace }
     }
 
-    /// Two clients of a new server without data send `input` in turns: the byte 0xFF passes from
-    /// one to the other. Gives the replies that each got.
+    /// Starts a server without data, and lets two clients send `input` in turns. The byte 0xFF
+    /// passes the turn to the other client. Returns the replies of each client.
     ///
     /// # Panics
-    /// If the event loop fails, a client stays for ever, what it gets are no replies, or a third
-    /// client is not served afterwards.
+    /// If the event loop fails, a client is never disconnected, a client receives malformed
+    /// replies, or a third client is not served afterwards.
     pub fn serve(&self, input: &[u8]) -> [Vec<u8>; 2] {
         let full: Vec<Db> = (0..DATABASES).filter(|&db| self.keyspace.len(db) > 0).collect();
         if !full.is_empty() {
@@ -81,7 +81,7 @@ impl Alone {
             server.turn(&mut clients);
         }
         for client in &clients {
-            // A connection that the server has closed needs no more.
+            // A connection that the server has closed needs no further turn.
             let _ = client.stream.shutdown(Shutdown::Write);
         }
         server.until_gone(&mut clients);
@@ -101,15 +101,15 @@ struct Client {
 
 impl Client {
     fn send(&mut self, bytes: &[u8]) {
-        // A server that closed the connection is seen when reading; the caller's bytes fit into
-        // the socket, and what does not is not sent.
+        // The next read shows a connection that the server has closed. The caller's bytes fit into
+        // the socket; further bytes are dropped.
         let _ = self.stream.write(bytes);
     }
 
     fn receive(&mut self) {
         match self.stream.read_to_end(&mut self.replies) {
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
-                // Closed by a server that had not read everything.
+                // The server closed the connection before it had read everything.
                 assert_eq!(error.kind(), ErrorKind::ConnectionReset);
             }
             _ => {}
@@ -139,7 +139,8 @@ impl Server {
         let mailboxes = Mailboxes::new(vec![waker]);
         let shared = Shared::new(config, keyspace, (1, COMMANDS.rows()), 6379, stopping, mailboxes);
         let shared = Arc::new(shared);
-        // A walk over all tables in every server would take most of the time; clients can have it.
+        // A scan over all tables in every server would take most of the time. Clients can ask for
+        // one.
         shared.params.active_expiry.store(false, Ordering::Relaxed);
         let session = alone.engine.session().expect("a session");
         let worker = Worker::new(0, poll, None, session, Arc::clone(&shared), None);
@@ -152,7 +153,7 @@ impl Server {
         let (mine, its) = UnixStream::pair().expect("a pair of sockets");
         mine.set_nonblocking(true).expect("a socket");
         its.set_nonblocking(true).expect("a socket");
-        // The loop reads, writes and polls; it does not ask what family the socket is of.
+        // The loop reads, writes and polls, and does not depend on the kind of socket.
         let its = std::net::TcpStream::from(OwnedFd::from(its));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         self.shared.mailboxes.send(Incoming {
@@ -163,7 +164,7 @@ impl Server {
         Client { stream: mine, replies: Vec::new() }
     }
 
-    /// One turn of the event loop, which never waits: it is woken before.
+    /// Runs one turn of the event loop. The turn does not wait, since the loop is woken before.
     fn turn(&mut self, clients: &mut [Client]) {
         self.clock.advance(Duration::from_millis(1));
         self.shared.wake_all();
@@ -173,18 +174,18 @@ impl Server {
         clients.iter_mut().for_each(Client::receive);
     }
 
-    /// Turns until every client has left.
+    /// Runs turns until every client has left.
     fn until_gone(&mut self, clients: &mut [Client]) {
         for turn in 0.. {
             if self.ended || self.shared.registry.len() == 0 {
                 break;
             }
             if turn > 8 {
-                // What is left may be waiting for the next tick.
+                // Remaining clients may wait for the next tick.
                 self.clock.advance(Duration::from_millis(100));
             }
             if turn == LAST_TURNS / 2 {
-                // Somebody has asked for a longer pause than there is patience.
+                // A client has asked for a pause that is longer than the test's patience.
                 self.shared.paused_until_ms.store(0, Ordering::Release);
             }
             assert!(turn < LAST_TURNS, "a client that has closed its side is still served");
@@ -193,7 +194,7 @@ impl Server {
         clients.iter_mut().for_each(Client::receive);
     }
 
-    /// A client that comes now is served as ever, unless the server was told to end.
+    /// Checks that a new client is served, unless the server was told to end.
     fn greets_another(&mut self) {
         if self.shared.is_stopping() {
             return;

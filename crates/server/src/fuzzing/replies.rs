@@ -1,9 +1,9 @@
-//! Whether bytes are a sequence of whole replies.
+//! Checks that bytes are a sequence of whole replies.
 
 /// The number of replies in `bytes`.
 ///
 /// # Errors
-/// The bytes are not a sequence of whole RESP values; says where and why.
+/// The bytes are not a sequence of whole RESP values. The error says where and why.
 pub fn check_replies(bytes: &[u8]) -> Result<usize, String> {
     let (mut at, mut replies) = (0, 0);
     while at < bytes.len() {

@@ -1,10 +1,10 @@
-//! Streams of requests to begin with.
+//! Streams of requests that seed the fuzzers.
 
 use stillpoint_io::{Rng, SeededRng};
 
 use crate::families::COMMANDS;
 
-/// Words that commands take, beside keys and numbers.
+/// Words among the arguments of commands, in addition to keys and numbers.
 const WORDS: &[&str] = &[
     "NX",
     "XX",
@@ -79,8 +79,8 @@ const NUMBERS: &[&str] = &[
     "007",
 ];
 
-/// A stream of requests of one seed, from two clients: every command of the table, with
-/// arguments that it may or may not take.
+/// A stream of requests from two clients, made from a seed. It holds every command of the table,
+/// with valid and invalid arguments.
 pub fn sample_stream(seed: u64) -> Vec<u8> {
     let rng = SeededRng::new(seed);
     let specs: Vec<_> = COMMANDS.all().collect();
@@ -90,7 +90,8 @@ pub fn sample_stream(seed: u64) -> Vec<u8> {
     }
     for _ in 0..1 + rng.below(12) {
         let spec = match rng.below(3) {
-            // The connection's state is worth more than its share of the table.
+            // Commands that change the connection's state appear more often than their share of the
+            // table.
             0 => COMMANDS.find(STATEFUL[pick(&rng, STATEFUL.len())].as_bytes()),
             _ => Some(specs[pick(&rng, specs.len())]),
         };

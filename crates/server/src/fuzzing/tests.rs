@@ -43,7 +43,7 @@ fn what_is_no_reply_is_seen() {
     }
 }
 
-/// For as many seconds as `STILLPOINT_FUZZ_SECONDS` says.
+/// Runs for the seconds of `STILLPOINT_FUZZ_SECONDS`.
 #[test]
 fn requests_get_replies_and_harm_nobody_for_long() {
     let alone = Alone::new();

@@ -1,18 +1,18 @@
-//! What an event loop has lately done for a client.
+//! Work that an event loop has lately done for a client.
 
-/// The work counts half after this time.
+/// Half-life of the counted work.
 const HALF_LIFE_MS: u64 = 16;
 /// Differences of less work do not change the order of clients.
 const STEP: u64 = 64;
 
 /// Work of which less counts as time passes, in units of about a microsecond.
 ///
-/// Who has the least is served first. So a client that asks little never waits for a second request
-/// of a client that asks much, and clients that ask for the same share the time equally.
+/// The client with the least work is served first. So a client that asks little never waits for a
+/// second request of a client that asks much. Clients that ask for the same share the time equally.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     work: u64,
-    /// When `work` was right, in monotonic milliseconds.
+    /// Time for which `work` is correct, in monotonic milliseconds.
     at_ms: u64,
 }
 
@@ -27,7 +27,7 @@ impl Load {
         self.work += work as u64;
     }
 
-    /// The client's place among others at `now_ms`: who has less goes first.
+    /// The client's rank at `now_ms`. The client with the smaller rank goes first.
     pub(crate) fn rank(&self, now_ms: u64) -> u64 {
         halved(self.work, now_ms.saturating_sub(self.at_ms) / HALF_LIFE_MS) / STEP
     }
@@ -47,7 +47,7 @@ mod tests {
         much.add(100_000, 1000);
         little.add(2, 1000);
         assert!(little.rank(1000) < much.rank(1000));
-        // Work is not forgotten between two rounds, and not remembered for ever.
+        // Work counts across rounds, but not for ever.
         much.add(0, 1001);
         assert!(much.rank(1001) > 1000);
         assert_eq!(much.rank(1000 + 20 * HALF_LIFE_MS), little.rank(1000));

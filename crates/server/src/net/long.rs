@@ -4,16 +4,15 @@
 //! event loop   plan ─ park client 7 ─ others ─ others ─ others ─ client 7 is back: replies, goes on
 //! this thread          └── its command, as a round of one call ──┘
 //! ```
-//! A parked client is away from its event loop with its socket, its buffers and its transaction.
-//! So none of its further commands begins, its replies stay in order, and its buffers count as ever.
-//! What happens to the client meanwhile (a kill, the end of its connection, the end of the server)
-//! the event loop settles once the client is back.
+//! A parked client is away from its event loop with its socket, its buffers and its transaction. So
+//! none of its further commands begins, its replies stay in order, and its buffers still count. A
+//! kill, the end of its connection or of the server take effect once the client is back.
 //!
 //! Each client has one command here at most. So the queue is bounded by the number of clients, and
 //! its bytes by the limit of all clients.
 //!
-//! A write that found no memory comes here, too, if the memory of a flushed database is on its way
-//! back: it waits here for that memory, a tenth of a second at most.
+//! A write that found no memory comes here, too, if the memory of a flushed database is being
+//! freed. The write waits here for that memory, a tenth of a second at most.
 //!
 //! The first thread takes any command, the oldest first. The others take none that is very long, so
 //! that commands of a millisecond or two do not queue up behind one of a second.
@@ -44,10 +43,10 @@ pub(crate) const LONG_THREADS: usize = 2;
 pub(crate) const LONG_WORK: usize = 1024;
 /// A command of this work is left to the first thread.
 const VERY_LONG_WORK: usize = 16 * LONG_WORK;
-/// A write that finds no memory waits so long for memory that is on its way back.
+/// Longest wait of a write for memory that is being freed.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 const ROOM_LOOK: Duration = Duration::from_millis(1);
-/// A thread without work looks after its garbage so often, as long as it has some.
+/// Interval at which a thread without work frees its garbage, as long as it has some.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
 /// A command that leaves its event loop: the first of its client's input.
@@ -119,7 +118,7 @@ impl LongCommands {
         let since_ns = self.shared.config.clock.monotonic_ns();
         let parked = Parked { desk, event_loop, id, conn: Some(conn), call, since_ns };
         self.queue.lock().parked.push_back(parked);
-        // Which thread may take the command, each looks for itself.
+        // Each thread decides whether it may take the command.
         self.changed.notify_all();
     }
 
@@ -139,7 +138,7 @@ impl LongCommands {
     }
 }
 
-/// What a thread is to do next.
+/// The next step of a thread.
 enum Next {
     Run(Box<Parked>),
     Idle,
@@ -182,7 +181,8 @@ impl LongThread {
         }
     }
 
-    /// Waits for a command that this thread may take; a while only, if it has garbage left.
+    /// Waits for a command that this thread may take. A thread with garbage waits for a short time
+    /// only.
     fn next(&self, has_garbage: bool) -> Next {
         let mut queue = self.desk.queue.lock();
         loop {
@@ -222,14 +222,14 @@ impl LongThread {
         Ok(())
     }
 
-    /// Whether memory is on its way back that the call will need. It cannot run twice: the request
-    /// is freed before the commit.
+    /// Whether the call should wait for memory that is being freed. The call cannot run twice,
+    /// since the request is freed before the commit.
     fn will_need_room(&self, call: &LongCall) -> bool {
         let limit = self.shared.max_memory_bytes();
         limit > 0 && self.shared.data_bytes() + call.used as u64 > limit
     }
 
-    /// Waits for memory that is on its way back, outside of any read section.
+    /// Waits for memory that is being freed, outside of any read section.
     fn await_room(&self, since_ns: u64) {
         let (clock, engine) = (&self.shared.config.clock, &self.shared.keyspace.engine);
         let until_ns = since_ns + ROOM_PATIENCE.as_nanos() as u64;
@@ -238,7 +238,7 @@ impl LongThread {
         }
     }
 
-    /// As an event loop runs the calls of a round.
+    /// Runs the call as an event loop runs the calls of a round.
     fn run_as_round(&mut self, id: usize, call: &LongCall) {
         let Self { plan, conns, shared, local, session, .. } = self;
         plan.begin(1, shared.config.clock.monotonic_ns() / 1_000_000, u64::MAX, usize::MAX);
@@ -251,7 +251,7 @@ impl LongThread {
         plan.give_back(conns, &mut Vec::new());
     }
 
-    /// As an event loop runs a command while it plans.
+    /// Runs the command as an event loop runs a command during planning.
     fn run_now(&mut self, id: usize, call: &LongCall) {
         let Self { conns, shared, local, session, .. } = self;
         let Some(conn) = conns.get_mut(id) else { return };

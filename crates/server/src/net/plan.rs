@@ -154,8 +154,8 @@ impl Plan {
 
     /// Gives the calls that did not run back to their clients, and adds these clients to `again`.
     pub(crate) fn give_back(&mut self, conns: &mut Connections, again: &mut Vec<usize>) {
-        // The last call is first: each call ends where the next call of its client begins, or where
-        // the input begins that is not planned yet.
+        // The loop begins with the last call. Each call ends where the next call of its client
+        // begins, or where the unplanned input begins.
         for i in self.postponed.drain(..).rev() {
             let call = self.calls[i as usize];
             let id = call.conn as usize;

@@ -228,7 +228,7 @@ impl Worker {
     /// Hands a client over to a thread for long commands.
     fn lend(&mut self, id: usize, call: LongCall) {
         let Some(long) = &self.long else { return };
-        // Replies to come are no business of the flush that this pass may ask for.
+        // The flush that this pass may ask for does not cover later replies.
         self.touched.retain(|&touched| touched != id);
         if let Some(mut conn) = self.conns.lend(id) {
             conn.touched = false;

@@ -1,10 +1,10 @@
-//! The push parser of requests. It gets a growing buffer, and says when a whole request is there and
-//! where the arguments lie. It copies nothing, does not recurse, and takes no memory for lengths that
-//! were only announced.
+//! The push parser of requests. The caller passes a growing buffer. The parser reports a whole
+//! request and the positions of its arguments. It copies nothing, does not recurse, and takes no
+//! memory for lengths that are only announced.
 
 use super::{Span, parse_i64};
 
-/// What a request may ask for before it is refused.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most arguments of one request.
@@ -13,8 +13,7 @@ pub struct Limits {
     pub max_bulk: i64,
     /// Longest inline request in bytes.
     pub max_inline: usize,
-    /// True before the client has authenticated, where the two limits above are
-    /// tighter and the refusal says so.
+    /// Whether these are the tighter limits before authentication. The refusal then says so.
     pub unauthenticated: bool,
 }
 
@@ -29,8 +28,8 @@ impl Limits {
     }
 }
 
-/// Why a byte stream is not a request. The connection is closed after the reply,
-/// since what follows cannot be trusted to begin at a request.
+/// The reason why a byte stream is not a request. The connection is closed after the reply, since
+/// the next byte need not begin a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// `*` was followed by no number, or by one that is out of range.
@@ -51,7 +50,7 @@ pub enum ProtocolError {
     /// The argument length does not end.
     #[error("Protocol error: too big bulk count string")]
     BulkCountTooLong,
-    /// An argument did not begin with `$`; names the (printable) byte found.
+    /// An argument did not begin with `$`. Holds the (printable) byte found.
     #[error("Protocol error: expected '$', got '{0}'")]
     ExpectedBulk(char),
     /// An argument was not followed by CR LF.
@@ -68,10 +67,10 @@ pub enum ProtocolError {
 /// Longest count or length line: a sign, 19 digits, and some slack.
 const MAX_NUMBER_LINE: usize = 32;
 
-/// Where the parser stands inside the request at the front of the buffer.
+/// State of the parser inside the request at the front of the buffer.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Bytes of the request already understood.
+    /// Bytes of the request already parsed.
     at: usize,
     /// Arguments still to come; `None` before the count was read.
     left: Option<u32>,
@@ -81,20 +80,20 @@ pub struct Parser {
     failed: Option<ProtocolError>,
 }
 
-/// A piece of the request: there, or not yet.
+/// A piece of the request, complete or not.
 enum Parsed<T> {
     Here(T),
     Awaited,
 }
 
 impl Parser {
-    /// Looks for a whole request at the front of `buf`, going on where the last
-    /// call on the same request stopped. `Some(len)`: it is there and takes `len`
-    /// bytes; its arguments are [`spans`](Self::spans) (none for an empty line, to
-    /// be skipped). `None`: more bytes are needed.
+    /// Looks for a whole request at the front of `buf`, from the position where the last call on
+    /// the same request stopped. `Some(len)`: the request takes `len` bytes, and
+    /// [`spans`](Self::spans) are its arguments. An empty line has none and is to be skipped.
+    /// `None`: more bytes are needed.
     ///
-    /// Inline requests are unescaped in place, hence `&mut`. After an error the
-    /// parser gives the same error again.
+    /// The parser unescapes inline requests in place, hence `&mut`. After an error the parser
+    /// returns the same error again.
     ///
     /// # Errors
     /// [`ProtocolError`], the same however the stream was cut into pieces.
@@ -143,8 +142,8 @@ impl Parser {
         &self.spans
     }
 
-    /// Bytes of the request in progress up to the end of the argument that is awaited; 0 if none
-    /// is.
+    /// Bytes of the request in progress up to the end of the awaited argument. 0 if no argument is
+    /// awaited.
     pub fn awaited_end(&self) -> usize {
         self.bulk.map_or(0, |len| self.at + len as usize + 2)
     }
@@ -154,7 +153,7 @@ impl Parser {
         self.spans.capacity() * size_of::<Span>()
     }
 
-    /// Gives back bookkeeping that one large request left behind.
+    /// Frees the bookkeeping of a large request.
     pub fn shrink(&mut self) {
         if self.left.is_none() && self.spans.capacity() > 1024 {
             self.spans = Vec::new();
@@ -219,7 +218,7 @@ impl Parser {
     }
 }
 
-/// The digits from `start` to CR, and where the next line begins.
+/// The digits from `start` to CR, and the begin of the next line.
 fn number_line(
     buf: &[u8],
     start: usize,
@@ -262,8 +261,8 @@ fn printable(byte: u8) -> char {
     if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '?' }
 }
 
-/// Splits a line at white space; quoted parts are unescaped in place (the result
-/// is never longer than the source).
+/// Splits a line at white space. Unescapes quoted parts in place, since the result is never longer
+/// than the source.
 fn split_inline(line: &mut [u8], spans: &mut Vec<Span>) -> Result<(), ProtocolError> {
     let (mut read, mut write) = (0, 0);
     loop {
@@ -279,7 +278,7 @@ fn split_inline(line: &mut [u8], spans: &mut Vec<Span>) -> Result<(), ProtocolEr
     }
 }
 
-/// Copies one word from `read` to `write`; returns where both stand after it.
+/// Copies one word from `read` to `write`. Returns both positions after the word.
 fn inline_word(
     line: &mut [u8],
     mut read: usize,

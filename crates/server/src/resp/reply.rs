@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 
 use super::{format_f64, push_i64};
 
-/// A place in the output to come back to.
+/// A position in the output, to which the writer may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(usize);
 
-/// Who is asked before an output takes more memory.
+/// A budget that an output asks before it takes more memory.
 pub trait Room: std::fmt::Debug + Send {
-    /// Counts `bytes` more for the client; false if it may not have them.
+    /// Counts `bytes` more for the client. Returns false if the client may not have them.
     fn grow(&self, bytes: usize) -> bool;
 }
 
-/// Replies of this length together become a piece; what follows goes to the next.
+/// Length at which pending replies become a piece. Later replies go to the next piece.
 pub const PIECE_BYTES: usize = 256 << 10;
-/// A piece is closed before a reply when so much of it is full: the next small replies would
-/// double its memory.
+/// A piece that is this full is closed before the next reply. Otherwise the next small replies
+/// would double its memory.
 const FULL_PIECE_BYTES: usize = PIECE_BYTES - PIECE_BYTES / 16;
 /// The first memory of an output.
 const FIRST_BYTES: usize = 1 << 10;
@@ -27,9 +27,9 @@ const KEEP_BYTES: usize = 64 << 10;
 /// The output of a connection and the protocol version it speaks.
 ///
 /// Finished replies wait in pieces, so that neither a new reply nor a sent one moves the others.
-/// Once `limit` bytes are pending, or the client may have no more memory, the rest is dropped and
-/// [`overflowed`](Self::overflowed) says so: the connection must then be closed. Memory is asked
-/// for before a value is copied.
+/// Once `limit` bytes are pending, or the client may have no more memory, further replies are
+/// dropped. Then [`overflowed`](Self::overflowed) is true, and the connection must be closed. The
+/// output asks for memory before it copies a value.
 #[derive(Debug)]
 pub struct Reply {
     /// Whole replies that are older than those in `bytes`.
@@ -37,7 +37,7 @@ pub struct Reply {
     /// Lengths and capacities of all `pieces`.
     piece_bytes: usize,
     piece_capacity: usize,
-    /// Bytes taken of the oldest piece, or of `bytes` if there is none.
+    /// Bytes already taken of the oldest piece, or of `bytes` if there is none.
     taken: usize,
     bytes: Vec<u8>,
     resp3: bool,
@@ -64,12 +64,12 @@ impl Reply {
         }
     }
 
-    /// As [`new`](Self::new); `room` is asked before each growth.
+    /// As [`new`](Self::new), with a budget `room` that is asked before each growth.
     pub fn with_room(limit: usize, room: Box<dyn Room>) -> Self {
         Self { room: Some(room), ..Self::new(limit) }
     }
 
-    /// The oldest bytes not yet taken; empty if there are none.
+    /// The oldest bytes not yet taken. Empty if there are none.
     pub fn front(&self) -> &[u8] {
         &self.pieces.front().unwrap_or(&self.bytes)[self.taken..]
     }
@@ -101,20 +101,20 @@ impl Reply {
         }
     }
 
-    /// Gives up everything that is pending, as pieces to be freed at leisure.
+    /// Gives up all pending bytes, as pieces that the caller may free one by one.
     pub fn into_pieces(mut self) -> VecDeque<Vec<u8>> {
         self.pieces.push_back(self.bytes);
         self.pieces
     }
 
-    /// Gives up everything that is pending, in one piece.
+    /// Gives up all pending bytes in one piece.
     pub fn into_bytes(self) -> Vec<u8> {
         let mut bytes = self.pieces.into_iter().flatten().collect::<Vec<u8>>();
         bytes.extend_from_slice(&self.bytes);
         bytes.split_off(self.taken)
     }
 
-    /// True once a reply did not fit.
+    /// Whether a reply did not fit.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -124,17 +124,17 @@ impl Reply {
         self.errors
     }
 
-    /// True when the client asked for RESP3.
+    /// Whether the client asked for RESP3.
     pub fn is_resp3(&self) -> bool {
         self.resp3
     }
 
-    /// Chooses the protocol version of what follows.
+    /// Chooses the protocol version of later replies.
     pub fn set_resp3(&mut self, resp3: bool) {
         self.resp3 = resp3;
     }
 
-    /// Begins the reply to the next request; marks of earlier replies are void.
+    /// Begins the reply to the next request. Marks of earlier replies become invalid.
     #[inline]
     pub fn begin(&mut self) -> Mark {
         if self.bytes.len() >= FULL_PIECE_BYTES {
@@ -145,7 +145,7 @@ impl Reply {
         self.mark()
     }
 
-    /// The present end.
+    /// A mark of the present end.
     pub fn mark(&self) -> Mark {
         Mark(self.bytes.len())
     }
@@ -260,12 +260,12 @@ impl Reply {
         self.bulk(&text);
     }
 
-    /// Nothing, where a string would stand.
+    /// A null in place of a string.
     pub fn null(&mut self) {
         self.raw(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// Nothing, where an array would stand.
+    /// A null in place of an array.
     pub fn null_array(&mut self) {
         self.raw(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
@@ -319,7 +319,7 @@ impl Reply {
         }
     }
 
-    /// Takes back everything written after `mark`.
+    /// Removes everything written after `mark`.
     pub fn take_from(&mut self, mark: Mark) -> Vec<u8> {
         self.bytes.split_off(mark.0)
     }
@@ -399,7 +399,7 @@ mod tests {
             let mark = reply.begin();
             reply.bulk(&value);
             if i % 7 == 3 {
-                // Dropped, as the reply of a client that wants none.
+                // The reply is dropped, as for a client that wants none.
                 reply.truncate(mark);
             } else {
                 expected.extend_from_slice(format!("${}\r\n", value.len()).as_bytes());

@@ -34,7 +34,7 @@ impl<'a> Args<'a> {
         self.spans.is_empty()
     }
 
-    /// Argument `i`, if there are that many.
+    /// Argument `i`, if it exists.
     pub fn get(&self, i: usize) -> Option<&'a [u8]> {
         let span = self.spans.get(i)?;
         self.bytes.get(span.start as usize..(span.start + span.len) as usize)
@@ -43,7 +43,7 @@ impl<'a> Args<'a> {
     /// Argument `i`.
     ///
     /// # Panics
-    /// When there is no argument `i`; the arity check of the command table rules that out.
+    /// When there is no argument `i`. The arity check of the command table rules that out.
     pub fn at(&self, i: usize) -> &'a [u8] {
         let span = self.spans[i];
         &self.bytes[span.start as usize..(span.start + span.len) as usize]

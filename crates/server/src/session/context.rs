@@ -1,4 +1,4 @@
-//! What a command's handler works with.
+//! The context of a command's handler.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::shared::auth::Auth;
 use crate::shared::loading::LoadingProgress;
 use crate::shared::stats::WorkerStats;
 
-/// What belongs to one event loop and is handed to each of its commands.
+/// State of one event loop, passed to each of its commands.
 #[derive(Debug)]
 pub(crate) struct Local {
     /// Number of the event loop.
@@ -31,7 +31,7 @@ impl Local {
     }
 }
 
-/// One command's surroundings.
+/// The context of one command.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) client: &'a mut Client,
@@ -65,7 +65,7 @@ impl Context<'_> {
         self.local.stats.count_call(spec.id);
     }
 
-    /// Replaces what was written since `mark` by an error.
+    /// Replaces the reply since `mark` by an error.
     pub(crate) fn answer_error(&mut self, mark: Mark, error: &CmdError) {
         self.reply.truncate(mark);
         self.reply.error(error.message());
@@ -73,7 +73,7 @@ impl Context<'_> {
     }
 }
 
-/// The surroundings of a command while data is loaded: there is no engine yet.
+/// The context of a command while data is loaded and no engine exists yet.
 #[derive(Debug)]
 pub(crate) struct LoadingContext<'a> {
     pub(crate) client: &'a mut Client,

@@ -1,4 +1,4 @@
-//! What a client's session is, and how its requests become calls of commands.
+//! A client's session, and the way from its requests to calls of commands.
 //!
 //! ```text
 //! spec      what a row of the command table says

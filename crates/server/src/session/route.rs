@@ -1,4 +1,4 @@
-//! What happens to a request: it runs in a batch, at once, or in `EXEC`; or it is refused.
+//! Routes a request: it runs in a batch, at once, or in `EXEC`, or it is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 use crate::shared::slowlog::shortened;
 
-/// What happens to one request.
+/// The route of one request.
 pub(crate) enum Route {
     /// The request becomes a call of the batch.
     Batch(&'static Spec),
@@ -34,7 +34,7 @@ pub(crate) enum Route {
     HoldBack,
 }
 
-/// Decides about a request.
+/// Chooses the route of a request.
 #[inline]
 pub(crate) fn classify(
     shared: &Shared,

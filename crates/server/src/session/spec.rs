@@ -1,4 +1,4 @@
-//! What a row of the command table says: arity, flags, keys, and the code that runs the command.
+//! Rows of the command table: arity, flags, keys, and the code that runs the command.
 
 use stillpoint::{KeySet, Mode, Session, Tx};
 
@@ -68,7 +68,7 @@ impl Flags {
     }
 }
 
-/// Where the keys are among the arguments, the command's name being argument 0. If `first` is 0,
+/// Positions of the keys among the arguments. The command's name is argument 0. If `first` is 0,
 /// there are no keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeySpec {
@@ -96,12 +96,12 @@ impl KeySpec {
     }
 }
 
-/// What `COMMAND` says of a family.
+/// A family's description in `COMMAND`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
-    /// Its name in `COMMAND DOCS`.
+    /// The family's name in `COMMAND DOCS`.
     pub(crate) name: &'static str,
-    /// Its category in `COMMAND INFO`, if it has one of its own.
+    /// The family's category in `COMMAND INFO`, if it has one of its own.
     pub(crate) category: Option<&'static str>,
 }
 
@@ -111,18 +111,18 @@ pub(crate) type PureFn = fn(&mut Context<'_>, Args<'_>) -> CmdResult;
 pub(crate) type KeyedFn = fn(&mut Context<'_>, Args<'_>, &mut Tx<'_>) -> CmdResult;
 /// A handler that concerns whole databases; no key is locked while it runs.
 pub(crate) type StoreFn = fn(&mut Context<'_>, Args<'_>, &mut Session) -> CmdResult;
-/// The same inside a transaction over all keys of the databases.
+/// A handler that concerns whole databases, inside a transaction over all their keys.
 pub(crate) type ListedFn = fn(&mut Context<'_>, Args<'_>, &ListedKeys, &mut Tx<'_>) -> CmdResult;
 /// A handler that runs while data is loaded.
 pub(crate) type LoadingFn = fn(&mut LoadingContext<'_>, Args<'_>) -> CmdResult;
 /// Declares keys that a [`KeySpec`] cannot express.
 pub(crate) type DeclareFn = fn(Args<'_>, Db, &Keyspace, &mut KeySet);
 
-/// Estimates what a command costs beside its arguments, in units of about a microsecond: one for
-/// each key, and one for each KiB that the command copies.
+/// Estimates a command's cost beyond its arguments, in units of about a microsecond. A key counts
+/// as one unit, and so does each KiB that the command copies.
 pub(crate) type WeighFn = fn(Args<'_>, Db, &Keyspace) -> usize;
 
-/// What runs a command.
+/// The code that runs a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handler {
     /// Code that touches no data.
@@ -196,11 +196,11 @@ pub(crate) struct Spec {
     /// One sentence.
     pub(crate) summary: &'static str,
     pub(crate) handler: Handler,
-    /// Runs the command while data is loaded; without it the command is refused then.
+    /// Runs the command while data is loaded. Without this function the command is refused then.
     pub(crate) while_loading: Option<LoadingFn>,
     pub(crate) declare: Option<DeclareFn>,
     pub(crate) secrets: Secrets,
-    /// What the command costs beside its arguments, if that may be much.
+    /// The command's cost beyond its arguments, if it may be large.
     pub(crate) weigh: Option<WeighFn>,
     /// The row's number among all rows, for counters.
     pub(crate) id: u16,

@@ -71,7 +71,7 @@ impl Auth {
         self.is_required.load(Ordering::Relaxed)
     }
 
-    /// Tries a password of a client at `address`. `now_ms` comes from a monotonic clock.
+    /// Checks a password of a client at `address`. `now_ms` comes from a monotonic clock.
     pub(crate) fn attempt(&self, address: IpAddr, password: &[u8], now_ms: u64) -> Attempt {
         let accepted = match *self.digest.lock() {
             Some(expected) => equal(&digest(password), &expected),

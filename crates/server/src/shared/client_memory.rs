@@ -1,8 +1,9 @@
-//! Memory of the clients' buffers: counted for each and in all, and who goes when it is too much.
+//! Memory of the clients' buffers, counted for each client and in total, and the choice of the
+//! client to disconnect.
 //!
 //! Beyond the limit of all clients together the largest holder is disconnected, and nobody else.
-//! Its event loop does it; until its buffers are freed they count as *leaving*, so that no second
-//! client goes for the same bytes.
+//! Its event loop disconnects it. Until its buffers are freed they count as *leaving*, so that no
+//! second client is disconnected for the same bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,16 +12,16 @@ use crate::resp::Room;
 use crate::shared::Shared;
 use crate::shared::registry::ClientInfo;
 
-/// The least that all clients together may hold, and the most if it is derived from the limit of
+/// Bounds of the clients' limit. The upper one applies only to a limit derived from the limit of
 /// data.
 const DERIVED_BYTES_MIN: u64 = 256 << 20;
 const DERIVED_BYTES_MAX: u64 = 4 << 30;
-/// A limit below this works as this one, as in Redis: else nobody could connect to raise it.
+/// Least effective limit, as in Redis. With a lower one nobody could connect to raise it.
 const WORKING_BYTES_MIN: u64 = 128 << 10;
-/// Replies that each client may leave unread whatever the others hold.
+/// Bytes of replies that each client may always leave unread.
 const ALLOWANCE_BYTES_MIN: u64 = 128 << 10;
 
-/// Bytes of all clients. Every access is Relaxed: sums, in whose order nothing else is read.
+/// Bytes of all clients. Every access is Relaxed, since no other memory depends on these sums.
 #[derive(Debug)]
 pub(crate) struct ClientMemory {
     total: AtomicU64,
@@ -41,7 +42,7 @@ impl ClientMemory {
         }
     }
 
-    /// The limit of a server whose data may take `data_bytes`: half as much again.
+    /// The default limit of a server whose data may take `data_bytes`: half of that.
     pub(crate) fn derived_limit(data_bytes: usize) -> u64 {
         (data_bytes as u64 / 2).clamp(DERIVED_BYTES_MIN, DERIVED_BYTES_MAX)
     }
@@ -58,25 +59,25 @@ impl ClientMemory {
         self.limit.store(bytes, Relaxed);
     }
 
-    /// What the clients may hold.
+    /// Limit of all clients' buffers, in bytes.
     fn working_limit(&self) -> u64 {
         self.limit().max(WORKING_BYTES_MIN)
     }
 
-    /// True while the clients hold more than they may.
+    /// Whether the clients hold more than their limit.
     pub(crate) fn is_over(&self) -> bool {
         self.total() > self.working_limit()
     }
 
-    /// Bytes of replies that a client may leave unread before its next request waits: as many as
-    /// half of the limit leaves free. So clients that read nothing hold equal shares of that half,
+    /// Bytes of replies that a client may leave unread before its next request waits: the free
+    /// bytes of half of the limit. So clients that read nothing hold equal shares of that half,
     /// however many they are. The other half is for requests.
     pub(crate) fn allowance(&self) -> usize {
         let free = (self.working_limit() / 2).saturating_sub(self.total());
         usize::try_from(free.max(ALLOWANCE_BYTES_MIN)).unwrap_or(usize::MAX)
     }
 
-    /// True if some client is to be disconnected, or has left buffers that are not yet freed.
+    /// Whether a client is to be disconnected, or has left buffers that are not yet freed.
     pub(crate) fn has_leaving(&self) -> bool {
         self.leaving.load(Relaxed) > 0
     }
@@ -91,7 +92,8 @@ impl ClientMemory {
         }
     }
 
-    /// A client is gone; `kept` bytes of its buffers are freed later, by [`freed`](Self::freed).
+    /// Notes that a client is gone. `kept` bytes of its buffers are freed later, by
+    /// [`freed`](Self::freed).
     pub(crate) fn leave(&self, info: &ClientInfo, kept: usize) {
         self.leaving.fetch_add(kept as u64, Relaxed);
         self.total.fetch_add(kept as u64, Relaxed);
@@ -99,7 +101,7 @@ impl ClientMemory {
         self.count(info, 0);
     }
 
-    /// Bytes of a client that has left are freed.
+    /// Notes that bytes of a client that has left are freed.
     pub(crate) fn freed(&self, bytes: usize) {
         self.total.fetch_sub(bytes as u64, Relaxed);
         self.leaving.fetch_sub(bytes as u64, Relaxed);
@@ -111,18 +113,20 @@ impl ClientMemory {
 }
 
 impl Shared {
-    /// Sets what a client holds. If all together hold too much, the largest holder has to go; false
-    /// if that is this client.
+    /// Sets the bytes that a client holds. If all clients together hold too much, chooses the
+    /// largest holder for disconnection. Returns false if that is this client.
     pub(crate) fn count_client_memory(&self, info: &ClientInfo, bytes: usize) -> bool {
         self.client_memory.count(info, bytes);
         !self.client_memory.is_too_much() || self.make_room(info)
     }
 
-    /// Disconnects the largest holders until the others fit; false if `asking` is among them.
+    /// Disconnects the largest holders until the others fit. Returns false if `asking` is among
+    /// them.
     #[cold]
     fn make_room(&self, asking: &ClientInfo) -> bool {
         let memory = &self.client_memory;
-        // One at a time looks, so that two do not send two clients away for the same bytes.
+        // One thread at a time chooses, so that two threads do not disconnect two clients for the
+        // same bytes.
         let clients = self.registry.lock();
         while memory.is_too_much() {
             let may_go = |info: &&Arc<ClientInfo>| {
@@ -173,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_given_back() {
-        // A smaller limit than the least one that works.
+        // A limit below the least effective one.
         let memory = ClientMemory::new(100);
         let info = ClientInfo::blank(([127, 0, 0, 1], 1).into());
         memory.count(&info, WORKING_BYTES_MIN as usize);

@@ -43,7 +43,7 @@ pub(crate) struct ClientInfo {
     pub(crate) no_touch: AtomicBool,
 }
 
-// Every atomic here is Relaxed: it has one writer, or is a flag that never goes back, and readers
+// Every atomic here is Relaxed. Each has one writer, or is a flag that never goes back. Readers
 // want a recent value, not an order.
 pub(crate) const RELAXED: Ordering = Ordering::Relaxed;
 

@@ -28,7 +28,7 @@ pub(crate) struct SlowLog {
     inner: Mutex<(u64, VecDeque<SlowEntry>)>,
 }
 
-/// What the slow log keeps of arguments, cut as Redis cuts them. `is_secret` says which are hidden.
+/// Arguments for the slow log, shortened as in Redis. `is_secret` says which are hidden.
 pub(crate) fn shortened(args: Args<'_>, is_secret: impl Fn(usize) -> bool) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let mut out: Vec<Vec<u8>> = args
@@ -115,7 +115,7 @@ impl LatencyMonitor {
         self.events.lock().get(event).map_or_else(Vec::new, |s| s.iter().copied().collect())
     }
 
-    /// Per event: name, last sample, greatest milliseconds.
+    /// For each event, its name, last sample and greatest milliseconds.
     pub(crate) fn latest(&self) -> Vec<(&'static str, (u64, u64), u64)> {
         let events = self.events.lock();
         let row = |(name, samples): (&&'static str, &VecDeque<(u64, u64)>)| {

@@ -70,7 +70,7 @@ impl WorkerStats {
         self.command(id).calls.add(1);
     }
 
-    /// A call that was counted will run again.
+    /// Notes that a counted call will run again.
     pub(crate) fn uncount_call(&self, id: u16) {
         self.commands.take_back();
         self.command(id).calls.take_back();

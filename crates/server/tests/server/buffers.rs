@@ -1,4 +1,5 @@
-//! Replies that nobody takes: what they may hold, and who goes when it is too much.
+//! Tests of unread replies: the memory that they may hold, and the choice of the client to
+//! disconnect.
 
 use std::time::Duration;
 
@@ -93,12 +94,12 @@ fn clients_that_read_nothing_share_half_of_the_limit() {
         assert_eq!(uploader.call(&["SET", "u", &value]), Value::ok(), "round {i}");
         assert_eq!(server.client().call(&["SET", "v", &value]), Value::ok(), "round {i}");
     }
-    // Each round may exceed the share by the work of a round and by a reply.
+    // A client may exceed its share by the work of one round and by one reply.
     let held = |c: &mut Client| field(&c.call(&["INFO", "memory"]).text(), "mem_clients_normal");
     assert!(held(&mut witness) < 56 << 20, "{} bytes", held(&mut witness));
     let evicted = field(&witness.call(&["INFO", "stats"]).text(), "evicted_clients");
     assert_eq!(evicted, 0, "nobody has to go");
-    // Who reads at last gets all answers.
+    // A client that reads at last gets all replies.
     for hog in hogs {
         let expected = 90 * ("$1048576\r\n\r\n".len() + (1 << 20));
         assert_eq!(hog.read_bytes(expected).len(), expected);
@@ -115,7 +116,7 @@ fn a_client_has_its_turn_between_the_large_replies_of_others() {
     witness.call(&["SET", "big", &"x".repeat(4 << 20)]);
     let hogs: Vec<Client> =
         (0..4).map(|_| send_all(server.client(), encode(&[b"GET", b"big"]).repeat(100))).collect();
-    // Each of its replies comes after a few of the others' at most.
+    // Each reply to this client comes after a few replies to the others at most.
     let calls = |info: &str| -> u64 {
         let at = info.find("cmdstat_get:calls=").map_or("", |at| &info[at + 18..]);
         at.split(',').next().and_then(|n| n.parse().ok()).unwrap_or(0)
@@ -159,10 +160,11 @@ fn who_asks_little_goes_before_who_was_served_much() {
     for _ in 0..30 {
         let before = gets(&mut counter);
         assert_eq!(c.call(&["GET", "small"]), Value::bulk("here"));
-        // Those of this client and those between the two counts.
+        // Requests of this client, and requests between the two counts.
         worst = worst.max(gets(&mut counter) - before);
     }
-    // This thread may lose its processor between two counts. Who starves waits for most of 1,800.
+    // This thread may lose its processor between two counts. A starving client waits for most of
+    // 1,800 requests.
     assert!(worst <= 600, "a small request waited for {worst} others");
     for hog in hogs {
         hog.join().expect("a client with all its replies");

@@ -1,4 +1,4 @@
-//! The clients that people use: the redis crate, redis-cli, redis-benchmark, jedis.
+//! Tests with widely used clients: the redis crate, redis-cli, redis-benchmark, jedis.
 
 use redis::Commands;
 
@@ -60,8 +60,8 @@ fn redis_benchmark_works() {
     assert!(!output.contains("Error"), "{output}");
 }
 
-/// `STILLPOINT_JEDIS` names the directory of jedis and what it needs, as
-/// `mvn -f crates/server/tests/server/jedis dependency:copy-dependencies` fetches them.
+/// `STILLPOINT_JEDIS` names the directory of jedis and its dependencies. `mvn -f
+/// crates/server/tests/server/jedis dependency:copy-dependencies` fetches them.
 #[test]
 fn jedis_works() {
     let Ok(jars) = std::env::var("STILLPOINT_JEDIS") else {

@@ -1,4 +1,4 @@
-//! What random comparison with Redis does not reach.
+//! Tests of commands that the random comparison with Redis does not reach.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use stillpoint_io::{Clock, RealClock};
 
 use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
 
-/// A journal gets what was added, not the value that it was added to.
+/// The journal gets the appended bytes, not the whole value.
 #[test]
 fn a_long_value_that_grows_is_not_written_anew() {
     let mut engine = EngineConfig::new("unused");
@@ -39,7 +39,7 @@ fn a_long_value_that_grows_is_not_written_anew() {
         assert_eq!(c.call(&["GETRANGE", key, "1048574", "1048580"]), Value::bulk("xlongy\0"));
     }
     assert!(c.call(&["TTL", "expires"]).int() > 900);
-    // A key that has expired is as one that is not there.
+    // An expired key counts as missing.
     c.call(&["SET", "gone", &long, "PX", "1"]);
     RealClock.sleep(Duration::from_millis(20));
     assert_eq!(c.call(&["APPEND", "gone", "y"]), Value::Int(1));
@@ -148,7 +148,7 @@ fn hello_switches_the_protocol() {
     assert!(matches!(c.call(&["CONFIG", "GET", "save"]), Value::Array(_)));
 }
 
-/// A number of seconds that nobody measured would be a lie.
+/// The server measures no idle time, so it must not reply a number.
 #[test]
 fn what_is_not_tracked_is_said_to_be_not_tracked() {
     let server = TestServer::start();
@@ -165,7 +165,7 @@ fn what_is_not_tracked_is_said_to_be_not_tracked() {
     let docs = c.call(&["COMMAND", "DOCS", "OBJECT|IDLETIME"]);
     let summary = docs.items()[1].items()[1].text();
     assert!(summary.ends_with("is not tracked."), "{summary}");
-    // An error of one command does not spoil those beside it.
+    // An error of one command leaves the other commands alone.
     for command in [&["MULTI"][..], &["OBJECT", "IDLETIME", "k"], &["GET", "k"]] {
         c.call(command);
     }
@@ -280,7 +280,7 @@ fn keys_names_each_key_once_though_the_index_grows() {
     for n in 0..1000 {
         writer.call(&["SET", &format!("lasting {n}"), "v"]);
     }
-    // Beyond what a walk copies of a value: its expiry.
+    // A value longer than the part that a scan copies.
     writer.call(&["SET", "lasting long", &"x".repeat(200_000), "EX", "1000"]);
     let made = stillpoint_io::spawn("writer", move || {
         for n in 0..40_000 {
@@ -302,7 +302,7 @@ fn keys_names_each_key_once_though_the_index_grows() {
     made.join().expect("no panic");
 }
 
-/// Long requests leave their memory before their commit: nothing around them is lost or moved.
+/// A long request frees its memory before its commit. Requests around it stay intact.
 #[test]
 fn long_values_go_in_and_out_between_other_requests() {
     let server = TestServer::start();
@@ -312,7 +312,8 @@ fn long_values_go_in_and_out_between_other_requests() {
     let tail: Vec<u8> = (0..2 << 20).map(|n: u32| (n / 3) as u8).collect();
     for expiry in [&[][..], &[&b"EX"[..], &b"1000"[..]]] {
         let set = [&[&b"SET"[..], b"long", &long][..], expiry].concat();
-        // All at once, then the long request last, then with the first bytes of another behind it.
+        // Three ways to send: all at once, the long request last, and the long request followed by
+        // the first bytes of another.
         let mut requests = [encode(&[b"INCR", b"n"]), encode(&set), encode(&[b"GET", b"long"])];
         c.send_raw(&requests.concat());
         c.read();

@@ -1,4 +1,4 @@
-//! A server to test, a plain client, and the real redis-server to compare with.
+//! A server to test, a plain client, and a real redis-server for comparisons.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -36,7 +36,7 @@ impl TestServer {
         Self::over(config, EngineConfig::new("unused"))
     }
 
-    /// A server over an engine configured like that, in a directory of its own.
+    /// A server over an engine with this configuration, in a directory of its own.
     pub(crate) fn over(config: ServerConfig, mut engine: EngineConfig) -> Self {
         let directory = Arc::new(tempfile::tempdir().expect("a directory"));
         engine.data = directory.path().join("data");
@@ -55,7 +55,7 @@ impl TestServer {
         Self { port: server.port(), server: Some(server), stopping, directory }
     }
 
-    /// The server that clients of `loading` are handed to.
+    /// The server that takes over the clients of `loading`.
     pub(crate) fn after_loading(
         loading: Loading,
         engine: Engine,
@@ -163,11 +163,11 @@ impl Client {
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
-        // A server that closed the connection is seen when reading.
+        // The next read shows a connection that the server has closed.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// How long sending may take without progress.
+    /// Longest time without progress when sending.
     pub(crate) fn write_timeout(&self, timeout: Duration) {
         self.stream.set_write_timeout(Some(timeout)).expect("timeout");
     }
@@ -187,7 +187,7 @@ impl Client {
         self.stream.write_all(bytes).expect("the server takes what is sent");
     }
 
-    /// Reads exactly so many bytes.
+    /// Reads exactly this number of bytes.
     pub(crate) fn read_bytes(mut self, len: usize) -> Vec<u8> {
         let mut bytes = self.buffer.split_off(self.at);
         let have = bytes.len();
@@ -285,12 +285,12 @@ impl Client {
         }
     }
 
-    /// Forgets what has arrived.
+    /// Drops all received bytes.
     pub(crate) fn skip_buffered(&mut self) {
         self.at = self.buffer.len();
     }
 
-    /// True if the server closes the connection without another byte.
+    /// Whether the server closes the connection without another byte.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.at == self.buffer.len() && !self.fill()
     }
@@ -330,7 +330,7 @@ pub(crate) struct RealRedis {
 }
 
 impl RealRedis {
-    /// `None`, loudly, where redis-server is not installed.
+    /// `None`, with a message, if redis-server is not installed.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
@@ -353,14 +353,14 @@ impl RealRedis {
 
 impl Drop for RealRedis {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A program of the Redis tools with arguments, and what it prints; `None`, loudly, where
-/// it is not installed.
+/// Runs a program of the Redis tools and returns its output. `None`, with a message, if the program
+/// is not installed.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Option<String> {
     match Command::new(name).args(args).output() {
         Ok(output) => {

@@ -70,7 +70,7 @@ impl Generator {
         }
     }
 
-    /// What a word of a template stands for: one of its alternatives, expanded if in `<>`.
+    /// Expands a word of a template: chooses one of its alternatives, and replaces a word in `<>`.
     fn expand(&self, word: &str, args: &mut Vec<String>) {
         let alternatives: Vec<&str> = word.split('|').collect();
         let chosen = match self.pick(&alternatives) {
@@ -122,7 +122,7 @@ const OPTIONS: &[&str] = &[
     "WHAT",
 ];
 
-/// What commands look like: words, alternatives, and `<places>` for random arguments.
+/// Templates of commands: words, alternatives, and `<places>` for random arguments.
 const TEMPLATES: &[&str] = &[
     "SET <key> <value>",
     "SET <key> <value>",
@@ -186,7 +186,8 @@ const TEMPLATES: &[&str] = &[
     "CLIENT GETNAME|SETNAME|FOO|NO-EVICT",
 ];
 
-/// Replies that name no order are sorted; those that depend on the moment are coarse.
+/// Makes replies comparable: sorts replies without a defined order, and rounds replies that depend
+/// on the time.
 fn normalised(command: &[String], reply: Value) -> Value {
     let name = command[0].to_ascii_uppercase();
     let key = |v: &Value| format!("{v:?}");
@@ -205,7 +206,7 @@ fn normalised(command: &[String], reply: Value) -> Value {
             }
             Value::Array(items)
         }
-        // Control characters are escaped here and blanked there.
+        // This server escapes control characters, and Redis replaces them by spaces.
         (_, Value::Error(text)) => Value::Error(text.replace("\\x0d\\x0a", "  ")),
         ("TTL" | "EXPIRETIME", reply) => coarse(reply, 5),
         ("PTTL" | "PEXPIRETIME", reply) => coarse(reply, 5000),
@@ -306,7 +307,7 @@ fn random_commands_in_resp3_get_the_replies_of_redis() {
 /// Rounds of [`watched_keys_have_changed_where_redis_says_so`].
 const WATCHES: usize = 1500;
 
-/// What one client does while another watches.
+/// Commands of one client while another watches.
 const CHANGES: &[&str] = &[
     "SET <key> <value>",
     "SETNX <key> <value>",
@@ -329,7 +330,7 @@ const CHANGES: &[&str] = &[
     "FLUSHDB",
 ];
 
-/// A key that was made and is gone again has changed; one that stayed missing has not.
+/// A key that was made and deleted again has changed. A key that stayed missing has not.
 #[test]
 fn watched_keys_have_changed_where_redis_says_so() {
     let Some(redis) = RealRedis::start(&[]) else {
@@ -365,7 +366,7 @@ fn watched_keys_have_changed_where_redis_says_so() {
             expires |= command.iter().any(|word| word == "PX" || word == "PEXPIRE");
             call(&mut changing, command);
             if expires {
-                // Both have noticed by then.
+                // Both servers have noticed the change by then.
                 RealClock.sleep(Duration::from_millis(3));
             }
         }

@@ -1,4 +1,4 @@
-//! What was acknowledged is there after a crash; a disk that fails is never believed.
+//! Tests that acknowledged writes survive a crash, and that a failed flush is never acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,8 +23,8 @@ fn server_on(disk: &SimDisk, durability: Durability) -> TestServer {
     TestServer::around(config(), engine, None)
 }
 
-/// Counts up a key of its own, and moves money between two keys that all share, until the
-/// connection ends; gives the last number acknowledged.
+/// Increments a key of its own, and moves money between two shared keys, until the connection ends.
+/// Returns the last acknowledged number.
 fn count_up(port: u16, number: u64, total: &AtomicU64) -> u64 {
     let mut client = Client::connect(port);
     let (own, mut acknowledged) = (format!("own{number}"), 0);
@@ -91,8 +91,8 @@ fn strict_acknowledgements_survive_a_power_loss_under_load() {
     }
 }
 
-/// Writes around FLUSHDB, FLUSHALL and DBSIZE, until the power is lost: the last transaction is
-/// there as a whole, or the one before it.
+/// Writes around FLUSHDB, FLUSHALL and DBSIZE until the power is lost. The recovered state is that
+/// of the last transaction, or of the one before.
 #[test]
 fn a_transaction_that_empties_databases_survives_a_power_loss_whole() {
     for seed in 1..=6 {
@@ -194,7 +194,7 @@ fn a_save_that_fails_is_told_with_the_next_attempt() {
         let next: i64 = of(&info, "checkpoint_next_attempt_sec").parse().expect("a number");
         let pause = 1 << (failures - 1);
         assert!(next <= pause, "{next} s after {failures} failures");
-        // The last pauses are longer than this test can take.
+        // The longest pauses would exceed the test's time.
         assert!(failures < 8 || next > 0, "{next} s after {failures} failures");
     }
     assert_eq!(client.call(&["SAVE"]), Value::ok());
@@ -203,8 +203,8 @@ fn a_save_that_fails_is_told_with_the_next_attempt() {
     assert_eq!(of(&info, "checkpoint_next_attempt_sec"), "-1");
 }
 
-/// The event loops look at the store's health ten times a second: a failure between two looks
-/// is told by the end of the server too.
+/// The event loops check the store's health ten times a second. A failure between two checks must
+/// end the server with an error, too.
 #[test]
 fn a_failure_just_before_the_end_is_told() {
     for seed in 1..=5 {
@@ -222,7 +222,7 @@ fn a_failure_just_before_the_end_is_told() {
         let put = session.transact(|tx| tx.put(table, b"k", b"v"));
         put.expect_err("the machine has lost power");
         stopping.store(true, Ordering::Relaxed);
-        // Wakes its loop before the next look is due.
+        // This request wakes its loop before the next check is due.
         client.send(&[b"PING"]);
         let ended = server.join();
         assert!(matches!(ended, Err(ServerError::Flush(_))), "seed {seed}: {ended:?}");

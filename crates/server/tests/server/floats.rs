@@ -1,10 +1,10 @@
-//! INCRBYFLOAT beside a real redis-server, digit by digit.
+//! Compares INCRBYFLOAT with a real redis-server, digit by digit.
 
 use stillpoint_io::{Rng, SeededRng};
 
 use crate::common::{Client, RealRedis, TestServer, Value, encode};
 
-/// Pairs of numbers; more with `STILLPOINT_FLOAT_PAIRS`.
+/// Number of pairs of numbers. `STILLPOINT_FLOAT_PAIRS` sets another one.
 const PAIRS: usize = 20_000;
 const SEED: u64 = 14;
 
@@ -22,7 +22,7 @@ fn number(rng: &SeededRng) -> String {
         6 => ["inf", "-Infinity", "nan", "1e", "e5", ".", "1.5.1", " 1", "0x", "1e99999"]
             [rng.below(10) as usize]
             .to_owned(),
-        // Where the last of 64 bits decides, and halves of it.
+        // Numbers at which the last of 64 bits decides, or a half of it.
         7 => format!("{sign}{}.5", (1u64 << 62) + rng.below(16)),
         8 => format!("{sign}{}", u128::from(u64::MAX) + u128::from(rng.below(8))),
         9 => format!("{sign}.{}{}", "0".repeat(16), digits(3)),

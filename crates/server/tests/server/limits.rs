@@ -1,4 +1,4 @@
-//! Hostile and careless clients.
+//! Tests of limits with hostile and careless clients.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ fn random_bytes_get_an_error_or_a_closed_connection_and_harm_nobody() {
         }
         c.send_raw(&bytes);
         c.send_raw(b"\r\nQUIT\r\n");
-        // No panic, and the witness is served; what the client got is its own business.
+        // The server must not panic, and must serve the witness. The client's own replies do not
+        // matter.
         drop(c);
         assert_eq!(witness.call(&["GET", "k"]), Value::bulk("v"), "seed {seed}");
     }
@@ -273,7 +274,7 @@ fn a_value_beyond_the_memory_limit_is_refused_at_once() {
     assert!(c.call(&["EXEC"]).text().starts_with("OOM "), "each fits, both do not");
     assert_eq!(c.call(&["EXISTS", "a", "b", "there"]), Value::Int(1));
     c.call(&["MULTI"]);
-    // What is replaced does not count.
+    // The replaced value does not count.
     for part in ["x", "y", "z"] {
         c.call(&["DEL", "a"]);
         c.call(&["SETRANGE", "a", "20000000", part]);
@@ -302,8 +303,8 @@ fn a_client_that_reads_late_is_served_on() {
     let value = "x".repeat(3 << 20);
     c.call(&["SET", "big", &value]);
     for _ in 0..4 {
-        // Each request alone fills more than the socket takes, so that the next one finds
-        // the client held back with nothing left to execute.
+        // The reply to each request exceeds the socket's buffer. So the next request finds the
+        // client held back, with nothing left to execute.
         c.send(&[b"GET", b"big"]);
         RealClock.sleep(Duration::from_millis(30));
     }
@@ -345,6 +346,6 @@ fn at_full_memory_keys_can_be_given_an_end_and_another_name() {
     assert_eq!(c.call(&["MULTI"]), Value::ok());
     c.call(&["EXPIRE", "k9", "1000"]);
     assert_eq!(c.call(&["EXEC"]), Value::Array(vec![Value::Int(1)]));
-    // The slab that the last command took from the reserve has room for some.
+    // The slab that the last command took from the reserve has room for some records.
     assert!((0..100_000).any(|i| refused(c.call(&["COPY", "k10", &format!("copy{i}")]))));
 }

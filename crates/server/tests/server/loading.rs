@@ -1,5 +1,5 @@
-//! Clients while data is loaded: a pipeline is answered to its end, and nobody holds up the others
-//! or the end of loading.
+//! Tests of clients while data is loaded. A pipeline is answered to its end, and no client delays
+//! the others or the end of loading.
 
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use stillpoint_server::{Bound, Loading};
 
 use crate::common::{Client, TestServer, Value, config, encode};
 
-/// A server that loads, and its port.
+/// A server that is loading, and its port.
 fn loading() -> (Loading, u16) {
     let bound = Bound::new(config()).expect("a free port");
     let port = bound.port();
     (bound.answer().expect("answers"), port)
 }
 
-/// Ends the loading: the server then serves an empty engine.
+/// Ends the loading. The server then serves an empty engine.
 fn end(loading: Loading) -> TestServer {
     let directory = Arc::new(tempfile::tempdir().expect("a directory"));
     let engine = Engine::open(EngineConfig::new(directory.path().join("data")));
@@ -36,7 +36,7 @@ fn a_pipeline_is_answered_to_its_end_while_data_is_loaded() {
             assert!(is_right, "request {number} of {count}: {reply}");
         }
     }
-    // Who has closed its side for sending hears of every request, too.
+    // A client that has closed its sending side gets every reply, too.
     client.send_whole(&encode(&[b"GET", b"k"]).repeat(3_000));
     client.shutdown(Shutdown::Write);
     for number in 0..3_000 {
@@ -54,7 +54,7 @@ fn who_sends_without_end_holds_up_neither_others_nor_the_end_of_loading() {
     let flood = stillpoint_io::spawn("flood", move || {
         let pings = encode(&[b"PING"]).repeat(4_600);
         let mut flooding = flooding;
-        // An end, so that a server that waits for the flood fails this test and does not hang it.
+        // The flood ends, so that a server that waits for it fails this test instead of hanging it.
         for _ in 0..2_000 {
             if stopping.load(Ordering::SeqCst) {
                 return true;

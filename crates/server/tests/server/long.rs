@@ -10,7 +10,7 @@ use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
 
-/// The machine's clock, at which threads for long commands wait until the gate is open.
+/// The machine's clock. Threads for long commands that read it wait until the gate is open.
 #[derive(Debug, Default)]
 struct GatedClock {
     is_open: Mutex<bool>,
@@ -34,7 +34,7 @@ impl GatedClock {
     }
 }
 
-/// The gate of a test, open at its end at the latest.
+/// The gate of a test. It opens at the end of the test at the latest.
 struct Gate(Arc<GatedClock>);
 
 impl std::ops::Deref for Gate {
@@ -85,9 +85,9 @@ fn long_request(value: &str) -> Vec<u8> {
     encode(&args)
 }
 
-/// Long commands that have begun or wait, as far as their clients' last requests tell.
+/// Number of long commands that have begun or wait, judged by their clients' last requests.
 fn wait_until_parked(witness: &mut Client) {
-    // The loop has read what was sent before, and what the witness asks for comes later.
+    // The loop has read the requests sent before, and the witness's request comes later.
     for _ in 0..20 {
         assert_eq!(witness.call(&["PING"]).text(), "PONG");
         RealClock.sleep(Duration::from_millis(5));
@@ -129,7 +129,7 @@ fn commands_of_every_kind_leave_the_loop() {
         &[b"KEYS", b"long*"],
         &[b"SCAN", b"0", b"COUNT", b"5000"],
         &[b"LCS", b"long1", b"long2"],
-        // What is long is the value that they find.
+        // These commands are long because of the value that they find.
         &[b"GET", b"value"],
         &[b"MGET", b"n", b"value"],
         &[b"EXPIRE", b"value", b"1000"],
@@ -143,7 +143,7 @@ fn commands_of_every_kind_leave_the_loop() {
         assert!(!matches!(a.read(), Value::Error(_) | Value::Closed));
         gate.close();
     }
-    // Such a request keeps its place among the others.
+    // Such a request keeps its position among the others.
     for i in 0..3 {
         assert_eq!(b.call(&["SET", "i", &i.to_string()]), Value::ok());
         let around = [encode(&[b"INCR", b"i"]), encode(&[b"GET", b"other"])];
@@ -159,7 +159,7 @@ fn commands_of_every_kind_leave_the_loop() {
         assert_eq!(a.read(), Value::Int(2 << 20));
         gate.close();
     }
-    // Neither the queue nor the length of what is in it makes a difference.
+    // A queue of `MULTI` makes no difference, whatever its length.
     assert_eq!(a.call(&["MULTI"]), Value::ok());
     for request in [long_request("y"), encode(&[b"DBSIZE"])] {
         a.send_raw(&request);
@@ -174,7 +174,7 @@ fn commands_of_every_kind_leave_the_loop() {
     assert_eq!(b.call(&["GET", "long1"]), Value::bulk("y"));
 }
 
-/// A long request is dropped before it has ended, whatever has come behind it.
+/// A long request is freed before it has ended, whatever requests came behind it.
 #[test]
 fn requests_behind_a_long_one_are_answered() {
     let server = TestServer::start();
@@ -264,7 +264,7 @@ fn a_watched_key_that_changes_before_a_long_exec_spoils_it() {
     assert_eq!(a.call(&["DISCARD"]).text(), "ERR DISCARD without MULTI");
 }
 
-/// However long the deletion takes to become durable.
+/// The reply waits until the deletion is durable, however long that takes.
 #[test]
 fn what_a_long_command_deletes_is_freed() {
     let disk = SimDisk::new(5);
@@ -275,7 +275,7 @@ fn what_a_long_command_deletes_is_freed() {
     assert_eq!(c.call(&["CONFIG", "SET", "maxmemory", "12mb"]), Value::ok());
     c.send_raw(&long_request(&"x".repeat(1_800)));
     assert_eq!(c.read(), Value::ok());
-    // In requests that no thread for long commands sees.
+    // Part of a stream of requests that no thread for long commands executes.
     let value = "y".repeat(100_000);
     let mut put = 0;
     let mut fits = |c: &mut Client| {

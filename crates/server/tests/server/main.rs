@@ -1,5 +1,5 @@
-//! The server from outside: over sockets, beside a real redis-server and with the
-//! clients that people use.
+//! Tests of the server from outside: over sockets, in comparison with a real redis-server, and with
+//! widely used clients.
 
 mod buffers;
 mod clients;

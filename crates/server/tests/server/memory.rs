@@ -1,4 +1,4 @@
-//! Memory of keys that are gone.
+//! Tests that memory of deleted keys can be used again.
 
 use crate::common::{Client, TestServer, Value, encode, eventually, field};
 
@@ -10,7 +10,8 @@ fn key(number: usize) -> String {
     format!("key {number}")
 }
 
-/// Puts values of `len` bytes under the keys from `first` on; gives the first key that finds no room.
+/// Sets values of `len` bytes for the keys from `first` on. Returns the first key that finds no
+/// memory.
 fn fill(c: &mut Client, len: usize, first: usize) -> usize {
     let value = "x".repeat(len);
     let mut keys = first..1_000_000;
@@ -43,7 +44,7 @@ fn memory_of_deleted_keys_serves_values_of_any_size() {
     }
 }
 
-/// Of a database without keys, too: its index is as large as it ever was.
+/// The same holds for a database without keys, whose index keeps its size.
 #[test]
 fn flushall_frees_what_deleted_keys_have_left() {
     const KEYS: usize = 100_000;
@@ -58,7 +59,7 @@ fn flushall_frees_what_deleted_keys_have_left() {
     }
     delete(&mut c, KEYS);
     assert_eq!(c.call(&["DBSIZE"]), Value::Int(0));
-    // 16 bytes of index for each key that there ever was, at least.
+    // The index has at least 16 bytes for each key that ever existed.
     assert!(used_memory(&mut c) > before + 16 * KEYS as u64);
     assert_eq!(c.call(&["FLUSHALL"]), Value::ok());
     eventually("memory is free", || used_memory(&mut c) < before + 4 * KEYS as u64);
@@ -81,7 +82,7 @@ fn a_write_after_a_flush_at_full_memory_is_not_refused() {
             }
         }
         assert!(full, "round {round}");
-        // In one pipeline: what follows a request that waits is answered after it.
+        // In one pipeline, requests behind a waiting request are answered after it.
         let requests = [encode(&[b"FLUSHALL"]), fill.clone(), encode(&[b"INCR", b"n"])];
         c.send_raw(&[requests.concat(), encode(&[b"GET", b"n"])].concat());
         assert_eq!(c.read(), Value::ok());
@@ -92,7 +93,7 @@ fn a_write_after_a_flush_at_full_memory_is_not_refused() {
             assert_eq!(c.call(&["SET", &format!("small{i}"), "x"]), Value::ok(), "round {round}");
         }
     }
-    // Each ran once, as far as anybody is told.
+    // By the replies, each command ran once.
     let stats = c.call(&["INFO", "commandstats"]).text();
     assert!(stats.contains("cmdstat_incr:calls=40,"), "{stats}");
 }

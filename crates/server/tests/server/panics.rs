@@ -1,5 +1,5 @@
-//! A panic in one event loop ends the whole server: every client is disconnected, the end is told
-//! as a failure, and nothing that was acknowledged is lost.
+//! Tests that a panic in one event loop ends the whole server. Every client is disconnected, the
+//! server returns an error, and no acknowledged write is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,7 +10,7 @@ use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{TestServer, Value, config, encode};
 
-/// The machine's clock, whose n-th reading by one thread panics.
+/// The machine's clock. The n-th reading by one thread panics.
 #[derive(Debug)]
 struct PanickingClock {
     thread: String,
@@ -60,11 +60,12 @@ fn start(disk: &SimDisk, clock: Arc<dyn Clock>) -> TestServer {
     TestServer::around(config, Engine::open(engine).expect("the engine opens"), None)
 }
 
-/// Acknowledged writes of two clients, one in each loop, until both are disconnected.
+/// Writes of two clients, one in each loop, until both are disconnected. Returns the acknowledged
+/// ones.
 fn write_until_closed(server: &TestServer, clock: &PanickingClock, readings: i64) -> Vec<String> {
     let mut clients = [server.client(), server.client()];
     for client in &mut clients {
-        // The clock is read inside of each transaction, too.
+        // Each transaction reads the clock, too.
         let slow = client.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
         assert_eq!(slow, Value::ok());
     }
@@ -84,7 +85,7 @@ fn write_until_closed(server: &TestServer, clock: &PanickingClock, readings: i64
                 match client.read() {
                     Value::Closed => is_open[number] = false,
                     reply if reply == Value::ok() => acknowledged.push(key(part)),
-                    // The transaction that met the panic may be told as failed.
+                    // The transaction that met the panic may return an error.
                     other => assert!(matches!(other, Value::Error(_)), "{other:?}"),
                 }
             }
@@ -131,7 +132,7 @@ fn a_panic_in_a_long_command_ends_the_server_and_loses_nothing() {
         assert_eq!(client.call(&["SET", "before", "v"]), Value::ok());
         clock.panic_after(readings);
         let mut acknowledged = 0;
-        // Either of two threads may take the command.
+        // Either of the two threads may take the command.
         for round in 0.. {
             assert!(round < 100_000, "the server goes on without a thread for long commands");
             client.send(&long);

@@ -1,4 +1,4 @@
-//! Passwords, what is shown of them, and commands that are for tests only.
+//! Tests of passwords, of what logs show of them, and of commands that are for tests only.
 
 use stillpoint_server::DebugCommand;
 
@@ -23,7 +23,7 @@ fn a_right_password_is_admitted_while_another_client_guesses() {
     for _ in 0..50 {
         assert_eq!(server.client().call(&["AUTH", "secret"]), Value::ok());
     }
-    // A wrong password is answered, in the words of Redis, and later than the right one.
+    // A wrong password gets the reply of Redis, and gets it later than the right password.
     let (mut wrong, mut right) = (server.client(), server.client());
     wrong.send(&[b"AUTH", b"guess"]);
     wrong.send(&[b"AUTH", b"secret"]);
@@ -71,7 +71,7 @@ fn a_refused_change_of_parameters_changes_none_of_them() {
     assert_eq!(admin.call(&["CONFIG", "GET", "timeout"]).items()[1], Value::bulk("0"));
     assert_eq!(server.client().call(&["AUTH", "other"]).text(), WRONG);
     assert_eq!(server.client().call(&["AUTH", "secret"]), Value::ok());
-    // A name that is unknown, or given twice, is seen before anything is changed, too.
+    // An unknown or repeated name is refused before anything changes, too.
     for (name, value) in [("no-such", "1"), ("timeout", "79")] {
         let words = ["CONFIG", "SET", "timeout", "78", "loglevel", "warning", name, value];
         assert!(matches!(admin.call(&words), Value::Error(_)), "{name}");

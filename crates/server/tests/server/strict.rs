@@ -1,4 +1,4 @@
-//! Strict durability: replies wait for a flush, and only they.
+//! Tests of strict durability: replies wait for a flush, and nothing else does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,20 @@ fn server_with(disk: &SimDisk, config: ServerConfig) -> TestServer {
     let mut engine = EngineConfig::new("simulated");
     engine.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
     engine.durability = Durability::Strict;
-    // Nothing but replies asks for a flush.
+    // Only replies ask for a flush.
     engine.flush_interval = Duration::from_secs(3600);
     TestServer::around(config, Engine::open(engine).expect("the engine opens"), None)
 }
 
-/// A server whose flushes hang. Let go, they go on, also when a test fails: it could not end.
+/// A server whose flushes hang until the test releases them. A drop releases them, too; otherwise a
+/// failed test could not end.
 struct Stalled<'a> {
     disk: &'a SimDisk,
-    /// In the first loop; it waits for the flush of a SET.
+    /// A client in the first loop, which waits for the flush of a SET.
     first: Client,
-    /// In the second loop, where nobody waits.
+    /// A client in the second loop, where nobody waits.
     admin: Client,
-    /// In the first loop.
+    /// Another client in the first loop.
     other: Client,
 }
 
@@ -62,7 +63,7 @@ fn listed(admin: &mut Client) -> Vec<String> {
     list.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Waits until a client's last command is this one: what others send from now on has its turn in a
+/// Waits until this is a client's last command. Requests that others send afterwards belong to a
 /// later pass of the loop. (Replies of one pass wait together.)
 fn until_executed(admin: &mut Client, id: &str, command: &str) {
     let (id, command) = (format!("id={id} "), format!(" cmd={command} "));
@@ -76,10 +77,10 @@ fn the_loop_goes_on_while_a_flush_is_under_way() {
     let disk = SimDisk::new(1);
     let server = server_on(&disk);
     let mut stalled = Stalled::new(&disk, &server);
-    // What is durable is told at once, by the loop whose other client waits.
+    // Replies to durable writes leave at once, also from the loop whose other client waits.
     assert_eq!(stalled.other.call(&["GET", "old"]), Value::bulk("value"));
     assert_eq!(stalled.other.call(&["MGET", "old", "none"]).items().len(), 2);
-    // Sent while the reply to the first is held: they have their turn afterwards, in order.
+    // Requests sent while the reply to the first is held run afterwards, in order.
     stalled.first.send(&[b"SET", b"new", b"2"]);
     stalled.first.send(&[b"GET", b"new"]);
     assert_eq!(stalled.other.call(&["GET", "old"]), Value::bulk("value"));
@@ -90,7 +91,8 @@ fn the_loop_goes_on_while_a_flush_is_under_way() {
     server.end().expect("the server ends cleanly");
 }
 
-/// Neither the write whose flush hangs, nor a read of it, nor what was executed behind it is told.
+/// No reply leaves to the write whose flush hangs, to a read of it, or to requests executed behind
+/// it.
 #[test]
 fn nothing_leaves_before_its_flush() {
     for seed in 1..=4 {
@@ -102,7 +104,7 @@ fn nothing_leaves_before_its_flush() {
         reader.send(&[b"GET", b"new"]);
         writer.send(&[b"SET", b"later", b"1"]);
         stalled.other.send(&[b"GET", b"new"]);
-        // Time for wrong replies to leave.
+        // The pause gives wrong replies time to leave.
         RealClock.sleep(Duration::from_millis(20));
         let after = disk.crash(seed);
         for client in [&mut stalled.first, &mut stalled.other, &mut reader, &mut writer] {
@@ -115,8 +117,8 @@ fn nothing_leaves_before_its_flush() {
     }
 }
 
-/// A client that waits keeps its place until its flush, though it has gone: who comes meanwhile gets
-/// another, and replies of its own.
+/// A waiting client keeps its number until its flush, even if it has disconnected. A new client
+/// gets another number, and its own replies.
 #[test]
 fn who_leaves_or_is_killed_while_waiting_is_gone_after_the_flush() {
     let disk = SimDisk::new(1);
@@ -131,7 +133,7 @@ fn who_leaves_or_is_killed_while_waiting_is_gone_after_the_flush() {
     assert_eq!(stalled.admin.call(&["CLIENT", "KILL", "ID", &killed]), Value::Int(1));
     next.send(&[b"SET", b"next", b"1"]);
     until_executed(&mut stalled.admin, &id, "set");
-    // Longer than the time between two looks at clients.
+    // The pause is longer than the time between two checks of clients.
     RealClock.sleep(Duration::from_millis(250));
     assert_eq!(listed(&mut stalled.admin).len(), 5, "both are still there");
     disk.resume();
@@ -142,9 +144,9 @@ fn who_leaves_or_is_killed_while_waiting_is_gone_after_the_flush() {
     server.end().expect("the server ends cleanly");
 }
 
-/// More requests than a pass executes, all of them read at once: no event of the socket announces the
-/// rest. It has its turn when the flush of the first ones ends, not when the loop next looks after its
-/// clients, which by this clock is never.
+/// The client sends more requests than a pass executes, and the loop reads them all at once. So no
+/// event of the socket announces the rest. The rest must run when the flush of the first ones ends.
+/// The loop's next check of its clients never comes by this clock.
 #[test]
 fn a_long_pipeline_goes_on_after_each_flush() {
     const REQUESTS: usize = 10_000;
@@ -163,7 +165,7 @@ fn a_long_pipeline_goes_on_after_each_flush() {
     server.end().expect("the server ends cleanly");
 }
 
-/// The end of a server waits for the replies that wait for a flush.
+/// The end of a server waits for replies that wait for a flush.
 #[test]
 fn a_server_that_ends_tells_what_was_flushed() {
     let disk = SimDisk::new(1);

@@ -1,4 +1,4 @@
-//! MULTI, EXEC, WATCH: one serializable transaction.
+//! Tests of MULTI, EXEC and WATCH as one serializable transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ fn a_watched_key_that_changed_makes_exec_do_nothing() {
         let expected = if fails { Value::Null } else { Value::Array(vec![Value::ok()]) };
         assert_eq!(reply, expected, "after {change:?}");
     }
-    // A missing key that stays missing has not changed, whatever happened around it.
+    // A missing key that stays missing has not changed, whatever happens to other keys.
     a.call(&["WATCH", "absent"]);
     for i in 0..100 {
         b.call(&["SET", &format!("noise{i}"), "x"]);
@@ -42,7 +42,7 @@ fn a_watched_key_that_changed_makes_exec_do_nothing() {
     assert_eq!(a.call(&["EXEC"]), Value::Null);
 }
 
-/// Alone and beside another key, made in each way and gone in each way.
+/// The key is alone or next to another key, is made in each way and deleted in each way.
 #[test]
 fn a_watched_key_that_was_made_and_is_gone_again_makes_exec_do_nothing() {
     let server = TestServer::start();
@@ -72,7 +72,7 @@ fn a_watched_key_that_was_made_and_is_gone_again_makes_exec_do_nothing() {
             assert_eq!(a.call(&["EXEC"]), Value::Null, "{watched:?}, {way:?}");
         }
     }
-    // What happens before, or to the key of the same name in another database, does not count.
+    // Earlier changes, and changes of the same key in another database, do not count.
     a.call(&["WATCH", "w"]);
     b.call(&["SELECT", "1"]);
     b.call(&["SET", "w", "1"]);
@@ -180,8 +180,8 @@ fn whole_keyspace_commands_inside_exec_see_what_came_before_them() {
     assert_eq!(c.call(&["DBSIZE"]), Value::Int(1));
 }
 
-/// Writes before and after commands over whole databases: one transaction, in which each sees what
-/// came before it.
+/// Writes before and after commands over whole databases form one transaction. Each command sees
+/// the effects of those before it.
 #[test]
 fn writes_around_whole_keyspace_commands_are_one_transaction() {
     let server = TestServer::start();
@@ -247,7 +247,7 @@ fn writes_around_whole_keyspace_commands_are_one_transaction() {
     assert!(info.contains("db5:keys=1,expires=0") && !info.contains("db0"), "{info}");
 }
 
-/// Too many keys for one transaction: refused as a whole, with the cure.
+/// A transaction with too many keys is refused as a whole. The error names the cure.
 #[test]
 fn what_cannot_be_atomic_is_refused() {
     let server = TestServer::start();
@@ -268,7 +268,7 @@ fn what_cannot_be_atomic_is_refused() {
     let refused = exec(&mut c, &[&["SET", "a", "1"], &["FLUSHDB"], &["SET", "b", "1"]]).text();
     assert!(refused.starts_with("EXECABORT ") && refused.contains("101000 keys"), "{refused}");
     assert_eq!(c.call(&["EXISTS", "a", "b"]), Value::Int(0));
-    // The number of keys needs no list of them, and what is one step is atomic anyway.
+    // DBSIZE needs no list of keys, and a queue of one step is atomic anyway.
     let counted = exec(&mut c, &[&["SET", "a", "1"], &["DBSIZE"], &["DEL", "a"], &["DBSIZE"]]);
     let expected = [Value::ok(), Value::Int(101_001), Value::Int(1), Value::Int(101_000)];
     assert_eq!(counted.items(), expected);

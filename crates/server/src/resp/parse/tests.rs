@@ -53,7 +53,7 @@ fn errors_are_worded_as_redis_words_them() {
     assert_eq!(error_of(b"*1\r\n$1\r\nxyz"), "Protocol error: expected CRLF after bulk");
 }
 
-/// As redis-server does: it looks for the end of the line as of a C string.
+/// redis-server does the same: it looks for the end of the line as in a C string.
 #[test]
 fn an_inline_request_with_a_nul_has_no_end() {
     for request in [&b"PING\0\r\nPING\r\n"[..], b"\0PING\r\nPING\r\n", b"ECHO a\0b\n"] {
@@ -120,8 +120,8 @@ fn protocol_like() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }
 
-/// For as many seconds as `STILLPOINT_FUZZ_SECONDS` says, one round without. It starts from
-/// `STILLPOINT_FUZZ_SEED` if that is set; a failure prints the seed of its round.
+/// Runs for the seconds of `STILLPOINT_FUZZ_SECONDS`, or one round without it.
+/// `STILLPOINT_FUZZ_SEED` sets the first seed. A failure prints the seed of its round.
 #[test]
 fn cutting_the_stream_changes_nothing_for_long() {
     let input = (protocol_like(), prop::collection::vec(any::<usize>(), 0..20), any::<bool>());
