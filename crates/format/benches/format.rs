@@ -1,4 +1,4 @@
-//! What encoding and decoding cost: key hash, log records, checkpoint blocks, checksums.
+//! Costs of encoding and decoding: key hash, log records, checkpoint blocks, checksums.
 
 use std::hint::black_box;
 

@@ -1,35 +1,35 @@
-//! Little-endian reads that report where the bytes ran out.
+//! Little-endian reads. A read beyond the end reports its offset.
 
 use crate::error::{DecodeCause, DecodeError};
 
-/// The `N` bytes at `at`. The caller has checked that they are there.
+/// The `N` bytes at `at`. The caller has checked that they exist.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
-/// The `u16` at `at`; panics if it is not there.
+/// The `u16` at `at`. Panics beyond the end.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(bytes, at))
 }
 
-/// The `u32` at `at`; panics if it is not there.
+/// The `u32` at `at`. Panics beyond the end.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
-/// The `u64` at `at`; panics if it is not there.
+/// The `u64` at `at`. Panics beyond the end.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// Writes `field` at `at`; panics if it does not fit.
+/// Writes `field` at `at`. Panics if it does not fit.
 pub(crate) fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
     bytes[at..at + field.len()].copy_from_slice(field);
 }
 
-/// Reads forward through a structure of unknown length; running out is an error, not a panic.
+/// A cursor over a structure of unknown length. A read beyond the end is an error, not a panic.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
@@ -51,7 +51,7 @@ impl<'a> Cursor<'a> {
         self.offset
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// An error about the byte that comes next.
+    /// An error about the next byte.
     #[cold]
     #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {

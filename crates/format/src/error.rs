@@ -1,9 +1,8 @@
-//! Typed errors: what was being decoded or encoded, where, and what is wrong.
+//! Typed errors. Each names the structure, the offset and the defect.
 
 use crate::ident::StoreId;
 
-/// Bytes that are not what they should be. The caller, who knows the file's
-/// name, adds it.
+/// Bytes that cannot be decoded. The caller adds the name of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}: {cause}")]
 pub struct DecodeError {
@@ -12,17 +11,17 @@ pub struct DecodeError {
     /// Byte offset of that structure in its file; inside a decompressed block,
     /// the offset in the block's payload.
     pub offset: u64,
-    /// What is wrong at that place.
+    /// The defect.
     pub cause: DecodeCause,
 }
 
-/// What is wrong with some bytes, and where it helps, what to do about it.
+/// The defect of some bytes, and for some defects the cure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeCause {
     /// The first bytes are not those of this structure.
     #[error("bad magic {found:#018x}: these bytes are not what the name of the file says")]
     BadMagic {
-        /// What is there instead, as a little-endian number.
+        /// The bytes found, as a little-endian number.
         found: u64,
     },
     /// The file was written by another release.
@@ -49,7 +48,7 @@ pub enum DecodeCause {
     Truncated {
         /// Bytes that the structure needs.
         needed: u64,
-        /// Bytes that are there.
+        /// Bytes that exist.
         available: u64,
     },
     /// A number is outside the range that the format allows.
@@ -80,20 +79,20 @@ pub enum DecodeCause {
         /// The store that was opened.
         expected: StoreId,
     },
-    /// An intact file that is not the one asked for.
+    /// An intact file other than the requested one.
     #[error("{field} is {found}, expected {expected}: the file was renamed or swapped")]
     WrongFile {
         /// The field.
         field: &'static str,
         /// Value of the field.
         found: u64,
-        /// The value asked for.
+        /// The requested value.
         expected: u64,
     },
     /// Intact bytes that contradict each other.
     #[error("inconsistent: {0}")]
     Inconsistent(&'static str),
-    /// A compressed payload that does not decompress to what was announced.
+    /// A compressed payload that does not decompress to the announced length.
     #[error("{codec} payload does not decompress to {expected} bytes")]
     Decompress {
         /// The codec.
@@ -126,13 +125,14 @@ pub enum EncodeError {
         /// The limit in bytes.
         max: usize,
     },
-    /// The batch has no room for the record; seal it and append to an empty one.
+    /// The batch has no room for the record. Seal it and append to an empty one.
     #[error("the batch is full")]
     BatchFull,
-    /// The block has no room for the entry; seal it, reset it, and append again.
+    /// The block has no room for the entry. Seal it, reset it, and append again.
     #[error("the block is full")]
     BlockFull,
-    /// The record's epoch is too far from those in the batch; seal it and append to an empty one.
+    /// The record's epoch is too far from those in the batch. Seal the batch and append to an empty
+    /// one.
     #[error("epoch {epoch} is more than 32767 away from the batch's first, {base}")]
     EpochSpan {
         /// The record's epoch.

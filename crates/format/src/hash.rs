@@ -1,13 +1,12 @@
-//! The keyed hash of a key: index, checkpoint partitions and parallel replay all use it.
+//! The keyed hash of a key, used by index, checkpoint partitions and parallel replay.
 //!
-//! A folded multiply in the manner of wyhash (Wang Yi, "wyhash", 2019; public
-//! domain), with every constant that meets key bytes drawn from a secret seed,
-//! so that a client who does not know the seed cannot aim keys at one bucket.
-//! It is fast and well mixed; it is not a cryptographic hash.
+//! A folded multiply in the manner of wyhash (Wang Yi, "wyhash", 2019; public domain). Every
+//! constant that is mixed with key bytes comes from a secret seed. So a client that does not know
+//! the seed cannot aim keys at one bucket. The hash is fast and well mixed, and no cryptographic
+//! hash.
 //!
-//! The partitions of checkpoints on disk depend on it: its definition is part
-//! of the format (`docs/formats.md`, "Key hash") and never changes within a
-//! format version.
+//! The partitions of checkpoints on disk depend on this hash. So its definition is part of the
+//! format (`docs/formats.md`, "Key hash") and never changes within a format version.
 
 use crate::PARTITIONS_LOG2_MAX;
 
@@ -16,7 +15,7 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Spreads the table number over the word.
 const TABLE_FACTOR: u64 = 0x9FB2_1C65_1E98_DF25;
 
-/// Hashes keys of one store. Two words of setup, done once; copy it freely.
+/// Hashes keys of one store. A hasher is a few words and may be copied freely.
 ///
 /// ```
 /// use stillpoint_format::hash::{KeyHasher, partition_of};

@@ -1,10 +1,9 @@
-//! Who a file is: store id, file header, and checksums that know it.
+//! The identity of a file: store id, file header, and checksums seeded with the identity.
 //!
-//! A plain CRC accepts an intact block that lies in the wrong place. Here each
-//! checksum starts from a CRC of the file's identity (kind, store id, and the
-//! numbers that tell this file from its like) and of the block's offset, so a
-//! block that was swapped, left over from an older use of the file, or written
-//! elsewhere does not match.
+//! A plain CRC accepts an intact block that lies in the wrong place. Here each checksum starts from
+//! a CRC of the file's identity and of the block's offset. The identity is kind, store id, and the
+//! numbers that tell the file from others of its kind. So a block that was swapped, left over from
+//! an older use of the file, or written elsewhere does not match.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,17 +14,17 @@ use crate::bytes::{array, put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
 use crate::{FORMAT_VERSION, STATE_FORMAT_VERSION};
 
-/// Bytes of a file header: one block, so that what follows stays aligned for Direct I/O.
+/// Bytes of a file header: one block, so that the rest of the file stays aligned for direct I/O.
 pub const HEADER_BYTES: usize = 4096;
 
 /// First eight bytes of every binary file.
 const MAGIC: [u8; 8] = *b"STILLPNT";
-/// Where the parameters of the kind begin.
+/// Offset of the kind's parameters.
 pub(crate) const PARAMS_AT: usize = 64;
-/// Where the header's own checksum lies, in this and every later version.
+/// Offset of the header's own checksum, in this and every later version.
 const CRC_AT: usize = HEADER_BYTES - 4;
 
-/// Sixteen random bytes that name a store; every file of it carries them.
+/// Sixteen random bytes that name a store. Every file of the store carries them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(pub [u8; 16]);
 
@@ -83,7 +82,7 @@ impl<'de> Deserialize<'de> for StoreId {
     }
 }
 
-/// What a binary file is.
+/// The kind of a binary file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FileKind {
@@ -91,7 +90,7 @@ pub enum FileKind {
     LogSegment = 1,
     /// A part of a checkpoint.
     CheckpointPart = 2,
-    /// What the arrays of a state are.
+    /// The schema of a state's arrays.
     StateSchema = 3,
     /// An image of the arrays of a state.
     StateImage = 4,
@@ -116,7 +115,7 @@ impl FileKind {
 pub struct Identity(u32);
 
 impl Identity {
-    /// Stands for no file.
+    /// The identity of no file.
     pub(crate) const NONE: Identity = Identity(0);
 
     /// The identity of a file: its kind, its store, and the numbers that tell it
@@ -137,7 +136,7 @@ impl Identity {
     }
 }
 
-/// What all file headers have in common.
+/// The common fields of all file headers.
 pub(crate) struct Header<'a> {
     pub(crate) store: StoreId,
     pub(crate) created_ms: u64,

@@ -1,11 +1,10 @@
-//! Every byte that Stillpoint writes to a disk: encode, decode, checksum.
-//! Knows no I/O and no threads.
+//! Encodes, decodes and checksums every byte that Stillpoint writes to a disk. Knows no I/O and no
+//! threads.
 //!
-//! `docs/formats.md` is the specification; this crate is its only
-//! implementation. All integers are little-endian. Every byte that a file
-//! consists of is covered by a CRC32C seeded with the identity of the file
-//! ([`ident`]), so that a flipped, swapped, stale or misplaced block is
-//! reported and never returned as data.
+//! `docs/formats.md` is the specification, and this crate is its only implementation. All integers
+//! are little-endian. A CRC32C covers every byte of a file, seeded with the identity of the file
+//! ([`ident`]). So a flipped, swapped, stale or misplaced block is reported and never returned as
+//! data.
 //!
 //! | module | what it describes |
 //! |---|---|
@@ -52,7 +51,7 @@ pub const VALUE_BYTES_MAX: usize = 512 << 20;
 /// Largest global sequence number: 52 bits.
 pub const GSN_MAX: u64 = (1 << 52) - 1;
 
-/// Logs are numbered `0..=254`; 255 means "no log".
+/// Logs are numbered `0..=254`. 255 means "no log".
 pub const LOG_NONE: u8 = 255;
 
 /// Most partitions of a checkpoint, as a power of two.

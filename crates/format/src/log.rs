@@ -6,11 +6,10 @@
 //! record  = head (16) · dependencies (8 each) · body
 //! ```
 //!
-//! A batch is what one write call appends; it is valid as a whole or not at
-//! all. Its checksums are seeded with store, incarnation, log, segment and
-//! offset, so bytes that a recycled or preallocated segment holds beyond its
-//! tail never validate. [`BatchReader`] stops at the first invalid batch;
-//! [`classify_tail`] then tells a torn tail from damage.
+//! One write call appends one batch, which is valid as a whole or not at all. Its checksums are
+//! seeded with store, incarnation, log, segment and offset. So old bytes beyond the tail of a
+//! recycled or preallocated segment never validate. [`BatchReader`] stops at the first invalid
+//! batch. [`classify_tail`] then tells a torn tail from damage.
 
 mod batch;
 mod continuation;

@@ -8,8 +8,8 @@
 //! { "store": "…", … }
 //! ```
 //!
-//! It is never changed in place: the next one is written beside it, made
-//! durable, and renamed over it. What it does not name does not exist.
+//! The file is never changed in place. The next one is written beside it, made durable, and renamed
+//! over it. Files that the MANIFEST does not name do not exist.
 
 mod check;
 
@@ -25,30 +25,30 @@ const MAGIC: &str = "stillpoint-manifest";
 /// The first line is never longer than this.
 const FIRST_LINE_MAX: usize = 96;
 
-/// Everything that is durable about a store besides its checkpoints and logs.
+/// The durable facts of a store, other than its checkpoints and logs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Name of the store.
     pub store: StoreId,
-    /// Seed of the key hash; as hexadecimal text, since JSON numbers lose bits in many readers.
+    /// Seed of the key hash, as hexadecimal text, since JSON numbers lose bits in many readers.
     #[serde(with = "hex_u64")]
     pub hash_seed: u64,
     /// Wall clock at creation of the store, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// The next epoch to be used: no record of any log has this one or a later one.
+    /// The next epoch. No record of any log has this epoch or a later one.
     pub next_epoch: u64,
-    /// The serial of the next checkpoint: no directory of a checkpoint has been given this one or a
-    /// later one.
+    /// The serial of the next checkpoint. No directory of a checkpoint has this serial or a later
+    /// one.
     pub next_serial: u64,
     /// The tables, by id.
     pub tables: Vec<TableEntry>,
     /// The checkpoints that exist, by epoch.
     pub checkpoints: Vec<CheckpointEntry>,
-    /// The openings of the store whose logs may still matter, oldest first; the last is the
-    /// present or latest one.
+    /// The incarnations whose logs may still matter, oldest first. The last is the present or
+    /// latest one.
     pub incarnations: Vec<IncarnationEntry>,
-    /// Set when the store was closed in order; absent while it is open or after a crash.
+    /// Set when the store was closed in order. Absent while the store is open, and after a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_shutdown: Option<CleanShutdown>,
 }
@@ -59,9 +59,9 @@ pub struct Manifest {
 pub struct TableEntry {
     /// Number of the table in keys, records and blocks.
     pub id: u16,
-    /// Name of the table; unique, not empty.
+    /// Unique name of the table, not empty.
     pub name: String,
-    /// Present generation of the table; data of older generations is void.
+    /// Present generation of the table. Data of older generations are void.
     pub generation: u32,
     /// How the table's records are stored.
     pub kind: TableKind,
@@ -92,7 +92,7 @@ impl TableEntry {
 pub enum TableKind {
     /// In memory, by key.
     Memory,
-    /// In a way that this build does not know: such a manifest is refused.
+    /// A kind that this build does not know. Such a manifest is refused.
     #[serde(untagged)]
     Other(String),
 }
@@ -103,7 +103,7 @@ pub enum TableKind {
 pub enum Partitioning {
     /// The top bits of the key hash.
     KeyHash,
-    /// One that this build does not know: such a manifest is refused.
+    /// A function that this build does not know. Such a manifest is refused.
     #[serde(untagged)]
     Other(String),
 }
@@ -112,42 +112,42 @@ pub enum Partitioning {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointEntry {
-    /// It holds the commits of all epochs before this one.
+    /// Epoch of the checkpoint. It holds the commits of all earlier epochs.
     pub epoch: u64,
-    /// Number of the attempt that made it, and of its directory
-    /// ([`crate::names::checkpoint_dir`]). No other attempt has the same.
+    /// Unique number of the attempt that made the checkpoint, and of its directory
+    /// ([`crate::names::checkpoint_dir`]).
     pub serial: u64,
     /// Full or partial.
     pub kind: CheckpointKind,
-    /// For a partial one: epoch of the checkpoint whose changes it holds from there on.
+    /// For a partial checkpoint, the epoch of its base. The checkpoint holds the changes since the
+    /// base.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
     /// Name of the scheme that took the checkpoint.
     pub scheme: String,
-    /// Codec asked for.
+    /// Requested codec.
     pub codec: Codec,
     /// The key hash has 2^this partitions.
     pub partitions_log2: u8,
     /// Values and tombstones in the checkpoint.
     pub records: u64,
-    /// How many of them each table has, so that a loader can make room; tables without are left
-    /// out.
+    /// Records of each table, so that a loader can make room. Tables without records are left out.
     pub table_records: Vec<TableRecords>,
     /// Bytes of the checkpoint's values.
     pub value_bytes: u64,
     /// Part files of the checkpoint.
     pub parts: Vec<PartEntry>,
-    /// Generations of the tables at its point of consistency. Tables that were emptied between it
-    /// and the publication are left out: whatever the parts hold of these is void.
+    /// Generations of the tables at the point of consistency. Tables that were emptied between it
+    /// and the publication are left out; records of them in the parts are void.
     pub generations: Vec<TableGeneration>,
-    /// Per incarnation and log, the last gsn before its point of consistency: records up to
-    /// there are in the checkpoint, and a dependency on them is met.
+    /// Per incarnation and log, the last gsn before the point of consistency. Records up to there
+    /// are in the checkpoint, and dependencies on them are met.
     pub positions: Vec<LogPositions>,
-    /// Gsns handed out after its point of consistency are greater than this.
+    /// Gsns given out after the point of consistency are greater than this.
     pub gsn_floor: u64,
-    /// Wall clock at its begin, in milliseconds since the Unix epoch.
+    /// Time of the begin, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// Wall clock when the last part was durable.
+    /// Time at which the last part was durable, in milliseconds since the Unix epoch.
     pub finished_ms: u64,
 }
 
@@ -161,7 +161,7 @@ pub struct PartEntry {
     pub bytes: u64,
     /// Values and tombstones in the part.
     pub records: u64,
-    /// Checksum of its index ([`crate::part::PartIndex::crc`]), which binds its content.
+    /// Checksum of the part's index ([`crate::part::PartIndex::crc`]), which covers its content.
     #[serde(with = "hex_u32")]
     pub crc: u32,
 }
@@ -176,7 +176,7 @@ pub struct TableGeneration {
     pub generation: u32,
 }
 
-/// How many records of a checkpoint are a table's.
+/// Number of a table's records in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableRecords {
@@ -202,28 +202,28 @@ pub struct LogPositions {
 pub struct IncarnationEntry {
     /// Number of the incarnation.
     pub number: u32,
-    /// Its gsns are greater than this; everything up to it counts as closed.
+    /// Gsns of the incarnation are greater than this. Everything up to this gsn counts as closed.
     pub gsn_floor: u64,
-    /// How many logs it has, numbered from 0. The first segment of each begins one above the
-    /// floor. 0 if it keeps no log.
+    /// Number of logs, numbered from 0. The first segment of each begins one above the floor. 0 if
+    /// the incarnation keeps no log.
     pub logs: u8,
-    /// Written by the recovery after it: per log, the last gsn that was kept. A log that is
-    /// not listed keeps nothing. Absent for the present incarnation.
+    /// The cut, written by the recovery after this incarnation: per log, the last kept gsn. A log
+    /// that is not listed keeps nothing. Absent for the present incarnation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<LogGsn>>,
-    /// Written with the cut: the logs whose end is in another file.
+    /// Written with the cut: logs whose end is in another file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tails: Vec<LogTail>,
 }
 
-/// The end of a log, copied by a recovery that could not know whether it was durable. What the
-/// segments of the log hold from the first batch on does not count.
+/// The end of a log, copied by a recovery that could not know whether it was durable. From the
+/// first copied batch on, the segments of the log do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogTail {
     /// The log.
     pub log: u8,
-    /// The incarnation whose start made the copy: it is part of the file's name
+    /// The incarnation whose start made the copy, also part of the file's name
     /// ([`crate::names::tail_name`]).
     pub made_by: u32,
     /// Number of the first batch in the copy.
@@ -242,7 +242,7 @@ pub struct CleanShutdown {
     pub last: Vec<LogGsn>,
 }
 
-/// A document that cannot be used, and what to do.
+/// The reason why a document cannot be used, with the cure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// The first line is not that of a manifest.
@@ -257,7 +257,7 @@ pub enum ManifestError {
         /// The version that the file claims.
         found: u32,
     },
-    /// It is shorter or longer than its first line says.
+    /// The document is shorter or longer than its first line says.
     #[error("manifest of {found} bytes after the first line, which announces {announced}")]
     Length {
         /// Bytes that are there.
@@ -265,7 +265,7 @@ pub enum ManifestError {
         /// Bytes announced.
         announced: u64,
     },
-    /// It was damaged or edited.
+    /// The document was damaged or edited.
     #[error(
         "manifest checksum mismatch: stored {stored:#010x}, computed {computed:#010x}; it is \
          damaged or was edited by hand"
@@ -279,7 +279,7 @@ pub enum ManifestError {
     /// Its JSON does not have the fields of this version.
     #[error("manifest document: {0}")]
     Document(String),
-    /// It needs what this build does not have.
+    /// The document needs a feature that this build does not have.
     #[error("{what} is unknown to this build: use the release that made it")]
     Unsupported {
         /// The table and what is special about that table.
@@ -291,7 +291,7 @@ pub enum ManifestError {
 }
 
 impl ManifestError {
-    /// True if the file is damaged, as opposed to another release's.
+    /// Whether the file is damaged, as opposed to a file of another release.
     pub fn is_damage(&self) -> bool {
         !matches!(self, Self::UnknownVersion { .. } | Self::Unsupported { .. })
     }
@@ -301,7 +301,7 @@ impl Manifest {
     /// The bytes of the MANIFEST file.
     ///
     /// # Errors
-    /// [`ManifestError::Inconsistent`]: such a document could not be read back.
+    /// [`ManifestError::Inconsistent`] for a document that could not be read back.
     pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
         self.validate()?;
         let mut document = serde_json::to_string_pretty(self)
@@ -321,7 +321,7 @@ impl Manifest {
         Self::decode_with_kinds(bytes, &[])
     }
 
-    /// As [`decode`](Self::decode); tables may be of these kinds, too, beside `memory`.
+    /// As [`decode`](Self::decode), with these kinds of tables in addition to `memory`.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).
@@ -346,8 +346,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Numbers and names of tables, as far as the bytes of a MANIFEST that cannot be decoded show them.
-    /// Nothing vouches for what is found.
+    /// Numbers and names of tables in a MANIFEST that cannot be decoded, as far as its bytes show
+    /// them. They are unverified.
     pub fn table_names_of_damaged(bytes: &[u8]) -> Vec<(u16, String)> {
         let document =
             bytes.iter().position(|&byte| byte == b'{').map_or(&[][..], |at| &bytes[at..]);
@@ -374,7 +374,8 @@ impl Manifest {
     /// it. Empty if there is no checkpoint.
     pub fn newest_chain(&self) -> Vec<&CheckpointEntry> {
         let mut chain = Vec::new();
-        // Of a full and a partial one of the same epoch the full one is the shorter way.
+        // A full checkpoint is preferred to a partial one of the same epoch, since its chain is
+        // shorter.
         let mut next = self.checkpoints.iter().max_by_key(|checkpoint| checkpoint.rank());
         while let Some(checkpoint) = next {
             chain.push(checkpoint);
@@ -397,7 +398,7 @@ impl CheckpointEntry {
         (self.epoch, self.kind == CheckpointKind::Full)
     }
 
-    /// The last gsn of a log of an incarnation before the point of consistency; `None` if the
+    /// The last gsn of a log of an incarnation before the point of consistency. `None` if the
     /// checkpoint lists none.
     pub fn position(&self, incarnation: u32, log: u8) -> Option<u64> {
         let of_incarnation = self.positions.iter().find(|p| p.incarnation == incarnation)?;
@@ -410,7 +411,7 @@ fn checksum(version: u32, document: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&version.to_le_bytes()), document)
 }
 
-/// Version, checksum, length, and the rest. Only the exact form that is written is read.
+/// Parses version, checksum, length, and the rest. Accepts only the exact form that is written.
 fn first_line(bytes: &[u8]) -> Result<(u32, u32, u64, &[u8]), ManifestError> {
     let head = &bytes[..bytes.len().min(FIRST_LINE_MAX)];
     let end = head.iter().position(|&byte| byte == b'\n').ok_or(ManifestError::FirstLine)?;

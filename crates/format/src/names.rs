@@ -1,10 +1,9 @@
-//! Names of files and directories, relative to the data directory. Numbers are
-//! padded with zeros, so that a sorted listing is in numeric order; only the
-//! exact form that is written is read back.
+//! Names of files and directories, relative to the data directory. Numbers are padded with zeros,
+//! so that a sorted listing is in numeric order. Only the exact form that is written is read back.
 
 use serde::{Deserialize, Serialize};
 
-/// Held while a process has the store open.
+/// The lock file, locked while a process has the store open.
 pub const LOCK: &str = "LOCK";
 /// The manifest.
 pub const MANIFEST: &str = "MANIFEST";

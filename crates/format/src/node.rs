@@ -1,4 +1,4 @@
-//! Slotted nodes of ordered indexes: where header, slots and entries lie in the words of a page.
+//! Slotted nodes of ordered indexes: positions of header, slots and entries in the words of a page.
 //!
 //! ```text
 //! ┌──────────┬─────────────────┬── free ──┬───────────────────────────────────┐
@@ -29,12 +29,12 @@ pub const OWNER_WORDS: usize = 3;
 pub const WORD_SPACE: usize = 4;
 /// The header's word with the two fences.
 pub const WORD_FENCES: usize = 5;
-/// The last child of an inner node. In a leaf: where the last insertion went ([`Insertions`]).
+/// The last child of an inner node. In a leaf, the position of the last insertion ([`Insertions`]).
 pub const WORD_LAST_CHILD: usize = 6;
 /// The number of records below the last child of a counted inner node. Otherwise zero.
 pub const WORD_LAST_COUNT: usize = 7;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// Keys and values.
@@ -105,7 +105,7 @@ pub struct SpaceWord {
     pub slots: u16,
     /// Number of slots whose entry is a ghost.
     pub ghosts: u16,
-    /// Where the heap begins, in units from the start of the page.
+    /// Begin of the heap, in units from the start of the page.
     pub heap_start: u16,
     /// Units of the heap that no slot and no fence uses.
     pub garbage: u16,
@@ -133,10 +133,11 @@ impl SpaceWord {
     }
 }
 
-/// Where a fence key lies in the heap.
+/// Position of a fence key in the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Where its bytes begin, in units from the start of the page. Zero: there is no such fence.
+    /// Begin of its bytes, in units from the start of the page. Zero means that there is no such
+    /// fence.
     pub start: u16,
     /// Its length in bytes.
     pub bytes: u16,
@@ -152,7 +153,7 @@ impl Fence {
 pub struct FencesWord {
     /// The smallest key that the node may hold.
     pub lower: Fence,
-    /// The key that all keys of the node are below.
+    /// Upper fence: all keys of the node are smaller.
     pub upper: Fence,
 }
 
@@ -176,7 +177,7 @@ impl FencesWord {
     }
 }
 
-/// Where a leaf's last insertion went, and how many went to the slot behind the one before.
+/// The position of a leaf's last insertion, and the number of sequential insertions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Insertions {
     /// Slot of the last insertion.
@@ -199,12 +200,12 @@ impl Insertions {
     }
 }
 
-/// One slot: where the entry lies, and the beginning of its key.
+/// One slot: the position of the entry, and the beginning of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Where the entry begins, in units from the start of the page.
+    /// Begin of the entry, in units from the start of the page.
     pub start: u16,
-    /// Length in bytes of the key's rest: of what follows the node's prefix.
+    /// Length in bytes of the key's rest, behind the node's prefix.
     pub rest_bytes: u16,
     /// The rest's first four bytes as a big-endian number, padded with zeros.
     pub head: u32,

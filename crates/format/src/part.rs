@@ -6,11 +6,10 @@
 //! entry = head (16) · [fragment (8)] · key · value
 //! ```
 //!
-//! Parts are written front to back: blocks as they fill, in any order of
-//! partitions, then the footer that indexes them. The file's length is a multiple
-//! of 4096. The index binds the file together: it holds the checksum of each
-//! block's header, which holds that of its payload; the manifest holds the
-//! checksum of the index.
+//! Parts are written front to back: blocks as they fill, in any order of partitions, then the
+//! footer that indexes them. The file's length is a multiple of 4096. Checksums form a chain. The
+//! manifest holds the checksum of the index, and the index holds the checksum of each block's
+//! header. The header holds the checksum of the block's payload.
 
 mod block;
 mod codec;

@@ -1,4 +1,4 @@
-//! Registries: what can be chosen by a name that options, the MANIFEST and figures use.
+//! Registries: tables of choices by name, for options, the MANIFEST and figures.
 //!
 //! One table each for checkpoint schemes, journals, state schemes, codecs and experiments. Option
 //! parsers, help texts, tests and matrices go through the rows.
@@ -35,7 +35,7 @@ pub trait Named {
     fn about(&self) -> &'static str;
 }
 
-/// A table of what can be chosen by name. It is a slice of its rows.
+/// A table of choices by name. It dereferences to a slice of its rows.
 #[derive(Debug)]
 pub struct Registry<R: 'static> {
     what: &'static str,
@@ -95,11 +95,11 @@ impl<R> IntoIterator for &Registry<R> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} {name:?}; known are: {}", known.join(", "))]
 pub struct UnknownName {
-    /// What was asked for.
+    /// The kind of thing that was asked for.
     pub what: &'static str,
     /// The name.
     pub name: String,
-    /// The names that there are.
+    /// The known names.
     pub known: Vec<&'static str>,
 }
 

@@ -2,18 +2,18 @@
 
 use crate::{GSN_MAX, LOG_NONE};
 
-/// Shift of the log number; the four bits below it are zero here and free for the holder's flags.
+/// Shift of the log number. The four bits below it are zero here, and free for the holder's flags.
 const LOG_SHIFT: u32 = 4;
 /// Shift of the global sequence number.
 const GSN_SHIFT: u32 = 12;
 /// The bits that the holder of a stamp may use for itself.
 const FLAGS: u64 = (1 << LOG_SHIFT) - 1;
 
-/// The last writer of a cell: global sequence number (52 bits), log (8 bits), and four
-/// bits that are always zero in a `Stamp` and that a cell may use for flags of its own.
+/// The last writer of a cell: global sequence number (52 bits) and log (8 bits). The remaining four
+/// bits are always zero in a `Stamp`, and a cell may use them for flags of its own.
 ///
-/// Stamps order by gsn first. Log 255 means "no log": such a stamp names nothing that a
-/// crash could lose.
+/// Stamps are ordered by gsn first. Log 255 means "no log": such a stamp names nothing that a crash
+/// could lose.
 ///
 /// ```
 /// use stillpoint_format::Stamp;
@@ -35,7 +35,7 @@ impl Stamp {
         Stamp(gsn << GSN_SHIFT | (log as u64) << LOG_SHIFT)
     }
 
-    /// The stamp in a word; the four flag bits are dropped.
+    /// The stamp in a word, without the four flag bits.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Stamp(bits & !FLAGS)
@@ -53,13 +53,13 @@ impl Stamp {
         self.0 >> GSN_SHIFT
     }
 
-    /// Number of the log; [`LOG_NONE`] if no log wrote it.
+    /// Number of the log. [`LOG_NONE`] if no log wrote it.
     #[inline]
     pub const fn log(self) -> u8 {
         (self.0 >> LOG_SHIFT) as u8
     }
 
-    /// True if no log wrote it. It may have a gsn all the same: a floor that later gsns exceed.
+    /// Whether no log wrote it. Such a stamp may still have a gsn, a floor that later gsns exceed.
     #[inline]
     pub const fn is_none(self) -> bool {
         self.log() == LOG_NONE

@@ -1,4 +1,4 @@
-//! State arrays: what they are, their images, and the log of actions between images.
+//! State arrays: their schema, their images, and the log of actions between images.
 //!
 //! ```text
 //! STATE                    schema: names, cell sizes and lengths of the arrays
@@ -26,7 +26,8 @@ pub use schema::{ARRAYS_MAX, ArraySchema, NAME_BYTES_MAX, StateSchema};
 pub const SCHEMA: &str = "STATE";
 /// Directory of the segments of the log of actions.
 pub const ACTIONS_DIR: &str = "actions";
-/// Files of images. Two are in use; the third while an image is made from the one before.
+/// Number of image files. Two are in use. The third is used while an image is made from the one
+/// before.
 pub const IMAGES: usize = 3;
 
 /// `image-0`: the file of an image.

@@ -1,5 +1,5 @@
-//! Golden vectors (computed by an independent program from the text of
-//! docs/formats.md), avalanche, distribution.
+//! Tests of golden vectors, avalanche and distribution. An independent program computed the vectors
+//! from the text of docs/formats.md.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Building a batch: records appended to one buffer, sealed when it is written.
+//! The builder of a batch. Records are appended to one buffer, which is sealed before it is
+//! written.
 
 use std::mem::MaybeUninit;
 
@@ -13,19 +14,18 @@ use crate::{GSN_MAX, LogGsn};
 
 /// Bytes of a batch header.
 pub const BATCH_HEADER_BYTES: usize = 64;
-/// Batches begin at multiples of this; a journal may pad to more.
+/// Alignment of batches. A journal may pad to a greater one.
 pub const BATCH_ALIGN: usize = 8;
 /// First four bytes of a batch: "SPLB".
 pub(crate) const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"SPLB");
 /// The header's checksum covers the header from here.
 pub(crate) const HEADER_CRC_FROM: usize = 8;
-/// `unflushed` value that claims nothing.
+/// The value of `unflushed` that claims no flushed batch.
 pub(crate) const UNFLUSHED_UNKNOWN: u16 = u16::MAX;
 
-/// Boundary in memory at which a batch begins: what direct I/O asks for.
+/// Alignment in memory of a batch, as direct I/O demands.
 const MEMORY_ALIGN: usize = 4096;
-/// The boundary in a buffer that has room for it: a batch in one huge page is one piece for the
-/// device.
+/// Alignment in a large buffer. A batch within one huge page is one piece for the device.
 const HUGE_ALIGN: usize = 2 << 20;
 /// Largest padding that [`BatchPlace::align`] may ask for.
 const ALIGN_MAX: usize = 4096;
@@ -56,14 +56,14 @@ const _: () = assert!(at::CLOSED_COUNT + 1 == BATCH_HEADER_BYTES);
 const _: () = assert!(BATCH_BODY_MAX + SUMMARY_MAX + ALIGN_MAX <= u32::MAX as usize);
 const _: () = assert!(RECORD_HEAD_BYTES == 4 + 1 + 1 + 2 + 8);
 
-/// What the head of a record says about its transaction.
+/// The transaction's data in the head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead<'a> {
-    /// Its global sequence number; greater than that of the log's previous record.
+    /// The record's global sequence number, greater than that of the log's previous record.
     pub gsn: u64,
     /// The epoch in which the record committed.
     pub epoch: u64,
-    /// The greatest gsn it depends on in each other log, where that was not yet closed.
+    /// For each other log, the greatest gsn that the record depends on, if it was not yet closed.
     pub deps: &'a [LogGsn],
 }
 
@@ -74,36 +74,36 @@ fn lead(buf: &Vec<u8>) -> usize {
     address.next_multiple_of(align) - address
 }
 
-/// Where and how a batch is going to be written.
+/// The position and form in which a batch will be written.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchPlace<'a> {
     /// The segment.
     pub segment: &'a SegmentHeader,
-    /// Its file offset in the segment; a multiple of [`BATCH_ALIGN`].
+    /// File offset in the segment, a multiple of [`BATCH_ALIGN`].
     pub offset: u64,
     /// Number of the batch: one more than that of the batch before in the same log and incarnation.
     pub number: u64,
-    /// Every batch of this log and incarnation with a number below this one was
-    /// flushed before this batch was handed to the disk. [`classify_tail`](super::classify_tail)
-    /// rests on it; a smaller number is always safe.
+    /// Every batch of this log and incarnation with a smaller number was flushed before this batch
+    /// went to the disk. [`classify_tail`](super::classify_tail) relies on that. A smaller value is
+    /// always safe.
     pub flushed_below: u64,
     /// The length is padded with zeros to a multiple of this power of two, 8 to 4096.
     pub align: usize,
-    /// Up to where other logs were closed before this batch was handed to the disk. The padding
-    /// takes as many of them as it has room for, the first ones first.
+    /// Closed positions of other logs, from before this batch went to the disk. The padding holds
+    /// as many of them as fit, the first ones first.
     pub closed: &'a [LogGsn],
 }
 
 /// Collects the records of a batch in one reused buffer.
 ///
-/// Appending copies the body once and allocates only when the buffer grows.
-/// Sealing computes the checksums, so swap the builder out of the log's mutex first.
+/// An append copies the body once and allocates only when the buffer grows. The seal computes the
+/// checksums, so swap the builder out of the log's mutex first.
 #[derive(Debug)]
 pub struct BatchBuilder {
     /// Unused bytes up to `lead`, room for the header, then the records.
     buf: Vec<u8>,
-    /// Where the batch begins in `buf`: at a multiple of [`MEMORY_ALIGN`] in memory, so that
-    /// it can be written past the page cache as it is, unless the buffer has grown since.
+    /// Begin of the batch in `buf`. Unless the buffer has grown, it is a multiple of
+    /// [`MEMORY_ALIGN`] in memory, so direct I/O needs no copy.
     lead: usize,
     count: u32,
     sealed: bool,
@@ -119,13 +119,13 @@ pub struct BatchBuilder {
     ahead: Ahead,
 }
 
-/// The part of the payload's checksum that is computed already.
+/// Checksum of the first part of the payload.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    /// Bytes of the batch that it covers, the header counted; 0 if there is none.
+    /// Bytes of the batch that this checksum covers, with the header. 0 without a checksum.
     bytes: usize,
     crc: u32,
-    /// Where the batch is going to be.
+    /// The identity and offset that the checksum assumes.
     place: (Identity, u64),
 }
 
@@ -135,9 +135,9 @@ impl BatchBuilder {
         Self::with_buffer(Vec::with_capacity(capacity.max(BATCH_HEADER_BYTES) + MEMORY_ALIGN))
     }
 
-    /// An empty batch in this memory; what is in it is forgotten. From a capacity of 4 MiB on, the
-    /// batch begins at a multiple of 2 MiB; what lies before is not touched if the buffer is long
-    /// enough.
+    /// An empty batch in this memory, whose content is dropped. From a capacity of 4 MiB on, the
+    /// batch begins at a multiple of 2 MiB. The bytes before it are not touched if the buffer is
+    /// long enough.
     pub fn with_buffer(mut buf: Vec<u8>) -> Self {
         let lead = lead(&buf);
         buf.truncate(lead);
@@ -161,7 +161,7 @@ impl BatchBuilder {
     /// Forgets the records and keeps the buffer.
     pub fn clear(&mut self) {
         self.lead = lead(&self.buf);
-        // What comes before the batch is nobody's, and may be megabytes: it is left as it is.
+        // The bytes before the batch are unused and may be megabytes, so they stay untouched.
         self.buf.truncate(self.lead);
         self.buf.resize(self.lead + BATCH_HEADER_BYTES, 0);
         self.count = 0;
@@ -173,7 +173,7 @@ impl BatchBuilder {
         }
     }
 
-    /// True if there is no record.
+    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -183,12 +183,12 @@ impl BatchBuilder {
         self.count
     }
 
-    /// Bytes so far, header included, dependency summary and padding not.
+    /// Bytes so far, with the header, and without dependency summary and padding.
     pub fn bytes(&self) -> usize {
         self.buf.len() - self.lead
     }
 
-    /// Where the next record goes: at most `bytes` bytes from there, for fetching them ahead.
+    /// The memory of the next record, `bytes` bytes at most, to be prefetched.
     #[inline]
     pub fn tail(&mut self, bytes: usize) -> &[MaybeUninit<u8>] {
         let room = self.buf.spare_capacity_mut();
@@ -208,7 +208,7 @@ impl BatchBuilder {
     /// Appends a record whose body was encoded before.
     ///
     /// # Errors
-    /// A gsn that does not grow, an impossible dependency, or no room: nothing is appended.
+    /// A gsn that does not grow, an impossible dependency, or no room. Nothing is appended then.
     #[inline]
     pub fn append(
         &mut self,
@@ -224,10 +224,10 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Appends a record whose body `encode` appends to the given buffer, behind what is there.
+    /// Appends a record. `encode` appends its body to the given buffer.
     ///
     /// # Errors
-    /// As [`append`](Self::append), or the error of `encode`: nothing is appended.
+    /// As [`append`](Self::append), or the error of `encode`. Nothing is appended then.
     pub fn append_with(
         &mut self,
         head: RecordHead<'_>,
@@ -256,9 +256,9 @@ impl BatchBuilder {
         self.bytes() - self.ahead.bytes.max(BATCH_HEADER_BYTES)
     }
 
-    /// Computes the checksum of what has been appended so far, while it lies in the cache of the
-    /// thread that appends; [`seal`](Self::seal), by another thread as a rule, goes on from
-    /// there. `identity` and `offset` are those that it will be sealed with.
+    /// Computes the checksum of the bytes appended so far, while they lie in the appending thread's
+    /// cache. [`seal`](Self::seal), usually by another thread, continues from there. `identity` and
+    /// `offset` are those of the later seal.
     pub fn checksum_ahead(&mut self, identity: Identity, offset: u64) {
         assert!(!self.sealed, "summing a sealed batch");
         let from = self.ahead.bytes.max(BATCH_HEADER_BYTES);
@@ -276,8 +276,8 @@ impl BatchBuilder {
     /// The builder must be [cleared](Self::clear) before it is appended to again.
     ///
     /// # Panics
-    /// If the batch is empty or already sealed, or its place is impossible or not the one that it
-    /// was summed for: these are errors of the journal, not of its input.
+    /// If the batch is empty or already sealed, or its place is impossible, or differs from the
+    /// place of the checksum. These are errors of the journal, not of its input.
     pub fn seal(&mut self, place: &BatchPlace<'_>) -> &[u8] {
         assert!(self.count > 0, "sealing a batch without records");
         assert!(!self.sealed, "sealing a batch twice");
@@ -340,7 +340,8 @@ impl BatchBuilder {
         &self.buf[self.lead..]
     }
 
-    /// Checks a record before anything is appended; returns its epoch's distance from the first.
+    /// Checks a record before anything is appended. Returns its epoch's distance from the first
+    /// epoch.
     #[inline]
     fn admit(&self, head: &RecordHead<'_>, len: usize) -> Result<i16, EncodeError> {
         assert!(!self.sealed, "appending to a sealed batch");

@@ -1,8 +1,8 @@
-//! The last mark of a segment that the log has left: where it goes on.
+//! The continuation mark at the end of a segment that the log has left. It names the next segment.
 //!
-//! It lies behind the last batch. It is flushed after name and header of the next segment are
-//! durable, and before any reply that rests on the next segment. So a segment that was lost as a
-//! whole is missed.
+//! The mark lies behind the last batch. It is flushed after name and header of the next segment are
+//! durable, and before any reply that depends on the next segment. So recovery notices a segment
+//! that was lost as a whole.
 
 use super::batch::{BATCH_ALIGN, BATCH_MAGIC};
 use super::read::EndCause;
@@ -12,7 +12,7 @@ use crate::bytes::{put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
 use crate::ident::{HEADER_BYTES, Identity};
 
-/// Bytes of a continuation mark; a journal leaves so much room at the end of a segment.
+/// Bytes of a continuation mark. A journal leaves that much room at the end of a segment.
 pub const CONTINUATION_BYTES: usize = 4096;
 
 /// First four bytes of the mark: "SPLC".
@@ -31,7 +31,7 @@ mod at {
 const CRC_FROM: usize = 8;
 const _: () = assert!(MAGIC != BATCH_MAGIC);
 
-/// Where a log goes on behind a segment.
+/// The begin of a log's next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Continuation {
     /// Number of the next segment's first batch.
@@ -41,10 +41,10 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// The mark as it has to be at `offset` of `segment`.
+    /// Encodes the mark for `offset` of `segment`.
     ///
     /// # Panics
-    /// If it cannot lie there: an error of the journal, not of its input.
+    /// If the mark cannot lie there. That is an error of the journal, not of its input.
     pub fn encode(&self, segment: &SegmentHeader, offset: u64) -> [u8; CONTINUATION_BYTES] {
         assert!(offset.is_multiple_of(BATCH_ALIGN as u64), "mark at odd offset");
         assert!(offset >= HEADER_BYTES as u64, "mark over segment header");

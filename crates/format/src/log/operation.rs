@@ -7,8 +7,8 @@
 //! end       = transaction u64 · outcome u8 · writes
 //! ```
 //!
-//! A transaction is named by the place of its first record: its log in the top 8 bits, its gsn below.
-//! In the first record itself that word is zero.
+//! The place of its first record names a transaction: the log in the top 8 bits, the gsn below. In
+//! the first record itself that word is zero.
 
 use crate::LogGsn;
 use crate::bytes::Cursor;
@@ -24,9 +24,9 @@ const WHAT: &str = "log record of an operation";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TransactionEnd {
-    /// It committed, together with the writes in the same record.
+    /// The transaction committed, together with the writes in the same record.
     Committed = 1,
-    /// It aborted: each of its operations was undone before.
+    /// The transaction aborted. Each of its operations was undone before.
     Aborted = 2,
 }
 
@@ -35,14 +35,14 @@ pub enum TransactionEnd {
 pub struct LoggedOperation<'a> {
     /// The transaction's first record; `None` if this is the first.
     pub transaction: Option<LogGsn>,
-    /// For an undo: the gsn of the operation that it undoes, and that of the operation that is to be
-    /// undone next, if any. Both are in the log of the undo or in the transaction's own.
+    /// For an undo, the gsn of the undone operation, and the gsn of the next operation to undo, if
+    /// there is one. Both are in the log of the undo or in the transaction's own log.
     pub undoes: Option<(u64, Option<u64>)>,
     /// Table.
     pub table: u16,
     /// Generation of the table.
     pub generation: u32,
-    /// What the kind of table wrote.
+    /// The bytes of the table's kind.
     pub body: &'a [u8],
 }
 
@@ -84,7 +84,7 @@ pub struct LoggedEnd<'a> {
     pub transaction: LogGsn,
     /// How it ended.
     pub outcome: TransactionEnd,
-    /// What it wrote to records in memory; nothing if it aborted.
+    /// The writes to records in memory. None if the transaction aborted.
     pub writes: WriteIter<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading a segment: batches up to the first invalid one, and their records.
+//! The reader of a segment: batches up to the first invalid one, and their records.
 
 use super::batch::{
     BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
@@ -16,7 +16,7 @@ use crate::ident::{HEADER_BYTES, Identity};
 const WHAT: &str = "log batch";
 const WHAT_RECORD: &str = "log record";
 
-/// What a batch header says.
+/// The fields of a batch header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) payload_crc: u32,
@@ -35,8 +35,8 @@ pub(crate) struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Decodes the header at the start of `bytes`, which lie at `offset` of their segment.
-    /// The payload is not looked at.
+    /// Decodes the header at the start of `bytes`, which lie at `offset` of their segment. Does not
+    /// read the payload.
     pub(crate) fn decode(identity: Identity, bytes: &[u8], offset: u64) -> Result<Self, EndCause> {
         let Some(header) = bytes.first_chunk::<BATCH_HEADER_BYTES>() else {
             return Err(EndCause::Exhausted);
@@ -81,7 +81,7 @@ impl BatchHeader {
         }
     }
 
-    /// What an intact header must satisfy; otherwise its writer was wrong.
+    /// Checks the rules for an intact header. A violation is an error of its writer.
     fn check(&self) -> Result<(), DecodeCause> {
         let packed = usize::from(self.dep_count) + usize::from(self.closed_count);
         let used = BATCH_HEADER_BYTES + self.records_len + packed * DEP_BYTES;
@@ -102,7 +102,7 @@ impl BatchHeader {
     }
 }
 
-/// Why no further batch was found. None of these alone says "damage": ask
+/// The reason why no further batch was found. None of these proves damage; ask
 /// [`classify_tail`](super::classify_tail).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndCause {
@@ -115,7 +115,7 @@ pub enum EndCause {
     /// Other bytes: left over from an older use of the segment, or damage.
     #[error("no batch, but {found:#010x}")]
     NoBatch {
-        /// What is there instead of the magic number.
+        /// The bytes in place of the magic number.
         found: u32,
     },
     /// A header that is torn, damaged, or of an older use of the segment.
@@ -126,12 +126,12 @@ pub enum EndCause {
         /// The checksum of the bytes that were read.
         computed: u32,
     },
-    /// An intact header whose batch goes beyond the end of the bytes.
+    /// An intact header whose batch extends beyond the end of the bytes.
     #[error("batch of {needed} bytes, {available} there")]
     Truncated {
         /// Length of the batch in bytes.
         needed: u64,
-        /// Bytes that are there.
+        /// Bytes that exist.
         available: u64,
     },
     /// An intact header whose records are torn or damaged.
@@ -145,7 +145,7 @@ pub enum EndCause {
     /// The log goes on in another segment.
     #[error("the log goes on in the segment that begins at gsn {first_gsn}")]
     Continued {
-        /// No record of the next segment has a smaller gsn; its name says so, too.
+        /// First gsn of the next segment, also part of its name.
         first_gsn: u64,
     },
     /// An intact batch that is not the next one. Never the result of a crash.
@@ -161,15 +161,15 @@ pub enum EndCause {
     Malformed(DecodeError),
 }
 
-/// Where a segment ends, and why.
+/// The end of a segment, with its cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("log segment ends at byte {offset} before batch {next_number}: {cause}")]
 pub struct SegmentEnd {
     /// File offset of the first byte that belongs to no valid batch.
     pub offset: u64,
-    /// Number that the next batch would have had.
+    /// Number of the next batch, if there were one.
     pub next_number: u64,
-    /// Why no batch follows.
+    /// The cause of the end.
     pub cause: EndCause,
 }
 
@@ -203,8 +203,8 @@ impl<'a> BatchReader<'a> {
         Self::window(header, rest, HEADER_BYTES as u64, header.first_batch, last_gsn)
     }
 
-    /// Reads a piece of a segment that begins at `offset`, where a batch with
-    /// `next_number` begins; `last_gsn` is that of the record before.
+    /// Reads a piece of a segment that begins at `offset`, with a batch of number `next_number`.
+    /// `last_gsn` is the gsn of the record before.
     ///
     /// If the piece ends within a batch, the end's cause is [`EndCause::Truncated`] or
     /// [`EndCause::Exhausted`]: read on from its offset.
@@ -235,7 +235,7 @@ impl<'a> BatchReader<'a> {
         self.next_number
     }
 
-    /// The next batch; after an end always the same end.
+    /// The next batch. After an end, always the same end.
     pub fn next_batch(&mut self) -> Step<'a> {
         match self.read() {
             Ok(batch) => {
@@ -277,7 +277,7 @@ impl<'a> BatchReader<'a> {
     }
 }
 
-/// A batch whose checksums are right. Borrows from the segment's bytes.
+/// A batch with right checksums. Borrows from the segment's bytes.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
     header: BatchHeader,
@@ -365,16 +365,17 @@ impl<'a> Batch<'a> {
         self.deps.clone()
     }
 
-    /// Up to where other logs were closed before this batch was handed to the disk.
+    /// Closed positions of other logs, from before this batch went to the disk.
     pub fn closed(&self) -> DepIter<'a> {
         self.closed.clone()
     }
 
-    /// Appends the batch to `out` as it has to be at `offset` of another segment of its log: the
-    /// same records, with the checksums of that place.
+    /// Appends the batch to `out` in its form for `offset` of another segment of its log. The
+    /// records are the same, and the checksums are those of the new place.
     ///
     /// # Panics
-    /// If it cannot lie there: the offset is odd, or the segment begins with a later batch.
+    /// If the batch cannot lie there: the offset is not aligned, or the segment begins with a later
+    /// batch.
     pub fn copy_to(&self, segment: &SegmentHeader, offset: u64, out: &mut Vec<u8>) {
         assert!(offset.is_multiple_of(BATCH_ALIGN as u64), "batch at odd offset");
         assert!(self.number() >= segment.first_batch, "batch below the segment's first");
@@ -407,7 +408,7 @@ pub struct Record<'a> {
     pub gsn: u64,
     /// The epoch in which the record committed.
     pub epoch: u64,
-    /// What the record's body holds.
+    /// Kind of the record's body.
     pub kind: RecordKind,
     /// File offset of the record's body.
     pub body_offset: u64,
@@ -422,13 +423,12 @@ impl<'a> Record<'a> {
         self.deps.clone()
     }
 
-    /// The writes in its body; meaningful if the kind is [`RecordKind::Writes`].
+    /// The writes in the body, if the kind is [`RecordKind::Writes`].
     pub fn writes(&self) -> WriteIter<'a> {
         WriteIter::new(self.body, self.body_offset)
     }
 
-    /// The operation in its body; meaningful if the kind is [`RecordKind::Operation`] or
-    /// [`RecordKind::Undo`].
+    /// The operation in the body, if the kind is [`RecordKind::Operation`] or [`RecordKind::Undo`].
     ///
     /// # Errors
     /// The body is none.
@@ -436,7 +436,7 @@ impl<'a> Record<'a> {
         LoggedOperation::decode(self, self.kind == RecordKind::Undo)
     }
 
-    /// The end in its body; meaningful if the kind is [`RecordKind::End`].
+    /// The end in the body, if the kind is [`RecordKind::End`].
     ///
     /// # Errors
     /// The body is none.
@@ -445,12 +445,12 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Records of a batch in gsn order. After an error it ends.
+/// Iterator over the records of a batch in gsn order. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct RecordIter<'a> {
     rest: Cursor<'a>,
     header: BatchHeader,
-    /// Records that are still to come; `None` after the end.
+    /// Remaining records. `None` after the end.
     left: Option<u32>,
     last_gsn: u64,
 }
@@ -485,7 +485,7 @@ impl<'a> RecordIter<'a> {
         Ok(Record { gsn, epoch, kind, body_offset, body, deps })
     }
 
-    /// After the last record nothing may be left.
+    /// No bytes may remain after the last record.
     fn finish(&self) -> Result<(), DecodeError> {
         if self.rest.is_empty() && self.last_gsn == self.header.last_gsn {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The head of a record, and what kinds of body follow it.
+//! The head of a record, and the kinds of its body.
 
 use crate::error::DecodeCause;
 use crate::{GSN_MAX, LOG_NONE, LogGsn};
@@ -13,7 +13,7 @@ pub const RECORD_BYTES_MAX: usize = u32::MAX as usize - 128 * 1024;
 /// Bytes of a packed dependency.
 pub(crate) const DEP_BYTES: usize = 8;
 
-/// What the body of a record holds. The numbers between are set aside (`docs/formats.md`).
+/// The kind of a record's body. Unused numbers are reserved (`docs/formats.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -55,7 +55,7 @@ pub(super) fn unpack_dep(word: u64) -> LogGsn {
     LogGsn { log: (word >> 56) as u8, gsn: word & ((1 << 56) - 1) }
 }
 
-/// True if it names a log and a gsn that can exist.
+/// Whether the dependency names a log and a gsn that can exist.
 pub(crate) fn dep_is_legal(dep: LogGsn) -> bool {
     dep.log != LOG_NONE && (1..=GSN_MAX).contains(&dep.gsn)
 }

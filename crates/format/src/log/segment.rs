@@ -13,17 +13,17 @@ const PARAMS_BYTES: usize = 32;
 pub struct SegmentHeader {
     /// The store.
     pub store: StoreId,
-    /// Wall clock at creation, in milliseconds since the Unix epoch; informative.
+    /// Time of creation in milliseconds since the Unix epoch, for information only.
     pub created_ms: u64,
     /// The incarnation (opening of the store) that wrote the segment.
     pub incarnation: u32,
     /// Number of the log, `0..=254`.
     pub log: u8,
-    /// No record of the segment has a smaller gsn. Unique per incarnation and log.
+    /// Lower bound of the segment's gsns, unique per incarnation and log.
     pub first_gsn: u64,
-    /// Number of its first batch; batches are numbered per incarnation and log.
+    /// Number of the first batch. Batches are numbered per incarnation and log.
     pub first_batch: u64,
-    /// Bytes of the file, all of them allocated before it got its name; 0 says nothing.
+    /// Bytes of the file, all allocated before the file got its name. 0 means unknown.
     pub file_bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl SegmentHeader {
         Ok(segment)
     }
 
-    /// Checks that this is the segment that its place in the data directory says it is.
+    /// Checks that the segment belongs to its place in the data directory.
     ///
     /// # Errors
     /// [`DecodeCause::WrongStore`] or [`DecodeCause::WrongFile`].

@@ -1,10 +1,9 @@
-//! Torn tail or damage? What lies behind the last valid batch decides.
+//! Tells a torn tail from damage, by the bytes behind the last valid batch.
 //!
-//! A crash may lose any subset of what was written since the last flush, so a
-//! valid batch behind an invalid one is not by itself proof of damage. Each
-//! batch states below which number all batches were flushed before it was
-//! written: if a valid batch further on covers the missing one in this way, the
-//! missing one was durable once, and is damaged now.
+//! A crash may lose any subset of the writes since the last flush. So a valid batch behind an
+//! invalid one does not prove damage by itself. Each batch states a number below which all batches
+//! were flushed before it was written. If a valid later batch covers the missing one in this way,
+//! the missing one was durable once. Then it is damaged now.
 
 use super::batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC};
 use super::read::{Batch, EndCause, SegmentEnd};
@@ -21,11 +20,11 @@ pub struct LaterBatch {
     pub number: u64,
     /// Gsn of the batch's first record.
     pub first_gsn: u64,
-    /// All batches with smaller numbers were flushed before it was written.
+    /// All batches with smaller numbers were flushed before this batch was written.
     pub flushed_below: u64,
 }
 
-/// What the bytes behind the last valid batch are.
+/// Judgement of the bytes behind the last valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// No valid batch follows: the log ends here, cleanly or with a batch torn
@@ -35,17 +34,16 @@ pub enum Tail {
     /// Valid batches follow, but the missing one was possibly never flushed:
     /// writes of one crash reached the disk out of order. The log ends here.
     OutOfOrder(LaterBatch),
-    /// The missing batch was durable once: damage. With a later batch that
-    /// proves it, or, with none, because the end's cause is never that of a crash.
+    /// Damage: the missing batch was durable once. A later batch proves it. Without one, the cause
+    /// of the end is such that no crash explains it.
     Damaged(Option<LaterBatch>),
 }
 
 /// Judges the end that [`BatchReader`](super::BatchReader) reported.
 ///
-/// `bytes` begin at file offset `offset`; pass the rest of the segment in which
-/// the sequence ended. The *next* segments of the same log and incarnation can
-/// hold the proof as well: call it again with their header, their bytes from
-/// [`HEADER_BYTES`] on, and the same end.
+/// `bytes` begin at file offset `offset`; pass the rest of the segment in which the sequence ended.
+/// The *next* segments of the same log and incarnation can hold the proof as well. Call this
+/// function again with their header, their bytes from [`HEADER_BYTES`] on, and the same end.
 pub fn classify_tail(header: &SegmentHeader, bytes: &[u8], offset: u64, end: &SegmentEnd) -> Tail {
     if matches!(end.cause, EndCause::Sequence { .. } | EndCause::Malformed(_)) {
         return Tail::Damaged(None);

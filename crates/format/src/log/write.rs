@@ -1,10 +1,9 @@
 //! The body of a [`RecordKind::Writes`](super::RecordKind::Writes) record: the
 //! writes of one transaction, in the order in which it made them.
 //!
-//! This is the hottest encoder of the product, so fields have fixed widths; a
-//! write says by flags that its key or its lengths need the wide form, and that
-//! its table is that of the write before. A patch of 8 bytes under an 8-byte
-//! key of the same table takes 23 bytes.
+//! This is the hottest encoder of the product, so fields have fixed widths. Flags of a write select
+//! the wide form of its key or lengths. A further flag says that its table is that of the write
+//! before. A patch of 8 bytes under an 8-byte key of the same table takes 23 bytes.
 //!
 //! ```text
 //! write = op u8 · [table u16 · generation u32] · key length u8|u32 · key · rest
@@ -22,7 +21,7 @@ const OP_PUT: u8 = 0;
 const OP_DELETE: u8 = 1;
 const OP_PATCH: u8 = 2;
 const OP_MASK: u8 = 0b11;
-/// Table and generation are those of the previous write and left out.
+/// Table and generation are left out, since they equal those of the previous write.
 const SAME_TABLE: u8 = 1 << 2;
 /// The key length takes four bytes instead of one.
 const WIDE_KEY: u8 = 1 << 3;
@@ -65,13 +64,13 @@ pub struct WritesEncoder<'a> {
 }
 
 impl<'a> WritesEncoder<'a> {
-    /// Appends to `out`; what is there already is left alone.
+    /// Appends to `out`, behind its present bytes.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         WritesEncoder { out, table: NO_TABLE }
     }
 
-    /// The key has this value and tag from now on.
+    /// Writes a value and a tag of a key.
     ///
     /// # Errors
     /// Key or value too long.
@@ -98,7 +97,7 @@ impl<'a> WritesEncoder<'a> {
         Ok(())
     }
 
-    /// The key is gone.
+    /// Writes the deletion of a key.
     ///
     /// # Errors
     /// Key too long.
@@ -107,8 +106,8 @@ impl<'a> WritesEncoder<'a> {
         self.head(OP_DELETE, table, generation, key)
     }
 
-    /// Ranges of the key's existing value have new bytes; its tag stays. A range begins inside the
-    /// value or at its end; one that reaches beyond the end makes the value longer.
+    /// Writes new bytes for ranges of the key's existing value. The tag stays. A range begins
+    /// inside the value or at its end, and may make the value longer.
     ///
     /// # Errors
     /// Key too long, or a range that ends beyond the longest value.
@@ -160,8 +159,8 @@ impl<'a> WritesEncoder<'a> {
         self.patch(table, generation, key, &[PatchRange { offset, bytes }])
     }
 
-    /// A patch of eight bytes under an eight-byte key of the same table, the commonest of all:
-    /// its 23 bytes are put together in registers.
+    /// Appends a patch of eight bytes under an eight-byte key of the same table. This most common
+    /// write is put together in registers, 23 bytes in all.
     #[inline]
     fn word_patch(&mut self, key: u64, offset: u16, bytes: u64) {
         const HEAD: u64 = (OP_PATCH | SAME_TABLE) as u64 | 8 << 8;
@@ -260,15 +259,15 @@ fn check_value(bytes: usize) -> Result<(), EncodeError> {
 pub struct Write<'a> {
     /// The table.
     pub table: u16,
-    /// The table's generation at the time; writes of an older one are void.
+    /// The table's generation at the time. Writes of an older generation are void.
     pub generation: u32,
     /// The key.
     pub key: &'a [u8],
-    /// What the write does to the key.
+    /// Effect of the write on the key.
     pub op: WriteOp<'a>,
 }
 
-/// What a write does to its key.
+/// Effect of a write on its key.
 #[derive(Clone, Debug)]
 pub enum WriteOp<'a> {
     /// New value and tag.
@@ -278,7 +277,7 @@ pub enum WriteOp<'a> {
         /// The value.
         value: &'a [u8],
     },
-    /// The key is gone.
+    /// The key is deleted.
     Delete,
     /// New bytes in ranges of the existing value.
     Patch(RangeIter<'a>),
@@ -324,7 +323,7 @@ impl<'a> Iterator for RangeIter<'a> {
 
 impl ExactSizeIterator for RangeIter<'_> {}
 
-/// The writes of a record's body, in order. After an error it ends.
+/// Iterator over the writes of a record's body, in order. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct WriteIter<'a> {
     rest: Cursor<'a>,

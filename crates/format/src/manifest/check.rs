@@ -1,4 +1,4 @@
-//! What the fields of a manifest must satisfy together.
+//! Checks the fields of a manifest against each other.
 
 use std::collections::HashSet;
 
@@ -51,7 +51,7 @@ impl Manifest {
         self.validate_chains()
     }
 
-    /// Each partial checkpoint has its base, and goes on from the base.
+    /// Checks that each partial checkpoint has its base and continues from it.
     fn validate_chains(&self) -> Result<(), ManifestError> {
         for checkpoint in &self.checkpoints {
             let Some(epoch) = checkpoint.base else { continue };
@@ -160,7 +160,7 @@ impl TableEntry {
 }
 
 impl IncarnationEntry {
-    /// Why its logs, cut and tails do not fit each other.
+    /// The reason why logs, cut and tails of the incarnation do not fit each other.
     fn bad_logs(&self) -> Option<String> {
         let kept = self.cut.as_deref().unwrap_or_default();
         if let Some(beyond) = kept.iter().find(|kept| kept.log >= self.logs) {
@@ -184,8 +184,8 @@ impl IncarnationEntry {
 }
 
 impl CheckpointEntry {
-    /// Why this one's point of consistency lies before that of `base`, if a field shows it. The
-    /// base may list incarnations that no longer matter.
+    /// The field that shows a point of consistency before that of `base`, if there is one. The base
+    /// may list incarnations that no longer matter.
     fn goes_back_behind(&self, base: &CheckpointEntry) -> Option<String> {
         if self.gsn_floor < base.gsn_floor {
             return Some(format!("gsn floor {} after {}", self.gsn_floor, base.gsn_floor));
@@ -268,7 +268,7 @@ impl CheckpointEntry {
     }
 }
 
-/// Each log at most once, and only gsns that can be.
+/// Checks that each log is listed at most once, with possible gsns.
 fn bad_positions(positions: &[LogGsn]) -> Option<String> {
     let mut logs = HashSet::new();
     positions.iter().find_map(|position| {

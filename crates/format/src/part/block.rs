@@ -1,4 +1,4 @@
-//! Building a block: entries of one partition appended to a fixed buffer.
+//! The builder of a block. Entries of one partition are appended to a fixed buffer.
 
 use super::codec::{Codec, Compressor};
 use super::entry::{
@@ -13,11 +13,11 @@ use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Bytes of a block header.
 pub const BLOCK_HEADER_BYTES: usize = 40;
-/// Uncompressed bytes at which a block counts as full, unless a single entry is longer: with its
-/// header it then fills 64 KiB.
+/// Uncompressed bytes at which a block counts as full: 64 KiB with the header. A single entry may
+/// be longer.
 pub const BLOCK_TARGET_BYTES: usize = (64 << 10) - BLOCK_HEADER_BYTES;
-/// Boundary in memory at which a block begins, and a multiple of which is the length of one that
-/// was [sealed in place](BlockBuilder::seal_in_place): what direct I/O asks for.
+/// Alignment in memory of a block, as direct I/O demands. The length of a block that was [sealed in
+/// place](BlockBuilder::seal_in_place) is a multiple of it.
 pub(super) const BLOCK_ALIGN: usize = 4096;
 
 /// First four bytes of a block: "SPCB".
@@ -49,7 +49,7 @@ const _: () = assert!(FRAGMENT_HEAD_BYTES == size_of::<u32>() * 2);
 pub struct KeyRef<'a> {
     /// The table.
     pub table: u16,
-    /// The table's generation; entries of an older one are void.
+    /// The table's generation. Entries of an older generation are void.
     pub generation: u32,
     /// The key.
     pub key: &'a [u8],
@@ -72,15 +72,15 @@ struct Counts {
 
 /// Collects entries of one partition until the block is full.
 ///
-/// Its buffer is allocated once; appending is one bounds check and two copies,
-/// cheap enough for a commit. Only an entry that alone exceeds the target makes
-/// the buffer grow, until the next [`reset`](Self::reset).
+/// The buffer is allocated once. An append is one bounds check and two copies, cheap enough for a
+/// commit. Only an entry that alone exceeds the target makes the buffer grow, until the next
+/// [`reset`](Self::reset).
 #[derive(Debug)]
 pub struct BlockBuilder {
     partition: u32,
     target: usize,
-    /// All of it initialised: unused bytes up to `begin`, room for the header, the entries up to
-    /// `at`, and room for more up to `full`.
+    /// Initialised bytes: unused ones up to `begin`, room for the header, the entries up to `at`,
+    /// and room for more up to `full`.
     buf: Vec<u8>,
     begin: usize,
     at: usize,
@@ -139,7 +139,7 @@ impl BlockBuilder {
         self.counts.entries
     }
 
-    /// Where the next entry goes: at most `bytes` bytes from there, for fetching them ahead.
+    /// The memory of the next entry, `bytes` bytes at most, to be prefetched.
     #[inline]
     pub fn tail(&self, bytes: usize) -> &[u8] {
         &self.buf[self.at..self.full.min(self.at + bytes)]
@@ -148,8 +148,8 @@ impl BlockBuilder {
     /// Appends a value of at most [`FRAGMENT_BYTES`].
     ///
     /// # Errors
-    /// [`EncodeError::BlockFull`]: seal and reset it first; an empty block is never full.
-    /// Key or value too long.
+    /// [`EncodeError::BlockFull`]: seal and reset the block first. An empty block is never full.
+    /// Also if key or value is too long.
     #[inline]
     pub fn push_value(
         &mut self,
@@ -164,9 +164,9 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// Appends a value that the caller copies in: returns the places of key and value.
-    /// For sources that are not slices; if the copy proves invalid,
-    /// [`rollback`](Self::rollback) to a mark taken before.
+    /// Appends a value that the caller copies in, for sources that are no slices. Returns the
+    /// memory of key and value. If the copy proves invalid, [`rollback`](Self::rollback) to a mark
+    /// taken before.
     ///
     /// # Errors
     /// As [`push_value`](Self::push_value).
@@ -184,7 +184,7 @@ impl BlockBuilder {
         Ok(body.split_at_mut(key_len))
     }
 
-    /// Appends the news that a key was deleted.
+    /// Appends a tombstone.
     ///
     /// # Errors
     /// As [`push_value`](Self::push_value).
@@ -197,8 +197,8 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// Appends a piece of a large value (see [`fragments`](super::fragments)). The pieces of a
-    /// value go into blocks that follow each other directly in one part.
+    /// Appends a fragment of a large value (see [`fragments`](super::fragments)). The fragments of
+    /// a value go into adjacent blocks of one part.
     ///
     /// # Errors
     /// As [`push_value`](Self::push_value).
@@ -253,7 +253,7 @@ impl BlockBuilder {
         self.seal_with(compressor, identity, offset, |bytes| out.extend_from_slice(bytes))
     }
 
-    /// As [`seal`](Self::seal), for what is not a `Vec`: `append` takes the header, then the
+    /// As [`seal`](Self::seal), for targets other than a `Vec`. `append` takes the header, then the
     /// payload.
     ///
     /// # Errors
@@ -273,10 +273,10 @@ impl BlockBuilder {
         Ok(entry)
     }
 
-    /// Completes the block where it is, in plain form and filled up with zeros to a whole number of
-    /// 4096 bytes, for its place at `offset` of the part with that identity; it begins at a multiple
-    /// of 4096 in memory. Returns it with its index entry. No entry may follow before the next
-    /// [`reset`](Self::reset).
+    /// Completes the block in its buffer, in plain form, padded with zeros to a multiple of 4096
+    /// bytes. The block begins at a multiple of 4096 in memory. Its place will be `offset` of the
+    /// part with that identity. Returns the block with its index entry. No entry may follow before
+    /// the next [`reset`](Self::reset).
     pub fn seal_in_place(&mut self, identity: Identity, offset: u64) -> (&[u8], BlockEntry) {
         let end = self.begin + (self.at - self.begin).next_multiple_of(BLOCK_ALIGN);
         self.buf[self.at..end].fill(0);
@@ -320,7 +320,7 @@ impl BlockBuilder {
         (header, entry)
     }
 
-    /// Room for an entry, its head written: `extra`, key and value follow each other.
+    /// Makes room for an entry and writes its head. `extra`, key and value follow.
     #[inline]
     fn reserve(
         &mut self,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{DecodeCause, EncodeError};
 use crate::registry::{Named, Registry, UnknownName};
 
-/// How block payloads are compressed.
+/// The compression of block payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
@@ -97,12 +97,12 @@ impl Compressor {
         Ok(Compressor { codec, zstd, scratch: Vec::new() })
     }
 
-    /// The codec that was asked for.
+    /// The requested codec.
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// The payload as it is to be stored: compressed if that makes it smaller.
+    /// The payload in its stored form, compressed if that makes it smaller.
     pub(super) fn compress<'a>(
         &'a mut self,
         payload: &'a [u8],
@@ -128,8 +128,8 @@ impl Compressor {
     }
 }
 
-/// Makes sure that `len` bytes are there. Never shrinks: shrinking and growing
-/// would clear the memory each time.
+/// Makes sure that the buffer has `len` bytes. Never shrinks it, since growing again would clear
+/// the memory each time.
 fn grow(scratch: &mut Vec<u8>, len: usize) {
     if scratch.len() < len {
         scratch.resize(len, 0);

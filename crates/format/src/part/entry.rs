@@ -1,11 +1,11 @@
-//! What blocks hold: values, tombstones, and fragments of large values.
+//! Entries of blocks: values, tombstones, and fragments of large values.
 
 use super::block::KeyRef;
 use crate::bytes::{Cursor, u32_at};
 use crate::error::{DecodeCause, DecodeError};
 use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Longest value that is stored whole (1 MiB); longer ones go as fragments of this length.
+/// Longest value that is stored whole (1 MiB). Longer values are cut into fragments of this length.
 pub const FRAGMENT_BYTES: usize = 1 << 20;
 
 /// Bytes of an entry's head: table u16, flags u8, tag u8, generation u32, key and value length u32.
@@ -20,7 +20,7 @@ pub(super) const FLAG_FRAGMENT: u8 = 4;
 
 const WHAT: &str = "checkpoint entry";
 
-/// Which piece of a large value a fragment is, in bytes.
+/// Position of a fragment in its value, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Offset of the fragment in the value.
@@ -44,11 +44,11 @@ pub struct Entry<'a> {
     pub key: KeyRef<'a>,
     /// Eight bits that the store keeps with the value; 0 for a tombstone.
     pub tag: u8,
-    /// What the checkpoint says about the key.
+    /// The key's state in the checkpoint.
     pub content: Content<'a>,
 }
 
-/// What a checkpoint says about a key.
+/// A key's state in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// The whole value.
@@ -59,7 +59,7 @@ pub enum Content<'a> {
     Fragment(Fragment, &'a [u8]),
 }
 
-/// The entries of a block. After an error it ends.
+/// Iterator over the entries of a block. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct EntryIter<'a> {
     rest: Cursor<'a>,
@@ -161,8 +161,8 @@ pub struct Joined<'a> {
 }
 
 impl FragmentJoiner {
-    /// Takes the next entry of a partition, in file order; entries that are not fragments
-    /// may not come between those of one value. Returns the value when it is complete.
+    /// Takes the next entry of a partition, in file order. Only fragments of the same value may
+    /// come between its fragments. Returns the value when it is complete.
     ///
     /// # Errors
     /// [`DecodeCause::Inconsistent`]: a fragment is missing, repeated or out of order.

@@ -9,7 +9,7 @@ use crate::names::CheckpointKind;
 
 const WHAT: &str = "checkpoint part header";
 const PARAMS_BYTES: usize = 24;
-/// Code of the function that assigns keys to partitions; others are set aside.
+/// Code of the function that assigns keys to partitions. Other codes are reserved.
 const PARTITIONED_BY_KEY_HASH: u8 = 0;
 
 /// Identity of a checkpoint part.
@@ -19,7 +19,7 @@ pub struct PartHeader {
     pub store: StoreId,
     /// Wall clock at creation, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// The checkpoint's epoch: it holds the commits of all epochs before it.
+    /// The checkpoint's epoch. The checkpoint holds the commits of all earlier epochs.
     pub epoch: u64,
     /// Number of the part.
     pub part: u32,
@@ -27,7 +27,7 @@ pub struct PartHeader {
     pub kind: CheckpointKind,
     /// The key hash has 2^this partitions.
     pub partitions_log2: u8,
-    /// The codec asked for; each block says which it has.
+    /// The requested codec. Each block names its own.
     pub codec: Codec,
     /// Seed of the key hash.
     pub hash_seed: u64,
@@ -88,7 +88,7 @@ impl PartHeader {
         })
     }
 
-    /// Checks that this is the part that the manifest and its name say it is.
+    /// Checks that the part is the one that the manifest and its name say.
     ///
     /// # Errors
     /// [`DecodeCause::WrongStore`] or [`DecodeCause::WrongFile`].
@@ -116,8 +116,8 @@ impl PartHeader {
         Ok(())
     }
 
-    /// The seed of the checksums of its blocks. The time of creation is part of it, so
-    /// that an abandoned attempt at the same checkpoint does not match.
+    /// The seed of the checksums of the part's blocks. It contains the time of creation, so that
+    /// blocks of an abandoned attempt at the same checkpoint do not match.
     pub fn identity(&self) -> Identity {
         let numbers = [self.epoch, self.kind as u64, u64::from(self.part), self.created_ms];
         Identity::new(FileKind::CheckpointPart, self.store, &numbers)

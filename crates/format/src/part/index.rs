@@ -1,4 +1,4 @@
-//! The footer of a part: which blocks lie where, and the trailer that finds it.
+//! The footer of a part, an index of its blocks, and the trailer that finds the footer.
 
 use std::ops::Range;
 
@@ -24,12 +24,12 @@ const CRC_FROM: usize = 8;
 const WHAT_FOOTER: &str = "checkpoint part footer";
 const WHAT_TRAILER: &str = "checkpoint part trailer";
 
-/// A block, as the index names it.
+/// A block's entry in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockEntry {
     /// The partition of the block's keys.
     pub partition: u32,
-    /// Checksum of its header, which holds that of its payload.
+    /// Checksum of the block's header, which holds the checksum of its payload.
     pub header_crc: u32,
     /// File offset.
     pub offset: u64,
@@ -45,10 +45,10 @@ pub struct BlockEntry {
     pub value_bytes: u32,
 }
 
-/// What a part holds.
+/// Counts of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartTotals {
-    /// Number of values; one in fragments counts once.
+    /// Number of values. A value in fragments counts once.
     pub values: u64,
     /// Number of tombstones.
     pub tombstones: u64,
@@ -82,7 +82,7 @@ impl IndexBuilder {
         self.entries.push(entry);
     }
 
-    /// What the part holds so far.
+    /// Counts of the part so far.
     pub fn totals(&self) -> PartTotals {
         self.totals
     }
@@ -152,10 +152,10 @@ impl BlockEntry {
     }
 }
 
-/// Where the footer is.
+/// Position of the footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// File offset of the footer; the blocks end here.
+    /// File offset of the footer, where the blocks end.
     pub footer_offset: u64,
     /// Length of the footer in bytes, with its padding and without the trailer.
     pub footer_bytes: u64,
@@ -217,7 +217,7 @@ impl PartIndex {
         if count > (room.len() / ENTRY_BYTES) as u64 {
             return Err(fail(DecodeCause::Inconsistent("footer does not hold its entries")));
         }
-        // At most what is there: `count` was just checked against it.
+        // The capacity is bounded, since `count` was just checked against the bytes.
         let entries: Vec<_> =
             room.chunks_exact(ENTRY_BYTES).take(count as usize).map(BlockEntry::decode).collect();
         let totals = PartTotals {

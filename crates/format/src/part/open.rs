@@ -1,4 +1,4 @@
-//! Opening blocks: check, decompress, iterate.
+//! The reader of blocks: checks, decompresses, iterates.
 
 use super::block::{BLOCK_ALIGN, BLOCK_HEADER_BYTES, BLOCK_MAGIC, HEADER_CRC_FROM, at};
 use super::codec::{Codec, Decompressor};
@@ -89,7 +89,7 @@ impl BlockReader {
         BlockReader { identity, decompressor: Decompressor::default() }
     }
 
-    /// Turns to another part.
+    /// Switches to another part.
     pub fn set_identity(&mut self, identity: Identity) {
         self.identity = identity;
     }
@@ -138,7 +138,7 @@ impl BlockReader {
     /// Opens a block that the index names; `bytes` begin at the entry's offset.
     ///
     /// # Errors
-    /// As [`open`](Self::open), or the block is not the one that the index was made of.
+    /// As [`open`](Self::open), or the block differs from the one that the index names.
     pub fn open_indexed<'a>(
         &'a mut self,
         entry: &BlockEntry,
@@ -198,7 +198,7 @@ impl<'a> Block<'a> {
         BLOCK_HEADER_BYTES + self.header.payload_len as usize
     }
 
-    /// Its entries; offsets in their errors count from the start of the plain payload.
+    /// The block's entries. Offsets in their errors count from the start of the plain payload.
     pub fn entries(&self) -> EntryIter<'a> {
         EntryIter::new(self.payload, self.header.entries)
     }

@@ -13,7 +13,7 @@ const BATCH_HEADER_BYTES: usize = 64;
 /// Greatest tick with which a batch may begin.
 const TICK_MAX: u64 = 1 << 62;
 
-/// Batches begin at multiples of this, and fill it: no two share a block of the device.
+/// Unit of a batch's offset and length, so that no two batches share a block of the device.
 pub const ACTIONS_ALIGN: usize = 4096;
 /// Bytes that a tick with actions takes in addition to the actions.
 pub const FRAME_BYTES: usize = 8;
@@ -29,7 +29,7 @@ pub struct ActionSegmentHeader {
     pub created_ms: u64,
     /// The tick with which the segment's first batch begins.
     pub first_tick: u64,
-    /// A random number: no two segments of a state are the same, whatever the clock says.
+    /// A random number that tells segments of a state apart, whatever the clock says.
     pub nonce: u64,
 }
 
@@ -79,7 +79,7 @@ impl ActionSegmentHeader {
     }
 }
 
-/// Gathers ticks and their actions into a batch. Ticks come in order, each once; those without
+/// The builder of a batch of ticks and their actions. Ticks come in order, each once. Ticks without
 /// actions take no room.
 #[derive(Debug, Default)]
 pub struct ActionBatchBuilder {
@@ -123,9 +123,9 @@ impl ActionBatchBuilder {
         self.payload
     }
 
-    /// Adds a tick. `actions` are as [`put_action`](Self::put_action) has made them. False, and
-    /// nothing is added, if the batch has no room: it must be sealed first. An empty batch has room
-    /// for any tick of at most [`BATCH_PAYLOAD_BYTES_MAX`] − [`FRAME_BYTES`].
+    /// Adds a tick. `actions` come from [`put_action`](Self::put_action). Returns false and adds
+    /// nothing if the batch has no room; then it must be sealed first. An empty batch has room for
+    /// any tick of at most [`BATCH_PAYLOAD_BYTES_MAX`] − [`FRAME_BYTES`].
     ///
     /// # Panics
     /// If the tick is not the one after the last.
@@ -160,8 +160,8 @@ impl ActionBatchBuilder {
         actions.extend_from_slice(action);
     }
 
-    /// The batch, padded, to be written at `offset` of its segment as the `number`th. It may be
-    /// sealed again, for another place, but no more ticks can be added.
+    /// The padded batch, to be written at `offset` of its segment as number `number`. It may be
+    /// sealed again for another place, but no more ticks can be added.
     ///
     /// # Panics
     /// If it is empty.
@@ -190,7 +190,7 @@ impl ActionBatchBuilder {
         (BATCH_HEADER_BYTES + self.payload).next_multiple_of(ACTIONS_ALIGN)
     }
 
-    /// Forgets everything, keeps the memory.
+    /// Empties the batch and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.payload = 0;
@@ -215,12 +215,13 @@ pub struct ActionBatch<'a> {
 }
 
 impl<'a> ActionBatch<'a> {
-    /// Calls `each` with every tick that has actions, and those: each a length as u32 and so many
-    /// bytes, verified to fill their frame. With an error, at once, where frames contradict the
-    /// header or each other; the ticks before that place have been given out.
+    /// Calls `each` with every tick that has actions, and with these actions. An action is a length
+    /// as u32 and that many bytes, and the actions are verified to fill their frame. Ends with an
+    /// error where frames contradict the header or each other. The ticks before that place have
+    /// been passed to `each` then.
     ///
     /// # Errors
-    /// What `each` returns.
+    /// The error of `each`, or contradicting frames.
     pub fn for_each_step<E>(
         &self,
         mut each: impl FnMut(Result<ActionStep<'a>, DecodeError>) -> Result<(), E>,
@@ -267,11 +268,11 @@ impl<'a> ActionBatch<'a> {
 pub struct ActionStep<'a> {
     /// The tick.
     pub tick: u64,
-    /// Its actions, each a length as u32 and so many bytes.
+    /// The tick's actions, each a length as u32 and that many bytes.
     pub actions: &'a [u8],
 }
 
-/// The length that the first bytes of a batch announce, unverified; `None` if these are not the
+/// The length that the first bytes of a batch announce, unverified. `None` if they are not the
 /// first bytes of a batch.
 pub fn announced_batch_bytes(bytes: &[u8]) -> Option<usize> {
     let head = bytes.first_chunk::<BATCH_HEADER_BYTES>()?;
@@ -341,9 +342,9 @@ fn intact<'a>(
     })
 }
 
-/// Looks behind a place where no batch `number` is for a later intact one, which proves that the
-/// missing one was flushed once, since a batch is written only after the one before was. Returns
-/// the offset of the first found.
+/// Looks for an intact batch behind a place where batch `number` is missing. Such a batch proves
+/// that the missing one was flushed once, since a batch is written only after the one before was
+/// flushed. Returns the offset of the first one found.
 pub fn valid_batch_behind(
     identity: Identity,
     offset: u64,

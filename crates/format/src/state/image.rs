@@ -30,7 +30,7 @@ pub struct ImageHeader {
     pub store: StoreId,
     /// Wall clock at creation, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Number of the capture: grows with each attempt, failed ones included.
+    /// Number of the capture. It grows with each attempt, including failed ones.
     pub capture: u64,
     /// The image holds the effects of all ticks up to this one.
     pub tick: u64,
@@ -38,7 +38,7 @@ pub struct ImageHeader {
     pub schema: u32,
     /// Bytes of a full block: a multiple of 4096.
     pub block_bytes: u32,
-    /// Which of the files of images.
+    /// Number of the image file.
     pub slot: u32,
 }
 
@@ -108,7 +108,7 @@ impl ImageHeader {
     }
 }
 
-/// Where the blocks of an image lie: it follows from the schema and the length of a block.
+/// The positions of an image's blocks. They follow from the schema and the length of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLayout {
     block_bytes: u32,
@@ -127,7 +127,7 @@ struct Extent {
     offset: u64,
 }
 
-/// A block: which cells, and where.
+/// A block: its cells and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
     /// Number of the block in the image.
@@ -208,7 +208,7 @@ impl ImageLayout {
         self.trailer_at + TRAILER_BYTES as u64
     }
 
-    /// The place of a block; `None` if there is none of that number.
+    /// The place of a block. `None` if no block has that number.
     pub fn place(&self, block: u64) -> Option<BlockPlace> {
         if block >= self.blocks {
             return None;
@@ -231,7 +231,7 @@ impl ImageLayout {
     }
 }
 
-/// Fills in a block's header; the cells are there already, behind it, and zeros behind them.
+/// Fills in a block's header. The cells already lie behind the header, and zeros behind the cells.
 /// Returns the header's checksum, for the trailer.
 ///
 /// # Panics
@@ -251,7 +251,7 @@ pub fn seal_block(identity: Identity, place: &BlockPlace, block: &mut [u8]) -> u
     checksum
 }
 
-/// Verifies a block; returns its cells and its header's checksum.
+/// Verifies a block. Returns its cells and its header's checksum.
 ///
 /// # Errors
 /// Anything but the intact block of that place.
@@ -292,7 +292,7 @@ pub fn open_block<'a>(
     Ok((&payload[..place.payload_bytes], stored))
 }
 
-/// The end of an image, written once all else is durable: the image exists if it is there.
+/// The trailer of an image, written once all else is durable. The image exists if its trailer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageTrailer {
     /// As in the header.
@@ -374,7 +374,7 @@ impl ImageTrailer {
         Err(DecodeError { what: WHAT_TRAILER, offset: layout.trailer_at(), cause })
     }
 
-    /// What the trailer holds of the checksums of all block headers, in order.
+    /// The trailer's checksum, computed over the checksums of all block headers in order.
     pub fn chain_of(headers: &[u32]) -> u32 {
         headers.iter().fold(0, |crc, header| crc32c::crc32c_append(crc, &header.to_le_bytes()))
     }

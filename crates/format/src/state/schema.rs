@@ -1,4 +1,4 @@
-//! What the arrays of a state are: one header block, written once.
+//! The schema of a state's arrays: one header block, written once.
 
 use crate::bytes::{put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
@@ -78,7 +78,7 @@ impl StateSchema {
         Ok(Self { store: header.store, created_ms: header.created_ms, arrays })
     }
 
-    /// A checksum of what the arrays are, which every image carries.
+    /// Checksum of the schema, which every image carries.
     pub fn checksum(&self) -> u32 {
         crc32c::crc32c(&self.encode())
     }
@@ -98,7 +98,7 @@ fn decode_entry(entry: &[u8]) -> Result<ArraySchema, DecodeCause> {
     Ok(ArraySchema { name: name.to_owned(), cell_bytes, cells })
 }
 
-/// A number in its range.
+/// Checks that a number is in its range.
 pub(super) fn check(
     field: &'static str,
     value: u64,

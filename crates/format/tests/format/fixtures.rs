@@ -1,5 +1,5 @@
-//! Files of format version 2, kept in the repository: they must decode for as
-//! long as the version is read, and what is encoded today must equal them.
+//! Tests of files of format version 2 that are kept in the repository. They must decode for as long
+//! as the version is read, and today's encoding must equal them.
 
 use stillpoint_format::log::{
     BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, RecordHead, RecordKind,
@@ -136,7 +136,7 @@ fn segment_decodes() {
     for (n, expected) in (0..).zip(transactions()) {
         let Step::Batch(batch) = reader.next_batch() else { panic!("batch {n}") };
         assert_eq!((batch.number(), batch.flushed_below()), (100 + n, 100 + n));
-        // The other batches have no room for them.
+        // The other batches have no room for watermarks.
         let closed = [LogGsn { log: 1, gsn: 4999 }, LogGsn { log: 254, gsn: 5001 }];
         let expected_closed = if n == 1 { &closed[..] } else { &[] };
         assert_eq!(batch.closed().collect::<Vec<_>>(), expected_closed);
@@ -205,7 +205,7 @@ fn manifests_decode_or_say_why_not() {
     assert_eq!(error, Err(ManifestError::UnknownVersion { found: 3 }));
 }
 
-/// Files of version 1 are refused with what to do about them.
+/// Files of version 1 are refused, with the cure.
 #[test]
 fn version_1_is_refused() {
     let old = |name: &str, error: String| {
@@ -264,8 +264,8 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What this build writes equals what earlier builds of the same version wrote. (Compressors
-/// may change their output from release to release: those parts need only decode.)
+/// This build writes the same bytes as earlier builds of the same version. (Compressors may change
+/// their output from release to release, so compressed parts need only decode.)
 #[test]
 fn encoders_still_write_the_same_bytes() {
     let kept = [SEGMENT, SEGMENT_TORN, SEGMENT_DAMAGED, SEGMENT_RECYCLED, SEGMENT_NEWER, PART_NONE]
@@ -278,7 +278,7 @@ fn encoders_still_write_the_same_bytes() {
     }
 }
 
-/// Writes the fixtures anew; for a new format version only. Run it by name with `--ignored`.
+/// Writes the fixtures anew, for a new format version only. Run it by name with `--ignored`.
 #[test]
 #[ignore = "overwrites the fixtures"]
 #[expect(

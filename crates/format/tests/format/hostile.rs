@@ -1,9 +1,9 @@
-//! Decoders meet arbitrary bytes: they return errors, never panic, never
-//! allocate what a length announces, and never accept what was changed.
+//! Tests of decoders with arbitrary bytes. They return errors, never panic, never allocate an
+//! announced length, and never accept changed bytes.
 //!
-//! Each loop runs a fixed number of rounds, or as many seconds as
-//! `STILLPOINT_FUZZ_SECONDS` says. It starts from `STILLPOINT_FUZZ_SEED` if that
-//! is set; a failure prints the seed of its round, which then fails at once.
+//! Each loop runs a fixed number of rounds, or for the seconds of `STILLPOINT_FUZZ_SECONDS`.
+//! `STILLPOINT_FUZZ_SEED` sets the first seed. A failure prints the seed of its round, which then
+//! fails at once.
 
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
@@ -39,7 +39,7 @@ fn mutated_segments_never_panic() {
     });
 }
 
-/// Mutations with checksums made right again reach the decoders behind them.
+/// Mutations with corrected checksums reach the decoders behind the checksums.
 #[test]
 fn forged_batches_never_panic() {
     let mut reached = 0;
@@ -74,7 +74,7 @@ fn mutated_parts_are_refused() {
         mutate(stream, &mut mutated);
         let read = read_part(&mutated);
         assert!(mutated == file || read.is_err(), "a changed part was accepted");
-        // Every piece by itself, too.
+        // Every piece is also decoded by itself.
         let identity = part_header(Codec::None).identity();
         let at = stream.below(mutated.len() + 1);
         let _ = BlockReader::new(identity).open(&mutated[at..], at as u64).map(|_| ());
@@ -127,8 +127,8 @@ fn mutated_manifests_are_refused() {
     });
 }
 
-/// With the first line made right again: an error, or a document that means the same when
-/// it is written and read again.
+/// With a corrected first line the document is refused, or means the same after it is written and
+/// read again.
 #[test]
 fn forged_manifests_never_panic() {
     let original = crate::common::manifest::manifest().encode().expect("consistent");

@@ -1,4 +1,4 @@
-//! The redo log: round trips, limits, torn tails and damage.
+//! Tests of the redo log: round trips, limits, torn tails and damage.
 
 use crate::common::{Op, batch, segment_header, writes_of};
 use proptest::prelude::*;
@@ -43,8 +43,8 @@ pub(crate) fn read_all<'a>(
     }
 }
 
-/// A segment of batches 100, 101, …, of one record each; all but the last
-/// `unflushed` predecessors of each batch were flushed before it.
+/// A segment of batches 100, 101, …, of one record each. All but the last `unflushed` predecessors
+/// of each batch were flushed before it.
 fn segment_of(header: &SegmentHeader, count: u64, unflushed: u64, align: usize) -> Vec<u8> {
     let mut segment = header.encode().to_vec();
     for n in 0..count {
@@ -279,7 +279,7 @@ fn a_batch_begins_at_a_page_in_memory_again_after_it_has_grown() {
         let sealed = builder.seal(&place);
         assert_eq!(sealed.len(), before.next_multiple_of(4096));
         let aligned = sealed.as_ptr().addr().is_multiple_of(4096);
-        // Growing moves the buffer; clearing finds the boundary anew.
+        // Growth moves the buffer, and `clear` aligns the batch anew.
         assert!(aligned || round > 0);
         let segment = [&header.encode()[..], sealed].concat();
         assert_eq!(read_all(&header, &segment).0.len(), 1);
@@ -318,7 +318,7 @@ fn a_checksum_computed_ahead_is_the_same() {
             }
         }
         let first = builder.seal(&place).to_vec();
-        // A cleared builder has forgotten what was summed.
+        // A cleared builder has dropped its partial checksum.
         builder.clear();
         first
     };
@@ -355,7 +355,7 @@ fn a_recycled_segment_never_shows_its_older_batches() {
     }
 }
 
-/// Cutting anywhere keeps exactly the batches that are whole.
+/// A cut at any offset keeps exactly the whole batches.
 #[test]
 fn truncation_at_every_byte() {
     let header = segment_header();
@@ -370,8 +370,8 @@ fn truncation_at_every_byte() {
     }
 }
 
-/// Every flipped bit is seen. Where batches were flushed one by one, a flip in any
-/// but the last is told from a torn tail.
+/// Every flipped bit is detected. If batches were flushed one by one, a flip in any but the last
+/// counts as damage.
 #[test]
 fn every_bit_flip_is_detected() {
     let header = segment_header();
@@ -385,7 +385,7 @@ fn every_bit_flip_is_detected() {
         assert_eq!(batches.len(), hit, "bit {bit}: {end}");
         assert_eq!(end.next_number, 100 + hit as u64);
         let tail = classify_tail(&header, &flipped, 0, &end);
-        // The batch after the hit one proves that the hit one was flushed.
+        // The next batch proves that the damaged one was flushed.
         let damaged =
             matches!(tail, Tail::Damaged(Some(later)) if later.number == 101 + hit as u64);
         assert!(if hit < 3 { damaged } else { tail == Tail::End }, "bit {bit}: {tail:?}");
@@ -411,7 +411,7 @@ fn writes_that_overtook_each_other_are_not_damage() {
     assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 104), "{tail:?}");
 }
 
-/// The proof may come from the batch directly behind one that proves nothing.
+/// The proof may come from a batch behind one that proves nothing.
 #[test]
 fn the_scan_looks_at_every_later_batch() {
     let header = segment_header();
@@ -477,7 +477,7 @@ fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
     }
 }
 
-/// Batches with right checksums whose fields contradict each other.
+/// Batches with right checksums and contradicting fields are refused.
 #[test]
 fn forged_batches_are_refused() {
     assert_eq!(read_forged(|_| {}), Ok(2));
@@ -522,7 +522,7 @@ fn forged_batches_are_refused() {
     }
 }
 
-/// Bodies that no encoder writes.
+/// Bodies that no encoder writes are refused.
 #[test]
 fn forged_writes_are_refused() {
     let long = (KEY_BYTES_MAX as u32 + 1).to_le_bytes();
@@ -598,8 +598,8 @@ fn windows_continue_where_the_last_ended() {
     assert!(matches!(reader.next_batch(), Step::End(end) if end.cause == EndCause::Exhausted));
 }
 
-/// Watermarks go into the padding as far as it has room, and a batch that is copied to another
-/// segment is the same batch.
+/// The padding holds as many watermarks as fit. A batch that is copied to another segment stays the
+/// same.
 #[test]
 fn watermarks_fill_the_padding_and_copies_are_the_same() {
     let header = segment_header();
@@ -639,7 +639,7 @@ fn watermarks_fill_the_padding_and_copies_are_the_same() {
     }
 }
 
-/// Every flipped bit of a mark is detected, and a mark with another number is no crash's.
+/// Every flipped bit of a mark is detected, and no crash explains a mark with another number.
 #[test]
 fn continuation_marks_are_read_or_refused() {
     let header = segment_header();

@@ -1,4 +1,4 @@
-//! The manifest: round trips, validation, damage.
+//! Tests of the manifest: round trips, validation, damage.
 
 use crate::common::forge::forge_manifest;
 use crate::common::manifest::{checkpoint, manifest, positions};
@@ -97,7 +97,7 @@ fn documents_of_other_shapes_are_refused() {
 
 type Change = fn(&mut Manifest);
 
-/// Each change makes the manifest inconsistent, and the message says how.
+/// Each change makes the manifest inconsistent, and the message names the defect.
 const CONTRADICTIONS: &[(&str, Change)] = &[
     ("has no name", |m| m.tables[0].name.clear()),
     ("listed twice", |m| m.tables[1].id = 0),
@@ -204,7 +204,7 @@ fn the_newest_chain_is_base_first() {
         m.newest_chain().iter().map(|c| (c.epoch, c.kind == CheckpointKind::Full)).collect()
     };
     assert_eq!(epochs(&manifest), [(5, true), (7, false), (9, false)]);
-    // A merge made 7 full beside the partial one: the chain begins there.
+    // A merge made a full checkpoint 7 beside the partial one, so the chain begins there.
     manifest.checkpoints.insert(2, checkpoint(7, None));
     assert_eq!(manifest.validate(), Ok(()));
     assert_eq!(epochs(&manifest), [(7, true), (9, false)]);
@@ -217,13 +217,13 @@ fn the_newest_chain_is_base_first() {
     assert_eq!(checkpoint(5, None).position(2, 1), None);
 }
 
-/// What became of an entry of a chain.
+/// Fate of an entry of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Kept,
     Missing,
     Doubled,
-    /// The fields of its content are those of a checkpoint before its base.
+    /// The point of consistency lies before that of its base.
     Stale,
 }
 
@@ -241,7 +241,7 @@ fn only_a_beginning_of_a_chain_in_its_order_is_accepted() {
     for fates in 0..4usize.pow(4) {
         let fates: Vec<Fate> = (0..4).map(|n| FATES[fates >> (2 * n) & 3]).collect();
         if fates[0] == Fate::Stale {
-            // Nothing is before the full one.
+            // No entry precedes the full checkpoint.
             continue;
         }
         let mut list = Vec::new();

@@ -1,4 +1,4 @@
-//! Records of transactions that change tables in place.
+//! Tests of records of transactions that change tables in place.
 
 use stillpoint_format::log::{
     BatchBuilder, BatchPlace, LoggedEnd, LoggedOperation, RecordHead, RecordKind, TransactionEnd,
@@ -9,7 +9,7 @@ use stillpoint_format::{DecodeError, LogGsn};
 use crate::common::segment_header;
 use crate::log::read_all;
 
-/// Puts a body into a record of a log and looks at what is read back.
+/// Puts a body into a record of a log, and reads it back.
 fn with_record<T>(
     kind: RecordKind,
     body: &[u8],
@@ -88,16 +88,16 @@ fn contradictions_are_refused() {
         operation.encode(&mut body);
         body
     };
-    // An undo of nothing, of what comes later, and of no transaction.
+    // An undo of no operation, of a later operation, and of no transaction.
     for undoes in [(0, None), (70, Some(70)), (70, Some(71))] {
         refuse(RecordKind::Undo, &encode(operation(Some(undoes))));
     }
     let without = LoggedOperation { transaction: None, ..operation(Some((70, None))) };
     refuse(RecordKind::Undo, &encode(without));
-    // A transaction that cannot be: log 255, or a log without a gsn.
+    // Impossible transactions: log 255, or a log without a gsn.
     refuse(RecordKind::Operation, &[&[0xff; 8][..], &[0; 6]].concat());
     refuse(RecordKind::Operation, &[&[0, 0, 0, 0, 0, 0, 0, 1][..], &[0; 6]].concat());
-    // Ends of no transaction, of an unknown outcome, and writes of what was aborted.
+    // Ends of no transaction, with an unknown outcome, and with writes of an aborted transaction.
     let place = (3u64 << 56 | 70).to_le_bytes();
     refuse(RecordKind::End, &[0, 0, 0, 0, 0, 0, 0, 0, 1]);
     refuse(RecordKind::End, &[&place[..], &[3]].concat());

@@ -1,4 +1,4 @@
-//! Checkpoint parts: round trips, limits, damage.
+//! Tests of checkpoint parts: round trips, limits, damage.
 
 use crate::common::forge::forge_block;
 use crate::common::part::{Row, part_file, part_header, read_part};
@@ -190,7 +190,7 @@ fn builder_fills_rolls_back_and_refuses() {
     assert_eq!(read, expected);
 }
 
-/// A part with several blocks, compressed and plain ones, fragments left out.
+/// A part with several blocks, compressed and plain ones, without fragments.
 fn sample(codec: Codec) -> Vec<u8> {
     let rows: Vec<(u32, Row)> = (0..40u32)
         .map(|n| {
@@ -259,7 +259,7 @@ fn a_block_of_another_attempt_does_not_match_the_index() {
         part_file(&header, 4096, &[(0, row)]).0
     };
     let (mut file, other) = (make(b"new"), make(b"old"));
-    // The same identity, offset and lengths: only the index tells them apart.
+    // Both blocks have the same identity, offset and lengths, so only the index tells them apart.
     file[HEADER_BYTES..HEADER_BYTES + 60].copy_from_slice(&other[HEADER_BYTES..HEADER_BYTES + 60]);
     let mut reader = BlockReader::new(header.identity());
     assert!(reader.open(&file[HEADER_BYTES..], 4096).is_ok());
@@ -284,8 +284,8 @@ fn blocks_can_be_walked_without_the_index() {
     assert_eq!((at as u64, entries), (trailer.footer_offset, 40));
 }
 
-/// Checks that announced lengths are bounded before anything is allocated: a header with
-/// right checksums and absurd lengths.
+/// Announced lengths are bounded before anything is allocated. The header has right checksums and
+/// absurd lengths.
 #[test]
 fn forged_lengths_are_refused() {
     let identity = part_header(Codec::Lz4).identity();
@@ -309,7 +309,7 @@ fn forged_lengths_are_refused() {
     }
 }
 
-/// Entries that no builder writes, in a block with right checksums.
+/// Entries that no builder writes are refused, in a block with right checksums.
 #[test]
 fn forged_entries_are_refused() {
     let identity = part_header(Codec::None).identity();
@@ -346,7 +346,7 @@ fn forged_entries_are_refused() {
     }
 }
 
-/// Footers with right checksums whose fields contradict each other.
+/// Footers with right checksums and contradicting fields are refused.
 #[test]
 fn forged_footers_are_refused() {
     let header = part_header(Codec::None);
@@ -385,7 +385,7 @@ fn forged_footers_are_refused() {
         let error = forged.expect_err(message);
         assert!(error.contains(message), "{at}, {value}: {error}");
     }
-    // A block less, or one a byte shorter, and everything else made to fit.
+    // A block is missing, or is a byte shorter, and everything else is consistent.
     let shorter = footer(&|footer| {
         let bytes = u32::from_le_bytes([footer[64], footer[65], footer[66], footer[67]]) - 1;
         footer[64..68].copy_from_slice(&bytes.to_le_bytes());
@@ -421,8 +421,8 @@ fn an_empty_part_round_trips() {
     assert_eq!(read_part(&file), Ok(vec![]));
 }
 
-/// A plain block that is filled up with zeros: it reads as the same entries, its padding is covered
-/// by its checksum, and nothing but zeros counts as padding.
+/// A plain block is padded with zeros. Its entries read the same, its checksum covers the padding,
+/// and only zeros count as padding.
 #[test]
 fn a_block_sealed_in_place_is_whole_units() {
     let identity = part_header(Codec::None).identity();
@@ -459,7 +459,7 @@ fn a_block_sealed_in_place_is_whole_units() {
     }
 }
 
-/// A whole unit of padding is too much: the entries would begin to be padding.
+/// A stored length that is too short, or longer by a whole unit of padding, is refused.
 #[test]
 fn forged_padding_is_refused() {
     let identity = part_header(Codec::None).identity();

@@ -1,4 +1,4 @@
-//! State arrays: schema, images, log of actions; their fixtures, and hostile bytes.
+//! Tests of state arrays: schema, images, log of actions, their fixtures, and hostile bytes.
 
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::state::{
@@ -138,7 +138,7 @@ fn segment() -> Vec<u8> {
 
 type Ticks = Vec<(u64, Vec<Vec<u8>>)>;
 
-/// The ticks with actions, where the segment ends, and whether anything valid is behind that.
+/// The ticks with actions, the end of the segment, and whether a valid batch follows it.
 fn read_segment(header: &ActionSegmentHeader, bytes: &[u8]) -> (Ticks, usize, bool) {
     let identity = header.identity();
     let (mut ticks, mut offset, mut number) = (Ticks::new(), HEADER_BYTES, 0);
@@ -199,7 +199,7 @@ fn encoders_still_write_the_same_bytes() {
     }
 }
 
-/// Writes the fixtures anew; for a new format version only. Run it by name with `--ignored`.
+/// Writes the fixtures anew, for a new format version only. Run it by name with `--ignored`.
 #[test]
 #[ignore = "overwrites the fixtures"]
 #[expect(
@@ -236,7 +236,7 @@ fn fixtures_decode_or_say_why_not() {
     assert_eq!((ticks.len(), end, is_behind), (0, 4096, true), "a later batch was written");
 }
 
-/// Files of version 1 are refused: its readers know neither the third image nor a second trailer.
+/// Files of version 1 are refused, since that version has no third image and no second trailer.
 #[test]
 fn version_1_is_refused() {
     let refused = [
@@ -297,7 +297,8 @@ fn changed_states_are_refused() {
         let mut changed = IMAGE.1.to_vec();
         mutate(stream, &mut changed);
         let read = read_image(&changed);
-        // Cut or changed behind the padding of its trailer only: it has none.
+        // The image has no padding behind its trailer, so every cut or change within its length
+        // must be refused.
         assert!(changed.starts_with(IMAGE.1) || read.is_err(), "a changed image was accepted");
         let mut changed = ACTIONS.1.to_vec();
         mutate(stream, &mut changed);
@@ -308,7 +309,7 @@ fn changed_states_are_refused() {
     });
 }
 
-/// Mutations with checksums made right again reach what is behind them.
+/// Mutations with corrected checksums reach the decoders behind the checksums.
 #[test]
 fn forged_batches_never_panic() {
     let header = segment_header();

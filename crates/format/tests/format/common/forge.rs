@@ -1,4 +1,4 @@
-//! Checksums made right again, so that changed bytes reach the decoders behind them.
+//! Corrects checksums, so that changed bytes reach the decoders behind them.
 
 use stillpoint_format::ident::{HEADER_BYTES, Identity};
 use stillpoint_format::log::SegmentHeader;
@@ -39,7 +39,8 @@ pub(crate) fn forge_batch(header: &SegmentHeader, offset: u64, batch: &mut [u8])
     batch[4..8].copy_from_slice(&header_crc);
 }
 
-/// Every batch of a segment, each as long as it says, or to the end where that cannot be.
+/// Corrects every batch of a segment. A batch is as long as it says, or extends to the end if its
+/// length is impossible.
 pub(crate) fn forge_batches(header: &SegmentHeader, segment: &mut [u8]) {
     let mut at = HEADER_BYTES;
     while segment.len().saturating_sub(at) >= BATCH_HEADER_BYTES {
@@ -48,7 +49,7 @@ pub(crate) fn forge_batches(header: &SegmentHeader, segment: &mut [u8]) {
         let fits = (BATCH_HEADER_BYTES..=rest).contains(&said) && said.is_multiple_of(8);
         let end = at + if fits { said } else { rest };
         let batch = &mut segment[at..end];
-        // Where a segment was never written there is no batch.
+        // An unwritten part of a segment holds no batch.
         if batch[..BATCH_HEADER_BYTES].iter().any(|byte| *byte != 0) {
             forge_batch_name(batch);
             forge_batch(header, at as u64, batch);
@@ -57,8 +58,8 @@ pub(crate) fn forge_batches(header: &SegmentHeader, segment: &mut [u8]) {
     }
 }
 
-/// Magic, length and both checksums of a block at `offset`, and its entry in the index, even
-/// where its numbers contradict each other.
+/// Corrects magic, length and both checksums of a block at `offset`, and its entry in the index,
+/// even if its numbers contradict each other.
 pub(crate) fn forge_block(identity: Identity, offset: u64, block: &mut [u8]) -> BlockEntry {
     let bytes = block.len() as u32;
     let (header, payload) = block.split_at_mut(BLOCK_HEADER_BYTES);
@@ -81,8 +82,8 @@ pub(crate) fn forge_block(identity: Identity, offset: u64, block: &mut [u8]) -> 
     }
 }
 
-/// A part of the blocks in `blocks`, each as long as it says, or to the end where that cannot
-/// be. Also gives the checksum of its index.
+/// A part of the blocks in `blocks`. A block is as long as it says, or extends to the end if its
+/// length is impossible. Also returns the checksum of the index.
 pub(crate) fn forge_part(header: &PartHeader, blocks: &[u8]) -> (Vec<u8>, u32) {
     let identity = header.identity();
     let mut file = header.encode().to_vec();
@@ -110,7 +111,7 @@ pub(crate) fn blocks_of(part: &[u8]) -> &[u8] {
     part.get(HEADER_BYTES..footer.try_into().unwrap_or(usize::MAX)).unwrap_or(&[])
 }
 
-/// Both checksums of a part's index, wherever its trailer says that it is.
+/// Corrects both checksums of a part's index, at the position that its trailer names.
 pub(crate) fn forge_index(identity: Identity, part: &mut [u8]) {
     let Some(trailer_at) = part.len().checked_sub(TRAILER_BYTES) else {
         return;

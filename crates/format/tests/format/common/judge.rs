@@ -1,11 +1,11 @@
-//! What must hold of a decoder, whatever bytes it is given.
+//! Checks of decoders that hold for any bytes.
 
 use stillpoint_format::log::{BatchReader, SegmentHeader, Step, WriteOp, classify_tail};
 use stillpoint_format::manifest::Manifest;
 
 use super::forge::forge_manifest;
 
-/// Reads everything that a segment offers; returns the number of writes.
+/// Reads a whole segment and returns the number of writes.
 pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
     let mut reader = BatchReader::new(header, segment);
     let mut writes = 0;
@@ -44,8 +44,8 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
     }
 }
 
-/// A document with a right checksum is refused, or means the same when it is written and read
-/// again. True if it was accepted.
+/// Checks that a document with a right checksum is refused, or means the same after it is written
+/// and read again. Returns whether it was accepted.
 pub(crate) fn judge_document(document: &[u8]) -> bool {
     let Ok(manifest) = Manifest::decode(&forge_manifest(document)) else {
         return false;

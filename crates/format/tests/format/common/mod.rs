@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Code shared by the tests of this crate.
 
 #[expect(dead_code, reason = "the fuzzers and the tests of the engine use more of it")]
 pub(crate) mod forge;
@@ -75,7 +75,7 @@ pub(crate) fn batch(
     let mut builder = BatchBuilder::with_capacity(4096);
     for (n, (gsn, epoch, deps, ops)) in records.iter().enumerate() {
         let head = RecordHead { gsn: *gsn, epoch: *epoch, deps };
-        // Both ways to append must give the same bytes.
+        // Both ways to append must produce the same bytes.
         if n % 2 == 0 {
             let mut body = Vec::new();
             encode_ops(&mut body, ops);

@@ -19,7 +19,7 @@ impl Stream {
     }
 }
 
-/// Numbers that decoders trip over.
+/// Numbers at which decoders tend to fail.
 const NASTY: [u64; 12] = [
     0,
     1,

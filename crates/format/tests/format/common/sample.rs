@@ -1,4 +1,4 @@
-//! Small files, whole and right, of one seed each.
+//! Small correct files, each from one seed.
 
 use stillpoint_format::log::{Continuation, SegmentHeader};
 use stillpoint_format::part::Codec;
