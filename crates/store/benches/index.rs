@@ -122,9 +122,12 @@ impl Subject for Ours {
         let mut sum = 0u64;
         if self.batched {
             for keys in keys.chunks(BATCH) {
-                keys.iter().for_each(|key| self.index.prefetch(hash(*key)));
-                for key in keys {
-                    let candidate = self.index.candidate(hash(*key));
+                let mut buckets = [0; BATCH];
+                for (key, bucket) in keys.iter().zip(&mut buckets) {
+                    *bucket = self.index.prefetch(hash(*key));
+                }
+                for (key, bucket) in keys.iter().zip(buckets) {
+                    let candidate = self.index.candidate(bucket, hash(*key));
                     stillpoint_mem::prefetch(records.word(candidate, 0));
                 }
                 for key in keys {

@@ -69,7 +69,11 @@ impl KeySet {
     /// keys together reach 4 GiB.
     #[inline]
     pub fn push(&mut self, table: TableId, key: &[u8], mode: Mode, value_len: usize) -> Slot {
-        let key = if self.has_room(key) { key } else { self.refuse(key) };
+        // A branch that leaves, not an empty key in the place of this one: a caller whose keys have
+        // a constant length keeps that constant in the copy and the hash.
+        if !self.has_room(key) {
+            return self.refuse(table, key.len(), mode);
+        }
         let hash = self.hasher.hash(table.0, key);
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(key);
@@ -92,9 +96,10 @@ impl KeySet {
 
     /// Notes a key that is not taken; the empty key stands for it.
     #[cold]
-    fn refuse(&mut self, key: &[u8]) -> &'static [u8] {
-        self.refused.push((self.keys.len(), key.len()));
-        &[]
+    #[inline(never)]
+    fn refuse(&mut self, table: TableId, len: usize, mode: Mode) -> Slot {
+        self.refused.push((self.keys.len(), len));
+        self.push(table, &[], mode, 0)
     }
 
     /// Refuses a transaction one of whose keys was not taken.

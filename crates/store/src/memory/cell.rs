@@ -394,7 +394,7 @@ impl<'a> Record<'a> {
     /// cell has the room that the cell has.
     #[inline]
     pub(crate) fn can_patch_to(self, end: usize) -> bool {
-        self.blob().is_some() || end <= self.inline_capacity()
+        end <= self.inline_capacity() || self.blob().is_some()
     }
 
     /// Longest value that stays in the cell.
@@ -410,6 +410,14 @@ impl<'a> Record<'a> {
             return None;
         }
         Some(self.present_value())
+    }
+
+    /// Length of the value, under the conditions of [`value`](Self::value).
+    #[inline]
+    pub(crate) fn value_len(self) -> Option<usize> {
+        let meta = Meta(self.copy[0].load(Relaxed));
+        let len = || if meta.is_large() { meta.large_len() } else { meta.inline_len() };
+        (!self.is_absent()).then(len)
     }
 
     fn present_value(self) -> ValueRef<'a> {

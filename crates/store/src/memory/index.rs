@@ -204,19 +204,20 @@ impl Index {
         })
     }
 
-    /// Brings the bucket of a hash nearer.
+    /// Brings the bucket of a hash nearer, and gives its number.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        // Relaxed: a hint.
-        let number = bucket_of(self.state.load(Relaxed), hash);
+    pub(crate) fn prefetch(&self, hash: u64) -> u64 {
+        // Acquire, paired with `state.store` of a split: the segment of the bucket is reserved.
+        let number = bucket_of(self.state.load(Acquire), hash);
         stillpoint_mem::prefetch(&self.bucket(number)[0]);
+        number
     }
 
-    /// The first cell in the hash's bucket whose tag fits; it may hold another key. 0 if none.
+    /// The first cell whose tag fits in a bucket that [`prefetch`](Self::prefetch) gave for the hash.
+    /// The cell may hold another key. 0 if there is none, or if a split has moved it since.
     #[inline]
-    pub(crate) fn candidate(&self, hash: u64) -> u64 {
-        let bucket = self.bucket(bucket_of(self.state.load(Acquire), hash));
-        for slot in &bucket[1..] {
+    pub(crate) fn candidate(&self, bucket: u64, hash: u64) -> u64 {
+        for slot in &self.bucket(bucket)[1..] {
             let seen = slot.load(Acquire);
             if has_tag(seen, hash) {
                 return seen & NUMBER_MASK;
@@ -619,7 +620,9 @@ mod tests {
         }
         assert_eq!(index.len(), n);
         assert!(index.bucket_count() * 5 > n && index.bucket_count() < n);
-        let near = (1..=n).filter(|&key| index.candidate(hash(key)) != 0).count() as u64;
+        let near = (1..=n)
+            .filter(|&key| index.candidate(index.prefetch(hash(key)), hash(key)) != 0)
+            .count() as u64;
         assert!(near * 200 > n * 199, "only {near} of {n} are in the first bucket of their chain");
         for key in 1..=n {
             assert_eq!(index.find(hash(key), |cell| cell == key), Some(key), "{key}");

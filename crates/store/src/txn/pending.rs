@@ -125,7 +125,7 @@ impl Pending {
         (self.data, self.garbage) = (data, 0);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, kind: OpKind, tag: u8, offset: usize, bytes: &[u8]) -> u32 {
         // Nothing lies nowhere: the end of the data moves back when its last bytes are discarded.
         let start = if bytes.is_empty() { 0 } else { self.data.len() };

@@ -174,8 +174,7 @@ impl<'w> Tx<'w> {
             Some(OpKind::Put) => put_len,
             Some(OpKind::Delete) => return Err(TxError::PatchOutsideValue { offset, len: 0 }),
             Some(OpKind::Patch) | None => {
-                let len = cell.value().map(|value| value.len());
-                let len = len.ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
+                let len = cell.value_len().ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
                 transaction.pending.len_after(first, len)
             }
         };
@@ -341,11 +340,16 @@ impl<'w> Tx<'w> {
 
     #[inline]
     fn writable(&self, slot: Slot) -> Result<usize, TxError> {
-        let at = self.base(slot);
+        let at = slot.0 as usize;
         match self.transaction.held[at].state {
             LockState::Exclusive => Ok(at),
+            LockState::Alias(base) if self.is_exclusive(base as usize) => Ok(base as usize),
             _ => Err(TxError::DeclaredForReading { slot: slot.0 }),
         }
+    }
+
+    fn is_exclusive(&self, at: usize) -> bool {
+        matches!(self.transaction.held[at].state, LockState::Exclusive)
     }
 }
 

@@ -182,14 +182,15 @@ impl Worker {
     fn prefetch_batch(&mut self) {
         let keys = self.transaction.keys.declared_mut();
         let Participant { tables, store, .. } = &self.local;
-        for key in &*keys {
+        for key in &mut *keys {
             if let Some(table) = tables.get(key.table) {
-                table.index.prefetch(key.hash);
+                // The bucket stands in the candidate's place until the second pass.
+                key.candidate = table.index.prefetch(key.hash);
             }
         }
         for key in keys {
             if let Some(table) = tables.get(key.table) {
-                key.candidate = table.index.candidate(key.hash);
+                key.candidate = table.index.candidate(key.candidate, key.hash);
                 store.memory().arena.prefetch(key.candidate);
             }
         }
