@@ -1,5 +1,5 @@
-//! What the disk gives: appends with a flush each, direct sequential writes from one thread and
-//! from two, and, for the harnesses, how long the simulated disk takes to crash.
+//! Rates of the disk: appends with a flush each, and direct sequential writes from one thread and
+//! from two. Also the time that a crash of the simulated disk takes, for the test harnesses.
 //!
 //! `cargo bench -p stillpoint-io` measures the disk under the temporary directory; `TMPDIR`
 //! chooses another one.
@@ -19,7 +19,7 @@ const BLOCK: usize = 4096;
 const CHUNK: usize = 1 << 20;
 const SEQUENTIAL_BYTES: u64 = 512 << 20;
 
-/// What the file has where the appends go.
+/// Content of the file before the appends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Space {
     /// Nothing.
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The middle and the 99th percent of some times, in microseconds.
+/// Median and 99th percentile of some times, in microseconds.
 fn percentiles(mut times_ns: Vec<u64>) -> (f64, f64) {
     times_ns.sort_unstable();
     let at = |percent: usize| times_ns[(times_ns.len() - 1) * percent / 100] as f64 / 1e3;

@@ -1,7 +1,8 @@
 //! A growable byte buffer at a 4096-byte boundary, for direct I/O.
 //!
-//! Small ones lie in a `Vec<u8>` one alignment unit too large: the bytes begin at the first boundary
-//! inside it. Growing finds the boundary anew and copies. Large ones lie on huge pages.
+//! Small buffers lie in a `Vec<u8>` that is one alignment unit too large. The bytes begin at the
+//! first boundary inside it. Growth aligns and copies the bytes anew. Large buffers lie on huge
+//! pages.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,14 +22,14 @@ use crate::huge::{HUGE_PAGE_BYTES, HugeBytes};
 /// ```
 #[derive(Default)]
 pub struct AlignedBuf {
-    /// Initialised throughout; empty until the first byte comes.
+    /// All bytes are initialised. Empty until the first byte comes.
     raw: Raw,
-    /// Where in `raw` the first boundary is.
+    /// Offset of the first boundary in `raw`.
     start: usize,
     len: usize,
 }
 
-/// From this capacity on, which fills more than half of the first, huge pages are used.
+/// Capacity from which huge pages are used. It fills more than half of a huge page.
 const HUGE_FROM_BYTES: usize = HUGE_PAGE_BYTES / 2 + 1;
 
 enum Raw {
@@ -43,7 +44,7 @@ impl Default for Raw {
 }
 
 impl Raw {
-    /// Zeros with room for `capacity` bytes behind the first boundary, and where that is.
+    /// Zeros with room for `capacity` bytes behind the first boundary, and the boundary's offset.
     fn zeroed(capacity: usize) -> (Self, usize) {
         if capacity >= HUGE_FROM_BYTES
             && let Ok(huge) = HugeBytes::zeroed(capacity)
@@ -136,17 +137,17 @@ impl AlignedBuf {
         self.len = len;
     }
 
-    /// Keeps the first `len` bytes; longer than the buffer changes nothing.
+    /// Keeps the first `len` bytes. Changes nothing if the buffer is shorter.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Forgets the bytes, keeps the memory.
+    /// Empties the buffer and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Appends zeros up to the next multiple of [`DIRECT_ALIGN`]; returns how many.
+    /// Appends zeros up to the next multiple of [`DIRECT_ALIGN`]. Returns how many.
     pub fn pad_to_align(&mut self) -> usize {
         let before = self.len;
         self.resize(before.next_multiple_of(DIRECT_ALIGN), 0);

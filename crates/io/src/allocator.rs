@@ -1,18 +1,18 @@
-//! What the allocator keeps of freed memory. ⚠ unsafe lives here, in one small documented block.
+//! The allocator's setting for freed memory. ⚠ unsafe lives here, in one small documented block.
 
 /// Allocations of this many bytes and more are given back to the system when they are freed.
 pub const RETURNED_BYTES_MIN: usize = 256 << 10;
 
-/// Makes the allocator give large freed memory back to the system at once: allocations of
-/// [`RETURNED_BYTES_MIN`] and more. The GNU allocator keeps such memory otherwise, once it has seen
-/// a large allocation freed. False where the allocator is another one, which this leaves as it is.
+/// Makes the allocator return large freed memory to the system at once: allocations of
+/// [`RETURNED_BYTES_MIN`] and more. Otherwise the GNU allocator keeps such memory once a large
+/// allocation was freed. Returns false for another allocator, whose settings stay unchanged.
 pub fn return_large_allocations() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         // SAFETY: mallopt takes two numbers and may be called at any time; it locks what it
         // changes. It changes no memory that is allocated.
         let set = |option, bytes: usize| unsafe { libc::mallopt(option, bytes as libc::c_int) };
-        // A threshold that is set stays; the allocator raises only its own.
+        // The allocator never raises a threshold that was set, only its own default.
         set(libc::M_MMAP_THRESHOLD, RETURNED_BYTES_MIN) == 1
             && set(libc::M_TRIM_THRESHOLD, 16 * RETURNED_BYTES_MIN) == 1
     }
@@ -32,7 +32,8 @@ mod tests {
         assert!(return_large_allocations());
         // By itself the allocator would raise its threshold to this size now.
         drop(std::hint::black_box(vec![1u8; 16 << 20]));
-        // A mapping of its own begins at a page, and the memory behind two words of bookkeeping.
+        // An allocation with a mapping of its own begins behind a page's first two words of
+        // bookkeeping.
         let own = |bytes: &Vec<u8>| bytes.as_ptr().addr() % rustix::param::page_size() == 16;
         let held: Vec<Vec<u8>> = (0..16).map(|_| vec![1; RETURNED_BYTES_MIN]).collect();
         assert!(held.iter().all(own), "freed, it would be kept");

@@ -1,4 +1,4 @@
-//! A file of lines for people: it only grows, and is found again by its name.
+//! A file of lines for people, which only grows.
 
 #![expect(clippy::disallowed_methods, reason = "the lines are no part of the store")]
 
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::disk::{DiskError, DiskResult};
 
-/// A file that lines are appended to. Several processes may append to the same file.
+/// An append-only file of lines. Several processes may append to the same file.
 ///
 /// ```
 /// # let scratch = tempfile::tempdir().unwrap();
@@ -40,8 +40,8 @@ impl AppendFile {
         Ok(Self { path, file })
     }
 
-    /// Opens the file of that name anew: another one, if the old one was renamed or removed. After an
-    /// error the old one goes on.
+    /// Opens the file of that name anew. It is a new file if the old one was renamed or removed.
+    /// After an error the old file stays in use.
     ///
     /// # Errors
     /// When the system refuses.
@@ -53,7 +53,7 @@ impl AppendFile {
     /// Appends a line in one piece. It is not flushed.
     ///
     /// # Errors
-    /// When the system refuses; a part of the line may have been written.
+    /// When the system refuses. A part of the line may have been written.
     pub fn append(&self, line: &str) -> DiskResult<()> {
         let written = self.file.lock().write_all(line.as_bytes());
         written.map_err(|source| DiskError::new("append to", &self.path, source))

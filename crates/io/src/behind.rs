@@ -1,4 +1,4 @@
-//! Writes behind the back of the thread that fills the buffers.
+//! Asynchronous writes: background threads write buffers that their owner fills.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::thread::{JoinHandle, ThreadError, go_behind, spawn};
 /// Threads that write buffers into files, several at the same time, while their owner fills the
 /// next one. The threads [go behind](go_behind) others.
 ///
-/// Writes are done in any order. After one has failed those that wait are dropped, and the next call
-/// tells of it.
+/// Writes happen in any order. After a failed write the waiting ones are dropped, and the next call
+/// returns the error.
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
@@ -41,16 +41,16 @@ pub struct WriteBehind {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Something is to be written, or the end has come.
+    /// Signals a waiting write, or the end.
     came: Condvar,
-    /// A write has ended.
+    /// Signals the end of a write.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Job>,
-    /// Waiting or being written.
+    /// Number of writes that wait or are under way.
     under_way: usize,
     free: Vec<AlignedBuf>,
     failure: Option<DiskError>,
@@ -65,10 +65,10 @@ struct Job {
 }
 
 impl WriteBehind {
-    /// Starts `threads` threads: so many writes are under way at the same time.
+    /// Starts `threads` threads, each of which makes one write at a time.
     ///
     /// # Errors
-    /// The system refuses a thread; those already started have ended.
+    /// The system refuses a thread. Threads already started have ended.
     pub fn start(name: &str, threads: usize) -> Result<Self, ThreadError> {
         let mut this = Self { shared: Arc::default(), threads: Vec::with_capacity(threads) };
         for number in 0..threads.max(1) {
@@ -79,11 +79,11 @@ impl WriteBehind {
         Ok(this)
     }
 
-    /// Has a buffer written, and returns one to fill: waits while as many writes are under way as
-    /// there are threads.
+    /// Queues a buffer to be written, and returns an empty one. Waits while all threads are
+    /// writing.
     ///
     /// # Errors
-    /// That of an earlier write; this one is not done, and none is under way.
+    /// The error of an earlier write. This write is not made, and none is under way.
     pub fn write(
         &self,
         file: &Arc<dyn DiskFile>,
@@ -115,7 +115,7 @@ impl WriteBehind {
     /// Waits until no write is under way.
     ///
     /// # Errors
-    /// That of the first write that failed since the last call.
+    /// The error of the first write that failed since the last call.
     pub fn drain(&self) -> DiskResult<()> {
         let mut state = self.shared.state.lock();
         while state.under_way > 0 {
@@ -130,7 +130,7 @@ impl Drop for WriteBehind {
         self.shared.state.lock().stops = true;
         self.shared.came.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic there has been printed, and there is nobody left to tell.
+            // The thread's panic was printed already, and nobody is left to be told.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Giving up a piece of work that reads a disk.
+//! Cancellation of a piece of work that reads a disk.
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const CANCELLED: u8 = 1;
 /// The work has passed the point up to which it may be cancelled.
 const SEALED: u8 = 2;
 
-/// The way to cancel one piece of work. Clones are the same.
+/// A handle to cancel one piece of work. Clones share the state.
 ///
 /// ```
 /// use stillpoint_io::Cancel;
@@ -31,17 +31,17 @@ pub struct Cancel(Arc<AtomicU8>);
 impl Cancel {
     /// Asks for the end of the work, unless it is [sealed](Self::seal).
     pub fn cancel(&self) {
-        // Relaxed: the state itself is all that is told.
+        // Relaxed: the state guards no other memory.
         let _ = self.0.compare_exchange(OPEN, CANCELLED, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// True if the work is to end.
+    /// Whether the work is to end.
     pub fn is_cancelled(&self) -> bool {
         // Relaxed: partner of the exchange in `cancel`.
         self.0.load(Ordering::Relaxed) == CANCELLED
     }
 
-    /// From here on the work cannot be cancelled; false if it is cancelled already.
+    /// Ends the time in which the work can be cancelled. Returns false if it is cancelled already.
     pub fn seal(&self) -> bool {
         // Relaxed: one exchange decides between this and `cancel`.
         let sealed = self.0.compare_exchange(OPEN, SEALED, Ordering::Relaxed, Ordering::Relaxed);
@@ -49,8 +49,8 @@ impl Cancel {
     }
 }
 
-/// A disk whose calls, and those of its files, fail once the work is cancelled. So whoever reads it
-/// ends soon, by the way that any failure of the disk takes.
+/// A disk whose calls, and those of its files, fail once the work is cancelled. So a reader ends
+/// soon, in the same way as after any failure of the disk.
 #[derive(Debug)]
 pub struct CancellableDisk {
     disk: Arc<dyn Disk>,

@@ -45,8 +45,9 @@ impl Clock for RealClock {
 
 /// A clock that stands still until a test moves it.
 ///
-/// A sleeper waits until [`advance`](ManualClock::advance) reaches its hour, or, on a clock made
-/// by [`self_advancing`](ManualClock::self_advancing), moves the clock itself and returns at once.
+/// A sleeper waits until [`advance`](ManualClock::advance) reaches the end of its sleep. On a clock
+/// made by [`self_advancing`](ManualClock::self_advancing), the sleeper moves the clock itself and
+/// returns at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -93,7 +94,7 @@ impl ManualClock {
         Self { self_advancing: true, ..Self::new(wall_ms) }
     }
 
-    /// Moves both clocks forward and wakes the sleepers whose hour has come.
+    /// Moves both clocks forward and wakes the sleepers whose time has come.
     pub fn advance(&self, duration: Duration) {
         let mut state = self.state.lock();
         state.monotonic_ns = state.monotonic_ns.saturating_add(nanos(duration));

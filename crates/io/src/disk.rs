@@ -1,4 +1,4 @@
-//! The traits at the disk, their errors, and what both implementations share.
+//! The traits of a disk, their errors, and code shared by both implementations.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::owned::NotOwner;
 
-/// What was being done to which file when the disk refused.
+/// An error of the disk: the operation, the file and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{op} {}: {source}", path.display())]
 pub struct DiskError {
@@ -25,12 +25,11 @@ impl DiskError {
     pub fn new(op: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self { op: op.into(), path: path.into(), source }
     }
-    /// True when the device has no space left; the caller may retry after space returns.
+    /// Whether the device has no space left. The caller may retry once there is space.
     pub fn is_disk_full(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
-    /// Why the directory takes no more changes from this process, if [`OwnedDisk`](crate::OwnedDisk)
-    /// refused this one.
+    /// The reason why [`OwnedDisk`](crate::OwnedDisk) refused this change, if it did.
     pub fn not_owner(&self) -> Option<&NotOwner> {
         self.source.get_ref()?.downcast_ref()
     }
@@ -76,63 +75,61 @@ pub struct Space {
     pub total_bytes: u64,
 }
 
-/// A place where files live. Paths are relative to the disk's root; an absolute
-/// path or one with `..` is refused.
+/// A disk. Paths are relative to the disk's root. An absolute path or one with `..` is refused.
 ///
-/// A created, renamed or removed name is durable only after
-/// [`sync_dir`](Disk::sync_dir) of its directory; file contents only after
-/// [`DiskFile::sync`].
+/// A created, renamed or removed name is durable only after [`sync_dir`](Disk::sync_dir) of its
+/// directory. File contents are durable only after [`DiskFile::sync`].
 pub trait Disk: Send + Sync + fmt::Debug {
     /// Opens a file.
     ///
     /// # Errors
-    /// The disk's: no such file, or one that must not exist yet; no permission; no space.
+    /// An error of the disk: the file is missing, or must not exist yet; no permission; no space.
     fn open(&self, path: &Path, mode: OpenMode, caching: Caching) -> DiskResult<Arc<dyn DiskFile>>;
     /// Creates a directory and its missing parents. Not durable before `sync_dir` of each parent.
     ///
     /// # Errors
     /// An error of the disk.
     fn create_dir_all(&self, path: &Path) -> DiskResult<()>;
-    /// Names of the entries of a directory (files and directories), sorted; a missing directory is an error.
+    /// Sorted names of the entries of a directory (files and directories).
     ///
     /// # Errors
-    /// The disk's; a missing directory is one.
+    /// An error of the disk, also for a missing directory.
     fn list(&self, path: &Path) -> DiskResult<Vec<String>>;
-    /// True if a file or directory of that name is there.
+    /// Whether a file or directory of that name exists.
     ///
     /// # Errors
-    /// The disk's, if it cannot tell.
+    /// An error of the disk, if it cannot tell.
     fn exists(&self, path: &Path) -> DiskResult<bool>;
     /// Renames a file, replacing the target atomically. (A directory may be renamed too, onto a
     /// name that is free or an empty directory.)
     ///
     /// # Errors
-    /// The disk's; a missing file is one.
+    /// An error of the disk, also for a missing file.
     fn rename(&self, from: &Path, to: &Path) -> DiskResult<()>;
-    /// Removes a file, or a directory with everything in it. Missing is not an error.
+    /// Removes a file, or a directory with everything in it. A missing file is no error.
     ///
     /// # Errors
     /// An error of the disk.
     fn remove(&self, path: &Path) -> DiskResult<()>;
     /// Makes created, renamed and removed names in this directory durable. After a failure every
-    /// later call on this directory fails too: a failed flush is never retried.
+    /// later call on this directory fails too, since a failed flush is never retried.
     ///
     /// # Errors
-    /// The disk's. What was not durable before may never be.
+    /// An error of the disk. Data that were not durable before may never be.
     fn sync_dir(&self, path: &Path) -> DiskResult<()>;
-    /// Takes the lock file at `path` (created if missing) until the guard is dropped;
-    /// `None` if another process (or another engine on this disk) holds it.
+    /// Locks the file at `path` (created if missing) until the guard is dropped. `None` if another
+    /// process, or another engine on this disk, holds the lock.
     ///
     /// # Errors
     /// The disk's; that another holds the lock is none.
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>>;
-    /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives; several may do so at
-    /// a time. Writes nothing, so that a disk that takes no writes will do.
+    /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives. Several may hold
+    /// such a guard. Writes nothing, so it works on a read-only disk.
     ///
     /// # Errors
     /// The disk's; that another holds the lock is none.
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock>;
-    /// How much space the device has; `None` where nobody knows.
+    /// Space of the device. `None` if unknown.
     ///
     /// # Errors
     /// An error of the disk.
@@ -141,29 +138,29 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn describe(&self, path: &Path) -> PathBuf;
 }
 
-/// What [`Disk::lock_shared`] found.
+/// Result of [`Disk::lock_shared`].
 pub enum SharedLock {
-    /// Nobody else holds the lock, and nobody gets it before this is dropped.
+    /// The shared lock. Nobody gets the exclusive lock before this is dropped.
     Held(Box<dyn DiskLock>),
     /// There is no lock file, so no process holds the lock.
     Absent,
-    /// Another process, or another engine on this disk, holds it.
+    /// Another process, or another engine on this disk, holds the lock.
     InUse,
 }
 
-/// A lock file that is held; dropping it gives the lock back.
+/// A locked file. A drop releases the lock.
 pub trait DiskLock: Send + Sync {
-    /// True while the path that was locked still names the file that was locked. A lock belongs to
-    /// the file: whoever replaces it can be locked out no longer.
+    /// Whether the locked path still names the locked file. A lock belongs to the file, so it does
+    /// not keep out a process that replaces the file.
     ///
     /// # Errors
-    /// The disk's, if it cannot tell.
+    /// An error of the disk, if it cannot tell.
     fn is_in_place(&self) -> DiskResult<bool>;
 }
 
 /// An open file. All calls take `&self` and may run in parallel.
 pub trait DiskFile: Send + Sync + fmt::Debug {
-    /// Reads until `buf` is full or the file ends; returns the bytes read.
+    /// Reads until `buf` is full or the file ends. Returns the bytes read.
     ///
     /// # Errors
     /// An error of the disk.
@@ -171,10 +168,10 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// Writes all of `buf`. After an error the file's content in that range is unspecified.
     ///
     /// # Errors
-    /// The disk's; a full disk is one.
+    /// An error of the disk, also if the disk is full.
     fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()>;
-    /// Writes these buffers behind each other from `offset` on, as one
-    /// [`write_at`](Self::write_at) of them all would, if the system can.
+    /// Writes these buffers one after the other from `offset` on. Equals one
+    /// [`write_at`](Self::write_at) of all, if the system can.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -186,11 +183,11 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         Ok(())
     }
     /// Makes the file's contents and length durable (`fdatasync`). After a failure every later
-    /// write, sync and change of length on this file fails too, through this handle and through
-    /// any other that the same disk opens: a failed flush is never retried.
+    /// write, sync and change of length on this file fails too. That holds for this handle and for
+    /// any other that the same disk opens, since a failed flush is never retried.
     ///
     /// # Errors
-    /// The disk's. What was not durable before may never be.
+    /// An error of the disk. Data that were not durable before may never be.
     fn sync(&self) -> DiskResult<()>;
     /// Length in bytes.
     ///
@@ -209,21 +206,21 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// An error of the disk.
     fn set_len(&self, len: u64) -> DiskResult<()>;
-    /// Reserves space up to `len` and extends the length to it, reading as zeros, so that later
-    /// writes below `len` need no new space and no new length. (File systems still note, at the
-    /// first flush of a reserved block, that it now holds data; overwriting old bytes is what
-    /// changes no metadata at all.) Never shortens the file. Disk-full shows here.
-    /// Where the file system cannot reserve, zeros are written beyond the present end; then no
-    /// other thread may write there at the same time.
+    /// Reserves space up to `len` and extends the length to it, with zeros. So later writes below
+    /// `len` need no new space and no new length. (At the first flush of a reserved block, file
+    /// systems still record that it holds data. Only overwrites of old bytes change no metadata at
+    /// all.) Never shortens the file. A full disk shows here. If the file system cannot reserve,
+    /// zeros are written beyond the present end. Then no other thread may write there at the same
+    /// time.
     ///
     /// # Errors
-    /// The disk's; a full disk is one.
+    /// An error of the disk, also if the disk is full.
     fn allocate(&self, len: u64) -> DiskResult<()>;
     /// The absolute path for messages.
     fn path(&self) -> &Path;
 }
 
-/// The parts of a relative path, without `.`; refuses what would leave the root.
+/// The parts of a relative path, without `.`. Refuses paths that leave the root.
 pub(crate) fn parts(path: &Path) -> io::Result<Vec<&str>> {
     let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let mut parts = Vec::new();
@@ -240,7 +237,7 @@ pub(crate) fn parts(path: &Path) -> io::Result<Vec<&str>> {
     Ok(parts)
 }
 
-/// Refuses what `O_DIRECT` would refuse, whether or not the file system has it.
+/// Refuses accesses that `O_DIRECT` would refuse, whether or not the file system has it.
 pub(crate) fn check_aligned(caching: Caching, buf: &[u8], offset: u64) -> io::Result<()> {
     if caching == Caching::Buffered {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The memory of this process as it was: a child that does nothing but hold it. ⚠ unsafe lives
-//! here, in small documented blocks.
+//! A snapshot of this process's memory, held by a forked child that does nothing else. ⚠ unsafe
+//! lives here, in small documented blocks.
 //!
 //! ```text
 //! parent  ── fork ── goes on, copying each page before its first write ── closes the pipe ── waits
@@ -7,9 +7,9 @@
 //! reader             └── /proc/<child>/mem: the child's pages, into a buffer ──┘
 //! ```
 //!
-//! A child of a process with threads may call only what is safe in a signal handler: other threads
-//! may have held locks, the allocator's among them, and are not there to release them. This one calls
-//! four system calls.
+//! A child of a process with threads may call only functions that are safe in a signal handler.
+//! Other threads may have held locks, such as the allocator's, and do not exist in the child to
+//! release them. This child makes four system calls.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ use elsewhere as system;
 #[cfg(target_os = "linux")]
 use linux as system;
 
-/// The memory of this process could not be kept, or not be read.
+/// The memory of this process could not be snapshotted or read.
 #[derive(Clone, Debug)]
 pub struct ForkError {
     op: &'static str,
@@ -56,11 +56,11 @@ impl std::error::Error for ForkError {
     }
 }
 
-/// All memory of this process as it was when [`fork`](Self::fork) was called, in a child process
-/// that sleeps until this value is dropped or its parent dies.
+/// A snapshot of all memory of this process at the call of [`fork`](Self::fork). A child process
+/// holds it, and sleeps until this value is dropped or the parent dies.
 ///
-/// The system copies each page when it is first written to, by either side; fork itself copies the
-/// page tables, which takes the longer the more memory there is.
+/// The system copies each page when either side first writes to it. The fork itself copies the page
+/// tables, so it takes longer with more memory.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -80,8 +80,8 @@ pub struct ForkedMemory {
 }
 
 impl ForkedMemory {
-    /// Forks. Everything that the calling thread has written is in the child's memory; what other
-    /// threads write meanwhile may be or not.
+    /// Forks. All earlier writes of the calling thread are in the child's memory. Concurrent writes
+    /// of other threads may or may not be.
     ///
     /// # Errors
     /// The system refuses a process or a pipe, or knows no fork.
@@ -91,17 +91,17 @@ impl ForkedMemory {
         Ok(Self { child, fork_ns: RealClock.monotonic_ns() - start_ns })
     }
 
-    /// Nanoseconds that the caller was held up by the fork.
+    /// Nanoseconds for which the fork blocked the caller.
     pub fn fork_ns(&self) -> u64 {
         self.fork_ns
     }
 
-    /// The bytes that `memory` had when this was made, as they lie there. Where `memory` was
-    /// allocated later they are whatever was in its place.
+    /// The bytes of `memory` at the time of the fork. If `memory` was allocated later, they are the
+    /// earlier bytes at its address.
     ///
     /// # Errors
-    /// The child is gone (it was killed, for want of memory as a rule), or the system does not let
-    /// its memory be read.
+    /// The child has ended (usually killed for lack of memory), or the system does not allow its
+    /// memory to be read.
     ///
     /// # Panics
     /// If `bytes` is not as long as `memory`.
@@ -110,9 +110,9 @@ impl ForkedMemory {
         self.child.read(memory.as_ptr().addr(), bytes)
     }
 
-    /// Bytes of pages that were copied so far because one side has written to them, but for those
-    /// that another child still shares with this one; 0 where the system does not say. Walks all of
-    /// the child's page tables.
+    /// Bytes of pages copied so far because one side has written to them. Pages that another child
+    /// still shares with this one are not counted. 0 if the system does not say. Walks all of the
+    /// child's page tables.
     pub fn copied_bytes(&self) -> u64 {
         self.child.copied_bytes()
     }
@@ -134,7 +134,7 @@ mod linux {
     #[derive(Debug)]
     pub(super) struct Child {
         pid: Pid,
-        /// The child ends when the last copy of this is closed.
+        /// End of a pipe. The child ends when the last copy of it is closed.
         _hold: OwnedFd,
         memory: OnceLock<File>,
     }
@@ -143,7 +143,7 @@ mod linux {
         pub(super) fn fork() -> Result<Self, ForkError> {
             let pipe = pipe_with(PipeFlags::CLOEXEC);
             let (wait, hold) = pipe.map_err(|errno| ForkError::new("make a pipe", errno))?;
-            // The handlers of the program are not the child's business.
+            // The child must not run the program's signal handlers.
             let before = block_signals();
             // SAFETY: the child calls nothing but `sleep`, which is made of system calls.
             let forked = unsafe { libc::fork() };
@@ -216,10 +216,10 @@ mod linux {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
     }
 
-    /// What the child does: no allocation, no lock, no destructor.
+    /// The child's code, without allocation, lock or destructor.
     fn sleep(wait: &OwnedFd, hold: &OwnedFd) -> ! {
-        // Files stay open as long as anybody has them open: locks would stay held, and connections
-        // open, that the parent has closed. A kernel before 5.9 refuses, and they do.
+        // Closes all files of the child. Otherwise locks and connections that the parent has closed
+        // would stay held. A kernel before 5.9 refuses, and they stay held.
         let (wait, hold) = (wait.as_raw_fd(), hold.as_raw_fd());
         let fd = wait.unsigned_abs();
         let mut byte = 0u8;
@@ -231,7 +231,8 @@ mod linux {
                 libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
             }
             libc::syscall(libc::SYS_close_range, fd + 1, u32::MAX, 0);
-            // Nobody writes: it returns when the other end is closed. All signals are blocked.
+            // Nobody writes to the pipe, so the read returns when the other end is closed. All
+            // signals are blocked.
             libc::read(wait, (&raw mut byte).cast(), 1);
             libc::_exit(0)
         }
@@ -309,7 +310,7 @@ mod tests {
         let forked = ForkedMemory::fork().expect("fork");
         let pid = forked.child.pid();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
-        // The child is gone at once, or a little later.
+        // The child ends at once, or a little later.
         let read = || forked.read(&cells, &mut [0; 40]);
         let error = (0..).find_map(|_| read().err()).expect("at some time").to_string();
         assert!(

@@ -1,7 +1,7 @@
 //! Bytes on huge pages. ⚠ unsafe lives here, in small documented blocks.
 //!
-//! A device is handed physical memory: a buffer of 2 MiB is one piece on a huge page and 512
-//! pieces without, which it takes in as many steps.
+//! A device transfers pieces of contiguous physical memory. A buffer of 2 MiB is one piece on a
+//! huge page, and 512 pieces without. The device takes a step for each piece.
 
 use std::ffi::c_void;
 use std::io;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// The size of a huge page, as far as this module is concerned.
+/// The size of a huge page that this module assumes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Bytes that begin at a huge page, zero at first; whole huge pages, if the system has any free.

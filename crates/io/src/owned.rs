@@ -1,4 +1,4 @@
-//! A disk that only the holder of a lock file changes.
+//! A disk that only the holder of a lock file may change.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use crate::disk::{
     Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space,
 };
 
-/// Why a directory takes no more changes from this process.
+/// The reason why a directory takes no more changes from this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwner {
     /// The lock file's name stands for another file, or for none: somebody has replaced or removed
@@ -23,24 +23,23 @@ pub enum NotOwner {
         .0.display()
     )]
     LockReplaced(PathBuf),
-    /// The lock was given back: the store is closed.
+    /// The lock was released, since the store is closed.
     #[error("the store is closed and has given {} back; open it again", .0.display())]
     GivenBack(PathBuf),
 }
 
-/// The lock, and whether the lock was given back or lost.
+/// State of the lock: held, released or lost.
 struct Ownership {
     /// Absolute path of the lock file.
     path: PathBuf,
-    /// `None` once it was given back. Shared by changes under way, so that giving it back waits for
-    /// them.
+    /// `None` after the release. Changes under way share it, so that the release waits for them.
     lock: RwLock<Option<Box<dyn DiskLock>>>,
     /// The lock file was found replaced. Final.
     replaced: AtomicBool,
 }
 
 impl Ownership {
-    /// Why nothing may be changed any more, if so.
+    /// The reason why nothing may be changed any more, if there is one.
     fn refusal(&self) -> Option<NotOwner> {
         // Acquire: pairs with the Release in `confirm`.
         if self.replaced.load(Ordering::Acquire) {
@@ -50,7 +49,7 @@ impl Ownership {
         (!is_held).then(|| NotOwner::GivenBack(self.path.clone()))
     }
 
-    /// Looks whether the lock file is still the one that was locked.
+    /// Checks that the lock file is still the locked one.
     fn confirm(&self) -> DiskResult<Option<NotOwner>> {
         if let Some(lock) = &*self.lock.read_recursive()
             && !lock.is_in_place()?
@@ -79,10 +78,10 @@ impl Ownership {
 
 /// A disk that is changed only while this value holds a lock file of it.
 ///
-/// A lock belongs to an inode, and changes go by path. So before each creation, renaming and
-/// removal the name of the lock file is compared with what was locked. A mismatch is final: from
-/// then on every change is refused, of open files too. Between the look and the change somebody
-/// may still replace the directory; no look of a process can exclude that.
+/// A lock belongs to an inode, and changes go by path. So each creation, renaming and removal first
+/// compares the lock file's name with the locked file. A mismatch is final: from then on every
+/// change is refused, also of open files. Between check and change another process may still
+/// replace the directory, which no check can exclude.
 ///
 /// ```
 /// use std::path::Path;
@@ -114,16 +113,16 @@ impl OwnedDisk {
         }))
     }
 
-    /// Looks whether the lock file is still in its place; why the directory may not be changed any
-    /// more, if it is not.
+    /// Checks that the lock file is still in its place. If not, returns the reason why the
+    /// directory may not be changed any more.
     ///
     /// # Errors
-    /// The disk's: nothing is known then.
+    /// An error of the disk. Then nothing is known.
     pub fn confirm(&self) -> DiskResult<Option<NotOwner>> {
         self.ownership.confirm()
     }
 
-    /// Refuses further changes, waits for those under way, and gives the lock back.
+    /// Refuses further changes, waits for those under way, and releases the lock.
     pub fn give_back(&self) {
         *self.ownership.lock.write() = None;
     }
@@ -262,7 +261,7 @@ mod tests {
         let file = owned.open(data, OpenMode::ReadWrite, Caching::Buffered).expect("a file");
         assert_eq!(owned.confirm().expect("a look"), None);
         replace(&*disk);
-        // An open file does not look; whoever looks sees to it that it is refused, too.
+        // A write to an open file makes no check. A failed check elsewhere makes it refused, too.
         file.write_at(b"more", 0).expect("nobody has looked");
         let lost = NotOwner::LockReplaced(disk.describe(lock));
         let is_lost = |refused: DiskResult<()>| {

@@ -1,9 +1,9 @@
-//! Several jobs at once, that may borrow from their caller.
+//! Parallel jobs that may borrow from their caller.
 
 use crate::thread::{ThreadError, message};
 
-/// Runs the jobs, each on its own named thread but the last, which the caller runs itself.
-/// Returns what they returned, in order, once all have ended.
+/// Runs each job on a named thread of its own, except the last, which the caller runs. Returns
+/// their results in order, once all have ended.
 ///
 /// ```
 /// let text = String::from("two words");

@@ -1,4 +1,4 @@
-//! What this process has used, and what the machine gives it.
+//! Resources used by this process, and the limits of the machine.
 
 #![expect(
     clippy::disallowed_methods,
@@ -22,8 +22,8 @@ pub fn thread_cpu_ns() -> u64 {
     clock_ns(ClockId::ThreadCPUTime)
 }
 
-/// Lets this process open as many files as the system allows it at most; says how many, or `None` if
-/// there is no limit.
+/// Raises this process's limit of open files to the system's maximum. Returns the limit, or `None`
+/// if there is none.
 ///
 /// # Errors
 /// The system refuses. The limit is what it was.
@@ -35,7 +35,7 @@ pub fn raise_open_files() -> std::io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
-/// Memory that this process occupies now, in bytes; 0 where the system does not say.
+/// Resident memory of this process, in bytes. 0 if the system does not say.
 pub fn resident_bytes() -> u64 {
     // Second number of /proc/self/statm: resident pages (proc(5)).
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -43,8 +43,8 @@ pub fn resident_bytes() -> u64 {
     pages.saturating_mul(rustix::param::page_size() as u64)
 }
 
-/// Memory that this process may fill, in bytes: the machine's, or less where a control group
-/// limits it. 0 where the system does not say.
+/// Memory available to this process, in bytes: the machine's, or the lower limit of a control
+/// group. 0 if the system does not say.
 pub fn total_memory_bytes() -> u64 {
     let machine = machine_memory_bytes();
     match group_limit_bytes() {

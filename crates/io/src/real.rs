@@ -21,13 +21,13 @@ use crate::disk::{
     poisoned,
 };
 
-/// A flush that takes this long is told in the log: a healthy disk needs some milliseconds.
+/// The log reports a flush that takes this long. A healthy disk needs some milliseconds.
 const SLOW_FLUSH_NS: u64 = 500_000_000;
 
 /// A disk over a directory of this machine.
 ///
-/// Which flush has failed is remembered per path for the life of this value: renaming a file takes
-/// the mark along, removing the file ends it.
+/// The disk remembers failed flushes by path for the life of this value. A rename moves the mark
+/// with the file, and a removal ends it.
 #[derive(Debug)]
 pub struct RealDisk {
     /// Absolute.
@@ -41,10 +41,10 @@ pub struct RealDisk {
 #[derive(Debug, Default)]
 struct FlushState {
     failed: AtomicBool,
-    /// If it is a directory that was flushed: open, so that the next flush needs no descriptor.
+    /// The open handle of a flushed directory, so that the next flush needs no new descriptor.
     directory: Mutex<Option<Arc<File>>>,
-    /// Held during a flush. The kernel reports a failed write-back to one caller only; another one,
-    /// flushing at the same time, would be told that all is well.
+    /// Lock held during a flush. The kernel reports a failed write-back to one caller only. A
+    /// concurrent second caller would get no error.
     one_at_a_time: Mutex<()>,
 }
 
@@ -54,8 +54,8 @@ impl FlushState {
         if self.failed.load(Ordering::Acquire) { Err(poisoned()) } else { Ok(()) }
     }
 
-    /// The directory of that name. One that was opened before and still has the name needs no further
-    /// descriptor.
+    /// The directory of that name. A directory that was opened before and still has the name needs
+    /// no further descriptor.
     fn directory(&self, path: &Path) -> io::Result<Arc<File>> {
         let named = std::fs::metadata(path)?;
         if !named.is_dir() {
@@ -71,8 +71,8 @@ impl FlushState {
         Ok(open.insert(Arc::new(File::open(path)?)).clone())
     }
 
-    /// Runs a flush of the file or directory at `path`, unless one has failed before, and remembers
-    /// its failure. One that takes long is told.
+    /// Flushes the file or directory at `path`, unless a flush of it has failed before. Remembers a
+    /// failure, and reports a slow flush.
     fn flush(&self, path: &Path, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let _turn = self.one_at_a_time.lock();
         self.check()?;
@@ -274,8 +274,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// Opens a file that must be a regular one: the lock of a pipe or a device belongs to nobody, and
-/// opening one may wait for ever.
+/// Opens a file, which must be a regular one. A lock on a pipe or device protects nothing, and its
+/// opening may wait for ever.
 fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file =
         options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
@@ -289,7 +289,7 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Nothing there, be it the name itself or a directory on the way to it.
+/// Whether the error says that the name, or a directory on the way to it, is missing.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds. The operating system's randomness, or a fixed stream.
+/// A source of random numbers: the operating system's, or a fixed stream.
 pub trait Rng: Send + Sync + fmt::Debug {
     /// The next 64 random bits.
     fn next_u64(&self) -> u64;

@@ -1,12 +1,12 @@
-//! Tests that run one seed after the other.
+//! A loop over seeds, for tests.
 
 use crate::clock::{Clock, RealClock};
 
 /// Runs `round` with the seeds from 1 on, `count` of them.
 ///
-/// The environment may say otherwise: `STILLPOINT_FUZZ_SEED` where to begin,
-/// `STILLPOINT_FUZZ_SECONDS` for how long instead of how many. A round that panics prints its seed;
-/// begun there, the same round fails at once.
+/// `STILLPOINT_FUZZ_SEED` sets the first seed. `STILLPOINT_FUZZ_SECONDS` sets a time in place of
+/// the number of rounds. A panicking round prints its seed, and with that first seed it fails at
+/// once.
 ///
 /// ```
 /// let mut seeds = Vec::new();
@@ -17,14 +17,14 @@ use crate::clock::{Clock, RealClock};
 /// ```
 ///
 /// # Panics
-/// If a round does, or none was run.
+/// If a round panics, or no round was run.
 pub fn seeded_rounds(count: u64, round: impl FnMut(u64)) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("STILLPOINT_FUZZ_SEED").unwrap_or(1);
     run(&RealClock, first, count, number("STILLPOINT_FUZZ_SECONDS"), round);
 }
 
-/// As many rounds as there is time for, if `seconds` are given, else `count`.
+/// As many rounds as fit into `seconds`, if given. Otherwise `count` rounds.
 fn run(
     clock: &dyn Clock,
     first: u64,

@@ -1,11 +1,11 @@
 //! A disk in memory that can lose power, fail and fill up.
 //!
-//! Every sector of 512 bytes and every name has a durable and a volatile state. What is not
-//! flushed is, after a power loss, old, new or torn, each sector for itself; of each directory's
-//! unflushed changes a prefix is left. All of it follows from seeds.
+//! Every sector of 512 bytes and every name has a durable and a volatile state. After a power loss
+//! each unflushed sector is old, new or torn, independently of the others. Of each directory's
+//! unflushed changes a prefix remains. Seeds determine all of it.
 //!
-//! What is assumed of a real disk, and therefore never simulated: a flush that returned success
-//! has reached the medium, and sectors that nobody writes keep their bytes.
+//! Two assumptions about a real disk are never violated here. A flush that returned success has
+//! reached the medium. Sectors that nobody writes keep their bytes.
 
 mod content;
 mod crash;
@@ -40,10 +40,10 @@ use crate::rng::{Rng, SeededRng};
 /// The path under which a simulated disk shows its files.
 const ROOT_PATH: &str = "/sim";
 
-/// How often a call that is kept waiting looks whether the machine still runs.
+/// Interval at which a hanging call checks that the machine still runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A disk in memory. Clones are the same disk.
+/// A disk in memory. Clones share the disk.
 ///
 /// ```
 /// use std::path::Path;
@@ -70,12 +70,12 @@ pub struct SimDisk {
 /// The machine that a disk's handles belong to.
 struct Machine {
     state: Mutex<State>,
-    /// Calls that wait may go on.
+    /// Signals that hanging calls may go on.
     resumed: Condvar,
 }
 
 impl Machine {
-    /// The state, once a call of this kind is not kept waiting.
+    /// The locked state, after a wait while calls of this kind hang.
     fn state_for(&self, call: Call) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         while state.dead.is_none() && state.stalled.contains(&call) {
@@ -87,7 +87,7 @@ impl Machine {
         state
     }
 
-    /// Nothing works from here on.
+    /// Stops the machine: every later call fails.
     fn die(&self, why: &'static str) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         state.dead = state.dead.or(Some(why));
@@ -96,7 +96,7 @@ impl Machine {
 }
 
 struct State {
-    /// Why nothing works any more.
+    /// The reason why every call fails, if the machine has stopped.
     dead: Option<&'static str>,
     tree: Tree,
     locks: BTreeMap<NodeId, Holders>,
@@ -104,7 +104,7 @@ struct State {
     order: u64,
     rng: SeededRng,
     faults: Faults,
-    /// Kinds of calls that are kept waiting, and how many wait.
+    /// Kinds of hanging calls, and the number of calls that hang.
     stalled: Vec<Call>,
     waiting: usize,
     counts: CallCounts,
@@ -134,19 +134,20 @@ impl SimDisk {
         Self { machine: Arc::new(Machine { state: Mutex::new(state), resumed: Condvar::new() }) }
     }
 
-    /// What a torn sector may look like after later crashes; [`Tearing::Garbage`] unless set.
+    /// Sets the possible contents of torn sectors after later crashes. The default is
+    /// [`Tearing::Garbage`].
     pub fn set_tearing(&self, tearing: Tearing) {
         self.machine.state.lock().tearing = tearing;
     }
 
-    /// Cuts the power, now, and returns one of the disks that may be found afterwards, with the
-    /// machine running again. This machine's handles fail from here on. Asked again with another
-    /// seed, it returns another of the possible disks.
+    /// Cuts the power now. Returns one of the disks that may be found afterwards, in a machine that
+    /// runs again. This machine's handles fail from here on. A call with another seed returns
+    /// another of the possible disks.
     pub fn crash(&self, seed: u64) -> SimDisk {
         self.machine.die(NO_POWER).after_power_loss(seed)
     }
 
-    /// [`crash`](Self::crash) once for each seed.
+    /// Calls [`crash`](Self::crash) once for each seed.
     pub fn crash_states(
         &self,
         seeds: impl IntoIterator<Item = u64>,
@@ -154,20 +155,20 @@ impl SimDisk {
         seeds.into_iter().map(|seed| self.crash(seed))
     }
 
-    /// As [`crash`](Self::crash), but this machine goes on: what a power loss now would leave.
+    /// As [`crash`](Self::crash), but this machine goes on.
     pub fn crash_image(&self, seed: u64) -> SimDisk {
         self.machine.state.lock().after_power_loss(seed)
     }
 
-    /// Ends the process, as `kill -9` does, and returns the disk that the next process finds:
-    /// everything written is there, but what was not flushed is still not durable. Locks are free.
+    /// Ends the process, as `kill -9` does, and returns the disk that the next process finds. It
+    /// holds everything written, but unflushed bytes are still not durable. Locks are free.
     pub fn kill(&self) -> SimDisk {
         let state = self.machine.die(KILLED);
         let tree = state.tree.after_kill();
         state.successor(tree, state.rng.next_u64())
     }
 
-    /// True after a crash or kill: every call fails.
+    /// Whether the machine has stopped by a crash or kill, so that every call fails.
     pub fn is_dead(&self) -> bool {
         self.machine.state.lock().dead.is_some()
     }
@@ -184,24 +185,23 @@ impl SimDisk {
         self.machine.state.lock().faults.inject(plan);
     }
 
-    /// Ends every fault, those to come included. What has failed stays failed.
+    /// Ends every present and planned fault. Failed files stay failed.
     pub fn clear_faults(&self) {
         self.machine.state.lock().faults.clear();
     }
 
-    /// Calls of these kinds wait, from now until [`resume`](Self::resume) or the end of the machine:
-    /// a device that hangs.
+    /// Lets calls of these kinds hang, until [`resume`](Self::resume) or the end of the machine.
     pub fn stall(&self, calls: &[Call]) {
         self.machine.state.lock().stalled = calls.to_vec();
     }
 
-    /// Lets calls that wait go on, and those to come.
+    /// Ends the hanging of present and later calls.
     pub fn resume(&self) {
         self.machine.state.lock().stalled.clear();
         self.machine.resumed.notify_all();
     }
 
-    /// Calls that wait now.
+    /// Number of hanging calls.
     pub fn waiting_calls(&self) -> usize {
         self.machine.state.lock().waiting
     }
@@ -211,8 +211,8 @@ impl SimDisk {
         self.machine.state.lock().counts
     }
 
-    /// Space for file contents, counted in pages of 4096 bytes; `None` is without end. Less than
-    /// what is in use is allowed: nothing more fits then.
+    /// Sets the space for file contents, counted in pages of 4096 bytes. `None` means unlimited.
+    /// The space may be less than the space in use; then nothing more fits.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.machine.state.lock().capacity_bytes = bytes;
     }
@@ -232,7 +232,7 @@ impl SimDisk {
         self.machine.state.lock().tree.unflushed_names()
     }
 
-    /// Runs one call on a path: counted, struck by faults, refused when dead.
+    /// Runs one call on a path: counts it, applies faults, and refuses it on a stopped machine.
     fn call<T>(
         &self,
         call: Call,
@@ -254,7 +254,7 @@ impl State {
         self.dead.map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
 
-    /// Counts a call and returns the fault that strikes it.
+    /// Counts a call and returns the fault that it meets.
     fn begin(&mut self, call: Call) -> io::Result<Option<Fault>> {
         self.check_alive()?;
         self.counts.count(call);
@@ -264,8 +264,8 @@ impl State {
         }
     }
 
-    /// Runs a call that has no effect if it fails. When the power goes in the middle of it, its
-    /// effect is there, but not durable: the crash decides.
+    /// Runs a call that has no effect if it fails. If the power fails in the middle of it, its
+    /// effect exists but is not durable, so the crash decides.
     fn apply<T>(
         &mut self,
         fault: Option<Fault>,
@@ -457,9 +457,9 @@ impl fmt::Debug for SimDisk {
 
 /// Holders of a lock file.
 enum Holders {
-    /// One, alone.
+    /// An exclusive holder.
     One,
-    /// So many, together.
+    /// A number of shared holders.
     Shared(usize),
 }
 

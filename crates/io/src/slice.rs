@@ -1,5 +1,5 @@
-//! Slices of the scheduler: what a thread asks for at a time. By system calls that rustix leaves
-//! out. ⚠ unsafe lives here, in small documented blocks.
+//! Time slices of a thread, set by system calls that rustix lacks. ⚠ unsafe lives here, in small
+//! documented blocks.
 
 /// `struct sched_attr` of sched_setattr(2) in its first version.
 #[repr(C)]
@@ -20,8 +20,8 @@ const SIZE: u32 = size_of::<Attributes>() as u32;
 /// Flag: the scheduling policy stays as it is.
 const KEEP_POLICY: u64 = 0x08;
 
-/// Asks for slices of this length for the calling thread, whose nice value stays as given. A
-/// system that knows none, or refuses, goes on as before.
+/// Requests slices of this length for the calling thread, with the given nice value. A system
+/// without slices, or one that refuses, changes nothing.
 pub(crate) fn ask(nice: i32, slice_ns: u64) {
     let wanted = Attributes {
         size: SIZE,

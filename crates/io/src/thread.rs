@@ -1,4 +1,4 @@
-//! Threads: named, placed, and with panics that reach whoever joins.
+//! Named threads, whose panics become errors of `join`, with core affinity and priority.
 
 use std::any::Any;
 use std::io;
@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 #[cfg(target_os = "linux")]
 use crate::slice;
 
-/// Why a thread gave no result.
+/// The reason why a thread has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
     /// The system refused another thread.
@@ -40,16 +40,16 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits for the thread and returns what it returned, or its panic as an error.
+    /// Waits for the thread and returns its result, or its panic as an error.
     ///
     /// # Errors
-    /// [`ThreadError::Panicked`], with what the thread said.
+    /// [`ThreadError::Panicked`], with the panic's message.
     pub fn join(self) -> Result<T, ThreadError> {
         let Self { name, inner } = self;
         inner.join().map_err(|payload| ThreadError::Panicked { name, message: message(&*payload) })
     }
 
-    /// True once the thread has ended; [`join`](Self::join) then returns at once.
+    /// Whether the thread has ended. [`join`](Self::join) then returns at once.
     pub fn is_finished(&self) -> bool {
         self.inner.is_finished()
     }
@@ -83,9 +83,9 @@ where
     }
 }
 
-/// Runs `f` and turns its panic into an error. `name` says in the error what panicked.
+/// Runs `f` and turns its panic into an error that names `name`.
 ///
-/// The caller must assume that whatever `f` was changing is half changed.
+/// The caller must assume that data which `f` was changing is half changed.
 ///
 /// ```
 /// let ended = stillpoint_io::catch_panic("divider", || 1 / std::hint::black_box(0));
@@ -150,18 +150,17 @@ const BEHIND: i32 = 2;
 /// Short slices, in nanoseconds: the least that the scheduler grants.
 const SLICE_NS: u64 = 100_000;
 
-/// Lets other threads go first from now on: the calling thread, and those it starts, get about
-/// four tenths of a core's time where another wants all of it, and what is left over elsewhere (nice
-/// value 2). Where the scheduler knows slices, whoever wakes up on their core need not wait for its
-/// next tick either, see [`is_interrupted_soon`]. Does nothing where a system knows no priorities of
-/// threads.
+/// Lowers the priority of the calling thread, and of threads that it starts (nice value 2). On a
+/// contended core they get about 40 % of the time, and on an idle core all of it. If the scheduler
+/// has slices, a waking thread preempts them without a wait for the next tick, see
+/// [`is_interrupted_soon`]. Does nothing on a system without priorities of threads.
 pub fn go_behind() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{getpriority_process, setpriority_process};
         let this = Some(rustix::thread::gettid());
-        // Who stands further back already stays there. A refusal leaves the priority as it was:
-        // slower answers, nothing worse.
+        // A priority that is lower already stays. After a refusal the priority stays unchanged,
+        // which only makes answers slower.
         if getpriority_process(this).is_ok_and(|nice| nice < BEHIND) {
             let _ = setpriority_process(this, BEHIND);
         }
@@ -169,21 +168,22 @@ pub fn go_behind() {
     }
 }
 
-/// Asks the scheduler for the shortest slices that it grants the calling thread, for one that sleeps
-/// often and is to answer soon: when it wakes up it goes before those that have longer ones, and it
-/// need not wait for the end of theirs. Its share of the core stays what it is. Does nothing where a
-/// system knows no slices of threads (Linux does from 6.12 on).
+/// Requests the shortest time slices for the calling thread. They suit a thread that sleeps often
+/// and must answer soon. On its wake-up it preempts threads with longer slices at once. Its share
+/// of the core stays the same. Does nothing on a system without slices of threads (Linux has them
+/// from 6.12 on).
 pub fn ask_for_short_slices() {
-    // A refusal leaves the slices as they were: slower answers, nothing worse.
+    // After a refusal the slices stay unchanged, which only makes answers slower.
     #[cfg(target_os = "linux")]
     if let Ok(nice) = rustix::process::getpriority_process(Some(rustix::thread::gettid())) {
         slice::ask(nice, SLICE_NS);
     }
 }
 
-/// True if whoever wakes up on the calling thread's core waits for no more than a tenth of a
-/// millisecond: it has [short slices](ask_for_short_slices), on Linux 6.12 or later. Elsewhere a thread with
-/// long work rests now and then, or others wait milliseconds for the scheduler's tick.
+/// Whether a thread that wakes up on the calling thread's core waits for at most a tenth of a
+/// millisecond. That is so if the caller has [short slices](ask_for_short_slices), on Linux 6.12 or
+/// later. Elsewhere a thread with long work must rest now and then, or others wait milliseconds for
+/// the scheduler's tick.
 pub fn is_interrupted_soon() -> bool {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
-//! Whole files at once.
+//! Reads and writes whole files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::disk::{Caching, Disk, DiskError, DiskResult, OpenMode};
 /// The bytes of a file.
 ///
 /// # Errors
-/// The disk's, and one if memory does not suffice or the file shrinks while it is read.
+/// An error of the disk. Also if memory does not suffice, or the file shrinks while it is read.
 pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
     let fail = |source| DiskError::new("read", disk.describe(path), source);
     let file = disk.open(path, OpenMode::Read, Caching::Buffered)?;
@@ -22,20 +22,20 @@ pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically and durably: [written beside](write_beside), renamed, the directory
-/// flushed. After a crash the file is the old or the new one, whole; after success it is the new one.
-/// Two writers of one path must take turns.
+/// Replaces a file atomically and durably. The new file is [written beside](write_beside) the old
+/// one and renamed, and the directory is flushed. After a crash the file is the whole old one or
+/// the whole new one. After success it is the new one. Two writers of one path must take turns.
 ///
 /// # Errors
-/// The disk's. Before the rename the old file is untouched; if flushing the directory fails, the
-/// new file is visible, but not known to be durable.
+/// An error of the disk. Before the rename the old file is untouched. If the flush of the directory
+/// fails, the new file is visible, but its durability is in doubt.
 pub fn write_file_durably(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<()> {
     let beside = write_beside(disk, path, bytes)?;
     replace_by(disk, path, &beside)
 }
 
-/// Writes what is to become the file at `path` beside it, as `<path>.next`, and flushes it. The file
-/// itself is untouched, whatever the disk says.
+/// Writes a new version of the file at `path` beside it, as `<path>.next`, and flushes it. The file
+/// itself stays untouched, also after an error.
 ///
 /// # Errors
 /// An error of the disk.
@@ -43,15 +43,15 @@ pub fn write_beside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<Pa
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
     let beside = PathBuf::from(name);
-    disk.remove(&beside)?; // a crash may have left one
+    disk.remove(&beside)?; // a crash may have left an old one
     let written = (|| {
         let file = disk.open(&beside, OpenMode::CreateNew, Caching::Buffered)?;
         file.write_at(bytes, 0)?;
         file.sync()
     })();
     if let Err(error) = written {
-        // On a full disk the half-written file would take the space that others wait for. If even
-        // this fails, the next call removes it.
+        // On a full disk the half-written file would take space that others wait for. If the
+        // removal fails, the next call removes it.
         let _ = disk.remove(&beside);
         return Err(error);
     }
@@ -61,7 +61,7 @@ pub fn write_beside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<Pa
 /// Gives a file that was [written beside](write_beside) its name, durably.
 ///
 /// # Errors
-/// The disk's. Which of the two files is there, now and after a crash, is not known.
+/// An error of the disk. Then it is in doubt which of the two files has the name.
 pub fn replace_by(disk: &dyn Disk, path: &Path, beside: &Path) -> DiskResult<()> {
     if let Err(error) = disk.rename(beside, path) {
         let _ = disk.remove(beside);

@@ -1,4 +1,4 @@
-//! What a power loss, or the death of the process, may leave on the simulated disk.
+//! Tests of the simulated disk's states after a power loss, or after the death of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,16 +38,16 @@ fn sector(bytes: &[u8], number: usize) -> [u8; SECTOR] {
     sector
 }
 
-/// What a file has been since its last flush, as the test sees it.
+/// The test's model of a file: its states since the last flush.
 struct History {
-    /// The first is durable, the last is now.
+    /// The first state is durable, the last is the present one.
     versions: Vec<Vec<u8>>,
     /// Sectors that a write has touched since the flush.
     written: BTreeSet<usize>,
 }
 
 impl History {
-    /// Complains about anything in `found` that no power loss may leave.
+    /// Returns a complaint if no power loss may leave `found`.
     fn check(&self, found: &[u8], tearing: Tearing, context: &str) {
         let lens: BTreeSet<usize> = self.versions.iter().map(Vec::len).collect();
         assert!(lens.contains(&found.len()), "{context}: length {} of {lens:?}", found.len());
@@ -77,7 +77,7 @@ impl History {
     }
 }
 
-/// Random writes, cuts and flushes of one file; returns the disk at a random moment.
+/// Makes random writes, cuts and flushes of one file. Returns the disk at a random moment.
 fn random_run(rng: &SeededRng, tearing: Tearing) -> (SimDisk, History) {
     let disk = SimDisk::new(rng.next_u64());
     disk.set_tearing(tearing);
@@ -127,7 +127,7 @@ fn a_power_loss_leaves_only_what_was_written_and_all_that_was_flushed() {
                 let found = bytes_of(&image, "f");
                 history.check(&found, tearing, &context);
                 assert_zeros_beyond(&image, found.len(), &context);
-                // The process dies first, and the power goes before the next one flushes.
+                // The process dies first, and the power fails before the next process flushes.
                 let image = disk.crash_image(seed).kill();
                 assert_eq!(bytes_of(&image, "f"), bytes_of(&disk.crash_image(seed), "f"));
             }
@@ -141,7 +141,7 @@ fn a_power_loss_leaves_only_what_was_written_and_all_that_was_flushed() {
     }
 }
 
-/// What a crash cut off does not come back when the file grows again.
+/// Bytes that a crash cut off do not come back when the file grows again.
 fn assert_zeros_beyond(disk: &SimDisk, len: usize, context: &str) {
     let file = disk.open(Path::new("f"), OpenMode::ReadWrite, Caching::Buffered).expect("open");
     file.set_len(30_000).expect("grow");
@@ -303,7 +303,7 @@ fn a_rename_between_directories_is_whole() {
     }
 }
 
-/// A change of names as the test sees it: of file number `file`, in one or two directories.
+/// The test's model of a change of names: of file number `file`, in one or two directories.
 #[derive(Clone)]
 struct NameChange {
     file: u8,
@@ -328,8 +328,8 @@ impl NameChange {
     }
 }
 
-/// Every state of two directories that keeps of each a prefix of its changes, and of a change of
-/// both all or nothing.
+/// Every state of two directories that keeps a prefix of each one's changes. A change of both is
+/// kept as a whole or not at all.
 fn possible_listings(start: &[Listing; 2], changes: &[NameChange]) -> BTreeSet<[Listing; 2]> {
     let count = |directory| changes.iter().filter(|c| c.concerns(directory)).count();
     let mut possible = BTreeSet::new();
@@ -444,7 +444,8 @@ fn handles_of_a_dead_machine_touch_nothing() {
     assert!(file.sync().is_err() && file.len().is_err() && disk.list(Path::new(ROOT)).is_err());
     assert!(disk.is_dead() && !after.is_dead());
     assert_eq!(bytes_of(&after, "f"), b"before");
-    // The dead machine's lock neither blocks the new one nor, when it goes, frees the new one's.
+    // The stopped machine's lock does not block the new machine. Its drop does not release the new
+    // machine's lock.
     let new_lock = after.lock(Path::new("LOCK")).expect("lock").expect("free");
     drop(lock);
     assert!(after.lock(Path::new("LOCK")).expect("lock").is_none());
@@ -495,7 +496,7 @@ fn a_second_process_cannot_flush_what_a_failed_flush_forgot() {
     let found: BTreeSet<u8> =
         (0..300).map(|seed| bytes_of(&next.crash_image(seed), "f")[0]).collect();
     assert!(found.contains(&1) && found.contains(&2), "{found:?}");
-    // Written again and flushed, it is safe.
+    // After another write and flush the file is durable.
     file.write_at(&[3; SECTOR], 0).expect("write");
     file.sync().expect("flush");
     assert!(next.crash_states(0..300).all(|after| bytes_of(&after, "f") == [3; SECTOR]));
@@ -551,7 +552,7 @@ fn replacing_a_file_survives_a_power_loss_at_every_call() {
             assert!(new || found == [1; 5_000], "site {site}, seed {seed}: neither old nor new");
             assert!(new || !acknowledged, "seed {seed}: acknowledged and lost");
             outcomes.insert((site, new));
-            // What is left beside is no obstacle.
+            // A file left by an earlier attempt is no obstacle.
             write_file_durably(&after, path, b"third").expect("third version");
             assert_eq!(bytes_of(&after.crash(seed), "d/MANIFEST"), b"third");
         }

@@ -1,4 +1,4 @@
-//! Injected errors, full disks, and what stays failed.
+//! Tests of injected errors, of full disks, and of files that stay failed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ fn create(disk: &SimDisk, path: &str) -> Arc<dyn DiskFile> {
     disk.open(Path::new(path), OpenMode::CreateNew, Caching::Buffered).expect("a free name")
 }
 
-/// One call of every kind, in the order of [`Call::ALL`] but for what must come first.
+/// Makes one call of every kind, in the order of [`Call::ALL`], except for calls that must come
+/// first.
 fn one_of_each(disk: &SimDisk) -> Vec<(Call, bool)> {
     let path = |name: &'static str| Path::new(name);
     let file = disk.open(path("kept"), OpenMode::ReadWrite, Caching::Buffered);

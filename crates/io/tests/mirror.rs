@@ -1,4 +1,4 @@
-//! The simulated disk and the real one, side by side: the same calls have the same visible results.
+//! Tests that the same calls have the same results on the simulated disk and on the real one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ struct Side {
     locks: [Option<Box<dyn DiskLock>>; SLOTS],
 }
 
-/// What a caller can tell of an error and acts upon.
+/// The properties of an error that a caller acts upon.
 #[derive(Debug, PartialEq)]
 struct Refusal {
     not_found: bool,
@@ -90,7 +90,7 @@ impl Side {
         Self { disk: Box::new(disk), files: Default::default(), locks: Default::default() }
     }
 
-    /// Runs a step; the text is what a caller sees of its result.
+    /// Runs a step. Returns its result as text.
     fn run(&mut self, step: &Step) -> Result<String, Refusal> {
         self.try_run(step).map_err(|error: DiskError| Refusal {
             not_found: error.is_not_found(),

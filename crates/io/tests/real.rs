@@ -1,4 +1,4 @@
-//! What only the real disk can show: the operating system's own refusals.
+//! Tests of the operating system's own refusals, which only the real disk shows.
 
 use std::io::IoSlice;
 use std::os::unix::fs::symlink;
@@ -50,7 +50,7 @@ fn direct_and_buffered_handles_see_the_same_bytes() {
     assert_eq!(bytes.len(), 4 * DIRECT_ALIGN + 6);
     assert!(bytes[..DIRECT_ALIGN].iter().all(|byte| *byte == 0));
     assert_eq!(&bytes[DIRECT_ALIGN..4 * DIRECT_ALIGN], &*block);
-    // Reading past the ragged end returns what is there.
+    // A read past the ragged end returns the existing bytes.
     let mut around_end = AlignedBuf::zeroed(4 * DIRECT_ALIGN);
     let n = direct.read_at(&mut around_end, 3 * DIRECT_ALIGN as u64).expect("direct read");
     assert_eq!((n, &around_end[DIRECT_ALIGN..n]), (DIRECT_ALIGN + 6, &b"ragged"[..]));
@@ -111,7 +111,7 @@ fn a_file_system_that_refuses_direct_access_is_read_through_the_cache() {
     assert_eq!(bytes, read(Caching::Buffered));
 }
 
-/// A lock of a pipe belongs to nobody, and opening a pipe to read may wait for ever.
+/// A lock on a pipe protects nothing, and the opening of a pipe may wait for ever.
 #[test]
 fn only_a_regular_file_is_locked() {
     use rustix::fs::{FileType, Mode, mknodat};

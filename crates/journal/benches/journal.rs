@@ -1,4 +1,4 @@
-//! What a commit costs, what a device takes, what a flush costs.
+//! Costs of a commit and of a flush, and the rate of the device.
 //!
 //! `cargo bench -p stillpoint-journal -- [DIR] [SECONDS]`: DIR is on the device to measure
 //! (default: the system's directory for temporary files). Every line is the best and the
@@ -220,7 +220,7 @@ fn sustained(
                     let entry = Entry { kind, epoch, touched: &[Stamp::NONE; 10], body: &body };
                     append_entry(&**journal, log, &entry);
                 }
-                // Checkpoints would free segments; so do we, every 256 MiB.
+                // Segments are freed every 256 MiB, as checkpoints would free them.
                 appended += 1_250_000;
                 if appended > 256 << 20 {
                     appended = 0;

@@ -1,18 +1,18 @@
-//! Which records are *closed*: flushed, with everything that they depend on.
+//! Finds *closed* records: those that are flushed, together with everything that they depend on.
 //!
-//! The closed watermark `C_j` of log `j` is the greatest g such that every record of `j`
-//! with gsn ≤ g is flushed, and each dependency (k, h) that it names has h ≤ `C_k`. What
-//! is closed survives any crash: recovery keeps the greatest set of per-log prefixes that
-//! is closed under dependencies, and the watermarks are such a set.
+//! The closed watermark `C_j` of log `j` is the greatest g with two properties. Every record of `j`
+//! with gsn ≤ g is flushed. Each dependency (k, h) that such a record names has h ≤ `C_k`. Closed
+//! records survive any crash. For recovery keeps the greatest set of per-log prefixes that is
+//! closed under dependencies, and the watermarks are such a set.
 //!
 //! "Flushed" instead of "closed" would be the two-hop bug: a flushed record may itself
 //! depend on one that is lost.
 //!
-//! A record names a dependency only if it is not closed yet and is greater than any that
-//! an earlier record of its log named on the same log: prefixes are kept whole, so the
-//! earlier record answers for it. Hence the queues here grow strictly in both gsns and
-//! stay short. Gsns grow along every dependency, so the waiting has no cycles, and taking
-//! satisfied entries from the fronts until nothing moves yields the greatest solution.
+//! A record leaves out a dependency that is closed already. It also leaves out one that an earlier
+//! record of its log covers by a greater one. For prefixes are kept as a whole. Hence the queues
+//! here grow strictly in both gsns and stay short. Gsns grow along every dependency, so the waits
+//! have no cycles. To take satisfied entries from the fronts until nothing moves yields the
+//! greatest solution.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ struct Marks {
 #[derive(Debug)]
 pub(crate) struct Closing {
     marks: Box<[CachePadded<Marks>]>,
-    /// Per log, what its flushed but not yet closed records wait for.
+    /// Per log, the dependencies of flushed records that are not closed yet.
     waiting: Monitor<Box<[VecDeque<Named>]>>,
     floor: u64,
 }
@@ -76,8 +76,8 @@ impl Closing {
         self.marks[usize::from(log)].flushed.load(Ordering::Acquire)
     }
 
-    /// True if no crash can take the record from us. A log that this incarnation does
-    /// not have is closed up to the floor only.
+    /// Whether the record survives any crash. A log that this incarnation does not have is closed
+    /// up to the floor only.
     #[inline]
     pub(crate) fn is_closed(&self, stamp: Stamp) -> bool {
         stamp.gsn() <= self.floor
@@ -88,15 +88,15 @@ impl Closing {
                 .is_some_and(|marks| stamp.gsn() <= marks.closed.load(Ordering::Acquire))
     }
 
-    /// The records of `log` up to `gsn` are flushed; `named` are the dependencies of those
-    /// that were not flushed before, in order of gsn. Advances every watermark that can.
+    /// Notes that the records of `log` up to `gsn` are flushed. `named` are the dependencies of the
+    /// newly flushed ones, in order of gsn. Advances every watermark that can advance.
     pub(crate) fn record_flushed(&self, log: u8, gsn: u64, named: impl Iterator<Item = Named>) {
         let mut waiting = self.waiting.lock();
         let queue = &mut waiting[usize::from(log)];
         queue.extend(named);
         let flushed = &self.marks[usize::from(log)].flushed;
         debug_assert!(flushed.load(Ordering::Relaxed) <= gsn, "a log's gsns grow");
-        // Release: whoever sees it may tell a client that the bytes are on the device.
+        // Release: a thread that sees the value may tell a client that the bytes are on the device.
         flushed.store(gsn, Ordering::Release);
         self.advance(&mut waiting);
     }
@@ -125,8 +125,7 @@ impl Closing {
         }
     }
 
-    /// What must be flushed next so that `stamp` can close: a log, and up to where.
-    /// `None` if it is closed.
+    /// The next flush that `stamp` needs to close: a log and a gsn. `None` if `stamp` is closed.
     pub(crate) fn blocker(&self, stamp: Stamp) -> Option<LogGsn> {
         if self.is_closed(stamp) {
             return None;
@@ -143,8 +142,8 @@ impl Closing {
         (self.closed(next.log) < next.gsn).then_some(next)
     }
 
-    /// Lists up to where the logs other than `log` are closed, those without a record of this
-    /// incarnation left out.
+    /// Lists the closed positions of the logs other than `log`. Logs without a record of this
+    /// incarnation are left out.
     pub(crate) fn others_closed(&self, log: u8, into: &mut Vec<LogGsn>) {
         into.clear();
         for other in (0..self.logs()).filter(|&other| other != log) {

@@ -1,15 +1,15 @@
 //! The greatest set of per-log prefixes that is closed under dependencies.
 //!
-//! After a crash each log has a valid prefix. A record in it may depend on one that is
-//! lost in another log; then it is lost too, and with it what follows in its own log, and
-//! what depends on those. Starting from the valid prefixes and shortening wherever a
-//! dependency is missing, until nothing changes, gives the greatest closed set: every
-//! closed set survives each shortening, so none greater is skipped.
+//! After a crash each log has a valid prefix. A record in it may depend on a record that is lost in
+//! another log. Then this record is lost too, with all that follow in its log, and with those that
+//! depend on them. The algorithm starts from the valid prefixes and shortens them wherever a
+//! dependency is missing, until nothing changes. Every closed set survives each shortening, so the
+//! result is the greatest closed set.
 
 use stillpoint_format::LogGsn;
 
-/// Looks in log `log` for the first record with gsn ≤ `ends[log]` that depends on a (k, h)
-/// with h > `ends[k]`. Returns the gsn of the record before it: where the log must end.
+/// Looks in log `log` for the first record with gsn ≤ `ends[log]` that depends on a (k, h) with h >
+/// `ends[k]`. Returns the gsn of the record before it, with which the log must end.
 pub(crate) trait FirstUnmet<E> {
     fn first_unmet(&mut self, log: usize, ends: &[u64]) -> Result<Option<u64>, E>;
 }
@@ -31,8 +31,7 @@ pub(crate) fn close<E>(ends: &mut [u64], records: &mut impl FirstUnmet<E>) -> Re
     }
 }
 
-/// True if a dependency is met by prefixes that end at `ends`. A log without a prefix
-/// holds nothing.
+/// Whether prefixes that end at `ends` meet a dependency. A log without a prefix holds nothing.
 pub(crate) fn is_met(dep: LogGsn, ends: &[u64]) -> bool {
     ends.get(usize::from(dep.log)).is_some_and(|&end| dep.gsn <= end)
 }

@@ -1,11 +1,11 @@
-//! What a journal can refuse, to which log or file, and what to do about it.
+//! Errors of a journal. Each names the log or file concerned and the cure.
 
 use std::sync::Arc;
 
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_io::{DiskError, ThreadError};
 
-/// Why a journal did not do what it was asked.
+/// The reason why a call of the journal failed.
 ///
 /// Cheap to clone: every thread that waits for a failed flush gets its own.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -19,11 +19,11 @@ pub enum JournalError {
     Poisoned {
         /// The log.
         log: u8,
-        /// What failed. It is not retried.
+        /// The failed operation, which is not retried.
         source: Arc<DiskError>,
     },
-    /// No space could be prepared for the record. Nothing was written and the log is
-    /// sound: writes are refused until space returns, reads go on.
+    /// No space could be prepared for the record. Nothing was written and the log is sound. Writes
+    /// are refused until there is space, and reads go on.
     #[error(
         "log {log}: no segment for further records: {source}; free space on the device of the \
          data directory, and writes resume by themselves"
@@ -31,7 +31,7 @@ pub enum JournalError {
     NoSpace {
         /// The log.
         log: u8,
-        /// Why the segment could not be prepared: the disk is full, as a rule.
+        /// The reason why the segment could not be prepared, usually a full disk.
         source: Arc<DiskError>,
     },
     /// More bytes wait for the disk than [`Config::buffer_bytes`](crate::Config::buffer_bytes)
@@ -42,7 +42,7 @@ pub enum JournalError {
         /// The log.
         log: u8,
     },
-    /// There is no space for the first segment of a log: the store is not opened.
+    /// There is no space for the first segment of a log, so the store is not opened.
     #[error(
         "log {log}: no space for its first segment of {bytes} bytes: {source}; free space on the \
          device of the data directory, or open the store with fewer logs"
@@ -52,7 +52,7 @@ pub enum JournalError {
         log: u8,
         /// Bytes of the segment.
         bytes: u64,
-        /// Why the segment could not be prepared, mostly a full disk.
+        /// The reason why the segment could not be prepared, usually a full disk.
         source: Arc<DiskError>,
     },
     /// The record cannot be encoded. Nothing was appended.
@@ -60,15 +60,15 @@ pub enum JournalError {
     Encode {
         /// The log.
         log: u8,
-        /// What does not fit.
+        /// The limit that the record exceeds.
         source: EncodeError,
     },
     /// There is no such log.
     #[error("log {log} does not exist: the journal was opened with {logs} logs, numbered from 0")]
     UnknownLog {
-        /// The number asked for.
+        /// The requested number.
         log: u8,
-        /// How many there are.
+        /// The number of logs.
         logs: u8,
     },
     /// A stamp that no log of this store can have given out.
@@ -76,7 +76,7 @@ pub enum JournalError {
     UnknownStamp {
         /// The stamp.
         stamp: Stamp,
-        /// How many logs there are.
+        /// The number of logs.
         logs: u8,
     },
     /// The configuration is impossible.
@@ -101,12 +101,12 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// True if the same call may succeed once space has returned to the device.
+    /// Whether the same call may succeed once the device has space.
     pub fn is_refusal(&self) -> bool {
         matches!(self, JournalError::NoSpace { .. })
     }
 
-    /// True if the process must end: what was appended can no longer become durable.
+    /// Whether the process must end, since appended records can no longer become durable.
     pub fn is_fatal(&self) -> bool {
         matches!(self, JournalError::Poisoned { .. } | JournalError::Thread(_))
     }

@@ -1,5 +1,5 @@
-//! Group commit: one leader flushes, the others wait, the next leader takes all that
-//! gathered meanwhile. Greedy and pipelined, without a timer.
+//! Group commit. One leader flushes, the others wait, and the next leader takes all records that
+//! gathered meanwhile. The protocol is greedy and pipelined, without a timer.
 //!
 //! ```text
 //!            nobody leads                     lead() returns
@@ -9,9 +9,9 @@
 //!                          │ own target reached: leave; else try to lead
 //! ```
 //!
-//! Invariants: at most one leader; a leader's work covers everything that was appended
-//! before it began; nobody waits while nobody leads. The state machine holds no data of
-//! the log, so that the loom and shuttle models run exactly this code.
+//! Invariants: there is at most one leader. A leader's work covers everything that was appended
+//! before it began. Nobody waits while nobody leads. The state machine holds no data of the log, so
+//! that the loom and shuttle models run exactly this code.
 
 use crate::monitor::Monitor;
 
@@ -31,15 +31,15 @@ impl GroupCommit {
         GroupCommit { leading: Monitor::new(false) }
     }
 
-    /// Returns once `done` says so: runs `lead` as the only leader, or waits for the one
-    /// who does, as often as it takes.
+    /// Returns once `done` says so. Until then it runs `lead` as the only leader, or waits for
+    /// another leader.
     ///
-    /// `done` is asked with the state locked and must be cheap; its answer may only
-    /// change from "no" to "yes" or to an error, and must change before `lead` returns
-    /// for everything that the leader covered.
+    /// `done` is called with the state locked and must be cheap. Its answer may only change from
+    /// "no" to "yes" or to an error. It must change before `lead` returns, for everything that the
+    /// leader covered.
     ///
     /// # Errors
-    /// What `done` or an own turn of `lead` returns.
+    /// The error of `done`, or of `lead` if this thread leads.
     pub(crate) fn until<E>(
         &self,
         done: impl Fn() -> Result<bool, E>,
@@ -63,10 +63,10 @@ impl GroupCommit {
         }
     }
 
-    /// Runs `lead` if nobody leads; else does nothing. Returns whether it ran.
+    /// Runs `lead` if nobody leads. Returns whether it ran.
     ///
     /// # Errors
-    /// What `lead` returns.
+    /// The error of `lead`.
     pub(crate) fn try_lead<E>(&self, lead: impl FnOnce() -> Result<(), E>) -> Result<bool, E> {
         {
             let mut leading = self.leading.lock();
@@ -82,7 +82,7 @@ impl GroupCommit {
     }
 }
 
-/// Ends the turn of a leader, also of one that fails or panics.
+/// Guard that ends the turn of a leader, also after an error or a panic.
 struct LeaderGuard<'a>(&'a GroupCommit);
 
 impl Drop for LeaderGuard<'_> {

@@ -1,4 +1,4 @@
-//! Who still needs records of the logs: segments stay while one of these holders needs them.
+//! Holders of log records. Segments stay while a holder needs them.
 //!
 //! ```text
 //!  log 0   │ segment │ segment │ segment │ segment ▶
@@ -10,12 +10,12 @@
 use parking_lot::{Mutex, MutexGuard};
 use stillpoint_format::LogGsn;
 
-/// From where on somebody needs the logs.
+/// A hold: the positions from which a holder needs the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Name of the holder.
     pub holder: &'static str,
-    /// In a log without a position, no record up to this gsn is needed: the floor of the
+    /// In a log without a position, no record up to this gsn is needed. It is the floor of the
     /// incarnation in which the positions were taken.
     pub floor: u64,
     /// In these logs, no record up to the gsn is needed.
@@ -62,7 +62,7 @@ impl Holds {
         self.freeing.lock()
     }
 
-    /// Takes a hold in place of the one that its holder had.
+    /// Sets a hold, in place of the holder's earlier one.
     pub(crate) fn replace(&self, hold: Hold) {
         let mut holds = self.holds.lock();
         match holds.iter_mut().find(|known| known.holder == hold.holder) {
@@ -71,7 +71,7 @@ impl Holds {
         }
     }
 
-    /// The least that `of` says of all holds. `None` if every record is needed: somebody holds
+    /// The least value of `of` over all holds. `None` if every record is needed: a holder holds
     /// everything, or nobody holds anything yet.
     fn least(&self, of: impl Fn(&Hold) -> u64) -> Option<u64> {
         let holds = self.holds.lock();

@@ -1,4 +1,4 @@
-//! The trait that every journal implements, and what goes in and out of it.
+//! The trait of journals, with its arguments and results.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use stillpoint_io::{Clock, Disk, DiskError};
 use crate::error::JournalError;
 use crate::holds::{Hold, Holder};
 
-/// When an append is safe from a crash.
+/// Durability of an appended record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Never: only a checkpoint is.
+    /// An appended record is never durable by itself, only with a checkpoint.
     Checkpoint,
-    /// At most [`Config::interval`] later; commits are acknowledged before.
+    /// A record is durable at most [`Config::interval`] later. Commits are acknowledged before.
     Relaxed,
-    /// Once its stamp is closed; commits and reads are acknowledged then.
+    /// A record is durable once its stamp is closed. Commits and reads are acknowledged then.
     Strict,
 }
 
@@ -34,24 +34,25 @@ impl Durability {
         }
     }
 
-    /// True if an acknowledgement, that of a read included, must wait until everything it
-    /// rests on [is closed](Journal::is_closed).
+    /// Whether an acknowledgement, also of a read, must wait until everything it depends on [is
+    /// closed](Journal::is_closed).
     pub fn acknowledges_closed(self) -> bool {
         self == Durability::Strict
     }
 }
 
-/// What a journal can do. Callers ask these, never its name.
+/// Capabilities of a journal. Callers ask these, never its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// It keeps what is appended; without, [`Journal::append`] gives out stamps of no log.
+    /// Whether the journal keeps appended records. If not, [`Journal::append`] returns stamps of no
+    /// log.
     pub records_commits: bool,
 }
 
-/// How short of space on the disk a journal is.
+/// Shortage of disk space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shortage {
-    /// Not at all.
+    /// No shortage.
     #[default]
     None,
     /// A log has no further segment ahead of the present one, and the disk has no room for one.
@@ -60,39 +61,39 @@ pub enum Shortage {
     Refuses,
 }
 
-/// How a journal is opened. One opening is one incarnation of the store.
+/// Settings of a journal. One opening is one incarnation of the store.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Identity of the store, which each segment carries.
     pub store: StoreId,
-    /// Number of this incarnation; greater than any before.
+    /// Number of this incarnation, greater than any before.
     pub incarnation: u32,
-    /// No gsn up to this one is given out, and all of them are closed. At least as great
-    /// as every gsn ever seen in any log of the store.
+    /// Floor of gsns: no gsn up to this one is given out, and all of them are closed. At least as
+    /// great as every gsn ever seen in any log of the store.
     pub floor: u64,
     /// Number of logs, 1 to 255.
     pub logs: u8,
-    /// When commits are safe. The registry row lists what the scheme offers.
+    /// Durability of commits. The registry's row lists the choices of the scheme.
     pub durability: Durability,
     /// Greatest age of an unflushed record in relaxed durability. Flushes start at half of
     /// it. In strict durability, how long a record may wait if nobody asks for a flush.
     pub interval: Duration,
-    /// Length of a segment file in bytes; a multiple of 4096, at least 16 KiB. On a small disk
+    /// Length of a segment file in bytes: a multiple of 4096, at least 16 KiB. On a small disk
     /// segments are shorter.
     pub segment_bytes: u64,
-    /// A batch is handed to the disk when it has grown to this many bytes.
+    /// Size in bytes at which a batch goes to the disk.
     pub batch_bytes: usize,
-    /// Most bytes per log that wait for the disk; beyond, an append finds no room.
+    /// Most bytes per log that wait for the disk. Beyond this limit an append finds no room.
     pub buffer_bytes: usize,
     /// Segments per log that are prepared ahead.
     pub spare_segments: usize,
     /// Freed segments per log that are kept for reuse.
     pub recycled_segments: usize,
-    /// Threads that flush and prepare in the background. Without them the caller does all
-    /// of it, in a fixed order, for simulations.
+    /// Whether threads flush and prepare segments in the background. Without them, for simulations,
+    /// the caller does this work in a fixed order.
     pub background: bool,
-    /// The segments of earlier incarnations that are still needed, oldest first: released like
-    /// its own.
+    /// Segments of earlier incarnations that are still needed, oldest first. They are freed like
+    /// the journal's own.
     pub earlier: Vec<EarlierSegment>,
 }
 
@@ -112,8 +113,8 @@ pub struct EarlierSegment {
 }
 
 impl Config {
-    /// The defaults for a store: one second at most, segments of 64 MiB, batches of 1 MiB,
-    /// at most 64 MiB of a log waiting for the disk.
+    /// The defaults for a store: an interval of one second, segments of 64 MiB, and batches of 1
+    /// MiB. At most 64 MiB of a log wait for the disk.
     pub fn new(store: StoreId, incarnation: u32, floor: u64, logs: u8) -> Self {
         Config {
             store,
@@ -133,29 +134,29 @@ impl Config {
     }
 }
 
-/// What a journal works with.
+/// The environment of a journal.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// The data directory.
     pub disk: Arc<dyn Disk>,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
 }
 
-/// Appends the body of an entry. It may be called more than once for one entry and must then
-/// append the same.
+/// A function that appends the body of an entry. It may be called more than once for one entry, and
+/// must then append the same bytes.
 pub type EncodeBody<'a> = dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError> + 'a;
 
-/// What becomes one record of a log. A commit is one: it is appended with all of the transaction's
-/// locks held. The journal does not look into the body.
+/// An entry, which becomes one record of a log. A commit is an entry, appended with all of the
+/// transaction's locks held. The journal does not read the body.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// What the body holds.
+    /// Kind of the body.
     pub kind: RecordKind,
     /// The checkpoint period to which the record belongs.
     pub epoch: u64,
-    /// The stamps of everything that it rests on: of every cell that a transaction read or
-    /// overwrites. Its own gsn is greater than theirs.
+    /// Stamps of everything that the entry depends on: of every cell that the transaction read or
+    /// overwrites. The entry's own gsn is greater than theirs.
     pub touched: &'a [Stamp],
     /// Appends the record's body.
     pub body: &'a EncodeBody<'a>,
@@ -184,9 +185,9 @@ pub struct JournalStats {
     pub written_bytes: u64,
     /// Flushes of the device.
     pub flushes: u64,
-    /// Waits for room because too many bytes waited for the disk.
+    /// Number of waits for room, because too many bytes waited for the disk.
     pub waits: u64,
-    /// Appends that were refused because no space could be prepared.
+    /// Appends refused because no space could be prepared.
     pub refusals: u64,
     /// Segments made anew.
     pub segments_made: u64,
@@ -198,21 +199,21 @@ pub struct JournalStats {
     pub open_dependencies: u64,
 }
 
-/// Logs of entries. Of each log a crash keeps a prefix.
+/// A journal: logs of entries. A crash keeps a prefix of each log.
 ///
 /// All calls take `&self` from any thread. Several sessions may share a log.
 ///
-/// The rule of acknowledgement: a reply, that of a read included, may leave once the
-/// stamps that it rests on [are closed](Journal::is_closed): the session's own last commit
-/// and everything it has read. Replies of one log leave in log order.
+/// The rule of acknowledgement: a reply, also to a read, may leave once all stamps that it depends
+/// on [are closed](Journal::is_closed). These are the stamps of the session's own last commit and
+/// of everything it has read. Replies of one log leave in log order.
 pub trait Journal: Send + Sync + fmt::Debug {
-    /// Appends an entry and gives it the gsn 1 + max(last of the log, all stamps touched). Returns
-    /// its stamp, which is its place in the logs.
+    /// Appends an entry with the gsn 1 + max(last gsn of the log, all touched stamps). Returns the
+    /// entry's stamp.
     ///
-    /// Calls no disk, so that a caller may stand in a read section.
+    /// Makes no call of the disk, so a caller may stand in a read section.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: nothing was appended; [`admit`](Journal::admit) makes room.
+    /// [`JournalError::NoRoom`]: nothing was appended, and [`admit`](Journal::admit) makes room.
     /// [`JournalError::Encode`]: nothing was appended and the transaction must abort.
     /// [`JournalError::Poisoned`]: the process must end.
     fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError>;
@@ -225,8 +226,8 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// abort. Otherwise as `append`.
     fn admit(&self, log: u8) -> Result<(), JournalError>;
 
-    /// Flushes everything that was appended to the log before the call; returns the
-    /// greatest flushed gsn. Concurrent callers share flushes.
+    /// Flushes everything that was appended to the log before the call. Returns the greatest
+    /// flushed gsn. Concurrent callers share flushes.
     ///
     /// # Errors
     /// [`JournalError::Poisoned`].
@@ -238,61 +239,60 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// As [`flush`](Journal::flush).
     fn flush_all(&self) -> Result<(), JournalError>;
 
-    /// Keeps so many bytes of the disk from further segments: what the next checkpoint needs.
+    /// Reserves bytes of the disk for the next checkpoint, which further segments may not use.
     /// Records that find no segment then are refused with [`JournalError::NoSpace`].
     fn set_reserve(&self, bytes: u64);
 
-    /// Removes segments that hold nothing until so many bytes of the disk are free, or none is left.
+    /// Removes unused segments until this number of bytes is free on the disk, or no unused segment
+    /// is left.
     ///
     /// # Errors
     /// An error of the disk.
     fn shed(&self, bytes: u64) -> Result<(), JournalError>;
 
-    /// Bytes of one further segment for each log: what others should leave on the disk.
+    /// Bytes of one further segment for each log. Other users of the disk should leave them free.
     fn headroom_bytes(&self) -> u64;
 
-    /// How short of space the worst of the logs is.
+    /// Shortage of space of the log that has the least.
     fn shortage(&self) -> Shortage;
 
-    /// Takes no further append, for a failure outside the log after which nothing new may be
-    /// acknowledged: they are refused as [`JournalError::Poisoned`]. What was appended before
-    /// can still be flushed.
+    /// Refuses further appends as [`JournalError::Poisoned`]. For a failure outside the log after
+    /// which nothing new may be acknowledged. Earlier records can still be flushed.
     fn refuse(&self, source: Arc<DiskError>);
 
-    /// The first failure, if a write or a flush has failed: the process must end.
+    /// The first failed write or flush, if there is one. Then the process must end.
     ///
     /// # Errors
     /// [`JournalError::Poisoned`].
     fn health(&self) -> Result<(), JournalError>;
 
-    /// True if no crash can lose the record of the stamp.
+    /// Whether the record of the stamp survives any crash.
     fn is_closed(&self, stamp: Stamp) -> bool;
 
-    /// Returns once all the stamps are closed, flushing what they wait for.
+    /// Waits until all the stamps are closed, and flushes the records that they wait for.
     ///
     /// # Errors
     /// [`JournalError::Poisoned`], also if the failed log is another one that a stamp
     /// depends on.
     fn make_closed(&self, stamps: &[Stamp]) -> Result<(), JournalError>;
 
-    /// Per log, the gsn up to which all records are of epochs before `epoch`: what a
-    /// checkpoint of that epoch contains for certain. (Later records may be of earlier
-    /// epochs too, if sessions share the log; their own epoch tells.)
+    /// Per log, the gsn up to which all records belong to epochs before `epoch`. A checkpoint of
+    /// that epoch contains all of them. (Later records may belong to earlier epochs too, if
+    /// sessions share the log. Their own epoch tells.)
     fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn>;
 
-    /// Bytes on disk of records above the positions: what recovery would read.
-    /// A log without a position counts as a whole.
+    /// Bytes on disk of records above the positions, which recovery would read. A log without a
+    /// position counts as a whole.
     fn bytes_since(&self, positions: &[LogGsn]) -> u64;
 
-    /// Says from where on a holder needs the logs, in place of what that holder said before.
-    /// Recycles or removes the segments of which no holder needs a record. As long as nobody holds
-    /// anything, every segment stays.
+    /// Sets the positions from which a holder needs the logs. Recycles or removes the segments of
+    /// which no holder needs a record. As long as nobody holds anything, every segment stays.
     ///
-    /// A holder must not ask for less than some other holder has kept since the journal was
-    /// opened: those segments may be gone.
+    /// A holder must not set positions before those that some holder has kept since the opening,
+    /// since earlier segments may be gone.
     ///
     /// # Errors
-    /// [`JournalError::Disk`]; what is left over is tried again the next time.
+    /// [`JournalError::Disk`]. Remaining segments are tried again the next time.
     fn hold(&self, hold: Hold) -> Result<(), JournalError>;
 
     /// The holders of log segments, and what each of them holds.
@@ -301,8 +301,8 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// Counts and sizes.
     fn stats(&self) -> JournalStats;
 
-    /// Flushes everything and ends the background threads; further appends are refused.
-    /// Returns, per log, the last gsn: the cut that a clean end records in the manifest.
+    /// Flushes everything, ends the background threads, and refuses further appends. Returns the
+    /// last gsn of each log, the cut that a clean end records in the manifest.
     ///
     /// # Errors
     /// As [`flush`](Journal::flush).

@@ -1,9 +1,9 @@
-//! One log: records in memory, batches on disk, and who flushes them.
+//! One log: records in memory, batches on disk, and the group that flushes them.
 //!
-//! Three locks, never held for long by two at once: `append` (one commit at a time),
-//! the group (who leads), and `writer` (the leader's own, uncontended). The leader takes
-//! the sealed batches under `append`, writes and flushes them without it, and tells
-//! [`Closing`] before the group lets the next one lead.
+//! A log has three locks. `append` is held by one commit at a time. The group chooses the leader.
+//! `writer` belongs to the leader and is uncontended. The leader takes the sealed batches under
+//! `append`, and writes and flushes them without it. It advances [`Closing`] before the group lets
+//! the next thread lead.
 
 mod append;
 mod handoff;
@@ -32,10 +32,10 @@ use append::{Appender, Obstacle, Unused};
 use handoff::Handoff;
 use write::{Writer, create_dir, name_segment};
 
-/// How often a thread that waits for room looks again, should a wake-up be missed.
+/// Interval at which a thread that waits for room checks again, in case a wake-up was missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How far a leader goes.
+/// Extent of a leader's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Full batches are handed to the disk.
@@ -52,7 +52,7 @@ struct Counts {
     flushes: AtomicU64,
 }
 
-/// What the logs of a journal share.
+/// State shared by the logs of a journal.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
@@ -68,7 +68,7 @@ pub(crate) struct Log {
     id: u8,
     shared: Arc<Shared>,
     append: CachePadded<Mutex<Appender>>,
-    /// Set while an append may have to wait or be refused, so that the others need not look.
+    /// Set while an append may have to wait or be refused, so that other appends need no check.
     hindered: CachePadded<AtomicBool>,
     handoff: Arc<Handoff>,
     group: GroupCommit,
@@ -202,7 +202,7 @@ impl Log {
         let unused = state.roll(segment);
         {
             let mut all = self.kept.lock();
-            // Without a record the old one has the same name, and gives way to the new one.
+            // A segment without a record has the same name as the new one, which replaces it.
             if unused.is_some() {
                 all.pop();
             }
@@ -225,7 +225,7 @@ impl Log {
         }
         let provided = self.stock.provide(wanted, hurry);
         let mut state = self.append.lock();
-        // A larger segment that was asked for meanwhile is still wanted.
+        // A larger segment requested meanwhile is still wanted.
         if state.wanted_bytes == wanted {
             state.wanted_bytes = 0;
         }
@@ -233,7 +233,7 @@ impl Log {
         provided
     }
 
-    /// Waits until batches have been written, writing them itself if nobody does.
+    /// Waits until batches have been written. Writes them itself if nobody does.
     #[cold]
     fn await_room(&self) -> Result<(), JournalError> {
         let limit = self.shared.config.buffer_bytes;
@@ -286,7 +286,7 @@ impl Log {
             || match self.failed.get() {
                 _ if closing.flushed(self.id) >= gsn => Ok(true),
                 Some(failed) => Err(failed.clone()),
-                // All that was appended before is flushed, so nobody gave this gsn out.
+                // Everything appended is flushed, so this gsn was never given out.
                 None if led.get() => Err(JournalError::UnknownStamp {
                     stamp: Stamp::new(gsn, self.id),
                     logs: closing.logs(),
@@ -306,12 +306,12 @@ impl Log {
         self.handoff.sealed_bytes() > 0 && self.failed.get().is_none()
     }
 
-    /// Hands full batches to the disk, if nobody is at it.
+    /// Writes full batches, if no other thread does.
     pub(crate) fn write_out(&self) -> Result<(), JournalError> {
         self.group.try_lead(|| self.lead(Reach::Write)).map(|_| ())
     }
 
-    /// Gives buffers back that a burst has left.
+    /// Frees buffers that a burst has left.
     pub(crate) fn trim(&self) {
         self.handoff.trim();
     }
@@ -321,18 +321,18 @@ impl Log {
         self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
-    /// The thread that flushes or prepares is gone: nothing more becomes durable.
+    /// Notes that the thread that flushes or prepares has ended, so nothing more becomes durable.
     pub(crate) fn fail(&self, error: JournalError) {
         let error = self.failed.get_or_init(|| error).clone();
         self.stock.end(error.clone());
         self.refuse(error);
     }
 
-    /// How short of space the log is.
+    /// Shortage of space of the log.
     pub(crate) fn shortage(&self) -> Shortage {
         match self.stock.refusal() {
             None => Shortage::None,
-            // Relaxed: a hint, looked at again and again.
+            // Relaxed: a hint, which is read repeatedly.
             Some(_) if self.hindered.load(Ordering::Relaxed) => Shortage::Refuses,
             Some(_) => Shortage::NoSegmentAhead,
         }
@@ -345,7 +345,7 @@ impl Log {
         self.handoff.wake_all();
     }
 
-    /// The leader's turn. A failure is final for this log.
+    /// One turn of the leader. A failure is final for this log.
     fn lead(&self, reach: Reach) -> Result<(), JournalError> {
         self.health()?;
         let mut writer = self.writer.lock();
@@ -409,7 +409,7 @@ impl Log {
         self.append.lock().last_gsn_before(epoch)
     }
 
-    /// Bytes on disk above a gsn, those of earlier incarnations included.
+    /// Bytes on disk above a gsn, including those of earlier incarnations.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
         let incarnation = self.shared.config.incarnation;
         let mut earlier = 0;
@@ -421,7 +421,7 @@ impl Log {
         earlier + self.append.lock().bytes_above(gsn)
     }
 
-    /// Frees the segments without a gsn above `position`; never the newest that a crash leaves.
+    /// Frees the segments without a gsn above `position`, but never the newest that a crash leaves.
     /// One caller at a time.
     pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
         loop {
@@ -466,7 +466,7 @@ impl Log {
     }
 }
 
-/// What an append tells the background threads. Both are cheap and may be called often.
+/// Signals of an append to the background threads. Both are cheap and may be called often.
 pub(crate) struct Background<'a> {
     /// A batch is full and may be written.
     pub(crate) batch_full: &'a dyn Fn(),

@@ -1,4 +1,4 @@
-//! A lock with a condition, switchable to the model checkers.
+//! A mutex with a condition variable, switchable to the model checkers.
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(shuttle)]
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 
-/// State behind a lock, and a condition on which to wait for it to change.
+/// State behind a mutex, and a condition variable for its changes.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor<T> {
     state: Mutex<T>,

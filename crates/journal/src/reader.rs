@@ -1,4 +1,4 @@
-//! Reading logs back: which records there are, and which of them are kept.
+//! The reader of logs. It finds the valid records, and those that are kept.
 //!
 //! ```text
 //!  names ──▶ segments that matter ──▶ walked in parallel ──▶ joined to chains per log
@@ -7,20 +7,20 @@
 //!              replay in rounds ◀── cut recorded by the caller ◀── greatest closed cut
 //! ```
 //!
-//! A crash may lose any subset of what was written since the last flush. So a log ends at
-//! its first invalid batch, if that one was possibly never flushed; each batch states what
-//! was flushed before it, and a later one that covers the missing one proves damage. Names
-//! of segments appear only after their headers are durable, so a bad header is damage.
+//! A crash may lose any subset of the writes since the last flush. So a log ends at its first
+//! invalid batch, if that batch was possibly never flushed. Each batch states which batches were
+//! flushed before it, so a later batch that covers the missing one proves damage. Names of segments
+//! appear only after their headers are durable, so a bad header is damage.
 //!
-//! Whole files that are missing are noticed, too: the manifest says how many logs an
-//! incarnation has, a segment that the log has left says where the log goes on, and batches
-//! say up to where other logs were closed. Batches of an incarnation or of an epoch that the
-//! manifest does not know prove that the manifest is older than the log.
+//! Missing files are noticed, too. The manifest states the number of logs of an incarnation. A
+//! segment that the log has left names the next segment. Batches state the closed positions of
+//! other logs. Batches of an unknown incarnation or epoch prove that the manifest is older than the
+//! log.
 //!
-//! Incarnations before the latest have a cut on record, which is final; theirs must reach
-//! it. The latest one's is found here, from the summaries of the batches first and the
-//! exact records where a summary does not fit. Memory is bounded: buffers, and one note
-//! per run of batches that have dependencies.
+//! Incarnations before the latest have a recorded, final cut, and their logs must reach it. The
+//! reader finds the cut of the latest one. It uses the summaries of the batches first, and the
+//! exact records where a summary does not suffice. Memory is bounded: buffers, and one note per run
+//! of batches with dependencies.
 
 mod chain;
 mod cutting;
@@ -52,20 +52,19 @@ use listing::list_segments;
 use loss::Judge;
 use walk::walk_all;
 
-/// What the checkpoint that is loaded holds already.
+/// The records that the loaded checkpoint holds already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayStart {
     /// Records of epochs before this one are in the checkpoint.
     pub epoch: u64,
-    /// Every record with a gsn up to this one is in the checkpoint: at least the floor of
-    /// the incarnation that took it. 0 without a checkpoint.
+    /// Every record with a gsn up to this one is in the checkpoint. It is at least the floor of the
+    /// incarnation that took the checkpoint. 0 without a checkpoint.
     pub floor: u64,
-    /// Per log, a gsn up to which every record is in the checkpoint, where that is above
-    /// the floor.
+    /// Per log, a gsn up to which every record is in the checkpoint, if that is above the floor.
     pub positions: Vec<LogGsn>,
     /// Per incarnation, gsns up to which its logs were flushed before a checkpoint was published.
     pub flushed: Vec<LogPositions>,
-    /// The state that the logs go on from is lost: nothing of them can be replayed.
+    /// The state on which the logs build is lost, so nothing of them can be replayed.
     pub is_lost: bool,
 }
 
@@ -83,13 +82,13 @@ impl ReplayStart {
         }
     }
 
-    /// Up to here every record of the log is in the checkpoint.
+    /// The gsn up to which every record of the log is in the checkpoint.
     pub(crate) fn position(&self, log: u8) -> u64 {
         let of_log = self.positions.iter().filter(|position| position.log == log);
         of_log.map(|position| position.gsn).fold(self.floor, u64::max)
     }
 
-    /// Up to here a log of an incarnation was flushed before a checkpoint was published.
+    /// The gsn up to which a log of an incarnation was flushed before a checkpoint was published.
     fn flushed(&self, incarnation: u32, log: u8) -> u64 {
         let of_log = self.flushed.iter().filter(|of| of.incarnation == incarnation);
         let of_log = of_log.flat_map(|of| &of.logs).filter(|of| of.log == log);
@@ -97,7 +96,7 @@ impl ReplayStart {
     }
 }
 
-/// What to read, from the manifest.
+/// The logs to read, from the manifest.
 #[derive(Clone, Copy)]
 pub struct ScanInput<'a> {
     /// The store.
@@ -112,7 +111,7 @@ pub struct ScanInput<'a> {
     pub start: &'a ReplayStart,
     /// Threads to use, at least one.
     pub threads: usize,
-    /// Told how many bytes of how many are read, now and then, from any thread.
+    /// Called from time to time, from any thread, with the bytes read so far and in all.
     pub progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
@@ -126,17 +125,17 @@ impl fmt::Debug for ScanInput<'_> {
     }
 }
 
-/// How a log of the latest incarnation ended.
+/// The end of a log of the latest incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEnd {
     /// The log.
     pub log: u8,
-    /// The last valid gsn; the floor of the incarnation if it has no record.
+    /// The last valid gsn. The floor of the incarnation if the log has no record.
     pub valid_gsn: u64,
-    /// The last gsn that is kept: smaller if a dependency of a later record is lost.
+    /// The last kept gsn, smaller if a dependency of a later record is lost.
     pub kept_gsn: u64,
-    /// The segment in which the valid records end, its offset there, and why; `None` if
-    /// the log has no segment that matters.
+    /// The segment in which the valid records end, the offset, and the cause. `None` if the log has
+    /// no segment that matters.
     pub end: Option<(PathBuf, u64, Option<EndCause>)>,
 }
 
@@ -150,8 +149,8 @@ pub struct Logs {
     ends: Vec<LogEnd>,
     /// The incarnations' numbers, oldest first.
     numbers: Vec<u32>,
-    /// The latest incarnation has a cut on record already, or was closed in order: all that is
-    /// kept of it is durable.
+    /// Whether the latest incarnation has a recorded cut already, or was closed in order. Then all
+    /// its kept records are durable.
     ended: bool,
     store: StoreId,
     gsn_max: u64,
@@ -163,13 +162,13 @@ pub struct Logs {
 /// Finds and validates the segments that matter, and the cut of the latest incarnation.
 ///
 /// # Errors
-/// [`ScanError`]: damage, a missing file, or a disk that refuses. A torn tail is none.
+/// [`ScanError`]: damage, a missing file, or a disk that refuses. A torn tail is no error.
 pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanError> {
     judged(disk, input, &[], &mut Judge::default())
 }
 
-/// As [`scan`], but gives up what is damaged, missing or unknown, and what rests on it. `limits`
-/// are the first gsns of logs that are to be given up in any case.
+/// As [`scan`], but gives up damaged, missing or unknown records, and records that depend on them.
+/// `limits` are the first gsns of logs that are given up in any case.
 ///
 /// # Errors
 /// A disk that refuses.
@@ -295,19 +294,19 @@ impl ScanInput<'_> {
 }
 
 impl Logs {
-    /// The cut of the latest incarnation, for the manifest: per log with a record kept, the
-    /// last one. It must be durable there before anything is served.
+    /// The cut of the latest incarnation, for the manifest: the last kept gsn of each log with a
+    /// kept record. It must be durable there before anything is served.
     pub fn cut(&self) -> Vec<LogGsn> {
         let kept = self.ends.iter().map(|end| LogGsn { log: end.log, gsn: end.kept_gsn });
         kept.collect()
     }
 
-    /// How the logs of the latest incarnation ended.
+    /// The ends of the logs of the latest incarnation.
     pub fn ends(&self) -> &[LogEnd] {
         &self.ends
     }
 
-    /// The greatest gsn seen anywhere, kept or not: the floor of the next incarnation.
+    /// The greatest gsn seen anywhere, kept or not. It becomes the floor of the next incarnation.
     pub fn gsn_max(&self) -> u64 {
         self.gsn_max
     }

@@ -1,4 +1,4 @@
-//! The journals there are. One row, one file below `schemes/`.
+//! The journals. Each has one row here and one file below `schemes/`.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ pub type Open = fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalErr
 /// A row of the registry: one journal.
 #[derive(Debug)]
 pub struct Row {
-    /// Its name on the command line and in the manifest.
+    /// The journal's name on the command line and in the manifest.
     pub name: &'static str,
     /// One line for the help.
     pub about: &'static str,
     /// The durabilities that the journal offers, the default first.
     pub durabilities: &'static [Durability],
-    /// What the journal can do.
+    /// Capabilities of the journal.
     pub capabilities: Capabilities,
     /// Opens the journal for one incarnation of a store.
     pub open: Open,

@@ -1,10 +1,10 @@
 //! Replay: the kept writes of all logs in gsn order per key, in rounds of bounded memory.
 //!
-//! Each round reads a buffer of every log and takes the records up to the *safe* gsn: the
-//! smallest last gsn of any buffer that has more behind it. Nothing that is still unread
-//! comes before it. Writes are sorted into partitions by key, so that each partition can
-//! be applied by its own thread: gsns order the writes of a key, and that is all the order
-//! there is. The log that set the safe gsn is used up, so every round makes progress.
+//! Each round reads a buffer of every log and takes the records up to the *safe* gsn. The safe gsn
+//! is the smallest last gsn of any buffer with unread records behind it. No unread record has a
+//! smaller gsn. Writes are sorted into partitions by key, so that a thread can apply each
+//! partition. Only the writes of a key have an order, by their gsns. The buffer that set the safe
+//! gsn is used up, so every round makes progress.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,16 +23,16 @@ use crate::reader::{Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, 
 
 /// Smallest buffer of a log, in bytes.
 const WINDOW_BYTES_MIN: usize = 64 << 10;
-/// About what one thread decodes at a time, in bytes.
+/// Approximate bytes that one thread decodes at a time.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// How to replay.
+/// Settings of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
     /// Number of partitions.
     pub partitions: usize,
-    /// Bytes of log that one round reads, all logs together. A round takes about five
-    /// times as much memory at most; a single batch larger than its share is read whole.
+    /// Bytes of log that one round reads, all logs together. A round takes about five times as much
+    /// memory at most. A single batch larger than its share is read as a whole.
     pub round_bytes: usize,
     /// Threads that read and decode.
     pub threads: usize,
@@ -61,11 +61,11 @@ pub struct ReplayOperation<'a> {
     pub gsn: u64,
     /// The log that holds the record.
     pub log: u8,
-    /// What the record holds, its writes left out.
+    /// Content of the record, without its writes.
     pub record: OperationRecord<'a>,
 }
 
-/// What a record of a transaction that changes tables in place holds.
+/// Content of a record of a transaction that changes tables in place.
 #[derive(Clone, Debug)]
 pub enum OperationRecord<'a> {
     /// An operation, or the undo of one.
@@ -74,7 +74,7 @@ pub enum OperationRecord<'a> {
     End(LogGsn, TransactionEnd),
 }
 
-/// Hands out rounds until everything that is kept has been replayed.
+/// Yields rounds until all kept records have been replayed.
 pub struct Replay<'a> {
     options: ReplayOptions,
     partition_of: &'a PartitionOf<'a>,
@@ -82,7 +82,7 @@ pub struct Replay<'a> {
     /// Incarnations still to come, the next one last.
     later: Vec<Vec<Cursor>>,
     cursors: Vec<Cursor>,
-    /// What is in memory of each cursor's segment. Rounds borrow from it.
+    /// Buffers of the cursors' segments. Rounds borrow from them.
     buffers: Vec<ReadBuffer>,
     total_bytes: u64,
     done_bytes: u64,
@@ -97,7 +97,7 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
-/// A segment, and where what matters begins and ends in it.
+/// A segment, with the begin and end of the part that matters.
 #[derive(Debug)]
 struct SegmentRange {
     file: SegmentFile,
@@ -105,31 +105,31 @@ struct SegmentRange {
     end: LogOffset,
 }
 
-/// How far one log of one incarnation has been replayed.
+/// Position of the replay in one log of one incarnation.
 #[derive(Debug)]
 struct Cursor {
     log: u8,
     kept_gsn: u64,
     /// The present segment and those after it, in reverse.
     segment_ranges: Vec<SegmentRange>,
-    /// Before the first batch that is not used up.
+    /// The place before the first batch that is not used up.
     place: LogOffset,
     /// The buffer does not begin at the wanted offset.
     stale: bool,
-    /// Records up to here have been handed out, or need not be.
+    /// The gsn up to which records have been replayed, or need not be.
     done_gsn: u64,
 }
 
 /// Writes of a piece of a log, by partition.
 type Lane<'r> = Vec<Vec<ReplayWrite<'r>>>;
 
-/// A share of the kept writes: all up to some gsn that were not in an earlier round.
+/// A round: all kept writes up to some gsn that were not in an earlier round.
 #[derive(Debug)]
 pub struct Round<'r> {
     lanes: Vec<Lane<'r>>,
     operations: Vec<ReplayOperation<'r>>,
     records: u64,
-    /// Bytes of log read before the round and with it, of how many.
+    /// Bytes of log read before the round, read with it, and in all.
     progress: (u64, u64),
 }
 
@@ -192,7 +192,7 @@ impl<'m, 'r> Iterator for Merge<'m, 'r> {
 }
 
 impl Logs {
-    /// Begins replay. `partition_of` must give the same partition for the same key.
+    /// Begins a replay. `partition_of` must return the same partition for the same key.
     pub fn replay<'a>(
         &self,
         options: ReplayOptions,
@@ -217,7 +217,7 @@ impl Logs {
 }
 
 impl Replay<'_> {
-    /// The next round; `None` when all is done.
+    /// The next round. `None` at the end.
     ///
     /// # Errors
     /// Bytes that have changed since they were validated, a record that does not decode, or
@@ -276,7 +276,7 @@ impl Replay<'_> {
         Ok(Some(Round { lanes, operations, records, progress }))
     }
 
-    /// Sees to it that there are cursors with something left. False if all is done.
+    /// Makes sure that a cursor has records left. Returns false at the end.
     fn next_cursors(&mut self) -> bool {
         let buffers = self.cursors.iter().zip(std::mem::take(&mut self.buffers));
         let left = buffers.filter(|(cursor, _)| !cursor.segment_ranges.is_empty());
@@ -322,7 +322,7 @@ impl Cursor {
         })
     }
 
-    /// Reads the buffer anew, at least one batch of it.
+    /// Fills the buffer anew, with at least one batch.
     fn refill(&mut self, buffer: &mut ReadBuffer, share: usize) -> Result<(), ScanError> {
         let Some(range) = self.segment_ranges.last().filter(|_| self.stale) else {
             return Ok(());
@@ -376,12 +376,13 @@ impl Cursor {
         Ok(view)
     }
 
-    /// Goes on behind what is used up by records to `upto`. Returns the batches with such.
+    /// Moves behind the batches that records up to `upto` use up. Returns the batches with such
+    /// records.
     fn advance<'w>(&mut self, view: View<'w>, upto: u64) -> Vec<Batch<'w>> {
         let View { batches, end, complete } = view;
         let left = batches.iter().find(|(_, batch)| batch.last_gsn() > upto).map(|(at, _)| *at);
         match left {
-            // What lies beyond the cut is not left, it is gone.
+            // Records beyond the cut do not count as left.
             Some(place) if upto < self.kept_gsn => self.place = place,
             _ if complete => {
                 self.place = end;
@@ -428,7 +429,7 @@ struct DecodedBatches<'w> {
 }
 
 impl<'w> DecodedBatches<'w> {
-    /// Deals batches out to pieces like this one.
+    /// Divides batches into pieces like this one.
     fn split(self, batches: Vec<Batch<'w>>) -> Vec<Self> {
         let mut pieces: Vec<Self> = Vec::new();
         let mut bytes = PIECE_BYTES;
@@ -452,14 +453,14 @@ struct Decoder<'a> {
     start_epoch: u64,
 }
 
-/// What a piece of a log holds.
+/// Decoded content of a piece.
 struct DecodedPiece<'w> {
     lane: Lane<'w>,
     operations: Vec<ReplayOperation<'w>>,
     records: u64,
 }
 
-/// What the pieces of a round hold.
+/// Decoded contents of all pieces of a round.
 #[derive(Default)]
 struct Decoded<'w> {
     lanes: Vec<Lane<'w>>,
@@ -523,7 +524,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Runs `f` on every item with up to so many threads. Keeps the order of the results.
+/// Runs `f` on every item with up to `threads` threads. Keeps the order of the results.
 fn run<I: Send, T: Send>(
     threads: usize,
     items: Vec<I>,

@@ -1,12 +1,11 @@
-//! Space on the disk: what the logs may take of it, and what they leave.
+//! Disk space: the part that the logs may take, and the part that they must leave.
 //!
 //! ```text
 //!  ├── files ──┤── free, for further segments ──┤── reserve: the next checkpoint ──┤
 //! ```
-//! The checkpoint is what frees the log, so its space comes before that of a further segment. A
-//! record that finds no segment then is refused while the checkpoint still fits, and writes resume
-//! when it is published. On a small disk segments are smaller, so that those that hold nothing yet
-//! do not fill it.
+//! A checkpoint frees the log, so its space has priority over a further segment. A record that
+//! finds no segment is refused while the checkpoint still fits. Writes resume when the checkpoint
+//! is published. On a small disk segments are smaller, so that unused ones do not fill it.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
@@ -15,12 +14,12 @@ use std::sync::Arc;
 use stillpoint_io::{DIRECT_ALIGN, Disk, DiskError, DiskResult, Space};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Segments that hold nothing yet take at most this part of the disk, in all logs together.
+/// Largest part of the disk, as a divisor, that unused segments of all logs may take.
 const SHARE_OF_DISK: u64 = 16;
-/// A segment of this length or less is not made smaller: it holds few batches.
+/// A segment of this length is not made smaller, since it would hold too few batches.
 const SEGMENT_BYTES_SMALL: u64 = 64 << 10;
 
-/// How much of the disk a further segment may take.
+/// The limit of disk space for further segments.
 #[derive(Debug)]
 pub(crate) struct Room {
     disk: Arc<dyn Disk>,
@@ -32,14 +31,15 @@ impl Room {
         Self { disk, reserve_bytes: AtomicU64::new(0) }
     }
 
-    /// Keeps so much space from further segments.
+    /// Sets the reserve, which further segments may not use.
     pub(crate) fn set_reserve(&self, bytes: u64) {
-        // Relaxed: a figure of its own; a segment prepared meanwhile may still see the old one.
+        // Relaxed: the number guards no other memory. A concurrent preparation may still see the
+        // old one.
         self.reserve_bytes.store(bytes, Relaxed);
     }
 
-    /// A segment was prepared. What is going to be logged there may make the next checkpoint larger
-    /// by as much: so it is until the reserve is set again.
+    /// Notes a prepared segment. Records in it may make the next checkpoint larger by the same
+    /// amount, so the reserve grows until it is set again.
     pub(crate) fn took(&self, bytes: u64) {
         // Relaxed: as in `set_reserve`.
         let grown = |reserve: u64| (reserve > 0).then(|| reserve.saturating_add(bytes));
@@ -50,7 +50,7 @@ impl Room {
         Ok(self.disk.space()?.map(|space| space.free_bytes))
     }
 
-    /// Refuses a segment of so many bytes that would reach into the reserve.
+    /// Refuses a segment of this length if it would reach into the reserve.
     pub(crate) fn check(&self, path: &Path, bytes: u64) -> DiskResult<()> {
         // Relaxed: partner of the store in `set_reserve`.
         let reserve = self.reserve_bytes.load(Relaxed);
@@ -68,12 +68,12 @@ impl Room {
         }
     }
 
-    /// True unless so many bytes are free, or nobody knows.
+    /// Whether fewer bytes are free. False if the free space is unknown.
     pub(crate) fn lacks(&self, bytes: u64) -> DiskResult<bool> {
         Ok(self.free_bytes()?.is_some_and(|free| free < bytes))
     }
 
-    /// True if a further segment of so many bytes would be refused.
+    /// Whether a further segment of this length would be refused.
     pub(crate) fn is_short(&self, path: &Path, bytes: u64) -> bool {
         self.check(path, bytes).is_err()
     }
@@ -87,8 +87,8 @@ pub(crate) fn fit_segment(wanted: u64, segments: u64, space: Option<Space>) -> u
     wanted.min(fitting)
 }
 
-/// Length of the first segment of a log: shorter than the others, since a log that takes no records
-/// keeps it empty.
+/// Length of the first segment of a log. It is shorter than the others, since an unused log keeps
+/// it empty.
 pub(crate) fn first_segment(segment_bytes: u64) -> u64 {
     let quarter = segment_bytes / 4 / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
     if quarter < SEGMENT_BYTES_SMALL { segment_bytes } else { quarter }

@@ -5,9 +5,9 @@
 //!   (allocated, flushed)  (renamed by the flush that first writes into it)
 //! ```
 //!
-//! A batch gets its place in an allocated segment before a record goes into it, so a full
-//! disk refuses records and never breaks a flush. A recycled segment keeps its old bytes;
-//! they never validate under the new segment's identity.
+//! A batch gets its place in an allocated segment before a record is added. So a full disk refuses
+//! records and never breaks a flush. A recycled segment keeps its old bytes, which never validate
+//! under the new segment's identity.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,10 @@ use crate::room::Room;
 
 /// Names of prepared segments begin so. They hold no records.
 pub(crate) const SPARE_PREFIX: &str = "spare-";
-/// How often a waiting append looks again, should a wake-up be missed.
+/// Interval at which a waiting append checks again, in case a wake-up was missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Zeros that are written at once.
+/// Bytes of zeros in one write.
 const ZEROS_BYTES: u64 = 1 << 20;
 
 /// A file with allocated space and no records.
@@ -49,7 +49,7 @@ pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,
     pub(crate) identity: Identity,
     pub(crate) bytes: u64,
-    /// The name under which it was prepared, and the one that it gets.
+    /// The name under which the file was prepared, and its name as a segment.
     pub(crate) spare: PathBuf,
     pub(crate) path: PathBuf,
 }
@@ -70,8 +70,8 @@ impl From<&EarlierSegment> for Kept {
     }
 }
 
-/// The prepared segments in the directory of a log. A segment of `incarnation` or a later one
-/// was left by a start that failed: it holds no record, and becomes a prepared one.
+/// The prepared segments in the directory of a log. A failed start has left segments of
+/// `incarnation` or a later one. They hold no record, and become prepared ones.
 pub(crate) fn list_spares(
     disk: &dyn Disk,
     log: u8,
@@ -102,8 +102,8 @@ pub(crate) fn list_spares(
             None => spares.push(Spare { path, bytes, reused: true }),
         }
     }
-    // Its header is going to be overwritten: under the name of a segment it must stay intact, also if
-    // a crash brings that name back.
+    // The header will be overwritten. So the file must lose its segment name durably first, since a
+    // crash could bring the name back.
     let is_renamed = !left.is_empty();
     for mut spare in left {
         let path = dir.join(spare_name(next_spare(&spares)));
@@ -130,7 +130,7 @@ fn next_spare(spares: &[Spare]) -> u64 {
     spares.iter().filter_map(number).max().map_or(0, |last| last + 1)
 }
 
-/// An incarnation is used once: a segment of it with records must not be overwritten.
+/// An incarnation is used once, so a segment of it with records must not be overwritten.
 fn refuse_records(disk: &dyn Disk, path: &Path, incarnation: u32) -> Result<(), JournalError> {
     let file = disk.open(path, OpenMode::Read, Caching::Buffered)?;
     let mut start = AlignedBuf::zeroed(HEADER_BYTES + DIRECT_ALIGN);
@@ -157,11 +157,11 @@ struct Shelf {
     ready: VecDeque<Spare>,
     /// Number of the next spare's name.
     next_name: u64,
-    /// Why the last preparation failed; cleared by the next that succeeds.
+    /// The reason why the last preparation failed. The next success clears it.
     refused: Option<Arc<DiskError>>,
-    /// Why nothing will be prepared any more: the thread that prepares is gone.
+    /// The reason why nothing will be prepared any more: the thread that prepares has ended.
     ended: Option<JournalError>,
-    /// The log takes records. Nothing is prepared for a log that takes none.
+    /// Whether the log takes records. Nothing is prepared for an unused log.
     in_use: bool,
     made: u64,
 }
@@ -175,8 +175,8 @@ pub(crate) struct Stock {
     ahead: usize,
     keep: usize,
     background: bool,
-    /// Fresh segments are written with zeros: the first write into merely reserved space
-    /// changes the file system's metadata, and a flush of 4 KiB then takes half as long again.
+    /// Whether fresh segments are filled with zeros. A first write into merely reserved space
+    /// changes the file system's metadata, and a flush of 4 KiB then takes 1.5 times as long.
     write_zeros: bool,
     disk: Arc<dyn Disk>,
     room: Arc<Room>,
@@ -253,30 +253,30 @@ impl Stock {
         }
     }
 
-    /// True if fewer segments are prepared than should be.
+    /// Whether fewer segments are prepared than wanted.
     pub(crate) fn is_short(&self) -> bool {
         let shelf = self.shelf.lock();
         shelf.in_use && self.ordinary(&shelf) < self.ahead
     }
 
-    /// How many segments of ordinary length are ready.
+    /// Number of ready segments of ordinary length.
     fn ordinary(&self, shelf: &Shelf) -> usize {
         shelf.ready.iter().filter(|spare| spare.bytes == self.segment_bytes).count()
     }
 
-    /// The log takes records: from now on segments are prepared for it.
+    /// Notes that the log takes records, so that segments are prepared for it.
     #[cold]
     pub(crate) fn begin_use(&self) {
         self.shelf.lock().in_use = true;
     }
 
-    /// Nothing is prepared any more.
+    /// Ends the preparation of segments.
     pub(crate) fn end(&self, error: JournalError) {
         self.shelf.lock().ended.get_or_insert(error);
         self.shelf.notify_all();
     }
 
-    /// Removes prepared segments until so many bytes are free on the disk.
+    /// Removes prepared segments until this number of bytes is free on the disk.
     pub(crate) fn shed(&self, bytes: u64) -> Result<(), DiskError> {
         while self.room.lacks(bytes)? {
             let Some(spare) = self.shelf.lock().ready.pop_back() else {
@@ -290,7 +290,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Prepares what is missing. Returns false if the disk refused.
+    /// Prepares missing segments. Returns false if the disk refused.
     pub(crate) fn fill(&self) -> bool {
         while self.is_short() {
             match self.prepare(self.segment_bytes) {
@@ -305,7 +305,7 @@ impl Stock {
         true
     }
 
-    /// Why nothing can be prepared at present, unless something is ready.
+    /// The reason why nothing can be prepared at present. `None` if a segment is ready.
     pub(crate) fn refusal(&self) -> Option<JournalError> {
         let shelf = self.shelf.lock();
         let source = shelf.refused.as_ref().filter(|_| self.ordinary(&shelf) == 0)?;
@@ -341,15 +341,15 @@ impl Stock {
         let path = self.next_path();
         self.room.check(&path, bytes)?;
         let file = self.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
-        // A transaction prepares the segment for a single long record itself, with its locks held:
-        // the space is reserved, and the flush of the segment's header makes the space durable.
+        // A transaction prepares the segment for a single long record itself, with its locks held.
+        // So the space is only reserved. The flush of the segment's header makes it durable.
         let is_hurried = bytes > self.segment_bytes;
         let zeros = if self.write_zeros && !is_hurried { bytes } else { 0 };
         let allocated = file.allocate(bytes).and_then(|()| write_zeros(&*file, zeros));
         let flush = || if is_hurried { Ok(()) } else { file.sync() };
         if let Err(error) = allocated.and_then(|()| flush()) {
             drop(file);
-            // What cannot be removed now is found as a spare at the next opening.
+            // A file that cannot be removed now becomes a prepared segment at the next opening.
             let _ = self.disk.remove(&path);
             return Err(error);
         }
@@ -383,8 +383,8 @@ impl Stock {
             return self.disk.remove(&kept.path);
         }
         let path = self.next_path();
-        // A crash may bring the old name back, and with it another segment's bytes. No reader
-        // opens them: the next segment's name says that this one is in the checkpoint.
+        // A crash may bring the old name back, with another segment's bytes. No reader opens the
+        // file then, since the next segment's name says that this one is in the checkpoint.
         self.disk.rename(&kept.path, &path)?;
         self.put(Spare { path, bytes: kept.bytes, reused: true });
         Ok(())

@@ -1,4 +1,4 @@
-//! How the background threads are woken and ended.
+//! Signals that wake and end background threads.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use stillpoint_sync::atomic::{AtomicBool, Ordering};
 
 use crate::monitor::Monitor;
 
-/// Wakes one thread. Telling a thread that is awake costs one load.
+/// A signal for one thread. To signal a thread that is awake costs one load.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     asleep: CachePadded<AtomicBool>,
@@ -20,7 +20,7 @@ struct State {
     stop: bool,
 }
 
-/// Why a thread woke up.
+/// The reason of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// There is work, or the time is over.
@@ -30,10 +30,11 @@ pub(crate) enum Wake {
 }
 
 impl Signal {
-    /// There is work. The caller has made it visible before, with SeqCst.
+    /// Signals work. The caller has made the work visible before, with SeqCst.
     #[inline]
     pub(crate) fn work(&self) {
-        // SeqCst: either this sees the thread asleep, or the thread's last look sees the work.
+        // SeqCst: either this load sees the thread asleep, or the thread's last check sees the
+        // work.
         if self.asleep.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -51,8 +52,8 @@ impl Signal {
         self.state.notify_all();
     }
 
-    /// Sleeps for at most `timeout`, or until there is work. `idle` is the last look: false
-    /// if there is work already.
+    /// Sleeps for at most `timeout`, or until there is work. `idle` is the last check before the
+    /// sleep, and returns false if there is work already.
     pub(crate) fn wait(&self, timeout: Duration, idle: impl Fn() -> bool) -> Wake {
         self.asleep.store(true, Ordering::SeqCst);
         let mut state = self.state.lock();
@@ -66,7 +67,7 @@ impl Signal {
         wake
     }
 
-    /// Sleeps for `time`, whatever work comes; only the end interrupts it.
+    /// Sleeps for `time`, whatever work comes. Only the end interrupts the sleep.
     pub(crate) fn pause(&self, time: Duration) -> Wake {
         let mut state = self.state.lock();
         if !state.stop {
@@ -87,7 +88,7 @@ mod tests {
     /// Longer than any test.
     const FOREVER: Duration = Duration::from_secs(100_000);
 
-    /// What came before the thread sleeps keeps it awake.
+    /// Work from before the sleep keeps the thread awake.
     #[test]
     fn nobody_sleeps_over_work_or_the_end() {
         for (work, stop, idle, expected) in [
@@ -118,7 +119,7 @@ mod tests {
             let thread = spawn("waits", move || waits.wait(FOREVER, || true)).expect("a thread");
             for _ in 0..10_000 {
                 match expected {
-                    // It may not be asleep yet.
+                    // The thread may not be asleep yet.
                     Wake::Work => signal.work(),
                     Wake::Stop => signal.stop(),
                 }

@@ -268,9 +268,9 @@ mod backing {
             // Relaxed: the system made the memory usable for all threads before the number was
             // stored. The allocator that gives out indexes orders the contents of the words.
             let usable = self.usable.load(Relaxed);
-            // SAFETY: `words` points to at least `usable` zero-initialised or written words inside
-            // the mapping that can be read and written, aligned for them, alive as long as `self`,
-            // and only ever reached as atomics.
+            // SAFETY: `words` points to at least `usable` words inside the mapping,
+            // zero-initialised or written, aligned, readable and writable. They live as long as
+            // `self`, and are only reached as atomics.
             unsafe { std::slice::from_raw_parts(self.words.as_ptr(), usable) }
         }
 
@@ -306,7 +306,7 @@ mod backing {
             let done = unsafe { rustix::mm::madvise(start, count * 8, Advice::LinuxPopulateWrite) };
             if done.is_err() {
                 for word in words.iter().step_by(512) {
-                    // Relaxed: adding nothing changes no value; the touch is what counts.
+                    // Relaxed: to add zero changes no value. Only the touch of the page counts.
                     word.fetch_or(0, Relaxed);
                 }
             }
@@ -316,9 +316,9 @@ mod backing {
             #[cfg(target_os = "linux")]
             {
                 let start = self.mapping.as_ptr();
-                // SAFETY: the range is the mapping made in `reserve`. The advice changes nothing
-                // in this process, and there are no children that use the memory: this crate makes
-                // none, and whoever forks answers for what the child does.
+                // SAFETY: the range is the mapping made in `reserve`. The advice changes nothing in
+                // this process. No child uses the memory: this crate makes none, and a caller that
+                // forks is responsible for the child.
                 let _ =
                     unsafe { rustix::mm::madvise(start, self.mapped_bytes, Advice::LinuxDontFork) };
             }
@@ -332,14 +332,15 @@ mod backing {
             let done = unsafe { rustix::mm::madvise(start, count * 8, Advice::LinuxDontNeed) };
             if done.is_err() {
                 for word in words {
-                    // Relaxed: the caller sees to it that nobody uses these words.
+                    // Relaxed: the caller makes sure that nobody uses these words.
                     word.store(0, Relaxed);
                 }
             }
         }
     }
 
-    /// Address space that must be left: held while the system grants more, and given back after it.
+    /// Address space for the rest of the process: reserved while the system grants more, and
+    /// released afterwards.
     #[derive(Debug)]
     pub(super) struct Left(#[expect(dead_code, reason = "held, not used")] Backing);
 
@@ -369,7 +370,7 @@ mod backing {
 
     const MODEL_WORDS: usize = 2048;
 
-    /// A model's memory has no end.
+    /// A model never runs out of memory.
     #[derive(Debug)]
     pub(super) struct Left;
 

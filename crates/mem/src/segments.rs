@@ -7,7 +7,7 @@
 //! one load from a table that stays in the cache.
 
 use std::sync::Arc;
-// The atomics of std, not of the model checkers: the words of a segment are valid from the moment
+// The atomics of std, not of the model checkers. The words of a segment are valid from the moment
 // of its reservation, so the pointers need no order.
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use stillpoint_sync::Mutex;

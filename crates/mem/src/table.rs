@@ -6,9 +6,8 @@
 //! several threads is undefined behaviour. Relaxed loads and stores compile to plain moves on x86-64
 //! and AArch64. The algorithm above decides which thread owns which copy, and when.
 //!
-//! The placement of cells, copies and marks is a parameter, since the placement decides how many
-//! cache lines a write touches ("Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications", SIGMOD
-//! 2011, §4):
+//! The placement of cells, copies and marks is a parameter, since it decides how many cache lines a
+//! write touches (SIGMOD 2011, §4):
 //!
 //! ```text
 //! Apart   a0 a1 a2 a3 …   b0 b1 b2 b3 …   m0 m1 m2 m3 …   every copy and every mark an array
@@ -319,8 +318,8 @@ mod bulk {
     /// Bytes of one round of `copy_lines`: a cache line.
     pub(super) const LINE: usize = 64;
 
-    /// Copies 64 bytes by four stores of 16 bytes. A store that waits for its cache line occupies one
-    /// of a few dozen entries of the store buffer, so wider stores let more lines be fetched at once.
+    /// Copies 64 bytes by four stores of 16 bytes. A store that waits for its cache line occupies
+    /// an entry of the small store buffer. So wider stores let more lines be fetched at once.
     #[inline(always)]
     pub(super) fn copy_lines<G: Grain>(from: &[G], to: &[G]) {
         let lines = size_of_val(from) / LINE;
@@ -352,12 +351,12 @@ mod bulk {
 
     /// Copies by `rep movsq`, which does not fetch the lines that it overwrites.
     pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {
-        // SAFETY: both slices have the same length (asserted by the caller), lie in memory that is
-        // valid for reads, or for writes through atomics, and hold plain words, of which any bytes
-        // are a value. The instruction stands for a loop of Relaxed loads and stores of grains: it
-        // is opaque to the compiler, and on this architecture aligned words are never torn by it.
-        // The direction flag is clear, as the calling convention has it. Overlapping slices would
-        // be read and written in ascending order.
+        // SAFETY: both slices have the same length (asserted by the caller). They lie in memory
+        // that is valid for reads, or for writes through atomics. They hold plain words, of which
+        // any bytes are a value. The instruction stands for a loop of Relaxed loads and stores of
+        // grains. It is opaque to the compiler, and on this architecture it never tears aligned
+        // words. The direction flag is clear, as the calling convention has it. Overlapping slices
+        // would be read and written in ascending order.
         unsafe {
             std::arch::asm!(
                 "rep movsq",
@@ -427,11 +426,11 @@ mod backing {
                 offset + count * G::BYTES <= places.end && offset.is_multiple_of(G::BYTES)
             );
             let base = self.region.words().as_ptr().cast::<u8>();
-            // SAFETY: `Places::check` has verified that every cell of every copy lies inside
-            // `places.end` bytes, which the region has, at a multiple of the grain's size, and
-            // apart from all marks; the region begins at a page. Its memory is initialised and
-            // lives as long as `self`. It is reached as `G` only, here, since `Region` itself is
-            // private to this value: atomics of one width.
+            // SAFETY: `Places::check` has verified that every cell of every copy lies inside the
+            // first `places.end` bytes of the region. Each lies at a multiple of the grain's size,
+            // and overlaps no mark. The region begins at a page. Its memory is initialised and
+            // lives as long as `self`. `Region` is private to this value, so the bytes are reached
+            // only here, as atomics `G` of one width.
             unsafe { std::slice::from_raw_parts(base.add(offset).cast::<G>(), count) }
         }
 

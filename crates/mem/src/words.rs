@@ -1,7 +1,7 @@
 //! Bytes in slices of atomic words, little-endian.
 //!
-//! All accesses are Relaxed. A thread that needs a consistent view holds a lock or a latch, claims a
-//! mark after the copy, or validates a stamp or a version around the copy.
+//! All accesses are Relaxed. A thread that needs a consistent view holds a lock or a latch, or
+//! claims a mark after the copy. Or it validates a stamp or a version around the copy.
 
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,10 +11,10 @@ pub const fn words_for(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
-/// Writes `bytes` from byte offset `at` on; bytes around them stay.
+/// Writes `bytes` from byte offset `at` on. Bytes around them stay.
 ///
 /// # Panics
-/// If the words end before the bytes do; so do all functions here but [`starts_with`].
+/// If the words end before the bytes do. All functions here but [`starts_with`] panic then.
 #[inline]
 pub fn write(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let (index, shift) = (at / 8, at % 8 * 8);
@@ -103,7 +103,7 @@ pub fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// True if the words' first bytes are `bytes`, the last word padded with zeros.
+/// Whether the words' first bytes are `bytes`, with zeros as padding of the last word.
 #[inline]
 pub fn starts_with(words: &[AtomicU64], bytes: &[u8]) -> bool {
     let whole = bytes.chunks_exact(8);
@@ -134,7 +134,7 @@ pub fn fill(words: &[AtomicU64], bytes: &[u8]) {
         return;
     }
     let last = match bytes.last_chunk::<8>() {
-        // The last eight bytes, less those that the words before have.
+        // The last eight bytes, without those that earlier words hold.
         Some(last) => u64::from_le_bytes(*last) >> (64 - tail.len() * 8),
         None => {
             let mut all = [0; 8];

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::system::{self, Ended, Limits, Run};
 
-/// The program of one file of tests: crate directory, target and arguments.
+/// The test program of one file of tests: crate directory, target and arguments.
 type Program = (&'static str, &'static str, &'static [&'static str]);
 
-/// Left out are the tests that take longest: a fault or a panic at every call, every flipped bit,
-/// and planted bugs, which prove the tests and not the code.
+/// The longest tests are left out: a fault or a panic at every call, and every flipped bit. So are
+/// planted bugs, which prove the tests and not the code.
 const CRASH: Program = ("engine", "crash", &["--skip", "faults::a_failing"]);
 const CONFORMANCE: Program = (
     "checkpoint",
@@ -33,7 +33,8 @@ const TRANSACTIONS: &[Program] = &[
     ("store", "concurrent", &[]),
 ];
 
-/// Area → the programs that judge its mutants: those of its own crate, then those of the engine.
+/// Area → the test programs that judge its mutants: those of its own crate, then those of the
+/// engine.
 const PROGRAMS: &[(&str, &[Program])] = &[
     ("commit", TRANSACTIONS),
     ("locking", TRANSACTIONS),
@@ -72,7 +73,7 @@ const PROGRAMS: &[(&str, &[Program])] = &[
     ),
 ];
 
-/// How a mutant ended.
+/// Verdict on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Caught,
@@ -80,9 +81,9 @@ pub(crate) enum Verdict {
     Survived,
 }
 
-/// The programs of one build, and how long they take without a mutant.
+/// The test programs of one build, and their times without a mutant.
 pub(crate) struct Judge {
-    /// Crate directory and target → the program, and the directory that it runs in.
+    /// Crate directory and target → the program, and its working directory.
     programs: BTreeMap<(String, String), (PathBuf, PathBuf)>,
     /// Processor time of each program without a mutant, in milliseconds.
     base_ms: BTreeMap<Program, u64>,
@@ -90,8 +91,8 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// `messages` is what `cargo test --no-run --message-format=json` printed. What the tests print
-    /// goes to the file `output`.
+    /// `messages` is the output of `cargo test --no-run --message-format=json`. The output of the
+    /// tests goes to the file `output`.
     pub(crate) fn new(messages: &str, output: &Path) -> Self {
         let artifacts = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
         let programs = artifacts.filter_map(|artifact: Value| {
@@ -108,7 +109,8 @@ impl Judge {
         Self { programs: programs.collect(), base_ms: BTreeMap::new(), output: output.to_owned() }
     }
 
-    /// Judges one mutant of `area`: the verdict, and the program and the test that noticed it.
+    /// Judges one mutant of `area`. Returns the verdict, and the program and the test that noticed
+    /// the mutant.
     ///
     /// # Errors
     /// A program is missing or cannot be started, or fails without a mutant.
@@ -126,8 +128,8 @@ impl Judge {
                 Ended::Late => Verdict::TimedOut,
             };
             let failed = failed_test(&system::read(&self.output)?);
-            // A test that passes with the mutant, alone on the machine, failed because of its
-            // neighbours. It proves nothing, and the next program judges.
+            // A test that passes with the mutant when it runs alone failed because of other tests.
+            // It proves nothing, and the next program judges.
             if verdict == Verdict::Caught && self.passes_alone(*program, &failed, number, limits)? {
                 continue;
             }
@@ -150,7 +152,7 @@ impl Judge {
         Ok(ms)
     }
 
-    /// Whether the test `failed`, if the output named one, passes when no other runs beside it.
+    /// Whether the test `failed` passes when it runs alone. False if the output named no test.
     fn passes_alone(
         &self,
         program: Program,
@@ -182,7 +184,7 @@ impl Judge {
     }
 }
 
-/// The first test that the output says failed.
+/// The first failed test in the output.
 fn failed_test(output: &str) -> String {
     let failed = output.lines().find_map(|line| {
         line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::to_owned)

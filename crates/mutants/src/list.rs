@@ -9,14 +9,14 @@ pub(crate) struct Position {
     pub column: usize,
 }
 
-/// A range of a source file; its end is not in it.
+/// A range of a source file, without its end.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Span {
     pub start: Position,
     pub end: Position,
 }
 
-/// What kind of change a mutant is.
+/// The kind of a mutant's change.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub(crate) enum Genre {
     /// The body of a function is replaced by a value.
@@ -36,7 +36,7 @@ pub(crate) enum Genre {
 /// One mutant.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Mutant {
-    /// Its place in the list, from 1. A run in which `STILLPOINT_MUTANT` is 0 has no mutant.
+    /// Number of the mutant in the list, from 1. A run with `STILLPOINT_MUTANT` = 0 has no mutant.
     #[serde(skip)]
     pub number: u32,
     pub name: String,
@@ -47,7 +47,7 @@ pub(crate) struct Mutant {
 }
 
 impl Mutant {
-    /// The area of the campaign that the mutant's file belongs to.
+    /// The area of the campaign to which the mutant's file belongs.
     pub(crate) fn area(&self) -> &str {
         let file = self.file.strip_prefix("crates/").unwrap_or(&self.file);
         let (dir, path) = file.split_once('/').unwrap_or((file, ""));
@@ -71,12 +71,12 @@ pub(crate) fn parse(json: &str) -> serde_json::Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// Every `shards`-th of `mutants` beginning with the `shard`-th, in an order that depends on
-/// nothing but the shard: a run that is cut off has judged a sample.
+/// Every `shards`-th of `mutants`, beginning with the `shard`-th. Their order depends only on the
+/// shard, so that an interrupted run has judged a random sample.
 pub(crate) fn sample(mutants: &[Mutant], shard: u32, shards: u32) -> Vec<&Mutant> {
     let chosen = mutants.iter().zip(0..).filter(|(_, index)| index % shards == shard);
     let mut chosen: Vec<&Mutant> = chosen.map(|(mutant, _)| mutant).collect();
-    // A linear congruential generator (Knuth's constants); its high bits decide.
+    // A linear congruential generator (Knuth's constants), of which the high bits decide.
     let mut state = u64::from(shard) + 1;
     for end in (2..=chosen.len()).rev() {
         state =

@@ -4,13 +4,14 @@
 //! once, and has this program run the tests once per mutant. The copy asks the environment variable
 //! `STILLPOINT_MUTANT` which mutant is on.
 //!
-//! - `switch TREE LIST OFF`: puts the mutants of `LIST` (`cargo mutants --list --json`) into `TREE`,
-//!   but those whose numbers stand in the file `OFF`; prints the numbers that cannot be switched.
-//! - `unviable TREE`: reads what `cargo check --message-format=json` printed in `TREE`; prints the
+//! - `switch TREE LIST OFF`: puts the mutants of `LIST` (`cargo mutants --list --json`) into
+//!   `TREE`, except those with numbers in the file `OFF`. Prints the numbers of mutants that cannot
+//!   be switched.
+//! - `unviable TREE`: reads the output of `cargo check --message-format=json` in `TREE`. Prints the
 //!   numbers of the mutants that the compiler refuses.
-//! - `judge BUILD LIST UNVIABLE REFUSED SHARD/SHARDS SECONDS OUTPUT AREA…`: judges a share of the mutants
-//!   of these areas with the programs that `BUILD` names, until `SECONDS` have passed; prints rows
-//!   of the ledger, and to standard error each verdict.
+//! - `judge BUILD LIST UNVIABLE REFUSED SHARD/SHARDS SECONDS OUTPUT AREA…`: judges a share of the
+//!   mutants of these areas, until `SECONDS` have passed. It uses the test programs that `BUILD`
+//!   names. Prints rows of the ledger, and each verdict to standard error.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program of the command line")]
 
 mod judge;
@@ -51,7 +52,7 @@ fn read_list(path: &str) -> Result<Vec<Mutant>, String> {
     list::parse(&system::read(Path::new(path))?).map_err(|e| format!("{path}: {e}"))
 }
 
-/// The numbers in a file, which spaces or ends of lines part.
+/// The numbers in a file, separated by spaces or line breaks.
 fn read_numbers(path: &str) -> Result<BTreeSet<u32>, String> {
     let text = system::read(Path::new(path))?;
     let numbers = text.split_whitespace().map(str::parse);
@@ -92,9 +93,9 @@ fn print_unviable(tree: &Path) -> Result<(), String> {
 
 /// Mutants that are not in the build.
 struct Off {
-    /// Those that do not compile.
+    /// Mutants that do not compile.
     unviable: BTreeSet<u32>,
-    /// Those that cannot be switched.
+    /// Mutants that cannot be switched.
     refused: BTreeSet<u32>,
 }
 
@@ -104,7 +105,7 @@ impl Off {
     }
 }
 
-/// What became of the mutants of an area.
+/// Verdicts on the mutants of an area.
 #[derive(Default)]
 struct Counts {
     share: u32,

@@ -1,9 +1,8 @@
-//! Puts mutants into a source text, each behind a question that is asked at run time.
+//! Puts mutants into a source text, each behind a question at run time.
 //!
-//! `a + b` with two mutants becomes, on one line,
-//! `(if none(&[1, 2]) { a + b } else if is(1) { a - b } else { a * b })`. The original stays in its
-//! place, so that mutants of its operands nest. In a mutated copy the operands are as they were:
-//! at most one mutant is on.
+//! `a + b` with two mutants becomes, on one line, `(if none(&[1, 2]) { a + b } else if is(1) { a -
+//! b } else { a * b })`. The original stays in its place, so that mutants of its operands nest. The
+//! operands of a mutated copy stay unchanged, since at most one mutant is on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +38,7 @@ pub mod mutant {
 #[derive(Debug)]
 pub(crate) struct Switched {
     pub text: String,
-    /// Mutants that cannot be chosen at run time: those of constants, say.
+    /// Mutants that cannot be chosen at run time, such as those of constants.
     pub refused: Vec<u32>,
 }
 
@@ -83,7 +82,7 @@ pub(crate) fn marks(text: &str) -> Vec<(Range<usize>, u32)> {
     found
 }
 
-/// Notes the edits of one mutant; none if it has no place that is asked at run time.
+/// Notes the edits of one mutant. Returns `None` if no question at run time fits.
 fn place(
     source: &str,
     sites: &Sites,
@@ -133,7 +132,7 @@ fn place(
     Some(())
 }
 
-/// Where mutants of a file can be asked for, by the first byte of what they change.
+/// Places in a file for mutants, by the first byte of the changed text.
 #[derive(Default)]
 struct Sites {
     /// First bytes of the bodies of functions.
@@ -196,7 +195,7 @@ impl<'ast> Visit<'ast> for Sites {
         visit::visit_trait_item_fn(self, item);
     }
 
-    // What the compiler evaluates asks nothing at run time.
+    // Constants are evaluated by the compiler, so they ask nothing at run time.
     fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
     fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
     fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
@@ -244,7 +243,7 @@ impl<'ast> Visit<'ast> for Sites {
     }
 }
 
-/// What is changed in a source text.
+/// Changes of a source text.
 #[derive(Default)]
 struct Edits {
     inserts: Vec<(usize, String)>,
@@ -257,7 +256,7 @@ impl Edits {
         self.inserts.push((at, text));
     }
 
-    /// Another text for a whole expression; none if that text is no expression.
+    /// Another text for a whole expression. `None` if that text is no expression.
     fn replace(&mut self, whole: &Range<usize>, number: u32, text: String) -> Option<()> {
         syn::parse_str::<syn::Expr>(&text).ok()?;
         self.replaced.entry((whole.start, whole.end)).or_default().push((number, text));
@@ -265,8 +264,8 @@ impl Edits {
     }
 
     fn apply(self, source: &str) -> String {
-        // At one byte, what ends there comes first, the innermost first; then what is inserted;
-        // then what begins there, the outermost first.
+        // At one byte, texts that end there come first, the innermost first. Insertions follow.
+        // Texts that begin there come last, the outermost first.
         let mut pieces: Vec<((usize, u8, usize), String)> = Vec::new();
         for ((start, end), mutants) in self.replaced {
             let numbers: Vec<String> = mutants.iter().map(|(n, _)| n.to_string()).collect();
@@ -319,7 +318,7 @@ mod tests {
         done
     }
 
-    /// As [`switched`], with what all texts have in common cut out.
+    /// As [`switched`], without the text common to all.
     fn text(source: &str, mutants: &[Mutant]) -> String {
         let done = switched(source, mutants);
         assert!(done.refused.is_empty());

@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Most memory of a program, in bytes: a mutant may allocate without end.
+/// Most memory of a program, in bytes, since a mutant may allocate without end.
 const RESIDENT_BYTES_MAX: u64 = 3 << 30;
 
-/// How long a program may take.
+/// Time limits of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Time of the processor in all. What else runs on the machine does not count.
+    /// Limit of processor time, so that other work of the machine does not count.
     pub cpu_ms: u64,
-    /// Time on the wall in which the program does not use the processor.
+    /// Limit of wall time in which the program does not use the processor.
     pub stall_ms: u64,
 }
 
 /// Unit of the processor times in /proc.
 const TICK_MS: u64 = 10;
 
-/// How a program ended, and the processor time that it was seen to use, in milliseconds.
+/// How a program ended, and its measured processor time in milliseconds.
 pub(crate) type Run = (Ended, u64);
 
 /// How a program ended.
@@ -33,11 +33,11 @@ pub(crate) enum Ended {
     Well,
     /// A test failed, the program was killed by a signal, or it took too much memory.
     Badly,
-    /// It was stopped at a limit of time.
+    /// The program was stopped at a limit of time.
     Late,
 }
 
-/// The text of a file; what is not UTF-8 in it is replaced.
+/// The text of a file. Bytes that are not UTF-8 are replaced.
 #[expect(clippy::disallowed_methods, reason = "sources and the output of tests are no engine's")]
 pub(crate) fn read(path: &Path) -> Result<String, String> {
     let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
@@ -66,8 +66,8 @@ fn create(path: &Path) -> Result<File, String> {
     File::create(path).map_err(|e| format!("cannot create {}: {e}", path.display()))
 }
 
-/// Runs a program with one mutant on, until it ends, a test of it fails or a limit is met. What it
-/// prints goes to the file `output`.
+/// Runs a program with one mutant on, until it ends, one of its tests fails, or it meets a limit.
+/// Its output goes to the file `output`.
 ///
 /// # Errors
 /// The program cannot be started, or its output cannot be kept.
@@ -93,9 +93,9 @@ pub(crate) fn run(
         .spawn()
         .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
     let ended = watch(&mut child, output, limits)?;
-    // The processes that it started end with it.
+    // The program's own child processes end with it.
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // No process may be left.
+        // No process may remain.
         let _ = kill_process_group(group, Signal::KILL);
     }
     child.wait().map_err(|e| format!("cannot wait for {}: {e}", program.display()))?;
@@ -117,7 +117,7 @@ fn watch(child: &mut Child, output: &Path, limits: Limits) -> Result<Run, String
             return Ok((Ended::Badly, cpu_ms));
         }
         let now = now_ms();
-        // Threads that only wake up and wait again use less.
+        // Threads that only wake up and wait again use less processor time.
         if cpu_ms > used_ms + TICK_MS {
             (used_ms, progress_ms) = (cpu_ms, now);
         }
@@ -128,7 +128,8 @@ fn watch(child: &mut Child, output: &Path, limits: Limits) -> Result<Run, String
     }
 }
 
-/// Processor time in milliseconds, ended children included, and resident bytes of a process; zero where the system does not say.
+/// Processor time in milliseconds, with ended children, and resident bytes of a process. Zero if
+/// the system does not say.
 fn usage(process: u32) -> (u64, u64) {
     let text = |name: &str| read(Path::new(&format!("/proc/{process}/{name}"))).unwrap_or_default();
     let stat = text("stat");

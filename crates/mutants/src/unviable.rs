@@ -1,4 +1,5 @@
-//! Which mutants the compiler refuses, from the messages of `cargo check --message-format=json`.
+//! Finds the mutants that the compiler refuses, from the messages of `cargo check
+//! --message-format=json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::switch::marks;
 
-/// What a build said.
+/// Result of a build.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     pub numbers: BTreeSet<u32>,
@@ -25,7 +26,7 @@ struct Place {
     is_primary: bool,
 }
 
-/// Judges the messages; `read` gives the text of a file that they name.
+/// Judges the messages. `read` returns the text of a file that they name.
 pub(crate) fn unviable(messages: &str, mut read: impl FnMut(&str) -> String) -> Refused {
     let mut refused = Refused::default();
     let mut files = Files::new();
@@ -73,9 +74,10 @@ fn collect(message: &Value, is_top: bool, places: &mut Vec<Place>) {
     }
 }
 
-/// The mutant whose text holds the place of the error; else those that the notes name; else all
-/// whose text shares a line with a place; else the arms deleted between the places: a match that
-/// needs them all is named at its beginning and at its end.
+/// The mutants that explain an error. First choice is the mutant whose text holds the place of the
+/// error. Next come mutants that the notes name, and then all whose text shares a line with a
+/// place. Last come arms deleted between the places, since the compiler names a match at its
+/// beginning and its end.
 fn guilty(places: &[Place], files: &Files) -> BTreeSet<u32> {
     let innermost = |place: &Place| {
         let marks = files[&place.file].1.iter();

@@ -1,6 +1,6 @@
-//! One node at a time, in the cache: search, insertion in random order, scan and split, for pages of 4,
-//! 16 and 64 KiB. Keys are 8-byte numbers, big-endian; values have 8 bytes.
-//! `cargo bench -p stillpoint-node --bench node`
+//! Costs of one node in the cache: search, insertion in random order, scan and split, for pages of
+//! 4, 16 and 64 KiB. Keys are 8-byte numbers, big-endian. Values have 8 bytes. `cargo bench -p
+//! stillpoint-node --bench node`
 #![expect(clippy::print_stdout, reason = "a report on the terminal")]
 
 use std::hint::black_box;

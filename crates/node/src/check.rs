@@ -1,4 +1,5 @@
-//! Whether the words of a page are a sound node. What comes from a disk is checked before its use.
+//! Checks that the words of a page are a sound node. Pages from a disk are checked before their
+//! use.
 
 use stillpoint_format::node::{
     ENTRY_GHOST, EntryWord, Fence, HEAP_UNIT_BYTES, NODE_HEADER_WORDS, NodeKind, entry_words,
@@ -10,22 +11,23 @@ use stillpoint_mem::words;
 use crate::node::{Node, common_prefix_bytes};
 use crate::search::head_of;
 
-/// Checks one node; remembers which words of the heap are taken.
+/// A check of one node, with a list of the used words of the heap.
 struct Checker<'n, 'a> {
     node: &'n Node<'a>,
     kind: NodeKind,
-    /// First word and number of words of everything in the heap that is no garbage.
+    /// First word and number of words of every used range of the heap.
     taken: Vec<(usize, usize)>,
     ghosts: usize,
 }
 
 impl Node<'_> {
-    /// Checks everything that the functions of a node rely on: fences, prefix, the order of the keys,
-    /// and that the entries lie in the heap without overlap. Writers may use a node that has passed.
+    /// Checks everything that the functions of a node rely on: fences, prefix, and the order of the
+    /// keys. The entries must lie in the heap without overlap. Writers may use a node that has
+    /// passed.
     ///
     /// # Errors
-    /// What is wrong first. The offset is that of the slot or of the header's word, in the page. The
-    /// caller, who knows the page, adds its name.
+    /// The first defect. Its offset in the page is that of the slot or of the header's word. The
+    /// caller adds the page's name.
     pub fn check(&self) -> Result<(), DecodeError> {
         let kind_word = self.kind_word();
         let Some(kind) = self.kind() else {
@@ -74,7 +76,7 @@ impl Checker<'_, '_> {
         in_range(AT, "start of the heap", space.heap_start.into(), slots_end, words)
     }
 
-    /// The fences, after a check that they are in order and that the prefix is theirs.
+    /// The fences, after a check of their order and of the prefix.
     fn fences(&mut self) -> Result<(Vec<u8>, Option<Vec<u8>>), DecodeError> {
         const AT: usize = stillpoint_format::node::WORD_FENCES;
         let fences = self.node.fences();
@@ -179,7 +181,7 @@ impl Checker<'_, '_> {
         Ok(())
     }
 
-    /// Nothing overlaps, and what is left is the garbage that the header names.
+    /// Checks that nothing overlaps, and that the remaining words equal the header's garbage.
     fn heap(mut self) -> Result<(), DecodeError> {
         const AT: usize = stillpoint_format::node::WORD_SPACE;
         self.taken.sort_unstable();

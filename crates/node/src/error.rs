@@ -1,4 +1,4 @@
-//! Why a node refuses a change. The node is then as it was.
+//! The reason why a node refuses a change. The node is unchanged then.
 
 /// A change that a node cannot take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,7 +9,7 @@ pub enum NodeError {
         /// Bytes of the heap and the slots that the change needs.
         needed_bytes: usize,
     },
-    /// A record with this key is there already.
+    /// A record with this key exists already.
     #[error("slot {slot} holds a record with this key: update it")]
     Exists {
         /// Its slot.
@@ -34,7 +34,7 @@ pub enum NodeError {
     /// A patch reaches beyond the end of the value.
     #[error("patch up to byte {end} of a value of {bytes} bytes: update the value to lengthen it")]
     PatchBeyondEnd {
-        /// Where the patch ends, in bytes from the beginning of the value.
+        /// End of the patch, in bytes from the beginning of the value.
         end: usize,
         /// The value's length in bytes.
         bytes: usize,

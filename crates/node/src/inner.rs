@@ -11,9 +11,9 @@ use crate::write::Content;
 /// A child of an inner node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Child {
-    /// Where the child is. Only the caller knows what the number means.
+    /// Number of the child, whose meaning only the caller knows.
     pub at: u64,
-    /// Number of records below the child; 0 in a node that does not count.
+    /// Number of records below the child. 0 in a node that does not count.
     pub records: u64,
 }
 
@@ -27,7 +27,7 @@ impl Child {
 }
 
 impl Node<'_> {
-    /// Number of children: one more than there are separators.
+    /// Number of children: one more than the number of separators.
     #[inline]
     pub fn child_count(&self) -> usize {
         self.slot_count() + 1
@@ -42,7 +42,7 @@ impl Node<'_> {
         }
     }
 
-    /// Position of the child that holds the keys just below a key: where a descending range goes on.
+    /// Position of the child that holds the keys just below a key, for a descending range.
     #[inline]
     pub fn child_below(&self, key: &[u8]) -> usize {
         self.search(key).unwrap_or_else(|slot| slot)
@@ -123,7 +123,7 @@ impl Node<'_> {
     /// [`NodeError::Full`], [`NodeError::KeyTooLong`].
     ///
     /// # Panics
-    /// If the separator is there already.
+    /// If the separator exists already.
     pub fn insert_child(
         &self,
         separator: &[u8],

@@ -1,19 +1,20 @@
-//! Slotted nodes of ordered indexes, over atomic words. Knows not where nodes live: the words belong
-//! to the caller, and a child is a number that only the caller can follow.
+//! Slotted nodes of ordered indexes, over atomic words. This crate does not know where nodes live.
+//! The words belong to the caller, and a child is a number that only the caller can follow.
 //!
-//! Source: Leis, Haubenschild, Neumann, *LeanStore* (ICDE 2018) and *Optimistic lock coupling* (2019)
-//! for nodes that are read without a latch; Graefe, *Modern B-tree techniques* (2011) for fences,
-//! prefixes, heads and ghosts; Bayer and Unterauer, *Prefix B-trees* (1977) for short separators.
+//! Nodes that are read without a latch come from Leis, Haubenschild, Neumann, *LeanStore* (ICDE
+//! 2018) and *Optimistic lock coupling* (2019). Fences, prefixes, heads and ghosts come from
+//! Graefe, *Modern B-tree techniques* (2011). Short separators come from Bayer and Unterauer,
+//! *Prefix B-trees* (1977).
 //!
-//! A node holds the keys from its *lower fence* on, below its *upper fence*. What both fences have in
-//! common at their beginning is the *prefix* of all keys; the node stores the *rest* of each key. A
-//! *slot* holds the first four bytes of a rest, its *head*, so a search seldom leaves the slots.
-//! A deleted record becomes a *ghost*, which keeps its place until [`Node::compact`] may drop it.
+//! A node holds the keys from its *lower fence* on, below its *upper fence*. The common beginning
+//! of both fences is the *prefix* of all keys. The node stores the *rest* of each key. A *slot*
+//! holds the first four bytes of a rest, its *head*, so a search seldom leaves the slots. A deleted
+//! record becomes a *ghost*, which keeps its place until [`Node::compact`] may drop it.
 //!
-//! **Readers without a latch.** All words are atomics, accessed Relaxed. A reader takes the version of
-//! the node's latch, reads, and validates the version; only then may it use what it has read. Until
-//! then the words may be those of two states, so every reading function is *total*: on any words at
-//! all it ends, without a panic, with some answer.
+//! **Readers without a latch.** All words are atomics, accessed Relaxed. A reader takes the version
+//! of the node's latch, reads, and validates the version. Only then may it use the read values.
+//! Until then the words may mix two states. So every reading function is *total*: on any words it
+//! ends without a panic, with some answer.
 //!
 //! **Writers** hold the node's latch exclusively. They expect a sound node: one made by
 //! [`Node::init`], or one from outside that [`Node::check`] has accepted.

@@ -1,4 +1,4 @@
-//! Moving entries: a node's next state is built in words of its own, and then stored.
+//! Moves entries. A node's next state is built in separate words, and then stored.
 
 use stillpoint_format::node::{
     ENTRY_GHOST, Insertions, NodeKind, OWNER_WORDS, WORD_LAST_CHILD, WORD_LAST_COUNT, WORD_OWNER,
@@ -18,9 +18,9 @@ pub(crate) struct Buffers {
 }
 
 impl Node<'_> {
-    /// Brings the heap into one piece, its entries in the order of their keys. `may_free` is asked for
-    /// each slot whether space may go: of a ghost all, of a record the capacity beyond its value.
-    /// Answer true only if no transaction that could be undone wrote it.
+    /// Compacts the heap, with its entries in the order of their keys. For each slot, `may_free`
+    /// says whether space may be freed: a ghost as a whole, or a record's capacity beyond its
+    /// value. Return true only if no transaction that could still be undone wrote the slot.
     pub fn compact(&self, mut may_free: impl FnMut(usize) -> bool) {
         let (lower, upper) = self.fence_keys();
         let mut insertions = self.insertions();
@@ -72,8 +72,8 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Appends a copy of another node's entry, behind all keys of this one; `trimmed` without the
-    /// capacity beyond its value.
+    /// Appends a copy of another node's entry, behind all keys of this one. If `trimmed`, the copy
+    /// has no capacity beyond its value.
     ///
     /// # Errors
     /// [`NodeError::Full`].
@@ -110,7 +110,7 @@ impl Node<'_> {
         }
     }
 
-    /// Keeps in mind where a leaf's insertions ascend.
+    /// Keeps the record of a leaf's ascending insertions.
     pub(crate) fn keep_insertions(&self, insertions: Insertions) {
         if self.own_kind() == NodeKind::Leaf {
             self.set_word(WORD_LAST_CHILD, insertions.pack());

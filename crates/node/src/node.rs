@@ -1,4 +1,4 @@
-//! What a node says of itself, and reading its records.
+//! A node's header, and the reading of its records.
 
 use stillpoint_format::node::{
     ENTRY_GHOST, EntryWord, Fence, FencesWord, HEAP_UNIT_BYTES, Insertions, KindWord,
@@ -11,7 +11,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A node in the words of a page.
 ///
-/// Slots are numbered in the order of their keys, from 0 on; ghosts have slots, too.
+/// Slots are numbered in the order of their keys, from 0 on. Ghosts have slots, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     pub(crate) words: &'a [AtomicU64],
@@ -28,8 +28,8 @@ impl<'a> Node<'a> {
         Self { words }
     }
 
-    /// Makes an empty node with these fences, at this height above the leaves. No upper fence: the
-    /// node takes all keys from the lower fence on. The owner's words stay.
+    /// Makes an empty node with these fences, at this height above the leaves. Without an upper
+    /// fence the node takes all keys from the lower fence on. The owner's words stay.
     ///
     /// # Panics
     /// If the lower fence is not below the upper one, or a fence is longer than a key may be.
@@ -71,7 +71,7 @@ impl<'a> Node<'a> {
         self.words.len() * 8
     }
 
-    /// What the node is; `None` if the words are those of no node.
+    /// The node's kind. `None` if the words are no node.
     #[inline]
     pub fn kind(&self) -> Option<NodeKind> {
         NodeKind::from_code(self.kind_word().kind)
@@ -89,7 +89,7 @@ impl<'a> Node<'a> {
         usize::from(self.kind_word().prefix_bytes)
     }
 
-    /// The words of the page that belong to its owner: no function of this crate changes them.
+    /// The words of the page that belong to its owner. No function of this crate changes them.
     #[inline]
     pub fn owner_words(&self) -> &'a [AtomicU64; OWNER_WORDS] {
         self.words[WORD_OWNER..].first_chunk().expect("a page is longer than a header")
@@ -107,7 +107,7 @@ impl<'a> Node<'a> {
         usize::from(self.space().ghosts)
     }
 
-    /// Bytes that insertions can still take, once the heap is in one piece.
+    /// Bytes that are free for insertions, after a compaction.
     pub fn free_bytes(&self) -> usize {
         let space = self.space();
         let used = usize::from(space.slots) * 8 + NODE_HEADER_BYTES;
@@ -115,19 +115,20 @@ impl<'a> Node<'a> {
         (heap * HEAP_UNIT_BYTES).saturating_sub(used)
     }
 
-    /// Appends the lower fence: the smallest key that the node may hold. Empty: no key is too small.
+    /// Appends the lower fence, the smallest key that the node may hold. An empty fence admits
+    /// every small key.
     pub fn read_lower_fence(&self, out: &mut Vec<u8>) {
         self.read_fence(self.fences().lower, out);
     }
 
-    /// Appends the upper fence, which all keys of the node are below; false if there is none.
+    /// Appends the upper fence, above all keys of the node. Returns false if there is none.
     pub fn read_upper_fence(&self, out: &mut Vec<u8>) -> bool {
         let upper = self.fences().upper;
         self.read_fence(upper, out);
         upper != Fence::NONE
     }
 
-    /// True if the node's fences admit the key.
+    /// Whether the node's fences admit the key.
     pub fn covers(&self, key: &[u8]) -> bool {
         let (mut lower, mut upper) = (Vec::new(), Vec::new());
         self.read_lower_fence(&mut lower);
@@ -148,12 +149,12 @@ impl<'a> Node<'a> {
         self.read_rest(self.slot(slot), out);
     }
 
-    /// Appends what follows the prefix in the key of a slot.
+    /// Appends the rest of a slot's key, behind the prefix.
     pub(crate) fn read_rest(&self, slot: Slot, out: &mut Vec<u8>) {
         self.read_bytes(usize::from(slot.start) + 1, usize::from(slot.rest_bytes), out);
     }
 
-    /// Appends the value of a slot; a ghost has the value that it had as a record.
+    /// Appends the value of a slot. A ghost has its last value as a record.
     pub fn read_value(&self, slot: usize, out: &mut Vec<u8>) {
         let slot = self.slot(slot);
         let bytes = usize::from(self.entry(slot).value_bytes);
@@ -171,7 +172,7 @@ impl<'a> Node<'a> {
         self.entry(self.slot(slot)).tag
     }
 
-    /// True if the record of a slot is deleted.
+    /// Whether the record of a slot is deleted.
     #[inline]
     pub fn is_ghost(&self, slot: usize) -> bool {
         self.entry(self.slot(slot)).flags & ENTRY_GHOST != 0
@@ -213,7 +214,7 @@ impl<'a> Node<'a> {
         Insertions::unpack(self.word(WORD_LAST_CHILD))
     }
 
-    /// The slots; as many as the page can hold, if the header claims more.
+    /// Number of slots, bounded by the capacity of the page.
     #[inline]
     pub(crate) fn slots(&self) -> &'a [AtomicU64] {
         &self.words[NODE_HEADER_WORDS..][..self.slot_count()]
@@ -247,13 +248,13 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Where the value of an entry begins, in units.
+/// Begin of an entry's value, in units.
 #[inline]
 pub(crate) fn value_start(slot: Slot) -> usize {
     usize::from(slot.start) + 1 + words::words_for(usize::from(slot.rest_bytes))
 }
 
-/// Length in bytes of what two keys have in common at their beginning.
+/// Length in bytes of the common beginning of two keys.
 pub(crate) fn common_prefix_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

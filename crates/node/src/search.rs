@@ -1,4 +1,4 @@
-//! Binary search by heads, and by whole keys where heads agree.
+//! Binary search by heads, and by whole keys if heads agree.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 
 use crate::node::Node;
 
-/// A key that is looked for, without the node's prefix.
+/// A sought key, without the node's prefix.
 struct Sought<'k> {
     rest: &'k [u8],
     head: u32,
@@ -16,8 +16,8 @@ struct Sought<'k> {
 impl Node<'_> {
     /// Finds the slot of a key, a ghost's too.
     ///
-    /// The node must [cover](Self::covers) the key, or the key is the node's upper fence. Whoever
-    /// descends by separators knows that. For other keys the answer means nothing.
+    /// The node must [cover](Self::covers) the key, or the key must be the node's upper fence. A
+    /// descent by separators guarantees that. For other keys the answer means nothing.
     ///
     /// # Errors
     /// The slot that the key would get, if no slot has the key.

@@ -8,7 +8,7 @@ use stillpoint_mem::words::words_for;
 use crate::error::NodeError;
 use crate::node::{Node, common_prefix_bytes};
 
-/// Where to split a node.
+/// The place of a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// The first slot that leaves the node. Of an inner node, this separator goes to the parent.
@@ -17,19 +17,19 @@ pub struct Split {
     pub separator: Vec<u8>,
 }
 
-/// From so many ascending insertions on, a leaf is split where they go, so that it stays full.
+/// Number of ascending insertions from which a leaf is split at their place, so that it stays full.
 const ASCENDING_MIN: u16 = 8;
 
 impl Node<'_> {
-    /// Where to split the node, so that `key` finds room. A leaf is split at the key's place if
-    /// insertions ascend there, and else near the middle, where the separator is shortest. A
-    /// separator is the shortest key that parts the keys around it.
+    /// Chooses the place of a split that makes room for `key`. If insertions ascend, a leaf is
+    /// split at the key's place. Otherwise it is split near the middle, at the shortest separator.
+    /// A separator is the shortest key that separates the keys around it.
     ///
-    /// After one split the key's node may still be full, if entries are large. Splitting it again
-    /// comes to an end, since each split leaves it fewer entries, and an empty node takes any entry.
+    /// With large entries the key's node may still be full after one split. Repeated splits end,
+    /// since each split leaves it fewer entries, and an empty node takes any entry.
     ///
     /// # Panics
-    /// If an inner node has no separator, or a leaf no record beside the one of this key.
+    /// If an inner node has no separator, or a leaf no record other than this key's.
     pub fn split_for(&self, key: &[u8]) -> Split {
         debug_assert!(self.covers(key), "the key belongs into another node");
         let slots = self.slot_count();
@@ -90,8 +90,8 @@ impl Node<'_> {
         .expect(fits);
     }
 
-    /// Takes over everything of the right neighbour, whose lower fence is this node's upper fence. The
-    /// neighbour stays as it is.
+    /// Takes over everything of the right neighbour, whose lower fence is this node's upper fence.
+    /// The neighbour stays unchanged.
     ///
     /// # Errors
     /// [`NodeError::Full`] if both do not fit into one page. The node is then unchanged.
@@ -119,8 +119,8 @@ impl Node<'_> {
         })
     }
 
-    /// Among the slots of the middle quarter, by space, the one whose separator has the least length.
-    /// Of several the first one that is nearest to the middle.
+    /// The slot with the shortest separator within the middle quarter of the space. Of several, the
+    /// one nearest to the middle.
     fn shortest_near_middle(&self, slots: Range<usize>, length: impl Fn(usize) -> usize) -> usize {
         let total: usize = (0..self.slot_count()).map(|slot| self.words_of(slot)).sum();
         let mut before: usize = (0..slots.start).map(|slot| self.words_of(slot)).sum();
@@ -148,7 +148,7 @@ impl Node<'_> {
         fits(0..split.slot, &lower) && fits(split.slot..self.slot_count(), &upper)
     }
 
-    /// Words that a slot and its entry take.
+    /// Words of a slot and its entry.
     fn words_of(&self, slot: usize) -> usize {
         1 + entry_words(self.rest_len(slot), self.capacity_bytes(slot))
     }
@@ -162,8 +162,9 @@ impl Node<'_> {
         shortest_between(&self.key(slot - 1), self.key(slot))
     }
 
-    /// The shortest key that parts the slots before `place` from those behind, for a new key that
-    /// goes to this place: to the left of the separator if there are slots behind, else to its right.
+    /// The shortest key that separates the slots before `place` from those behind, for a new key at
+    /// this place. The new key goes to the left of the separator if there are slots behind, and
+    /// otherwise to its right.
     fn separator_beside(&self, place: usize, key: &[u8]) -> Vec<u8> {
         if place < self.slot_count() {
             return shortest_between(key, self.key(place));
@@ -181,7 +182,7 @@ impl Node<'_> {
     }
 }
 
-/// The shortest key above `low` that is at most `high`, of which it is the beginning.
+/// The shortest key above `low` and at most `high`. It is a beginning of `high`.
 fn shortest_between(low: &[u8], mut high: Vec<u8>) -> Vec<u8> {
     debug_assert!(low < high.as_slice(), "keys out of order");
     high.truncate(common_prefix_bytes(low, &high) + 1);

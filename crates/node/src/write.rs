@@ -10,7 +10,7 @@ use crate::error::NodeError;
 use crate::node::{Node, value_start};
 use crate::search::head_of;
 
-/// What an entry holds beside its key.
+/// The content of an entry, except its key.
 #[derive(Clone, Copy)]
 pub(crate) struct Content<'v> {
     pub(crate) value: &'v [u8],
@@ -61,7 +61,7 @@ impl Node<'_> {
     }
 
     /// Replaces the value and the tag of a record. A shorter value keeps the capacity of the longer
-    /// one, so that its return always finds room.
+    /// one, so that an undo always finds room.
     ///
     /// # Errors
     /// [`NodeError::Full`], [`NodeError::ValueTooLong`].
@@ -94,7 +94,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Makes a record a ghost, which keeps key, value and place.
+    /// Makes a record a ghost, which keeps its key, value and place.
     ///
     /// # Panics
     /// If there is no such slot, or its record is a ghost already.
@@ -102,7 +102,7 @@ impl Node<'_> {
         self.set_ghost(slot, true);
     }
 
-    /// Makes a ghost the record that it was before its deletion.
+    /// Makes a ghost a record again, as before its deletion.
     ///
     /// # Panics
     /// If there is no such slot, or its record is no ghost.
@@ -128,7 +128,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Gives a slot other content: in place if the capacity suffices, else at another place.
+    /// Replaces the content of a slot: in place if the capacity suffices, otherwise elsewhere.
     fn put_value(&self, slot: usize, content: Content<'_>) -> Result<(), NodeError> {
         let old = self.slot(slot);
         let capacity_bytes = usize::from(self.entry(old).capacity_bytes);
@@ -138,7 +138,8 @@ impl Node<'_> {
             self.write_value(value_start(old), kept.value);
             return Ok(());
         }
-        // The old entry's space counts, or a leaf with one record might have no room for the next value.
+        // The old entry's space counts as free. Otherwise a leaf with one record might have no room
+        // for the next value.
         let rest_bytes = usize::from(old.rest_bytes);
         let needed_bytes = entry_words(rest_bytes, content.capacity_bytes) * 8;
         if self.free_bytes() + entry_words(rest_bytes, capacity_bytes) * 8 < needed_bytes {
@@ -150,7 +151,7 @@ impl Node<'_> {
         self.put_entry(slot, &key, content)
     }
 
-    /// Gives `slot` to a new entry, and the slots from there on one number more.
+    /// Gives `slot` to a new entry. The slots from there on move by one.
     pub(crate) fn put_entry(
         &self,
         slot: usize,
@@ -176,7 +177,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Takes a slot away, and its entry's space with it.
+    /// Removes a slot, and frees its entry's space.
     pub(crate) fn remove_entry(&self, slot: usize) {
         let old = self.slot(slot);
         let capacity_bytes = usize::from(self.entry(old).capacity_bytes);
@@ -189,7 +190,7 @@ impl Node<'_> {
         self.set_space(space);
     }
 
-    /// Takes `needed` words from the heap, and leaves room for `slots` more slots. Returns where they
+    /// Allocates `needed` words of the heap, and leaves room for `slots` more slots. Returns their
     /// begin. May move entries.
     fn allocate(&self, needed: usize, slots: usize) -> Result<usize, NodeError> {
         let needed_bytes = (needed + slots) * 8;
@@ -232,7 +233,7 @@ impl Node<'_> {
         self.set_space(space);
     }
 
-    /// Counts insertions that ascend: each went behind the one before.
+    /// Counts ascending insertions, each directly behind the one before.
     fn note_insertion(&self, slot: usize) {
         let before = self.insertions();
         let ascends = slot == usize::from(before.last_slot) + 1;

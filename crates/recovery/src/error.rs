@@ -5,7 +5,7 @@ use stillpoint_io::ThreadError;
 use stillpoint_journal::ScanError;
 use stillpoint_store::TxError;
 
-/// Why a store could not be recovered. Nothing is served.
+/// The reason why a store could not be recovered. Nothing is served then.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
     /// A checkpoint is damaged, or could not be read.
@@ -14,18 +14,18 @@ pub enum RecoveryError {
     /// A log is damaged, or could not be read.
     #[error(transparent)]
     Log(#[from] ScanError),
-    /// A record did not fit into memory, or contradicts what was loaded.
+    /// A record did not fit into memory, or contradicts the loaded records.
     #[error("record of table {table} with gsn {gsn}: {source}")]
     Apply {
         /// Number of the table.
         table: u16,
-        /// The record's gsn; 0 for one of a checkpoint.
+        /// The record's gsn. 0 for a record of a checkpoint.
         gsn: u64,
-        /// Why not.
+        /// The reason.
         #[source]
         source: TxError,
     },
-    /// A log holds an operation on a table of a kind that is not known here.
+    /// A log holds an operation on a table of an unknown kind.
     #[error(
         "log {log} holds an operation, with gsn {gsn}, on a table of a kind that is not known here: \
          open the store with the program that has this kind"
@@ -36,7 +36,7 @@ pub enum RecoveryError {
         /// The record's gsn.
         gsn: u64,
     },
-    /// What a log holds of a transaction contradicts what it holds before.
+    /// A record of a transaction contradicts earlier records of it.
     #[error("log {log}, gsn {gsn}: {why}; put a copy of the data directory back")]
     Operation {
         /// The log.
@@ -62,7 +62,7 @@ pub enum RecoveryError {
         /// The table's generation in the record.
         generation: u32,
     },
-    /// There is a checkpoint that the manifest is too old for.
+    /// A checkpoint is newer than the manifest.
     #[error(
         "{} is checkpoint directory {serial}, and the MANIFEST says that {next_serial} is the next: \
          the MANIFEST is older than the checkpoint; put the newest MANIFEST back, or give up \
@@ -74,7 +74,7 @@ pub enum RecoveryError {
         path: PathBuf,
         /// Serial of the checkpoint's directory.
         serial: u64,
-        /// The first serial that no directory has had, as the manifest says.
+        /// The first unused serial, by the manifest.
         next_serial: u64,
     },
     /// The store has no room for the loaders.
@@ -93,7 +93,7 @@ pub enum RecoveryError {
 }
 
 impl RecoveryError {
-    /// True if files are damaged or missing, as opposed to a system that refused.
+    /// Whether files are damaged or missing, as opposed to a system that refused.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),

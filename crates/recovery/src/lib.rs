@@ -9,8 +9,8 @@
 //!                ▼   (the caller publishes the successor of the MANIFEST: nothing is served before)
 //!             trim: what the published MANIFEST has given up is removed
 //! ```
-//! Everything may be interrupted at any instant and begun again: no file that the MANIFEST names
-//! changes before its successor is published.
+//! A recovery may be interrupted at any instant and begun again. No file that the MANIFEST names
+//! changes before the next MANIFEST is published.
 
 mod error;
 mod load;

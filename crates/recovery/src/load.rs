@@ -1,4 +1,4 @@
-//! Records of checkpoints into the store.
+//! Loads records of checkpoints into the store.
 
 use stillpoint_checkpoint::{LoadedRecord, Visit};
 use stillpoint_store::{KeyImage, Loader, TableId};

@@ -1,4 +1,4 @@
-//! Checkpoints that a manifest is too old for.
+//! Finds checkpoints that are newer than the manifest.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,9 @@ pub struct NewerCheckpoint {
     pub path: PathBuf,
 }
 
-/// Lists the checkpoints whose serial is not below the manifest's next one. A manifest counts a serial
-/// before the directory is made, so each of them proves that there was a later manifest.
+/// Lists the checkpoints whose serial is not below the manifest's next one. A manifest counts a
+/// serial before the directory is made, so each of these checkpoints proves that there was a later
+/// manifest.
 ///
 /// # Errors
 /// The disk refuses.

@@ -1,4 +1,4 @@
-//! What a recovery will do, decided before anything is loaded.
+//! The plan of a recovery, made before anything is loaded.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use stillpoint_sync::{mutant, planted};
 use crate::error::RecoveryError;
 use crate::newer::newer_checkpoints;
 
-/// What a recovery will do.
+/// The plan of a recovery.
 #[derive(Debug)]
 pub struct Plan {
-    /// The manifest as this recovery read it.
+    /// The manifest that this recovery has read.
     pub manifest: Manifest,
     /// Number of the next incarnation.
     pub incarnation: u32,
-    /// Its gsns are greater than this, which is not less than any gsn ever seen.
+    /// Floor of the next incarnation's gsns, not less than any gsn ever seen.
     pub gsn_floor: u64,
     /// The epoch in which the next incarnation begins.
     pub epoch: u64,
@@ -51,9 +51,9 @@ pub fn plan(
     Ok(Plan::new(manifest, latest, logs))
 }
 
-/// As [`plan`], but gives up what is damaged, missing or unknown to the manifest, and what may
-/// rest on it. The checkpoints that the manifest names must be sound. `published` is the manifest
-/// with the checkpoints that have been given up.
+/// As [`plan`], but gives up records that are damaged, missing or unknown to the manifest, and
+/// records that may depend on them. The checkpoints that the manifest names must be sound.
+/// `published` is the manifest with the checkpoints that have been given up.
 ///
 /// # Errors
 /// A disk that refuses.
@@ -94,7 +94,7 @@ pub fn plan_accepting_loss(
                 limits.push(LogGsn { log, gsn });
             }
             Err(RecoveryError::Apply { gsn, .. }) => {
-                // Some log lacks what this record rests on, and which log is not known.
+                // Some unknown log lacks a dependency of this record.
                 let logs = manifest.incarnations.iter().map(|of| of.logs).max().unwrap_or(0);
                 limits = (0..logs).map(|log| LogGsn { log, gsn }).collect();
             }
@@ -110,8 +110,8 @@ fn start_of(manifest: &Manifest) -> ReplayStart {
     })
 }
 
-/// Where replay starts if the newest checkpoint that was published may be lost. Publishing it has
-/// freed the logs of the incarnations before its own, and a part of its own's.
+/// Start of the replay if the newest published checkpoint may be lost. Its publication has freed
+/// the logs of earlier incarnations, and a part of its own incarnation's logs.
 fn start_without(left: &Manifest, published: &Manifest) -> ReplayStart {
     let mut start = start_of(left);
     let (newest, lost) = (left.newest_chain(), published.newest_chain());
@@ -158,9 +158,9 @@ impl Plan {
         }
     }
 
-    /// The manifest that begins the new incarnation: the cut of the latest one, the copied ends of
-    /// its logs, and the incarnation that starts, with `logs` logs. Incarnations without a record
-    /// that replay needs are left out.
+    /// The manifest that begins the new incarnation, with `logs` logs. It holds the cut of the
+    /// latest incarnation and the copied ends of its logs. Incarnations without a record for replay
+    /// are left out.
     pub fn successor(&self, logs: u8, ends: &Ends) -> Manifest {
         let mut next = self.manifest.clone();
         if let Some(latest) = next.incarnations.last_mut()
@@ -185,19 +185,19 @@ impl Plan {
         next
     }
 
-    /// Copies what is kept and may be in the page cache only, and makes the copies durable. To be
-    /// done before the successor is published; changes no file that the manifest names.
+    /// Copies kept batches that may be in the page cache only, and makes the copies durable. To be
+    /// called before the next manifest is published. Changes no file that the manifest names.
     ///
     /// # Errors
-    /// The disk's. It can be begun again.
+    /// An error of the disk. The call can be repeated.
     pub fn copy_ends(&self, created_ms: u64) -> Result<Ends, RecoveryError> {
         Ok(self.logs.copy_ends(self.incarnation, created_ms)?)
     }
 
-    /// Removes from the logs what the published successor has given up.
+    /// Removes files of the logs that the published next manifest has given up.
     ///
     /// # Errors
-    /// The disk's. It can be begun again.
+    /// An error of the disk. The call can be repeated.
     pub fn trim(&self, ends: &Ends) -> Result<(), RecoveryError> {
         Ok(self.logs.trim(self.incarnation, ends)?)
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What recovery is doing.
+/// The stage of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Reading the logs to find what is kept.
@@ -12,7 +12,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// As a word for a person.
+    /// The stage as a word for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Scan => "scanning logs",
@@ -22,7 +22,7 @@ impl Stage {
     }
 }
 
-/// How far recovery is.
+/// Progress of a recovery.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// The stage of the recovery.
@@ -31,7 +31,7 @@ pub struct Progress {
     pub bytes_done: u64,
     /// Bytes of this stage.
     pub bytes_total: u64,
-    /// Since the stage began.
+    /// Time since the stage began.
     pub elapsed: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Progress {
         self.bytes_done as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Time left in this stage at the rate so far; `None` before anything was done.
+    /// Remaining time of this stage at the rate so far. `None` at its begin.
     pub fn remaining(&self) -> Option<Duration> {
         if self.bytes_done == 0 {
             return None;

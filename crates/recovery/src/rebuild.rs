@@ -1,4 +1,4 @@
-//! A manifest made anew from the files that the lost one named.
+//! Rebuilds a lost manifest from the files that it named.
 //!
 //! | field | where it is found |
 //! |---|---|
@@ -28,12 +28,12 @@ use stillpoint_journal::{ReplayOptions, ReplayStart, ScanInput, scan_accepting_l
 use crate::error::RecoveryError;
 use crate::run::{ROUND_BYTES, unknown_kind};
 
-/// A manifest made anew.
+/// A rebuilt manifest.
 #[derive(Clone, Debug)]
 pub struct Rebuilt {
     /// The manifest. Its latest incarnation is not over.
     pub manifest: Manifest,
-    /// What no file tells, and is given up with the old manifest; in sentences.
+    /// Losses with the old manifest, in sentences: facts that no file tells.
     pub gives_up: Vec<String>,
 }
 
@@ -49,17 +49,17 @@ struct Found {
     segments: BTreeMap<u32, Vec<(u8, u64)>>,
     /// Copied ends of logs, each with the incarnation whose log it ends.
     tails: Vec<(u32, LogTail)>,
-    /// The greatest incarnation in any header, those of prepared segments included: none of them
-    /// may write again.
+    /// The greatest incarnation in any header, also of prepared segments. None of these
+    /// incarnations may write again.
     incarnation_max: u32,
     created_ms: u64,
 }
 
-/// Makes a manifest anew from the other files; changes nothing on disk. `names` are tables' names
-/// that somebody remembers. `None` if there is neither a checkpoint nor a segment.
+/// Rebuilds a manifest from the other files. Changes nothing on disk. `names` are remembered names
+/// of tables. `None` if there is neither a checkpoint nor a segment.
 ///
 /// # Errors
-/// A disk that refuses. Damage is none: what it costs is said.
+/// A disk that refuses. Damage is no error; the result states its cost.
 pub fn rebuild(
     disk: &Arc<dyn Disk>,
     names: &[(u16, String)],
@@ -71,7 +71,7 @@ pub fn rebuild(
     found.find_segments(&**disk)?;
     let Some(store) = found.store else { return Ok(None) };
     found.checkpoints.sort_by_key(|entry| (entry.epoch, entry.serial));
-    // Of two attempts at an epoch the later one is what a manifest may have named.
+    // Of two attempts at an epoch a manifest may have named the later one.
     found.checkpoints.reverse();
     found.checkpoints.dedup_by_key(|entry| entry.epoch);
     found.checkpoints.reverse();
@@ -93,7 +93,8 @@ pub fn rebuild(
             gives_up.push("what was in a checkpoint only: no whole one was found".to_owned())
         }
         (Some(newest), Some(oldest)) => {
-            // Segments before the first that is there were freed, so the checkpoint holds them.
+            // Segments before the first existing one were freed, so the checkpoint holds their
+            // records.
             let logs = found.first_gsns();
             newest.positions = vec![LogPositions { incarnation: oldest.number, logs }];
         }
@@ -193,7 +194,7 @@ impl Found {
         entries
     }
 
-    /// Of each log, the gsn before the first segment that is there.
+    /// Of each log, the gsn before the first existing segment.
     fn first_gsns(&self) -> Vec<LogGsn> {
         let mut first: BTreeMap<u8, u64> = BTreeMap::new();
         for &(log, first_gsn) in self.segments.values().flatten() {
@@ -249,7 +250,7 @@ impl Found {
     }
 }
 
-/// The names in a directory; none if it is not there.
+/// The names in a directory. Empty if it is missing.
 fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, RecoveryError> {
     match disk.list(dir) {
         Ok(found) => Ok(found),
@@ -270,7 +271,7 @@ fn refused(error: DiskError) -> RecoveryError {
     LoadError::from(error).into()
 }
 
-/// What a start would keep of the latest incarnation.
+/// The records of the latest incarnation that a start would keep.
 fn cut_of(
     disk: &Arc<dyn Disk>,
     manifest: &Manifest,
@@ -333,8 +334,8 @@ fn input<'a>(manifest: &'a Manifest, start: &'a ReplayStart, threads: usize) -> 
     }
 }
 
-/// Gives each table the name that is remembered, or one that is made up. Tables that only a name is
-/// known of are there, too.
+/// Gives each table its remembered name, or an invented one. Tables of which only a name is known
+/// are added, too.
 fn name_tables(manifest: &mut Manifest, names: &[(u16, String)], gives_up: &mut Vec<String>) {
     for (id, name) in names {
         let is_free = !name.is_empty() && manifest.tables.iter().all(|table| table.name != *name);
@@ -377,7 +378,8 @@ mod tests {
             incarnations: Vec::new(),
             clean_shutdown: None,
         };
-        // The second one is taken, the third is none, and the last two are of an unknown table.
+        // The second name is taken, the third is no name, and the last two belong to an unknown
+        // table.
         let names = [(0, "orders"), (1, "orders"), (2, ""), (3, "items"), (3, "others")];
         let names = names.map(|(id, name)| (id, name.to_owned()));
         let mut gives_up = Vec::new();

@@ -1,4 +1,4 @@
-//! Rounds of log into the store, each partition of the keys by its own thread.
+//! Applies rounds of log to the store, each partition of the keys by its own thread.
 
 use std::cmp::Ordering;
 
@@ -8,14 +8,14 @@ use stillpoint_store::{Loader, Replayed, TableId};
 
 use crate::error::RecoveryError;
 
-/// Writes whose index lines are fetched together.
+/// Writes whose index lines are prefetched together.
 const BATCH: usize = 32;
 
-/// What a round did.
+/// Counts of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Applied {
     pub(crate) writes: u64,
-    /// Writes of table generations that are gone.
+    /// Writes of emptied generations of tables.
     pub(crate) stale: u64,
 }
 

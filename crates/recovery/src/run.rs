@@ -1,4 +1,4 @@
-//! Loading and replaying, in parallel.
+//! Loads and replays in parallel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) const ROUND_BYTES: usize = 32 << 20;
 /// Time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// What recovery did.
+/// Counts of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct RecoverySummary {
     /// Epoch of the newest checkpoint loaded, if there was one.
@@ -36,7 +36,7 @@ pub struct RecoverySummary {
     pub commits_replayed: u64,
     /// Writes of the replayed commits.
     pub writes_replayed: u64,
-    /// Writes and records skipped, since their table was emptied later.
+    /// Writes and records that were skipped, since their table was emptied later.
     pub stale: u64,
     /// Bytes of log read.
     pub log_bytes: u64,
@@ -44,16 +44,16 @@ pub struct RecoverySummary {
     pub replay_time: Duration,
 }
 
-/// Hears what the logs hold of tables of other kinds than the memory store.
+/// A receiver of log records on tables of other kinds than the memory store.
 pub trait Operations {
     /// A record of a transaction that changes such tables in place. Records come in gsn order.
     ///
     /// # Errors
-    /// The record is of no table that is known, or does not fit what came before.
+    /// The record belongs to no known table, or does not fit the earlier records.
     fn hear(&mut self, record: &ReplayOperation<'_>) -> Result<(), RecoveryError>;
 }
 
-/// Knows the memory store alone: any record of another kind is refused.
+/// A receiver that knows the memory store alone, and refuses every record of another kind.
 #[derive(Debug)]
 struct MemoryAlone;
 
@@ -68,12 +68,12 @@ pub(crate) fn unknown_kind(record: &ReplayOperation<'_>) -> RecoveryError {
     RecoveryError::UnknownKind { log: record.log, gsn: record.gsn }
 }
 
-/// Fills an empty store with what the plan says. Changes nothing on disk.
+/// Fills an empty store with the data of the plan. Changes nothing on disk.
 ///
 /// # Errors
-/// Damage that shows only now, too little memory, or a disk that refuses. The store is of no use
-/// then; recovery can be begun again with a new one. [`RecoveryError::UnknownKind`] if a log holds
-/// operations on tables of another kind.
+/// Damage that shows only now, too little memory, or a disk that refuses. The store is useless
+/// then, and recovery can be begun again with a new one. [`RecoveryError::UnknownKind`] if a log
+/// holds operations on tables of another kind.
 pub fn run(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
@@ -85,10 +85,10 @@ pub fn run(
     run_with_kinds(disk, plan, store, &mut MemoryAlone, threads, clock, report)
 }
 
-/// As [`run`]; `operations` hears what the logs hold of tables of other kinds.
+/// As [`run`]. `operations` receives the log records on tables of other kinds.
 ///
 /// # Errors
-/// As [`run`]; what `operations` refuses.
+/// As [`run`], or an error of `operations`.
 pub fn run_with_kinds(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
@@ -153,7 +153,7 @@ fn load_chain(
     let start_ns = clock.monotonic_ns();
     for entry in manifest.newest_chain() {
         for room in &entry.table_records {
-            // Of an emptied table the checkpoint has nothing but what will be skipped.
+            // Records of an emptied table in the checkpoint will be skipped.
             let at_poc = entry.generations.iter().find(|then| then.table == room.table);
             let now = manifest.table(room.table).map(|table| table.generation);
             if at_poc.is_some_and(|then| Some(then.generation) == now) {
@@ -212,7 +212,8 @@ fn replay(
     let loaders: Vec<Mutex<Loader>> =
         loaders(store, threads)?.into_iter().map(Mutex::new).collect();
     let partition_of = |table: u16, key: &[u8]| {
-        // The low bits: the high ones choose partitions of checkpoints and tags of the index.
+        // The low bits of the hash. The high ones choose partitions of checkpoints and tags of the
+        // index.
         store.hash(TableId(table), key) as usize % threads
     };
     let options = ReplayOptions { partitions: threads, round_bytes: ROUND_BYTES, threads };

@@ -1,4 +1,4 @@
-//! Reading everything that replay would apply, without a store.
+//! Reads everything that replay would apply, without a store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::plan::Plan;
 use crate::replay::newer_table;
 use crate::run::{ROUND_BYTES, unknown_kind};
 
-/// Keys of which the logs change a part, by table.
+/// Keys whose values the logs change in part, by table.
 type Patched = HashMap<(u16, Vec<u8>), Length>;
 
-/// What is known of the length of a value, in bytes.
+/// Knowledge of the length of a value, in bytes.
 #[derive(Clone, Copy, Debug)]
 enum Length {
-    /// It is the checkpoint's value, which must have at least so many bytes, and has been written up
-    /// to there.
+    /// The checkpoint's value, which must have at least the first number of bytes, and has been
+    /// written up to the second.
     OfCheckpoint { needed: usize, reached: usize, gsn: u64 },
-    /// It has this length; `None` if the key was deleted.
+    /// The exact length. `None` if the key was deleted.
     Known(Option<usize>),
 }
 
 impl Length {
-    /// After a write to bytes of the value.
+    /// The knowledge after a write to bytes of the value.
     fn patched(self, ranges: &[(usize, usize)], gsn: u64) -> Result<Self, TxError> {
         let mut length = self;
         for &(offset, bytes) in ranges {
@@ -50,13 +50,13 @@ impl Length {
 }
 
 impl Plan {
-    /// Reads every record that replay would apply: it decodes, the manifest knows its tables, and what
-    /// it changes of a value lies in that value. Takes memory for the keys of which the logs change a
-    /// part.
+    /// Reads every record that replay would apply. The record must decode, the manifest must know
+    /// its tables, and changed bytes of a value must lie inside it. Takes memory for the keys whose
+    /// values the logs change in part.
     ///
     /// # Errors
-    /// Damage, a record of a table that the manifest does not know, one that changes bytes beyond the
-    /// end of a value, or a disk that refuses.
+    /// Damage, a record of an unknown table, a change of bytes beyond the end of a value, or a disk
+    /// that refuses.
     pub fn verify_records(
         &self,
         disk: &Arc<dyn Disk>,
@@ -119,7 +119,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Compares what the logs take for granted with what the checkpoints hold.
+    /// Compares the lengths that the logs presuppose with those of the checkpoints.
     fn look_up(&self, disk: &dyn Disk, mut patched: Patched) -> Result<(), RecoveryError> {
         let generation =
             |of: &TableEntry| TableGeneration { table: of.id, generation: of.generation };
@@ -158,7 +158,7 @@ fn is_known(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     table.is_some_and(|table| write.write.generation <= table.generation)
 }
 
-/// True if the table has not been emptied since.
+/// Whether the table has not been emptied since.
 fn is_current(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     let table = manifest.table(write.write.table);
     table.is_some_and(|table| write.write.generation == table.generation)

@@ -1,12 +1,13 @@
-//! Two fences that order a store before a load against each other. One side pays for both (P1202).
+//! Asymmetric fences. Two fences order a store before a load against each other, and one side pays
+//! for both (P1202).
 //!
 //! ```text
 //! often:   store A;  light();  load B
 //! rarely:  store B;  heavy();  load A        one of the two loads sees the other side's store
 //! ```
-//! Two ordinary fences have the same effect (Dekker), but each of them waits for all stores under way.
-//! membarrier(2) returns after every processor that runs a thread of this process has passed a full
-//! barrier. So the light side only keeps the compiler from reordering. Where the system has no
+//! Two ordinary fences have the same effect (Dekker), but each of them waits for all stores under
+//! way. The system call membarrier(2) makes every processor that runs a thread of this process pass
+//! a full barrier. So the light side only keeps the compiler from reordering. Without
 //! membarrier(2), both are ordinary fences.
 
 #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
@@ -17,12 +18,12 @@ use crate::atomic::{Ordering, fence};
 /// The two fences.
 #[derive(Clone, Copy, Debug)]
 pub struct AsymmetricFences {
-    /// True if membarrier(2) does the work of the light side.
+    /// Whether membarrier(2) does the work of the light side.
     by_system: bool,
 }
 
 impl AsymmetricFences {
-    /// A light fence without cost where the system has membarrier(2), else two ordinary fences.
+    /// A light fence without cost if the system has membarrier(2). Otherwise two ordinary fences.
     pub fn new() -> Self {
         Self { by_system: is_registered() }
     }
@@ -51,7 +52,8 @@ impl AsymmetricFences {
     /// running threads.
     ///
     /// # Panics
-    /// If membarrier(2) fails although the process has registered for it: then no order is certain.
+    /// If membarrier(2) fails although the process has registered for it, since then no order is
+    /// certain.
     pub fn heavy(&self) {
         #[cfg(all(target_os = "linux", not(any(loom, shuttle))))]
         if self.by_system {
@@ -87,10 +89,10 @@ mod tests {
     use crate::{Backoff, CachePadded};
     use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-    /// Rounds in which both sides store and load at about the same time.
+    /// Rounds of the test, in which both sides store and load at about the same time.
     const ROUNDS: usize = 20_000;
 
-    /// Says that this side has come to a round, and waits for the other.
+    /// Announces that this side has reached a round, and waits for the other side.
     fn meet(mine: &AtomicUsize, other: &AtomicUsize, round: usize) {
         mine.store(round, SeqCst);
         let mut backoff = Backoff::new();

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! - *exclusive* and *shared*: strict two-phase locks of transactions.
-//! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone; independent of the lock,
-//!   so that a capture never waits for a transaction.
+//! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone. It is independent of the
+//!   lock, so that a capture never waits for a transaction.
 //! - *await*: a transaction waits for the sharers to leave. No younger transaction may join them, so
 //!   the sharers do leave. If the waiter gave up, the flag costs the next sharer one refusal.
 //! - *priority*: the oldest priority that has held the lock since it was last free, or that waits for
@@ -45,7 +45,7 @@ const USER_SHIFT: u32 = 53;
 /// Largest value of the user field.
 pub const USER_MAX: u64 = (1 << (64 - USER_SHIFT)) - 1;
 
-/// Age of a transaction for wait-die; lower is older, with wrap-around. Zero is a transaction
+/// Age of a transaction for wait-die. A lower one is older, with wrap-around. Zero is a transaction
 /// with declared keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority(u64);
@@ -54,12 +54,12 @@ impl Priority {
     /// A transaction with declared keys, which locks in a global order.
     pub const DECLARED: Self = Self(0);
 
-    /// The priority of the `n`-th undeclared transaction; a retry keeps it.
+    /// The priority of the `n`-th undeclared transaction. A retry keeps it.
     pub fn undeclared(n: u64) -> Self {
         Self(n % PRIORITY_MAX + 1)
     }
 
-    /// True if a transaction of this priority may wait for a lock whose oldest holder is `holder`.
+    /// Whether a transaction of this priority may wait for a lock whose oldest holder is `holder`.
     pub fn may_wait_for(self, holder: Self) -> bool {
         if self == Self::DECLARED {
             return true;
@@ -111,7 +111,7 @@ pub fn status(word: u64) -> u8 {
 /// Takes the exclusive lock if no transaction holds the lock.
 ///
 /// # Errors
-/// [`Contended`], with the priority of who holds the lock.
+/// [`Contended`], with the priority of the holder.
 #[inline]
 pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: the exchange below synchronises with the releasing store or RMW.
@@ -133,7 +133,7 @@ pub fn try_exclusive(word: &AtomicU64, priority: Priority) -> Result<(), Contend
 /// older transaction awaits it.
 ///
 /// # Errors
-/// [`Contended`], with the priority of who holds or awaits the lock.
+/// [`Contended`], with the priority of the holder or of the waiting transaction.
 #[inline]
 pub fn try_shared(word: &AtomicU64, priority: Priority) -> Result<(), Contended> {
     // Relaxed: as in try_exclusive.
@@ -187,7 +187,7 @@ pub fn await_sharers(word: &AtomicU64, priority: Priority) {
     }
 }
 
-/// True if this value of the word says that a transaction waits for the sharers to leave.
+/// Whether this value of the word says that a transaction waits for the sharers to leave.
 #[inline]
 pub fn is_awaited(seen: u64) -> bool {
     seen & AWAITED != 0
@@ -239,15 +239,15 @@ pub fn release_shared(word: &AtomicU64) {
     debug_assert!(before & SHARED_MASK != 0, "released a share that was not held");
 }
 
-/// Makes the status bits in `mask` those of `status`: true for the one caller who changed them,
-/// false if they were so already. Whatever the lock is, and waiting for nobody.
+/// Sets the status bits in `mask` to those of `status`. Returns true to the one caller that changed
+/// them, and false if they were so already. Independent of the lock, and never waits.
 ///
-/// What a winner has read before, nobody overwrites who has seen the new status first, by a claim
-/// lost or by a load with Acquire.
+/// The winner has read the cell before its claim. A thread that sees the new status first, by a
+/// lost claim or by a load with Acquire, cannot overwrite what the winner read.
 #[inline]
 pub fn claim(word: &AtomicU64, mask: u8, status: u8) -> bool {
-    // Release if won: what was read before comes before what others do who see it. Acquire if lost,
-    // the partner: what the caller does then comes after what the winner has read.
+    // Release for the winner: its earlier reads come before the actions of threads that see the
+    // status. Acquire for the loser, the partner: its later actions come after the winner's reads.
     let mut seen = word.load(Ordering::Acquire);
     loop {
         let changed =
@@ -263,11 +263,11 @@ pub fn claim(word: &AtomicU64, mask: u8, status: u8) -> bool {
     }
 }
 
-/// Makes the status bits in `mask` those of `status` if the bits in `seen_mask` are those of `seen`:
-/// true for the one caller who changed them. Orders as [`claim`] does.
+/// Sets the status bits in `mask` to those of `status`, if the bits in `seen_mask` equal those of
+/// `seen`. Returns true to the one caller that changed them. Orders as [`claim`] does.
 #[inline]
 pub fn claim_if(word: &AtomicU64, (seen_mask, seen): (u8, u8), mask: u8, status: u8) -> bool {
-    // Release if won, Acquire if lost: as in `claim`.
+    // Release for the winner, Acquire for the loser, as in `claim`.
     let mut now = word.load(Ordering::Acquire);
     loop {
         if self::status(now) & seen_mask != seen {
@@ -282,7 +282,7 @@ pub fn claim_if(word: &AtomicU64, (seen_mask, seen): (u8, u8), mask: u8, status:
     }
 }
 
-/// Replaces the status by what `next` makes of it, whatever the lock is.
+/// Replaces the status by the result of `next`, independent of the lock.
 pub fn update_status(word: &AtomicU64, next: impl Fn(u8) -> u8) {
     // Relaxed: a first guess, which the exchange checks.
     let mut now = word.load(Ordering::Relaxed);
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(try_exclusive(&word, middle), Ok(()));
         release_exclusive(&word);
         assert_eq!(word.load(Ordering::Relaxed) & AWAITED, 0);
-        // One who gave up costs one refusal.
+        // A waiter that gave up costs the next sharer one refusal.
         assert_eq!(try_shared(&word, young), Ok(()));
         await_sharers(&word, Priority::DECLARED);
         release_shared(&word);

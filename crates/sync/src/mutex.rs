@@ -1,5 +1,5 @@
-//! The blocking locks of the build: `parking_lot`'s, or those of a model checker behind the same
-//! names. A lock whose holder panicked is simply free again.
+//! The blocking locks of the build: `parking_lot`'s, or those of a model checker under the same
+//! names. A lock whose holder panicked is free again.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -18,7 +18,7 @@ mod model {
     use checked::{RwLockReadGuard, RwLockWriteGuard};
     use std::sync::{PoisonError, TryLockError};
 
-    /// A lock for one at a time.
+    /// A mutual exclusion lock.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(checked::Mutex<T>);
 
@@ -48,12 +48,12 @@ mod model {
     pub struct RwLock<T>(checked::RwLock<T>);
 
     impl<T> RwLock<T> {
-        /// Waits until nobody writes.
+        /// Waits until nobody writes, and takes a share.
         pub fn read(&self) -> RwLockReadGuard<'_, T> {
             self.0.read().unwrap_or_else(PoisonError::into_inner)
         }
 
-        /// Waits until nobody reads or writes.
+        /// Waits until nobody reads or writes, and takes the lock exclusively.
         pub fn write(&self) -> RwLockWriteGuard<'_, T> {
             self.0.write().unwrap_or_else(PoisonError::into_inner)
         }

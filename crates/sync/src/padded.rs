@@ -1,8 +1,8 @@
-//! Values on cache lines of their own.
+//! A wrapper that puts a value on cache lines of its own.
 
 use std::ops::{Deref, DerefMut};
 
-/// A value alone on its cache lines (128 bytes, since lines are fetched in pairs).
+/// A value alone on its cache lines: 128 bytes, since lines are fetched in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(T);

@@ -1,12 +1,12 @@
 //! Bugs that tests plant in the whole process, to show that the checkers see them. Without the
 //! feature `planted-bugs`, `is_planted` is `false` at compile time and no code is left.
 
-/// Puts what a planted bug does beside the honest code, on one line. `planted` must name the module
-/// that declares the bug.
+/// Puts the code of a planted bug beside the honest code, on one line. `planted` must name the
+/// module that declares the bug.
 ///
 /// - `mutant!(honest, Bug => planted)` is the honest expression, unless a test has planted the bug.
-/// - `mutant!(Bug => planted)` does something more if a test has planted the bug.
-/// - `mutant!(in place; …)` asks `place.has_planted(…)`, where each of several has its own bug.
+/// - `mutant!(Bug => planted)` runs additional code if a test has planted the bug.
+/// - `mutant!(in place; …)` asks `place.has_planted(…)`, for bugs that are planted in one object.
 #[macro_export]
 macro_rules! mutant {
     (in $place:expr; $honest:expr, $bug:ident => $planted:expr) => {
@@ -27,8 +27,8 @@ macro_rules! mutant {
     };
 }
 
-/// Declares the bugs that a crate's tests plant, with `Bug::ALL`, `plant` and `is_planted`. What is
-/// left without the feature `planted-bugs` is that of the crate that declares them.
+/// Declares the bugs that a crate's tests plant, with `Bug::ALL`, `plant` and `is_planted`. The
+/// feature `planted-bugs` of the declaring crate decides whether they exist.
 #[macro_export]
 macro_rules! planted_bugs {
     ($(#[$doc:meta])* pub enum Bug { $($(#[$bug_doc:meta])* $bug:ident,)+ }) => {
@@ -40,31 +40,31 @@ macro_rules! planted_bugs {
         }
 
         impl Bug {
-            /// Every one.
+            /// Every bug.
             pub const ALL: &[Self] = &[$(Self::$bug),+];
         }
 
-        /// The number of the planted one, from 1 on; 0 for none.
+        /// Number of the planted bug, from 1 on. 0 for none.
         #[cfg(feature = "planted-bugs")]
         static PLANTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-        /// Plants a bug in this process in place of the one before; `None` takes it out.
+        /// Plants a bug in this process, in place of the one before. `None` removes it.
         #[cfg(feature = "planted-bugs")]
         pub fn plant(bug: Option<Bug>) {
             let number = bug.map_or(0, |bug| bug as usize + 1);
-            // Relaxed: planted before anything runs.
+            // Relaxed: the test plants the bug before anything runs.
             PLANTED.store(number, std::sync::atomic::Ordering::Relaxed);
         }
 
-        /// True if this bug was planted.
+        /// Whether this bug is planted.
         #[cfg(feature = "planted-bugs")]
         #[inline]
         pub fn is_planted(bug: Bug) -> bool {
-            // Relaxed: planted before anything runs.
+            // Relaxed: the test plants the bug before anything runs.
             PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as usize + 1
         }
 
-        /// Never.
+        /// False: without the feature no bug is planted.
         #[cfg(not(feature = "planted-bugs"))]
         #[inline(always)]
         pub const fn is_planted(_: Bug) -> bool {
@@ -76,19 +76,19 @@ macro_rules! planted_bugs {
 crate::planted_bugs! {
     /// A bug to plant in commit, acknowledgement, publication or recovery.
     pub enum Bug {
-        /// A record names what is not flushed, instead of what is not closed: what it rests on is
-        /// flushed, but hangs on something that is not (two hops).
+        /// A record names dependencies that are not flushed, instead of those that are not closed.
+        /// A flushed dependency may itself depend on a record that is not flushed (two hops).
         NamesOnlyUnflushed,
-        /// Recovery records all that is valid as its cut and removes nothing beyond it: what it has
-        /// dropped comes back (the second crash).
+        /// Recovery records all valid records as its cut and removes nothing beyond it. So dropped
+        /// records come back after a second crash.
         CutNotRecorded,
         /// A commit is acknowledged before its log is flushed.
         AnswersBeforeFlush,
-        /// A commit is acknowledged when its own log is flushed, whatever it rests on.
+        /// A commit is acknowledged when its own log is flushed, whatever its dependencies.
         AnswersWhenFlushed,
-        /// What was read is answered without waiting for who wrote it.
+        /// A read is answered without a wait for its writer's commit.
         AnswersReadsAtOnce,
-        /// A MANIFEST in doubt stops no transaction that is open already.
+        /// A MANIFEST in doubt does not stop open transactions.
         CommitsInDoubt,
         /// The older checkpoint is removed before the newer one is published.
         RemovesBeforePublishing,
@@ -100,21 +100,21 @@ crate::planted_bugs! {
         ReplaysFromTheBeginning,
         /// The logs' positions are those at the publication, not those at the point of consistency.
         PositionsTooLate,
-        /// The ends of logs that a cache may hold are named by the cut as if they were durable.
+        /// The cut names ends of logs that only a cache may hold, as if they were durable.
         EndsNotCopied,
-        /// Recovery keeps every valid record, whether or not it rests on a lost one.
+        /// Recovery keeps every valid record, even if it depends on a lost one.
         CutNotClosed,
         /// A deleted record is reclaimed before its deletion is closed.
         ReclaimsBeforeClosed,
-        /// A flush of tables is durable before what was committed earlier.
+        /// A flush of tables is durable before earlier commits are.
         EmptiesBeforeLogs,
-        /// What a crash has cut off of transactions on tables that are changed in place stays.
+        /// Recovery does not undo transactions on tables in place that a crash has cut off.
         LosersKept,
-        /// An abort leaves what it has changed in place.
+        /// An abort does not undo changes in place.
         AbortKeepsChanges,
         /// The operations of a transaction are undone oldest first.
         UndoesOldestFirst,
-        /// A commit of several kinds names what it has met in the memory store alone.
+        /// A commit of several kinds names its dependencies in the memory store alone.
         PartStampsForgotten,
         /// The record of a commit of several kinds leaves out the writes to the memory store.
         MemoryWritesLeftOut,

@@ -1,4 +1,4 @@
-//! Read sections, and grace periods that wait for those that are open (as in RCU).
+//! Read sections, and grace periods that wait for open ones (as in RCU).
 //!
 //! A worker enters its read section before it looks at shared structures or reads the phase, and leaves
 //! it soon after. A grace period begins after a change was published. It has passed when every read
@@ -29,7 +29,7 @@ pub struct ReadSections {
     slots: Arc<[CachePadded<Slot>]>,
 }
 
-/// What a grace period waits for: the slots that were odd when it began.
+/// A grace period under way: it waits for the slots that were odd at its begin.
 #[derive(Debug, Clone)]
 pub struct GracePeriod {
     open: Vec<(usize, u64)>,
@@ -48,15 +48,15 @@ impl ReadSections {
         self.slots.len()
     }
 
-    /// Claims a slot for one worker; `None` if all are taken. Give it back with
-    /// [`unclaim`](Self::unclaim).
+    /// Claims a slot for one worker. `None` if all are taken. [`unclaim`](Self::unclaim) frees the
+    /// slot.
     pub fn claim(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             slot.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub fn unclaim(&self, slot: usize) {
         debug_assert!(!self.is_open(slot), "gave back an open read section");
         self.slots[slot].claimed.store(false, Ordering::Release);
@@ -66,9 +66,10 @@ impl ReadSections {
     #[inline]
     pub fn enter(&self, slot: usize) {
         let turns = &self.slots[slot].turns;
-        // Relaxed load: the owner is the only writer. The store is Release, like the store in `exit`:
-        // `has_passed` may see either, and must then see what the previous read section did.
-        // The fence orders the store before all that follows, partner of the fence in `token`.
+        // Relaxed load: the owner is the only writer. The store is Release, like the store in
+        // `exit`. `has_passed` may see either store, and must then see all effects of the previous
+        // read section. The fence orders the store before all that follows, partner of the fence in
+        // `token`.
         let now = turns.load(Ordering::Relaxed);
         debug_assert!(now.is_multiple_of(2), "read section entered twice");
         turns.store(now + 1, Ordering::Release);
@@ -85,20 +86,20 @@ impl ReadSections {
         turns.store(now + 1, Ordering::Release);
     }
 
-    /// True if the slot's owner is in its read section.
+    /// Whether the slot's owner is in its read section.
     pub fn is_open(&self, slot: usize) -> bool {
         !self.slots[slot].turns.load(Ordering::Acquire).is_multiple_of(2)
     }
 
-    /// Opens the read section of a claimed slot. Dropping the guard closes the read section.
+    /// Opens the read section of a claimed slot. A drop of the guard closes it.
     #[inline]
     pub fn read_section(&self, slot: usize) -> ReadSection<'_> {
         self.enter(slot);
         ReadSection { read_sections: self, slot }
     }
 
-    /// Begins a grace period: everything published before this call is seen by all read sections that
-    /// open after it.
+    /// Begins a grace period. Read sections that open after this call see everything published
+    /// before it.
     pub fn token(&self) -> GracePeriod {
         fence(Ordering::SeqCst);
         let turns = |slot: &CachePadded<Slot>| slot.turns.load(Ordering::Acquire);
@@ -106,7 +107,7 @@ impl ReadSections {
         GracePeriod { open: open.filter(|(_, turns)| !turns.is_multiple_of(2)).collect() }
     }
 
-    /// True once every read section that was open at the token's beginning has been left.
+    /// Whether every read section that was open at the token's beginning has been left.
     pub fn has_passed(&self, token: &mut GracePeriod) -> bool {
         token.open.retain(|&(slot, turns)| self.slots[slot].turns.load(Ordering::Acquire) == turns);
         token.open.is_empty()
@@ -122,7 +123,7 @@ impl ReadSections {
     }
 }
 
-/// An open read section. Dropping it closes the read section.
+/// An open read section. A drop closes it.
 #[derive(Debug)]
 pub struct ReadSection<'a> {
     read_sections: &'a ReadSections,

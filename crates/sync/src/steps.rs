@@ -4,7 +4,7 @@
 //! threads go first. A thread that waits for another calls the hook too, instead of spinning.
 //! Without the feature `planted-bugs` no code of this module is left.
 
-/// Where a thread is.
+/// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A commit has read the phase, with all its locks held.
@@ -29,12 +29,12 @@ mod hooked {
         static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
     }
 
-    /// Gives this thread a hook, or takes it away.
+    /// Sets or removes this thread's hook.
     pub fn set_hook(hook: Option<Hook>) {
         HOOK.set(hook);
     }
 
-    /// Tells the thread's hook; true if it has one.
+    /// Calls the thread's hook. Returns whether it has one.
     #[inline]
     pub fn step(step: Step) -> bool {
         let hook = HOOK.with_borrow(Clone::clone);
@@ -48,7 +48,7 @@ mod hooked {
 #[cfg(feature = "planted-bugs")]
 pub use hooked::{set_hook, step};
 
-/// False: no thread has a hook.
+/// False, since without the feature no thread has a hook.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
 pub const fn step(_: Step) -> bool {

@@ -1,4 +1,4 @@
-//! Waiting for another thread without a lock.
+//! A wait for another thread, without a lock.
 
 use crate::atomic::spin;
 use crate::steps::{Step, step};
@@ -20,7 +20,8 @@ impl Backoff {
         Self::default()
     }
 
-    /// True while the wait only spins, which takes nanoseconds: the caller may stay in its read section.
+    /// Whether the wait only spins so far. Spinning takes nanoseconds, so the caller may stay in
+    /// its read section.
     #[inline]
     pub fn is_spinning(&self) -> bool {
         self.turns < SPINS

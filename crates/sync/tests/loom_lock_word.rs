@@ -1,5 +1,5 @@
-//! The lock word, in every interleaving: who holds the lock is alone with what it protects, one
-//! claims, after whom others write, and no release is lost.
+//! Models of the lock word, in every interleaving. An exclusive holder is alone with the protected
+//! value. One claim wins, and writes of others come after it. No release is lost.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -10,7 +10,7 @@ use stillpoint_sync::lock_word::{self, Contended, Priority};
 
 const MARK: u8 = 1;
 
-/// A word and what it protects. The model checker sees unprotected accesses of the value.
+/// A word and its protected value. The model checker detects unprotected accesses of the value.
 struct Guarded {
     word: AtomicU64,
     value: UnsafeCell<u32>,
@@ -22,7 +22,7 @@ impl Guarded {
     }
 
     fn get(&self) -> u32 {
-        // SAFETY: a violation is what the model checker looks for, and reports.
+        // SAFETY: the model checker detects and reports a violation.
         self.value.with(|value| unsafe { *value })
     }
 
@@ -31,7 +31,7 @@ impl Guarded {
         self.value.with_mut(|value| unsafe { *value += count });
     }
 
-    /// Free, with the user field as it was: `status` is left.
+    /// Checks that the word is free, with an unchanged user field and with `status`.
     fn assert_free(&self, status: u8) {
         let word = self.word.load(Ordering::Relaxed);
         assert_eq!(lock_word::user(word), 5);
@@ -40,8 +40,8 @@ impl Guarded {
     }
 }
 
-/// Both write under the exclusive lock, released with or without an exchange: the plain store of
-/// one must not undo what the other does to the word meanwhile.
+/// Both threads write under the exclusive lock, and release it with or without an exchange. The
+/// plain store of one must not undo a concurrent change of the word by the other.
 #[test]
 fn exclusive_holders_exclude_each_other() {
     for plain in [false, true] {
@@ -69,7 +69,7 @@ fn exclusive_holders_exclude_each_other() {
     }
 }
 
-/// A writer with the plain release, beside readers that come and go.
+/// A writer releases by a plain store, beside readers that come and go.
 #[test]
 fn sharers_exclude_the_writer_and_not_each_other() {
     loom::model(|| {
@@ -97,8 +97,8 @@ fn sharers_exclude_the_writer_and_not_each_other() {
     });
 }
 
-/// Sharers that come and go, one of them declared, and a writer that says that it waits: the flag
-/// lets it in sooner, but nobody else in whom the lock excludes, and it keeps nobody out for good.
+/// Sharers come and go, one of them declared, and a writer announces its wait. The flag admits the
+/// writer sooner, admits nobody whom the lock excludes, and keeps nobody out for good.
 #[test]
 fn who_awaits_the_sharers_changes_nothing_else() {
     loom::model(|| {
@@ -134,8 +134,8 @@ fn who_awaits_the_sharers_changes_nothing_else() {
     });
 }
 
-/// Two who share and both want the lock for themselves: one of them at most gets it, and under
-/// wait-die one of them gives way, so they cannot wait for each other for ever.
+/// Two sharers both want the exclusive lock. At most one gets it. Under wait-die one of them gives
+/// way, so they never wait for each other for ever.
 #[test]
 fn one_of_two_upgrades() {
     loom::model(|| {
@@ -169,8 +169,8 @@ fn one_of_two_upgrades() {
     });
 }
 
-/// Whoever does not get the claim may overwrite what the one who got it has read before: nothing
-/// else keeps them apart.
+/// The loser of a claim may overwrite the value that the winner has read before. Only the claim
+/// orders the two.
 #[test]
 fn who_loses_a_claim_comes_after_what_the_winner_has_read() {
     for glances in [false, true] {
@@ -182,7 +182,7 @@ fn who_loses_a_claim_comes_after_what_the_winner_has_read() {
                 lock_word::claim(&reading.word, MARK, MARK)
             });
             lock_word::try_exclusive(&guarded.word, Priority::DECLARED).expect("alone");
-            // As a commit does: it looks first, with Acquire.
+            // A commit loads the status with Acquire first.
             let is_marked = |word: u64| lock_word::status(word) & MARK != 0;
             let lost = glances && is_marked(guarded.word.load(Ordering::Acquire))
                 || !lock_word::claim(&guarded.word, MARK, MARK);
@@ -196,7 +196,7 @@ fn who_loses_a_claim_comes_after_what_the_winner_has_read() {
     }
 }
 
-/// Sharers come and go while the word is claimed: neither is lost.
+/// Sharers come and go while the word is claimed. Neither change is lost.
 #[test]
 fn a_claim_disturbs_no_lock() {
     loom::model(|| {

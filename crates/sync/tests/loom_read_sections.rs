@@ -1,5 +1,6 @@
-//! ReadSections and grace periods, in every interleaving: a worker either is waited for or sees the
-//! change, and what it did in its read section is seen by whoever waited.
+//! Models of read sections and grace periods, in every interleaving. The grace period waits for a
+//! worker, or the worker sees the change. The waiting thread sees all effects of the worker's read
+//! section.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -11,7 +12,8 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering};
 struct World {
     read_sections: ReadSections,
     phase: AtomicU64,
-    /// What belongs to the workers in phase 0, and to the driver after a grace period in phase 1.
+    /// A value that belongs to the workers in phase 0, and to the driver after a grace period in
+    /// phase 1.
     data: UnsafeCell<u32>,
 }
 
@@ -25,7 +27,7 @@ impl World {
     }
 
     fn add(&self) {
-        // SAFETY: a violation is what the model checker looks for, and reports.
+        // SAFETY: the model checker detects and reports a violation.
         self.data.with_mut(|data| unsafe { *data += 1 });
     }
 
@@ -40,8 +42,8 @@ impl World {
     }
 }
 
-/// Two read_sections, one after the other: the driver may see the second one open where it waits for the
-/// first, and must then know what the first did.
+/// A worker opens two read sections in turn. The driver may see the second one open while it waits
+/// for the first. Then it must see all effects of the first.
 #[test]
 fn a_grace_period_waits_for_whoever_missed_the_change() {
     loom::model(|| {
@@ -52,7 +54,7 @@ fn a_grace_period_waits_for_whoever_missed_the_change() {
             let mut done = 0;
             for _ in 0..2 {
                 let read_section = working.read_sections.read_section(slot);
-                // Acquire as in the store; the read sections alone must suffice.
+                // Acquire as in the store. The read sections alone must suffice.
                 if working.phase.load(Ordering::Acquire) == 0 {
                     working.add();
                     done += 1;
@@ -68,7 +70,8 @@ fn a_grace_period_waits_for_whoever_missed_the_change() {
     });
 }
 
-/// Reclamation: who found a cell before it left the index is waited for before it is used again.
+/// Reclamation: a cell is used again only after a wait for workers that found it before it left the
+/// index.
 #[test]
 fn memory_is_used_again_only_when_nobody_can_look_at_it() {
     loom::model(|| {

@@ -1,13 +1,13 @@
-//! Arrows point down only: which crate may depend on which.
+//! The rule on dependencies between crates: arrows point down only.
 //!
-//! The table is the picture of ARCHITECTURE.md. Development dependencies are free (a
-//! journal's tests may open a store); the arrows of what ships are not.
+//! The table is the picture of ARCHITECTURE.md. Development dependencies are free, since a
+//! journal's tests may open a store. Dependencies of shipped code are not.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Everything that ships as a part of the engine, lowest first.
+/// The crates of the engine, lowest first.
 const PARTS: &[&str] = &[
     "stillpoint-format",
     "stillpoint-sync",
@@ -68,7 +68,8 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         &["stillpoint-format", "stillpoint-io", "stillpoint-mem", "stillpoint-sync"],
     ),
     ("stillpoint", PARTS),
-    // The clock and threads of io; that it takes no file from there is checked in `forbidden`.
+    // The server uses the clock and threads of io. `forbidden` checks that it uses no file from
+    // there.
     ("stillpoint-server", &["stillpoint", "stillpoint-io"]),
     (
         "stillpoint-lab",
@@ -129,7 +130,7 @@ pub fn complaints(metadata: &Value, arrows: &[(&str, &[&str])]) -> Vec<String> {
     found
 }
 
-/// Dependencies on crates of this workspace, those of tests left out.
+/// Dependencies on crates of this workspace, without those of tests.
 fn own_dependencies(package: &Value) -> Vec<&str> {
     let all = package["dependencies"].as_array().map_or(&[][..], Vec::as_slice);
     all.iter()

@@ -1,5 +1,6 @@
-//! Circles of imports between the files of a crate: files that know each other, directly or through
-//! others. A circle is read and changed as one file, so the largest one stays small.
+//! The rule on circles of imports between the files of a crate: files that import each other,
+//! directly or through others. A circle must be read and changed as one file, so the largest one
+//! stays small.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,7 @@ fn circles(files: &[TextFile], dir: &str) -> Vec<Vec<String>> {
             knows[at][to] |= to != at;
         }
     }
-    // Every file that is reached through others is known, too.
+    // The transitive closure adds every file that is reached through others.
     for through in 0..count {
         let reached = knows[through].clone();
         for row in knows.iter_mut().filter(|row| row[through]) {
@@ -108,7 +109,7 @@ fn not_a_name(char: char) -> bool {
     !(char.is_alphanumeric() || char == '_')
 }
 
-/// The path that `text` begins with: names with `::` between them.
+/// The path at the beginning of `text`: names with `::` between them.
 fn until_end_of_path(text: &str) -> &str {
     let end = text.find(|char: char| char != ':' && not_a_name(char));
     &text[..end.unwrap_or(text.len())]

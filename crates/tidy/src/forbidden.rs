@@ -1,4 +1,4 @@
-//! What a crate must not know, where a look at its identifiers can tell.
+//! The rule on things that a crate must not know, judged by its identifiers.
 
 use crate::registry::schemes;
 use crate::tokens::facts;
@@ -25,10 +25,10 @@ pub const UNSAFE_CRATES: &[&str] = &["sync", "mem", "io"];
 /// Names of stillpoint_io that the server must not use, since it knows no files.
 const FILE_NAMES: &[&str] = &["Disk", "DiskFile", "OpenMode"];
 
-/// A scheme's name that is an ordinary word as well.
+/// Names of schemes that are ordinary words as well.
 const ORDINARY: &str = "none";
 
-/// Complaints about product code that uses what it must not know.
+/// Complaints about product code that breaks the rule.
 pub fn complaints(files: &[TextFile]) -> Vec<String> {
     let algorithms = schemes(files, "crates/checkpoint/src");
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Words that docs/glossary.md has retired: identifiers and headings must not hold them.
+//! The rule on retired words of docs/glossary.md: identifiers and headings must not hold them.
 
 use crate::tokens::facts;
 use crate::tree::TextFile;

@@ -1,8 +1,8 @@
 //! The house rules as tests: the linter is part of `cargo test --workspace`.
 //!
-//! Every rule is a pure function from text to a list of complaints, so that each can be
-//! shown to fail on a bad sample; `tests/tidy.rs` runs them all over the repository. A
-//! complaint names the file, the line where there is one, and the cure.
+//! Every rule is a pure function from text to a list of complaints. So a test can show each rule to
+//! fail on a bad sample. `tests/tidy.rs` runs all rules over the repository. A complaint names the
+//! file, the line if there is one, and the cure.
 //!
 //! No product code depends on this crate.
 

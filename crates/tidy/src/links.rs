@@ -1,4 +1,4 @@
-//! Links of the documents lead somewhere, and the files and functions that they name exist.
+//! The rule on links of documents: targets, files and functions that they name exist.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +74,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// `path` as seen from the directory of `from`; none where it leaves the repository.
+/// `path` relative to the directory of `from`. `None` if it leaves the repository.
 fn join(from: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -90,7 +90,7 @@ fn join(from: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Lines of prose, numbered from 1; code between fences is left out.
+/// Lines of prose, numbered from 1, without code between fences.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(at, line)| {

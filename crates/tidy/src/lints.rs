@@ -1,4 +1,5 @@
-//! Every crate takes the workspace's lints; the three with unsafe code repeat the table.
+//! The rule on lints: every crate takes the workspace's lints. The three crates with unsafe code
+//! repeat the table.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use crate::tree::TextFile;
 
 /// The line that only the workspace's table has.
 const BAN: (&str, &str) = ("rust.unsafe_code", "\"forbid\"");
-/// The line that stands in its place where unsafe code is allowed.
+/// The line in its place in crates with unsafe code.
 const IN_ITS_PLACE: (&str, &str) = ("rust.unsafe_op_in_unsafe_fn", "\"deny\"");
 
 type Table = BTreeMap<String, String>;

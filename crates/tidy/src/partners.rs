@@ -1,9 +1,9 @@
-//! The partner that an ordering note names exists.
+//! The rule on ordering notes: the partner that a note names exists.
 //!
-//! A note beside a Relaxed, SeqCst, Acquire or Release says with what it is paired: "partner of the
-//! Release in `drop`", "pairs with `publish_mark`". The name is that of a function, a type or a
-//! field of the same crate, or `Type::function` of any crate of ours. Proofs rest on these notes,
-//! so a name that a rename has left behind is a complaint.
+//! A note beside a Relaxed, SeqCst, Acquire or Release names its partner: "partner of the Release
+//! in `drop`", "pairs with `publish_mark`". The name is a function, a type or a field of the same
+//! crate, or `Type::function` of any crate of ours. Proofs depend on these notes, so an outdated
+//! name is a complaint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::tree::TextFile;
 /// Words after which a note names its partner.
 const PHRASES: &[&str] = &["partner", "pairs with", "pair with"];
 
-/// Complaints about partners that are not there.
+/// Complaints about partners that do not exist.
 pub fn complaints(files: &[TextFile]) -> Vec<String> {
     let mut by_crate: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let sources: Vec<(&TextFile, &str)> = files
@@ -45,7 +45,7 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
     found
 }
 
-/// What a line of code defines: functions, types, constants, and fields.
+/// The names that a line of code defines: functions, types, constants, and fields.
 fn defined(line: &str) -> impl Iterator<Item = &str> {
     let code = line.split("//").next().unwrap_or_default();
     let words: Vec<&str> =
@@ -56,7 +56,7 @@ fn defined(line: &str) -> impl Iterator<Item = &str> {
             ["fn", "struct", "enum", "trait", "const", "static", "type", "mod"].contains(&pair[0])
         })
         .map(|pair| pair[1]);
-    // A field stands one level deep; a parameter on a line of its own stands deeper.
+    // A field is indented by one level. A parameter on a line of its own is indented deeper.
     let is_field = code.starts_with("    ") && !code.starts_with("     ");
     let trimmed = if is_field { code.trim_start() } else { "" };
     let trimmed = trimmed

@@ -1,4 +1,4 @@
-//! One algorithm = one file + one row.
+//! The rule on registries: one algorithm = one file + one row.
 //!
 //! A scheme is `schemes/<name>.rs` (or a directory `schemes/<name>/` once it outgrows a
 //! file). Its row stands in `registry.rs` beside `schemes/` and names the module once, as
@@ -26,7 +26,7 @@ pub fn schemes<'a>(files: &'a [TextFile], source: &str) -> BTreeSet<&'a str> {
         .collect()
 }
 
-/// Complaints about the registry in `source`; none while it has no scheme.
+/// Complaints about the registry in `source`. None while it has no scheme.
 pub fn complaints(files: &[TextFile], source: &str) -> Vec<String> {
     let schemes = schemes(files, source);
     if schemes.is_empty() {

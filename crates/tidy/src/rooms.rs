@@ -1,4 +1,4 @@
-//! Rooms inside of a crate: each module knows those below it and none above.
+//! The rule on modules of a crate: each module knows those below it and none above.
 
 use crate::tokens::facts;
 use crate::tree::TextFile;

@@ -1,4 +1,4 @@
-//! Sizes of files and functions.
+//! The rule on sizes of files and functions.
 
 use crate::tokens::{Facts, facts};
 use crate::tree::TextFile;
@@ -20,7 +20,7 @@ pub const LONG_FILES: &[LongFile] = &[];
 /// Functions that may be longer than [`FUNCTION_LINES_MAX`].
 pub const LONG_FUNCTIONS: &[LongFunction] = &[];
 
-/// Complaints about the sizes in `files`; an exception that is no longer needed is one too.
+/// Complaints about the sizes in `files`, and about exceptions that are no longer needed.
 pub fn complaints(
     files: &[TextFile],
     long_files: &[LongFile],

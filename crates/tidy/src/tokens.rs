@@ -1,4 +1,4 @@
-//! What the rules need to know of a Rust file, read from its token trees.
+//! Facts about a Rust file for the rules, read from its token trees.
 //!
 //! Tokens, not lines: strings, comments, character literals and raw strings cannot
 //! confuse them, and code inside macros is seen as well.

@@ -46,8 +46,8 @@ pub fn root() -> PathBuf {
     here.ancestors().nth(2).map_or(here.clone(), Path::to_path_buf)
 }
 
-/// Every UTF-8 file below `root`, ordered by path, without what git ignores and without
-/// build directories (those that carry cargo's `CACHEDIR.TAG`).
+/// Every UTF-8 file below `root`, ordered by path. Files that git ignores and build directories
+/// (with cargo's `CACHEDIR.TAG`) are left out.
 ///
 /// # Errors
 /// When a directory or a file cannot be read.

@@ -1,4 +1,4 @@
-//! Words that no tracked text may hold.
+//! The rule on words that no tracked text may hold.
 
 use crate::tree::TextFile;
 

@@ -1,4 +1,4 @@
-//! What the answers of a thread depend on.
+//! The commits that the answers of a thread depend on.
 
 use stillpoint_format::Stamp;
 
@@ -10,7 +10,7 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// None yet. `are_wanted` says whether anybody asks for them.
+    /// No dependencies yet. `are_wanted` says whether anybody asks for them.
     pub fn new(are_wanted: bool) -> Self {
         Self { stamps: Vec::new(), are_wanted }
     }

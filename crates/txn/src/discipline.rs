@@ -1,17 +1,20 @@
-//! How a transaction comes by its locks, and for whom it may wait.
+//! The locking discipline of a transaction: the way to its locks, and the holders that it may wait
+//! for.
 
 use stillpoint_sync::lock_word::Priority;
 
-/// How a transaction comes by its locks.
+/// The locking discipline of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
-    /// Its keys are declared: locked before it runs, in a global order, waiting for anybody.
+    /// Declared keys are locked before the transaction runs, in a global order. It waits for any
+    /// holder.
     Declared,
-    /// It finds its keys on the way: wait-die.
+    /// The transaction finds its keys on the way, and follows wait-die.
     WaitDie,
-    /// The keys of its earlier runs are locked like declared ones; it waits for no other.
+    /// The keys of earlier runs are locked like declared ones. The transaction waits for no other
+    /// key.
     Remembered,
-    /// It has the permit of the store, and waits for anybody.
+    /// The transaction has the permit of the store, and waits for any holder.
     Permitted,
 }
 

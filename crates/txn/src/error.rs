@@ -2,12 +2,12 @@
 
 use crate::table::TableId;
 
-/// Why a transaction did not commit. Whatever it had written is gone with it.
+/// The reason why a transaction did not commit. Its writes are rolled back.
 #[derive(Debug, thiserror::Error)]
 pub enum TxError {
-    /// An older or declared transaction holds a lock. The run does not commit, and the engine tries
-    /// the transaction again by itself; pass the error on. A caller sees this error only if the body
-    /// makes it up in each of the [`RUNS_MAX`](crate::RUNS_MAX) runs.
+    /// An older or declared transaction holds a lock. The body must return this error, and the
+    /// engine tries the transaction again. A caller sees this error only if the body invents it in
+    /// each of the [`RUNS_MAX`](crate::RUNS_MAX) runs.
     #[error("the transaction met a lock of an older one and is tried again")]
     Conflict,
     /// Memory ran out.
@@ -45,7 +45,7 @@ pub enum TxError {
         /// Its slot.
         slot: u32,
     },
-    /// A transaction with declared keys asked for one it had not declared.
+    /// A transaction with declared keys asked for an undeclared key.
     #[error("the key was not declared; name it in Procedure::declare")]
     NotDeclared,
     /// There is no such table.

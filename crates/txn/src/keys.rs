@@ -6,12 +6,12 @@ use stillpoint_format::hash::KeyHasher;
 use crate::error::TxError;
 use crate::table::TableId;
 
-/// What a transaction does to a declared key.
+/// Access of a transaction to a declared key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// Reads it; others may read it too.
+    /// Shared: the transaction reads the key, and others may read it too.
     Read,
-    /// Reads and writes it, alone.
+    /// Exclusive: the transaction reads and writes the key alone.
     Write,
 }
 
@@ -19,12 +19,12 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u32);
 
-/// What a key set knows of one key.
+/// The entry of one key in a key set.
 #[derive(Clone, Copy, Debug)]
 pub struct DeclaredKey {
     /// Hash of the key and its table.
     pub hash: u64,
-    /// Where the record may be, found when its index line was prefetched; 0 for nowhere.
+    /// The record's probable cell, found when its index line was prefetched. 0 for none.
     pub candidate: u64,
     start: u32,
     len: u32,
@@ -32,7 +32,7 @@ pub struct DeclaredKey {
     pub value_len: u32,
     /// Table.
     pub table: TableId,
-    /// What the transaction does to the key.
+    /// The transaction's access to the key.
     pub mode: Mode,
 }
 
@@ -44,15 +44,15 @@ pub struct KeySet {
     keys: Vec<DeclaredKey>,
     /// Number of the first key of the transaction that is declaring.
     first: usize,
-    /// Keys that were not taken, with their lengths.
+    /// Refused keys, with their lengths.
     refused: Vec<(usize, usize)>,
 }
 
-/// Most bytes of all keys of a batch: a key's start is 32 bits. Tests have a lower limit.
+/// Most bytes of all keys of a batch, since a key's start has 32 bits. Tests have a lower limit.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { u32::MAX as usize };
 
 impl KeySet {
-    /// An empty set. `hasher` is that of the store.
+    /// An empty set. `hasher` is the store's.
     pub fn new(hasher: KeyHasher) -> Self {
         Self { hasher, bytes: Vec::new(), keys: Vec::new(), first: 0, refused: Vec::new() }
     }
@@ -63,10 +63,10 @@ impl KeySet {
         self.hasher.hash(table.0, key)
     }
 
-    /// Declares a key; `value_len` is the length of the value that will be written, if known, so
-    /// that a new record gets a cell of the right size. Naming a key twice is fine: both slots are
-    /// the same record. The transaction is refused if a key is longer than 65,536 bytes, or if the
-    /// keys together reach 4 GiB.
+    /// Declares a key. `value_len` is the length of the value to be written, if known, so that a
+    /// new record gets a cell of the right size. A key may be declared twice; both slots are the
+    /// same record. The transaction is refused if a key is longer than 65,536 bytes, or if the keys
+    /// together reach 4 GiB.
     #[inline]
     pub fn push(&mut self, table: TableId, key: &[u8], mode: Mode, value_len: usize) -> Slot {
         // A branch that leaves, not an empty key in the place of this one: a caller whose keys have
@@ -94,7 +94,7 @@ impl KeySet {
         key.len() <= KEY_BYTES_MAX && self.bytes.len() + key.len() <= BYTES_MAX
     }
 
-    /// Notes a key that is not taken; the empty key stands for it.
+    /// Notes a refused key. The empty key replaces it.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, table: TableId, len: usize, mode: Mode) -> Slot {
@@ -102,7 +102,7 @@ impl KeySet {
         self.push(table, &[], mode, 0)
     }
 
-    /// Refuses a transaction one of whose keys was not taken.
+    /// Refuses a transaction with a refused key.
     ///
     /// # Errors
     /// [`TxError::KeyTooLong`], [`TxError::KeysTooLong`].
@@ -139,7 +139,7 @@ impl KeySet {
         (self.first..self.keys.len()).map(|index| (self.keys[index].table, self.key(index)))
     }
 
-    /// True if it has none.
+    /// Whether the transaction has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -153,7 +153,7 @@ impl KeySet {
         self.first = 0;
     }
 
-    /// Forgets where the records were found: the read section that found them has ended.
+    /// Forgets the probable cells, since the read section that found them has ended.
     #[inline]
     pub fn forget_candidates(&mut self) {
         for key in &mut self.keys {
@@ -211,7 +211,7 @@ mod tests {
         assert!(matches!(refused, TxError::KeyTooLong { len } if len == too_long.len()));
         keys.check(3..4).expect("another transaction");
         assert_eq!(keys.bytes.len(), KEY_BYTES_MAX + 9, "what is refused takes no memory");
-        // A key that is taken back leaves nothing.
+        // A removed key leaves no trace.
         keys.push(table, &too_long, Mode::Read, 0);
         keys.pop();
         keys.pop();
@@ -232,7 +232,7 @@ mod tests {
         let refused = keys.check(0..room + 1).expect_err("one too many");
         assert!(matches!(refused, TxError::KeysTooLong { limit_bytes: BYTES_MAX }), "{refused}");
         assert!((0..room).all(|index| keys.key(index) == key));
-        // Taken back, and refused again, for as long as somebody asks.
+        // A key that is removed and declared again is refused again.
         for _ in 0..3 {
             keys.pop();
             keys.check(0..room).expect("they fit");

@@ -1,5 +1,5 @@
-//! What a kind of table is to a transaction: where its keys are, how they are locked, read and
-//! changed, what it logs, and how it takes part in the one commit of all kinds.
+//! The interface of a kind of table to transactions: it locks, reads and changes keys. It logs
+//! operations, and takes part in the one commit of all kinds.
 //!
 //! ```text
 //! ask ──▶ lock ──▶ value, put, delete ──▶ prepare ─▶ [one record] ─▶ install ─▶ release
@@ -30,24 +30,25 @@ use crate::error::{LogRefused, TxError};
 use crate::keys::Mode;
 use crate::table::TableId;
 
-/// What was asked for, or what it waits for.
+/// The requested value, or an arrival to wait for.
 #[derive(Clone, Debug)]
 pub enum Presence<T> {
-    /// It is in memory.
+    /// The key is in memory.
     Here(T),
-    /// It is not. Nothing has changed; who asked waits for the arrival and asks again.
+    /// The key is not in memory, and nothing has changed. The caller waits for the arrival and asks
+    /// again.
     NotHere(Arc<dyn Arrival>),
 }
 
 /// Something on its way into memory.
 pub trait Arrival: Send + Sync + fmt::Debug {
-    /// True once it is worth to ask again.
+    /// Whether it is time to ask again.
     fn has_arrived(&self) -> bool;
 
-    /// Waits until it is worth to ask again. Outside of any read section.
+    /// Waits until it is time to ask again. Outside of any read section.
     ///
     /// # Errors
-    /// It will not come: the transaction is rolled back.
+    /// The key will not come, and the transaction is rolled back.
     fn wait(&self) -> Result<(), TxError>;
 }
 
@@ -58,16 +59,16 @@ pub struct Operation<'a> {
     pub table: TableId,
     /// Generation of the table.
     pub generation: u32,
-    /// The stamps that the operation rests on.
+    /// The stamps that the operation depends on.
     pub touched: &'a [Stamp],
-    /// What the kind needs to repeat and to undo the operation.
+    /// Bytes with which the kind repeats and undoes the operation.
     pub body: &'a [u8],
 }
 
-/// Takes the operations of one transaction.
+/// The log of one transaction's operations.
 pub trait OperationLog {
-    /// Appends an operation and gives the stamp of its record. Waits for nothing, so that the caller
-    /// may hold a latch: append, change, stamp, unlatch.
+    /// Appends an operation and returns the stamp of its record. Never waits, so the caller may
+    /// hold a latch: append, change, stamp, unlatch.
     ///
     /// # Errors
     /// [`LogRefused::NoRoom`]: nothing was appended; unlatch, [wait](Self::wait_for_room), begin
@@ -77,79 +78,79 @@ pub trait OperationLog {
     /// Waits for room, with no latch held.
     ///
     /// # Errors
-    /// There will be no room: the transaction is rolled back.
+    /// There will be no room, and the transaction is rolled back.
     fn wait_for_room(&mut self) -> Result<(), LogRefused>;
 }
 
-/// A kind of table. The memory store is the first kind, and has a way of its own through the engine;
-/// each other kind implements this.
+/// A kind of table. The memory store is the first kind and has its own path through the engine.
+/// Every other kind implements this trait.
 pub trait TableKind: Send + Sync + fmt::Debug {
-    /// The name by which the MANIFEST knows it; not `memory`.
+    /// The kind's name in the MANIFEST, other than `memory`.
     fn name(&self) -> &'static str;
 
     /// Adds an empty table. Called once for each table, before anything else names it.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no room for the table.
     fn add_table(&self, table: TableId, generation: u32) -> Result<(), TxError>;
 
-    /// The part that this kind has in the transactions of one session.
+    /// Makes the kind's part in the transactions of one session.
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart>;
 
-    /// Repeats an operation, or an undo, that a log holds. Called in the order of gsns, before
-    /// anything is served; also for operations that are undone later.
+    /// Repeats an operation, or an undo, of a log. Called in the order of gsns before anything is
+    /// served, also for operations that are undone later.
     ///
     /// # Errors
-    /// The body is none of this kind's, or does not fit what is there.
+    /// The body does not belong to this kind, or does not fit the table's state.
     fn redo(&self, table: TableId, stamp: Stamp, body: &[u8]) -> Result<(), TxError>;
 
-    /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs what
-    /// repeats the undo, and changes the key. The key is locked, or nothing is served yet.
+    /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo
+    /// and changes the key. The key is locked, or nothing is served yet.
     ///
     /// # Errors
-    /// The body is none of this kind's. There is no other: what an operation needs to be undone it
-    /// has reserved.
+    /// The body does not belong to this kind. No other error is possible, since an operation
+    /// reserves what its undo needs.
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError>;
 }
 
-/// A key that is to be locked.
+/// A key to be locked.
 #[derive(Clone, Copy, Debug)]
 pub struct KindKey<'a> {
     /// Table.
     pub table: TableId,
     /// Key.
     pub key: &'a [u8],
-    /// What the transaction does to the key.
+    /// The transaction's access to the key.
     pub mode: Mode,
 }
 
-/// What one session's transactions do on the tables of one kind. One transaction at a time.
+/// The part of one kind in one session's transactions. One transaction runs at a time.
 ///
-/// A slot is the number of a key of the transaction in this part, from 0 on, in the order in which
-/// the keys were locked first. What a slot has is in memory until the transaction ends.
+/// A slot is the number of a key of the transaction in this part, in the order of the first locks,
+/// from 0 on. The value of a slot stays in memory until the transaction ends.
 pub trait KindPart: Send {
     /// Begins a run of a transaction.
     fn begin(&mut self, priority: Priority, discipline: Discipline);
 
-    /// Asks for a key ahead of its use: a batch asks for all keys before it waits for one.
+    /// Asks for a key ahead of its use. A batch asks for all keys before it waits for one.
     fn ask(&mut self, table: TableId, key: &[u8]) -> Presence<()>;
 
-    /// Locks a key and gives its slot. Waits for the lock as long as the discipline allows and
-    /// `may_wait` says so. A key that is locked already keeps its slot; its lock becomes exclusive
-    /// for [`Mode::Write`].
+    /// Locks a key and returns its slot. Waits for the lock as long as the discipline and
+    /// `may_wait` allow. A locked key keeps its slot, and its lock becomes exclusive for
+    /// [`Mode::Write`].
     ///
     /// # Errors
-    /// [`TxError::Conflict`]: the run ends. [`TxError::NoSuchTable`]; the kind's own.
+    /// [`TxError::Conflict`]: the run ends. [`TxError::NoSuchTable`]. Errors of the kind.
     fn lock(
         &mut self,
         key: KindKey<'_>,
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<u32>, TxError>;
 
-    /// Locks several keys in the order of this kind, whatever their order here. Waits for any holder as
-    /// long as `may_wait` says so: all waits go up in one order. Called before any
-    /// [`lock`](Self::lock) of the run, which then gives the slots. After [`Presence::NotHere`] it is
-    /// called again with the same keys.
+    /// Locks several keys in the global order of this kind. Waits for any holder as long as
+    /// `may_wait` allows, since all waits follow one order. Called before any [`lock`](Self::lock)
+    /// of the run, which then returns the slots. After [`Presence::NotHere`] it is called again
+    /// with the same keys.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -159,20 +160,20 @@ pub trait KindPart: Send {
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<()>, TxError>;
 
-    /// Appends the value of a slot to `out` and gives its tag; `None` if the key has no value.
+    /// Appends the value of a slot to `out` and returns its tag. `None` if the key has no value.
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8>;
 
-    /// The end of the transaction that changed the key last, before this one.
+    /// Stamp of the end of the last transaction that changed the key before this one.
     fn stamp(&self, slot: u32) -> Stamp;
 
-    /// True if the key had a value before this transaction.
+    /// Whether the key had a value before this transaction.
     fn existed(&self, slot: u32) -> bool;
 
-    /// Gives the key a value, or takes the value away, and logs the operation.
+    /// Gives the key a value, or removes its value, and logs the operation.
     ///
     /// # Errors
-    /// [`TxError::DeclaredForReading`] if the slot is not locked for writing. [`TxError::Log`]. The
-    /// kind's own.
+    /// [`TxError::DeclaredForReading`] if the slot is not locked for writing. [`TxError::Log`].
+    /// Errors of the kind.
     fn put(
         &mut self,
         slot: u32,
@@ -180,19 +181,19 @@ pub trait KindPart: Send {
         log: &mut dyn OperationLog,
     ) -> Result<Presence<()>, TxError>;
 
-    /// Appends the stamps of everything that was locked.
+    /// Appends the stamps of all locked keys.
     fn touched(&self, out: &mut Vec<Stamp>);
 
-    /// Does whatever can fail of a commit. May wait; nothing is final yet.
+    /// Prepares a commit: makes every step that can fail. May wait. Nothing is final yet.
     ///
     /// # Errors
     /// The transaction is rolled back.
     fn prepare(&mut self) -> Result<(), TxError>;
 
-    /// The log has taken the commit with this stamp. Cannot fail, and waits for nothing.
+    /// Installs a commit that the log has taken with this stamp. Cannot fail, and never waits.
     fn install(&mut self, stamp: Stamp);
 
-    /// Gives all locks back. `end` is the stamp of the record that ended the transaction, by a commit
-    /// or after the undo of an abort; `None` if the part has changed nothing.
+    /// Releases all locks. `end` is the stamp of the record that ended the transaction, by a commit
+    /// or after the undo of an abort. `None` if the part has changed nothing.
     fn release(&mut self, end: Option<Stamp>);
 }

@@ -1,5 +1,5 @@
-//! What every kind of table shares in a transaction: the keys, the priorities, the order of the
-//! runs after a conflict, and the dependencies. Knows neither how records are stored nor the journal.
+//! The parts of a transaction that all kinds of tables share: keys, priorities, runs after a
+//! conflict, and dependencies. Knows neither the storage of records nor the journal.
 
 mod dependencies;
 mod discipline;

@@ -1,11 +1,12 @@
 //! Slots by hash, for transactions of many keys.
 
-/// An open-addressing table of slot numbers. The table keeps no keys: its caller compares them.
+/// An open-addressing table of slot numbers. The table keeps no keys, and its caller compares them.
 #[derive(Debug, Default)]
 pub struct Lookup {
-    /// Slot number + 1; 0 is free. A power of two long, at most half full.
+    /// Slot number + 1, or 0 for a free entry. The length is a power of two, and at most half is
+    /// used.
     places: Vec<u32>,
-    /// Slots below this number were looked at, and entered if they have a hash.
+    /// Slots below this number were visited, and entered if they have a hash.
     covered: usize,
     entered: usize,
 }
@@ -13,17 +14,17 @@ pub struct Lookup {
 /// Slots up to which a scan is faster than a table.
 pub const SCAN_MAX: usize = 32;
 
-/// Places that are kept from one transaction to the next.
+/// Most entries kept from one transaction to the next.
 const KEEP_PLACES: usize = 1 << 16;
 
 impl Lookup {
-    /// True if nothing was entered since the last [`clear`](Self::clear).
+    /// Whether nothing was entered since the last [`clear`](Self::clear).
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.covered == 0
     }
 
-    /// Slots that were looked at so far.
+    /// Number of slots visited so far.
     #[inline]
     pub fn covered(&self) -> usize {
         self.covered
@@ -40,7 +41,7 @@ impl Lookup {
         self.places.fill(0);
     }
 
-    /// Looks at the next slot: enters the slot, or passes it over if `hash` is `None`.
+    /// Visits the next slot: enters it, or skips it if `hash` is `None`.
     pub fn cover(&mut self, hash: Option<u64>, hash_of: impl Fn(usize) -> u64) {
         let slot = self.covered;
         self.covered += 1;
@@ -67,7 +68,7 @@ impl Lookup {
         self.places[at] = place;
     }
 
-    /// The slot of that hash that `is_it` accepts.
+    /// The slot with this hash that `is_it` accepts.
     pub fn find(&self, hash: u64, is_it: impl Fn(usize) -> bool) -> Option<usize> {
         let mask = self.places.len().checked_sub(1)?;
         let mut at = spread(hash) & mask;
@@ -82,7 +83,7 @@ impl Lookup {
     }
 }
 
-/// Numbers of records are hashes, too, of many equal low bits.
+/// Numbers of records serve as hashes here, with many equal low bits.
 fn spread(hash: u64) -> usize {
     (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

@@ -1,4 +1,4 @@
-//! The keys that the runs of one transaction have met, for locking them first in a later run.
+//! The keys that the runs of one transaction have met. A later run locks them first.
 
 use stillpoint_format::hash::KeyHasher;
 
@@ -19,7 +19,7 @@ impl Remembered {
         Self { keys: KeySet::new(hasher), slots: Lookup::default() }
     }
 
-    /// Adds a key, or makes the mode of a known one the stronger.
+    /// Adds a key, or strengthens the mode of a known key.
     pub fn add(&mut self, table: TableId, key: &[u8], mode: Mode) {
         let Self { keys, slots } = self;
         let hash = keys.hash(table, key);

@@ -1,4 +1,4 @@
-//! Undeclared transactions: run, and run again after a conflict, so that each ends.
+//! Retries of undeclared transactions, such that each transaction ends.
 //!
 //! ```text
 //! wait-die ──▶ conflicts ──▶ keys of the runs so far locked in order ──▶ permit of the store
@@ -29,7 +29,7 @@ pub const RUNS_MAX: u32 = RUNS_WAIT_DIE + RUNS_REMEMBERED + 1;
 /// One run of an undeclared transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// How the run comes by its locks.
+    /// The locking discipline of the run.
     pub discipline: Discipline,
     /// The priority of the run's locks.
     pub priority: Priority,

@@ -25,7 +25,7 @@ pub(super) struct RealFile {
     path: PathBuf,
     mode: OpenMode,
     caching: Caching,
-    /// Past the page cache now: asked for, and not refused by the file system.
+    /// Whether accesses bypass the page cache: requested, and not refused by the file system.
     direct: AtomicBool,
     flush: Arc<FlushState>,
 }
@@ -52,7 +52,7 @@ impl RealFile {
         DiskError::new(op, &self.path, source)
     }
 
-    /// What every change requires.
+    /// Checks that every change requires.
     fn check_writable(&self) -> io::Result<()> {
         if self.mode == OpenMode::Read {
             return Err(read_only());
@@ -60,8 +60,8 @@ impl RealFile {
         self.flush.check()
     }
 
-    /// Runs a read or write; if the file system turns out to refuse `O_DIRECT` only now, runs it
-    /// again through the page cache.
+    /// Runs a read or write. If the file system refuses `O_DIRECT` only now, repeats it through the
+    /// page cache.
     fn transfer<T>(&self, mut once: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match once() {
             // Relaxed: the flag is a hint; a second thread at worst clears the descriptor's flag too.
@@ -213,7 +213,7 @@ fn set_direct(_file: &File, direct: bool) -> bool {
     !direct
 }
 
-/// Reserves and extends; `Unsupported` where the file system cannot.
+/// Reserves space and extends the file. `Unsupported` if the file system cannot.
 #[cfg(target_os = "linux")]
 fn reserve(file: &File, len: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};

@@ -1,5 +1,5 @@
-//! The contents of one simulated file: what readers see now, and for every sector written since
-//! the last flush what the disk may hold instead.
+//! The contents of one simulated file: the present bytes, and for every sector written since the
+//! last flush the possible older ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::crash::{Fate, Odds, Outcome};
 use super::pages::{PAGE, Page, Pages, SECTOR, SECTORS, pages_of};
 use crate::rng::{Rng, SeededRng};
 
-/// Lengths that a file has had since its flush; beyond this number a random one is forgotten.
+/// Most remembered lengths of a file since its flush. Beyond this number a random one is dropped.
 const LENGTHS_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default)]
@@ -32,13 +32,14 @@ struct Doubt {
     before: Option<Arc<Page>>,
     /// Sectors changed since the last flush.
     dirty: u8,
-    /// Sectors whose flush failed: a later flush does not reach them, as the page cache has
-    /// forgotten that they are dirty (Rebello et al., "Can Applications Recover from fsync
-    /// Failures?", USENIX ATC 2020).
+    /// Sectors whose flush failed. A later flush does not reach them, since the page cache no
+    /// longer holds them as dirty. Source: Rebello et al., "Can Applications Recover from fsync
+    /// Failures?", USENIX ATC 2020.
     lost: u8,
-    /// Of both, those that data was written to: these may tear. A cut file's do not.
+    /// Sectors of both sets that were written with data. Only these may tear; sectors of a cut file
+    /// do not.
     written: u8,
-    /// When the page was last written, in writes of the whole machine.
+    /// Number of the page's last write among all writes of the machine.
     order: u64,
     /// Values that sectors had between the durable and the present one, one for a sector.
     between: Vec<(usize, Box<[u8; SECTOR]>)>,
@@ -55,7 +56,7 @@ impl Doubt {
         Some(value)
     }
 
-    /// What becomes of each sector in doubt.
+    /// Fate of each sector in doubt.
     fn fates(&self, outcome: &Outcome, odds: &Odds, rng: &SeededRng) -> [Fate; SECTORS] {
         let mut fates = [Fate::New; SECTORS];
         for sector in sectors_of(self.sectors()) {
@@ -104,7 +105,7 @@ impl Content {
         self.doubts.values().map(|doubt| u64::from(doubt.sectors().count_ones())).sum()
     }
 
-    /// When the oldest page in doubt was last written.
+    /// Number of the last write of the oldest page in doubt.
     pub(super) fn oldest_unflushed(&self) -> Option<u64> {
         self.doubts.values().map(|doubt| doubt.order).min()
     }
@@ -124,7 +125,7 @@ impl Content {
         n
     }
 
-    /// Writes until `free_pages` new pages are used up; returns the bytes written.
+    /// Writes until `free_pages` new pages are used up. Returns the bytes written.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
@@ -145,7 +146,7 @@ impl Content {
             self.doubt(number, inside / SECTOR..end.div_ceil(SECTOR), true, order, rng);
             written = range.end;
             if range.len() == PAGE {
-                // A whole page needs no copy of what was there.
+                // A whole page needs no copy of its old bytes.
                 let mut page = [0; PAGE];
                 page.copy_from_slice(&bytes[range]);
                 self.pages.set(number, Some(Arc::new(page)));
@@ -190,7 +191,7 @@ impl Content {
         self.change_len(self.len.max(len), rng);
     }
 
-    /// The present state becomes the durable one, but for sectors that an earlier failure lost.
+    /// Makes the present state durable, except for sectors that an earlier failure lost.
     pub(super) fn flush(&mut self) {
         let pages = &self.pages;
         self.doubts.retain(|&number, doubt| {
@@ -214,7 +215,7 @@ impl Content {
         self.lens_between.clear();
     }
 
-    /// A flush failed: its sectors stay in doubt whatever later flushes say.
+    /// Notes a failed flush. Its sectors stay in doubt, whatever later flushes return.
     pub(super) fn fail_flush(&mut self) {
         for doubt in self.doubts.values_mut() {
             doubt.lost |= doubt.dirty;
@@ -222,7 +223,7 @@ impl Content {
         }
     }
 
-    /// What a power loss leaves, drawn from `outcome`.
+    /// The contents after a power loss, drawn from `outcome`.
     pub(super) fn after_power_loss(&self, outcome: &Outcome, rng: &SeededRng) -> Content {
         let mut pages = self.pages.clone();
         let odds = outcome.odds_of_file(rng);
@@ -307,7 +308,8 @@ impl Content {
     }
 }
 
-/// Splits a byte range of a file into pages: page number, first byte in it, and where in the range.
+/// Splits a byte range of a file into pages: page number, first byte in the page, and position in
+/// the range.
 fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,26 +1,26 @@
-//! What a power loss makes of everything that was not flushed.
+//! The effect of a power loss on everything unflushed.
 //!
-//! One outcome is drawn for the whole machine, so that the orderly ends (all of it, none of it, a
-//! prefix in the order of writing) come up as often as the disorderly ones; each file and each
-//! sector is then drawn within it.
+//! First one outcome is drawn for the whole machine. So orderly outcomes (all, nothing, a prefix in
+//! the order of writing) are as likely as disorderly ones. Then the fates of each file and sector
+//! are drawn within the outcome.
 
 use super::pages::SECTOR;
 use crate::rng::{Rng, SeededRng};
 
-/// What may happen to the bytes of a sector that was being written when the power went.
+/// Possible bytes of a sector that was being written when the power failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tearing {
-    /// The whole sector may be garbage, bytes that were flushed before included.
+    /// The whole sector may be garbage, including bytes that were flushed before.
     #[default]
     Garbage,
-    /// Bytes that the writes did not change survive, the others may be anything (SQLite's
+    /// Bytes that the writes did not change survive. The others may be anything (SQLite's
     /// "powersafe overwrite").
     ChangedBytes,
     /// A sector is old or new, never torn.
     Never,
 }
 
-/// What becomes of one sector.
+/// Fate of one sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Old,
@@ -30,7 +30,7 @@ pub(super) enum Fate {
     Torn,
 }
 
-/// The end drawn for the machine.
+/// Outcome drawn for the machine.
 #[derive(Debug)]
 pub(super) struct Outcome {
     tearing: Tearing,
@@ -41,9 +41,9 @@ pub(super) struct Outcome {
 enum Shape {
     /// Nothing unflushed arrived.
     Nothing,
-    /// Everything did.
+    /// Everything unflushed arrived.
     Everything,
-    /// What was written before this moment did, in the order of writing.
+    /// Writes before this moment arrived, in the order of writing.
     Prefix { until: u64 },
     /// Each sector survives or is lost independently.
     Scatter,
@@ -57,7 +57,7 @@ pub(super) struct Odds {
 }
 
 impl Outcome {
-    /// Draws an end; pages in doubt were last written within `oldest..=latest`.
+    /// Draws an outcome. Pages in doubt were last written within `oldest..=latest`.
     pub(super) fn draw(tearing: Tearing, oldest: u64, latest: u64, rng: &SeededRng) -> Self {
         let shape = match rng.below(10) {
             0 => Shape::Nothing,
@@ -105,12 +105,12 @@ impl Outcome {
         }
     }
 
-    /// One of the lengths that the file has had since its flush.
+    /// Draws one of the lengths that the file has had since its flush.
     pub(super) fn pick_len(&self, old: u64, new: u64, all: &[u64], rng: &SeededRng) -> u64 {
         match self.shape {
             Shape::Nothing => old,
             Shape::Everything => new,
-            // The first, the last and those between weigh the same.
+            // The first, the last, and all between are equally likely.
             Shape::Prefix { .. } | Shape::Scatter => match rng.below(3) {
                 0 => old,
                 1 => new,

@@ -1,4 +1,4 @@
-//! Which call fails, and how.
+//! Injected faults: the failing call and its failure.
 
 use std::io;
 
@@ -57,13 +57,13 @@ impl Call {
         Call::Allocate,
     ];
 
-    /// True for the kinds that may change what is on the disk (`Open` may create, so it counts).
+    /// Whether this kind may change the disk (`Open` may create a file, so it counts).
     pub fn is_change(self) -> bool {
         !matches!(self, Call::List | Call::Exists | Call::LockShared | Call::Read | Call::Len)
     }
 }
 
-/// How many calls of each kind a simulated disk has seen, failed ones included.
+/// Numbers of calls of each kind on a simulated disk, including failed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts([u64; Call::ALL.len()]);
 
@@ -90,23 +90,23 @@ impl CallCounts {
     }
 }
 
-/// What goes wrong at a call.
+/// The failure of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The device is full. A write leaves a part of its bytes; a flush counts as failed.
     DiskFull,
     /// The device reports an error (EIO). A write leaves a part of its bytes; a flush counts as failed.
     InputOutput,
-    /// The machine loses power during the call: it and every later call fails, and
-    /// [`SimDisk::crash`](crate::SimDisk::crash) tells what is left. A flush so cut is not done; any
-    /// other change may or may not be found.
+    /// The machine loses power during the call. This and every later call fails, and
+    /// [`SimDisk::crash`](crate::SimDisk::crash) returns the remaining disk. An interrupted flush
+    /// has no effect. Any other change may or may not be found.
     PowerLoss,
-    /// The call panics and changes nothing: a bug in whatever calls the disk there.
+    /// The call panics and changes nothing, like a bug in the disk's caller.
     Panic,
 }
 
 impl Fault {
-    /// What the struck call returns; [`Fault::Panic`] panics here.
+    /// The error of the failing call. [`Fault::Panic`] panics here.
     pub(super) fn error(self) -> io::Error {
         match self {
             Fault::DiskFull => {
@@ -114,7 +114,7 @@ impl Fault {
             }
             Fault::InputOutput => io::Error::other("injected input/output error"),
             Fault::PowerLoss => io::Error::other(NO_POWER),
-            // As a panic, but that nothing is printed: tests inject thousands.
+            // A panic that prints nothing, since tests inject thousands.
             Fault::Panic => std::panic::resume_unwind(Box::new("injected panic")),
         }
     }
@@ -123,7 +123,7 @@ impl Fault {
 pub(super) const NO_POWER: &str = "the machine has lost power";
 pub(super) const KILLED: &str = "the process has been killed";
 
-/// How long a fault stays.
+/// Duration of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lasts {
     /// One call fails.
@@ -132,20 +132,20 @@ pub enum Lasts {
     UntilCleared,
 }
 
-/// A fault to come.
+/// A planned fault.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// The kinds of call that it counts and strikes; empty means those with [`Call::is_change`].
+    /// Kinds of calls that the fault counts and meets. Empty means those with [`Call::is_change`].
     pub calls: Vec<Call>,
-    /// Which of them, from the moment of injection, counted from 1.
+    /// Number of the failing call, counted from 1 at the injection.
     pub nth: u64,
-    /// What happens.
+    /// The failure.
     pub fault: Fault,
-    /// How long.
+    /// The duration.
     pub lasts: Lasts,
 }
 
-/// The plans in force and how far each has come.
+/// The plans in force, with the calls counted so far.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     plans: Vec<(FaultPlan, u64)>,
@@ -160,7 +160,7 @@ impl Faults {
         self.plans.clear();
     }
 
-    /// Counts a call in every plan; the first plan that strikes it says how.
+    /// Counts a call in every plan. The first plan that meets it decides the failure.
     pub(super) fn strike(&mut self, call: Call) -> Option<Fault> {
         let mut struck = None;
         self.plans.retain_mut(|(plan, seen)| {

@@ -24,7 +24,8 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
-    /// Runs one call: counted, refused when dead. The fault, if any, is the caller's to obey.
+    /// Runs one call: counts it, and refuses it on a stopped machine. The caller applies the fault,
+    /// if there is one.
     fn call<T>(
         &self,
         call: Call,
@@ -36,7 +37,7 @@ impl SimFile {
         result.map_err(|source| DiskError::new(op(), &self.path, source))
     }
 
-    /// What every change requires.
+    /// Checks that every change requires.
     fn check_writable(&self, state: &State) -> io::Result<()> {
         if self.mode == OpenMode::Read {
             return Err(read_only());

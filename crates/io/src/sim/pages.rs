@@ -1,5 +1,5 @@
-//! The bytes of a simulated file as shared pages: a copy of a file is a few reference counts, and
-//! a page is copied when one of its owners writes to it.
+//! The bytes of a simulated file as shared pages. A copy of a file raises a few reference counts. A
+//! page is copied when one of its owners writes to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The names of a simulated disk: for every directory what readers see, what is durable, and the
-//! changes between the two in their order.
+//! The names of a simulated disk. For every directory it holds the present names, the durable
+//! names, and the changes between the two in their order.
 //!
-//! A power loss keeps of each directory a prefix of its changes. A rename from one directory to
-//! another is one change of both: it is kept whole or not at all, and flushing either of the two
-//! makes it durable together with everything that came before it in the other.
+//! A power loss keeps a prefix of each directory's changes. A rename from one directory to another
+//! is one change of both, kept as a whole or not at all. A flush of either directory makes it
+//! durable, together with all earlier changes of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -66,7 +66,7 @@ impl Change {
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: BTreeMap<NodeId, Node>,
-    /// Of all directories, oldest first.
+    /// Pending changes of all directories, oldest first.
     pending: Vec<Change>,
     next_id: NodeId,
 }
@@ -195,7 +195,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes the names of a directory durable, and what that presupposes in others.
+    /// Makes the names of a directory durable, with the changes of other directories that they
+    /// presuppose.
     pub(super) fn flush_directory(&mut self, node: NodeId) {
         let mut concerned = BTreeSet::from([node]);
         let mut kept = vec![false; self.pending.len()];
@@ -210,7 +211,7 @@ impl Tree {
         self.forget_unreachable();
     }
 
-    /// What a power loss leaves, drawn from `outcome`.
+    /// The names after a power loss, drawn from `outcome`.
     pub(super) fn after_power_loss(&self, outcome: &Outcome, rng: &SeededRng) -> Tree {
         let mut left: BTreeMap<NodeId, u64> = BTreeMap::new();
         for change in &self.pending {
@@ -229,7 +230,7 @@ impl Tree {
             .map(|change| {
                 let [one, other] = change.directories();
                 let keep = left[&one] > 0 && left[&other] > 0;
-                // A change that is lost ends the prefix of each of its directories.
+                // A lost change ends the prefix of each of its directories.
                 for directory in BTreeSet::from([one, other]) {
                     if let Some(count) = left.get_mut(&directory) {
                         *count = if keep { *count - 1 } else { 0 };
@@ -256,7 +257,8 @@ impl Tree {
         names
     }
 
-    /// What the next process finds after this one has died: everything written, flushed or not.
+    /// The names that the next process finds after the death of this one: all changes, flushed or
+    /// not.
     pub(super) fn after_kill(&self) -> Tree {
         let mut tree = self.clone();
         for node in tree.nodes.values_mut() {
@@ -269,7 +271,7 @@ impl Tree {
         tree
     }
 
-    /// Pages of space that all files take which have a name now or are open.
+    /// Pages of space of all files that have a name or are open.
     pub(super) fn footprint_pages(&self) -> u64 {
         let named = self.reachable([ROOT], |directory| vec![&directory.now]);
         let files = self.nodes.iter().filter_map(|(id, node)| match node {
@@ -279,7 +281,7 @@ impl Tree {
         files.map(|file| file.content.footprint_pages()).sum()
     }
 
-    /// The contents of every file that may still be found.
+    /// The contents of every file that may still be found after a crash.
     pub(super) fn contents(&self) -> impl Iterator<Item = &Content> {
         self.nodes.values().filter_map(|node| match node {
             Node::File(file) => Some(&file.content),
@@ -355,7 +357,7 @@ impl Tree {
         }
     }
 
-    /// Drops what neither a name, now or after any power loss, nor a handle leads to.
+    /// Drops files that no name, now or after any power loss, and no handle leads to.
     fn forget_unreachable(&mut self) {
         let open = self.nodes.iter().filter_map(|(id, node)| match node {
             Node::File(file) if file.handles > 0 => Some(*id),

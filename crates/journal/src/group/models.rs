@@ -1,5 +1,6 @@
-//! The protocol under loom (every schedule of a few threads) and shuttle (random schedules of
-//! more): no two leaders, nobody answered before the flush that covers it, nobody left waiting.
+//! Models of the protocol under loom (every schedule of a few threads) and shuttle (random
+//! schedules of more). They check that there are never two leaders, that no answer comes before the
+//! flush that covers it, and that nobody waits for ever.
 
 use std::collections::VecDeque;
 

@@ -19,14 +19,15 @@ use crate::error::JournalError;
 use crate::journal::Entry;
 use crate::segments::Segment;
 
-/// As far as this module is concerned.
+/// Result type of this module.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes that one named log takes in a batch's dependency summary.
 const SUMMARY_ENTRY_BYTES: usize = 8;
-/// Records are summed when so many bytes of them have gathered; huge ones are left to the
-/// leader, since the appending thread holds locks.
+/// Bytes of records after which the appending thread computes their checksum. Huge records are left
+/// to the leader, since the appending thread holds locks.
 const SUM_AHEAD_BYTES: std::ops::Range<usize> = 4 << 10..256 << 10;
-/// Bytes behind a record that are fetched for the next one, which is likely to be as long.
+/// Bytes behind a record that are prefetched for the next one, which is likely to have the same
+/// length.
 const FETCHED_AHEAD_BYTES: std::ops::Range<usize> = 320..16 << 10;
 /// Epochs whose beginnings are remembered.
 const EPOCHS_KEPT: usize = 1024;
@@ -37,13 +38,13 @@ pub(crate) struct Batch {
     pub(crate) builder: BatchBuilder,
     /// The dependencies of its records, in order.
     pub(crate) named: Vec<Named>,
-    /// Where it goes: set when it is sealed.
+    /// Position of the batch, set when it is sealed.
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u64,
     pub(crate) number: u64,
     /// Bytes of records when it was queued.
     pub(crate) queued_bytes: usize,
-    /// Its buffer has grown beyond what is worth keeping.
+    /// Whether its buffer has grown too large to be kept.
     pub(crate) oversized: bool,
 }
 
@@ -60,7 +61,7 @@ impl Batch {
     }
 }
 
-/// Where an epoch begins in the log.
+/// Begin of an epoch in the log.
 #[derive(Clone, Copy, Debug)]
 struct EpochStart {
     epoch: u64,
@@ -73,18 +74,18 @@ struct EpochStart {
 /// A segment in which no batch was placed.
 #[derive(Debug)]
 pub(crate) enum Unused {
-    /// Its file has its name already; the next segment's replaces it.
+    /// The file has its name already. The next segment's file replaces it.
     Named,
-    /// Its file is still a prepared one.
+    /// The file is still a prepared one.
     Spare(Arc<Segment>),
 }
 
-/// Why a record did not go into the open batch.
+/// The reason why the open batch did not take a record.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
-    /// It needs a segment of at least so many bytes.
+    /// The record needs a segment of at least this number of bytes.
     Segment(u64),
-    /// It cannot be appended at all.
+    /// The record cannot be appended at all.
     Error(JournalError),
 }
 
@@ -96,17 +97,17 @@ pub(crate) struct Appender {
     batch_bytes: usize,
     floor: u64,
     pub(crate) last_gsn: u64,
-    /// Per log, up to where a dependency need not be named: closed, or named by an
-    /// earlier record of this log. All of the own log.
+    /// Per log, the gsn up to which a dependency need not be named: it is closed, or an earlier
+    /// record of this log names it. For the own log, the greatest gsn.
     covered: Box<[u64; 256]>,
-    /// Scratch: per log the greatest uncovered gsn that the record touches; 0 in between.
+    /// Scratch: per log the greatest uncovered gsn that the record touches. 0 between records.
     touched: Box<[u64; 256]>,
     /// Scratch: the dependencies that the record names.
     deps: Vec<LogGsn>,
     open: Option<Batch>,
     handoff: Arc<Handoff>,
     segment: Arc<Segment>,
-    /// The segment's file has its name before anything is placed in it: the first one.
+    /// Whether the segment's file has its name before any batch, as the first segment does.
     segment_is_named: bool,
     /// Where the open batch will lie in the segment.
     offset: u64,
@@ -120,11 +121,11 @@ pub(crate) struct Appender {
     pub(crate) waits: u64,
     pub(crate) refusals: u64,
     pub(crate) segments_reused: u64,
-    /// Length of the segment that a refused append has asked for; 0 if none is wanted.
+    /// Length of the segment that a refused append has asked for. 0 for none.
     pub(crate) wanted_bytes: u64,
     /// A batch has been placed.
     in_use: bool,
-    /// Set once: nothing further is taken.
+    /// Set once, when the log takes no further record.
     pub(crate) refused: Option<JournalError>,
 }
 
@@ -169,8 +170,8 @@ impl Appender {
         }
     }
 
-    /// Appends a record; returns its gsn. An obstacle leaves everything as it was, but
-    /// that the open batch may have been sealed.
+    /// Appends a record and returns its gsn. An obstacle changes nothing, except that the open
+    /// batch may have been sealed.
     #[inline]
     pub(crate) fn append(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(entry, closing)?;
@@ -183,7 +184,7 @@ impl Appender {
                     self.appended(gsn, entry.epoch, before);
                     return Ok(gsn);
                 }
-                // The batch is full in the one sense or the other: go on with an empty one.
+                // The batch is full by bytes or by epochs, so an empty one follows.
                 Err(Full::Batch) if before > EMPTY_BATCH_BYTES => self.seal(),
                 Err(Full::Batch) => {
                     let source = EncodeError::BatchFull;
@@ -200,8 +201,8 @@ impl Appender {
         }
     }
 
-    /// Collects in `deps` what the record depends on and no earlier record answers for.
-    /// Returns the greatest gsn that it touches.
+    /// Collects in `deps` the dependencies that no earlier record covers. Returns the greatest gsn
+    /// that the record touches.
     #[inline]
     fn name_dependencies(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
         self.deps.clear();
@@ -282,7 +283,7 @@ impl Appender {
         }
     }
 
-    /// Bookkeeping behind a record that went in.
+    /// Bookkeeping after an appended record.
     #[inline]
     fn appended(&mut self, gsn: u64, epoch: u64, before: usize) {
         self.last_gsn = gsn;
@@ -296,8 +297,8 @@ impl Appender {
         let bytes = batch.builder.bytes();
         self.records += 1;
         self.record_bytes += (bytes - before) as u64;
-        // Bytes that this thread has just written are summed from its cache. A leader on
-        // another core would pull every line over, and the next record push it back.
+        // This thread computes the checksum while the bytes are in its cache. A leader on another
+        // core would fetch every line, and the next record would fetch it back.
         if SUM_AHEAD_BYTES.contains(&batch.builder.unsummed_bytes()) {
             batch.builder.checksum_ahead(self.segment.identity, self.offset);
         }
@@ -378,7 +379,7 @@ impl Appender {
     /// The greatest gsn up to which all records are of epochs before `epoch`.
     pub(crate) fn last_gsn_before(&self, epoch: u64) -> u64 {
         match self.epochs.partition_point(|start| start.epoch < epoch) {
-            // Older than what is remembered: a smaller position is always safe.
+            // The epoch is older than the remembered ones. A smaller position is always safe.
             0 => self.floor,
             at => self.epochs.get(at).map_or(self.last_gsn, |start| start.gsn - 1),
         }
@@ -402,11 +403,11 @@ impl Appender {
     }
 }
 
-/// Bytes of memory for a batch: with the record that fills it, padding and summary, and what is
-/// lost before a boundary in memory.
+/// Bytes of memory for a batch: with the record that fills it, padding, summary, and the gap before
+/// an aligned address.
 fn batch_capacity(batch_bytes: usize) -> usize {
     let bytes = batch_bytes + batch_bytes / 4 + 8192;
-    // Most of a huge page gets one.
+    // A buffer that fills most of a huge page gets one.
     if bytes > HUGE_PAGE_BYTES / 2 {
         bytes.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES
     } else {
@@ -414,14 +415,14 @@ fn batch_capacity(batch_bytes: usize) -> usize {
     }
 }
 
-/// Why a batch did not take a record.
+/// The reason why a batch did not take a record.
 #[derive(Debug)]
 enum Full {
     /// An empty batch may take it.
     Batch,
-    /// It must go to a segment of at least so many bytes.
+    /// The record needs a segment of at least this number of bytes.
     Segment(u64),
-    /// No batch takes it.
+    /// No batch takes the record.
     Never(EncodeError),
 }
 
@@ -463,7 +464,7 @@ mod tests {
         to.append(&entry, &Closing::new(1, 0))
     }
 
-    /// Seals what is open; whether the buffers of all sealed batches are given away.
+    /// Seals the open batch. Returns whether the buffers of all sealed batches are freed.
     fn are_oversized(of: &mut Appender) -> Vec<bool> {
         of.seal();
         let mut sealed = VecDeque::new();

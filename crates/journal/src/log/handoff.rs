@@ -1,7 +1,7 @@
 //! Sealed batches on their way to the leader, and their buffers on the way back.
 //!
-//! A lock of its own, so that a leader at work does not contend with appends: they come
-//! here once per batch.
+//! This lock is separate, so that a working leader does not contend with appends, which come here
+//! once per batch.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use stillpoint_sync::atomic::{AtomicUsize, Ordering};
 
 use super::append::Batch;
 
-/// Buffers that stay when nothing is going on.
+/// Buffers that stay when the log is idle.
 const FREE_AT_REST: usize = 4;
 
 #[derive(Debug, Default)]
 struct Queue {
     sealed: VecDeque<Batch>,
     free: Vec<Batch>,
-    /// Fewest free ones since the last [`Handoff::trim`].
+    /// Fewest free buffers since the last [`Handoff::trim`].
     free_min: usize,
 }
 
-/// What the appending and the writing half of a log pass to each other.
+/// The queue between the appending and the writing half of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Handoff {
     queue: CachePadded<Mutex<Queue>>,
     /// Bytes of records in sealed batches that are not written yet.
     sealed_bytes: CachePadded<AtomicUsize>,
-    /// Told whenever a written batch makes room.
+    /// Signalled whenever a written batch makes room.
     room: Condvar,
 }
 
@@ -51,7 +51,7 @@ impl Handoff {
         batch
     }
 
-    /// Takes all queued batches; `into` is empty.
+    /// Moves all queued batches to `into`, which is empty.
     pub(crate) fn take_sealed(&self, into: &mut VecDeque<Batch>) {
         debug_assert!(into.is_empty(), "the batches of the turn before are written");
         std::mem::swap(&mut self.queue.lock().sealed, into);
@@ -88,12 +88,12 @@ impl Handoff {
         }
     }
 
-    /// Ends all waiting: there will be no room any more.
+    /// Ends all waits, since there will be no room any more.
     pub(crate) fn wake_all(&self) {
         self.room.notify_all();
     }
 
-    /// Lets go of half of the buffers that nobody has needed since the last time.
+    /// Frees half of the buffers that were unused since the last call.
     pub(crate) fn trim(&self) {
         let mut queue = self.queue.lock();
         let needed = queue.free.len() - queue.free_min;

@@ -1,4 +1,4 @@
-//! The writing half of a log: what the leader of a group does with sealed batches.
+//! The writing half of a log: the leader of a group writes sealed batches.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,12 +15,12 @@ use super::append::Batch;
 use crate::closing::{Closing, Named};
 use crate::segments::Segment;
 
-/// Bytes from which on no further batch joins a call: devices take a few large writes faster than
-/// many small ones.
+/// Size of a write call, in bytes, that no further batch joins. Devices take a few large writes
+/// faster than many small ones.
 const CALL_BYTES: u64 = 4 << 20;
 
-/// The buffer of a grown batch may begin where no direct write may. Such a batch is copied and
-/// written in pieces of so many bytes, so that a long value is not in memory once more.
+/// Bytes of a piece of a grown batch. Its buffer may be unaligned for a direct write, so the batch
+/// is copied and written in pieces. So a long value is not in memory a second time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A segment that the log has left, and the mark that goes to its end.
@@ -40,13 +40,13 @@ pub(crate) struct Writer {
     pub(crate) written: Vec<Batch>,
     segment: Arc<Segment>,
     file: Arc<dyn DiskFile>,
-    /// Where the next batch goes in it.
+    /// Offset of the next batch in the file.
     offset: u64,
     /// Segments that were filled since the last flush.
     filled: Vec<Filled>,
     /// The directory has names that are not durable.
     names_dirty: bool,
-    /// Scratch: up to where the other logs are closed.
+    /// Scratch: closed positions of the other logs.
     closed: Vec<LogGsn>,
     /// Gsn of the last record written.
     pub(crate) written_gsn: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Writer {
     flushed_below: u64,
     /// Dependencies of records that are written and not flushed.
     pub(crate) named: Vec<Named>,
-    /// A leader has begun and not ended: if it is found set, that leader panicked.
+    /// Set while a leader works. If the next leader finds it set, the last one panicked.
     pub(crate) busy: bool,
 }
 
@@ -87,8 +87,8 @@ impl Writer {
         }
     }
 
-    /// Writes the batches at the front of the queue that lie behind one another by one call, and
-    /// leaves them in `written`. Returns their bytes on disk.
+    /// Writes the adjacent batches at the front of the queue by one call, and leaves them in
+    /// `written`. Returns their bytes on disk.
     pub(crate) fn write_next(&mut self, disk: &dyn Disk, closing: &Closing) -> DiskResult<u64> {
         let Some(first) = self.queue.front() else {
             return Ok(0);
@@ -119,7 +119,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Makes a batch ready to be written; returns its bytes.
+    /// Seals a batch. Returns its bytes.
     fn seal(&self, batch: &mut Batch) -> u64 {
         let bytes = batch.builder.seal(&BatchPlace {
             segment: &self.segment.header,
@@ -132,7 +132,7 @@ impl Writer {
         bytes.len() as u64
     }
 
-    /// Writes the sealed batches behind one another.
+    /// Writes the sealed, adjacent batches.
     fn write_sealed(&self, from: u64) -> DiskResult<()> {
         let batches = || self.written.iter().map(Batch::bytes);
         if batches().all(|bytes| bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN)) {
@@ -150,7 +150,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in another file.
+    /// Switches to another file.
     fn begin_segment(&mut self, disk: &dyn Disk, segment: &Arc<Segment>) -> DiskResult<()> {
         let file = name_segment(disk, segment)?;
         // A segment without a batch has the same name, and has just been replaced.
@@ -169,7 +169,7 @@ impl Writer {
         Ok(())
     }
 
-    /// True if something is written and not flushed.
+    /// Whether written bytes are not flushed yet.
     pub(crate) fn is_dirty(&self) -> bool {
         self.next_number != self.flushed_below
     }
@@ -191,8 +191,8 @@ impl Writer {
     }
 }
 
-/// Writes the segment's header into a prepared file, flushes it, and then gives the file its
-/// name: a segment that can be found has an intact header. The name is not durable yet.
+/// Writes the segment's header into a prepared file, flushes it, and then gives the file its name.
+/// So a segment that can be found has an intact header. The name is not durable yet.
 pub(crate) fn name_segment(disk: &dyn Disk, segment: &Segment) -> DiskResult<Arc<dyn DiskFile>> {
     let prepared = disk.open(&segment.spare, OpenMode::ReadWrite, Caching::Direct)?;
     let mut header = AlignedBuf::new();

@@ -1,4 +1,5 @@
-//! The segments of one log of one incarnation, joined: where it ends, and whether it may.
+//! The joined segments of one log of one incarnation. It finds the log's end, and judges whether
+//! the log may end there.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,19 +13,19 @@ use super::error::{Proof, ScanError};
 use super::segment::{LogOffset, ReadBuffer, SegmentFile};
 use super::walk::{WINDOW_BYTES, Walked};
 
-/// A log of one incarnation: what is valid of it, and what is kept.
+/// A log of one incarnation, with its valid and its kept part.
 #[derive(Debug)]
 pub(crate) struct Chain {
     pub(crate) log: u8,
-    /// Records up to here are in the checkpoint, or of an earlier incarnation.
+    /// The gsn up to which records are in the checkpoint, or belong to an earlier incarnation.
     pub(crate) base: u64,
     /// Segments with valid records, in order.
     pub(crate) segments: Vec<Walked>,
-    /// The last valid gsn; `base` if there is none above it.
+    /// The last valid gsn. `base` if there is none above it.
     pub(crate) valid_gsn: u64,
     /// The last gsn that is kept.
     pub(crate) kept_gsn: u64,
-    /// All batches with smaller numbers were flushed, as some valid batch says.
+    /// A valid batch states that all batches with smaller numbers were flushed.
     pub(crate) flushed_below: u64,
 }
 
@@ -34,8 +35,8 @@ impl Chain {
         Chain { log, base, segments, valid_gsn: base, kept_gsn: base, flushed_below: 0 }
     }
 
-    /// Joins the segments. `kept` is what must be there and no more counts. After an error the
-    /// chain ends before the damage.
+    /// Joins the segments. Records up to `kept` must exist, and later ones do not count. After an
+    /// error the chain ends before the damage.
     pub(crate) fn join(&mut self, disk: &dyn Disk, kept: Option<u64>) -> Result<(), ScanError> {
         let joined = self.find_end(disk, kept);
         self.valid_gsn = kept.map_or(self.valid_gsn, |kept| kept.min(self.valid_gsn));
@@ -87,7 +88,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The log ends in the segment at `at`, before a batch that is not valid. May it?
+    /// Judges whether the log may end in the segment at `at`, before an invalid batch.
     fn judge_end(&self, at: usize) -> Result<(), ScanError> {
         let ended = &self.segments[at];
         let Some(cause) = ended.cause.clone() else {
@@ -127,8 +128,8 @@ impl Chain {
         Ok(())
     }
 
-    /// A log that was opened has a segment: the newest one is never freed. It reaches up to what was
-    /// flushed before a checkpoint was published.
+    /// A log that was opened has a segment, since the newest one is never freed. The log reaches
+    /// the position that was flushed before a checkpoint was published.
     pub(crate) fn expect_end(&self, disk: &dyn Disk, flushed_gsn: u64) -> Result<(), ScanError> {
         match self.segments.last() {
             None => Err(self.missing(disk, self.base, None)),
@@ -170,7 +171,7 @@ impl Chain {
         }
     }
 
-    /// Shortens the chain to what is kept.
+    /// Shortens the chain to its kept part.
     pub(crate) fn drop_beyond_end(&mut self) {
         let kept_gsn = self.kept_gsn;
         let keep = |segment: &&Walked| segment.file.header.first_gsn <= kept_gsn;
@@ -184,7 +185,7 @@ impl Chain {
         self.segments.iter().map(bytes).sum()
     }
 
-    /// The last gsn of a record before `gsn`; `base` if there is none above it.
+    /// The last gsn of a record before `gsn`. `base` if there is none above it.
     pub(crate) fn last_gsn_below(&self, gsn: u64) -> Result<u64, ScanError> {
         let mut last = self.base;
         for segment in &self.segments {

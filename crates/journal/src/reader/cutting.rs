@@ -1,4 +1,4 @@
-//! The cut of the latest incarnation, from what was walked.
+//! Finds the cut of the latest incarnation from the scanned segments.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,7 @@ pub(super) fn cut(
     let nothing = vec![0; chains.len()];
     let (closed, was_closed) = match seen {
         Ok(closed) if !judge.accepts() => (closed, nothing),
-        // What was closed once may be given up with what it rests on.
+        // A record that was once closed may be given up together with a dependency.
         Ok(was_closed) => (nothing, was_closed),
         Err(why) => {
             if let ScanError::Unclosed { log, last_gsn, closed_gsn, .. } = why {
@@ -36,7 +36,8 @@ pub(super) fn cut(
             (nothing.clone(), nothing)
         }
     };
-    // A record does not name what was closed when it committed. It has a greater gsn than that.
+    // A record does not name dependencies that were closed at its commit. Its gsn is greater than
+    // theirs.
     let lost_above = judge.lost_above(incarnation);
     if let Some(lost_above) = lost_above {
         for (end, chain) in ends.iter_mut().zip(&*chains) {
@@ -66,10 +67,10 @@ pub(super) fn cut(
     Ok(report)
 }
 
-/// Per log, up to where a batch of another log says that it was closed.
+/// Per log, the closed position that a batch of another log states.
 ///
 /// # Errors
-/// A log that ends before: its end was durable, and is missing.
+/// A log that ends before this position, since its end was durable and is missing.
 fn seen_closed(chains: &[Chain]) -> Result<Vec<u64>, ScanError> {
     let mut seen = vec![0; chains.len()];
     for chain in chains {
@@ -94,7 +95,7 @@ fn seen_closed(chains: &[Chain]) -> Result<Vec<u64>, ScanError> {
 struct Walks<'a> {
     chains: &'a [Chain],
     start_epoch: u64,
-    /// Records up to here were closed once.
+    /// The gsn up to which records were once closed.
     closed: &'a [u64],
 }
 
@@ -118,8 +119,8 @@ impl FirstUnmet<ScanError> for Walks<'_> {
 }
 
 impl Walks<'_> {
-    /// The gsn before the first record of the run with an unmet dependency. What the
-    /// checkpoint holds needs nothing any more.
+    /// The gsn before the first record of the run with an unmet dependency. Records in the
+    /// checkpoint need no dependencies any more.
     fn exactly(
         &self,
         chain: &Chain,

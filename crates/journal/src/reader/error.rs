@@ -1,4 +1,4 @@
-//! What recovery can find wrong with logs.
+//! Errors of logs that recovery finds.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Proof {
     pub batch: LaterBatch,
 }
 
-/// Why logs cannot be read. Nothing is served that is not known to be right.
+/// The reason why logs cannot be read. Then nothing is served.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ScanError {
     /// Bytes that were durable once are damaged.
@@ -39,12 +39,12 @@ pub enum ScanError {
         offset: u64,
         /// Last gsn before the damage.
         last_gsn: u64,
-        /// What is wrong there.
+        /// The defect.
         cause: Box<EndCause>,
-        /// What shows that the batch was durable.
+        /// The proof that the batch was durable.
         proof: Option<Box<Proof>>,
     },
-    /// A segment's header, or a record in an intact batch, is not what it should be.
+    /// A segment's header, or a record in an intact batch, breaks the format.
     #[error(
         "{}: {source}; put a copy of this file back, restore a checkpoint with `stillpoint \
          restore`, or give up what is missing with `stillpoint repair --accept-loss`",
@@ -53,10 +53,10 @@ pub enum ScanError {
     Malformed {
         /// The segment.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The defect and its offset.
         source: DecodeError,
     },
-    /// A segment is not there.
+    /// A segment is missing.
     #[error(
         "{}: log {log} has no segment with the records after gsn {after_gsn}{}; put the missing \
          file back, restore a checkpoint with `stillpoint restore`, or give up what is missing with \
@@ -69,12 +69,12 @@ pub enum ScanError {
         dir: PathBuf,
         /// The log.
         log: u8,
-        /// The last gsn that is there or not needed.
+        /// The last gsn that exists or is not needed.
         after_gsn: u64,
-        /// Where the next segment begins, if there is one.
+        /// Begin of the next segment, if there is one.
         found_gsn: Option<u64>,
     },
-    /// The log ends before what an earlier recovery, or a clean shutdown, had kept.
+    /// The log ends before the last gsn that an earlier recovery, or a clean shutdown, had kept.
     #[error(
         "{} at byte {offset}: log {log} ends at gsn {last_gsn}, and gsn {kept_gsn} was durable; \
          put a copy of this file back, restore a checkpoint with `stillpoint restore`, or give up \
@@ -88,12 +88,12 @@ pub enum ScanError {
         log: u8,
         /// File offset of the log's end.
         offset: u64,
-        /// The last gsn that is there.
+        /// The last gsn that exists.
         last_gsn: u64,
-        /// The last gsn that must be there.
+        /// The last gsn that must exist.
         kept_gsn: u64,
     },
-    /// A log ends before what another log knew to be durable.
+    /// A log ends before a position that another log states as durable.
     #[error(
         "log {log} ends at gsn {last_gsn}, and {} proves that gsn {closed_gsn} was durable; put a \
          copy of the missing file back, restore a checkpoint with `stillpoint restore`, or give up \
@@ -103,14 +103,14 @@ pub enum ScanError {
     Unclosed {
         /// The log.
         log: u8,
-        /// The last gsn that is there.
+        /// The last gsn that exists.
         last_gsn: u64,
-        /// The last gsn that must be there.
+        /// The last gsn that must exist.
         closed_gsn: u64,
         /// The segment with the proof.
         path: PathBuf,
     },
-    /// There is a file of an incarnation that the manifest does not name, and no failed start leaves
+    /// A file belongs to an incarnation that the manifest does not name, and no failed start leaves
     /// such a file.
     #[error(
         "{} is of incarnation {incarnation}, and the MANIFEST ends with incarnation \
@@ -126,7 +126,7 @@ pub enum ScanError {
         /// The manifest's latest one.
         latest: u32,
     },
-    /// There are records of an epoch that the manifest does not know.
+    /// Records belong to an epoch that the manifest does not know.
     #[error(
         "{} holds records of epoch {epoch}, and the MANIFEST says that epoch {next_epoch} has not \
          begun: the MANIFEST is older than the log; put the newest MANIFEST back, or accept the \
@@ -141,7 +141,7 @@ pub enum ScanError {
         /// The first epoch that has not begun.
         next_epoch: u64,
     },
-    /// A log holds records that do not go with the manifest and its checkpoints.
+    /// A log holds records that contradict the manifest and its checkpoints.
     #[error(
         "{}: from gsn {gsn} on log {log} holds writes that do not go with the MANIFEST and its \
          checkpoints: some file is older than the others",
@@ -164,7 +164,7 @@ pub enum ScanError {
 }
 
 impl ScanError {
-    /// True if files are damaged or missing, as opposed to a disk or a system that refused.
+    /// Whether files are damaged or missing, as opposed to a disk or a system that refused.
     pub fn is_damage(&self) -> bool {
         !matches!(self, ScanError::Disk(_) | ScanError::Thread(_))
     }

@@ -1,4 +1,4 @@
-//! From names to segments: which files of the logs matter.
+//! Finds the files of the logs that matter, by their names.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use super::loss::Judge;
 use super::segment::{ReadBuffer, SegmentFile};
 use super::walk::WINDOW_BYTES;
 
-/// A segment as its file name describes it.
+/// A segment, described by its file name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) log: u8,
     pub(crate) incarnation: u32,
     pub(crate) first_gsn: u64,
     pub(crate) path: PathBuf,
-    /// Batches with this number or a greater one do not count: another file has them.
+    /// Batches with this number or a greater one do not count, since another file has them.
     pub(crate) below_batch: u64,
 }
 
 /// Per incarnation and log, the segments that may hold a record that matters, in order.
 pub(crate) type PerLog<T> = Vec<Vec<Vec<T>>>;
 
-/// The logs that have a directory.
+/// Logs with a directory.
 pub(crate) fn list_logs(disk: &dyn Disk) -> Result<Vec<u8>, ScanError> {
     match disk.list(Path::new(names::LOG_DIR)) {
         Ok(found) => Ok(found.iter().filter_map(|name| names::parse_log_name(name)).collect()),
@@ -49,12 +49,12 @@ pub(crate) fn list_segments(
         let segments = named_segments(disk, input, log, judge)?;
         let position = input.start.position(log);
         for (at, segment) in segments.iter().enumerate() {
-            // The next one's name tells where this one ends at the latest. A freed segment
-            // may have been overwritten already, so it is not even opened.
+            // The next segment's name bounds the end of this one. A freed segment may have been
+            // overwritten already, so it is not even opened.
             let superseded = segments
                 .get(at + 1)
                 .is_some_and(|next| next.first_gsn <= position.saturating_add(1));
-            // Unknown incarnations: freed long ago.
+            // Segments of unknown, older incarnations were freed long ago.
             let known = input.incarnations.iter().position(|e| e.number == segment.incarnation);
             if let Some(known) = known.filter(|_| !superseded) {
                 let last = input.kept_before(&input.incarnations[known], log);
@@ -67,7 +67,7 @@ pub(crate) fn list_segments(
     Ok(listed)
 }
 
-/// The segments of a log in order, each incarnation's end where the manifest says that it is.
+/// The segments of a log in order. Each incarnation ends where the manifest says.
 fn named_segments(
     disk: &dyn Disk,
     input: &ScanInput<'_>,
@@ -127,8 +127,8 @@ fn named_segments(
     Ok(segments)
 }
 
-/// A file of an incarnation that began when the manifest named a later one than it does: a start that
-/// fails leaves files of the next incarnation only.
+/// Gives up a file of an incarnation after the manifest's next one, or refuses it. A failed start
+/// leaves files of the next incarnation only, so the manifest is older than the logs.
 fn give_up_newer(
     disk: &dyn Disk,
     path: &Path,
@@ -141,7 +141,7 @@ fn give_up_newer(
     judge.give_up(why, (incarnation, log), first_gsn.saturating_sub(1), None)
 }
 
-/// A start that failed leaves segments without a batch, of an incarnation that no manifest names.
+/// A failed start leaves segments without a batch, of an incarnation that no manifest names.
 fn expect_no_batch(
     disk: &dyn Disk,
     path: &Path,
@@ -157,7 +157,7 @@ fn expect_no_batch(
 }
 
 impl SegmentFile {
-    /// True if there is a valid batch anywhere in it.
+    /// Whether the file holds a valid batch anywhere.
     fn holds_batch(&self) -> Result<bool, ScanError> {
         let mut found = false;
         let (end, cause) = self.walk(self.begin(), WINDOW_BYTES, |_, _| {

@@ -1,4 +1,4 @@
-//! What a scan that accepts loss gives up instead of refusing.
+//! Losses that a scan accepts instead of a refusal.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use stillpoint_io::Disk;
 
 use super::error::ScanError;
 
-/// What is given up of one log.
+/// The loss of one log.
 #[derive(Clone, Debug)]
 pub struct Loss {
     /// The log.
@@ -16,20 +16,20 @@ pub struct Loss {
     pub incarnation: u32,
     /// Records with a greater gsn are given up.
     pub above_gsn: u64,
-    /// The last gsn that is known to have been there, if any is.
+    /// The last gsn that is known to have existed, if any.
     pub up_to_gsn: Option<u64>,
-    /// Why.
+    /// The reason of the loss.
     pub why: String,
 }
 
-/// Whether a scan refuses what is damaged, missing or unknown, or gives it up and says so.
+/// Whether a scan refuses damaged, missing or unknown records, or gives them up as losses.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// The losses that were accepted so far; `None` refuses each loss.
+    /// The losses accepted so far. `None` refuses each loss.
     losses: Option<Vec<Loss>>,
     /// The greatest incarnation seen whose batches no manifest names.
     pub(super) unnamed: u32,
-    /// A file is of an incarnation after the manifest's latest.
+    /// Notes a file of an incarnation after the manifest's latest.
     pub(super) has_later: bool,
 }
 
@@ -42,7 +42,7 @@ impl Judge {
         self.losses.is_some()
     }
 
-    /// Notes damage as a loss, or passes on what cannot be accepted.
+    /// Notes damage as a loss, or returns an error that cannot be accepted.
     pub(super) fn give_up(
         &mut self,
         why: ScanError,
@@ -64,7 +64,7 @@ impl Judge {
         of.map(|loss| loss.above_gsn).min()
     }
 
-    /// Notes what rests on something that was given up.
+    /// Notes the loss of records that depend on lost ones.
     pub(super) fn follow(&mut self, incarnation: u32, log: u8, above_gsn: u64, up_to_gsn: u64) {
         if let Some(losses) = &mut self.losses {
             let why = "it may rest on what is lost elsewhere".to_owned();
@@ -77,7 +77,7 @@ impl Judge {
     }
 }
 
-/// Records that are given up because what they write does not go with the manifest.
+/// Notes the loss of records that contradict the manifest.
 pub(super) fn unknown(disk: &dyn Disk, from: LogGsn) -> ScanError {
     let dir = disk.describe(Path::new(&names::log_dir(from.log)));
     ScanError::Unknown { dir, log: from.log, gsn: from.gsn }

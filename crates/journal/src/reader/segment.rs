@@ -1,4 +1,4 @@
-//! Walking one segment in buffers of bounded size.
+//! Scans one segment in buffers of bounded size.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(crate) struct ReadBuffer {
 }
 
 impl SegmentFile {
-    /// Opens a segment and checks that it is the one that its place says.
+    /// Opens a segment and checks that it belongs to its place.
     pub(crate) fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -59,7 +59,7 @@ impl SegmentFile {
         Ok(SegmentFile { shown, path: path.to_owned(), header, bytes: file.len()?, file })
     }
 
-    /// True if the file is shorter than its header says.
+    /// Whether the file is shorter than its header says.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.bytes < self.header.file_bytes
     }
@@ -93,8 +93,8 @@ impl SegmentFile {
         Ok(())
     }
 
-    /// Visits batches from a place on, until the visitor breaks or the valid ones end.
-    /// Returns where, and why if it was the end.
+    /// Visits batches from a place on, until the visitor breaks or the valid ones end. Returns the
+    /// place, and the cause if it was the end.
     pub(crate) fn walk(
         &self,
         from: LogOffset,
@@ -129,7 +129,7 @@ impl SegmentFile {
         }
     }
 
-    /// How much to read at the end's offset if only the buffer has ended there.
+    /// Bytes to read at the end's offset, if only the buffer has ended there.
     pub(crate) fn more(&self, end: &SegmentEnd, buffer_end: u64) -> Option<usize> {
         let needed = match end.cause {
             EndCause::Truncated { needed, .. } => needed,

@@ -1,9 +1,9 @@
-//! The ends of logs that may be in the page cache only, and what a start does about them.
+//! Ends of logs that may be in the page cache only. A start copies them.
 //!
-//! A flush may have failed in a process that is dead now. What it should have made durable can
-//! still be read, and no later flush makes it durable. It may also be durable and acknowledged,
-//! so it must not be overwritten. Its batches are copied to a file of their own; the manifest
-//! that records the cut names the copy.
+//! A flush may have failed in a process that is dead now. The bytes can still be read, but no later
+//! flush makes them durable. They may also be durable and acknowledged, so they must not be
+//! overwritten. So a start copies these batches to a file of their own. The manifest that records
+//! the cut names the copy.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -25,23 +25,23 @@ use crate::journal::EarlierSegment;
 /// Bytes of batches that are gathered for one write.
 const WRITE_BYTES: usize = 4 << 20;
 
-/// The ends of logs, copied, and which files hold the logs from then on.
+/// Copied ends of logs, and the files that hold the logs from then on.
 #[derive(Debug, Default)]
 pub struct Ends {
     /// The copies, for the manifest.
     pub tails: Vec<LogTail>,
-    /// What replay reads once the manifest names the copies, and the bytes that were copied: if
-    /// the manifest before is put back, they are still there.
+    /// Files that replay reads once the manifest names the copies, and the originals of the copied
+    /// bytes. The originals stay, in case the manifest before is put back.
     pub segments: Vec<EarlierSegment>,
 }
 
 impl Logs {
-    /// Copies of each log of the latest incarnation the batches that are kept and not known to be
-    /// durable, and flushes the copies and their directories. No file that a manifest names
-    /// changes. `made_by` is the incarnation that starts.
+    /// Copies the kept batches of each log of the latest incarnation that are not known to be
+    /// durable. Flushes the copies and their directories. No file that a manifest names changes.
+    /// `made_by` is the starting incarnation.
     ///
     /// # Errors
-    /// The disk's, a full one included: nothing is lost, and it can be begun again.
+    /// An error of the disk, also if it is full. Nothing is lost, and the call can be repeated.
     pub fn copy_ends(&self, made_by: u32, created_ms: u64) -> Result<Ends, ScanError> {
         let mut ends = Ends::default();
         for (at, (&incarnation, chains)) in self.numbers.iter().zip(&self.incarnations).enumerate()
@@ -68,9 +68,9 @@ impl Logs {
         Ok(ends)
     }
 
-    /// Removes from disk what a published manifest has given up: segments of incarnations before
-    /// `incarnation` and copies of ends that replay does not read. Gives the space behind the
-    /// last kept batches back. May be interrupted and repeated.
+    /// Removes files that a published manifest has given up: segments of incarnations before
+    /// `incarnation`, and copies of ends, unless replay reads them. Frees the space behind the last
+    /// kept batches. May be interrupted and repeated.
     ///
     /// # Errors
     /// An error of the disk.
@@ -100,7 +100,7 @@ impl Ends {
     ) -> Result<(), ScanError> {
         let dir = PathBuf::from(names::log_dir(chain.log));
         let path = dir.join(names::tail_name(made_by, header.incarnation));
-        // A start that failed may have left one.
+        // A failed start may have left such a file.
         disk.remove(&path)?;
         let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
         let mut gathered = header.encode().to_vec();
@@ -175,7 +175,7 @@ impl Chain {
         })
     }
 
-    /// Where what is kept and not known to be durable begins: the segment, and the place in it.
+    /// Begin of the kept part that is not known to be durable: the segment, and the place in it.
     fn unproven(&self) -> Result<Option<(usize, LogOffset)>, ScanError> {
         mutant!(EndsNotCopied => return Ok(None));
         for (at, segment) in self.segments.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is in each segment that matters.
+//! Scans each segment that matters.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::segment::{LogOffset, SegmentFile, after};
 
 /// Bytes that a thread reads at once.
 pub(crate) const WINDOW_BYTES: usize = 4 << 20;
-/// Most runs of batches with dependencies that are told apart in one segment.
+/// Most runs of batches with dependencies that are kept apart in one segment.
 const NEEDS_MAX: usize = 4096;
 
 /// A run of batches, with the dependencies of its records.
@@ -28,24 +28,24 @@ pub(crate) struct Dependency {
     pub(crate) from: LogOffset,
     /// The last gsn of the run.
     pub(crate) last_gsn: u64,
-    /// Per log, the greatest gsn named, where it was not certainly there.
+    /// Per log, the greatest named gsn, unless it certainly exists.
     pub(crate) deps: Vec<LogGsn>,
 }
 
-/// What is in one segment.
+/// Contents of one segment.
 #[derive(Debug)]
 pub(crate) struct Walked {
     pub(crate) file: SegmentFile,
-    /// Before the first batch with a record that the checkpoint may not hold.
+    /// The place before the first batch with a record that the checkpoint may not hold.
     pub(crate) begin: LogOffset,
-    /// Behind the last valid batch, or the last one of interest.
+    /// The place behind the last valid batch, or the last one of interest.
     pub(crate) end: LogOffset,
-    /// Why it ends there, if not for lack of interest.
+    /// The cause of the end, unless later batches were of no interest.
     pub(crate) cause: Option<EndCause>,
     pub(crate) needs: Vec<Dependency>,
-    /// All batches of the log with smaller numbers were flushed, as a batch in it says.
+    /// A batch of the segment states that all batches of the log with smaller numbers were flushed.
     pub(crate) flushed_below: u64,
-    /// Up to where other logs were closed, as its batches say.
+    /// Closed positions of other logs, stated by the segment's batches.
     pub(crate) closed: Vec<LogGsn>,
     /// The greatest epoch of the run's records.
     pub(crate) epoch_max: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    /// The place before the batch of that number, if it is a valid one of this segment.
+    /// The place before the batch of that number, if it is a valid batch of this segment.
     pub(crate) fn place_of(&self, number: u64) -> Result<Option<LogOffset>, ScanError> {
         if number == self.begin.number {
             return Ok(Some(self.begin));
@@ -71,18 +71,18 @@ impl Walked {
     }
 }
 
-/// What every walking thread shares.
+/// State shared by all scanning threads.
 struct Job<'a> {
     disk: &'a dyn Disk,
     store: StoreId,
     input: &'a ScanInput<'a>,
-    /// Incarnation, log, and segment still to be walked.
+    /// Incarnation, log, and segment that remain to be scanned.
     todo: Mutex<Vec<(usize, Named)>>,
     done_bytes: AtomicU64,
     total_bytes: u64,
 }
 
-/// Walks all segments with several threads. Keeps the order.
+/// Scans all segments with several threads. Keeps the order.
 pub(crate) fn walk_all(
     disk: &Arc<dyn Disk>,
     input: &ScanInput<'_>,

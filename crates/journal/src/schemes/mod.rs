@@ -1,4 +1,4 @@
-//! The journals, one file each; `registry.rs` has a row for every one.
+//! The journals, one file each. `registry.rs` has a row for every journal.
 
 pub(crate) mod none;
 pub(crate) mod redo;

@@ -1,7 +1,7 @@
-//! No journal: what the last complete checkpoint holds is what a crash leaves.
+//! No journal: after a crash the last complete checkpoint remains.
 //!
-//! Commits cost one virtual call. Stamps name no log, so everything counts as closed and
-//! replies leave at once; their gsns still grow along every dependency.
+//! Commits cost one virtual call. Stamps name no log, so everything counts as closed, and replies
+//! leave at once. Gsns still grow along every dependency.
 
 use std::sync::Arc;
 

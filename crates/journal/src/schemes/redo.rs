@@ -1,8 +1,8 @@
 //! Redo: one record per commit with the values it wrote, in per-session logs.
 //!
-//! Source: the dependency-aware commit of parallel logs (design record 0003, "closed, not
-//! flushed"); GSN of Haubenschild et al., *Rethinking Logging, Checkpoints, and Recovery
-//! for High-Performance Storage Engines*, SIGMOD 2020, §3.1–3.2, taken per commit instead
+//! Sources: the dependency-aware commit of parallel logs is decision record 0003, "closed, not
+//! flushed". GSNs are those of Haubenschild et al., *Rethinking Logging, Checkpoints, and Recovery
+//! for High-Performance Storage Engines*, SIGMOD 2020, §3.1–3.2. They are taken per commit instead
 //! of per page access, since memory tables need no steal.
 //!
 //! ```text
@@ -15,10 +15,10 @@
 //! Invariants:
 //! - Gsns grow in a log and along every dependency; so per key the records order by gsn,
 //!   which is all that replay by key needs.
-//! - A record names what it depends on unless that is closed, or named by an earlier
-//!   record of its log: recovery keeps prefixes, so that one answers for it.
-//! - A batch lies in space that was allocated before; a full disk refuses records and
-//!   leaves everything flushable.
+//! - A record names its dependencies, except those that are closed or named by an earlier record of
+//!   its log. Recovery keeps prefixes, so the earlier record covers them.
+//! - A batch lies in space that was allocated before. So a full disk refuses records and leaves
+//!   everything flushable.
 //! - A failed write or flush ends the log: nothing that it carried is acknowledged, and
 //!   neither is anything in other logs that depends on it.
 
@@ -43,9 +43,9 @@ use crate::workers::{Signal, Wake};
 
 /// Smallest segment: header, and room for a few batches.
 const SEGMENT_BYTES_MIN: u64 = 4 * DIRECT_ALIGN as u64;
-/// How long the flusher gathers full batches while more of them keep coming.
+/// Time for which the flusher gathers full batches while more of them come.
 const GATHER: Duration = Duration::from_millis(1);
-/// How often a refused preparation is tried again.
+/// Interval between attempts of a refused preparation.
 const RETRY: Duration = Duration::from_millis(50);
 /// How often the thread that prepares looks without being asked.
 const LOOK: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub(crate) const ROW: Row = Row {
     open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
 };
 
-/// What the background threads share with the callers.
+/// State shared by the background threads and the callers.
 #[derive(Debug)]
 struct Core {
     shared: Arc<Shared>,
@@ -132,7 +132,7 @@ impl Redo {
         self.retired.lock().iter().map(|kept| kept.bytes).sum()
     }
 
-    /// Ends the threads; their panics are errors.
+    /// Ends the threads. A panic of a thread becomes an error.
     fn stop(&self) -> Result<(), JournalError> {
         self.core.flusher.stop();
         self.core.preparer.stop();
@@ -149,8 +149,8 @@ impl Drop for Redo {
 }
 
 impl Core {
-    /// Runs the body of a background thread. If it panics all logs have failed: what it did for
-    /// them is not done any more.
+    /// Runs the body of a background thread. If it panics all logs fail, since nobody does its work
+    /// any more.
     fn watch(&self, name: &str, body: impl FnOnce(&Self)) {
         if let Err(panic) = catch_panic(name, || body(self)) {
             let error = JournalError::from(panic);
@@ -188,7 +188,8 @@ impl Core {
         loop {
             let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
             let left = Duration::from_nanos(left_ns);
-            // While work keeps coming it gathers for a moment, and nobody has to wake us.
+            // While work keeps coming it gathers for a moment, and no caller has to wake this
+            // thread.
             let wake = if busy {
                 self.flusher.pause(left.min(GATHER))
             } else {
@@ -203,7 +204,7 @@ impl Core {
                 due_ns = clock.monotonic_ns() + period_ns;
             }
             for log in &self.logs {
-                // A failure is kept by the log and reported to everybody who asks it.
+                // The log keeps a failure and returns it to every caller.
                 if due {
                     let _ = self.flush(log);
                     log.trim();
@@ -225,7 +226,7 @@ impl Core {
                 let missing = |log: &Log| log.stock().is_short();
                 self.preparer.wait(LOOK, || !self.logs.iter().any(missing))
             } else {
-                // After a refusal nobody's hurry shortens the pause.
+                // After a refusal no hurried caller shortens the pause.
                 self.preparer.pause(RETRY)
             };
             if wake == Wake::Stop {

@@ -1,4 +1,4 @@
-//! Commits, dependencies, segments, epochs, incarnations.
+//! Tests of commits, dependencies, segments, epochs and incarnations.
 
 use stillpoint_format::log::RecordKind;
 use stillpoint_format::{LogGsn, Stamp, names};
@@ -57,7 +57,7 @@ fn a_record_that_names_nothing_falls_with_the_one_before_it() {
     let journal = open(&disk, &small(1, 0, 2));
     let lost = put(&*journal, 1, 1, &[], b"a", b"").expect("appends");
     let over = put(&*journal, 0, 1, &[lost], b"b", b"").expect("appends");
-    // Reads what its own log wrote: names nothing.
+    // The record read only records of its own log, so it names no dependency.
     let silent = put(&*journal, 0, 1, &[over], b"c", b"").expect("appends");
     journal.flush(0).expect("flushes");
     assert!(!journal.is_closed(silent));
@@ -336,11 +336,11 @@ fn a_clean_end_is_exact_and_final() {
 
 #[test]
 fn an_incarnation_is_opened_once() {
-    // A batch that is read as a whole, and one that is longer than what is looked at.
+    // One batch is read as a whole, and the other exceeds the examined length.
     for value in [&[7; 1][..], &[7; 9000]] {
         let disk = SimDisk::new(1);
         let config = small(1, 0, 1);
-        // Opened and crashed before it served: opened again.
+        // The incarnation crashed before it served, so it is opened again.
         drop(open(&disk, &config));
         let journal = open(&disk, &config);
         put(&*journal, 0, 1, &[], b"k", value).expect("appends");

@@ -1,5 +1,5 @@
-//! Crashes at random moments, several incarnations deep: what was acknowledged is recovered,
-//! what is recovered is closed under dependencies, and what was dropped stays dropped.
+//! Tests with crashes at random moments, over several incarnations. Acknowledged records are
+//! recovered, the recovered set is closed under dependencies, and dropped records stay dropped.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use stillpoint_journal::{Config, Hold, Journal, JournalError, ReplayStart};
 
 use crate::support::{World, entry, open, scan_with, small};
 
-/// What would be in the manifest.
+/// Contents of the manifest.
 struct Manifest {
     incarnations: Vec<IncarnationEntry>,
     start: ReplayStart,
@@ -25,7 +25,7 @@ struct Run<'a> {
     world: &'a mut World,
     manifest: &'a mut Manifest,
     acknowledged: &'a mut BTreeSet<Stamp>,
-    /// Answered once they are closed: stamps of commits and reads.
+    /// Stamps of commits and reads that are answered once they are closed.
     waiting: Vec<Vec<Stamp>>,
 }
 
@@ -46,7 +46,7 @@ impl Run<'_> {
                 3 if self.rng.below(4) == 0 => self.checkpoint()?,
                 4 => self.answer(),
                 5 => {
-                    // A read: its answer rests on what it read.
+                    // A read, whose answer depends on the read values.
                     let key = self.rng.below(12) as u8;
                     self.waiting.extend(self.world.cells.get(&key).map(|cell| vec![cell.1]));
                 }
@@ -73,7 +73,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sends the answers that may leave.
+    /// Sends the answers whose stamps are closed.
     fn answer(&mut self) {
         let journal = self.journal;
         self.waiting.retain(|stamps| {
@@ -111,7 +111,8 @@ fn live(seed: u64, incarnations: u32) {
         let logs = 1 + rng.below(4);
         let config = Config { earlier: earlier.clone(), ..small(number, floor, logs as u8) };
         if rng.below(4) == 0 {
-            // A crash while the next incarnation is opened, before the manifest names it.
+            // A crash comes during the opening of the next incarnation, before the manifest names
+            // it.
             disk.fail_at(1 + rng.below(20), Fault::PowerLoss);
             let redo = stillpoint_journal::registry::REGISTRY.find("redo").expect("listed");
             let _ = (redo.open)(&crate::support::environment(&disk), &config);
@@ -181,14 +182,14 @@ fn a_dropped_record_stays_dropped_when_its_dependency_could_return() {
     assert_eq!(first.cut(), [LogGsn { log: 0, gsn: 0 }, LogGsn { log: 1, gsn: 0 }]);
     assert_eq!(first.gsn_max(), 2, "what is dropped counts for the floor");
 
-    // The next incarnation must not fill the hole: its gsns lie above the floor.
+    // The next incarnation must not fill the hole, since its gsns lie above the floor.
     let mut known = vec![entry(1, 0, Some(first.cut())), entry(2, first.gsn_max(), None)];
     let journal = open(&disk, &small(2, first.gsn_max(), 2));
     let again = crate::support::put(&*journal, 0, 1, &[], b"a", b"").expect("appends");
     assert_eq!(again.gsn(), 3);
     journal.flush(0).expect("flushes");
     let disk = disk.crash(2);
-    // Not trimmed: the recorded cut alone keeps it out.
+    // The segment is not trimmed, so only the recorded cut keeps the record out.
     let second = scan_with(&disk, &known, &ReplayStart::default(), Some(2)).expect("sound");
     let gsns: Vec<u64> = crate::support::replay(&second, 1 << 16).iter().map(|of| of.gsn).collect();
     assert_eq!(gsns, [3]);

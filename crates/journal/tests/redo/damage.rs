@@ -1,4 +1,4 @@
-//! Torn tails are ends; anything else is damage and said so.
+//! Tests that torn tails count as ends of logs, and that all else is reported as damage.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn every_flipped_bit_is_detected() {
     let path = &segments(&disk, 0)[0];
     let bytes = read_all(&disk, path).expect("reads");
     let used = BATCH_HEADER_BYTES + 60;
-    // All of the header that says something, and a sample of its zeros.
+    // Every used byte of the header, and a sample of its zeros.
     let header = (0..128).chain((128..4092).step_by(61)).chain(4092..4096);
     let batches = [4096, 8192, 12_288].map(|begin| begin..begin + used);
     for at in header.chain(batches.into_iter().flatten()) {
@@ -89,7 +89,7 @@ fn damage_is_proved_by_later_batches_and_later_segments() {
     let disk = flushed_one_by_one(40, &[5; 5000]);
     let paths = segments(&disk, 0);
     assert!(paths.len() >= 3, "{paths:?}");
-    // The last batch of a segment: only the next segment can tell.
+    // Damage of the last batch of a segment. Only the next segment proves it.
     let bytes = read_all(&disk, &paths[0]).expect("reads");
     let last = (bytes.len() / 4096 - 1) * 4096;
     let last = (4096..=last).rev().find(|at| bytes[*at..].starts_with(b"SPLB")).expect("a batch");
@@ -137,7 +137,7 @@ fn a_missing_segment_is_missed() {
     let error = scan_without(1).expect_err("a middle one is missing");
     assert!(matches!(error, ScanError::Missing { found_gsn: Some(_), .. }), "{error}");
 
-    // Of the last one its predecessor tells, and a recorded cut.
+    // The predecessor and a recorded cut prove that the last segment is missing.
     let error = scan_without(paths.len() - 1).expect_err("the newest one is missing");
     assert!(matches!(error, ScanError::Missing { found_gsn: None, .. }), "{error}");
     let disk = fresh();
@@ -147,13 +147,14 @@ fn a_missing_segment_is_missed() {
     let error = scan_with(&disk, &known, &none, None).expect_err("shorter than its cut");
     assert!(matches!(error, ScanError::Missing { found_gsn: None, .. }), "{error}");
 
-    // All of a log's segments gone: the number of logs tells, or the cut.
+    // All segments of a log are missing. The number of logs proves it, or the cut.
     let disk = fresh();
     disk.remove(names::log_dir(0).as_ref()).expect("removes");
     assert!(scan_with(&disk, &[entry(1, 0, None)], &none, Some(1)).is_err());
     assert!(scan_with(&disk, &known, &none, None).is_err());
 
-    // What a checkpoint holds may be missing, but for the newest segment: it is never freed.
+    // Segments whose records a checkpoint holds may be missing, except the newest segment, which is
+    // never freed.
     let start = ReplayStart {
         epoch: 2,
         floor: 0,
@@ -181,7 +182,7 @@ fn files_of_another_store_or_place_are_refused() {
     assert!(matches!(error, ScanError::Damaged { .. }), "{error}");
 }
 
-/// Bytes of a log that nothing in it answers for: a batch of another log says that they were there.
+/// Nothing in the log proves that these bytes existed. A batch of another log does.
 #[test]
 fn a_log_that_ends_before_what_another_saw_closed_is_damaged() {
     let disk = SimDisk::new(1);
@@ -210,8 +211,8 @@ fn around_value() -> usize {
     BATCH_HEADER_BYTES + journal.stats().record_bytes as usize - 1000
 }
 
-/// A closed record rests on one that is gone without a trace: the batch that says what was closed
-/// has room for one watermark only.
+/// A closed record depends on one that is lost without a trace. The batch that states closed
+/// positions has room for one watermark only.
 #[test]
 fn a_closed_record_that_rests_on_a_lost_one_is_refused_or_given_up_by_name() {
     let disk = SimDisk::new(1);
@@ -250,8 +251,8 @@ fn a_closed_record_that_rests_on_a_lost_one_is_refused_or_given_up_by_name() {
     assert_eq!(told, [(0, 0, Some(2))], "{losses:#?}");
 }
 
-/// Each damaged segment is told, and what rests on it, however few threads read. What lies before the
-/// damage is kept.
+/// Each damaged segment is reported, with the records that depend on it, for any number of threads.
+/// Records before the damage are kept.
 #[test]
 fn whoever_accepts_loss_learns_of_each_damaged_segment() {
     let disk = SimDisk::new(1);
@@ -290,9 +291,9 @@ fn whoever_accepts_loss_learns_of_each_damaged_segment() {
         let told: Vec<_> =
             losses.iter().map(|loss| (loss.log, loss.above_gsn, loss.up_to_gsn)).collect();
         let expected = [
-            // Not damaged, but after what log 1 loses.
+            // This record is intact, but comes after the loss in log 1.
             (0, above_1, Some(above_0)),
-            // The damaged file, the gap that it leaves, and what log 1 says of it.
+            // The damaged file, the gap that it leaves, and the statement of log 1 about it.
             (0, above_0, None),
             (0, above_0, None),
             (0, above_0, Some(40)),
@@ -313,7 +314,7 @@ fn whoever_accepts_loss_learns_of_each_damaged_segment() {
     }
 }
 
-/// A start that fails leaves files of the next incarnation. Those of a later one are a sign that the
+/// A failed start leaves files of the next incarnation. A file of a later one shows that the
 /// manifest is older than the log, even without a batch.
 #[test]
 fn a_segment_of_an_incarnation_after_the_next_is_refused() {
@@ -332,7 +333,7 @@ fn a_segment_of_an_incarnation_after_the_next_is_refused() {
     }
 }
 
-/// Behind a recorded cut a file may have any content: its space was given back.
+/// Behind a recorded cut a file may have any content, since its space was freed.
 #[test]
 fn a_segment_behind_a_recorded_cut_is_not_opened() {
     let disk = flushed_one_by_one(40, &[5; 5000]);
@@ -347,8 +348,8 @@ fn a_segment_behind_a_recorded_cut_is_not_opened() {
     assert_eq!(replay(&logs, 1 << 20).len() as u64, cut);
 }
 
-/// Records may be given up because nobody knows what they write: from the limit on, and what rests
-/// on them.
+/// Records may be given up because their writes are unknown: those from the limit on, and those
+/// that depend on them.
 #[test]
 fn records_from_a_limit_on_are_given_up() {
     let disk: Arc<dyn Disk> = Arc::new(flushed_one_by_one(5, b"value"));
@@ -417,8 +418,7 @@ fn records_that_the_manifest_does_not_know_are_refused() {
     }
 }
 
-/// A dependency that nobody gave out is an error of whoever waits for it. It used to be waited for
-/// without end.
+/// A dependency that was never given out is an error of the waiting caller, not an endless wait.
 #[test]
 fn a_dependency_that_nobody_gave_out_is_not_waited_for() {
     let disk = SimDisk::new(1);

@@ -1,4 +1,4 @@
-//! A disk that fails or fills up.
+//! Tests with a disk that fails or fills up.
 
 use stillpoint_io::{Call, Fault, FaultPlan, Lasts, SimDisk};
 use stillpoint_journal::{JournalError, ReplayStart};
@@ -29,7 +29,7 @@ fn a_failed_write_or_flush_ends_the_log_for_good() {
         assert!(error.is_fatal() && !error.is_refusal());
         assert!(error.to_string().contains("nothing more is acknowledged"), "{error}");
 
-        // Not retried, and nothing that rests on it closes.
+        // The flush is not retried, and no dependent record is closed.
         let written = journal.stats().written_bytes;
         assert!(journal.flush(0).is_err() && journal.make_closed(&[lost]).is_err());
         assert_eq!(journal.stats().written_bytes, written, "{call:?} is not repeated");
@@ -40,7 +40,7 @@ fn a_failed_write_or_flush_ends_the_log_for_good() {
         assert!(journal.admit(0).is_err() && journal.health().is_err());
         assert!(journal.flush_all().is_err() && journal.close().is_err());
 
-        // What was closed before stays so, and survives.
+        // Records that were closed before stay closed, and survive.
         assert!(journal.is_closed(sound));
         let cut = scan_first(&disk.crash(2)).expect("sound").cut();
         assert!(cut[0].gsn >= sound.gsn(), "{cut:?}");
@@ -83,7 +83,7 @@ fn a_full_disk_refuses_records_and_service_resumes() {
     assert!(refused.is_refusal() && !refused.is_fatal(), "{refused}");
     assert!(refused.to_string().contains("free space on the device"), "{refused}");
     assert!(journal.stats().refusals > 0);
-    // Everything taken so far has its space: it flushes and closes.
+    // Every accepted record has its space, so all of them are flushed and closed.
     journal.flush_all().expect("flushes into allocated space");
     let acknowledged = world.history.iter().map(|of| of.stamp).collect();
     journal.health().expect("a full disk is no failure");

@@ -1,5 +1,5 @@
-//! The redo journal and its reader: on a simulated disk with crashes, faults and damage, and
-//! with threads on a real one.
+//! Tests of the redo journal and its reader, on a simulated disk with crashes, faults and damage,
+//! and with threads on a real disk.
 
 mod basics;
 mod crash;

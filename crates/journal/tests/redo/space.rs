@@ -1,5 +1,5 @@
-//! A small disk, and one that fills up: segments fit, the checkpoint's space is kept, and threads
-//! that end by a panic are failures.
+//! Tests with a small disk and with one that fills up. Segments fit, the checkpoint's space stays
+//! free, and a thread that panics is a failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn open_with(disk: &SimDisk, config: &Config) -> Result<Arc<dyn Journal>, Journa
     (registry::REGISTRY.find("redo").expect("listed").open)(&env, config)
 }
 
-/// Waits for a background thread, by the machine's clock; a minute is for ever.
+/// Waits for a background thread, for a minute of the machine's clock at most.
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if done() {
@@ -41,7 +41,7 @@ fn what_holds_nothing_leaves_a_small_disk_free() {
         let journal = open_with(&disk, &Config::new(STORE, 1, 0, logs)).expect("it fits");
         let used = || disk.used_bytes();
         assert!(used() <= (megabytes << 20) / 10, "{megabytes} MB, {logs} logs: {} used", used());
-        // One log is in use, the others are not: segments are prepared for the one.
+        // One log is in use, and segments are prepared for it only.
         let value = vec![7; 200_000];
         for key in 0..20u8 {
             put(&*journal, 0, 1, &[], &[key], &value).expect("there is room");
@@ -61,7 +61,7 @@ fn logs_that_take_nothing_have_no_segments_ahead() {
     journal.close().expect("closes");
 }
 
-/// The first record of a log has one prepared, so that no append waits for it.
+/// The first record of a log starts the preparation of a segment, so that no append waits for one.
 #[test]
 fn a_log_that_takes_records_has_a_segment_ahead() {
     let disk = SimDisk::new(1);
@@ -69,13 +69,13 @@ fn a_log_that_takes_records_has_a_segment_ahead() {
     let journal = open_with(&disk, &config).expect("opens");
     put(&*journal, 0, 1, &[], b"k", b"v").expect("there is room");
     journal.flush(0).expect("flushes");
-    // The thread that prepares is told of the next record.
+    // The next record wakes the thread that prepares.
     put(&*journal, 0, 1, &[], b"k", &[7; 5000]).expect("there is room");
     wait_until("it is prepared", || journal.stats().segments_made == 3);
     journal.close().expect("closes");
 }
 
-/// The thread that flushes is told of each full batch.
+/// Each full batch wakes the thread that flushes.
 #[test]
 fn a_full_batch_is_written_before_anybody_asks() {
     let disk = SimDisk::new(1);
@@ -89,7 +89,7 @@ fn a_full_batch_is_written_before_anybody_asks() {
     journal.close().expect("closes");
 }
 
-/// The machine's clock, which counts how often it is asked.
+/// The machine's clock, with a count of its readings.
 #[derive(Debug, Default)]
 struct CountingClock(AtomicU64);
 
@@ -106,7 +106,7 @@ impl Clock for CountingClock {
     }
 }
 
-/// A thread that looks for work again and again keeps a core from its rest.
+/// A thread that polls for work would keep a core busy.
 #[test]
 fn the_flusher_of_idle_logs_sleeps() {
     let disk = SimDisk::new(1);
@@ -116,12 +116,12 @@ fn the_flusher_of_idle_logs_sleeps() {
     let env = Environment { disk: Arc::new(disk), clock: clock.clone() };
     let open = registry::REGISTRY.find("redo").expect("listed").open;
     let journal = open(&env, &config).expect("opens");
-    // Full batches, which it writes.
+    // The thread writes full batches.
     for key in 0..4 {
         put(&*journal, 0, 1, &[], &[key], &[7; 5000]).expect("there is room");
     }
     wait_until("the batches are written", || journal.stats().batches >= 4);
-    // It wakes up once per half an interval, and finds nothing.
+    // The thread wakes up twice per interval, and finds nothing.
     RealClock.sleep(interval);
     let before = clock.0.load(SeqCst);
     RealClock.sleep(interval);
@@ -171,7 +171,7 @@ fn the_space_of_the_checkpoint_is_not_taken() {
     assert!(refused.to_string().contains("kept for the next checkpoint"), "{refused}");
     assert!(capacity - disk.used_bytes() >= reserve, "{} used", disk.used_bytes());
     journal.flush_all().expect("flushes into allocated space");
-    // The checkpoint is there: what it needs next is less, and writes go on.
+    // The checkpoint is published, so the next one needs less space, and writes go on.
     journal.set_reserve(0);
     for key in 0..10 {
         put(&*journal, 0, 1, &[], &[key], &[7; 3000]).expect("there is room again");
@@ -216,7 +216,7 @@ fn segments_ahead_go_first() {
         put(&*journal, 0, 1, &[], &[key], &[7; 3000]).expect("there is room");
     }
     wait_until("segments are prepared", || disk.used_bytes() >= 5 * config.segment_bytes);
-    // All of the disk is wanted: those ahead are removed, and none is made again.
+    // All of the disk is wanted, so prepared segments are removed, and none is made again.
     journal.set_reserve(2 << 20);
     journal.shed(2 << 20).expect("removed");
     wait_until("none is ahead", || journal.shortage() == Shortage::NoSegmentAhead);
@@ -231,7 +231,7 @@ fn segments_ahead_go_first() {
     journal.close().expect("closes");
 }
 
-/// What a checkpoint frees is kept for the log as long as nobody wants the space.
+/// Freed segments are kept for the log as long as nobody wants the space.
 #[test]
 fn a_freed_segment_is_removed_where_space_is_wanted() {
     for wanted in [0, 2 << 20] {
@@ -251,8 +251,8 @@ fn a_freed_segment_is_removed_where_space_is_wanted() {
     }
 }
 
-/// The thread that flushes, or the one that prepares, panics at its n-th call: whoever waits hears
-/// of it, and closing ends.
+/// The thread that flushes, or the one that prepares, panics at its n-th call. Waiting callers get
+/// an error, and closing ends.
 #[test]
 fn a_thread_that_panics_is_a_failure() {
     for call in [Call::Sync, Call::Write, Call::Allocate, Call::Rename] {
@@ -274,7 +274,7 @@ fn a_thread_that_panics_is_a_failure() {
             let context = format!("{call:?} {nth}");
             let mut refused = None;
             wait_until(&context, || {
-                // This thread may be the one that meets the panic, while it writes for all.
+                // This thread may meet the panic itself, while it leads.
                 let put = || put(&*journal, 0, 1, &[], b"key", &[7; 3000]).err();
                 refused = catch_unwind(AssertUnwindSafe(put)).unwrap_or_default();
                 refused.is_some()
@@ -289,7 +289,7 @@ fn a_thread_that_panics_is_a_failure() {
     }
 }
 
-/// Appends one record without a look at the journal's answer.
+/// Appends one record and ignores the result.
 fn try_put(journal: &dyn Journal, key: u8, value: &[u8]) -> Result<(), JournalError> {
     let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, &[key], 0, value);
     let entry = Entry { kind: RecordKind::Writes, epoch: 1, touched: &[], body: &body };
@@ -311,7 +311,7 @@ fn an_append_never_prepares_a_segment() {
         journal.admit(0).expect("there is space");
         let prepared = disk.call_counts().total();
         assert!(prepared > before);
-        // The space for one long record is reserved only: its transaction waits.
+        // The space for one long record is only reserved, since its transaction waits.
         assert_eq!(disk.call_counts().of(Call::Write), writes, "record {key}: zeros");
         journal.admit(0).expect("the segment is there");
         assert_eq!(disk.call_counts().total(), prepared, "a segment is prepared once");
@@ -327,7 +327,7 @@ fn a_long_segment_waits_for_the_record_that_needs_it() {
     let long = vec![1; 300 << 10];
     try_put(&*journal, 1, &long).expect_err("no segment is prepared");
     journal.admit(0).expect("there is space");
-    // Ordinary records roll in the meantime, each to a segment of ordinary length.
+    // Meanwhile the log rolls to segments of ordinary length for ordinary records.
     let made = journal.stats().segments_made;
     for key in 2..8 {
         put(&*journal, 0, 1, &[], &[key], &[7; 50 << 10]).expect("there is space");

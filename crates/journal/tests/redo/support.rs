@@ -1,4 +1,4 @@
-//! A small store of keys and stamps over a journal, and what a crash may leave of it.
+//! A small store of keys and stamps over a journal, and the check of its state after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub(crate) fn append(
     }
 }
 
-/// A record that was replayed: its place, epoch, and the writes as key → value.
+/// A replayed record: its place, epoch, and writes as key → value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Replayed {
     pub(crate) gsn: u64,
@@ -112,8 +112,8 @@ pub(crate) fn scan_first(disk: &SimDisk) -> Result<Logs, ScanError> {
     scan_with(disk, &[entry(1, 0, None)], &ReplayStart::default(), None)
 }
 
-/// Everything that replay hands out, partition by partition within a round; checks that each
-/// partition is in gsn order over all rounds, and that progress ends at the total.
+/// All replayed records, partition by partition within a round. Checks that each partition is in
+/// gsn order over all rounds, and that progress ends at the total.
 pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
     let options = ReplayOptions { partitions: 3, round_bytes, threads: 2 };
     let partition_of = |_: u16, key: &[u8]| key.iter().map(|b| usize::from(*b)).sum::<usize>() % 3;
@@ -145,12 +145,12 @@ pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
     all
 }
 
-/// A transaction as the outside saw it.
+/// A transaction in the view of its caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Transaction {
     pub(crate) stamp: Stamp,
     pub(crate) epoch: u64,
-    /// Everything it read or overwrote.
+    /// Stamps of all cells that it read or overwrote.
     pub(crate) touched: Vec<Stamp>,
     pub(crate) keys: Vec<u8>,
     pub(crate) value: Vec<u8>,
@@ -164,7 +164,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Reads `reads` and writes `value` under `keys`, as one transaction.
+    /// Reads `reads` and writes `value` under `keys` in one transaction.
     pub(crate) fn transact(
         &mut self,
         journal: &dyn Journal,
@@ -196,9 +196,9 @@ impl World {
         Ok(stamp)
     }
 
-    /// What must be true of a recovery: everything acknowledged is kept, what is kept is
-    /// closed under dependencies, and replay yields exactly the kept transactions that are not
-    /// in the checkpoint. Returns the world as recovered.
+    /// Checks a recovery. Every acknowledged transaction is kept, and the kept set is closed under
+    /// dependencies. Replay yields exactly the kept transactions that are not in the checkpoint.
+    /// Returns the recovered store.
     pub(crate) fn check(
         &self,
         context: &str,
@@ -247,7 +247,7 @@ impl World {
     }
 }
 
-/// True if the cut of the incarnation that gave out the stamp holds it.
+/// Whether the cut of the stamp's incarnation contains it.
 fn is_kept(stamp: Stamp, logs: &Logs, finals: &[IncarnationEntry]) -> bool {
     let of = finals.iter().rposition(|entry| stamp.gsn() > entry.gsn_floor).expect("some floor");
     let latest = logs.cut();

@@ -1,4 +1,5 @@
-//! Many threads on a real disk: group commit, the background threads, waiting for room.
+//! Tests with many threads on a real disk: group commit, the background threads, and waits for
+//! room.
 
 use std::sync::Arc;
 use std::time::Duration;

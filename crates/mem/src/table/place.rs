@@ -8,14 +8,14 @@ const LINE: usize = 64;
 /// Cells of a group in [`Placement::Lines`] if a cell with its copies exceeds a cache line.
 const LARGE_GROUP: usize = 8;
 
-/// Where the copies and marks of cells lie.
+/// Placement of the copies and marks of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Placement {
     /// Every copy and every column of marks is an array of its own.
     Apart,
-    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. A cell
-    /// that exceeds a line begins at a line, and then each column of marks is an array of its own:
-    /// a line of such an array holds the marks of 64 cells.
+    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. A
+    /// cell that exceeds a line begins at a line. Then each column of marks is an array of its own,
+    /// of which a line holds the marks of 64 cells.
     Rows,
     /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
     /// the marks. Cells that exceed a line form groups of eight, and each column of marks is an array.
@@ -268,8 +268,8 @@ impl Places {
     /// Verifies that no two cells, copies or marks overlap and that all lie inside the table. The
     /// unsafe code of `Backing` rests on this check.
     ///
-    /// Lanes, copies, marks and groups are arithmetic progressions. None overlaps itself, since each
-    /// step is at least as long as what the progression repeats.
+    /// Lanes, copies, marks and groups are arithmetic progressions. None overlaps itself, since
+    /// each step is at least as long as the repeated part.
     pub(super) fn check(&self, shape: &TableShape, grain_bytes: usize) {
         let cells = shape.cells;
         if cells == 0 {

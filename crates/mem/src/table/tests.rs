@@ -15,7 +15,7 @@ fn shapes() -> impl Iterator<Item = TableShape> {
                         cell_grains,
                         copies,
                         mark_columns,
-                        // Some that divide the cells, some that do not.
+                        // Some of the numbers divide the number of cells, some do not.
                         cells_per_mark: [1, 4, 1, 16][mark_columns],
                         placement,
                         pages: PageSize::Small,
@@ -26,7 +26,7 @@ fn shapes() -> impl Iterator<Item = TableShape> {
     })
 }
 
-/// Every byte belongs to one cell or one mark at most, whoever asks for it in whichever way.
+/// Every byte belongs to at most one cell or mark, by every way of access.
 fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
     let table = Table::<G>::new(shape).expect("address space");
     let mut owners = vec![None; table.len_bytes()];
@@ -98,7 +98,7 @@ fn no_two_places_meet() {
 #[test]
 fn a_line_holds_what_the_paper_says() {
     const CELLS: usize = 7680;
-    // Cells of a line, near enough for so many of them.
+    // Approximate number of cells on a line.
     let lines = |placement, cell_grains, copies, mark_columns| {
         let pages = PageSize::Huge;
         let shape = TableShape {
@@ -145,7 +145,7 @@ fn marks_of_large_cells_lie_side_by_side() {
 
 #[test]
 fn far_cells_are_reached() {
-    // 2^33 cells in lines of five: the reciprocal stands for the division that far.
+    // 2^33 cells in lines of five: the reciprocal equals the division up to this size.
     let shape = TableShape {
         cells: 1 << 33,
         cell_grains: 1,

@@ -1,10 +1,11 @@
-//! What the tests share: pages, keys and sound nodes from a stream of random numbers.
+//! Code shared by the tests: pages, keys and sound nodes from a stream of random numbers.
 
 use stillpoint_io::{Rng, SeededRng, seeded_rounds};
 use stillpoint_node::{Node, NodeKind, node_key_bytes_max, node_value_bytes_max};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Page sizes in bytes: the smallest, the largest, the usual, and some that are no power of two.
+/// Page sizes in bytes: the smallest, the largest, the usual one, and some that are no power of
+/// two.
 pub(crate) const PAGES: [usize; 6] = [512, 520, 1000, 4096, 16 << 10, 64 << 10];
 
 /// Runs `round` with the random numbers of one seed after the other.
@@ -92,7 +93,7 @@ pub(crate) fn value_of(node: &Node<'_>, slot: usize) -> Vec<u8> {
     value
 }
 
-/// Both fences; no upper one is `None`.
+/// Both fences. `None` means no upper fence.
 pub(crate) fn fences_of(node: &Node<'_>) -> (Vec<u8>, Option<Vec<u8>>) {
     let (mut lower, mut upper) = (Vec::new(), Vec::new());
     node.read_lower_fence(&mut lower);

@@ -1,4 +1,4 @@
-//! Limits, refusals, and single cases.
+//! Tests of limits, refusals, and single cases.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -86,7 +86,8 @@ fn an_insertion_over_a_ghost_takes_its_place() {
     node.check().expect("a sound node");
 }
 
-/// The only record of a leaf may always be replaced by a longer one, although both do not fit.
+/// A longer value may always replace that of a leaf's only record, although both do not fit at
+/// once.
 #[test]
 fn a_leaf_with_one_record_takes_any_value_for_it() {
     let words = page(512);
@@ -213,7 +214,8 @@ fn the_check_finds_what_readers_rely_on() {
             missed.push(bit);
         }
     }
-    // Three values and tags, the lengths of the values, ten bytes of a key; some of fences and lengths.
+    // The check misses flips in three values and tags, in lengths of values, in ten bytes of a key,
+    // and some in fences and lengths.
     let unseen_bits = 3 * (64 + 8 + 3) + 10 * 8 + 2 * 8;
     assert!(missed.len() <= unseen_bits, "{} bits: {missed:?}", missed.len());
 }

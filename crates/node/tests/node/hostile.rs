@@ -1,6 +1,7 @@
-//! Hostile words: readers end without a panic, and what the check accepts can be changed.
+//! Tests with hostile words. Readers end without a panic, and writers can change every node that
+//! the check accepts.
 //!
-//! `STILLPOINT_FUZZ_SECONDS` and `STILLPOINT_FUZZ_SEED` say how long and where to begin.
+//! `STILLPOINT_FUZZ_SECONDS` and `STILLPOINT_FUZZ_SEED` set the time and the first seed.
 
 use std::hint::black_box;
 
@@ -36,7 +37,7 @@ fn read(node: &Node<'_>, random: &SeededRng) {
     black_box((node.free_bytes(), node.ghost_count(), node.owner_words()));
 }
 
-/// Changes a node that the check has accepted, which must then accept the result.
+/// Changes a node that the check has accepted. The check must accept the result, too.
 fn change(node: &Node<'_>, random: &SeededRng) {
     let bytes = node.page_bytes();
     if node.kind() != Some(NodeKind::Leaf) {
@@ -94,7 +95,7 @@ fn random_words_never_panic() {
             word.store(random.next_u64() & random.next_u64() >> below(random, 64), Relaxed);
         }
         judge(&words, random);
-        // With a kind and few slots, readers get further.
+        // With a valid kind and few slots, readers get further.
         let kind = 1 + below(random, 3) as u64;
         words[0].store(kind << 32, Relaxed);
         words[4].store(below(random, 40) as u64 | random.next_u64() << 32, Relaxed);
@@ -132,7 +133,7 @@ fn mutated_nodes_are_refused_or_can_be_used() {
     }
 }
 
-/// A leaf that is full refuses, and is as it was.
+/// A full leaf refuses, and stays unchanged.
 #[test]
 fn a_refused_change_changes_nothing() {
     run(300, |random| {

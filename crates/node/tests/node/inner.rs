@@ -1,4 +1,4 @@
-//! Inner nodes under splits and merges of their children, against a list.
+//! Tests of inner nodes under splits and merges of their children, in comparison with a list.
 
 use stillpoint_format::node::NODE_BYTES_MAX;
 use stillpoint_node::{Child, Node, NodeError, NodeKind};

@@ -1,4 +1,4 @@
-//! A chain of leaves under random changes, against an ordered map.
+//! Tests of a chain of leaves under random changes, in comparison with an ordered map.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::common::{PAGES, below, fences_of, key, key_of, page, run, value, value_of};
 
-/// Leaves whose fences meet, and what they should hold.
+/// Leaves with adjoining fences, and their expected records.
 struct Chain {
     page_bytes: usize,
     leaves: Vec<Vec<AtomicU64>>,

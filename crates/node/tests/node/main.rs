@@ -1,4 +1,4 @@
-//! Nodes against ordered maps, hostile words, and readers without a latch.
+//! Tests of nodes: comparison with ordered maps, hostile words, and readers without a latch.
 
 mod common;
 mod edges;

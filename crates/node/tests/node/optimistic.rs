@@ -1,4 +1,5 @@
-//! Readers without a latch beside a writer: whatever validates is right, and nothing else panics.
+//! Test of readers without a latch beside a writer. Every validated read is right, and no read
+//! panics.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ fn value(number: usize, length: usize) -> Vec<u8> {
     vec![number as u8; length]
 }
 
-/// Reads until the writer has ended; returns how often the version was valid.
+/// Reads until the writer has ended. Returns how often the version was valid.
 fn read(shared: &Shared, seed: u64) -> u64 {
     let random = SeededRng::new(seed);
     let mut valid = 0;
