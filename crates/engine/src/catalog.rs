@@ -60,6 +60,7 @@ pub(crate) fn fresh(rng: &dyn Rng, wall_ms: u64) -> Manifest {
         next_epoch: 1,
         next_serial: 1,
         tables: Vec::new(),
+        kinds: Vec::new(),
         checkpoints: Vec::new(),
         incarnations: Vec::new(),
         clean_shutdown: None,

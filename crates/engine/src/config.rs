@@ -127,11 +127,6 @@ impl Config {
         if !crate::journal_row(&self.journal)?.capabilities.records_commits {
             return refuse("journal", format!("tables of kind {kind} need one that keeps records"));
         }
-        if crate::checkpoint_row(&self.checkpoint)?.capabilities.takes_checkpoints() {
-            let reason =
-                format!("with tables of kind {kind}, which no checkpoint holds, only none");
-            return refuse("checkpoint", reason);
-        }
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::{Inside, Seats};
-use crate::kinds::{Kinds, Operations, Parts};
+use crate::kinds::{Kinds, OpenTransactions, Operations, Parts};
 use crate::life::Life;
 use crate::log::{CommitCounter, CommitCounters, SessionLog};
 use crate::procedure::Procedures;
@@ -55,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) floor: u64,
     pub(crate) procedures: Procedures,
     pub(crate) kinds: Arc<Kinds>,
+    pub(crate) open: Arc<OpenTransactions>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,
     pub(crate) recovered: RecoverySummary,
@@ -265,7 +266,8 @@ impl Engine {
         let log = (shared.next_log.fetch_add(1, Relaxed) % shared.config.logs) as u8;
         let commits = shared.commits.lock().add();
         let parts = (!shared.kinds.is_empty()).then(|| {
-            let operations = Operations::new(shared.journal.clone(), log, commits.clone());
+            let (journal, open) = (shared.journal.clone(), shared.open.clone());
+            let operations = Operations::new(journal, log, commits.clone(), open);
             Parts::new(shared.kinds.clone(), shared.store.clone(), operations)
         });
         let commit_log: Box<dyn CommitLog> = if shared.records_commits {

@@ -4,7 +4,7 @@ use stillpoint_checkpoint::CheckpointError;
 use stillpoint_format::manifest::ManifestError;
 use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
-use stillpoint_store::{LogRefused, TableId, TxError};
+use stillpoint_store::{LogRefused, TxError};
 
 /// Errors of the engine. Each names the file or setting concerned and the cure.
 #[derive(Debug, thiserror::Error)]
@@ -142,14 +142,6 @@ pub enum Error {
         name: String,
         /// The reason.
         reason: &'static str,
-    },
-    /// The kind of a table does not offer a call.
-    #[error("{what} is not there for table number {}: its kind is not the memory store", table.0)]
-    OtherKind {
-        /// The call.
-        what: &'static str,
-        /// The table.
-        table: TableId,
     },
     /// The data directory is not this engine's any more: `LOCK` was replaced or removed.
     #[error("the store has failed and takes no more writes: {0}")]

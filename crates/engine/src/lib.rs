@@ -62,7 +62,7 @@ pub use config::{Codec, Config, Durability, Environment};
 pub use engine::Engine;
 pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
-pub use session::{Session, Unflushed};
+pub use session::{Executed, Session, Unflushed};
 pub use stats::Stats;
 pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
@@ -72,8 +72,8 @@ pub use stillpoint_store::{
     AddressSpace, KeySet, MemoryLimit, Mode, Seen, Slot, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
-    Arrival, Discipline, KindKey, KindPart, LogRefused, Operation, OperationLog, Presence,
-    TableKind,
+    Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,
+    OperationLog, Presence, Sections, TableKind,
 };
 pub use tx::Tx;
 

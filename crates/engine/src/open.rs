@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::Seats;
-use crate::kinds::{KindReplay, Kinds};
+use crate::kinds::{self, KindReplay, Kinds, OpenTransactions};
 use crate::life::Life;
 
 /// Time between two attempts to lock a directory in use.
@@ -42,8 +42,9 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let plan = plan(&config, &read, &kinds.names(), progress)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
+    let wanted = Manifest { tables, ..plan.manifest.clone() };
     let (store, kind_replay, recovered) =
-        recover(&read, &plan, &config, (&tables, &kinds), scheme.cells, progress)?;
+        recover(&read, &plan, &config, (&wanted, &kinds), scheme.cells, progress)?;
     // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
         return Err(Error::Cancelled);
@@ -52,15 +53,19 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let journal_row = crate::journal_row(&config.journal)?;
     let journal = open_journal(&config, &disk, &plan, &ends)?;
     journal.hold(Hold::everything(LOG_HOLDER))?;
+    kinds::checkpoint::hold_at_start(&kinds, &plan.manifest, plan.gsn_floor, &*journal)?;
     let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
     let logs = if journal_row.capabilities.records_commits { config.logs as u8 } else { 0 };
+    let tables = wanted.tables;
     catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, &ends) })?;
     plan.trim(&ends)?;
     crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
     let records_commits = journal_row.capabilities.records_commits;
-    kind_replay.undo_losers(&journal, store.driver().now().epoch())?;
+    let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
+    kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
     let shared = Shared {
         kinds,
+        open,
         records_commits,
         acknowledges_closed: records_commits && config.durability.acknowledges_closed(),
         disk,
@@ -94,13 +99,13 @@ fn recover(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
     config: &Config,
-    (tables, kinds): (&[TableEntry], &Arc<Kinds>),
+    (wanted, kinds): (&Manifest, &Arc<Kinds>),
     cells: CellRules,
     progress: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<(Arc<Store>, KindReplay, RecoverySummary), Error> {
-    let store = new_store(config, plan, tables, cells)?;
-    tables.iter().try_for_each(|table| kinds.add_table(table))?;
-    let mut kind_replay = KindReplay::new(kinds.clone(), tables);
+    let store = new_store(config, plan, &wanted.tables, cells)?;
+    wanted.tables.iter().try_for_each(|table| kinds.add_table(table, &**disk))?;
+    let mut kind_replay = KindReplay::new(kinds.clone(), wanted);
     let recovered = stillpoint_recovery::run_with_kinds(
         disk,
         plan,

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_store::{KeySet, Mode, Seen, TableId, TxError, ValueRef, Worker};
 use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::Arrival;
 
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker};
-use crate::kinds::{self, Parts};
+use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
 use crate::tx::Tx;
 
@@ -107,12 +108,38 @@ impl Session {
                 run_batch(&mut self.worker, &mut self.parts, batch);
                 self.note_failure();
             }
+            Err(refused) => refuse_all(batch, 0, &refused),
+        }
+    }
+
+    /// As [`execute`](Self::execute) from transaction `from` on, but never waits for what is not in
+    /// memory: for event loops, which have other clients. Transactions end in their order. Before the
+    /// first one that lacks something it returns with what is on its way. The caller serves others
+    /// until one [has arrived](crate::Arrival::has_arrived), and calls again with the same batch.
+    ///
+    /// The batch may be asked again whether a transaction begins, and may run it again: what was not
+    /// here shows in its middle, too, and then the run is rolled back.
+    pub fn execute_here<B: Batch + ?Sized>(&mut self, batch: &mut B, from: usize) -> Executed {
+        let inside = Inside::batch("execute_here");
+        let refused = inside.and_then(|inside| self.admit().map(|()| inside));
+        let _inside = match refused {
+            Ok(inside) => inside,
             Err(refused) => {
-                let reason = refused.to_string();
-                for index in 0..batch.len() {
-                    batch.ended(index, Err(TxError::abandon(reason.clone())));
-                }
+                refuse_all(batch, from, &refused);
+                return Executed::All;
             }
+        };
+        let Some(parts) = &mut self.parts else {
+            self.worker.execute(&mut InMemory(&mut Rest { batch, from }));
+            return Executed::All;
+        };
+        parts.must_not_wait = true;
+        let executed = kinds::execute(&mut self.worker, parts, batch, from);
+        parts.must_not_wait = false;
+        self.note_failure();
+        match executed {
+            Ok(()) => Executed::All,
+            Err(Absent { next, arrivals }) => Executed::Before { next, arrivals },
         }
     }
 
@@ -237,7 +264,9 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
-        self.refuse_other_kind("scan", table)?;
+        if self.is_of_other_kind(table) {
+            return self.scan_in_part(table, (cursor, count), usize::MAX, visit);
+        }
         Ok(self.worker.scan(table, cursor, count, visit)?)
     }
 
@@ -256,7 +285,9 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
-        self.refuse_other_kind("scan", table)?;
+        if self.is_of_other_kind(table) {
+            return self.scan_in_part(table, (cursor, count), most, visit);
+        }
         Ok(self.worker.scan_heads(table, cursor, count, most, visit)?)
     }
 
@@ -281,8 +312,10 @@ impl Session {
     /// [`Error::Ended`] if the engine is gone.
     pub fn len(&mut self, table: TableId) -> Result<u64, Error> {
         self.shared.life.check_read()?;
-        self.refuse_other_kind("len", table)?;
-        let count = self.shared.store.record_count(table);
+        let count = match self.shared.kinds.kind_of(table) {
+            Ok(kind) => kind.record_count(table),
+            Err(_) => self.shared.store.record_count(table),
+        };
         if self.shared.acknowledges_closed {
             // A commit is appended before it is counted, so these positions cover every counted
             // commit.
@@ -312,10 +345,6 @@ impl Session {
         self.parts.is_some() && self.shared.kinds.of(table).is_some()
     }
 
-    fn refuse_other_kind(&self, what: &'static str, table: TableId) -> Result<(), Error> {
-        if self.is_of_other_kind(table) { Err(Error::OtherKind { what, table }) } else { Ok(()) }
-    }
-
     /// Reads one key of a table of another kind, in a transaction of its own.
     #[cold]
     fn read_in_part(
@@ -340,6 +369,25 @@ impl Session {
         Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
     }
 
+    /// Reads some keys of a table of another kind in a transaction of their own, and shows them then.
+    #[cold]
+    fn scan_in_part(
+        &mut self,
+        table: TableId,
+        range: (u64, usize),
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, Error> {
+        let inside = Inside::body()?;
+        let parts = self.parts.as_mut().expect("there is a table of another kind");
+        let (next, found) = kinds::scan(&mut self.worker, parts, table, range)?;
+        drop(inside);
+        for (key, tag, value) in found {
+            visit(&key, ValueRef::from_bytes(tag, &value[..value.len().min(most)]));
+        }
+        Ok(next)
+    }
+
     /// Waits without a lock until the log has room. Refuses when the store has failed. A full disk
     /// refuses only commits that write; readers go on.
     #[inline]
@@ -362,7 +410,58 @@ impl Session {
 fn run_batch<B: Batch + ?Sized>(worker: &mut Worker, parts: &mut Option<Parts>, batch: &mut B) {
     match parts {
         None => worker.execute(&mut InMemory(batch)),
-        Some(parts) => kinds::execute(worker, parts, batch),
+        Some(parts) => {
+            kinds::execute(worker, parts, batch, 0)
+                .expect("who may wait gets all that is asked for");
+        }
+    }
+}
+
+/// Ends the transactions of a batch from number `from` on that the store does not admit.
+#[cold]
+fn refuse_all<B: Batch + ?Sized>(batch: &mut B, from: usize, refused: &Error) {
+    let reason = refused.to_string();
+    for index in from..batch.len() {
+        batch.ended(index, Err(TxError::abandon(reason.clone())));
+    }
+}
+
+/// How far [`Session::execute_here`] came.
+#[derive(Clone, Debug)]
+#[must_use = "the rest of the batch has not run"]
+pub enum Executed {
+    /// All transactions have ended.
+    All,
+    /// Those before this one have. It lacks something that is on its way.
+    Before {
+        /// Number of the transaction in the batch.
+        next: usize,
+        /// What is worth waiting for.
+        arrivals: Vec<Arc<dyn Arrival>>,
+    },
+}
+
+/// The transactions of a batch from one on.
+struct Rest<'b, B: ?Sized> {
+    batch: &'b mut B,
+    from: usize,
+}
+
+impl<B: Batch + ?Sized> Batch for Rest<'_, B> {
+    fn len(&self) -> usize {
+        self.batch.len() - self.from
+    }
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        self.batch.declare(self.from + index, keys);
+    }
+    fn begins(&mut self, index: usize, large_bytes: &dyn Fn() -> usize) -> bool {
+        self.batch.begins(self.from + index, large_bytes)
+    }
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.batch.run(self.from + index, tx)
+    }
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        self.batch.ended(self.from + index, result);
     }
 }
 

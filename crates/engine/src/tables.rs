@@ -16,6 +16,7 @@ use stillpoint_sync::{mutant, planted};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::guards::Inside;
+use crate::kinds::checkpoint::new_entry;
 
 impl Engine {
     /// The table of that name. Makes it if there is none. Names are 1 to 255 bytes.
@@ -76,10 +77,10 @@ impl Engine {
         check_table_name(name)?;
         let shared = &self.shared;
         shared.kinds.number_of(kind)?;
-        let kind = TableKind::Other(kind.to_owned());
+        let of_kind = TableKind::Other(kind.to_owned());
         let find = |tables: &[TableEntry]| {
             let known = tables.iter().find(|table| table.name == name)?;
-            let is_it = known.kind == kind;
+            let is_it = known.kind == of_kind;
             Some(if is_it { Ok(TableId(known.id)) } else { Err(refused_name(name, OTHER_KIND)) })
         };
         if let Some(found) = find(&shared.catalog.now().tables) {
@@ -93,11 +94,16 @@ impl Engine {
         }
         let id = find_or_add(&mut after, &[name])?[0];
         let entry = after.iter_mut().find(|table| table.id == id.0).expect("added");
-        entry.kind = kind.clone();
+        entry.kind = of_kind.clone();
         let entry = entry.clone();
-        shared.publish(|manifest| manifest.tables = after)?;
+        shared.publish(|manifest| {
+            manifest.tables = after;
+            if manifest.kinds.iter().all(|known| known.name != kind) {
+                manifest.kinds.push(new_entry(kind, shared.floor));
+            }
+        })?;
         let published = Published(shared);
-        shared.kinds.add_table(&entry)?;
+        shared.kinds.add_table(&entry, &*shared.disk)?;
         published.committed();
         Ok(id)
     }
@@ -119,7 +125,10 @@ impl Engine {
     /// Number of keys of a table, as a statistic that waits for nothing. A crash may undo counted
     /// commits, so answers use [`Session::len`](crate::Session::len).
     pub fn len(&self, table: TableId) -> u64 {
-        self.shared.store.record_count(table)
+        match self.shared.kinds.kind_of(table) {
+            Ok(kind) => kind.record_count(table),
+            Err(_) => self.shared.store.record_count(table),
+        }
     }
 
     /// Whether the memory of emptied tables is still being freed. Then a write that found no memory
@@ -141,9 +150,6 @@ impl Engine {
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
         Inside::refuse("flush_tables")?;
         let shared = &self.shared;
-        if let Some(&table) = tables.iter().find(|&&table| shared.kinds.of(table).is_some()) {
-            return Err(Error::OtherKind { what: "flush_tables", table });
-        }
         let _changing = shared.catalog.change_tables();
         let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
         let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
@@ -152,6 +158,9 @@ impl Engine {
             .iter()
             .map(|(&id, &generation)| shared.store.new_table(id, generation))
             .collect::<Result<Vec<NewTable>, _>>()?;
+        // As a declared transaction: the locks of the kinds in their order, and nothing of the store.
+        let mut locked = shared.kinds.lock_tables(tables)?;
+        let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
         let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
         let quiesced = shared.store.driver().quiesce();
         if shared.records_commits {
@@ -163,6 +172,9 @@ impl Engine {
                 for entry in &mut manifest.tables {
                     if let Some(&generation) = next.get(&TableId(entry.id)) {
                         entry.generation = generation;
+                    } else if in_kinds.contains(&TableId(entry.id)) {
+                        entry.generation += 1;
+                        entry.private = None;
                     }
                 }
             })?;
@@ -176,6 +188,10 @@ impl Engine {
             false => Replaced::Captured,
         };
         shared.store.replace_tables(&quiesced, emptied, replaced);
+        let now = shared.catalog.now();
+        for of_kind in &mut locked {
+            of_kind.empty(|table| now.table(table.0).map_or(1, |entry| entry.generation));
+        }
         published.committed();
         drop(quiesced);
         if !shared.records_commits {

@@ -25,10 +25,14 @@
 //! | `LosersKept` | what a crash has cut off of a change in place stays |
 //! | `AbortKeepsChanges` | an abort leaves what it has changed in place |
 //! | `UndoesOldestFirst` | an abort undoes in the wrong order |
+//! | `OpenTransactionsNotHeld` | a checkpoint frees what an open transaction needs to be undone |
+//! | `KindPositionTooLate` | what changes a table while its files are written is not replayed |
 //! | `PartStampsForgotten` | a commit does not rest on what it has read in a table of another kind |
 //! | `MemoryWritesLeftOut` | a commit of two kinds is half in the log |
 //! | `FloorNotRaised` | a key that is inserted again goes back in order |
 
+#[path = "kinds/checkpoints.rs"]
+mod checkpoints;
 #[path = "crash/doubt.rs"]
 mod doubt;
 #[path = "crash/history.rs"]
@@ -61,9 +65,23 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 19] = [
+const SCENARIOS: [(&str, fn()); 24] = [
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),
+    (
+        "a transaction across a checkpoint",
+        checkpoints::a_transaction_open_across_a_checkpoint_is_undone,
+    ),
+    (
+        "transactions beside a checkpoint",
+        checkpoints::transactions_beside_a_checkpoint_are_in_it_or_replayed,
+    ),
+    ("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds),
+    ("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds),
+    (
+        "a flush during a checkpoint",
+        checkpoints::a_flush_during_a_checkpoint_empties_what_it_has_copied,
+    ),
     ("an acknowledged commit", published::an_acknowledged_commit),
     ("two hops", pointed::two_hops),
     ("second crash", pointed::second_crash),

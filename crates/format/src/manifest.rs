@@ -43,6 +43,9 @@ pub struct Manifest {
     pub next_serial: u64,
     /// The tables, by id.
     pub tables: Vec<TableEntry>,
+    /// Where the kinds of tables beside `memory` stand in the logs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<KindEntry>,
     /// The checkpoints that exist, by epoch.
     pub checkpoints: Vec<CheckpointEntry>,
     /// The incarnations whose logs may still matter, oldest first. The last is the present or
@@ -67,9 +70,9 @@ pub struct TableEntry {
     pub kind: TableKind,
     /// The function that says which partition of a checkpoint a key belongs to.
     pub partitioning: Partitioning,
-    /// The section of the table's kind; kind `memory` has none.
+    /// The section of the table's kind, a text; kind `memory` has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub private: Option<serde_json::Value>,
+    pub private: Option<String>,
 }
 
 impl TableEntry {
@@ -95,6 +98,28 @@ pub enum TableKind {
     /// A kind that this build does not know. Such a manifest is refused.
     #[serde(untagged)]
     Other(String),
+}
+
+/// Where a kind of table beside `memory` stands in the logs. What the kind keeps on its own has the
+/// effects of every operation on its tables up to here, and no transaction with such an operation is
+/// open: a start replays from here on, and no segment before is needed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KindEntry {
+    /// Name of the kind.
+    pub name: String,
+    /// The position in a log that is not listed.
+    pub gsn_floor: u64,
+    /// The positions, by log.
+    pub positions: Vec<LogGsn>,
+}
+
+impl KindEntry {
+    /// The last gsn of a log that the kind does not need.
+    pub fn position(&self, log: u8) -> u64 {
+        let listed = self.positions.iter().find(|position| position.log == log);
+        listed.map_or(self.gsn_floor, |position| position.gsn)
+    }
 }
 
 /// The function that says which partition of a checkpoint a key belongs to.

@@ -38,7 +38,9 @@ use std::sync::Arc;
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::EndCause;
-use stillpoint_format::manifest::{CheckpointEntry, CleanShutdown, IncarnationEntry, LogPositions};
+use stillpoint_format::manifest::{
+    CheckpointEntry, CleanShutdown, IncarnationEntry, KindEntry, LogPositions,
+};
 use stillpoint_io::Disk;
 
 pub(crate) use chain::Chain;
@@ -64,6 +66,9 @@ pub struct ReplayStart {
     pub positions: Vec<LogGsn>,
     /// Per incarnation, gsns up to which its logs were flushed before a checkpoint was published.
     pub flushed: Vec<LogPositions>,
+    /// Where other kinds of tables stand, which no checkpoint holds. Operations on such tables are
+    /// replayed from the least of these places on, where that is before the checkpoint's.
+    pub kinds: Vec<KindEntry>,
     /// The state on which the logs build is lost, so nothing of them can be replayed.
     pub is_lost: bool,
 }
@@ -78,6 +83,7 @@ impl ReplayStart {
             floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
             positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
             flushed: checkpoint.positions.clone(),
+            kinds: Vec::new(),
             is_lost: false,
         }
     }
@@ -86,6 +92,11 @@ impl ReplayStart {
     pub(crate) fn position(&self, log: u8) -> u64 {
         let of_log = self.positions.iter().filter(|position| position.log == log);
         of_log.map(|position| position.gsn).fold(self.floor, u64::max)
+    }
+
+    /// The gsn up to which replay needs no record of the log, whatever kind of table the record is of.
+    pub(crate) fn read_position(&self, log: u8) -> u64 {
+        self.kinds.iter().map(|kind| kind.position(log)).fold(self.position(log), u64::min)
     }
 
     /// The gsn up to which a log of an incarnation was flushed before a checkpoint was published.
@@ -247,9 +258,10 @@ fn joined(
     let expects_segment = !input.has_ended(entry) && is_latest;
     let mut chains = Vec::new();
     for (log, segments) in (0..entry.logs).zip(walked) {
-        let base = input.start.position(log).max(entry.gsn_floor);
+        let base = input.start.read_position(log).max(entry.gsn_floor);
         let kept = input.kept_before(entry, log).map(|gsn| gsn.max(base));
         let mut chain = Chain::new(log, base, segments);
+        chain.loaded_gsn = input.start.position(log).max(entry.gsn_floor);
         let mut found = chain.join(disk, kept);
         if found.is_ok() && expects_segment {
             found = chain.expect_end(disk, input.start.flushed(entry.number, log));

@@ -476,8 +476,7 @@ impl Decoder<'_> {
         let mut decoded = DecodedPiece { lane, operations: Vec::new(), records: 0 };
         for record in piece.batches.iter().flat_map(Batch::records) {
             let record = record.map_err(malformed)?;
-            let wanted = record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1;
-            if wanted && record.epoch >= self.start_epoch {
+            if record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1 {
                 self.decode_record(piece.log, &record, &mut decoded).map_err(malformed)?;
             }
         }
@@ -492,13 +491,15 @@ impl Decoder<'_> {
         decoded: &mut DecodedPiece<'w>,
     ) -> Result<(), DecodeError> {
         let (gsn, epoch) = (record.gsn, record.epoch);
+        let is_loaded = epoch < self.start_epoch;
         let writes: WriteIter<'w> = match record.kind {
+            RecordKind::Writes if is_loaded => return Ok(()),
             RecordKind::Writes => record.writes(),
             RecordKind::End => {
                 let end = record.end()?;
                 let ended = OperationRecord::End(end.transaction, end.outcome);
                 decoded.operations.push(ReplayOperation { gsn, log, record: ended });
-                if end.outcome == TransactionEnd::Aborted {
+                if is_loaded || end.outcome == TransactionEnd::Aborted {
                     return Ok(());
                 }
                 end.writes

@@ -105,9 +105,10 @@ pub fn plan_accepting_loss(
 
 fn start_of(manifest: &Manifest) -> ReplayStart {
     mutant!(ReplaysFromTheBeginning => return ReplayStart::default());
-    manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
+    let start = manifest.newest_chain().last().map_or_else(ReplayStart::default, |checkpoint| {
         ReplayStart::after(checkpoint, &manifest.incarnations)
-    })
+    });
+    ReplayStart { kinds: manifest.kinds.clone(), ..start }
 }
 
 /// Start of the replay if the newest published checkpoint may be lost. Its publication has freed

@@ -114,6 +114,10 @@ crate::planted_bugs! {
         AbortKeepsChanges,
         /// The operations of a transaction are undone oldest first.
         UndoesOldestFirst,
+        /// A checkpoint leaves nothing in the logs for transactions that are open.
+        OpenTransactionsNotHeld,
+        /// A kind of table needs the logs only from where they stand when its files are written.
+        KindPositionTooLate,
         /// A commit of several kinds names its dependencies in the memory store alone.
         PartStampsForgotten,
         /// The record of a commit of several kinds leaves out the writes to the memory store.

@@ -26,7 +26,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-sync", &[]),
     ("stillpoint-mem", &["stillpoint-sync"]),
     ("stillpoint-io", &[]),
-    ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format"]),
+    ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format", "stillpoint-io"]),
     ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
     (
         "stillpoint-store",

@@ -15,7 +15,10 @@
 //!    [`KindPart::release`]: whoever locks a key later rests on the end of the transaction before.
 //! 3. **Waiting.** Nothing of a part is called inside of a read section but `install` and `release`,
 //!    which do not wait. What is not in memory is [`Presence::NotHere`], and the caller waits.
-//! 4. **Locks.** A part has locks of its own. It follows the priorities and disciplines of this crate,
+//! 4. **Checkpoints.** A kind may keep what it has in files of its own. It writes them when it hears of
+//!    a checkpoint ([`TableKind::checkpoint`]), while transactions go on, and the MANIFEST that names the
+//!    checkpoint names these files, too. A start replays for the kind from there on.
+//! 5. **Locks.** A part has locks of its own. It follows the priorities and disciplines of this crate,
 //!    so that no cycle of waits closes across kinds: a declared transaction locks its keys of the
 //!    memory store first, then those of each kind in the order of the kinds.
 
@@ -23,6 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_io::Disk;
 use stillpoint_sync::lock_word::Priority;
 
 use crate::discipline::Discipline;
@@ -82,23 +86,66 @@ pub trait OperationLog {
     fn wait_for_room(&mut self) -> Result<(), LogRefused>;
 }
 
+/// A table of a kind, as the MANIFEST has it.
+#[derive(Clone, Copy, Debug)]
+pub struct KindTable<'a> {
+    /// Number of the table.
+    pub id: TableId,
+    /// Generation of the table.
+    pub generation: u32,
+    /// What the kind gave the MANIFEST for this table at the last checkpoint that it took part in.
+    pub section: Option<&'a str>,
+}
+
+/// What a kind gives a checkpoint: the new section of each of its tables.
+pub type Sections = Vec<(TableId, String)>;
+
 /// A kind of table. The memory store is the first kind and has its own path through the engine.
 /// Every other kind implements this trait.
 pub trait TableKind: Send + Sync + fmt::Debug {
     /// The kind's name in the MANIFEST, other than `memory`.
     fn name(&self) -> &'static str;
 
-    /// Adds an empty table. Called once for each table, before anything else names it.
+    /// Adds a table: with what its section names, or empty without one. Called once for each table,
+    /// before anything else names it. The files of the kind are on `disk`, those that no section names
+    /// were left by a crash.
     ///
     /// # Errors
-    /// There is no room for the table.
-    fn add_table(&self, table: TableId, generation: u32) -> Result<(), TxError>;
+    /// There is no room for the table, or what its section names cannot be read.
+    fn add_table(&self, table: &KindTable<'_>, disk: &dyn Disk) -> Result<(), TxError>;
 
     /// Makes the kind's part in the transactions of one session.
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart>;
 
+    /// Locks tables as wholes, in order to empty them: waits for all holders of locks in the tables, as
+    /// a declared transaction waits, and keeps others out until what it gives is dropped. What has no
+    /// value then has never had one.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`]; the kind's own.
+    fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError>;
+
+    /// Appends to `out` about `count` keys of a table, from a cursor on (0 at first); gives the next
+    /// cursor, 0 at the end. A key that has a value during the whole walk is found exactly once. A key
+    /// without a value, or with one of an open transaction only, may be among them: the caller locks
+    /// and looks.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`]; the kind's own.
+    fn keys(
+        &self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Presence<u64>, TxError>;
+
+    /// Number of keys of a table that have a value, by what has committed; 0 without the table.
+    fn record_count(&self, table: TableId) -> u64;
+
     /// Repeats an operation, or an undo, of a log. Called in the order of gsns before anything is
-    /// served, also for operations that are undone later.
+    /// served, also for operations that are undone later. The kind leaves out an operation that its
+    /// own files hold already: the gsn is not above that of the key's last change.
     ///
     /// # Errors
     /// The body does not belong to this kind, or does not fit the table's state.
@@ -111,6 +158,28 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// The body does not belong to this kind. No other error is possible, since an operation
     /// reserves what its undo needs.
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError>;
+
+    /// A checkpoint is about to be published. A kind that takes part makes what it has durable, in
+    /// files that no section names yet, and gives its tables' sections. These files hold the effect of
+    /// each operation whose record was in a log before the call, and may hold those of later ones, of
+    /// open transactions, too: all logs are flushed before the sections count. From the publication on
+    /// older records are replayed only as far as open transactions need them. `None`: the kind goes on
+    /// needing the logs from where it needed them before, and its sections stay.
+    ///
+    /// # Errors
+    /// The checkpoint is given up; the sections before stay in force.
+    fn checkpoint(&self, disk: &dyn Disk) -> Result<Option<Sections>, TxError>;
+
+    /// The checkpoint whose sections the kind gave last was published, or given up: the files of
+    /// either the older or the newer sections are needed no more.
+    fn checkpoint_ended(&self, disk: &dyn Disk, is_published: bool);
+}
+
+/// Tables that are locked as wholes.
+pub trait LockedTables {
+    /// Empties them. Each has a new generation, in their order: the MANIFEST says so already, so this
+    /// cannot fail.
+    fn empty(&mut self, generations: &[u32]);
 }
 
 /// A key to be locked.

@@ -15,7 +15,10 @@ pub use dependencies::Dependencies;
 pub use discipline::Discipline;
 pub use error::{LogRefused, MemoryLimit, TxError};
 pub use keys::{DeclaredKey, KeySet, Mode, Slot};
-pub use kind::{Arrival, KindKey, KindPart, Operation, OperationLog, Presence, TableKind};
+pub use kind::{
+    Arrival, KindKey, KindPart, KindTable, LockedTables, Operation, OperationLog, Presence,
+    Sections, TableKind,
+};
 pub use lookup::{Lookup, SCAN_MAX};
 pub use remembered::Remembered;
 pub use retry::{RUNS_MAX, Run, Runs};

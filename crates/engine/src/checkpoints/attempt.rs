@@ -20,6 +20,7 @@ use stillpoint_sync::{mutant, planted};
 use super::{CheckpointDone, LOG_HOLDER};
 use crate::engine::Shared;
 use crate::error::Error;
+use crate::kinds;
 
 /// Notes taken during the phases.
 #[derive(Debug, Default)]
@@ -131,17 +132,23 @@ fn publish(
         pool_bytes_max,
         finished_ms: entry.finished_ms,
     };
+    let of_kinds = kinds::checkpoint::begin(shared)?;
     // Recovery takes dependencies on records before the point of consistency as met. So these
     // records must be flushed.
     let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
-    mutant!(flush_logs()?, PublishesBeforeLogs => ());
+    let flushed = mutant!(flush_logs(), PublishesBeforeLogs => Ok(()));
+    flushed.inspect_err(|_| of_kinds.end(shared, false))?;
     mutant!(RemovesBeforePublishing => remove_all(shared)?);
-    let published = shared.publish(|manifest| supersede(shared, manifest, entry, noted));
+    let published = shared.publish(|manifest| {
+        of_kinds.publish(manifest);
+        supersede(shared, manifest, entry, noted)
+    });
     let dropped = match published {
         Ok(dropped) => dropped,
         Err(error) => {
             // If the MANIFEST on disk is in doubt, neither checkpoint may be removed.
             if shared.health().is_ok() {
+                of_kinds.end(shared, false);
                 let _ = remove_checkpoint(&*shared.disk, serial, kind);
             }
             return Err(error);
@@ -156,8 +163,9 @@ fn publish(
             shared.fail(error.to_string());
         }
     }
+    of_kinds.end(shared, true);
     let hold = Hold { holder: LOG_HOLDER, floor: shared.floor, positions: noted.positions.clone() };
-    if let Err(error) = shared.journal.hold(hold) {
+    if let Err(error) = of_kinds.hold(shared).and_then(|()| shared.journal.hold(hold)) {
         shared.note_failure(error);
     }
     Ok(done)
@@ -193,8 +201,14 @@ fn supersede(
         manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
     });
     manifest.checkpoints.push(entry);
-    // The checkpoint holds all commits of earlier incarnations.
-    manifest.incarnations.retain(|incarnation| incarnation.number >= shared.incarnation);
+    // The checkpoint holds all that earlier incarnations did, but for tables of other kinds.
+    let needed: Vec<u32> = manifest
+        .incarnations
+        .iter()
+        .filter(|of| of.number >= shared.incarnation || kinds::checkpoint::needs(manifest, of))
+        .map(|of| of.number)
+        .collect();
+    manifest.incarnations.retain(|incarnation| needed.contains(&incarnation.number));
     let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
     manifest.checkpoints.drain(..surplus).collect()
 }

@@ -48,7 +48,7 @@ pub(crate) fn run<R>(
     };
     if matches!(ended, Err(TxError::Conflict)) {
         parts.remember_run();
-        if parts.has_conflicted {
+        if parts.has_conflicted && parts.absent.is_none() {
             open.note_conflict();
         }
     }
@@ -57,7 +57,7 @@ pub(crate) fn run<R>(
 
 /// Commits; gives the stamp, `None` if nothing was written. After an error the parts are rolled back.
 fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<Stamp>, TxError> {
-    if parts.has_conflicted {
+    if parts.has_conflicted || parts.absent.is_some() {
         return Err(TxError::Conflict);
     }
     parts.prepare()?;

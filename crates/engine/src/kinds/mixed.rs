@@ -3,10 +3,15 @@
 //! All transactions of a chunk are declared first, and all keys of other kinds are asked for before
 //! anything waits. Those on the memory store alone then run as ever, in one read section. Another one
 //! runs outside of any read section: it locks its keys of the memory store, then those of each kind.
+//!
+//! A caller that must not wait gets what is not here, and from which transaction on the batch has not
+//! run. If something turns out to be missing in the middle of a transaction, its run is rolled back.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use stillpoint_store::{KeySet, Stamp, TableId, TxError, Worker};
+use stillpoint_txn::Arrival;
 
 use crate::batch::Batch;
 use crate::kinds::Parts;
@@ -61,28 +66,57 @@ impl Chunk {
     }
 }
 
-/// Runs a batch.
-pub(crate) fn execute<B: Batch + ?Sized>(worker: &mut Worker, parts: &mut Parts, batch: &mut B) {
+/// Where a batch stands that was not to wait: transactions before number `next` have ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Absent {
+    pub(crate) next: usize,
+    pub(crate) arrivals: Vec<Arc<dyn Arrival>>,
+}
+
+/// Runs a batch from transaction `from` on.
+///
+/// # Errors
+/// If `parts` may not wait: what is not here.
+pub(crate) fn execute<B: Batch + ?Sized>(
+    worker: &mut Worker,
+    parts: &mut Parts,
+    batch: &mut B,
+    from: usize,
+) -> Result<(), Absent> {
     let mut chunk = Chunk { keys: KeySet::new(worker.store().hasher()), ends: Vec::new() };
-    let mut next = 0;
+    let mut next = from;
     while next < batch.len() {
         chunk.declare(batch, next);
-        parts.ask_for_all(&chunk.keys);
-        let mut at = 0;
-        while at < chunk.ends.len() {
-            let rest = at..chunk.ends.len();
-            let count = rest.take_while(|&at| chunk.is_in_memory(at, parts)).count();
-            if count > 0 {
-                worker.execute(&mut InMemoryOnly { batch, chunk: &chunk, next, at, count });
-                at += count;
-            } else {
-                execute_mixed(worker, parts, batch, (&chunk, at), next + at);
-                at += 1;
-            }
-        }
-        next += chunk.ends.len();
+        let ran = execute_chunk(worker, parts, batch, (&chunk, next));
         parts.give_dependencies(worker);
+        ran?;
+        next += chunk.ends.len();
     }
+    Ok(())
+}
+
+/// Runs a chunk whose first transaction is number `next` of the batch.
+fn execute_chunk<B: Batch + ?Sized>(
+    worker: &mut Worker,
+    parts: &mut Parts,
+    batch: &mut B,
+    (chunk, next): (&Chunk, usize),
+) -> Result<(), Absent> {
+    let (first, arrivals) = parts.ask_for_all(&chunk.keys);
+    // The first transaction that lacks a key, if nobody has waited for it.
+    let end = first.map_or(chunk.ends.len(), |key| chunk.ends.partition_point(|&end| end <= key));
+    let mut at = 0;
+    while at < end {
+        let count = (at..end).take_while(|&at| chunk.is_in_memory(at, parts)).count();
+        if count > 0 {
+            worker.execute(&mut InMemoryOnly { batch, chunk, next, at, count });
+            at += count;
+        } else {
+            execute_mixed(worker, parts, batch, (chunk, at), next + at)?;
+            at += 1;
+        }
+    }
+    if arrivals.is_empty() { Ok(()) } else { Err(Absent { next: next + end, arrivals }) }
 }
 
 /// Runs number `index` of the batch, which is number `at` of the chunk.
@@ -92,10 +126,10 @@ fn execute_mixed<B: Batch + ?Sized>(
     batch: &mut B,
     (chunk, at): (&Chunk, usize),
     index: usize,
-) {
+) -> Result<(), Absent> {
     // What its large values have is not known: they may not be here.
     if !batch.begins(index, &|| 0) {
-        return;
+        return Ok(());
     }
     let range = chunk.range(at);
     let ended = chunk.keys.check(range.clone()).and_then(|()| {
@@ -108,7 +142,11 @@ fn execute_mixed<B: Batch + ?Sized>(
             },
         )
     });
+    if let Some(arrival) = parts.absent.take() {
+        return Err(Absent { next: index, arrivals: vec![arrival] });
+    }
     batch.ended(index, ended.map(|((), stamp)| stamp));
+    Ok(())
 }
 
 /// Transactions of a chunk that are on the memory store alone.

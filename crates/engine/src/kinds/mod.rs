@@ -8,28 +8,35 @@
 //! | `operations` | the log of a transaction's operations: doing, undoing |
 //! | `commit` | the steps of the one commit, and of an abort |
 //! | `mixed` | batches of declared transactions on several kinds |
+//! | `open` | the transactions that have changed something in place and have not ended |
+//! | `checkpoint` | what the kinds have in a checkpoint |
 //! | `replay` | what the logs hold of other kinds, and the undo of what a crash has cut off |
 
+pub(crate) mod checkpoint;
 mod commit;
 mod mixed;
+mod open;
 mod operations;
 mod parts;
 mod replay;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stillpoint_format::manifest::{TableEntry, TableKind as KindName};
+use stillpoint_io::Disk;
 use stillpoint_store::{TableId, Worker};
 use stillpoint_sync::atomic::{
     AtomicU8,
     Ordering::{Acquire, Release},
 };
-use stillpoint_txn::{TableKind, TxError};
+use stillpoint_txn::{KindTable, LockedTables, Presence, TableKind, TxError};
 
 use crate::error::Error;
 use crate::tx::Tx;
 
-pub(crate) use mixed::execute;
+pub(crate) use mixed::{Absent, execute};
+pub(crate) use open::OpenTransactions;
 pub(crate) use operations::Operations;
 pub(crate) use parts::{Parts, Place};
 pub(crate) use replay::KindReplay;
@@ -37,7 +44,7 @@ pub(crate) use replay::KindReplay;
 /// The kinds of tables that an engine knows beside the memory store, and the tables that are theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
-    kinds: Vec<Arc<dyn TableKind>>,
+    pub(crate) kinds: Vec<Arc<dyn TableKind>>,
     /// Of each table number, one more than the number of its kind; 0 for the memory store. Empty
     /// without other kinds.
     of_table: Box<[AtomicU8]>,
@@ -81,11 +88,12 @@ impl Kinds {
     }
 
     /// Adds a table of the MANIFEST to its kind; nothing for a table of the memory store.
-    pub(crate) fn add_table(&self, entry: &TableEntry) -> Result<(), Error> {
+    pub(crate) fn add_table(&self, entry: &TableEntry, disk: &dyn Disk) -> Result<(), Error> {
         let KindName::Other(name) = &entry.kind else { return Ok(()) };
         let number = self.number_of(name)?;
-        let table = TableId(entry.id);
-        self.kinds[number].add_table(table, entry.generation)?;
+        let section = entry.private.as_deref();
+        let table = KindTable { id: TableId(entry.id), generation: entry.generation, section };
+        self.kinds[number].add_table(&table, disk)?;
         // Release: partner of the Acquire in `of`.
         self.of_table[usize::from(entry.id)].store(number as u8 + 1, Release);
         Ok(())
@@ -100,10 +108,73 @@ impl Kinds {
         })
     }
 
-    fn kind_of(&self, table: TableId) -> Result<&Arc<dyn TableKind>, TxError> {
+    /// Locks those of some tables that are not in memory, as wholes; in the order of kinds.
+    pub(crate) fn lock_tables(&self, tables: &[TableId]) -> Result<Vec<Locked<'_>>, TxError> {
+        let mut locked = Vec::new();
+        for (number, kind) in self.kinds.iter().enumerate() {
+            let mine = tables.iter().copied().filter(|&table| self.of(table) == Some(number));
+            let mine: Vec<TableId> = BTreeSet::from_iter(mine).into_iter().collect();
+            if !mine.is_empty() {
+                locked.push(Locked { tables: kind.lock_tables(&mine)?, ids: mine });
+            }
+        }
+        Ok(locked)
+    }
+
+    /// The kind of a table that is not in memory.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`].
+    pub(crate) fn kind_of(&self, table: TableId) -> Result<&Arc<dyn TableKind>, TxError> {
         let number = self.of(table).ok_or(TxError::NoSuchTable(table))?;
         Ok(&self.kinds[number])
     }
+}
+
+/// Tables of one kind that are locked as wholes.
+pub(crate) struct Locked<'k> {
+    tables: Box<dyn LockedTables + 'k>,
+    pub(crate) ids: Vec<TableId>,
+}
+
+impl Locked<'_> {
+    /// Empties them; `generation` gives the new generation of each.
+    pub(crate) fn empty(&mut self, generation: impl Fn(TableId) -> u32) {
+        let generations: Vec<u32> = self.ids.iter().map(|&id| generation(id)).collect();
+        self.tables.empty(&generations);
+    }
+}
+
+/// Some keys of a table of another kind, with their tags and values.
+pub(crate) type Found = Vec<(Vec<u8>, u8, Vec<u8>)>;
+
+/// Reads some keys of a table of another kind, from a cursor on, in one transaction; gives the next
+/// cursor.
+pub(crate) fn scan(
+    worker: &mut Worker,
+    parts: &mut Parts,
+    table: TableId,
+    (cursor, count): (u64, usize),
+) -> Result<(u64, Found), TxError> {
+    let kind = parts.kinds.kind_of(table)?.clone();
+    let mut keys = Vec::new();
+    let next = loop {
+        match kind.keys(table, cursor, count, &mut keys)? {
+            Presence::Here(next) => break next,
+            Presence::NotHere(arrival) => arrival.wait()?,
+        }
+        keys.clear();
+    };
+    let found = transact(worker, parts, &mut |tx| {
+        let mut found = Found::new();
+        for key in &keys {
+            if let Some(value) = tx.get(table, key)? {
+                found.push((key.clone(), value.tag(), value.to_vec()));
+            }
+        }
+        Ok(found)
+    })?;
+    Ok((next, found))
 }
 
 /// Runs a transaction that finds its keys on the way.

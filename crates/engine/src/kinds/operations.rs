@@ -13,6 +13,7 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{Operation, OperationLog};
 
+use crate::kinds::open::OpenTransactions;
 use crate::log::{CommitCounter, encode_writes, refused};
 
 /// An operation of an open transaction.
@@ -36,6 +37,7 @@ pub(crate) struct Operations {
     journal: Arc<dyn Journal>,
     log: u8,
     commits: CommitCounter,
+    open: Arc<OpenTransactions>,
     /// The epoch of the records: that of the store when the transaction began.
     epoch: u64,
     mode: Mode,
@@ -50,11 +52,17 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    pub(crate) fn new(journal: Arc<dyn Journal>, log: u8, commits: CommitCounter) -> Self {
+    pub(crate) fn new(
+        journal: Arc<dyn Journal>,
+        log: u8,
+        commits: CommitCounter,
+        open: Arc<OpenTransactions>,
+    ) -> Self {
         Self {
             journal,
             log,
             commits,
+            open,
             epoch: 0,
             mode: Mode::Doing,
             first: None,
@@ -118,6 +126,7 @@ impl Operations {
         let kind = if first.is_some() { RecordKind::End } else { RecordKind::Writes };
         let entry = Entry { kind, epoch: commit.epoch, touched: &self.touched, body: &body };
         let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
+        self.has_ended();
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
         Ok(stamp)
@@ -136,12 +145,28 @@ impl Operations {
             Entry { kind: RecordKind::End, epoch: self.epoch, touched: &touched, body: &body };
         while self.unlogged.is_none() {
             match self.journal.append(self.log, &entry) {
-                Ok(stamp) => return stamp,
+                Ok(stamp) => {
+                    self.has_ended();
+                    return stamp;
+                }
                 Err(JournalError::NoRoom { .. }) if self.journal.admit(self.log).is_ok() => {}
                 Err(error) => self.go_on_unlogged(&error),
             }
         }
         self.last
+    }
+
+    /// The record that ends the transaction is in the log.
+    fn has_ended(&self) {
+        if let Some(first) = self.first {
+            self.open.remove(first);
+        }
+    }
+
+    /// Appends an entry: the first one of a transaction, which is open from there on, or a later one.
+    fn append_entry(&self, entry: &Entry<'_>) -> Result<Stamp, JournalError> {
+        let append = || self.journal.append(self.log, entry);
+        if self.first.is_some() { append() } else { self.open.begin(self.log, append) }
     }
 
     /// Why the store has failed, if an undo could not be logged.
@@ -181,7 +206,7 @@ impl OperationLog for Operations {
         }
         let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
         let entry = Entry { kind, epoch: self.epoch, touched: &self.touched, body: &encode };
-        let stamp = match self.journal.append(self.log, &entry) {
+        let stamp = match self.append_entry(&entry) {
             Ok(stamp) => stamp,
             Err(error) if undoes.is_some() && !matches!(error, JournalError::NoRoom { .. }) => {
                 self.go_on_unlogged(&error);

@@ -7,7 +7,7 @@ use stillpoint_store::{
     KeySet, Mode, OpenTransaction, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
 use stillpoint_sync::Backoff;
-use stillpoint_txn::{Discipline, KindKey, KindPart, Presence};
+use stillpoint_txn::{Arrival, Discipline, KindKey, KindPart, Presence};
 
 use crate::kinds::Kinds;
 use crate::kinds::operations::Operations;
@@ -48,6 +48,9 @@ pub(crate) struct Parts {
     pub(crate) holds_locks: bool,
     /// A run is open in the parts.
     pub(crate) is_open: bool,
+    /// Nobody waits for what is not here: the run is rolled back, and `absent` says what it lacks.
+    pub(crate) must_not_wait: bool,
+    pub(crate) absent: Option<Arc<dyn Arrival>>,
     /// The value that was read last.
     pub(crate) scratch: Vec<u8>,
     pub(crate) touched: Vec<Stamp>,
@@ -70,6 +73,8 @@ impl Parts {
             has_conflicted: false,
             holds_locks: false,
             is_open: false,
+            must_not_wait: false,
+            absent: None,
             scratch: Vec::new(),
             touched: Vec::new(),
             dependencies: Vec::new(),
@@ -100,6 +105,7 @@ impl Parts {
         self.met.clear();
         self.has_conflicted = false;
         self.holds_locks = false;
+        self.absent = None;
         self.is_open = true;
         if self.discipline == Discipline::WaitDie {
             self.wait_for_permit();
@@ -183,13 +189,15 @@ impl Parts {
             // Who has the permit may wait for locks of this transaction.
             let may_wait = || !driver.now().is_permitted();
             self.holds_locks = true;
-            let part = &mut self.parts[kind];
-            until_here(|| part.lock_all(&asked, &may_wait))
-                .inspect_err(|error| self.has_conflicted |= is_conflict(error))?;
+            let Self { parts, absent, must_not_wait, has_conflicted, .. } = self;
+            let part = &mut parts[kind];
+            let mut here = Here { must_not_wait: *must_not_wait, absent };
+            here.until(|| part.lock_all(&asked, &may_wait))
+                .inspect_err(|error| *has_conflicted |= is_conflict(error))?;
             for &at in &mine {
-                let part = &mut self.parts[kind];
-                slots[at] = until_here(|| part.lock(keys[at].as_asked(), &|| false))
-                    .inspect_err(|error| self.has_conflicted |= is_conflict(error))?;
+                slots[at] = here
+                    .until(|| part.lock(keys[at].as_asked(), &|| false))
+                    .inspect_err(|error| *has_conflicted |= is_conflict(error))?;
             }
         }
         Ok(slots)
@@ -219,8 +227,9 @@ impl Parts {
         }
         let asked = Key { kind, table, key: key.to_vec(), mode };
         self.holds_locks = true;
-        let part = &mut self.parts[kind];
-        let slot = match until_here(|| part.lock(asked.as_asked(), &|| true)) {
+        let Self { parts, absent, must_not_wait, .. } = self;
+        let mut here = Here { must_not_wait: *must_not_wait, absent };
+        let slot = match here.until(|| parts[kind].lock(asked.as_asked(), &|| true)) {
             Ok(slot) => slot,
             Err(error) => {
                 if is_conflict(&error) {
@@ -308,8 +317,9 @@ impl Parts {
         slot: u32,
         value: Option<(u8, &[u8])>,
     ) -> Result<(), TxError> {
-        let Self { parts, operations, .. } = self;
-        until_here(|| parts[part].put(slot, value, operations))
+        let Self { parts, operations, absent, must_not_wait, .. } = self;
+        let mut here = Here { must_not_wait: *must_not_wait, absent };
+        here.until(|| parts[part].put(slot, value, operations))
     }
 
     /// Keeps the keys of a run that has conflicted for the next one.
@@ -329,20 +339,26 @@ impl Parts {
 
     /// Asks for all keys of other kinds, and only then waits for those that are not here. Outside of
     /// any read section, with no lock held. What does not arrive fails the transaction that locks it.
-    pub(crate) fn ask_for_all(&mut self, keys: &KeySet) {
-        let mut awaited = Vec::new();
+    /// If nobody may wait: the number of the first key that is not here, and all that is on its way.
+    pub(crate) fn ask_for_all(&mut self, keys: &KeySet) -> (Option<usize>, Vec<Arc<dyn Arrival>>) {
+        let (mut first, mut awaited) = (None, Vec::new());
         for index in 0..keys.declared().len() {
             let table = keys.declared()[index].table;
             if let Some(kind) = self.kinds.of(table)
                 && let Presence::NotHere(arrival) = self.parts[kind].ask(table, keys.key(index))
             {
+                first.get_or_insert(index);
                 awaited.push(arrival);
             }
+        }
+        if self.must_not_wait {
+            return (first, awaited);
         }
         for arrival in awaited {
             // Whoever locks the key asks again, and hears why.
             let _ = arrival.wait();
         }
+        (None, Vec::new())
     }
 }
 
@@ -356,12 +372,31 @@ fn is_conflict(error: &TxError) -> bool {
     matches!(error, TxError::Conflict)
 }
 
-/// Asks until what is asked for is here. Outside of any read section.
-fn until_here<T>(mut ask: impl FnMut() -> Result<Presence<T>, TxError>) -> Result<T, TxError> {
-    loop {
-        match ask()? {
-            Presence::Here(found) => return Ok(found),
-            Presence::NotHere(arrival) => arrival.wait()?,
+/// Asks for what may not be here.
+struct Here<'p> {
+    must_not_wait: bool,
+    /// What nobody has waited for.
+    absent: &'p mut Option<Arc<dyn Arrival>>,
+}
+
+impl Here<'_> {
+    /// Asks until what is asked for is here. Outside of any read section.
+    ///
+    /// # Errors
+    /// Those of `ask`. [`TxError::Conflict`] if it is not here and nobody may wait.
+    fn until<T>(
+        &mut self,
+        mut ask: impl FnMut() -> Result<Presence<T>, TxError>,
+    ) -> Result<T, TxError> {
+        loop {
+            match ask()? {
+                Presence::Here(found) => return Ok(found),
+                Presence::NotHere(arrival) if self.must_not_wait => {
+                    *self.absent = Some(arrival);
+                    return Err(TxError::Conflict);
+                }
+                Presence::NotHere(arrival) => arrival.wait()?,
+            }
         }
     }
 }

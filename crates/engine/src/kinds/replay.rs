@@ -1,6 +1,10 @@
 //! What the logs hold of tables of other kinds: repeated in the order of gsns, also of transactions
 //! that a crash has cut off. Those are undone at the end, newest operation first, as an abort is.
 //!
+//! A kind's own files may hold what some of the records say. Replay begins at the least position of any
+//! kind, and repeats for each kind what is above its own. A transaction that began at or below the least
+//! position has ended: its records are repeated, and it is not followed.
+//!
 //! A crash during that undo is no special case: the undo is logged, so the next opening repeats what
 //! was undone and goes on with the rest.
 
@@ -8,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint_format::log::{LoggedOperation, TransactionEnd};
-use stillpoint_format::manifest::TableEntry;
+use stillpoint_format::manifest::{KindEntry, Manifest};
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_journal::{Journal, OperationRecord, ReplayOperation};
 use stillpoint_recovery::{Operations as Hears, RecoveryError};
@@ -17,6 +21,7 @@ use stillpoint_sync::{mutant, planted};
 
 use crate::error::Error;
 use crate::kinds::Kinds;
+use crate::kinds::open::OpenTransactions;
 use crate::kinds::operations::{Done, Operations};
 use crate::log::CommitCounter;
 
@@ -28,15 +33,30 @@ type First = (u8, u64);
 pub(crate) struct KindReplay {
     kinds: Arc<Kinds>,
     generations: BTreeMap<u16, u32>,
+    /// Where the kinds stand in the logs.
+    positions: Vec<KindEntry>,
     /// What is not undone of each open transaction, oldest first.
     open: BTreeMap<First, Vec<Done>>,
 }
 
 impl KindReplay {
-    /// A replay into tables that are empty.
-    pub(crate) fn new(kinds: Arc<Kinds>, tables: &[TableEntry]) -> Self {
-        let generations = tables.iter().map(|table| (table.id, table.generation)).collect();
-        Self { kinds, generations, open: BTreeMap::new() }
+    /// A replay into tables that have what their sections name.
+    pub(crate) fn new(kinds: Arc<Kinds>, manifest: &Manifest) -> Self {
+        let generations = manifest.tables.iter().map(|table| (table.id, table.generation));
+        let (generations, positions) = (generations.collect(), manifest.kinds.clone());
+        Self { kinds, generations, positions, open: BTreeMap::new() }
+    }
+
+    /// True if a transaction with this first record has ended for certain.
+    fn ended_before(&self, LogGsn { log, gsn }: LogGsn) -> bool {
+        let positions = self.positions.iter().map(|kind| kind.position(log));
+        positions.min().is_some_and(|least| gsn <= least)
+    }
+
+    /// True if what the kind keeps on its own has the effect of the record.
+    fn is_kept(&self, kind: &str, (log, gsn): First) -> bool {
+        let entry = self.positions.iter().find(|entry| entry.name == kind);
+        entry.is_some_and(|entry| gsn <= entry.position(log))
     }
 
     fn operation(
@@ -45,11 +65,18 @@ impl KindReplay {
         operation: &LoggedOperation<'_>,
     ) -> Result<(), RecoveryError> {
         let LoggedOperation { table, generation, body, .. } = *operation;
-        let known = self.generations.get(&table) == Some(&generation);
-        let kind = self.kinds.kind_of(TableId(table)).ok().filter(|_| known);
+        let now = self.generations.get(&table).copied().unwrap_or(0);
+        let kind = self.kinds.kind_of(TableId(table)).ok().filter(|_| generation <= now);
         let kind = kind.ok_or(RecoveryError::NewerTable { log, gsn, table, generation })?;
-        kind.redo(TableId(table), Stamp::new(gsn, log), body)
-            .map_err(|source| RecoveryError::Apply { table, gsn, source })?;
+        // The table was emptied since; what the transaction did to it is followed all the same.
+        let is_stale = generation < now;
+        if !is_stale && !self.is_kept(kind.name(), (log, gsn)) {
+            kind.redo(TableId(table), Stamp::new(gsn, log), body)
+                .map_err(|source| RecoveryError::Apply { table, gsn, source })?;
+        }
+        if operation.transaction.is_some_and(|first| self.ended_before(first)) {
+            return Ok(());
+        }
         let contradicts =
             |why: &str| Err(RecoveryError::Operation { log, gsn, why: why.to_owned() });
         match (operation.transaction, operation.undoes) {
@@ -83,6 +110,7 @@ impl KindReplay {
         let contradicts =
             |why: &str| Err(RecoveryError::Operation { log, gsn, why: why.to_owned() });
         match (self.open.remove(&(transaction.log, transaction.gsn)), outcome) {
+            (None, _) if self.ended_before(transaction) => Ok(()),
             (None, _) => contradicts("the end of a transaction that is not open"),
             (Some(left), TransactionEnd::Aborted) if !left.is_empty() => {
                 contradicts("an abort before everything was undone")
@@ -96,9 +124,15 @@ impl KindReplay {
     ///
     /// # Errors
     /// The log refuses the undo.
-    pub(crate) fn undo_losers(self, journal: &Arc<dyn Journal>, epoch: u64) -> Result<(), Error> {
+    pub(crate) fn undo_losers(
+        self,
+        journal: &Arc<dyn Journal>,
+        open: &Arc<OpenTransactions>,
+        epoch: u64,
+    ) -> Result<(), Error> {
         mutant!(LosersKept => return Ok(()));
-        let mut operations = Operations::new(journal.clone(), 0, CommitCounter::default());
+        let counter = CommitCounter::default();
+        let mut operations = Operations::new(journal.clone(), 0, counter, open.clone());
         for ((log, gsn), done) in self.open {
             operations.resume(LogGsn { log, gsn }, done, epoch);
             while let Some(done) = operations.undo_next() {

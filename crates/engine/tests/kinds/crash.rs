@@ -6,6 +6,7 @@
 //! crash may come while a transaction is open and its operations are in the log already.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use stillpoint::{KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError};
@@ -33,7 +34,7 @@ struct Step {
 }
 
 struct Life {
-    world: World,
+    world: Arc<World>,
     sessions: Vec<Session>,
     rng: SeededRng,
     /// The states after each transaction of the chain, from `first` on.
@@ -63,23 +64,27 @@ fn number(value: Option<(u8, Vec<u8>)>) -> u64 {
 /// All records of both tables.
 fn state_of(world: &World, session: &mut Session) -> State {
     let mut state = State::default();
-    let mut cursor = 0;
-    loop {
-        let next = session.scan(world.tables[0], cursor, 64, &mut |key, value| {
-            state[0].insert(key.to_vec(), (value.tag(), value.to_vec()));
-        });
-        cursor = next.expect("a sound store");
-        if cursor == 0 {
-            break;
+    for (table, found) in world.tables.into_iter().zip(&mut state) {
+        let mut cursor = 0;
+        loop {
+            let next = session.scan(table, cursor, 5, &mut |key, value| {
+                found.insert(key.to_vec(), (value.tag(), value.to_vec()));
+            });
+            cursor = next.expect("a sound store");
+            if cursor == 0 {
+                break;
+            }
         }
+        assert_eq!(session.len(table).expect("a sound store"), found.len() as u64, "{table:?}");
     }
-    state[1] = world.kind.state(world.tables[1]);
+    assert_eq!(state[1], world.kind.state(world.tables[1]));
     state
 }
 
 impl Life {
     fn new(disk: SimDisk, seed: u64, absences: u64, logs: usize) -> Result<Self, String> {
         let world = World::open(&disk, seed, logs, absences).map_err(|e| format!("opens: {e}"))?;
+        let world = Arc::new(world);
         let session = || world.engine.session().expect("a session");
         let mut sessions: Vec<Session> = (0..3).map(|_| session()).collect();
         let state = state_of(&world, &mut sessions[0]);
@@ -146,6 +151,9 @@ impl Life {
                 self.acknowledged = self.first + self.states.len() as u64 - 1;
             }
             self.sessions.insert(at, session);
+            if self.pick(6) == 0 {
+                take_checkpoint(&self.world);
+            }
             if self.pick(4) == 0 {
                 self.stop_here();
             }
@@ -190,6 +198,9 @@ impl Life {
         assert_ne!(noise, memory);
         let other = self.sessions.last_mut().expect("three sessions");
         other.transact(|tx| tx.put(noise, b"noise", b"noise")).expect("a sound disk");
+        if self.pick(3) == 0 {
+            take_checkpoint(&self.world);
+        }
         self.stop_here();
     }
 
@@ -200,6 +211,18 @@ impl Life {
         let ended = declared.ended.expect("it ends");
         ended.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// Takes a checkpoint, if the scheme takes any. On a thread of its own, since the caller may be inside
+/// a transaction; it waits for the end.
+fn take_checkpoint(world: &Arc<World>) {
+    let config = world.engine.config();
+    if config.checkpoint == "none" {
+        return;
+    }
+    let world = world.clone();
+    let take = move || world.engine.checkpoint().expect("a sound disk");
+    stillpoint_io::spawn("checkpoint", take).expect("a thread").join().expect("no panic");
 }
 
 fn write(tx: &mut Tx<'_>, table: TableId, key: &[u8], value: &Value) -> Result<(), TxError> {
@@ -240,12 +263,24 @@ impl Procedure for Declared<'_> {
     }
 }
 
-/// Runs one store from its making to its last crash. Returns the number of judged crash states, and
-/// of operations that openings have undone.
-fn run_seed(seed: u64) -> (u64, u64) {
+/// What the lives of a store have shown.
+#[derive(Debug, Default)]
+struct Shown {
+    /// Crash states that were judged.
+    judged: u64,
+    /// Operations that openings have undone.
+    undone: u64,
+    /// Operations that openings have found in the files of a checkpoint.
+    left_out: u64,
+    /// Segments of logs that were freed.
+    freed: u64,
+}
+
+/// Runs one store from its making to its last crash.
+fn run_seed(seed: u64, shown: &mut Shown) {
     let rng = SeededRng::new(seed);
     let logs = 1 + rng.below(2) as usize;
-    let (mut disk, mut judged, mut undone) = (SimDisk::new(rng.next_u64()), 0, 0);
+    let mut disk = SimDisk::new(rng.next_u64());
     for _ in 0..LIVES {
         let mut life = Life::new(disk, rng.next_u64(), rng.below(30), logs).expect("opens");
         life.world.engine.table("noise").expect("a table");
@@ -254,20 +289,21 @@ fn run_seed(seed: u64) -> (u64, u64) {
         assert_eq!(&live, life.states.last().expect("a state"), "seed {seed}: the live state");
         let (states, first) = (std::mem::take(&mut life.states), life.first);
         let images = std::mem::take(&mut life.images);
+        shown.freed += life.world.engine.stats().journal.segments_reused;
         disk = images.last().expect("one at least").0.crash_image(rng.next_u64());
         drop(life);
         for (image, acknowledged) in images {
-            let context = format!("seed {seed}, crash state {judged}");
+            let context = format!("seed {seed}, crash state {}", shown.judged);
             let found = Life::new(image, rng.next_u64(), 20, logs);
             let found = found.unwrap_or_else(|why| panic!("{context}: {why}"));
             assert!(found.first >= acknowledged, "{context}: {acknowledged} is lost");
             let expected = found.first.checked_sub(first).and_then(|at| states.get(at as usize));
             assert_eq!(found.states.first(), expected, "{context}: not a state of the chain");
-            undone += found.world.kind.undone.load(Relaxed);
-            judged += 1;
+            shown.undone += found.world.kind.undone.load(Relaxed);
+            shown.left_out += found.world.kind.left_out.load(Relaxed);
+            shown.judged += 1;
         }
     }
-    (judged, undone)
 }
 
 fn seeds(usual: u64) -> std::ops::Range<u64> {
@@ -280,13 +316,10 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 
 /// Runs random lives, each ended by a crash.
 pub(crate) fn transactions_on_two_kinds() {
-    let (mut judged, mut undone) = (0, 0);
-    for seed in seeds(20) {
-        let (states, operations) = run_seed(seed);
-        judged += states;
-        undone += operations;
-    }
-    assert!(judged > 0 && undone > 0, "{judged} states, {undone} operations undone by openings");
+    let mut shown = Shown::default();
+    seeds(30).for_each(|seed| run_seed(seed, &mut shown));
+    let Shown { judged, undone, left_out, freed } = shown;
+    assert!(judged > 0 && undone > 0 && left_out > 0 && freed > 0, "{shown:?}");
 }
 
 /// The machine stops while a transaction with several operations on each of two keys is open. The

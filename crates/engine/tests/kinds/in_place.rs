@@ -1,20 +1,22 @@
 //! A kind of table for tests, unlike the memory store. It writes in place, logs each operation, and
 //! undoes on abort and after a crash. It keeps its locks in a table of its own, and answers "not
-//! here yet" at random. Its records are in memory only, so a restart begins with the logs alone.
+//! here yet" at random. At a checkpoint it writes the records of each table to a file. Each record
+//! has the gsn of the operation that changed it last, also if the key was deleted.
 //!
-//! `redo` refuses an operation whose before-image differs from the table's value. So a replay in a
-//! wrong order is noticed at once.
+//! `redo` leaves out operations that a file holds. It refuses any other operation whose before-image
+//! differs from the table's value. So a replay in a wrong order is noticed at once.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use stillpoint::{
-    Arrival, Discipline, KindKey, KindPart, LogRefused, Mode, Operation, OperationLog, Presence,
-    Stamp, TableId, TableKind, TxError,
+    Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Mode, Operation,
+    OperationLog, Presence, Sections, Stamp, TableId, TableKind, TxError,
 };
-use stillpoint_io::{Rng, SeededRng};
+use stillpoint_io::{Disk, DiskError, Rng, SeededRng, read_all, write_file_durably};
 use stillpoint_sync::Backoff;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 
@@ -23,8 +25,23 @@ pub(crate) const NAME: &str = "in-place";
 /// Number of locks, small so that keys share locks.
 const LOCKS: usize = 64;
 
+/// Names of its files begin so.
+const PREFIX: &str = "in-place-";
+/// Records that a checkpoint copies at a time.
+const COPIED: usize = 3;
+
 type Key = (TableId, Vec<u8>);
 pub(crate) type Value = Option<(u8, Vec<u8>)>;
+
+/// What a key has, and the operation that changed it last. It stays when the value is deleted.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    gsn: u64,
+    value: Value,
+}
+
+type Records = BTreeMap<Key, Record>;
+type Hook = Mutex<Option<Arc<dyn Fn() + Send + Sync>>>;
 
 #[derive(Debug)]
 struct Lock {
@@ -35,15 +52,26 @@ struct Lock {
 
 /// The kind.
 pub(crate) struct InPlace {
-    records: Mutex<BTreeMap<Key, (u8, Vec<u8>)>>,
+    records: Mutex<Records>,
     generations: Mutex<HashMap<u16, u32>>,
+    /// The files that sections name, and those of the checkpoint under way.
+    files: Mutex<[HashMap<u16, PathBuf>; 2]>,
+    serial: AtomicU64,
+    /// Values more than there would be without open transactions.
+    uncommitted: AtomicI64,
+    is_serving: AtomicBool,
     locks: Vec<Lock>,
     rng: SeededRng,
     /// Share of lookups answered with "not here", in percent.
     absences: u64,
     /// Called in a wait for an arrival.
-    pub(crate) on_wait: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+    pub(crate) on_wait: Hook,
+    /// Called by a checkpoint that has copied a part of a table.
+    pub(crate) on_copy: Hook,
     pub(crate) waits: AtomicU64,
+    /// Operations that a replay has repeated, and those that a file had already.
+    pub(crate) redone: AtomicU64,
+    pub(crate) left_out: AtomicU64,
     /// Commits whose gsn was not above those of all keys.
     pub(crate) behind: AtomicU64,
     pub(crate) undone: AtomicU64,
@@ -64,11 +92,18 @@ impl InPlace {
         Arc::new(Self {
             records: Mutex::default(),
             generations: Mutex::default(),
+            files: Mutex::default(),
+            serial: AtomicU64::new(0),
+            uncommitted: AtomicI64::new(0),
+            is_serving: AtomicBool::new(false),
             locks: (0..LOCKS).map(lock).collect(),
             rng: SeededRng::new(seed),
             absences,
             on_wait: Mutex::default(),
+            on_copy: Mutex::default(),
             waits: AtomicU64::new(0),
+            redone: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
             behind: AtomicU64::new(0),
             undone: AtomicU64::new(0),
         })
@@ -78,7 +113,64 @@ impl InPlace {
     pub(crate) fn state(&self, table: TableId) -> BTreeMap<Vec<u8>, (u8, Vec<u8>)> {
         let records = self.records.lock();
         let mine = records.iter().filter(|((of, _), _)| *of == table);
-        mine.map(|((_, key), value)| (key.clone(), value.clone())).collect()
+        mine.filter_map(|((_, key), record)| Some((key.clone(), record.value.clone()?))).collect()
+    }
+
+    /// Copies all records of a table, a few at a time. Transactions go on in between.
+    fn copy(&self, table: TableId) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut from = (table, Vec::new());
+        loop {
+            let records = self.records.lock();
+            let mut last = None;
+            for (key, record) in records.range(from.clone()..).take(COPIED) {
+                if key.0 != table {
+                    break;
+                }
+                out.extend_from_slice(&record.gsn.to_le_bytes());
+                let value = record.value.clone();
+                out.extend(Change { key: key.1.clone(), before: None, after: value }.encode());
+                last = Some(key.1.clone());
+            }
+            drop(records);
+            let Some(mut next) = last else { return out };
+            next.push(0);
+            from.1 = next;
+            if let Some(on_copy) = self.on_copy.lock().clone() {
+                on_copy();
+            }
+        }
+    }
+
+    /// Loads what a checkpoint has copied.
+    fn load(&self, table: TableId, mut bytes: &[u8]) -> Option<()> {
+        let mut records = self.records.lock();
+        while let Some((gsn, mut rest)) = bytes.split_first_chunk() {
+            let Change { key, after, .. } = Change::take(&mut rest)?;
+            let record = Record { gsn: u64::from_le_bytes(*gsn), value: after };
+            records.insert((table, key), record);
+            bytes = rest;
+        }
+        bytes.is_empty().then_some(())
+    }
+
+    fn hash(table: TableId, key: &[u8]) -> u64 {
+        let fold = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        key.iter().fold(0xcbf2_9ce4_8422_2325 ^ u64::from(table.0), fold)
+    }
+
+    /// Counts the change of a value by a transaction that has not ended; gives the count.
+    fn count(&self, before: &Value, after: &Value) -> i64 {
+        let more = i64::from(after.is_some()) - i64::from(before.is_some());
+        if self.is_serving.load(Relaxed) {
+            self.uncommitted.fetch_add(more, Relaxed);
+        }
+        more
+    }
+
+    fn remove_files(disk: &dyn Disk, files: &HashMap<u16, PathBuf>) {
+        // What stays is removed by the next opening.
+        files.values().for_each(|path| drop(disk.remove(path)));
     }
 
     /// Whether no lock is held.
@@ -92,8 +184,7 @@ impl InPlace {
     }
 
     fn lock_of(table: TableId, key: &[u8]) -> usize {
-        let fold = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        key.iter().fold(0xcbf2_9ce4_8422_2325 ^ u64::from(table.0), fold) as usize % LOCKS
+        Self::hash(table, key) as usize % LOCKS
     }
 
     fn check_table(&self, table: TableId) -> Result<u32, TxError> {
@@ -106,12 +197,17 @@ impl InPlace {
             .then(|| Arc::new(OnTheWay { kind: self.clone() }) as Arc<dyn Arrival>)
     }
 
-    fn set(records: &mut BTreeMap<Key, (u8, Vec<u8>)>, key: Key, value: Value) {
-        match value {
-            Some(value) => drop(records.insert(key, value)),
-            None => drop(records.remove(&key)),
-        }
+    fn set(records: &mut Records, key: Key, value: Value, stamp: Stamp) {
+        records.insert(key, Record { gsn: stamp.gsn(), value });
     }
+
+    fn get(records: &Records, key: &Key) -> Record {
+        records.get(key).cloned().unwrap_or_default()
+    }
+}
+
+fn refused(error: DiskError) -> TxError {
+    TxError::abandon(error)
 }
 
 #[derive(Debug)]
@@ -158,10 +254,15 @@ impl Change {
     }
 
     fn decode(mut body: &[u8]) -> Option<Self> {
+        let change = Self::take(&mut body)?;
+        body.is_empty().then_some(change)
+    }
+
+    fn take(body: &mut &[u8]) -> Option<Self> {
         let mut take = || {
             let (len, rest) = body.split_first_chunk()?;
             let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-            body = rest;
+            *body = rest;
             Some(bytes)
         };
         let key = take()?.to_vec();
@@ -171,7 +272,7 @@ impl Change {
             _ => None,
         };
         let (before, after) = (value()?, value()?);
-        body.is_empty().then_some(Self { key, before, after })
+        Some(Self { key, before, after })
     }
 }
 
@@ -180,15 +281,67 @@ impl TableKind for InPlace {
         NAME
     }
 
-    fn add_table(&self, table: TableId, generation: u32) -> Result<(), TxError> {
-        let before = self.generations.lock().insert(table.0, generation);
+    fn add_table(&self, table: &KindTable<'_>, disk: &dyn Disk) -> Result<(), TxError> {
+        let KindTable { id, generation, section } = *table;
+        let before = self.generations.lock().insert(id.0, generation);
         assert_eq!(before, None, "a table is added once");
+        let mine = format!("{PREFIX}{}-", id.0);
+        for name in disk.list(Path::new("")).map_err(refused)? {
+            let Some(number) = name.strip_prefix(&mine) else { continue };
+            let number: u64 = number.trim_end_matches(".next").parse().expect("a serial");
+            self.serial.fetch_max(number, Relaxed);
+            if section != Some(&*name) {
+                disk.remove(Path::new(&name)).map_err(refused)?;
+            }
+        }
+        let Some(section) = section else { return Ok(()) };
+        let bytes = read_all(disk, Path::new(section)).map_err(refused)?;
+        self.load(id, &bytes).ok_or_else(|| TxError::abandon("no file of records"))?;
+        self.files.lock()[0].insert(id.0, section.into());
         Ok(())
     }
 
+    fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError> {
+        tables.iter().try_for_each(|&table| self.check_table(table).map(drop))?;
+        for lock in &self.locks {
+            let mut backoff = Backoff::new();
+            while lock_word::try_exclusive(&lock.word, Priority::DECLARED).is_err() {
+                lock_word::await_sharers(&lock.word, Priority::DECLARED);
+                backoff.wait();
+            }
+        }
+        Ok(Box::new(AllLocked { kind: self, tables: tables.to_vec() }))
+    }
+
+    fn keys(
+        &self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Presence<u64>, TxError> {
+        self.check_table(table)?;
+        let records = self.records.lock();
+        let mine = records.keys().filter(|(of, _)| *of == table);
+        let mut hashed: Vec<_> = mine.map(|(_, key)| (Self::hash(table, key), key)).collect();
+        hashed.retain(|(hash, _)| *hash >= cursor);
+        hashed.sort_unstable();
+        let last = hashed.get(count.saturating_sub(1)).map_or(u64::MAX, |(hash, _)| *hash);
+        out.extend(hashed.iter().filter(|(hash, _)| *hash <= last).map(|(_, key)| key.to_vec()));
+        Ok(Presence::Here(last.wrapping_add(1)))
+    }
+
+    fn record_count(&self, table: TableId) -> u64 {
+        let all = self.state(table).len() as i64;
+        // Of all tables; the tests count while no transaction is open in another one.
+        (all - self.uncommitted.load(Relaxed)) as u64
+    }
+
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart> {
+        self.is_serving.store(true, Relaxed);
         Box::new(Part {
             kind: self,
+            more: 0,
             priority: Priority::DECLARED,
             discipline: Discipline::Declared,
             held: Vec::new(),
@@ -196,14 +349,20 @@ impl TableKind for InPlace {
         })
     }
 
-    fn redo(&self, table: TableId, _: Stamp, body: &[u8]) -> Result<(), TxError> {
+    fn redo(&self, table: TableId, stamp: Stamp, body: &[u8]) -> Result<(), TxError> {
         let change = Change::decode(body).ok_or_else(|| TxError::abandon("no operation"))?;
         let mut records = self.records.lock();
         let key = (table, change.key);
-        if records.get(&key).cloned() != change.before {
+        let record = Self::get(&records, &key);
+        if record.gsn >= stamp.gsn() {
+            self.left_out.fetch_add(1, Relaxed);
+            return Ok(());
+        }
+        self.redone.fetch_add(1, Relaxed);
+        if record.value != change.before {
             return Err(TxError::abandon(format!("redo of {key:?} does not fit what is there")));
         }
-        Self::set(&mut records, key, change.after);
+        Self::set(&mut records, key, change.after, stamp);
         Ok(())
     }
 
@@ -216,12 +375,14 @@ impl TableKind for InPlace {
         let operation = Operation { table, generation, touched: &[], body: &body };
         loop {
             let mut records = self.records.lock();
-            assert_eq!(records.get(&(table, key.clone())).cloned(), after, "undo out of order");
+            let record = Self::get(&records, &(table, key.clone()));
+            assert_eq!(record.value, after, "undo out of order");
             match log.append(&operation) {
                 Ok(stamp) => {
                     let lock = &self.locks[Self::lock_of(table, &key)];
                     lock.stamp.store(stamp.to_bits(), Relaxed);
-                    Self::set(&mut records, (table, key), before);
+                    self.count(&after, &before);
+                    Self::set(&mut records, (table, key), before, stamp);
                     self.undone.fetch_add(1, Relaxed);
                     return Ok(());
                 }
@@ -230,6 +391,65 @@ impl TableKind for InPlace {
             }
             log.wait_for_room()?;
         }
+    }
+
+    fn checkpoint(&self, disk: &dyn Disk) -> Result<Option<Sections>, TxError> {
+        let sections = self.write_files(disk);
+        if sections.is_err() {
+            self.checkpoint_ended(disk, false);
+        }
+        sections.map(Some)
+    }
+
+    fn checkpoint_ended(&self, disk: &dyn Disk, is_published: bool) {
+        let mut files = self.files.lock();
+        let [before, next] = &mut *files;
+        let next = std::mem::take(next);
+        if is_published {
+            Self::remove_files(disk, before);
+            *before = next;
+        } else {
+            Self::remove_files(disk, &next);
+        }
+    }
+}
+
+impl InPlace {
+    /// Writes a file for each table.
+    fn write_files(&self, disk: &dyn Disk) -> Result<Sections, TxError> {
+        let tables: Vec<u16> = self.generations.lock().keys().copied().collect();
+        let mut sections = Vec::new();
+        for table in tables {
+            let serial = self.serial.fetch_add(1, Relaxed) + 1;
+            let name = format!("{PREFIX}{table}-{serial}");
+            let path = PathBuf::from(&name);
+            self.files.lock()[1].insert(table, path.clone());
+            let bytes = self.copy(TableId(table));
+            write_file_durably(disk, &path, &bytes).map_err(refused)?;
+            sections.push((TableId(table), name));
+        }
+        Ok(sections)
+    }
+}
+
+/// All locks of the kind, held for some tables.
+struct AllLocked<'k> {
+    kind: &'k InPlace,
+    tables: Vec<TableId>,
+}
+
+impl LockedTables for AllLocked<'_> {
+    fn empty(&mut self, generations: &[u32]) {
+        for (table, &generation) in self.tables.iter().zip(generations) {
+            self.kind.generations.lock().insert(table.0, generation);
+            self.kind.records.lock().retain(|(of, _), _| of != table);
+        }
+    }
+}
+
+impl Drop for AllLocked<'_> {
+    fn drop(&mut self) {
+        self.kind.locks.iter().for_each(|lock| lock_word::release_exclusive(&lock.word));
     }
 }
 
@@ -253,6 +473,8 @@ struct Slot {
 
 struct Part {
     kind: Arc<InPlace>,
+    /// Values more than before the transaction.
+    more: i64,
     priority: Priority,
     discipline: Discipline,
     held: Vec<Held>,
@@ -303,7 +525,7 @@ impl Part {
     }
 
     fn record(&self, slot: &Slot) -> Value {
-        self.kind.records.lock().get(&(slot.table, slot.key.clone())).cloned()
+        InPlace::get(&self.kind.records.lock(), &(slot.table, slot.key.clone())).value
     }
 }
 
@@ -393,14 +615,16 @@ impl KindPart for Part {
         loop {
             let mut records = self.kind.records.lock();
             let key = (at.table, at.key.clone());
-            let before = records.get(&key).cloned();
+            let before = InPlace::get(&records, &key).value;
             let after = value.map(|(tag, bytes)| (tag, bytes.to_vec()));
-            let body = Change { key: at.key.clone(), before, after: after.clone() }.encode();
+            let change = Change { key: at.key.clone(), before, after };
+            let body = change.encode();
             let operation =
                 Operation { table: at.table, generation, touched: &touched, body: &body };
             match log.append(&operation) {
-                Ok(_) => {
-                    InPlace::set(&mut records, key, after);
+                Ok(stamp) => {
+                    self.more += self.kind.count(&change.before, &change.after);
+                    InPlace::set(&mut records, key, change.after, stamp);
                     self.held[at.held].has_changed = true;
                     return Ok(Presence::Here(()));
                 }
@@ -423,10 +647,12 @@ impl KindPart for Part {
         // A panic here ends the process, and a test asks for it.
         let behind = self.held.iter().filter(|held| held.stamp.gsn() >= stamp.gsn()).count();
         self.kind.behind.fetch_add(behind as u64, Relaxed);
+        self.kind.uncommitted.fetch_sub(self.more, Relaxed);
     }
 
     fn release(&mut self, end: Option<Stamp>) {
         self.slots.clear();
+        self.more = 0;
         for held in self.held.drain(..) {
             let lock = &self.kind.locks[held.lock];
             if held.has_changed {

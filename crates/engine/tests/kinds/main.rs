@@ -7,6 +7,7 @@
 //! One seed of the crashes again: `STILLPOINT_KINDS_SEED=<seed> cargo test -p stillpoint --test kinds`
 //! More of them: `STILLPOINT_KINDS_SEEDS=1000`
 
+mod checkpoints;
 mod crash;
 mod in_place;
 mod suite;
@@ -20,4 +21,29 @@ fn transactions_on_two_kinds_survive_crashes() {
 #[test]
 fn a_crash_during_the_undo_is_survived() {
     crash::a_crash_during_the_undo();
+}
+
+#[test]
+fn a_transaction_open_across_a_checkpoint_is_undone() {
+    checkpoints::a_transaction_open_across_a_checkpoint_is_undone();
+}
+
+#[test]
+fn transactions_beside_a_checkpoint_are_in_it_or_replayed() {
+    checkpoints::transactions_beside_a_checkpoint_are_in_it_or_replayed();
+}
+
+#[test]
+fn logs_are_freed_behind_a_checkpoint_of_both_kinds() {
+    checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds();
+}
+
+#[test]
+fn a_flush_empties_tables_of_both_kinds() {
+    checkpoints::a_flush_empties_tables_of_both_kinds();
+}
+
+#[test]
+fn a_flush_during_a_checkpoint_empties_what_it_has_copied() {
+    checkpoints::a_flush_during_a_checkpoint_empties_what_it_has_copied();
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use stillpoint::{Error, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint::{
+    Error, Executed, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+};
 use stillpoint_io::{Clock, RealClock, Rng, SeededRng, SimDisk};
 
 use crate::in_place::NAME;
@@ -281,26 +283,135 @@ fn a_declared_transaction_keeps_to_its_keys() {
     assert!(matches!(stray.1, Some(TxError::NotDeclared)), "{:?}", stray.1);
 }
 
+/// An event loop: what is not here is on its way, others are served meanwhile, nobody waits.
 #[test]
-fn what_a_kind_does_not_offer_is_refused() {
+fn a_batch_that_may_not_wait_says_what_it_lacks() {
+    for absences in [0, 30, 80] {
+        let world = world(absences);
+        *world.kind.on_wait.lock() = None;
+        fill(&world);
+        let mut session = world.engine.session().expect("a session");
+        let (before, mut returns) = (world.kind.waits.load(Relaxed), 0);
+        let undone = world.kind.undone.load(Relaxed);
+        for turn in 0..60 {
+            let pick = |n: u64| (world.tables[(turn / 2 + n) as usize % 2], account(n % ACCOUNTS));
+            let mut batch: Vec<Move> = (0..5)
+                .map(|n| Move {
+                    from: pick(n),
+                    to: pick(n + 1 + turn % 2),
+                    fails: n == 3,
+                    ended: None,
+                })
+                .collect();
+            let mut next = 0;
+            while let Executed::Before { next: at, arrivals } =
+                session.execute_here(&mut batch[..], next)
+            {
+                assert!(at >= next && at < 5 && !arrivals.is_empty());
+                let (ended, rest) = batch.split_at(at);
+                assert!(ended.iter().all(|of| of.ended.is_some()));
+                assert!(rest.iter().all(|of| of.ended.is_none()));
+                assert!(arrivals.iter().all(|arrival| arrival.has_arrived()));
+                assert!(world.kind.is_unlocked(), "nothing is held meanwhile");
+                next = at;
+                returns += 1;
+            }
+            for (n, one) in batch.iter().enumerate() {
+                let ended = one.ended.as_ref().expect("each ends");
+                assert_eq!(ended.is_err(), n == 3, "{ended:?}");
+            }
+        }
+        assert_eq!(world.kind.waits.load(Relaxed), before, "it has waited");
+        assert_eq!(returns > 0, absences > 0, "{returns} returns");
+        let undone = world.kind.undone.load(Relaxed) - undone;
+        // Those that fail have changed a table in place in each second turn. Others lack something in
+        // the middle.
+        assert!(undone >= 30 && (undone > 30) == (absences > 0), "{undone} operations undone");
+        assert_eq!(sum(&world), 2 * ACCOUNTS * BALANCE);
+    }
+}
+
+/// All batches run by `execute_here` where every table is in memory.
+#[test]
+fn a_batch_in_memory_runs_from_any_transaction_on() {
+    let engine = stillpoint::Engine::open(configure(&SimDisk::new(1), 1, 1)).expect("opens");
+    let table = engine.table("in memory").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let accounts = |tx: &mut Tx<'_>| {
+        (0..2).try_for_each(|n| tx.put(table, &account(n), &BALANCE.to_le_bytes()))
+    };
+    session.transact(accounts).expect("commits");
+    let [from, to] = [0, 1].map(|n| (table, account(n)));
+    let one = || Move { from: from.clone(), to: to.clone(), fails: false, ended: None };
+    let mut batch = [one(), one(), one()];
+    assert!(matches!(session.execute_here(&mut batch[..], 1), Executed::All));
+    assert!(batch[0].ended.is_none() && batch[1..].iter().all(|of| of.ended.is_some()));
+    let mut out = Vec::new();
+    session.read(table, &account(1), &mut out).expect("reads");
+    assert_eq!(out, (BALANCE + 2).to_le_bytes());
+}
+
+/// A walk meets each key once, and the number of keys is that of what has committed.
+#[test]
+fn a_walk_over_a_table_of_any_kind_sees_what_has_committed() {
+    let world = world(40);
+    fill(&world);
+    let mut session = world.engine.session().expect("a session");
+    for table in world.tables {
+        for count in [1, 2, 5, 100] {
+            let (mut seen, mut cursor) = (Vec::new(), 0);
+            loop {
+                let mut note = |key: &[u8], value: stillpoint::ValueRef<'_>| {
+                    assert_eq!(value.u64_at(0), Some(BALANCE));
+                    seen.push(key.to_vec());
+                };
+                cursor = session.scan(table, cursor, count, &mut note).expect("a sound store");
+                if cursor == 0 {
+                    break;
+                }
+            }
+            seen.sort();
+            assert_eq!(seen, (0..ACCOUNTS).map(account).collect::<Vec<_>>(), "count {count}");
+        }
+        let (mut heads, mut cursor) = (Vec::new(), 0);
+        loop {
+            let mut note = |_: &[u8], value: stillpoint::ValueRef<'_>| heads.push(value.to_vec());
+            cursor = session.scan_heads(table, cursor, 4, 3, &mut note).expect("a sound store");
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(heads, vec![BALANCE.to_le_bytes()[..3].to_vec(); ACCOUNTS as usize]);
+        let count = || world.engine.len(table);
+        assert_eq!(count(), ACCOUNTS);
+        let failed = session.transact(|tx| {
+            tx.delete(table, &account(0))?;
+            tx.put(table, b"more", b"more")?;
+            tx.put(table, b"and more", b"more")?;
+            assert_eq!(count(), ACCOUNTS, "nothing has committed");
+            Err::<(), _>(TxError::abandon("as the test wants it"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(session.len(table).expect("a sound store"), ACCOUNTS);
+        session.transact(|tx| tx.delete(table, &account(0))).expect("commits");
+        assert_eq!(session.len(table).expect("a sound store"), ACCOUNTS - 1);
+    }
+}
+
+#[test]
+fn an_unknown_kind_is_refused() {
     let disk = SimDisk::new(1);
     let world = World::open(&disk, 1, 1, 0).expect("opens");
     let table = world.tables[1];
-    let mut session = world.engine.session().expect("a session");
-    let refused = |result: Result<(), Error>| matches!(result, Err(Error::OtherKind { .. }));
-    assert!(refused(world.engine.flush_tables(&[table])));
-    assert!(refused(session.len(table).map(drop)));
-    assert!(refused(session.scan(table, 0, 1, &mut |_, _| {}).map(drop)));
     assert!(matches!(world.engine.table_of_kind("in memory", NAME), Err(Error::TableName { .. })));
     assert!(matches!(world.engine.table_of_kind("x", "unknown"), Err(Error::Config { .. })));
     assert_eq!(world.engine.table("in place").expect("found by its name"), table);
-    drop((session, world));
-    // The store is not opened without the kind, nor with a scheme that takes checkpoints.
+    drop(world);
+    // The store is not opened without the kind, nor without a journal.
     let plain = stillpoint::Engine::open(configure(&disk, 1, 1));
     assert!(matches!(plain, Err(Error::Manifest { .. })), "{plain:?}");
     let mut config = configure(&disk, 1, 1);
-    config.checkpoint = "calc".to_owned();
-    let kind = crate::in_place::InPlace::new(1, 0);
-    let opened = stillpoint::Engine::builder(config).table_kind(kind).open();
-    assert!(matches!(opened, Err(Error::Config { setting: "checkpoint", .. })), "{opened:?}");
+    config.journal = "none".to_owned();
+    let opened = World::open_with(config, 1, 0).map(|_| ());
+    assert!(matches!(opened, Err(Error::Config { setting: "journal", .. })), "{opened:?}");
 }

@@ -18,14 +18,15 @@ pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
     // With huge pages, small stores would spend most of their time on clearing pages.
     rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
     let mut config = Config::new("unused");
-    config.checkpoint = "none".to_owned();
+    let schemes: Vec<_> = stillpoint::checkpoint_schemes().map(|(name, _)| name).collect();
+    config.checkpoint = schemes[seed as usize % schemes.len()].to_owned();
     config.checkpoint_every = None;
     config.durability = Durability::Strict;
     config.sessions = 8;
     config.logs = logs;
     config.recovery_threads = 1 + (seed % 3) as usize;
     config.max_memory_bytes = 256 << 20;
-    config.log_segment_bytes = 64 << 10;
+    config.log_segment_bytes = 16 << 10;
     config.environment = Environment {
         disk: Some(Arc::new(disk.clone())),
         clock: Arc::new(ManualClock::self_advancing(1_700_000_000_000)),
@@ -37,14 +38,18 @@ pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
 }
 
 impl World {
+    /// The seed chooses the checkpoint scheme, among others.
     pub(crate) fn open(
         disk: &SimDisk,
         seed: u64,
         logs: usize,
         absences: u64,
     ) -> Result<Self, Error> {
+        Self::open_with(configure(disk, seed, logs), seed, absences)
+    }
+
+    pub(crate) fn open_with(config: Config, seed: u64, absences: u64) -> Result<Self, Error> {
         let kind = InPlace::new(seed, absences);
-        let config = configure(disk, seed, logs);
         let engine = Engine::builder(config).table_kind(kind.clone()).open()?;
         let tables = [engine.table("in memory")?, engine.table_of_kind("in place", NAME)?];
         Ok(Self { engine, kind, tables })

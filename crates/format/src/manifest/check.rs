@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::{
-    CheckpointEntry, CheckpointKind, IncarnationEntry, LogPositions, Manifest, ManifestError,
-    Partitioning, TableEntry, TableKind, TableRecords,
+    CheckpointEntry, CheckpointKind, IncarnationEntry, KindEntry, LogPositions, Manifest,
+    ManifestError, Partitioning, TableEntry, TableKind, TableRecords,
 };
 use crate::names::parse_part_name;
 use crate::{GSN_MAX, LOG_NONE, LogGsn, PARTITIONS_LOG2_MAX};
@@ -86,6 +86,22 @@ impl Manifest {
                 return inconsistent(format!("table {id} ({name:?}) is listed twice"));
             }
         }
+        self.validate_kinds()
+    }
+
+    fn validate_kinds(&self) -> Result<(), ManifestError> {
+        let mut names = HashSet::from(["memory"]);
+        for KindEntry { name, gsn_floor, positions } in &self.kinds {
+            if name.is_empty() || !names.insert(name) {
+                return inconsistent(format!("kind {name:?} is listed twice, or has no name"));
+            }
+            if *gsn_floor > GSN_MAX {
+                return inconsistent(format!("kind {name:?}: gsn floor above 2^52"));
+            }
+            if let Some(why) = bad_positions(positions) {
+                return inconsistent(format!("kind {name:?}: {why}"));
+            }
+        }
         Ok(())
     }
 
@@ -155,7 +171,8 @@ impl TableEntry {
         if let Partitioning::Other(function) = &self.partitioning {
             return Some(format!("partitioning {function:?} of table {name:?}"));
         }
-        self.private.as_ref().map(|_| format!("the private section of table {name:?}"))
+        let is_alien = self.kind == TableKind::Memory && self.private.is_some();
+        is_alien.then(|| format!("the private section of table {name:?}"))
     }
 }
 

@@ -5,8 +5,8 @@ use crate::common::manifest::{checkpoint, manifest, positions};
 use proptest::prelude::*;
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{
-    CheckpointKind, CleanShutdown, LogPositions, Manifest, ManifestError, Partitioning, TableEntry,
-    TableGeneration, TableKind,
+    CheckpointKind, CleanShutdown, KindEntry, LogPositions, Manifest, ManifestError, Partitioning,
+    TableEntry, TableGeneration, TableKind,
 };
 
 #[test]
@@ -160,6 +160,14 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
         m.tables[1].partitioning = Partitioning::Other("slots".into());
     }),
     ("private section of table", |m| m.tables[1].private = Some("bytes".into())),
+    ("kind \"memory\" is listed twice", |m| m.kinds.push(kind("memory", &[]))),
+    ("kind \"paged\" is listed twice", |m| {
+        m.kinds.extend([kind("paged", &[(0, 4)]), kind("paged", &[])]);
+    }),
+    ("kind \"paged\": log 1 is listed twice", |m| m.kinds.push(kind("paged", &[(1, 4), (1, 5)]))),
+    ("kind \"paged\": gsn floor above", |m| {
+        m.kinds.push(KindEntry { gsn_floor: 1 << 53, ..kind("paged", &[]) });
+    }),
     ("not the latest", |m| {
         m.clean_shutdown = Some(CleanShutdown { incarnation: 2, last: vec![] });
     }),
@@ -169,10 +177,22 @@ const CONTRADICTIONS: &[(&str, Change)] = &[
     }),
 ];
 
+fn kind(name: &str, logs: &[(u8, u64)]) -> KindEntry {
+    KindEntry { name: name.to_owned(), gsn_floor: 3, positions: positions(logs) }
+}
+
+#[test]
+fn a_kind_stands_at_its_floor_in_a_log_that_is_not_listed() {
+    let kind = kind("paged", &[(1, 7)]);
+    assert_eq!([0, 1, 2].map(|log| kind.position(log)), [3, 7, 3]);
+}
+
 #[test]
 fn a_kind_of_table_is_refused_unless_it_is_given() {
     let mut manifest = manifest();
     manifest.tables[0].kind = TableKind::Other("paged".into());
+    manifest.tables[0].private = Some("root page 7".to_owned());
+    manifest.kinds = vec![kind("paged", &[(0, 9), (1, 8)])];
     let bytes = manifest.encode().expect("written by who has the kind");
     for kinds in [&[][..], &["siren"]] {
         let error = Manifest::decode_with_kinds(&bytes, kinds).expect_err("not given").to_string();

@@ -17,8 +17,10 @@ use super::walk::{WINDOW_BYTES, Walked};
 #[derive(Debug)]
 pub(crate) struct Chain {
     pub(crate) log: u8,
-    /// The gsn up to which records are in the checkpoint, or belong to an earlier incarnation.
+    /// The gsn up to which replay needs no record, whatever kind of table the record is of.
     pub(crate) base: u64,
+    /// What records up to here wrote to the memory store is in the checkpoint. Not less than `base`.
+    pub(crate) loaded_gsn: u64,
     /// Segments with valid records, in order.
     pub(crate) segments: Vec<Walked>,
     /// The last valid gsn. `base` if there is none above it.
@@ -32,7 +34,15 @@ pub(crate) struct Chain {
 impl Chain {
     /// The walked segments of a log, not yet joined.
     pub(crate) fn new(log: u8, base: u64, segments: Vec<Walked>) -> Self {
-        Chain { log, base, segments, valid_gsn: base, kept_gsn: base, flushed_below: 0 }
+        Chain {
+            log,
+            base,
+            loaded_gsn: base,
+            segments,
+            valid_gsn: base,
+            kept_gsn: base,
+            flushed_below: 0,
+        }
     }
 
     /// Joins the segments. Records up to `kept` must exist, and later ones do not count. After an

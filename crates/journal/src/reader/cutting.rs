@@ -137,7 +137,7 @@ impl Walks<'_> {
                 if record.gsn > last {
                     return Ok(ControlFlow::Break(()));
                 }
-                let held = record.gsn <= chain.base || record.epoch < self.start_epoch;
+                let held = record.gsn <= chain.loaded_gsn || record.epoch < self.start_epoch;
                 if !held && let Some(dep) = record.deps().find(|dep| !is_met(*dep, ends)) {
                     if record.gsn <= self.closed[usize::from(chain.log)] {
                         return Err(ScanError::Unclosed {

@@ -47,7 +47,7 @@ pub(crate) fn list_segments(
         input.incarnations.iter().map(|entry| empty(entry.logs)).collect();
     for log in list_logs(disk)? {
         let segments = named_segments(disk, input, log, judge)?;
-        let position = input.start.position(log);
+        let position = input.start.read_position(log);
         for (at, segment) in segments.iter().enumerate() {
             // The next segment's name bounds the end of this one. A freed segment may have been
             // overwritten already, so it is not even opened.

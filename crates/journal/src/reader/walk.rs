@@ -36,7 +36,7 @@ pub(crate) struct Dependency {
 #[derive(Debug)]
 pub(crate) struct Walked {
     pub(crate) file: SegmentFile,
-    /// The place before the first batch with a record that the checkpoint may not hold.
+    /// The place before the first batch with a record that replay may need.
     pub(crate) begin: LogOffset,
     /// The place behind the last valid batch, or the last one of interest.
     pub(crate) end: LogOffset,
@@ -150,7 +150,8 @@ impl Job<'_> {
         let who = (named.incarnation, named.log, named.first_gsn);
         let file = SegmentFile::open(self.disk, &named.path, self.store, who)?;
         let entry = &self.input.incarnations[incarnation];
-        let position = self.input.start.position(named.log).max(entry.gsn_floor);
+        let position = self.input.start.read_position(named.log).max(entry.gsn_floor);
+        let loaded_gsn = self.input.start.position(named.log).max(entry.gsn_floor);
         let settled = |dep: LogGsn| {
             dep.gsn <= entry.gsn_floor || dep.gsn <= self.input.start.position(dep.log)
         };
@@ -175,7 +176,9 @@ impl Job<'_> {
             batch.closed().for_each(|mark| raise(&mut closed, mark));
             if batch.last_gsn() <= position {
                 begin = after(batch);
-            } else {
+            }
+            // What the checkpoint's position covers was flushed, with all that it rests on.
+            if batch.last_gsn() > loaded_gsn {
                 needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
             }
             needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);

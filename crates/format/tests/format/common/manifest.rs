@@ -17,6 +17,7 @@ pub(crate) fn manifest() -> Manifest {
         next_epoch: 10,
         next_serial: 100,
         tables: vec![TableEntry::new(0, "default", 4), TableEntry::new(7, "accounts \"é\"", 0)],
+        kinds: Vec::new(),
         checkpoints: vec![checkpoint(5, None), checkpoint(7, Some(5)), checkpoint(9, Some(7))],
         incarnations: vec![
             IncarnationEntry {

@@ -1,0 +1,120 @@
+//! What kinds of tables have in a checkpoint: sections of the MANIFEST, and holds on the logs.
+//!
+//! ```text
+//! positions ─▶ each kind writes its files ─▶ all logs flushed ─▶ MANIFEST names positions, sections
+//!                                                                ─▶ kinds hold the logs from there on
+//! ```
+
+use std::collections::HashMap;
+
+use stillpoint_format::manifest::{IncarnationEntry, KindEntry, Manifest};
+use stillpoint_journal::{Hold, Journal, JournalError};
+use stillpoint_store::TableId;
+use stillpoint_sync::{mutant, planted};
+
+use crate::engine::Shared;
+use crate::error::Error;
+use crate::kinds::Kinds;
+
+/// What the kinds give a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct OfKinds {
+    entries: Vec<KindEntry>,
+    sections: HashMap<TableId, String>,
+    /// Of the tables, before any kind was asked.
+    generations: HashMap<TableId, u32>,
+    /// The numbers of the kinds that have given anything.
+    asked: Vec<usize>,
+}
+
+/// Asks each kind for its part in a checkpoint.
+///
+/// # Errors
+/// A kind could not write its files; all kinds hear that the checkpoint is given up.
+pub(crate) fn begin(shared: &Shared) -> Result<OfKinds, Error> {
+    if shared.kinds.is_empty() {
+        return Ok(OfKinds::default());
+    }
+    let mut given = OfKinds { generations: generations(shared), ..OfKinds::default() };
+    for (number, kind) in shared.kinds.kinds.iter().enumerate() {
+        let before = shared.open.positions();
+        let sections = kind.checkpoint(&*shared.disk).inspect_err(|_| given.end(shared, false))?;
+        let positions = mutant!(before, KindPositionTooLate => shared.open.positions());
+        let Some(sections) = sections else { continue };
+        given.asked.push(number);
+        given.sections.extend(sections);
+        let (name, gsn_floor) = (kind.name().to_owned(), shared.floor);
+        given.entries.push(KindEntry { name, gsn_floor, positions });
+    }
+    Ok(given)
+}
+
+impl OfKinds {
+    /// Puts it into the MANIFEST.
+    pub(crate) fn publish(&self, manifest: &mut Manifest) {
+        for entry in &self.entries {
+            manifest.kinds.retain(|known| known.name != entry.name);
+            manifest.kinds.push(entry.clone());
+        }
+        for table in &mut manifest.tables {
+            let id = TableId(table.id);
+            // The files of a table that was emptied since hold what is void.
+            let is_current = self.generations.get(&id) == Some(&table.generation);
+            if let Some(section) = self.sections.get(&id).filter(|_| is_current) {
+                table.private = Some(section.clone());
+            }
+        }
+    }
+
+    /// Tells the kinds how the checkpoint has ended.
+    pub(crate) fn end(&self, shared: &Shared, is_published: bool) {
+        for &number in &self.asked {
+            shared.kinds.kinds[number].checkpoint_ended(&*shared.disk, is_published);
+        }
+    }
+
+    /// The kinds that took part hold the logs from their new positions on.
+    pub(crate) fn hold(&self, shared: &Shared) -> Result<(), JournalError> {
+        let kinds = self.asked.iter().map(|&number| &shared.kinds.kinds[number]);
+        let mut kinds = kinds.zip(&self.entries);
+        kinds.try_for_each(|(kind, entry)| shared.journal.hold(hold_of(kind.name(), entry)))
+    }
+}
+
+/// Of all tables; not in the middle of emptying one.
+fn generations(shared: &Shared) -> HashMap<TableId, u32> {
+    let _unchanged = shared.catalog.change_tables();
+    let tables = shared.catalog.now().tables;
+    tables.iter().map(|table| (TableId(table.id), table.generation)).collect()
+}
+
+fn hold_of(holder: &'static str, entry: &KindEntry) -> Hold {
+    Hold { holder, floor: entry.gsn_floor, positions: entry.positions.clone() }
+}
+
+/// When a store is opened: each kind holds the logs from where the MANIFEST says. A kind without a table
+/// needs nothing from before this incarnation, which begins above `floor`.
+pub(crate) fn hold_at_start(
+    kinds: &Kinds,
+    manifest: &Manifest,
+    floor: u64,
+    journal: &dyn Journal,
+) -> Result<(), Error> {
+    for kind in &kinds.kinds {
+        let known = manifest.kinds.iter().find(|entry| entry.name == kind.name());
+        let entry = known.cloned().unwrap_or_else(|| new_entry(kind.name(), floor));
+        journal.hold(hold_of(kind.name(), &entry))?;
+    }
+    Ok(())
+}
+
+/// The entry of a kind that gets its first table in the incarnation above `floor`.
+pub(crate) fn new_entry(kind: &str, floor: u64) -> KindEntry {
+    KindEntry { name: kind.to_owned(), gsn_floor: floor, positions: Vec::new() }
+}
+
+/// True if a kind needs a record of an incarnation that is over.
+pub(crate) fn needs(manifest: &Manifest, incarnation: &IncarnationEntry) -> bool {
+    let cut = incarnation.cut.as_deref().unwrap_or_default();
+    manifest.kinds.iter().any(|kind| cut.iter().any(|end| end.gsn > kind.position(end.log)))
+}

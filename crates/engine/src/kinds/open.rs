@@ -1,0 +1,62 @@
+//! The transactions that have changed tables in place and have not ended: what a checkpoint must leave
+//! in the logs, so that a start can undo what a crash cuts off.
+//!
+//! A transaction is named by the place of its first record. It is here from the append of that record
+//! to the append of the record that ends it, or a moment longer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_format::{LogGsn, Stamp};
+use stillpoint_journal::{Journal, JournalError};
+use stillpoint_sync::{mutant, planted};
+
+/// The open transactions of all sessions.
+#[derive(Debug)]
+pub(crate) struct OpenTransactions {
+    journal: Arc<dyn Journal>,
+    /// By log: the gsns of their first records. Locked while a first record is appended.
+    of_log: Box<[Mutex<BTreeSet<u64>>]>,
+}
+
+impl OpenTransactions {
+    /// None is open in any of `logs` logs.
+    pub(crate) fn new(journal: Arc<dyn Journal>, logs: usize) -> Self {
+        Self { journal, of_log: (0..logs).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Appends the first record of a transaction, which is open from here on.
+    pub(crate) fn begin(
+        &self,
+        log: u8,
+        append: impl FnOnce() -> Result<Stamp, JournalError>,
+    ) -> Result<Stamp, JournalError> {
+        let mut open = self.of_log[usize::from(log)].lock();
+        let stamp = append()?;
+        open.insert(stamp.gsn());
+        Ok(stamp)
+    }
+
+    /// The record that ends a transaction has been appended.
+    pub(crate) fn remove(&self, first: LogGsn) {
+        // A transaction that a start undoes began in another incarnation, and stands in no table.
+        if let Some(open) = self.of_log.get(usize::from(first.log)) {
+            open.lock().remove(&first.gsn);
+        }
+    }
+
+    /// Of each log, a gsn up to which all records have been appended, and which no open transaction
+    /// reaches back to.
+    pub(crate) fn positions(&self) -> Vec<LogGsn> {
+        // All at once: no transaction begins meanwhile, so each has ended, is listed, or begins later.
+        let open: Vec<_> = self.of_log.iter().map(Mutex::lock).collect();
+        let mut positions = self.journal.positions_before_epoch(u64::MAX);
+        for (position, open) in positions.iter_mut().zip(&open) {
+            let first = open.first().map_or(u64::MAX, |first| first - 1);
+            let first = mutant!(first, OpenTransactionsNotHeld => u64::MAX);
+            position.gsn = position.gsn.min(first);
+        }
+        positions
+    }
+}
