@@ -32,8 +32,6 @@ const RESERVED_FILES_PER_LOG: u64 = 8;
 
 /// Runs the server until it is told to end.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), CliError> {
-    // Without this setting the allocator would keep the memory of unread replies and long values.
-    stillpoint_io::return_large_allocations();
     let settings = settings::settings(args)?;
     let LogSettings { file, format, level } = &settings.log;
     let log = Log::open(file.as_deref(), *format, level.clone(), Arc::new(RealClock));
@@ -106,6 +104,9 @@ fn serve(settings: Settings, ends: &Ends) -> Result<(), CliError> {
         }
         opened => Arc::new(opened?),
     };
+    // Without this setting the allocator would keep the memory of unread replies and long values.
+    // Recovery reads with buffers that it allocates again and again, so the setting comes after it.
+    stillpoint_io::return_large_allocations();
     let server = loading.start(engine.clone(), Arc::clone(&ends.stopping))?;
     supervisor::tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
     show_served(&engine, &server)?;

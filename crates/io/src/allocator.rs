@@ -5,16 +5,20 @@ pub const RETURNED_BYTES_MIN: usize = 256 << 10;
 
 /// Makes the allocator return large freed memory to the system at once: allocations of
 /// [`RETURNED_BYTES_MIN`] and more. Otherwise the GNU allocator keeps such memory once a large
-/// allocation was freed. Returns false for another allocator, whose settings stay unchanged.
+/// allocation was freed. What the allocator has kept by then is returned, too. Returns false for
+/// another allocator, whose settings stay unchanged.
 pub fn return_large_allocations() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: mallopt takes two numbers and may be called at any time; it locks what it
-        // changes. It changes no memory that is allocated.
+        // SAFETY: mallopt takes two numbers, malloc_trim one. Both may be called at any time and lock
+        // what they change. They change no memory that is allocated.
         let set = |option, bytes: usize| unsafe { libc::mallopt(option, bytes as libc::c_int) };
         // The allocator never raises a threshold that was set, only its own default.
-        set(libc::M_MMAP_THRESHOLD, RETURNED_BYTES_MIN) == 1
-            && set(libc::M_TRIM_THRESHOLD, 16 * RETURNED_BYTES_MIN) == 1
+        let is_set = set(libc::M_MMAP_THRESHOLD, RETURNED_BYTES_MIN) == 1
+            && set(libc::M_TRIM_THRESHOLD, 16 * RETURNED_BYTES_MIN) == 1;
+        // SAFETY: as above.
+        unsafe { libc::malloc_trim(0) };
+        is_set
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     {
