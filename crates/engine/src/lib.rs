@@ -32,8 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The promise: an acknowledged commit of the chosen durability survives; recovery yields every
-//! acknowledged transaction and a set closed under dependency; damage is reported, never returned
+//! The promise: an acknowledged commit of the chosen durability survives. Recovery yields every
+//! acknowledged transaction and a set closed under dependency. Damage is reported, never returned
 //! as data.
 
 mod batch;
