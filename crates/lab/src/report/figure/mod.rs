@@ -1,8 +1,8 @@
 //! Draws figures as SVG. The lab draws curves and bars only. A page full of figures must stay
 //! small, sharp and readable in dark mode.
 //!
-//! Colours are CSS variables (`--series-1` … `--ink`, `--grid`). A standalone file contains them
-//! for light and dark mode. In the report the page contains them.
+//! Colours are CSS variables (`--series-1` … `--ink`, `--grid`), which the report's page declares.
+//! A standalone file contains their values, for light and dark mode.
 
 pub(crate) mod axis;
 mod bars;
@@ -71,11 +71,30 @@ pub(crate) fn render(figure: &Figure, series: &[Series], embedding: Embedding) -
         escape(&figure.title)
     );
     if embedding == Embedding::Standalone {
-        let _ = write!(svg, "<style>{STYLE} svg {{ background: var(--paper); }}</style>");
+        let _ = write!(svg, "<style>{}</style>", standalone_style());
     }
     svg.push_str(&body);
     svg.push_str("</svg>");
     svg
+}
+
+/// The style of a standalone file: the rules in light colours, and again in dark ones. The style
+/// holds no CSS variables, since many viewers and converters of SVG do not know them.
+fn standalone_style() -> String {
+    const DARK: &str = "@media (prefers-color-scheme: dark) {";
+    let (light, rest) = STYLE.split_once(DARK).expect("light colours first");
+    let (dark, rules) = rest.split_once("} }").expect("dark colours next");
+    let rules = format!("{rules}svg {{ background: var(--paper); }}");
+    format!("{}\n{DARK}{} }}", with_colours(&rules, light), with_colours(&rules, dark))
+}
+
+/// CSS rules with the values of their variables, which `colours` declares.
+fn with_colours(rules: &str, colours: &str) -> String {
+    let declared = colours.split("--").skip(1).filter_map(|text| text.split_once(": "));
+    declared.fold(rules.to_owned(), |rules, (name, value)| {
+        let value = value.split(';').next().unwrap_or_default();
+        rules.replace(&format!("var(--{name})"), value)
+    })
 }
 
 /// A sentence about measured values that a logarithmic axis cannot show. `None` if there are none.

@@ -78,6 +78,8 @@ fn curves_name_their_series_and_escape_text() {
     assert_eq!(svg.matches("<title>one").count(), 1);
     assert!(!svg.contains("<title>two"), "only the series that is named and there");
     assert!(!svg.contains("NaN"));
+    assert!(!svg.contains("var(") && svg.contains(".line-1 { stroke: #0b6e99; }"), "plain colours");
+    assert!(svg.contains(".line-1 { stroke: #58b6e0; }"), "and those of dark mode");
     assert!(!render(&figure, &all, Embedding::Page).contains("<style>"));
 }
 
