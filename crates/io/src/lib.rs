@@ -36,6 +36,11 @@ mod thread;
 #[expect(unsafe_code, reason = "the call is the system's own, see the notes there")]
 mod usage;
 mod whole;
+#[cfg_attr(
+    target_os = "linux",
+    expect(unsafe_code, reason = "the calls are the system's own, see the notes there")
+)]
+mod written;
 
 pub use aligned::AlignedBuf;
 pub use allocator::{RETURNED_BYTES_MIN, return_large_allocations};
@@ -64,3 +69,4 @@ pub use thread::{
 };
 pub use usage::{CpuTime, children_cpu_time, own_cpu_time};
 pub use whole::{read_all, replace_by, write_beside, write_file_durably};
+pub use written::{WrittenPages, WrittenPagesError};

@@ -90,6 +90,8 @@ enum Child {
         #[arg(long)]
         dir: PathBuf,
     },
+    /// One kind of access to state arrays, for callgrind.
+    Accesses(experiments::fc_words::accesses::Child),
     /// One run of the microbenchmark, for a profiler beside it.
     Profiled(profiled::Profiled),
     /// The game of SIGMOD 2011 until it is killed.
@@ -124,6 +126,7 @@ fn run_child(child: &Child) -> LabResult<()> {
         Child::Instructions { scheme, journal, dir } => {
             experiments::instructions::child(&open, scheme, journal, dir.clone())
         }
+        Child::Accesses(what) => experiments::fc_words::accesses::child(what),
         Child::Profiled(what) => profiled::child(&open, what, &mut std::io::stdout()),
         Child::Game(what) => crash::game::child(what, &mut std::io::stdout()),
         Child::Tpcc(what) => crash::tpcc::child(what, &mut std::io::stdout()),

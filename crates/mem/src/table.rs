@@ -45,10 +45,21 @@ pub struct TableShape {
     /// Cells that share a mark, at least 1. More than 1 saves memory in [`Placement::Apart`] only: the
     /// other placements keep a byte for each cell.
     pub cells_per_mark: usize,
+    /// Marks of a cell in each column, at least 1. More than 1 only with one cell per mark, and only where
+    /// each column of marks is an array: everywhere in [`Placement::Apart`], and in the other placements
+    /// for cells that exceed a cache line with their copies.
+    pub marks_per_cell: usize,
     /// Where cells, copies and marks lie.
     pub placement: Placement,
     /// Page size of the memory.
     pub pages: PageSize,
+}
+
+impl TableShape {
+    /// Marks in each column.
+    fn marks(&self) -> usize {
+        self.cells.div_ceil(self.cells_per_mark) * self.marks_per_cell
+    }
 }
 
 /// A table of cells that consist of grains `G`. All grains are zero at first.
@@ -62,6 +73,7 @@ pub struct TableShape {
 ///     copies: 2,
 ///     mark_columns: 1,
 ///     cells_per_mark: 1,
+///     marks_per_cell: 1,
 ///     placement: Placement::Rows,
 ///     pages: PageSize::Huge,
 /// };
@@ -89,17 +101,21 @@ impl<G: Grain> Table<G> {
     /// The system refuses the address space, or the size of the table overflows.
     ///
     /// # Panics
-    /// If the shape has no grains, no copies, or marks of no cells.
+    /// If the shape has no grains, no copies, or marks of no cells; or if a cell has several marks that would
+    /// lie beside it.
     pub fn new(shape: &TableShape) -> Result<Self, RegionError> {
         assert!(shape.cell_grains > 0 && shape.copies > 0, "a cell has grains and copies");
         assert!(shape.cells_per_mark > 0, "a mark covers at least one cell");
+        assert!(shape.marks_per_cell > 0, "a cell has at least one mark");
+        let is_one_to_many = shape.cells_per_mark == 1 || shape.marks_per_cell == 1;
+        assert!(is_one_to_many, "several cells share a mark, or a cell has several");
         let places = Places::of(shape, G::BYTES).ok_or_else(|| RegionError {
             bytes: usize::MAX,
             reason: std::io::ErrorKind::OutOfMemory.into(),
         })?;
         places.check(shape, G::BYTES);
         let backing = Backing::reserve(shape, &places)?;
-        let marks = shape.cells.div_ceil(shape.cells_per_mark);
+        let marks = shape.marks();
         let is_apart = shape.placement == Placement::Apart;
         let whole_marks = if is_apart { shape.cells / shape.cells_per_mark } else { 0 };
         Ok(Self { backing, places, shape: *shape, marks, whole_marks })
@@ -117,7 +133,7 @@ impl<G: Grain> Table<G> {
         self.shape.cells
     }
 
-    /// Number of marks in each column.
+    /// Number of marks in each column: those of a cell follow each other.
     #[inline]
     pub fn marks_len(&self) -> usize {
         self.marks
@@ -211,7 +227,7 @@ impl<G: Grain> Table<G> {
         CellCursor::new(self, first, end)
     }
 
-    /// The mark `index` of a column. With one cell per mark, `index` is the number of the cell.
+    /// The mark `index` of a column. With one mark for one cell, `index` is the number of the cell.
     ///
     /// # Panics
     /// If there is no such mark or column.
@@ -487,7 +503,7 @@ mod backing {
     impl<G: Grain> Backing<G> {
         pub(super) fn reserve(shape: &TableShape, _: &Places) -> Result<Self, RegionError> {
             let grains = shape.cells * shape.cell_grains * shape.copies;
-            let marks = shape.cells * shape.mark_columns;
+            let marks = shape.marks() * shape.mark_columns;
             Ok(Self {
                 grains: (0..grains).map(|_| G::zero()).collect(),
                 marks: (0..marks).map(|_| AtomicU8::new(0)).collect(),
@@ -521,7 +537,7 @@ mod backing {
             index: usize,
             count: usize,
         ) -> &[AtomicU8] {
-            let first = column * self.shape.cells + index;
+            let first = column * self.shape.marks() + index;
             &self.marks[first..first + count]
         }
     }

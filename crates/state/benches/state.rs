@@ -35,7 +35,7 @@ fn main() {
     let mib: usize = args.next().map_or(256, |mib| mib.parse().expect("a number of MiB"));
     let names: Vec<String> = args.collect();
     let names: Vec<&str> = if names.is_empty() {
-        registry::REGISTRY.names().collect()
+        registry::names_here().collect()
     } else {
         names.iter().map(String::as_str).collect()
     };

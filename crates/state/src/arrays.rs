@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use stillpoint_mem::PageSize;
 use stillpoint_sync::atomic::AtomicU64;
-use stillpoint_sync::mutant;
+use stillpoint_sync::{CachePadded, mutant};
 
-use crate::capture::{Capture, Gate};
+use crate::capture::{Capture, Gate, PointOfConsistency};
 use crate::error::ArraysError;
-use crate::grid::Grid;
+use crate::grid::{Grid, GridError, LINE_BYTES};
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
 use crate::planted;
-use crate::scheme::{Content, Extent, Intent, Last, LiveCopy, Scheme};
+use crate::scheme::{Content, Extent, Frozen, Intent, Last, LiveCopy, Scheme};
 use crate::views::{ArrayMut, ArrayRef, ArraySet, CellMut};
 
 /// Longest name of an array, in bytes.
@@ -75,15 +75,15 @@ pub(crate) struct Slot<S: Scheme> {
     pub(crate) grid: AnyGrid<S::Layout>,
 }
 
-/// What mutator and writer share.
+/// What mutator and writer share. The writer changes the gate, and the count of references before it.
+/// Neither shares a cache line with what every access looks at.
 #[derive(Debug)]
 pub(crate) struct Shared<S: Scheme> {
-    pub(crate) slots: Vec<Slot<S>>,
-    pub(crate) gate: Gate,
+    pub(crate) slots: CachePadded<Vec<Slot<S>>>,
+    pub(crate) gate: CachePadded<Gate>,
 }
 
-type MakeGrid<S> =
-    fn(&ArrayInfo, PageSize) -> Result<AnyGrid<<S as Scheme>::Layout>, stillpoint_mem::RegionError>;
+type MakeGrid<S> = fn(&ArrayInfo, PageSize) -> Result<AnyGrid<<S as Scheme>::Layout>, GridError>;
 
 /// Says which arrays there will be.
 #[derive(Debug)]
@@ -115,7 +115,8 @@ impl<S: Scheme> ArraysBuilder<S> {
     /// Reserves the memory.
     ///
     /// # Errors
-    /// No array, too many, a name that is empty, too long or taken, or no address space.
+    /// No array, too many, a name that is empty, too long or taken, no address space, or a scheme that the
+    /// system does not help.
     pub fn build(self) -> Result<Arrays<S>, ArraysError> {
         if self.arrays.is_empty() || self.arrays.len() > ARRAYS_MAX {
             return Err(ArraysError::Count { arrays: self.arrays.len() });
@@ -132,12 +133,16 @@ impl<S: Scheme> ArraysBuilder<S> {
             let made = make(&info, self.pages);
             let grid = made.map_err(|source| {
                 let name = info.name.clone();
-                ArraysError::Memory { name, source }
+                match source {
+                    GridError::Memory(source) => ArraysError::Memory { name, source },
+                    GridError::Tracking(source) => ArraysError::Tracking { name, source },
+                }
             })?;
             with_grid!(&grid, grid => S::start(grid, turn));
             slots.push(Slot { info, grid });
         }
-        let shared = Arc::new(Shared { slots, gate: Gate::new() });
+        let (slots, gate) = (CachePadded::new(slots), CachePadded::new(Gate::new()));
+        let shared = Arc::new(Shared { slots, gate });
         let (ticks, captures, capture_tick) = (0, 0, 0);
         Ok(Arrays(Cells { shared, owner: self.owner, turn, ticks, captures, capture_tick }))
     }
@@ -176,7 +181,7 @@ impl<S: Scheme> Cells<S> {
     /// Leaves the cells out of child processes, for good: another state's fork then costs these
     /// nothing. A child that touches them is killed.
     pub fn keep_from_children(&self) {
-        for slot in &self.shared.slots {
+        for slot in self.shared.slots.iter() {
             with_grid!(&slot.grid, grid => grid.keep_from_children());
         }
     }
@@ -417,10 +422,17 @@ impl<S: Scheme> Cells<S> {
     /// Makes the next capture of changes one of all cells. No capture is under way; what the last
     /// one should have held is forgotten, since the next one holds it.
     fn mark_all_changed(&mut self) {
-        for slot in &self.shared.slots {
+        for slot in self.shared.slots.iter() {
             with_grid!(&slot.grid, grid => {
+                let bytes = grid.cell_bytes();
                 for index in 0..grid.cells() {
-                    S::handle_write(grid, self.turn, index, Extent::Part, |_| {});
+                    if !S::MARKS_LINES || bytes <= LINE_BYTES {
+                        S::handle_write(grid, self.turn, index, Extent::Part, |_| {});
+                        continue;
+                    }
+                    for at in (0..bytes).step_by(LINE_BYTES) {
+                        S::handle_write_lines(grid, self.turn, index, at..at, |_| {});
+                    }
                 }
                 S::image_is_durable(grid, self.turn);
             });
@@ -498,11 +510,12 @@ impl<S: Scheme> Arrays<S> {
     /// what they held then ([`Capture::tick`] says when). `None` while one is under way, or if the
     /// scheme takes none.
     pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
-        S::point_of_consistency(self)
+        let point = S::point_of_consistency(self)?;
+        Some(Capture::new(self.shared.clone(), point))
     }
 
     /// The body of [`Scheme::point_of_consistency`].
-    pub(crate) fn begin_capture_if_writer_done(&mut self) -> Option<Capture<S>> {
+    pub(crate) fn begin_capture_if_writer_done(&mut self) -> Option<PointOfConsistency<S>> {
         let cells = &mut self.0;
         if S::CONTENT == Content::Nothing {
             return None;
@@ -513,7 +526,7 @@ impl<S: Scheme> Arrays<S> {
             if S::CONTENT == Content::Changes && last == Last::BaseLost {
                 mutant!(cells.mark_all_changed(), ForgetsALostBase => ());
             }
-            for slot in &cells.shared.slots {
+            for slot in cells.shared.slots.iter() {
                 with_grid!(&slot.grid, grid => S::prepare_for_next_checkpoint(grid, cells.turn));
             }
             cells.turn = cells.turn.swapped();
@@ -521,7 +534,8 @@ impl<S: Scheme> Arrays<S> {
             cells.capture_tick = cells.ticks;
         }
         cells.shared.gate.begin();
-        Some(Capture::new(cells.shared.clone(), cells.turn, cells.capture_tick))
+        let (turn, tick) = (cells.turn, cells.capture_tick);
+        Some(PointOfConsistency { turn, tick, frozen: S::Frozen::freeze() })
     }
 }
 

@@ -1,120 +1,26 @@
-//! The threads of the writer and the logger, and the mailbox by which captures reach the writer.
+//! The threads of the writer and the logger.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use stillpoint_io::{JoinHandle, WriteBehind, go_behind, spawn};
-use stillpoint_sync::CachePadded;
-use stillpoint_sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Relaxed, Release},
-};
 
 use crate::capture::Capture;
 use crate::config::{Config, Every, Pace};
 use crate::error::StateError;
 use crate::files::Files;
 use crate::logger::{self, LogWriter};
+use crate::mailbox::Mailbox;
 use crate::progress::Progress;
 use crate::scheme::{Content, Scheme};
 use crate::writer::{Advance, ImageWriter, WRITES};
 
-/// Pause between two looks of the writer into the mailbox.
-const LOOK: Duration = Duration::from_millis(1);
 /// The writer's pause after a failure. Each further failure in a row doubles the pause, up to the
 /// maximum.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 const AFTER_FAILURES_MAX: Duration = Duration::from_secs(60);
 /// Longest sleep of the writer between two blocks, so that the thread ends soon when told to.
 const SLEEP_NS_MAX: u64 = 10_000_000;
-
-/// Where the mutator leaves a capture for the writer.
-#[derive(Debug)]
-pub(crate) struct Mailbox<S: Scheme> {
-    job: Mutex<Option<Capture<S>>>,
-    /// The mutator has left a capture, or the writer is to end.
-    came: Condvar,
-    /// A capture has ended, or the writer has panicked.
-    ended: Condvar,
-    /// True if the next tick is to begin a capture. Every tick loads the flag, and the writer changes
-    /// the fields beside it. So the flag has a cache line of its own.
-    is_wanted: CachePadded<AtomicBool>,
-    /// Somebody waits for the image under way, so the writer does not pace it.
-    is_urgent: AtomicBool,
-    stops: AtomicBool,
-    /// The writer's thread has panicked.
-    is_dead: AtomicBool,
-}
-
-impl<S: Scheme> Mailbox<S> {
-    pub(crate) fn new(is_wanted: bool) -> Self {
-        let is_wanted = is_wanted && S::CONTENT != Content::Nothing;
-        Self {
-            job: Mutex::new(None),
-            came: Condvar::new(),
-            ended: Condvar::new(),
-            is_wanted: CachePadded::new(AtomicBool::new(is_wanted)),
-            is_urgent: AtomicBool::new(false),
-            stops: AtomicBool::new(false),
-            is_dead: AtomicBool::new(false),
-        }
-    }
-
-    /// True if the next tick is to begin a capture.
-    #[inline]
-    pub(crate) fn is_wanted(&self) -> bool {
-        // Relaxed: a hint. The gate of the arrays orders what a capture needs.
-        self.is_wanted.load(Relaxed)
-    }
-
-    pub(crate) fn want(&self, is_wanted: bool) {
-        self.is_wanted.store(is_wanted, Relaxed); // a hint, as in `is_wanted`
-    }
-
-    /// Leaves a capture for the writer, which looks for it every millisecond. To wake the writer would
-    /// cost the mutator a system call.
-    pub(crate) fn put(&self, capture: Capture<S>) {
-        *self.job.lock() = Some(capture);
-    }
-
-    pub(crate) fn take(&self) -> Option<Capture<S>> {
-        self.job.lock().take()
-    }
-
-    /// Hurries the capture under way and waits until `has_ended` says that it has ended. False if the
-    /// writer's thread has panicked.
-    pub(crate) fn wait_for_end(&self, mut has_ended: impl FnMut() -> bool) -> bool {
-        self.is_urgent.store(true, Relaxed); // Relaxed: a hint
-        self.came.notify_one();
-        let mut job = self.job.lock();
-        let is_alive = loop {
-            if self.is_dead() {
-                break false;
-            }
-            if has_ended() {
-                break true;
-            }
-            self.ended.wait_for(&mut job, LOOK);
-        };
-        self.is_urgent.store(false, Relaxed); // a hint, as above
-        is_alive
-    }
-
-    pub(crate) fn stop(&self) {
-        self.stops.store(true, Release); // pairs with the Acquire in `stops`
-        self.came.notify_one();
-    }
-
-    fn stops(&self) -> bool {
-        self.stops.load(Acquire) // pairs with the Release in `stop`
-    }
-
-    /// True once the writer's thread has panicked.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.is_dead.load(Acquire) // pairs with the Release in `TellOnPanic`
-    }
-}
 
 /// The writer and the logger: threads of their own, or objects that the caller moves.
 #[derive(Debug)]
@@ -168,9 +74,7 @@ struct TellOnPanic<S: Scheme>(Arc<Mailbox<S>>);
 impl<S: Scheme> Drop for TellOnPanic<S> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.is_dead.store(true, Release); // pairs with the Acquire in `is_dead`
-            self.0.want(true);
-            self.0.ended.notify_all();
+            self.0.die();
         }
     }
 }
@@ -184,7 +88,7 @@ impl<S: Scheme> WriterThread<S> {
             let begun_ns = self.files.now_ns();
             writer.begin(capture);
             let is_durable = self.write(&mut writer, begun_ns);
-            self.mailbox.ended.notify_all();
+            self.mailbox.tell_ended();
             may_begin_ns = match self.every {
                 Every::Interval(interval) => begun_ns.saturating_add(nanos(interval)),
                 Every::Continuous | Every::OnRequest => 0,
@@ -198,18 +102,17 @@ impl<S: Scheme> WriterThread<S> {
 
     /// Waits for the next capture, and asks the mutator for one in time; `None` at the end.
     fn wait(&self, may_begin_ns: u64) -> Option<Capture<S>> {
-        let mut job = self.mailbox.job.lock();
         loop {
             if self.mailbox.stops() {
                 return None;
             }
-            if let Some(capture) = job.take() {
+            if let Some(capture) = self.mailbox.take() {
                 return Some(capture);
             }
             if self.every != Every::OnRequest && self.files.now_ns() >= may_begin_ns {
                 self.mailbox.want(true);
             }
-            self.mailbox.came.wait_for(&mut job, LOOK);
+            self.mailbox.wait_for_look();
         }
     }
 
@@ -232,8 +135,7 @@ impl<S: Scheme> WriterThread<S> {
             return;
         };
         let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-        // Relaxed: a hint.
-        while !self.mailbox.stops() && !self.mailbox.is_urgent.load(Relaxed) {
+        while !self.mailbox.stops() && !self.mailbox.is_urgent() {
             let passed_ns = u128::from(self.files.now_ns().saturating_sub(begun_ns));
             let ahead_ns = u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX);
             if ahead_ns == 0 {

@@ -47,7 +47,7 @@ impl Gate {
         self.0.store(RUNNING, Relaxed);
     }
 
-    fn end(&self, last: Last) {
+    pub(crate) fn end(&self, last: Last) {
         let state = match last {
             Last::Durable => DURABLE,
             Last::Failed => FAILED,
@@ -55,6 +55,14 @@ impl Gate {
         };
         self.0.store(state, Release); // pairs with the Acquire in `last`
     }
+}
+
+/// A point of consistency at which a capture begins: what the mutator tells the writer.
+#[derive(Debug)]
+pub struct PointOfConsistency<S: Scheme> {
+    pub(crate) turn: LiveCopy,
+    pub(crate) tick: u64,
+    pub(crate) frozen: S::Frozen,
 }
 
 /// The state at a point of consistency. Any one thread may write it while the mutator goes on. The next
@@ -76,10 +84,10 @@ pub struct Capture<S: Scheme> {
 }
 
 impl<S: Scheme> Capture<S> {
-    /// In the mutator's thread, at the point of consistency.
-    pub(crate) fn new(shared: Arc<Shared<S>>, turn: LiveCopy, tick: u64) -> Self {
+    pub(crate) fn new(shared: Arc<Shared<S>>, point: PointOfConsistency<S>) -> Self {
         let is_copied = std::sync::atomic::AtomicBool::new(false);
-        Self { shared, turn, tick, frozen: S::Frozen::freeze(), is_copied, last: Last::Failed }
+        let PointOfConsistency { turn, tick, frozen } = point;
+        Self { shared, turn, tick, frozen, is_copied, last: Last::Failed }
     }
 
     /// Ticks that had ended at the point of consistency. The image holds exactly their effects.
@@ -113,7 +121,7 @@ impl<S: Scheme> Capture<S> {
         if self.is_copied.load(Relaxed) {
             return;
         }
-        for slot in &self.shared.slots {
+        for slot in self.shared.slots.iter() {
             with_grid!(&slot.grid, grid => {
                 S::copy_over(grid, self.turn, grid.cells());
             });
@@ -168,7 +176,7 @@ impl<S: Scheme> Drop for Capture<S> {
         self.copy_over();
         let is_durable = mutant!(self.last == Last::Durable, MarksClearedBeforeDurable => true);
         if is_durable {
-            for slot in &self.shared.slots {
+            for slot in self.shared.slots.iter() {
                 with_grid!(&slot.grid, grid => S::image_is_durable(grid, self.turn));
             }
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stillpoint_format::DecodeError;
-use stillpoint_io::{DiskError, ForkError, ThreadError};
+use stillpoint_io::{DiskError, ForkError, ThreadError, WrittenPagesError};
 use stillpoint_mem::RegionError;
 
 use crate::arrays::{ARRAYS_MAX, NAME_BYTES_MAX};
@@ -38,6 +38,15 @@ pub enum ArraysError {
         /// Why.
         #[source]
         source: RegionError,
+    },
+    /// The scheme wants to know which pages were written, and the system does not tell.
+    #[error("array {name:?}: {source}")]
+    Tracking {
+        /// The array.
+        name: String,
+        /// Why.
+        #[source]
+        source: WrittenPagesError,
     },
     /// Cells are filled before the first tick only.
     #[error("cells are filled before the first tick, and {ticks} have ended; write them instead")]

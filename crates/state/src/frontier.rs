@@ -166,6 +166,12 @@ impl Frontier {
         mark < self.limits.done.load(turn, Acquire)
     }
 
+    /// The first mark behind the piece that a mark lies in.
+    #[inline]
+    pub fn end_of_piece(&self, mark: usize) -> usize {
+        ((mark >> self.piece_log2) + 1) << self.piece_log2
+    }
+
     /// The mutator calls this before it looks at a mark that it is about to change. Keeps the copier
     /// away from the mark's piece, and waits while the copier is in that piece.
     #[inline(always)]

@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use stillpoint_io::{ForkError, ForkedMemory};
+use stillpoint_io::{ForkError, ForkedMemory, WrittenPages, WrittenPagesError};
 use stillpoint_mem::{
     Grain, PageSize, Placement, RegionError, Spot, Table, TableShape, copy_grains,
 };
 use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use stillpoint_sync::mutant;
+use stillpoint_sync::{Mutex, mutant};
 
 use crate::bits::{BitMarks, MARKS_PER_WORD_MAX};
 use crate::frontier::Frontier;
@@ -25,9 +25,16 @@ pub struct Grid<G: Grain, L: Layout> {
     bits: BitMarks,
     /// log2 of the cells that share a mark.
     cells_per_mark_log2: u32,
+    marks_per_cell: usize,
     frontier: Frontier,
+    /// Tells which pages of the first copy were written.
+    written: Option<Mutex<WrittenPages>>,
     layout: PhantomData<L>,
 }
+
+/// Bytes of a line of a cell, as long as a cache line. A scheme may mark the lines of long cells one by one,
+/// so that a first write to a part of a cell brings over a line and not the cell.
+pub const LINE_BYTES: usize = 64;
 
 /// Bytes of cells that a copier keeps for itself at a time: some microseconds of copying, which a
 /// write at that place must wait for, and enough to pay for an ordinary fence.
@@ -48,6 +55,22 @@ pub struct CellRequirements {
     pub mark_bits: u32,
     /// Cells that share a mark: a power of two.
     pub cells_per_mark: usize,
+    /// Marks of a cell, one for each line of [`LINE_BYTES`] bytes. More than 1 only with one cell per mark,
+    /// and only for cells longer than a line.
+    pub marks_per_cell: usize,
+    /// True if the system is to tell which pages of the first copy were written.
+    pub tracks_writes: bool,
+}
+
+/// Why an array cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum GridError {
+    /// The memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+    /// The system does not tell which pages were written.
+    #[error(transparent)]
+    Tracking(#[from] WrittenPagesError),
 }
 
 /// Bytes of neighbouring cells that share a mark, where marks lie apart from cells: a cache line.
@@ -62,6 +85,11 @@ pub(crate) const fn has_marks_beside<L: Layout>() -> bool {
     !matches!(L::PLACEMENT, Placement::Apart) && !L::BITS
 }
 
+/// Marks of a cell, for schemes that mark each line of long cells.
+pub(crate) fn lines_per_cell(cell_bytes: usize) -> usize {
+    cell_bytes.div_ceil(LINE_BYTES).max(1)
+}
+
 /// Cells that share a mark, for schemes that bring over blocks: as many as a cache line holds, rounded
 /// down to a power of two. Where marks lie beside their cells each cell has its own.
 pub(crate) fn cells_per_block<L: Layout>(cell_bytes: usize) -> usize {
@@ -71,11 +99,26 @@ pub(crate) fn cells_per_block<L: Layout>(cell_bytes: usize) -> usize {
     1 << (BLOCK_BYTES / cell_bytes).max(1).ilog2()
 }
 
+/// Has the system watch the first copy. Without cells there is nothing to watch.
+#[cfg(not(any(loom, shuttle)))]
+fn track<G: Grain>(table: &Table<G>) -> Result<Option<Mutex<WrittenPages>>, WrittenPagesError> {
+    assert!(table.shape().placement == Placement::Apart, "the first copy is one piece of memory");
+    let cells = table.len();
+    let watch = || WrittenPages::track(table.run(0, 0, cells)).map(Mutex::new);
+    (cells > 0).then(watch).transpose()
+}
+
+/// The memory of models is none that the system knows of.
+#[cfg(any(loom, shuttle))]
+fn track<G: Grain>(_: &Table<G>) -> Result<Option<Mutex<WrittenPages>>, WrittenPagesError> {
+    Ok(None)
+}
+
 impl<G: Grain, L: Layout> Grid<G, L> {
     /// An array of `cells` cells of `cell_grains` grains, all zero.
     ///
     /// # Errors
-    /// When the address space does not suffice.
+    /// The address space does not suffice, or the system does not tell which pages were written.
     ///
     /// # Panics
     /// If the cells that share a mark are no power of two.
@@ -84,7 +127,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         cell_grains: usize,
         needs: CellRequirements,
         pages: PageSize,
-    ) -> Result<Self, RegionError> {
+    ) -> Result<Self, GridError> {
         assert!(needs.cells_per_mark.is_power_of_two(), "a shift leads from a cell to its mark");
         let table = Table::new(&TableShape {
             cells,
@@ -92,21 +135,26 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             copies: needs.copies,
             mark_columns: if L::BITS { 0 } else { needs.mark_columns },
             cells_per_mark: needs.cells_per_mark,
+            marks_per_cell: if L::BITS { 1 } else { needs.marks_per_cell },
             placement: L::PLACEMENT,
             pages,
         })?;
-        let marks = cells.div_ceil(needs.cells_per_mark);
+        let marks = cells.div_ceil(needs.cells_per_mark) * needs.marks_per_cell;
         let bits = if L::BITS && needs.mark_columns > 0 {
             BitMarks::new(marks, needs.mark_columns, needs.mark_bits, pages)?
         } else {
             BitMarks::none()
         };
         let cells_per_mark_log2 = needs.cells_per_mark.ilog2();
-        let mark_bytes = (needs.cells_per_mark * cell_grains * G::BYTES).max(1);
+        let cell_bytes = cell_grains * G::BYTES;
+        let mark_bytes = (needs.cells_per_mark * cell_bytes / needs.marks_per_cell).max(1);
         // No word of marks lies in two pieces.
         let piece_min = if L::BITS { MARKS_PER_WORD_MAX } else { 1 };
         let frontier = Frontier::new(marks, (PIECE_BYTES / mark_bytes).max(piece_min));
-        Ok(Self { table, bits, cells_per_mark_log2, frontier, layout: PhantomData })
+        let written = if needs.tracks_writes { track(&table)? } else { None };
+        let marks_per_cell = needs.marks_per_cell;
+        let layout = PhantomData;
+        Ok(Self { table, bits, cells_per_mark_log2, marks_per_cell, frontier, written, layout })
     }
 
     /// Cells.
@@ -143,19 +191,98 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         1 << self.cells_per_mark_log2
     }
 
-    /// The number of a cell's mark.
+    /// The number of a cell's only mark.
     #[inline(always)]
     pub fn mark_at(&self, index: usize) -> usize {
         index >> self.cells_per_mark_log2
     }
 
+    /// The number of the mark for an offset in bytes of a cell.
+    #[inline(always)]
+    pub fn mark_near(&self, index: usize, offset: usize) -> usize {
+        if self.marks_per_cell == 1 {
+            return self.mark_at(index);
+        }
+        // A prefetch may ask for a cell that is not there.
+        index.saturating_mul(self.marks_per_cell).saturating_add(offset / LINE_BYTES)
+    }
+
+    /// The marks of the lines that some bytes of a cell lie in.
+    #[inline]
+    pub fn marks_near(&self, index: usize, bytes: &Range<usize>) -> Range<usize> {
+        // No bytes are in the line that they would begin.
+        let first = bytes.start.min(self.cell_bytes() - 1);
+        let last = bytes.end.max(first + 1) - 1;
+        self.mark_near(index, first)..self.mark_near(index, last) + 1
+    }
+
     /// Marks of a column.
     #[inline]
     pub fn marks(&self) -> usize {
-        self.cells().div_ceil(self.cells_per_mark())
+        self.cells().div_ceil(self.cells_per_mark()) * self.marks_per_cell
     }
 
-    /// The cells that share a mark.
+    /// The marks of some cells.
+    #[inline]
+    pub fn marks_of(&self, cells: &Range<usize>) -> Range<usize> {
+        let marks = self.mark_at(cells.start)..cells.end.div_ceil(self.cells_per_mark());
+        marks.start * self.marks_per_cell..marks.end * self.marks_per_cell
+    }
+
+    /// The cell of a mark that is the mark of a line, and the grains of the line in the cell.
+    #[inline]
+    pub fn line_of(&self, mark: usize) -> (usize, Range<usize>) {
+        let (cell, line) = (mark / self.marks_per_cell, mark % self.marks_per_cell);
+        let (grains, all) = (LINE_BYTES / G::BYTES, self.table.shape().cell_grains);
+        (cell, line * grains..((line + 1) * grains).min(all))
+    }
+
+    /// Calls `each` with the mark and the grains of each line that some bytes of a cell touch and do not
+    /// cover: two at most.
+    #[inline]
+    pub fn for_each_partial_line(
+        &self,
+        index: usize,
+        bytes: &Range<usize>,
+        mut each: impl FnMut(usize, Range<usize>),
+    ) {
+        mutant!(LinesLoseTheirRest => return);
+        let marks = self.marks_near(index, bytes);
+        let last = (marks.len() > 1).then_some(marks.end - 1);
+        for mark in [Some(marks.start), last].into_iter().flatten() {
+            let line = self.line_of(mark).1;
+            if bytes.start > line.start * G::BYTES || bytes.end < line.end * G::BYTES {
+                each(mark, line);
+            }
+        }
+    }
+
+    /// Calls `each` with whatever some marks stand for: ranges of whole cells with all their grains, and
+    /// single cells with some of theirs.
+    #[inline]
+    fn for_each_span(&self, marks: Range<usize>, mut each: impl FnMut(Range<usize>, Range<usize>)) {
+        let all = 0..self.table.shape().cell_grains;
+        let lines = self.marks_per_cell;
+        if lines == 1 {
+            let end = self.cells_of(marks.end - 1).end;
+            return each(self.cells_of(marks.start).start..end, all);
+        }
+        let mut at = marks.start;
+        while at < marks.end {
+            let (first, from) = self.line_of(at);
+            let whole = if from.start == 0 { (marks.end - at) / lines } else { 0 };
+            if whole > 0 {
+                each(first..first + whole, all.clone());
+                at += whole * lines;
+                continue;
+            }
+            let end = marks.end.min((first + 1) * lines);
+            each(first..first + 1, from.start..self.line_of(end - 1).1.end);
+            at = end;
+        }
+    }
+
+    /// The cells that share a mark, which is not the mark of a line.
     #[inline(always)]
     pub fn cells_of(&self, mark: usize) -> Range<usize> {
         let first = mark << self.cells_per_mark_log2;
@@ -200,6 +327,23 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         L::BITS || self.table.has_columns_of_marks()
     }
 
+    /// Makes one copy of everything that some marks stand for equal to another.
+    pub fn copy_marks(&self, from: usize, to: usize, marks: Range<usize>) {
+        self.for_each_span(marks, |cells, grains| {
+            if grains.len() == self.table.shape().cell_grains {
+                return self.table.copy_cells(from, to, cells);
+            }
+            self.copy_grains_of(from, to, cells.start, grains);
+        });
+    }
+
+    /// Makes some grains of one copy of a cell equal to another copy.
+    #[inline]
+    pub fn copy_grains_of(&self, from: usize, to: usize, index: usize, grains: Range<usize>) {
+        let (from, to) = (self.table.cell(from, index), self.table.cell(to, index));
+        copy_grains(&from[grains.clone()], &to[grains]);
+    }
+
     /// Makes one copy of a cell equal to another.
     #[inline]
     pub fn copy_cell(&self, from: usize, to: usize, index: usize) {
@@ -209,6 +353,25 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// Makes one copy of some cells equal to another.
     pub fn copy_cells(&self, from: usize, to: usize, cells: Range<usize>) {
         self.table.copy_cells(from, to, cells);
+    }
+
+    /// Makes another copy equal to the first, where the first was written since the last call. Copies
+    /// everything if the system does not tell what was written.
+    pub fn copy_written(&self, to: usize) {
+        let all = || self.table.copy_cells(0, to, 0..self.cells());
+        let Some(written) = &self.written else { return all() };
+        let cell_bytes = self.cell_bytes();
+        let told = written.lock().take(|bytes| {
+            mutant!(OnePageOfEachRange => {
+                let end = bytes.end.min(bytes.start + 4096).div_ceil(cell_bytes);
+                return self.table.copy_cells(0, to, bytes.start / cell_bytes..end);
+            });
+            let cells = bytes.start / cell_bytes..bytes.end.div_ceil(cell_bytes);
+            self.table.copy_cells(0, to, cells);
+        });
+        if told.is_err() {
+            all();
+        }
     }
 
     /// Makes one copy of the cells that share a mark equal to another.
@@ -223,7 +386,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// If `bytes` is not as long as those cells.
     pub fn read_bytes(&self, copy: usize, cells: Range<usize>, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "room for those cells");
-        if L::PLACEMENT == Placement::Rows {
+        if L::PLACEMENT == Placement::Rows && !self.has_columns_of_marks() {
             return self
                 .for_each_cell(cells, bytes, |spot, room| load_bytes(spot.cell(copy), room));
         }
@@ -300,12 +463,17 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     ) {
         let (first, bytes) = (cells.start, self.cell_bytes());
         if self.has_columns_of_marks() {
-            let marks = self.mark_at(first)..cells.end.div_ceil(self.cells_per_mark());
+            let marks = self.marks_of(&cells);
             return self.for_each_run(column, value, marks, |run| {
-                let start = self.cells_of(run.start).start.max(first);
-                let end = self.cells_of(run.end - 1).end.min(cells.end);
-                let room = &mut image[(start - first) * bytes..(end - first) * bytes];
-                self.read_bytes(copy, start..end, room);
+                self.for_each_span(run, |run, grains| {
+                    let (start, end) = (run.start.max(first), run.end.min(cells.end));
+                    let room = &mut image[(start - first) * bytes..(end - first) * bytes];
+                    if grains.len() * G::BYTES == bytes {
+                        return self.read_bytes(copy, start..end, room);
+                    }
+                    let room = &mut room[grains.start * G::BYTES..grains.end * G::BYTES];
+                    load_bytes(&self.cell(copy, start)[grains], room);
+                });
             });
         }
         self.for_each_cell(cells, image, |spot, room| {
@@ -323,7 +491,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// If `bytes` is not as long as those cells.
     pub fn fill_bytes(&self, cells: Range<usize>, bytes: &[u8]) {
         assert_eq!(bytes.len(), cells.len() * self.cell_bytes(), "bytes of those cells");
-        if L::PLACEMENT == Placement::Rows {
+        if L::PLACEMENT == Placement::Rows && !self.has_columns_of_marks() {
             let spots = self.table.walk(cells.start, cells.end);
             for (spot, bytes) in spots.zip(bytes.chunks_exact(self.cell_bytes())) {
                 for copy in 0..self.copies() {

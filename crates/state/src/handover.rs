@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A tick is one word of length, with the highest bit set if a new segment begins with the tick, and
-//! the words of its actions, padded with zeros. Ticks follow each other without gaps.
+//! the words of its actions, padded with zeros. Ticks follow each other without gaps. The mutator may
+//! write the words of a tick before the tick has ended: nobody reads them before they are published.
 //!
 //! A chunk has a mutex for the pointer to the next chunk. The mutator takes that mutex once per chunk:
 //! once per [`CHUNK_WORDS`]. The logger prepares the next chunk ahead, so that the mutator allocates
@@ -61,7 +62,19 @@ pub(crate) struct TickSender {
     at: usize,
     last: u64,
     begins_segment: bool,
+    /// The tick that is written and not published.
+    open: Option<OpenTick>,
     ended: Arc<CachePadded<AtomicU64>>,
+}
+
+/// A tick that the mutator has begun to write.
+#[derive(Debug)]
+struct OpenTick {
+    /// The chunk of the length, if the mutator has left that chunk.
+    length_chunk: Option<Arc<Chunk>>,
+    length_at: usize,
+    /// Bytes of the actions that are in the stream, in whole words.
+    bytes: usize,
 }
 
 /// The logger's end of the stream.
@@ -90,29 +103,57 @@ fn stream_of(last: u64, chunk_words: usize) -> (TickSender, TickReceiver) {
     let chunk = Chunk::new(chunk_words);
     let ended = Arc::new(CachePadded::new(AtomicU64::new(last)));
     let (at, begins_segment) = (0, false);
+    let (open, of_sender) = (None, ended.clone());
     let sender =
-        TickSender { chunk: chunk.clone(), at, last, begins_segment, ended: ended.clone() };
+        TickSender { chunk: chunk.clone(), at, last, begins_segment, open, ended: of_sender };
     (sender, TickReceiver { chunk, at, last, ended })
 }
 
 impl TickSender {
-    /// Sends an ended tick.
+    /// Writes whole words of the actions that the open tick has so far. The actions may only grow until
+    /// the tick is sent.
+    #[inline]
+    pub(crate) fn write_ahead(&mut self, actions: &[u8]) {
+        let mut bytes = match &self.open {
+            Some(open) => open.bytes,
+            None => self.begin(),
+        };
+        let (words, _) = actions[bytes..].as_chunks::<8>();
+        for word in words {
+            self.put(u64::from_le_bytes(*word));
+        }
+        bytes += size_of_val(words);
+        if let Some(open) = &mut self.open {
+            open.bytes = bytes;
+        }
+    }
+
+    /// Leaves room for the length of a tick; 0, the bytes that the tick has.
+    fn begin(&mut self) -> usize {
+        let length_at = self.room();
+        self.open = Some(OpenTick { length_chunk: None, length_at, bytes: 0 });
+        self.at += 1;
+        0
+    }
+
+    /// Sends an ended tick. The actions begin with those that were written ahead.
     ///
     /// # Panics
     /// If the tick is not the one after the last.
     pub(crate) fn send(&mut self, tick: u64, actions: &[u8]) {
         assert_eq!(tick, self.last + 1, "ticks come in order");
-        let flag = if self.begins_segment { BEGINS_SEGMENT } else { 0 };
-        self.put(actions.len() as u64 | flag);
-        let (words, rest) = actions.as_chunks::<8>();
-        for word in words {
-            self.put(u64::from_le_bytes(*word));
-        }
+        self.write_ahead(actions);
+        let rest = actions.as_chunks::<8>().1;
         if !rest.is_empty() {
             let mut word = [0; 8];
             word[..rest.len()].copy_from_slice(rest);
             self.put(u64::from_le_bytes(word));
         }
+        let open = self.open.take().expect("it was begun");
+        let flag = if self.begins_segment { BEGINS_SEGMENT } else { 0 };
+        let length_chunk = open.length_chunk.as_ref().unwrap_or(&self.chunk);
+        // Relaxed: as in `put`.
+        length_chunk.words[open.length_at].store(actions.len() as u64 | flag, Relaxed);
         (self.last, self.begins_segment) = (tick, false);
         self.ended.store(tick, Release); // pairs with the Acquire in `published`
     }
@@ -124,12 +165,24 @@ impl TickSender {
 
     #[inline]
     fn put(&mut self, word: u64) {
-        if self.at == self.chunk.words.len() {
-            (self.chunk, self.at) = (self.chunk.next(), 0);
-        }
+        let at = self.room();
         // Relaxed: the Release of `ended` publishes the word.
-        self.chunk.words[self.at].store(word, Relaxed);
+        self.chunk.words[at].store(word, Relaxed);
         self.at += 1;
+    }
+
+    /// The index of the next word in the chunk, which may be a new one.
+    #[inline]
+    fn room(&mut self) -> usize {
+        if self.at == self.chunk.words.len() {
+            let next = self.chunk.next();
+            let full = std::mem::replace(&mut self.chunk, next);
+            self.at = 0;
+            if let Some(open) = &mut self.open {
+                open.length_chunk.get_or_insert(full);
+            }
+        }
+        self.at
     }
 }
 
@@ -206,7 +259,14 @@ mod tests {
                     if begins(tick) {
                         sender.begin_segment();
                     }
-                    sender.send(tick, &actions_of(tick));
+                    let actions = actions_of(tick);
+                    if tick.is_multiple_of(2) {
+                        (0..=actions.len())
+                            .step_by(5)
+                            .for_each(|to| sender.write_ahead(&actions[..to]));
+                        assert_eq!(receiver.published(), tick - 1, "not ended");
+                    }
+                    sender.send(tick, &actions);
                 }
                 let until = receiver.published();
                 for tick in first..first + 10 {

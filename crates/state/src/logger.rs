@@ -76,6 +76,12 @@ pub(crate) struct LogSender {
 }
 
 impl LogSender {
+    /// Puts the actions of the tick that has not ended where the logger will find them, so that the end
+    /// of the tick has less to do.
+    pub(crate) fn write_ahead(&mut self, actions: &[u8]) {
+        self.ticks.write_ahead(actions);
+    }
+
     /// Adds an ended tick. Waits for room if `may_wait`. Takes no lock while there is room.
     ///
     /// # Errors
@@ -177,8 +183,11 @@ impl LogQueue {
     }
 
     fn set_failure(&self, control: &mut Control, failure: Option<Failure>) {
-        // Release: pairs with the Acquire in `push`.
-        self.has_failed.store(failure.is_some(), Release);
+        // Every tick looks at the flag, so its cache line changes as seldom as it can.
+        if control.failure.is_some() != failure.is_some() {
+            // Release: pairs with the Acquire in `push`.
+            self.has_failed.store(failure.is_some(), Release);
+        }
         control.failure = failure;
     }
 

@@ -10,6 +10,8 @@ stillpoint_sync::planted_bugs! {
         SnapshotMissesACell,
         /// Fork: the image is read from the memory that goes on changing.
         ForkReadsTheParent,
+        /// Written pages: of pages side by side only the first is copied.
+        OnePageOfEachRange,
         /// Copy-on-update: the new value is saved, not the old (as the published code does).
         CopyOnUpdateSavesTheNew,
         /// Copy-on-update: the bits are not reset for a new period.
@@ -24,6 +26,9 @@ stillpoint_sync::planted_bugs! {
         HourglassReadsOneCopy,
         /// Hourglass: a partial write goes to a copy that holds an older cell.
         HourglassBringsNothingOver,
+        /// Hourglass, ping-pong, piggyback: of a long cell's line that is partly written, the rest is not
+        /// brought over.
+        LinesLoseTheirRest,
         /// Hourglass, ping-pong: a failed capture of changes is not taken again.
         ForgetsAFailedCapture,
         /// Piggyback: the mutator takes the copier to be done before it is.

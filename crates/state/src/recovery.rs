@@ -361,7 +361,7 @@ fn load<S: Scheme>(
 
 /// Makes all cells zero again.
 fn clear<S: Scheme>(shared: &Shared<S>) {
-    for slot in &shared.slots {
+    for slot in shared.slots.iter() {
         let zeros = vec![0; slot.info.cell_bytes];
         with_grid!(&slot.grid, grid => {
             for index in 0..grid.cells() {

@@ -25,12 +25,14 @@
 //! ```
 
 use stillpoint_format::registry::{Named, Registry, UnknownName};
+use stillpoint_io::{WrittenPages, WrittenPagesError};
 
 use crate::grid::CellRequirements;
 use crate::layout::{BitArray, Interleaved, Layout, Naive, Packed};
 use crate::scheme::{Content, Scheme};
 use crate::schemes::{
-    copy_on_update, fork, hourglass, naive_snapshot, none, piggyback, ping_pong, zigzag,
+    copy_on_update, fork, hourglass, naive_snapshot, none, piggyback, ping_pong, written_pages,
+    zigzag,
 };
 
 /// A program that can run with any scheme.
@@ -73,6 +75,20 @@ impl Row {
     pub fn needs(&self, cell_bytes: usize) -> CellRequirements {
         (self.needs)(cell_bytes)
     }
+
+    /// Says whether this system has what the scheme wants of it.
+    ///
+    /// # Errors
+    /// Why arrays of the scheme cannot be made here.
+    pub fn check_system(&self) -> Result<(), WrittenPagesError> {
+        if self.needs(1).tracks_writes { WrittenPages::check() } else { Ok(()) }
+    }
+}
+
+/// The names of the schemes that this system has all for.
+pub fn names_here() -> impl Iterator<Item = &'static str> {
+    let here = REGISTRY.iter().filter(|row| row.check_system().is_ok());
+    here.flat_map(|row| row.layouts).map(|layout| layout.name)
 }
 
 impl Named for Row {
@@ -156,6 +172,14 @@ registry! {
         constant_tick: false,
         run: fork::Fork,
         layouts: { "fork" => Naive },
+    }
+    {
+        scheme: "written pages",
+        about: "at a point of consistency copies the pages that were written, which the system finds",
+        source: "Stillpoint (userfaultfd, PAGEMAP_SCAN)",
+        constant_tick: false,
+        run: written_pages::CopyWrittenPages,
+        layouts: { "uffd-wp" => Naive },
     }
     {
         scheme: "zigzag",

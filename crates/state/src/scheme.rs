@@ -7,7 +7,7 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 
 use crate::arrays::Arrays;
-use crate::capture::Capture;
+use crate::capture::PointOfConsistency;
 use crate::grid::{CellRequirements, Grid};
 use crate::layout::Layout;
 
@@ -85,9 +85,14 @@ pub enum Last {
 }
 
 /// What a capture holds beside the state's own memory: nothing, for most schemes.
-pub trait Frozen: Debug + Send + Sync + 'static {
+pub trait Frozen: Debug + Send + Sync + Sized + 'static {
     /// The mutator calls this at a point of consistency, once for all arrays.
     fn freeze() -> Self;
+
+    /// The value, for schemes that hold nothing. Such a value needs no hand-over.
+    fn nothing() -> Option<Self> {
+        None
+    }
 
     /// What the capture has cost so far.
     fn cost(&self) -> FreezeCost {
@@ -97,6 +102,10 @@ pub trait Frozen: Debug + Send + Sync + 'static {
 
 impl Frozen for () {
     fn freeze() -> Self {}
+
+    fn nothing() -> Option<Self> {
+        Some(())
+    }
 }
 
 /// What the system spends on keeping the state's memory as it was.
@@ -124,6 +133,9 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     type Frozen: Frozen;
     /// What a capture yields.
     const CONTENT: Content;
+    /// True if each line of a cell longer than [`LINE_BYTES`](crate::LINE_BYTES) has marks of its own. Such
+    /// cells are read and written by the two calls for lines.
+    const MARKS_LINES: bool = false;
 
     /// Copies and marks that the scheme needs for cells of so many bytes.
     fn needs(cell_bytes: usize) -> CellRequirements;
@@ -138,12 +150,23 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
 
     /// *PointOfConsistency*: the mutator has ended a step. If the writer has ended the last capture, a
     /// new capture begins here. All schemes do the same (Algorithms 1 and 2).
-    fn point_of_consistency(arrays: &mut Arrays<Self>) -> Option<Capture<Self>> {
+    fn point_of_consistency(arrays: &mut Arrays<Self>) -> Option<PointOfConsistency<Self>> {
         arrays.begin_capture_if_writer_done()
     }
 
     /// *HandleRead*: the copy that holds the newest value of a cell.
     fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy, index: usize) -> usize;
+
+    /// *HandleRead* for lines of a long cell: the copy that holds the newest values of all of them. `None` if
+    /// they are in different copies.
+    #[inline(always)]
+    fn handle_read_lines<G: Grain>(
+        grid: &Grid<G, Self::Layout>,
+        turn: LiveCopy,
+        marks: Range<usize>,
+    ) -> Option<usize> {
+        Some(Self::handle_read(grid, turn, grid.line_of(marks.start).0))
+    }
 
     /// Prefetches what an access at an offset of a cell will touch. The default prefetches the first
     /// copy. A cell that is not there is ignored.
@@ -167,6 +190,21 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         extent: Extent,
         store: impl FnMut(&[G]),
     );
+
+    /// *HandleWrite* for some bytes of a long cell, which `store` writes. The lines that the bytes touch and
+    /// do not cover are brought up to date in the copy before that.
+    #[inline(always)]
+    fn handle_write_lines<G: Grain>(
+        grid: &Grid<G, Self::Layout>,
+        turn: LiveCopy,
+        index: usize,
+        bytes: Range<usize>,
+        store: impl FnMut(&[G]),
+    ) {
+        let is_whole = bytes.len() == grid.cell_bytes();
+        let extent = if is_whole { Extent::Whole } else { Extent::Part };
+        Self::handle_write(grid, turn, index, extent, store);
+    }
 
     /// *WriteToStableStorage*: puts those cells of a range that belong to the image into `image`. The
     /// range's first cell goes to offset 0. Bytes of other cells keep their values.

@@ -12,11 +12,12 @@ use stillpoint_mem::PageSize;
 
 use crate::actions::{ActionLog, Actions};
 use crate::arrays::{Array, Arrays, ArraysBuilder, Cells};
-use crate::background::{BackgroundWork, Mailbox, start_threads};
+use crate::background::{BackgroundWork, start_threads};
 use crate::config::{Background, Config, Every};
 use crate::error::StateError;
 use crate::files::{Environment, Files};
 use crate::logger::{LogSender, LogWriter, TICK_BYTES_MAX, open_log};
+use crate::mailbox::Mailbox;
 use crate::plain::Plain;
 use crate::progress::Progress;
 use crate::recovery::{Recovered, open_schema, read_schema, recover, restore_at};
@@ -79,7 +80,8 @@ impl<S: Scheme> StateBuilder<S> {
         let last_tick = arrays.ticks();
         let log = config.logs_actions.then(|| open_log(&files, &progress, config, last_tick));
         let (log, log_writer) = log.unzip();
-        let mailbox = Arc::new(Mailbox::new(config.every != Every::OnRequest));
+        let is_wanted = config.every != Every::OnRequest;
+        let mailbox = Arc::new(Mailbox::new(arrays.shared().clone(), is_wanted));
         let background = match config.background {
             Background::Manual => BackgroundWork::Own {
                 writer: Box::new(writer),
@@ -289,6 +291,9 @@ impl<S: Scheme> State<S> {
             return Err(StateError::ActionsTooLong { tick, bytes, max });
         }
         self.actions.push(action);
+        if let Some(log) = &mut self.log {
+            log.write_ahead(self.actions.encoded());
+        }
         Ok(())
     }
 
@@ -344,8 +349,12 @@ impl<S: Scheme> State<S> {
         self.arrays.end_tick();
         (self.is_changed, self.step) = (false, Step::None);
         if self.mailbox.is_wanted() {
+            let last = self.arrays.last_capture();
             self.begin_capture();
-            self.tell_failures(FAILURES_TO_TELL)?;
+            // The writer changes the line of its failures all the time.
+            if last != Some(Last::Durable) || self.has_told || self.mailbox.is_dead() {
+                self.tell_failures(FAILURES_TO_TELL)?;
+            }
         }
         Ok(self.arrays.ticks())
     }
@@ -354,14 +363,14 @@ impl<S: Scheme> State<S> {
         if self.mailbox.is_dead() {
             return;
         }
-        let Some(capture) = self.arrays.point_of_consistency() else {
+        let Some(point) = S::point_of_consistency(&mut self.arrays) else {
             return;
         };
         self.mailbox.want(false);
         if let Some(log) = &mut self.log {
             log.end_segment();
         }
-        self.mailbox.put(capture);
+        self.mailbox.put(point);
     }
 
     /// Tells, once, that so many images in a row have failed. Who moves the writer knows it.

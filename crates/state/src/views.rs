@@ -1,10 +1,13 @@
 //! One array, or one cell, found once for many reads and writes.
 
 use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_mem::{Grain, copy_grains};
 
 use crate::arrays::{Array, Cells};
-use crate::grid::{Grid, load_part, store_part};
-use crate::plain::{Field, FieldValue, Plain};
+use crate::grid::{Grid, LINE_BYTES, load_part, store_part};
+use crate::plain::{CELL_BYTES_MAX, Field, FieldValue, Plain};
 use crate::scheme::{Extent, Intent, LiveCopy, Scheme};
 
 /// One array, to read from.
@@ -25,28 +28,85 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
         self.len() == 0
     }
 
+    /// True if the lines of a cell have marks of their own.
+    const HAS_LINES: bool = S::MARKS_LINES && T::BYTES > LINE_BYTES;
+
+    /// The copy of a cell that holds the newest values of some of its bytes; `None` if they are in different
+    /// copies.
     #[inline(always)]
-    fn newest(&self, index: usize) -> &'a [T::Grain] {
-        self.grid.cell(S::handle_read(self.grid, self.turn, index), index)
+    fn newest(&self, index: usize, bytes: Range<usize>) -> Option<&'a [T::Grain]> {
+        let copy = if Self::HAS_LINES {
+            S::handle_read_lines(self.grid, self.turn, self.grid.marks_near(index, &bytes))?
+        } else {
+            S::handle_read(self.grid, self.turn, index)
+        };
+        Some(self.grid.cell(copy, index))
     }
 
     /// As [`Cells::read`].
     #[inline(always)]
     pub fn read(&self, index: usize) -> T {
-        T::load(self.newest(index))
+        match self.newest(index, 0..T::BYTES) {
+            Some(cell) => T::load(cell),
+            None => match T::BYTES {
+                ..=128 => self.gather::<16>(index),
+                129..=512 => self.gather::<64>(index),
+                _ => self.gather::<{ CELL_BYTES_MAX / 8 }>(index),
+            },
+        }
+    }
+
+    /// Reads a cell whose lines are in different copies by way of a cell of `GRAINS` grains or less.
+    #[cold]
+    #[inline(never)]
+    fn gather<const GRAINS: usize>(&self, index: usize) -> T {
+        let room: [T::Grain; GRAINS] = std::array::from_fn(|_| T::Grain::zero());
+        for mark in self.grid.marks_near(index, &(0..T::BYTES)) {
+            let line = self.grid.line_of(mark).1;
+            copy_grains(&self.line(index, mark)[line.clone()], &room[line]);
+        }
+        T::load(&room[..T::BYTES / T::Grain::BYTES])
+    }
+
+    /// The copy of a cell that holds the newest values of a line.
+    fn line(&self, index: usize, mark: usize) -> &'a [T::Grain] {
+        let copy = S::handle_read_lines(self.grid, self.turn, mark..mark + 1);
+        self.grid.cell(copy.expect("one line is in one copy"), index)
     }
 
     /// As [`Cells::read_part`].
     #[inline]
     pub fn read_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
         check_part::<T>(offset, bytes.len());
-        load_part(self.newest(index), offset, bytes);
+        self.load_part(index, offset, bytes);
+    }
+
+    #[inline(always)]
+    fn load_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
+        match self.newest(index, offset..offset + bytes.len()) {
+            Some(cell) => load_part(cell, offset, bytes),
+            None => self.gather_part(index, offset, bytes),
+        }
+    }
+
+    /// Reads bytes of lines that are in different copies.
+    #[cold]
+    #[inline(never)]
+    fn gather_part(&self, index: usize, offset: usize, bytes: &mut [u8]) {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let in_line = LINE_BYTES - at % LINE_BYTES;
+            let (head, tail) = rest.split_at_mut(in_line.min(rest.len()));
+            load_part(self.line(index, self.grid.mark_near(index, at)), at, head);
+            at += head.len();
+            rest = tail;
+        }
     }
 
     /// As [`Cells::read_field`].
     #[inline]
     pub fn read_field<F: FieldValue>(&self, index: usize, field: Field<T, F>) -> F {
-        F::read_with(|bytes| load_part(self.newest(index), field.offset(), bytes))
+        F::read_with(|bytes| self.load_part(index, field.offset(), bytes))
     }
 
     /// The newest values of all cells, in order.
@@ -90,7 +150,11 @@ impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
     /// As [`Cells::write`].
     #[inline(always)]
     pub fn write(&mut self, index: usize, value: T) {
-        S::handle_write(self.grid, self.turn, index, Extent::Whole, |cell| value.store(cell));
+        let store = |cell: &[T::Grain]| value.store(cell);
+        if ArrayRef::<T, S>::HAS_LINES {
+            return S::handle_write_lines(self.grid, self.turn, index, 0..T::BYTES, store);
+        }
+        S::handle_write(self.grid, self.turn, index, Extent::Whole, store);
     }
 
     /// As [`Cells::update`].
@@ -122,10 +186,13 @@ impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
     #[inline]
     pub fn write_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
         check_part::<T>(offset, bytes.len());
+        let store = |cell: &[T::Grain]| store_part(cell, offset, bytes);
+        if ArrayRef::<T, S>::HAS_LINES {
+            let written = offset..offset + bytes.len();
+            return S::handle_write_lines(self.grid, self.turn, index, written, store);
+        }
         let extent = if bytes.len() == T::BYTES { Extent::Whole } else { Extent::Part };
-        S::handle_write(self.grid, self.turn, index, extent, |cell| {
-            store_part(cell, offset, bytes);
-        });
+        S::handle_write(self.grid, self.turn, index, extent, store);
     }
 
     /// As [`Cells::write_field`].

@@ -100,7 +100,7 @@ impl registry::Program for Lives {
 
 #[test]
 fn every_scheme_goes_on_where_it_was() {
-    for name in registry::REGISTRY.names() {
+    for name in registry::names_here() {
         let takes_images =
             registry::REGISTRY.find(name).expect("a row").content != Content::Nothing;
         let (merge, pace) = (Merge::FromDisk, Pace::Unpaced);
@@ -166,7 +166,7 @@ impl registry::Program for FailsOnce {
 
 #[test]
 fn a_block_that_cannot_be_written_fails_its_capture_and_no_other() {
-    for name in registry::REGISTRY.names() {
+    for name in registry::names_here() {
         registry::run(name, FailsOnce).expect("it is in the table");
     }
 }

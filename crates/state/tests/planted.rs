@@ -18,6 +18,7 @@ use std::panic::{RefUnwindSafe, catch_unwind};
 
 use stillpoint_io::Fault;
 use stillpoint_state::planted::{Bug, plant};
+use stillpoint_state::registry;
 
 /// Steps of each cell size within which a bug of a scheme must show itself.
 const STEPS: u64 = 20_000;
@@ -35,10 +36,12 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
         Bug::PartLosesTheRest => (&["none", "ipp"], false),
         Bug::SnapshotMissesACell => (&["ns"], false),
         Bug::ForkReadsTheParent => (&["fork"], false),
+        Bug::OnePageOfEachRange => (&["uffd-wp"], false),
         Bug::CopyOnUpdateSavesTheNew | Bug::CopyOnUpdateKeepsBits => (&["bacou", "cou"], false),
         Bug::ZigzagForgetsAMark | Bug::ZigzagBringsNothingOver => {
             (&["bazz", "nzz", "izz", "pzz"], false)
         }
+        Bug::LinesLoseTheirRest => (&["hg", "hg-naive", "ipp", "npp", "pb", "pb-packed"], false),
         Bug::PingPongBringsNothingOver => (&["ipp", "npp"], false),
         Bug::HourglassReadsOneCopy | Bug::HourglassBringsNothingOver => (HOURGLASS, false),
         Bug::ForgetsAFailedCapture | Bug::ForgetsALostBase => {
@@ -91,7 +94,8 @@ fn complaints(bug: Bug) -> Vec<(&'static str, Option<String>)> {
             })
         }
     };
-    names.iter().map(|name| (*name, judge(name))).collect()
+    let is_here = |name: &&&'static str| registry::names_here().any(|here| here == **name);
+    names.iter().filter(is_here).map(|name| (*name, judge(name))).collect()
 }
 
 /// What crashes say about the bug.

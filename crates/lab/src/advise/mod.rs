@@ -16,6 +16,7 @@ use crate::error::{LabError, LabResult};
 use crate::measure::machine::available_bytes;
 use crate::measure::outcome::Outcome;
 use crate::measure::stats::median;
+use crate::subjects::arrays::refusals;
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad, WordCell};
 use crate::workloads::zipf::ZipfAccesses;
@@ -180,7 +181,9 @@ impl Question {
     }
 
     fn schemes(&self) -> Vec<&'static str> {
-        let rows = registry::REGISTRY.iter().filter(|row| row.content != Content::Nothing);
+        let rows = registry::REGISTRY
+            .iter()
+            .filter(|row| row.content != Content::Nothing && row.check_system().is_ok());
         let layouts = if self.all_layouts { usize::MAX } else { 1 };
         rows.flat_map(|row| row.layouts.iter().take(layouts).map(|layout| layout.name)).collect()
     }
@@ -228,6 +231,9 @@ fn measure<C: WordCell>(question: &Question, context: &Context) -> LabResult<Adv
     };
     let load = TraceLoad::<C>::new(Trace::equal(zipf.make()?, per_tick), zipf.words());
     let mut measured = Vec::new();
+    for refusal in refusals() {
+        context.note(refusal);
+    }
     for scheme in question.schemes() {
         context.note(format!("measuring {scheme} for {} s", question.seconds));
         let dir = context.fresh_dir(scheme)?;

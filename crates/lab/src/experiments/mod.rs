@@ -8,7 +8,7 @@ mod calc_fig7;
 mod calc_fig8;
 mod calc_figures;
 mod calc_measures;
-mod fc_words;
+pub(crate) mod fc_words;
 mod game;
 pub(crate) mod instructions;
 mod peers_clients;

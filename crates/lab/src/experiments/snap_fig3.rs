@@ -25,7 +25,7 @@ use crate::measure::stats::median;
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Table};
-use crate::subjects::arrays::schemes;
+use crate::subjects::arrays::{refusals, schemes};
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
 use crate::workloads::zipf::{PAGE_WORDS, ZipfAccesses};
@@ -167,6 +167,7 @@ impl Experiment for SnapFig3 {
             "The action log is on, as by default: the end of a tick hands the tick over to the logger, \
              whose thread flushes it.",
         );
+        refusals().into_iter().for_each(|refusal| result.note(refusal));
         if context.wants("sizes") {
             result.in_part("sizes", |result| sizes(context, plan, result))?;
         }

@@ -1,7 +1,7 @@
 //! Adds curves to a result. Each curve has a series of its own, so two figures can name the same
 //! scheme.
 
-use crate::report::result::{ExperimentResult, Figure, Scale, Series};
+use crate::report::result::{ExperimentResult, Figure, PaperPoint, Scale, Series};
 
 /// A figure whose curves are added one after the other.
 #[derive(Debug)]
@@ -37,6 +37,13 @@ impl<'a> Drawing<'a> {
         self
     }
 
+    /// Makes the x axis logarithmic.
+    #[must_use]
+    pub(crate) fn log_x(mut self) -> Self {
+        self.figure.x_scale = Scale::Log;
+        self
+    }
+
     /// Makes the y axis logarithmic.
     #[must_use]
     pub(crate) fn log_y(mut self) -> Self {
@@ -46,6 +53,24 @@ impl<'a> Drawing<'a> {
 
     /// Adds a curve.
     pub(crate) fn curve(&mut self, name: &str, points: Vec<[f64; 2]>) {
+        self.curve_with_spreads(name, points, Vec::new());
+    }
+
+    /// A value of the paper, of a curve that is drawn. A value that is no number is left out.
+    pub(crate) fn paper(&mut self, label: &str, at: [f64; 2], text: &str) {
+        if at.iter().all(|value| value.is_finite()) {
+            let (label, text) = (label.to_owned(), text.to_owned());
+            self.figure.paper.push(PaperPoint { label, at, text });
+        }
+    }
+
+    /// A curve with the least and the greatest value at each point.
+    pub(crate) fn curve_with_spreads(
+        &mut self,
+        name: &str,
+        points: Vec<[f64; 2]>,
+        spreads: Vec<[f64; 2]>,
+    ) {
         let label = name.to_owned();
         let name = format!("{name}{}", self.suffix);
         self.figure.series.push(name.clone());
@@ -56,6 +81,7 @@ impl<'a> Drawing<'a> {
             x_unit,
             y_unit,
             points,
+            spreads,
             ..Series::default()
         });
     }

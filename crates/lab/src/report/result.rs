@@ -135,6 +135,10 @@ pub(crate) struct Series {
     pub(crate) y_unit: String,
     /// `[x, y]`.
     pub(crate) points: Vec<[f64; 2]>,
+    /// The least and the greatest y of the runs or periods, for each point; empty where points are single
+    /// values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) spreads: Vec<[f64; 2]>,
 }
 
 impl Series {
@@ -182,9 +186,23 @@ pub(crate) struct Figure {
     /// Shaded stretches of the x axis: captures, saves.
     #[serde(default)]
     pub(crate) spans: Vec<Span>,
+    /// What the paper has in this picture.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) paper: Vec<PaperPoint>,
     /// Bars instead of curves.
     #[serde(default)]
     pub(crate) bars: Vec<Bar>,
+}
+
+/// A value of the paper among ours.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub(crate) struct PaperPoint {
+    /// The scheme: a label of the figure's series.
+    pub(crate) label: String,
+    /// Where it is drawn.
+    pub(crate) at: [f64; 2],
+    /// What the paper says.
+    pub(crate) text: String,
 }
 
 /// A shaded stretch of the x axis.

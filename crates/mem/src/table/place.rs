@@ -13,9 +13,9 @@ const LARGE_GROUP: usize = 8;
 pub enum Placement {
     /// Every copy and every column of marks is an array of its own.
     Apart,
-    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. A
-    /// cell that exceeds a line begins at a line. Then each column of marks is an array of its own,
-    /// of which a line holds the marks of 64 cells.
+    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. Cells that
+    /// exceed a line with their copies and marks lie as in [`Apart`](Self::Apart): side by side in one line
+    /// they save nothing, and cells of one copy are dense.
     Rows,
     /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
     /// the marks. Cells that exceed a line form groups of eight, and each column of marks is an array.
@@ -56,7 +56,8 @@ impl Places {
     pub(super) fn of(shape: &TableShape, grain_bytes: usize) -> Option<Self> {
         let cell_bytes = shape.cell_grains.checked_mul(grain_bytes)?;
         // An upper bound of the table's size, so that no sum below overflows.
-        let one = cell_bytes.checked_mul(shape.copies)?.checked_add(shape.mark_columns)?;
+        let marks = shape.mark_columns.checked_mul(shape.marks_per_cell)?;
+        let one = cell_bytes.checked_mul(shape.copies)?.checked_add(marks)?;
         let bound = one.checked_add(2 * LINE)?.checked_mul(shape.cells.checked_add(LINE)?)?;
         if bound > 1 << 60 {
             return None;
@@ -71,8 +72,7 @@ impl Places {
     fn apart(shape: &TableShape, cell_bytes: usize) -> Self {
         let copy_stride = (shape.cells * cell_bytes).next_multiple_of(LINE);
         let marks_at = copy_stride * shape.copies;
-        let marks = shape.cells.div_ceil(shape.cells_per_mark);
-        let mark_column_stride = marks.next_multiple_of(LINE);
+        let mark_column_stride = shape.marks().next_multiple_of(LINE);
         Self {
             lanes: shape.cells.max(1),
             lanes_reciprocal: 0,
@@ -91,18 +91,17 @@ impl Places {
     fn rows(shape: &TableShape, cell_bytes: usize, grain_bytes: usize) -> Self {
         let copies = cell_bytes * shape.copies;
         let row = (copies + shape.mark_columns).next_multiple_of(grain_bytes);
-        let places = |lanes, group, row| Self {
+        let places = |lanes, row| Self {
             copy_stride: cell_bytes,
             cell_bytes,
             marks_at: copies,
             mark_column_stride: 1,
-            ..Self::grouped(shape.cells, lanes, group, row, row)
+            ..Self::grouped(shape.cells, lanes, LINE, row, row)
         };
         if row <= LINE {
-            return places(LINE / row, LINE, row);
+            return places(LINE / row, row);
         }
-        let row = copies.next_multiple_of(LINE);
-        places(1, row, row).with_marks_behind(shape, 1)
+        Self::apart(shape, cell_bytes)
     }
 
     fn lines(shape: &TableShape, cell_bytes: usize) -> Self {
@@ -124,7 +123,7 @@ impl Places {
     /// Moves the marks behind all cells, each column an array. The cells keep their offsets, in groups
     /// of `lanes` cells.
     fn with_marks_behind(self, shape: &TableShape, lanes: usize) -> Self {
-        let mark_column_stride = shape.cells.next_multiple_of(LINE);
+        let mark_column_stride = shape.marks().next_multiple_of(LINE);
         Self {
             marks_at: self.end,
             mark_column_stride,
@@ -259,10 +258,14 @@ impl Places {
         self.mark_group_stride != self.group_stride || self.group_stride == 0
     }
 
-    /// Number of contiguous marks from `index` on, in each column.
+    /// Number of contiguous marks from `index` on, in each column, or more than there are.
     #[inline]
     pub(super) fn contiguous_marks_from(&self, index: usize) -> usize {
-        if self.mark_lane_stride != 1 { 1 } else { self.lanes - self.split(index).1 }
+        match self.mark_lane_stride {
+            _ if self.has_columns_of_marks() => usize::MAX,
+            1 => self.lanes - self.split(index).1,
+            _ => 1,
+        }
     }
 
     /// Verifies that no two cells, copies or marks overlap and that all lie inside the table. The
@@ -301,21 +304,22 @@ impl Places {
         if columns == 0 {
             return;
         }
-        // A column of marks: its extent in one group, and its extent in all groups.
-        let of_lanes = match shape.placement {
-            Placement::Apart => lanes.div_ceil(shape.cells_per_mark),
-            _ => lanes,
-        };
-        assert!(self.mark_lane_stride >= 1);
-        let of_group = (of_lanes - 1) * self.mark_lane_stride + 1;
-        let all = (groups - 1) * self.mark_group_stride + of_group;
-        assert!(self.marks_at + (columns - 1) * self.mark_column_stride + all <= self.end);
-        if self.marks_at >= data {
-            // The marks lie behind all cells, column by column.
-            assert!(groups == 1 || of_group <= self.mark_group_stride);
-            assert!(columns == 1 || all <= self.mark_column_stride);
+        if self.has_columns_of_marks() {
+            // The marks lie behind all cells, column by column. Groups of marks have no gaps, so the
+            // offset of a mark in its column is the number of the mark.
+            let marks = shape.marks();
+            assert!(self.marks_at >= data && self.mark_lane_stride == 1);
+            assert!(self.lanes_reciprocal == 0 || self.mark_group_stride == self.lanes);
+            assert!(columns == 1 || marks <= self.mark_column_stride);
+            assert!(self.marks_at + (columns - 1) * self.mark_column_stride + marks <= self.end);
             return;
         }
+        assert_eq!(shape.marks_per_cell, 1, "one mark beside a cell");
+        // A column of marks: its extent in one group, and its extent in all groups.
+        assert!(self.mark_lane_stride >= 1);
+        let of_group = (lanes - 1) * self.mark_lane_stride + 1;
+        let all = (groups - 1) * self.mark_group_stride + of_group;
+        assert!(self.marks_at + (columns - 1) * self.mark_column_stride + all <= self.end);
         // The marks lie inside the groups: behind the row of each lane, or behind all copies.
         assert!(groups == 1 || self.mark_group_stride == self.group_stride);
         assert!(before_marks <= self.marks_at);

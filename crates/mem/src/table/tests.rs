@@ -1,6 +1,18 @@
 use super::*;
 use stillpoint_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+/// Several marks of a cell, in some of the shapes in which they lie in a column.
+fn marks_per_cell(
+    placement: Placement,
+    cell_grains: usize,
+    copies: usize,
+    mark_columns: usize,
+) -> usize {
+    let is_large = cell_grains * 4 * copies + mark_columns > 64;
+    let has_columns = placement == Placement::Apart || is_large;
+    if mark_columns == 2 && has_columns { 3 } else { 1 }
+}
+
 /// Every shape of small and of large cells.
 fn shapes() -> impl Iterator<Item = TableShape> {
     let cell_grains = [1, 2, 3, 8, 16, 512];
@@ -17,6 +29,12 @@ fn shapes() -> impl Iterator<Item = TableShape> {
                         mark_columns,
                         // Some of the numbers divide the number of cells, some do not.
                         cells_per_mark: [1, 4, 1, 16][mark_columns],
+                        marks_per_cell: marks_per_cell(
+                            placement,
+                            cell_grains,
+                            copies,
+                            mark_columns,
+                        ),
                         placement,
                         pages: PageSize::Small,
                     })
@@ -59,7 +77,7 @@ fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
             for copy in 0..shape.copies {
                 assert_eq!(spot.cell(copy).as_ptr_range(), table.cell(copy, index).as_ptr_range());
             }
-            if shape.cells_per_mark == 1 {
+            if shape.cells_per_mark == 1 && shape.marks_per_cell == 1 {
                 for column in 0..shape.mark_columns {
                     assert!(std::ptr::eq(spot.mark(column), table.mark(column, index)));
                 }
@@ -68,7 +86,8 @@ fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
         }
         assert_eq!(walked, shape.cells - first, "{shape:?}");
     }
-    assert_eq!(table.marks_len(), shape.cells.div_ceil(shape.cells_per_mark));
+    let marks = shape.cells.div_ceil(shape.cells_per_mark) * shape.marks_per_cell;
+    assert_eq!(table.marks_len(), marks);
     for index in 0..table.marks_len() {
         for column in 0..shape.mark_columns {
             let mark: *const AtomicU8 = table.mark(column, index);
@@ -107,6 +126,7 @@ fn a_line_holds_what_the_paper_says() {
             copies,
             mark_columns,
             cells_per_mark: 1,
+            marks_per_cell: 1,
             placement,
             pages,
         };
@@ -127,6 +147,7 @@ fn marks_of_large_cells_lie_side_by_side() {
             copies: 3,
             mark_columns: 2,
             cells_per_mark: 1,
+            marks_per_cell: 1,
             placement,
             pages: PageSize::Small,
         };
@@ -137,10 +158,31 @@ fn marks_of_large_cells_lie_side_by_side() {
         };
         assert_eq!(address(1, 999) - address(1, 0), 999, "{placement:?}");
         assert!(table.has_columns_of_marks(), "{placement:?}");
-        assert_eq!(table.cell(0, 1).as_ptr().addr() % 64, 0, "a cell begins a line");
+        let pieces = TableShape { marks_per_cell: 5, ..shape };
+        let pieces = Table::<AtomicU64>::new(&pieces).expect("address space");
+        assert_eq!((pieces.marks_len(), pieces.marks(0, 7, 4993).len()), (5000, 4993));
         let small = Table::<AtomicU64>::new(&TableShape { cell_grains: 1, ..shape });
         assert!(!small.expect("address space").has_columns_of_marks(), "{placement:?}");
     }
+}
+
+#[test]
+fn cells_that_exceed_a_line_with_their_copies_are_dense() {
+    let shape = |cell_grains| TableShape {
+        cells: 1000,
+        cell_grains,
+        copies: 3,
+        mark_columns: 2,
+        cells_per_mark: 1,
+        marks_per_cell: 1,
+        placement: Placement::Rows,
+        pages: PageSize::Small,
+    };
+    let stride = |cell_grains| {
+        let table = Table::<AtomicU32>::new(&shape(cell_grains)).expect("address space");
+        table.cell(0, 1).as_ptr().addr() - table.cell(0, 0).as_ptr().addr()
+    };
+    assert_eq!([4, 5, 6, 12].map(stride), [64, 64, 24, 48], "20 bytes and 2 marks fit thrice");
 }
 
 #[test]
@@ -152,6 +194,7 @@ fn far_cells_are_reached() {
         copies: 2,
         mark_columns: 2,
         cells_per_mark: 1,
+        marks_per_cell: 1,
         placement: Placement::Rows,
         pages: PageSize::Small,
     };
@@ -172,6 +215,7 @@ fn a_table_that_cannot_be_is_refused() {
         copies: 3,
         mark_columns: 1,
         cells_per_mark: 1,
+        marks_per_cell: 1,
         placement: Placement::Lines,
         pages: PageSize::Huge,
     };

@@ -61,11 +61,12 @@ impl<'a, G: Grain> Spot<'a, G> {
     /// The cell's mark in a column.
     ///
     /// # Panics
-    /// If there is no such column, or cells share marks.
+    /// If there is no such column, cells share marks, or the cell has several.
     #[inline(always)]
     pub fn mark(&self, column: usize) -> &'a AtomicU8 {
         let shape = &self.table.shape;
-        assert!(column < shape.mark_columns && shape.cells_per_mark == 1, "no such mark");
+        let is_one_to_one = shape.cells_per_mark == 1 && shape.marks_per_cell == 1;
+        assert!(column < shape.mark_columns && is_one_to_one, "no such mark");
         self.table.backing.mark_at(&self.table.places, &self.cursor, column)
     }
 }

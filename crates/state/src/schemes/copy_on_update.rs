@@ -66,7 +66,14 @@ impl<L: Layout> Scheme for CopyOnUpdate<L> {
 
     fn needs(cell_bytes: usize) -> CellRequirements {
         let cells_per_mark = 1 << (BLOCK_BYTES / cell_bytes).max(1).ilog2();
-        CellRequirements { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
+        CellRequirements {
+            copies: 2,
+            mark_columns: 1,
+            mark_bits: 2,
+            cells_per_mark,
+            marks_per_cell: 1,
+            tracks_writes: false,
+        }
     }
 
     /// Nothing is captured before the first point of consistency, so nothing needs saving.

@@ -55,7 +55,14 @@ impl<L: Layout> Scheme for Fork<L> {
     const CONTENT: Content = Content::Full;
 
     fn needs(_: usize) -> CellRequirements {
-        CellRequirements { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+        CellRequirements {
+            copies: 1,
+            mark_columns: 0,
+            mark_bits: 1,
+            cells_per_mark: 1,
+            marks_per_cell: 1,
+            tracks_writes: false,
+        }
     }
 
     fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}

@@ -18,7 +18,8 @@
 //! A write of a whole block stores the values and the stamp, and reads nothing: no store waits for a
 //! cache line. A partial write to a block whose newest values are in D\[d\] first copies the block to
 //! D\[u\]. Where marks lie beside their cells, a block is one cell. Elsewhere a block is one cache line
-//! of cells, so that the stamps are few enough for the processor's caches.
+//! of cells, so that the stamps are few enough for the processor's caches. Of a cell longer than a cache
+//! line each line is a block, and a read of the whole cell gathers it where its lines lie in both copies.
 //!
 //! Invariants:
 //! 1. The mutator does not write D\[d\] and S\[d\] in a period, nor the writer D\[u\] and S\[u\].
@@ -44,7 +45,7 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::Grain;
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, cells_per_block};
+use crate::grid::{CellRequirements, Grid, cells_per_block, lines_per_cell};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -79,11 +80,19 @@ impl<L: Layout> Scheme for Hourglass<L> {
     type Layout = L;
     type Frozen = ();
     const CONTENT: Content = Content::Changes;
+    const MARKS_LINES: bool = true;
 
     fn needs(cell_bytes: usize) -> CellRequirements {
         const { assert!(!L::BITS, "stamps are bytes: take a layout whose marks are bytes") };
         let cells_per_mark = cells_per_block::<L>(cell_bytes);
-        CellRequirements { copies: 2, mark_columns: 2, mark_bits: 8, cells_per_mark }
+        CellRequirements {
+            copies: 2,
+            mark_columns: 2,
+            mark_bits: 8,
+            cells_per_mark,
+            marks_per_cell: lines_per_cell(cell_bytes),
+            tracks_writes: false,
+        }
     }
 
     /// All stamps are 0, the first period's.
@@ -97,6 +106,17 @@ impl<L: Layout> Scheme for Hourglass<L> {
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, index: usize) -> usize {
         mutant!(HourglassReadsOneCopy => return turn.up);
         newest(grid, turn, grid.mark_at(index))
+    }
+
+    #[inline]
+    fn handle_read_lines<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: LiveCopy,
+        marks: Range<usize>,
+    ) -> Option<usize> {
+        mutant!(HourglassReadsOneCopy => return Some(turn.up));
+        let first = newest(grid, turn, marks.start);
+        marks.into_iter().skip(1).all(|mark| newest(grid, turn, mark) == first).then_some(first)
     }
 
     #[inline(always)]
@@ -115,7 +135,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
             return grid.prefetch(turn.up, index, offset);
         }
         // The stamps are few enough for the caches. Only a first write touches both copies.
-        let newest = newest(grid, turn, grid.mark_at(index));
+        let newest = newest(grid, turn, grid.mark_near(index, offset));
         grid.prefetch(newest, index, offset);
         if intent == Intent::Write && newest != turn.up {
             grid.prefetch(turn.up, index, offset);
@@ -137,6 +157,23 @@ impl<L: Layout> Scheme for Hourglass<L> {
         }
         store(grid.cell(turn.up, index));
         grid.set_mark(turn.up, block, turn.period);
+    }
+
+    #[inline]
+    fn handle_write_lines<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: LiveCopy,
+        index: usize,
+        bytes: Range<usize>,
+        mut store: impl FnMut(&[G]),
+    ) {
+        grid.for_each_partial_line(index, &bytes, |mark, line| {
+            if newest(grid, turn, mark) != turn.up {
+                grid.copy_grains_of(turn.down(), turn.up, index, line);
+            }
+        });
+        store(grid.cell(turn.up, index));
+        grid.set_marks(turn.up, grid.marks_near(index, &bytes), turn.period);
     }
 
     fn write_to_stable_storage<G: Grain>(

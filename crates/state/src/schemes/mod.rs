@@ -7,6 +7,7 @@ pub(crate) mod naive_snapshot;
 pub(crate) mod none;
 pub(crate) mod piggyback;
 pub(crate) mod ping_pong;
+pub(crate) mod written_pages;
 pub(crate) mod zigzag;
 
 pub use copy_on_update::CopyOnUpdate;
@@ -16,4 +17,5 @@ pub use naive_snapshot::NaiveSnapshot;
 pub use none::NoCheckpoints;
 pub use piggyback::Piggyback;
 pub use ping_pong::PingPong;
+pub use written_pages::CopyWrittenPages;
 pub use zigzag::Zigzag;

@@ -27,9 +27,10 @@
 //! reads go there without a look at any mark, and a write stores the cell and the mark without one,
 //! partial or whole. A store that waits for its cache line holds nobody up; a load does.
 //!
-//! A block is 64 bytes of words, a cache line, or a page, with a mark of a byte (or two bits) in an
+//! A block is 64 bytes of words, or a cache line, with a mark of a byte (or two bits) in an
 //! array of marks that is small enough to stay in the cache: where marks lie beside their cells
-//! instead (`interleaved`, `packed`), each cell has its own.
+//! instead (`interleaved`, `packed`), each cell has its own. Of a cell longer than a cache line each line is a
+//! block.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -39,7 +40,7 @@ use stillpoint_mem::{Grain, copy_grains};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, cells_per_block, has_marks_beside};
+use crate::grid::{CellRequirements, Grid, cells_per_block, lines_per_cell};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -65,7 +66,7 @@ pub struct Piggyback<L>(PhantomData<L>);
 
 /// Brings the blocks of a piece over.
 fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Range<usize>) {
-    if has_marks_beside::<L>() {
+    if !grid.has_columns_of_marks() {
         return grid.for_each_spot(piece, |spot| {
             // Relaxed: nobody else changes the marks of the piece.
             if spot.mark(STATE).load(Relaxed) == newest_in(turn.down()) {
@@ -75,8 +76,7 @@ fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Ran
         });
     }
     let copy = |run: Range<usize>| {
-        let cells = grid.cells_of(run.start).start..grid.cells_of(run.end - 1).end;
-        grid.copy_cells(turn.down(), turn.up, cells);
+        grid.copy_marks(turn.down(), turn.up, run.clone());
         grid.set_marks(STATE, run, EQUAL);
     };
     let mut newest_down = 0;
@@ -97,15 +97,50 @@ fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Ran
     }
 }
 
+/// Marks lines of a cell as NEWEST u before the copier has come to all of them. Of the lines that are only
+/// partly written the mutator brings over the rest.
+#[cold]
+fn bring_over<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    index: usize,
+    bytes: &Range<usize>,
+    marks: Range<usize>,
+) {
+    let frontier = grid.frontier();
+    let mut at = marks.start;
+    while at < marks.end {
+        let end = frontier.end_of_piece(at).min(marks.end);
+        let writing = frontier.enter(turn, at);
+        grid.for_each_partial_line(index, bytes, |mark, line| {
+            let is_here = (at..end).contains(&mark);
+            if is_here && grid.mark(STATE, mark) == newest_in(turn.down()) {
+                grid.copy_grains_of(turn.down(), turn.up, index, line);
+            }
+        });
+        grid.set_marks(STATE, at..end, newest_in(turn.up));
+        drop(writing);
+        at = end;
+    }
+}
+
 impl<L: Layout> Scheme for Piggyback<L> {
     type Layout = L;
     type Frozen = ();
     const CONTENT: Content = Content::Full;
+    const MARKS_LINES: bool = true;
 
     /// Where marks lie beside their cells, each cell has one; elsewhere they are for blocks.
     fn needs(cell_bytes: usize) -> CellRequirements {
         let cells_per_mark = cells_per_block::<L>(cell_bytes);
-        CellRequirements { copies: 2, mark_columns: 1, mark_bits: 2, cells_per_mark }
+        CellRequirements {
+            copies: 2,
+            mark_columns: 1,
+            mark_bits: 2,
+            cells_per_mark,
+            marks_per_cell: lines_per_cell(cell_bytes),
+            tracks_writes: false,
+        }
     }
 
     /// All blocks are EQUAL, which is zero.
@@ -123,6 +158,21 @@ impl<L: Layout> Scheme for Piggyback<L> {
         if is_up { turn.up } else { turn.down() }
     }
 
+    #[inline]
+    fn handle_read_lines<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: LiveCopy,
+        marks: Range<usize>,
+    ) -> Option<usize> {
+        if grid.frontier().is_all_done(turn) {
+            return Some(turn.up);
+        }
+        let is_up = |mark: usize| grid.mark(STATE, mark) == newest_in(turn.up);
+        let first = is_up(marks.start);
+        let copy = if first { turn.up } else { turn.down() };
+        marks.into_iter().skip(1).all(|mark| is_up(mark) == first).then_some(copy)
+    }
+
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, L>,
@@ -134,9 +184,9 @@ impl<L: Layout> Scheme for Piggyback<L> {
         grid.prefetch(turn.up, index, offset);
         if !grid.frontier().is_all_done(turn) {
             grid.prefetch(turn.down(), index, offset);
-            grid.prefetch_mark(STATE, grid.mark_at(index));
+            grid.prefetch_mark(STATE, grid.mark_near(index, offset));
         } else if intent == Intent::Write {
-            grid.prefetch_mark(STATE, grid.mark_at(index));
+            grid.prefetch_mark(STATE, grid.mark_near(index, offset));
         }
     }
 
@@ -167,6 +217,24 @@ impl<L: Layout> Scheme for Piggyback<L> {
         drop(writing);
     }
 
+    #[inline]
+    fn handle_write_lines<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: LiveCopy,
+        index: usize,
+        bytes: Range<usize>,
+        mut store: impl FnMut(&[G]),
+    ) {
+        let marks = grid.marks_near(index, &bytes);
+        if grid.frontier().is_done(turn, marks.end - 1) {
+            grid.set_marks(STATE, marks, newest_in(turn.up));
+        } else {
+            bring_over(grid, turn, index, &bytes, marks);
+        }
+        // The copier passes by what is NEWEST u.
+        store(grid.cell(turn.up, index));
+    }
+
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
@@ -180,7 +248,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
 
     fn copy_over<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, cells: usize) {
         mutant!(PiggybackDoesNotWaitForTheCopier => return);
-        let end = cells.div_ceil(grid.cells_per_mark());
+        let end = grid.marks_of(&(0..cells)).end;
         grid.frontier().copy_until(turn, end, |piece| copy_piece(grid, turn, piece));
     }
 }

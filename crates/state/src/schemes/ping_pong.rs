@@ -26,7 +26,7 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, copy_grains};
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid};
+use crate::grid::{CellRequirements, Grid, lines_per_cell};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -47,9 +47,17 @@ impl<L: Layout> Scheme for PingPong<L> {
     type Layout = L;
     type Frozen = ();
     const CONTENT: Content = Content::Changes;
+    const MARKS_LINES: bool = true;
 
-    fn needs(_: usize) -> CellRequirements {
-        CellRequirements { copies: 3, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
+    fn needs(cell_bytes: usize) -> CellRequirements {
+        CellRequirements {
+            copies: 3,
+            mark_columns: 2,
+            mark_bits: 1,
+            cells_per_mark: 1,
+            marks_per_cell: lines_per_cell(cell_bytes),
+            tracks_writes: false,
+        }
     }
 
     fn start<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy) {
@@ -64,6 +72,11 @@ impl<L: Layout> Scheme for PingPong<L> {
     }
 
     #[inline(always)]
+    fn handle_read_lines<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: Range<usize>) -> Option<usize> {
+        Some(STATE)
+    }
+
+    #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
@@ -74,7 +87,7 @@ impl<L: Layout> Scheme for PingPong<L> {
         grid.prefetch(STATE, index, offset);
         if intent == Intent::Write {
             grid.prefetch(changes(turn.up), index, offset);
-            grid.prefetch_mark(turn.up, index);
+            grid.prefetch_mark(turn.up, grid.mark_near(index, offset));
         }
     }
 
@@ -95,6 +108,24 @@ impl<L: Layout> Scheme for PingPong<L> {
             store(changed);
         }
         grid.set_mark(turn.up, index, 1);
+    }
+
+    #[inline]
+    fn handle_write_lines<G: Grain>(
+        grid: &Grid<G, L>,
+        turn: LiveCopy,
+        index: usize,
+        bytes: Range<usize>,
+        mut store: impl FnMut(&[G]),
+    ) {
+        store(grid.cell(STATE, index));
+        store(grid.cell(changes(turn.up), index));
+        grid.for_each_partial_line(index, &bytes, |mark, line| {
+            if grid.mark(turn.up, mark) == 0 {
+                grid.copy_grains_of(STATE, changes(turn.up), index, line);
+            }
+        });
+        grid.set_marks(turn.up, grid.marks_near(index, &bytes), 1);
     }
 
     fn write_to_stable_storage<G: Grain>(

@@ -50,7 +50,14 @@ impl<L: Layout> Scheme for Zigzag<L> {
     const CONTENT: Content = Content::Full;
 
     fn needs(_: usize) -> CellRequirements {
-        CellRequirements { copies: 2, mark_columns: 2, mark_bits: 1, cells_per_mark: 1 }
+        CellRequirements {
+            copies: 2,
+            mark_columns: 2,
+            mark_bits: 1,
+            cells_per_mark: 1,
+            marks_per_cell: 1,
+            tracks_writes: false,
+        }
     }
 
     fn start<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {

@@ -22,7 +22,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 #[test]
 fn what_was_durable_is_there_and_what_is_there_was() {
     let first = number("STILLPOINT_STATE_SEED", 0);
-    for name in registry::REGISTRY.names() {
+    for name in registry::names_here() {
         let mut all = lives::Seen::default();
         for seed in first..first + number("STILLPOINT_STATE_CRASH_SEEDS", SEEDS) {
             let seen = lives::run_seed(name, seed);
@@ -42,7 +42,7 @@ fn what_was_durable_is_there_and_what_is_there_was() {
 fn faults_at_any_call_of_the_first_life() {
     let is_all = number("STILLPOINT_STATE_FAULTS_ALL", 0) > 0;
     let names: Vec<&str> =
-        if is_all { registry::REGISTRY.names().collect() } else { vec!["hg", "pb", "ipp", "none"] };
+        if is_all { registry::names_here().collect() } else { vec!["hg", "pb", "ipp", "none"] };
     let step = if is_all { 1 } else { 7 };
     for name in names {
         for (at, fault) in

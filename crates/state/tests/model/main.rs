@@ -24,7 +24,7 @@ fn every_scheme_layout_and_cell_size_equals_the_model() {
     let steps = number("STILLPOINT_STATE_STEPS", STEPS);
     let seed = number("STILLPOINT_STATE_SEED", 0);
     let chosen = std::env::var("STILLPOINT_STATE_SCHEME").unwrap_or_default();
-    for name in registry::REGISTRY.names().filter(|name| name.starts_with(&chosen)) {
+    for name in registry::names_here().filter(|name| name.starts_with(&chosen)) {
         let seen = steps::run_all_sizes(name, seed, steps);
         println!("{name}: {steps} steps of each layout and cell size, {seen:?}");
         let row = registry::REGISTRY.find(name).expect("it is in the table");
@@ -36,7 +36,7 @@ fn every_scheme_layout_and_cell_size_equals_the_model() {
 
 #[test]
 fn every_scheme_under_a_writer_of_its_own() {
-    for name in registry::REGISTRY.names() {
+    for name in registry::names_here() {
         threads::run(name, number("STILLPOINT_STATE_SEED", 0));
     }
 }

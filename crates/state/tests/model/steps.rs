@@ -60,11 +60,13 @@ impl<T: Plain + FieldValue> TestCell for T {
 /// Runs a scheme with cells of every size.
 pub(crate) fn run_all_sizes(name: &str, seed: u64, steps: u64) -> Seen {
     let mut all = Seen::default();
-    let runs: [fn(&str, u64, u64) -> Seen; 6] = [
+    let runs: [fn(&str, u64, u64) -> Seen; 8] = [
         run::<u32>,
         run::<[f32; 3]>,
         run::<Odd>,
         run::<[u8; 64]>,
+        run::<[u8; 72]>,
+        run::<[u64; 39]>,
         run::<[u32; 256]>,
         run::<[u8; 4096]>,
     ];

@@ -28,7 +28,7 @@ fn dir() -> tempfile::TempDir {
 #[test]
 fn every_scheme_runs_and_recovers_on_words_and_on_pages() -> LabResult<()> {
     let (words, pages) = (load::<u32>(0.3)?, load::<[u32; 1024]>(0.3)?);
-    for name in registry::REGISTRY.names() {
+    for name in registry::names_here() {
         let drive = drive(Images::EveryTicks(6));
         for outcome in
             [run(&words, name, &drive, dir().path())?, run(&pages, name, &drive, dir().path())?]

@@ -2,12 +2,16 @@
 //!
 //! | part | figures of the paper | how |
 //! |---|---|---|
-//! | `overhead` | 3, 4, 5 and Table 2 | in memory at full speed, all schemes, 200 MB |
+//! | `accesses` | Table 2 | instructions and cache lines of an access, by callgrind's model |
+//! | `overhead` | 3, 4, 5 | in memory at full speed, all schemes, 200 MB |
 //! | `large` | 5 | the same with 1.6 GB, more than a last-level cache holds |
 //! | `sizes` | 6, 7 | 100 MB to 1.6 GB, rates in proportion |
 //! | `pages` | 14 | memory pages of 4 KiB and 2 MiB |
-//! | `latency` | 8, 9 | ticks of 0.1 s, the writer on the disk at the paper's pace, recovery |
+//! | `reads` | — | half of the accesses read; the paper has writes only |
+//! | `latency` | 8, 9 | ticks of 0.1 s, the writer on the disk at the paper's pace of 60 MB/s, recovery |
+//! | `unpaced` | 8, 9 | the same with the writer as fast as the disk |
 
+pub(crate) mod accesses;
 mod latency;
 mod overhead;
 
@@ -20,7 +24,7 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
-use crate::subjects::arrays::{further_layouts, schemes_with_copies};
+use crate::subjects::arrays::{further_layouts, refusals, schemes_with_copies};
 use crate::workloads::zipf::{OBJECT_WORDS, ZipfAccesses};
 
 /// Updates per second at which the paper states its ratios.
@@ -49,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) live_periods: u64,
     /// Accesses in memory.
     pub(crate) pool: usize,
+    /// Words of the state whose accesses are counted.
+    pub(crate) counted_words: usize,
     /// Schemes of which a process is killed.
     pub(crate) killed: Vec<&'static str>,
 }
@@ -82,7 +88,8 @@ impl Experiment for FcWords {
     const TITLE: &'static str = "State arrays of words: overhead and latency of the schemes";
     const PAPER: &'static str =
         "Cao et al., SIGMOD 2011, §5.2, §5.3, §5.6, Figures 3–9 and 14, Table 2";
-    const PARTS: &'static [&'static str] = &["overhead", "large", "sizes", "pages", "latency"];
+    const PARTS: &'static [&'static str] =
+        &["accesses", "overhead", "large", "sizes", "reads", "pages", "latency", "unpaced"];
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -97,6 +104,7 @@ impl Experiment for FcWords {
             tick_ms: 100,
             live_periods: 5,
             pool: 48_000_000,
+            counted_words: 2_000_000,
             killed: [schemes_with_copies(), further_layouts()].concat(),
         }
     }
@@ -113,6 +121,7 @@ impl Experiment for FcWords {
             tick_ms: 10,
             live_periods: 2,
             pool: 200_000,
+            counted_words: 20_000,
             killed: vec!["ns", "hg"],
         }
     }
@@ -135,23 +144,27 @@ impl Experiment for FcWords {
             .parameter("state_per_last_level_cache", result.per_cache(bytes(plan.objects) as u64));
         result.parameter("large_state_bytes", bytes(plan.large_objects));
         result.parameter("zipf_exponent", 0.5);
-        result.parameter("logs_actions", latency::drive(plan).logs_actions);
+        result.parameter("logs_actions", latency::drive(plan, latency::Speed::Paced).logs_actions);
         result.note(
             "Overhead is the mutator's CPU time beyond that of the baseline, which runs the same ticks \
              on arrays without checkpoints in turn with it. In memory, a capture is open all the time \
              and nobody contends for the cells, as in the paper, whose writer was off: for bacou and \
              bazz these are lower bounds (§5.3). Objects and words are numbered by popularity.",
         );
+        refusals().into_iter().for_each(|refusal| result.note(refusal));
         check_schemes(context, &plan.killed, result)?;
+        if context.wants("accesses") {
+            result.in_part("accesses", |result| accesses::run(bench, plan, result))?;
+        }
         overhead::run(context, plan, result)?;
-        if context.wants("latency") {
-            result.in_part("latency", |result| latency::run(context, plan, result))?;
+        for pace in latency::Speed::ALL.into_iter().filter(|pace| context.wants(pace.part())) {
+            result.in_part(pace.part(), |result| latency::run(context, plan, pace, result))?;
         }
         Ok(())
     }
 }
 
-/// The costs of schemes on one size of state.
+/// The costs of schemes on one size of state, with writes only.
 fn costs(
     context: &Context,
     plan: &Plan,
@@ -159,7 +172,18 @@ fn costs(
     schemes: &[&str],
     sweep: &Sweep,
 ) -> LabResult<Vec<crate::drivers::sweep::Costs>> {
-    let zipf = ZipfAccesses::objects(objects, plan.pool, 1);
+    costs_of(context, plan, (objects, 0.0), schemes, sweep)
+}
+
+/// The costs of schemes on one size of state, with this share of reads among the accesses.
+fn costs_of(
+    context: &Context,
+    plan: &Plan,
+    (objects, read_share): (usize, f64),
+    schemes: &[&str],
+    sweep: &Sweep,
+) -> LabResult<Vec<crate::drivers::sweep::Costs>> {
+    let zipf = ZipfAccesses { read_share, ..ZipfAccesses::objects(objects, plan.pool, 1) };
     let pool = zipf.make()?;
     let of = |scheme: &&str| {
         let costs = measure(&pool, zipf.words(), scheme, sweep)?;

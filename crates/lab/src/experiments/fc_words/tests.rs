@@ -19,7 +19,7 @@ fn the_quick_mode_goes_through_all_parts() -> LabResult<()> {
     let context = context(dir.path());
     let result = run(&context)?;
     let figures: Vec<&str> = result.figures.iter().map(|figure| &*figure.title).collect();
-    assert_eq!(figures.len(), 8, "{figures:?}");
+    assert_eq!(figures.len(), 12, "{figures:?}");
     for figure in &result.figures {
         for name in &figure.series {
             let named = result.series.iter().filter(|series| &series.name == name).count();
@@ -31,7 +31,7 @@ fn the_quick_mode_goes_through_all_parts() -> LabResult<()> {
     }
     let measured = result.claims.iter().filter(|claim| claim.measured.is_some()).count();
     assert!(
-        measured + 12 >= result.claims.len(),
+        measured + 16 >= result.claims.len(),
         "all but crossovers, pages and what drowns: {:#?}",
         result.claims
     );

@@ -19,7 +19,7 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
         }
     }
     let looks = look::of_all(names.iter().copied());
-    let legend = Legend::new(names.iter().copied().zip(looks.iter().copied()));
+    let legend = Legend::new(names.iter().copied().zip(looks.iter().copied()), false);
     let frame = Frame::below(&legend);
     let ends = |bar: &Bar| [bar.value.low, bar.value.median, bar.value.high];
     let values: Vec<f64> = figure.bars.iter().flat_map(ends).collect();

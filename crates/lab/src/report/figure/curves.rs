@@ -16,10 +16,12 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) -> f64 {
         .filter_map(|name| all.iter().find(|series| &series.name == name))
         .collect();
     let values = |axis: usize| -> Vec<f64> {
-        chosen.iter().flat_map(|s| s.points.iter().map(move |point| point[axis])).collect()
+        let points = chosen.iter().flat_map(|s| s.points.iter().map(move |point| point[axis]));
+        points.chain(figure.paper.iter().map(|point| point.at[axis])).collect()
     };
     let looks = look::of_all(chosen.iter().map(|series| series.label()));
-    let legend = Legend::new(chosen.iter().map(|series| series.label()).zip(looks.iter().copied()));
+    let names = chosen.iter().map(|series| series.label()).zip(looks.iter().copied());
+    let legend = Legend::new(names, !figure.paper.is_empty());
     let frame = Frame::below(&legend);
     let x = Axis::new(figure.x_scale, &values(0), LEFT, WIDTH - RIGHT, false);
     let y = Axis::new(figure.y_scale, &values(1), frame.base, frame.top, true);
@@ -34,6 +36,15 @@ pub(super) fn draw(svg: &mut String, figure: &Figure, all: &[Series]) -> f64 {
     text(svg, (LEFT + WIDTH - RIGHT) / 2.0, label_y, "label middle", &figure.x_label);
     for (number, (series, look)) in chosen.iter().zip(&looks).enumerate() {
         path(svg, series, &x, &y, *look, number);
+    }
+    for (series, look) in chosen.iter().zip(&looks) {
+        whiskers(svg, series, &x, &y, *look);
+        for point in figure.paper.iter().filter(|point| point.label == series.label()) {
+            let [at_x, at_y] = point.at;
+            if x.shows(at_x) && y.shows(at_y) {
+                look.ring(svg, x.position(at_x), y.position(at_y), &point.text);
+            }
+        }
     }
     labels(svg, figure, &x, frame);
     legend.draw(svg, true);
@@ -114,6 +125,17 @@ fn path(svg: &mut String, series: &Series, x: &Axis, y: &Axis, look: Look, numbe
     look.line(svg, &line, &series.name);
     for [px, py] in marked {
         look.mark(svg, px, py);
+    }
+}
+
+/// A line from the least to the greatest value at each point.
+fn whiskers(svg: &mut String, series: &Series, x: &Axis, y: &Axis, look: Look) {
+    for (point, [low, high]) in series.points.iter().zip(&series.spreads) {
+        if !(x.shows(point[0]) && y.shows(*low) && y.shows(*high)) || low == high {
+            continue;
+        }
+        let (at, top, base) = (x.position(point[0]), y.position(*high), y.position(*low));
+        look.line(svg, &format!("M{at:.1} {top:.1}V{base:.1}"), "least and greatest value");
     }
 }
 

@@ -13,6 +13,8 @@ const SAMPLE: f64 = 24.0;
 /// Entries with their positions.
 pub(super) struct Legend<'a> {
     entries: Vec<Entry<'a>>,
+    /// Where the ring of the paper's values is explained.
+    paper: Option<[f64; 2]>,
     rows: usize,
 }
 
@@ -25,8 +27,8 @@ struct Entry<'a> {
 }
 
 impl<'a> Legend<'a> {
-    /// Computes the positions of the names, each with its look.
-    pub(super) fn new(names: impl Iterator<Item = (&'a str, Look)>) -> Legend<'a> {
+    /// Computes the positions of the names, each with its look, and of the sample of the paper's values.
+    pub(super) fn new(names: impl Iterator<Item = (&'a str, Look)>, has_paper: bool) -> Legend<'a> {
         let (mut x, mut rows, mut entries) = (LEFT, 1, Vec::new());
         for (name, look) in names {
             let (words, abbreviation) = look::words(name);
@@ -39,7 +41,13 @@ impl<'a> Legend<'a> {
             entries.push(Entry { words, abbreviation, look, x, y });
             x += width + 12.0;
         }
-        Legend { entries, rows }
+        let paper = has_paper.then(|| {
+            if x + SAMPLE + 80.0 > WIDTH {
+                (x, rows) = (LEFT, rows + 1);
+            }
+            [x, 12.0 + ROW * (rows - 1) as f64]
+        });
+        Legend { entries, paper, rows }
     }
 
     /// Height of the legend beyond its first row.
@@ -72,6 +80,16 @@ impl<'a> Legend<'a> {
                 let _ = write!(svg, " <tspan class=\"short\">{}</tspan>", escape(abbreviation));
             }
             svg.push_str("</text>");
+        }
+        if let Some([x, y]) = self.paper {
+            let _ = write!(
+                svg,
+                "<path d=\"M{:.1} {y:.1}a6 6 0 1 0 12 0a6 6 0 1 0 -12 0Z\" class=\"ring\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" class=\"legend\">the paper</text>",
+                x + SAMPLE - 14.0,
+                x + SAMPLE + 5.0,
+                y + 4.0
+            );
         }
     }
 }

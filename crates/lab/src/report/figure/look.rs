@@ -47,6 +47,7 @@ const KNOWN: &[Known] = &[
     known("cou", "copy on update", (5, 1, 2)),
     known("bacou", "copy on update, bit array", (5, 0, 2)),
     known("fork", "fork", (9, 0, 3)),
+    known("uffd-wp", "written pages", (9, 2, 2)),
     known("nzz", "zigzag, naive layout", (2, 1, 4)),
     known("izz", "zigzag, interleaved", (7, 1, 5)),
     known("pzz", "zigzag, packed", (1, 1, 6)),
@@ -118,6 +119,17 @@ impl Look {
             let _ = write!(svg, " stroke-dasharray=\"{}\"", DASHES[self.dash]);
         }
         let _ = write!(svg, "><title>{}</title></path>", escape(name));
+    }
+
+    /// Draws a ring around a value of the paper.
+    pub(super) fn ring(self, svg: &mut String, x: f64, y: f64, text: &str) {
+        let _ = write!(
+            svg,
+            "<path d=\"M{:.1} {y:.1}a7 7 0 1 0 14 0a7 7 0 1 0 -14 0Z\" class=\"ring line-{}\"><title>paper: {}</title></path>",
+            x - 7.0,
+            self.colour,
+            escape(text)
+        );
     }
 
     /// Draws the marker around a point.

@@ -2,7 +2,7 @@ use super::axis::{Axis, grouped, short};
 use super::curves::thin;
 use super::*;
 use crate::measure::stats::Spread;
-use crate::report::result::{Bar, Scale, Span};
+use crate::report::result::{Bar, PaperPoint, Scale, Span};
 
 fn series(name: &str, points: Vec<[f64; 2]>) -> Series {
     Series {
@@ -186,4 +186,31 @@ fn values_that_a_logarithmic_axis_cannot_show_are_told_and_not_drawn() {
     let line = &svg[..svg.find("<title>pb").expect("the curve")];
     let line = &line[line.rfind("d=\"").expect("a path")..];
     assert_eq!((line.matches('M').count(), line.matches('L').count()), (2, 0), "{line}");
+}
+
+#[test]
+fn values_of_the_paper_and_spreads_are_drawn_in_the_colour_of_their_scheme() {
+    let ipp = Series {
+        label: "ipp".into(),
+        spreads: vec![[0.5, 2.0], [3.0, 3.0]],
+        ..series("ipp, 200 MB", vec![[1.0, 1.0], [2.0, 3.0]])
+    };
+    let at = |label: &str, y: f64| PaperPoint {
+        label: label.into(),
+        at: [1.0, y],
+        text: "8.4 × ipp".into(),
+    };
+    let mut figure = Figure {
+        title: "Overhead".into(),
+        series: vec!["ipp, 200 MB".into()],
+        y_scale: Scale::Log,
+        ..Figure::default()
+    };
+    let without = render(&figure, std::slice::from_ref(&ipp), Embedding::Page);
+    assert!(!without.contains("ring") && !without.contains("the paper"));
+    assert_eq!(without.matches("least and greatest").count(), 1, "one point has a spread");
+    figure.paper = vec![at("ipp", 8.0), at("ns", 1.0), at("ipp", -1.0)];
+    let svg = render(&figure, &[ipp], Embedding::Page);
+    assert_eq!(svg.matches("ring line-4").count(), 1, "ipp's colour; others are not drawn");
+    assert!(svg.contains("<title>paper: 8.4 × ipp</title>") && svg.contains("the paper"));
 }

@@ -102,6 +102,11 @@ impl Paper {
     pub(crate) const fn ratio(words: &'static str, ratio: f64) -> Paper {
         Paper { words, ratio: Some(ratio) }
     }
+
+    /// The ratio, where the paper says one.
+    pub(crate) fn ratio_of(self) -> Option<f64> {
+        self.ratio
+    }
 }
 
 /// A claim as data: a metric of a subject, divided by that of a baseline.

@@ -19,7 +19,14 @@ impl Scheme for Fuzzy {
     const CONTENT: Content = Content::Full;
 
     fn needs(_: usize) -> CellRequirements {
-        CellRequirements { copies: 1, mark_columns: 0, mark_bits: 1, cells_per_mark: 1 }
+        CellRequirements {
+            copies: 1,
+            mark_columns: 0,
+            mark_bits: 1,
+            cells_per_mark: 1,
+            marks_per_cell: 1,
+            tracks_writes: false,
+        }
     }
 
     fn start<G: Grain>(_: &Grid<G, Naive>, _: LiveCopy) {}

@@ -1,0 +1,273 @@
+//! What a write of a random word costs beside a bare loop that makes the same memory accesses: the
+//! schemes must cost what their accesses cost.
+//!
+//! `cargo bench -p stillpoint-state --bench words -- [CELLS] [NAME…]`: so many cells of 4 bytes (default
+//! 50,000,000); the schemes of those names (default: all with a bare loop). `first` is a pass in which most
+//! writes are the first to their cell in a period, with piggyback's copier done; `then` is the fastest of the
+//! passes after it, `ahead` the same with prefetches 24 writes ahead. In nanoseconds of CPU per write; the
+//! scheme and its bare loop run in turns. The last columns are the scheme ÷ its bare loop.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+use std::hint::black_box;
+
+use stillpoint_io::{huge_zeros, thread_cpu_ns};
+use stillpoint_mem::prefetch;
+use stillpoint_state::{Array, Arrays, Intent, Scheme, registry};
+
+/// Writes of a pass.
+const WRITES: usize = 8 << 20;
+/// Passes after the first.
+const PASSES: usize = 5;
+/// Writes between a prefetch and its use.
+const AHEAD: usize = 24;
+
+/// SplitMix64.
+struct Mix(u64);
+
+impl Mix {
+    #[inline(always)]
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((u128::from(z ^ (z >> 31)) * bound as u128) >> 64) as usize
+    }
+}
+
+/// Something whose words are written.
+trait Words {
+    fn write(&mut self, index: usize, value: u32);
+    fn prefetch(&self, index: usize);
+}
+
+/// Nanoseconds per write of a pass.
+fn pass(words: &mut impl Words, cells: usize, seed: u64, has_prefetch: bool) -> f64 {
+    let mut mix = Mix(seed);
+    let start_ns = thread_cpu_ns();
+    if has_prefetch {
+        let mut ahead: [usize; 32] = std::array::from_fn(|_| mix.below(cells));
+        for number in 0..WRITES {
+            let next = mix.below(cells);
+            ahead[(number + AHEAD) % 32] = next;
+            words.prefetch(next);
+            let index = ahead[number % 32];
+            words.write(index, index as u32);
+        }
+    } else {
+        for _ in 0..WRITES {
+            let index = mix.below(cells);
+            words.write(index, index as u32);
+        }
+    }
+    (thread_cpu_ns() - start_ns) as f64 / WRITES as f64
+}
+
+/// The bare loop of a scheme: plain stores to memory of the scheme's shape.
+struct Bare {
+    bytes: Vec<u8>,
+    /// Where the first cache line begins.
+    start: usize,
+    shape: Shape,
+}
+
+/// What a write touches.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// The word: the baseline.
+    Word,
+    /// Rows of 16 bytes: two of three words, and a mark.
+    Row,
+    /// Lines of six words in two copies, and a stamp for each.
+    Line,
+    /// The word, and a mark for each 64 bytes elsewhere.
+    WordAndMark { marks_at: usize },
+}
+
+impl Shape {
+    fn of(name: &str, cells: usize) -> Option<(Self, usize)> {
+        Some(match name {
+            "none" => (Self::Word, cells * 4),
+            "ipp" => (Self::Row, cells * 16),
+            "hg" => (Self::Line, cells.div_ceil(6) * 64),
+            "pb" => (Self::WordAndMark { marks_at: cells * 4 }, cells * 4 + cells / 16 + 1),
+            _ => return None,
+        })
+    }
+}
+
+impl Bare {
+    fn new((shape, bytes): (Shape, usize)) -> Self {
+        let mut bytes = huge_zeros(bytes + 64);
+        bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        let start = bytes.as_ptr().align_offset(64);
+        Self { bytes, start, shape }
+    }
+}
+
+/// One kind of bare loop, known at compile time.
+struct BareOf<'a, const KIND: usize>(&'a mut [u8], usize);
+
+impl<const KIND: usize> BareOf<'_, KIND> {
+    #[inline(always)]
+    fn place(index: usize) -> usize {
+        match KIND {
+            1 => index * 16,
+            2 => index / 6 * 64 + index % 6 * 4,
+            _ => index * 4,
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, at: usize, value: u32) {
+        self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+impl<const KIND: usize> Words for BareOf<'_, KIND> {
+    #[inline(always)]
+    fn write(&mut self, index: usize, value: u32) {
+        let at = Self::place(index);
+        self.put(at, value);
+        match KIND {
+            1 => {
+                self.put(at + 4, value);
+                self.0[at + 12] = 1;
+            }
+            2 => self.0[index / 6 * 64 + 48 + index % 6] = 3,
+            3 => self.0[self.1 + index / 16] = 1,
+            _ => {}
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        prefetch(&self.0[Self::place(index)]);
+        if KIND == 3 {
+            prefetch(&self.0[self.1 + index / 16]);
+        }
+    }
+}
+
+impl Bare {
+    fn pass(&mut self, cells: usize, seed: u64, has_prefetch: bool) -> f64 {
+        let bytes = &mut self.bytes[self.start..];
+        let ns = match self.shape {
+            Shape::Word => pass(&mut BareOf::<0>(bytes, 0), cells, seed, has_prefetch),
+            Shape::Row => pass(&mut BareOf::<1>(bytes, 0), cells, seed, has_prefetch),
+            Shape::Line => pass(&mut BareOf::<2>(bytes, 0), cells, seed, has_prefetch),
+            Shape::WordAndMark { marks_at } => {
+                pass(&mut BareOf::<3>(bytes, marks_at), cells, seed, has_prefetch)
+            }
+        };
+        black_box(&self.bytes);
+        ns
+    }
+}
+
+struct OfScheme<'a, S: Scheme>(&'a mut Arrays<S>, Array<u32>);
+
+impl<S: Scheme> Words for OfScheme<'_, S> {
+    #[inline(always)]
+    fn write(&mut self, index: usize, value: u32) {
+        self.0.write(self.1, index, value);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        self.0.prefetch(self.1, index, Intent::Write);
+    }
+}
+
+struct Bench<'a> {
+    name: &'a str,
+    cells: usize,
+}
+
+/// The first pass, the fastest of the others, and the fastest with prefetches.
+#[derive(Clone, Copy)]
+struct Figures {
+    first: f64,
+    then: f64,
+    ahead: f64,
+}
+
+impl registry::Program for Bench<'_> {
+    type Output = ();
+
+    fn run<S: Scheme>(self) {
+        let Self { name, cells } = self;
+        let Some(shape) = Shape::of(name, cells) else {
+            return println!("{name:<8} has no bare loop here");
+        };
+        let mut bare = Bare::new(shape);
+        let mut builder = Arrays::<S>::builder();
+        let array = builder.array::<u32>("words", cells);
+        let mut arrays = builder.build().expect("memory");
+        arrays.fill(array, |index| index as u32).expect("no tick has ended");
+        // The first capture is full. The writes are of the period after the second.
+        for _ in 0..2 {
+            arrays.end_tick();
+            if let Some(capture) = arrays.point_of_consistency() {
+                capture.durable();
+            }
+        }
+        arrays.end_tick();
+        let capture = arrays.point_of_consistency();
+        if let Some(capture) = &capture {
+            capture.copy_over();
+        }
+        let mut words = OfScheme(&mut arrays, array);
+        let none = Figures { first: f64::MAX, then: f64::MAX, ahead: f64::MAX };
+        let mut found = [none; 2];
+        for number in 0..=PASSES {
+            let seed = 1 + number as u64;
+            let of_both = |has_prefetch: bool, words: &mut OfScheme<'_, S>, bare: &mut Bare| {
+                [pass(words, cells, seed, has_prefetch), bare.pass(cells, seed, has_prefetch)]
+            };
+            let without = of_both(false, &mut words, &mut bare);
+            for (found, ns) in found.iter_mut().zip(without) {
+                if number == 0 {
+                    found.first = ns;
+                } else {
+                    found.then = found.then.min(ns);
+                }
+            }
+            let with = of_both(true, &mut words, &mut bare);
+            for (found, ns) in found.iter_mut().zip(with) {
+                found.ahead = found.ahead.min(ns);
+            }
+        }
+        drop(capture);
+        let [ours, bare] = found;
+        println!(
+            "{name:<8} | {:>6.2} {:>6.2} {:>6.2} | {:>6.2} {:>6.2} {:>6.2} | {:>6.2} {:>6.2} {:>6.2}",
+            ours.first,
+            ours.then,
+            ours.ahead,
+            bare.first,
+            bare.then,
+            bare.ahead,
+            ours.first / bare.first,
+            ours.then / bare.then,
+            ours.ahead / bare.ahead,
+        );
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    let cells = args.next().map_or(50_000_000, |cells| cells.parse().expect("a number of cells"));
+    let mut names: Vec<String> = args.collect();
+    if names.is_empty() {
+        names.extend(["none", "ipp", "hg", "pb"].map(String::from));
+    }
+    println!("{cells} words; ns of CPU per write of a random one");
+    println!(
+        "{:<8} | {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6}",
+        "", "first", "then", "ahead", "bare", "then", "ahead", "\u{f7}", "then", "ahead"
+    );
+    for name in &names {
+        registry::run(name, Bench { name, cells }).expect("a known scheme");
+    }
+}

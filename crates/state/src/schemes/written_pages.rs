@@ -1,0 +1,85 @@
+//! Written pages: a naive snapshot of the pages that were written, which the system finds. In no paper;
+//! the page is ICDE 2018's unit (§III-B), and its fork finds pages by the same faults.
+//!
+//! The kernel protects the state's pages against writes, and lifts the protection at a page's first
+//! write by itself (`userfaultfd`, asynchronous). At a point of consistency the mutator asks which pages
+//! lost it, and copies those into a shadow, which the writer then reads. Reads and writes run no code of a
+//! scheme.
+//!
+//! ```text
+//! mutator  … write ↯ write │ copy what was written │ write ↯ …     ↯ the system marks a page
+//! writer                   │                       └──── shadow → disk ────┘
+//! ```
+//!
+//! Copies: 0 the state, 1 the shadow. Invariant: between two points of consistency nobody writes the
+//! shadow, and after one it equals the state. A failed capture costs nothing: the next image is full.
+//! Where the system does not tell, arrays of this scheme cannot be made; if it ceases to tell, the mutator
+//! copies everything.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use stillpoint_io::ForkError;
+use stillpoint_mem::{Grain, Placement};
+
+use crate::grid::{CellRequirements, Grid};
+use crate::layout::Layout;
+use crate::scheme::{Content, Extent, LiveCopy, Scheme};
+
+const STATE: usize = 0;
+const SHADOW: usize = 1;
+
+/// Copies what was written at a point of consistency.
+#[derive(Debug)]
+pub struct CopyWrittenPages<L>(PhantomData<L>);
+
+impl<L: Layout> Scheme for CopyWrittenPages<L> {
+    type Layout = L;
+    type Frozen = ();
+    const CONTENT: Content = Content::Full;
+
+    fn needs(_: usize) -> CellRequirements {
+        const { assert!(matches!(L::PLACEMENT, Placement::Apart), "the state has pages of its own") };
+        CellRequirements {
+            copies: 2,
+            mark_columns: 0,
+            mark_bits: 1,
+            cells_per_mark: 1,
+            marks_per_cell: 1,
+            tracks_writes: true,
+        }
+    }
+
+    fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
+
+    fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, L>, _: LiveCopy) {
+        grid.copy_written(SHADOW);
+    }
+
+    #[inline(always)]
+    fn handle_read<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: usize) -> usize {
+        STATE
+    }
+
+    #[inline(always)]
+    fn handle_write<G: Grain>(
+        grid: &Grid<G, L>,
+        _: LiveCopy,
+        index: usize,
+        _: Extent,
+        mut store: impl FnMut(&[G]),
+    ) {
+        store(grid.cell(STATE, index));
+    }
+
+    fn write_to_stable_storage<G: Grain>(
+        grid: &Grid<G, L>,
+        _: LiveCopy,
+        (): &(),
+        cells: Range<usize>,
+        image: &mut [u8],
+    ) -> Result<(), ForkError> {
+        grid.read_bytes(SHADOW, cells, image);
+        Ok(())
+    }
+}
