@@ -64,6 +64,7 @@ pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
 pub use session::{Executed, Session, Unflushed};
 pub use stats::Stats;
+pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};

@@ -175,6 +175,36 @@ impl<'t> Tx<'t> {
         }
     }
 
+    /// Locks a key that only holders of the lock of `parent` ever lock, and gives its slot. The lock is
+    /// exclusive if that of `parent` is. A transaction with declared keys may find such keys on the
+    /// way: no cycle of waits goes through them. Both keys are in tables in memory.
+    ///
+    /// A new record has room for a value of `value_len` bytes.
+    ///
+    /// # Errors
+    /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, and the transaction
+    /// runs again with the lock. [`TxError::NoSuchTable`] if a table is not in memory. Else as for
+    /// [`key`](Self::key), but never [`TxError::NotDeclared`].
+    ///
+    /// # Panics
+    /// If the transaction has no slot `parent`.
+    pub fn key_under(
+        &mut self,
+        parent: Slot,
+        table: TableId,
+        key: &[u8],
+        value_len: usize,
+    ) -> Result<Slot, TxError> {
+        let Place::Memory(parent) = self.place(parent) else {
+            return Err(TxError::NoSuchTable(table));
+        };
+        let slot = self.memory.key_under(parent, table, key, value_len)?;
+        Ok(match &mut self.parts {
+            None => slot,
+            Some(parts) => parts.slot_in_memory(slot),
+        })
+    }
+
     /// The value of a key.
     ///
     /// # Errors

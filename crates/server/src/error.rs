@@ -87,6 +87,13 @@ impl CmdError {
     pub(crate) const PATTERN: Self =
         Self::fixed("ERR pattern needs too many steps; use fewer stars");
 
+    pub(crate) const DAMAGED: Self = Self::fixed(
+        "ERR the value at this key is damaged: run `stillpoint check`, or delete the key",
+    );
+
+    /// The transaction runs again, with the locks of its keys.
+    const NOT_LOCKED: Self = Self::Store(Cow::Borrowed("ERR the transaction needs a lock"));
+
     /// The error of a write that finds no memory.
     const FULL: Self =
         Self::Store(Cow::Borrowed("OOM command not allowed when used memory > 'maxmemory'."));
@@ -94,6 +101,11 @@ impl CmdError {
     /// True if there is no memory for a write.
     pub(crate) fn is_full(&self) -> bool {
         *self == Self::FULL
+    }
+
+    /// True if the transaction is to run again, with the locks of its keys.
+    pub(crate) fn is_not_locked(&self) -> bool {
+        *self == Self::NOT_LOCKED
     }
 
     /// An error whose text is known when compiling.
@@ -126,6 +138,7 @@ impl From<TxError> for CmdError {
         }
         Self::Store(match error {
             TxError::Memory(_) => return Self::FULL,
+            TxError::NotLocked => return Self::NOT_LOCKED,
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
             error => format!("ERR {error}").into(),
         })

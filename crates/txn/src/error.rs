@@ -48,6 +48,10 @@ pub enum TxError {
     /// A transaction with declared keys asked for an undeclared key.
     #[error("the key was not declared; name it in Procedure::declare")]
     NotDeclared,
+    /// A transaction that reads one declared key without its lock asked for a key under it. Pass the
+    /// error on: the transaction runs again, with the lock.
+    #[error("the transaction needs the lock of its key and runs again with it")]
+    NotLocked,
     /// There is no such table.
     #[error("there is no table number {}", .0.0)]
     NoSuchTable(TableId),

@@ -128,6 +128,34 @@ impl KeySet {
         }
     }
 
+    /// Appends copies of some keys, so that more keys can follow them; gives the number of the first.
+    #[cold]
+    pub fn copy_to_end(&mut self, keys: std::ops::Range<usize>) -> usize {
+        let first = self.keys.len();
+        for index in keys {
+            let key = self.keys[index];
+            self.keys.push(key);
+        }
+        first
+    }
+
+    /// Forgets the keys from number `len` on.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if self.keys.len() > len {
+            self.truncate_bytes(len);
+        }
+    }
+
+    #[cold]
+    fn truncate_bytes(&mut self, len: usize) {
+        self.keys.truncate(len);
+        // The bytes of copied keys are those of their originals.
+        let end = self.keys.iter().map(|key| (key.start + key.len) as usize).max();
+        self.bytes.truncate(end.unwrap_or(0));
+        self.refused.retain(|&(index, _)| index < len);
+    }
+
     /// Number of keys of the transaction that is declaring.
     #[inline]
     pub fn len(&self) -> usize {
@@ -218,6 +246,25 @@ mod tests {
         keys.push(table, b"next", Mode::Read, 0);
         keys.check(3..4).expect("taken back");
         assert_eq!((keys.key(3), keys.key(0)), (&b"next"[..], &longest[..]));
+    }
+
+    #[test]
+    fn keys_that_follow_copies_are_forgotten_with_them() {
+        let table = TableId(0);
+        let mut keys = KeySet::new(KeyHasher::new(1));
+        keys.push(table, b"one", Mode::Read, 0);
+        keys.next_transaction();
+        keys.push(table, b"other", Mode::Write, 9);
+        assert_eq!(keys.copy_to_end(0..1), 2);
+        keys.push(table, b"more", Mode::Read, 0);
+        assert_eq!((keys.key(2), keys.key(3)), (&b"one"[..], &b"more"[..]));
+        assert_eq!(keys.declared()[2].hash, keys.declared()[0].hash);
+        keys.truncate(2);
+        assert_eq!((keys.key(0), keys.key(1)), (&b"one"[..], &b"other"[..]));
+        assert_eq!((keys.declared().len(), keys.bytes.len()), (2, 8));
+        keys.truncate(2);
+        keys.push(table, b"next", Mode::Read, 0);
+        assert_eq!(keys.key(2), b"next");
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn name_fits(pattern: &[u8], key: &[u8], budget: &mut u64) -> Result<bool, CmdEr
 }
 
 /// A cursor. As in Redis, a negative number stands for its two's complement.
-fn cursor(arg: &[u8]) -> Result<u64, CmdError> {
+pub(super) fn cursor(arg: &[u8]) -> Result<u64, CmdError> {
     let cursor = match arg {
         [b'-', digits @ ..] => parse_u64(digits).map(u64::wrapping_neg),
         _ => parse_u64(arg),

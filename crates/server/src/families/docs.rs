@@ -4,7 +4,7 @@ use super::help::HELP;
 use crate::args::is;
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
-use crate::resp::{Args, Reply, Span};
+use crate::resp::{Args, Reply, Span, parse_u64};
 use crate::session::commands::Commands;
 use crate::session::context::Context;
 use crate::session::row::{ANY, Container, NONE, Pure, SERVER, row, sub};
@@ -259,7 +259,11 @@ fn inner_keys(ctx: &Context<'_>, args: Args<'_>) -> Result<(&'static Spec, Vec<u
         Some(_) => CmdError::fixed("ERR Invalid number of arguments specified for command"),
         None => CmdError::fixed("ERR Invalid command specified"),
     })?;
-    let positions: Vec<usize> = spec.keys.positions(args.len()).collect();
+    let positions: Vec<usize> = spec.keys.positions_in(args).collect();
+    let counted = args.get(usize::from(spec.keys.count_at)).filter(|_| spec.keys.count_at > 0);
+    if counted.is_some_and(|count| parse_u64(count) != Some(positions.len() as u64)) {
+        return Err(CmdError::fixed("ERR Invalid arguments specified for command"));
+    }
     if positions.is_empty() || spec.is_container() {
         return Err(CmdError::fixed("ERR The command has no key arguments"));
     }

@@ -69,8 +69,7 @@ fn rename(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         return Err(CmdError::NO_KEY);
     }
     if args.at(1) != args.at(2) {
-        ctx.keys().copy_first_to_second(tx, args.at(1))?;
-        ctx.keys().delete(tx, 0)?;
+        ctx.keys().rename_first_to_second(tx, args.at(1))?;
     }
     ctx.reply.ok();
     Ok(())
@@ -82,8 +81,7 @@ fn renamenx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
     }
     let free = ctx.keys().lookup(tx, 1, args.at(2)).is_none();
     if free {
-        ctx.keys().copy_first_to_second(tx, args.at(1))?;
-        ctx.keys().delete(tx, 0)?;
+        ctx.keys().rename_first_to_second(tx, args.at(1))?;
     }
     ctx.reply.int(i64::from(free));
     Ok(())
@@ -134,13 +132,14 @@ fn copy(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         i += 1;
     }
     let db = ctx.db();
-    if copy_target(args, db) == Some(db) && args.at(1) == args.at(2) {
+    let target = copy_target(args, db).unwrap_or(db);
+    if target == db && args.at(1) == args.at(2) {
         return Err(SAME_OBJECT);
     }
     let possible = ctx.keys().lookup(tx, 0, args.at(1)).is_some()
         && (replace || ctx.keys().lookup(tx, 1, args.at(2)).is_none());
     if possible {
-        ctx.keys().copy_first_to_second(tx, args.at(1))?;
+        ctx.keys().copy_first_to_second(tx, args.at(1), target)?;
     }
     ctx.reply.int(i64::from(possible));
     Ok(())
@@ -162,7 +161,7 @@ fn move_key(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
     let possible = ctx.keys().lookup(tx, 0, args.at(1)).is_some()
         && ctx.keys().lookup(tx, 1, args.at(1)).is_none();
     if possible {
-        ctx.keys().copy_first_to_second(tx, args.at(1))?;
+        ctx.keys().copy_first_to_second(tx, args.at(1), target)?;
         ctx.keys().delete(tx, 0)?;
     }
     ctx.reply.int(i64::from(possible));
@@ -170,10 +169,15 @@ fn move_key(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
 }
 
 fn object_encoding(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let Some(entry) = ctx.keys().lookup(tx, 0, args.at(2)) else {
+    if ctx.keys().lookup(tx, 0, args.at(2)).is_none() {
         ctx.reply.null();
         return Ok(());
-    };
+    }
+    if let Some(elements) = ctx.keys().open_any(tx, 0, args.at(2))? {
+        ctx.reply.bulk(elements.encoding().as_bytes());
+        return Ok(());
+    }
+    let Some(entry) = ctx.keys().lookup(tx, 0, args.at(2)) else { return Ok(()) };
     let mut text = Vec::new();
     if entry.len() <= 20 {
         entry.copy_to(&mut text);

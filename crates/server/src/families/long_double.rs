@@ -51,6 +51,11 @@ impl LongDouble {
         Some(Self { negative, magnitude })
     }
 
+    /// Whether the number is an infinity.
+    pub(crate) fn is_infinite(self) -> bool {
+        self.magnitude == Magnitude::Infinite
+    }
+
     /// The sum; `None` if it is infinite or no number.
     pub(crate) fn plus(self, other: Self) -> Option<Self> {
         let (Magnitude::Finite(am, ae), Magnitude::Finite(bm, be)) =

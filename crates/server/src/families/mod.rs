@@ -7,22 +7,28 @@
 //! A new family is a file with `ROWS`, and its name in the two lists below.
 
 mod acl;
+mod bits;
 mod client;
 mod config;
 mod connection;
 mod databases;
 mod debug;
 mod docs;
+mod elements;
 mod expiry;
+mod hashes;
 mod help;
 mod info;
 mod keys;
+mod lists;
 mod long_double;
 mod memory;
 mod monitor;
 mod numbers;
 mod pubsub;
 mod server;
+mod sets;
+mod sorted_sets;
 mod strings;
 mod transactions;
 
@@ -34,6 +40,7 @@ use crate::session::commands::Commands;
 pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
     Commands::new(&[
         acl::ROWS,
+        bits::ROWS,
         client::ROWS,
         config::ROWS,
         connection::ROWS,
@@ -41,13 +48,19 @@ pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
         debug::ROWS,
         docs::ROWS,
         expiry::ROWS,
+        hashes::ROWS,
         info::ROWS,
         keys::ROWS,
+        lists::ROWS,
         memory::ROWS,
         monitor::ROWS,
         numbers::ROWS,
         pubsub::ROWS,
         server::ROWS,
+        sets::ROWS,
+        sorted_sets::ROWS,
+        sorted_sets::combine::ROWS,
+        sorted_sets::range::ROWS,
         strings::ROWS,
         transactions::ROWS,
     ])

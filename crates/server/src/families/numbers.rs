@@ -73,12 +73,15 @@ fn incrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
     Ok(())
 }
 
+/// The error of a sum that is no number that a value can hold.
+pub(super) const NOT_FINITE: CmdError =
+    CmdError::fixed("ERR increment would produce NaN or Infinity");
+
 /// Adds two numbers given as text.
 fn add_floats(a: &[u8], b: &[u8]) -> Result<String, CmdError> {
     let float = |text| LongDouble::parse(text).ok_or(CmdError::NOT_FLOAT);
     let sum = float(a)?.plus(float(b)?);
-    sum.map(|sum| sum.to_string())
-        .ok_or(CmdError::fixed("ERR increment would produce NaN or Infinity"))
+    sum.map(|sum| sum.to_string()).ok_or(NOT_FINITE)
 }
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, Tx, TxError};
+use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
 
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
-use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, Kind, has_expiry};
+use super::kinds::Kind;
+use super::open::bury_at;
+use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, has_expiry};
 use super::watch::Watched;
 use crate::config::Db;
 use crate::error::CmdError;
@@ -26,11 +28,25 @@ pub(crate) struct LoopKeys {
     expired: Vec<(Db, Box<[u8]>)>,
     scratch: Vec<u8>,
     prefixed: Vec<u8>,
+    /// The incarnation of the next collection that becomes a tree.
+    next_incarnation: u64,
 }
 
+/// Between two incarnations of an event loop: odd, so that all numbers come before one comes again.
+const INCARNATION_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl LoopKeys {
-    pub(super) fn new(counters: Arc<KeyCounters>) -> Self {
-        Self { now_ms: 0, counters, expired: Vec::new(), scratch: Vec::new(), prefixed: Vec::new() }
+    /// Incarnations begin at a random number, so that no two event loops, of this start or another,
+    /// give the same one.
+    pub(super) fn new(counters: Arc<KeyCounters>, first_incarnation: u64) -> Self {
+        Self {
+            now_ms: 0,
+            counters,
+            expired: Vec::new(),
+            scratch: Vec::new(),
+            prefixed: Vec::new(),
+            next_incarnation: first_incarnation,
+        }
     }
 
     /// Deletes the expired keys that commands met.
@@ -83,9 +99,10 @@ impl Batch for Deletions<'_> {
         self.keyspace.declare(keys, *db, key, Mode::Write, 0);
     }
 
-    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let is_expired = tx.value(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
         if is_expired {
+            bury_at(tx, Slot(0), self.keys[i].0, self.keyspace.graves)?;
             tx.delete_slot(Slot(0))?;
         }
         Ok(())
@@ -127,8 +144,38 @@ impl<'a> Keys<'a> {
     }
 
     #[inline]
-    fn slot(&self, i: u32) -> Slot {
+    pub(super) fn slot(&self, i: u32) -> Slot {
         Slot(self.first_slot + i)
+    }
+
+    pub(super) fn take_scratch(&mut self) -> Vec<u8> {
+        self.local.take_scratch()
+    }
+
+    pub(super) fn give_scratch(&mut self, buffer: Vec<u8>) {
+        self.local.give_scratch(buffer);
+    }
+
+    /// The database of the keys.
+    pub(super) fn db(&self) -> Db {
+        self.db
+    }
+
+    /// The table with the nodes of the collections of the keys.
+    pub(super) fn nodes_table(&self) -> TableId {
+        self.keyspace.nodes_table(self.db)
+    }
+
+    /// The table of what is left of collections.
+    pub(super) fn graves(&self) -> TableId {
+        self.keyspace.graves
+    }
+
+    /// An incarnation that no other collection has.
+    pub(super) fn next_incarnation(&mut self) -> u64 {
+        let next = self.local.next_incarnation;
+        self.local.next_incarnation = next.wrapping_add(INCARNATION_STEP);
+        next
     }
 
     /// The value of the `i`-th key, unless the key is missing or has expired.
@@ -200,6 +247,23 @@ impl<'a> Keys<'a> {
         expire_at_ms: Option<u64>,
         value: &[u8],
     ) -> Result<(), TxError> {
+        self.bury(tx, i)?;
+        self.replace(tx, i, kind, expire_at_ms, value)
+    }
+
+    /// As [`put`](Self::put), for a key whose collection has no nodes, or keeps them.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    #[inline]
+    pub(super) fn replace(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        kind: Kind,
+        expire_at_ms: Option<u64>,
+        value: &[u8],
+    ) -> Result<(), TxError> {
         let slot = self.slot(i);
         self.tell_watchers(tx, slot);
         let Some(at) = expire_at_ms else {
@@ -242,6 +306,16 @@ impl<'a> Keys<'a> {
     /// # Errors
     /// The store refuses the write.
     pub(crate) fn delete(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
+        self.bury(tx, i)?;
+        self.remove(tx, i)
+    }
+
+    /// As [`delete`](Self::delete), for a key whose collection has no nodes, or whose nodes go on under
+    /// another key.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(super) fn remove(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
         let slot = self.slot(i);
         self.count_expiry(tx, slot, false);
         tx.delete_slot(slot)?;
@@ -263,25 +337,6 @@ impl<'a> Keys<'a> {
         let slot = self.slot(i);
         let skip = tx.value(slot).map_or(0, |value| Entry::new(value).skip());
         tx.patch_slot(slot, skip + offset, bytes)
-    }
-
-    /// Gives the second key the value and the expiry of the first, which stays.
-    ///
-    /// # Errors
-    /// The store refuses the write.
-    pub(crate) fn copy_first_to_second(
-        &mut self,
-        tx: &mut Tx<'_>,
-        first: &[u8],
-    ) -> Result<(), TxError> {
-        let mut value = self.local.take_scratch();
-        if let Some(entry) = self.lookup(tx, 0, first) {
-            entry.copy_to(&mut value);
-            let (kind, expire_at_ms) = (entry.kind(), entry.expire_at_ms);
-            self.put(tx, 1, kind, expire_at_ms, &value)?;
-        }
-        self.local.give_scratch(value);
-        Ok(())
     }
 
     /// Changes the expiry of the `i`-th key, which exists. An expiry that has passed deletes the
@@ -309,7 +364,7 @@ impl<'a> Keys<'a> {
         let kind = entry.kind();
         let mut bytes = self.local.take_scratch();
         entry.copy_to(&mut bytes);
-        self.put(tx, i, kind, expire_at_ms, &bytes)?;
+        self.replace(tx, i, kind, expire_at_ms, &bytes)?;
         self.local.give_scratch(bytes);
         Ok(())
     }

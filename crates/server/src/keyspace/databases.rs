@@ -12,11 +12,13 @@ use stillpoint_io::Rng;
 use super::access::LoopKeys;
 use super::counts::Counts;
 use super::lock::KeyspaceLock;
-use super::value::{EXPIRY_BYTES, Entry, table_name};
+use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
 use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, ServerError};
 
+/// The table of what is left of collections that are gone.
+const GRAVES: &str = "graves";
 /// Records that one step of a scan over a whole database looks at.
 const STEP: usize = 1024;
 /// Random places that [`Keyspace::random_key`] tries before it scans the database.
@@ -29,6 +31,10 @@ const CANDIDATES_MAX: usize = 64;
 pub(crate) struct Keyspace {
     pub(crate) engine: Arc<Engine>,
     tables: [TableId; DATABASES as usize],
+    /// Of each database, the nodes of its collections.
+    nodes_tables: [TableId; DATABASES as usize],
+    /// What is left of collections that are gone.
+    pub(super) graves: TableId,
     pub(crate) lock: KeyspaceLock,
     pub(super) missing_keys: Arc<MissingKeys>,
     pub(super) counts: Counts,
@@ -81,12 +87,16 @@ impl Keyspace {
     /// # Errors
     /// The engine refuses a table.
     pub(crate) fn open(engine: Arc<Engine>, workers: usize) -> Result<Self, ServerError> {
-        let names: Vec<String> = (0..DATABASES).map(table_name).collect();
+        let nodes = (0..DATABASES).map(nodes_table_name);
+        let names: Vec<String> =
+            (0..DATABASES).map(table_name).chain(nodes).chain([GRAVES.to_owned()]).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let ids = engine.tables_named(&names).map_err(ServerError::engine)?;
         Ok(Self {
             engine,
             tables: std::array::from_fn(|db| ids[db]),
+            nodes_tables: std::array::from_fn(|db| ids[usize::from(DATABASES) + db]),
+            graves: ids[2 * usize::from(DATABASES)],
             lock: KeyspaceLock::new(workers),
             missing_keys: Arc::default(),
             counts: Counts::new(workers),
@@ -98,6 +108,16 @@ impl Keyspace {
     #[inline]
     pub(super) fn table(&self, db: Db) -> TableId {
         self.tables[usize::from(db)]
+    }
+
+    /// The table with the nodes of the collections of a database.
+    pub(super) fn nodes_table(&self, db: Db) -> TableId {
+        self.nodes_tables[usize::from(db)]
+    }
+
+    /// As [`nodes_table`](Self::nodes_table), of a database that may not exist.
+    pub(super) fn nodes_table_of(&self, db: Db) -> Option<TableId> {
+        self.nodes_tables.get(usize::from(db)).copied()
     }
 
     /// The database of a table.
@@ -119,8 +139,8 @@ impl Keyspace {
     }
 
     /// What event loop `worker` keeps for its accesses to keys.
-    pub(crate) fn loop_keys(&self, worker: usize) -> LoopKeys {
-        LoopKeys::new(Arc::clone(self.counts.of(worker)))
+    pub(crate) fn loop_keys(&self, worker: usize, rng: &dyn Rng) -> LoopKeys {
+        LoopKeys::new(Arc::clone(self.counts.of(worker)), rng.next_u64())
     }
 
     /// The number of keys, expired ones included, as a statistic that waits for nothing.
@@ -226,7 +246,8 @@ impl Keyspace {
     /// # Errors
     /// The engine cannot log the step.
     pub(crate) fn flush(&self, dbs: &[Db]) -> Result<(), CmdError> {
-        let tables: Vec<TableId> = dbs.iter().map(|&db| self.table(db)).collect();
+        let tables: Vec<TableId> =
+            dbs.iter().flat_map(|&db| [self.table(db), self.nodes_table(db)]).collect();
         self.flushes.count(|| self.engine.flush_tables(&tables))?;
         for &db in dbs {
             self.counts.restart_expiring(db, 0);

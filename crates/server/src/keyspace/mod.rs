@@ -3,8 +3,12 @@
 //! Only this room knows how a value lies in a record of the store.
 //!
 //! ```text
-//! value      kinds, tags, and the bytes of the expiry
-//! access     the keys of one command: look up, set, delete, rename, expire
+//! kinds      the kinds of values, a row each
+//! value      tags, and the bytes of the expiry
+//! elements   the elements of a collection: a tree of nodes, and their reclaim
+//! access     the keys of one command: look up, set, delete, expire
+//! open       the same for collections: open, save
+//! copying    copy, rename
 //! databases  iteration, length, flushing
 //! listed     all keys of some databases, as keys of one transaction
 //! watch      what a client saw of a key
@@ -14,18 +18,24 @@
 //! ```
 
 mod access;
+mod copying;
 mod counts;
 mod databases;
+mod elements;
 mod expire;
+mod kinds;
 mod listed;
 mod lock;
+mod open;
 mod value;
 mod watch;
 
 pub(crate) use access::{Keys, LoopKeys};
 pub(crate) use databases::Keyspace;
+pub(crate) use elements::{Elements, Reclaimer, put_string, string_at};
 pub(crate) use expire::ExpiryCycle;
+pub(crate) use kinds::{Kind, SCORE_BYTES};
 pub(crate) use listed::{ListedKeys, ListedNames};
+pub(crate) use value::Entry;
 pub use value::StoredValue;
-pub(crate) use value::{Entry, Kind};
 pub(crate) use watch::Watched;

@@ -6,10 +6,9 @@
 
 use stillpoint::ValueRef;
 
+use super::kinds::Kind;
 use crate::config::{DATABASES, Db};
 
-/// The bits of a tag that name the kind of the value.
-const KIND_MASK: u8 = 0x0f;
 /// The bit of a tag that says that an expiry precedes the value.
 pub(super) const HAS_EXPIRY: u8 = 0x80;
 /// Bytes of a record beside its key and value: cell header and index entry.
@@ -17,40 +16,14 @@ const RECORD_OVERHEAD: usize = 24;
 /// Bytes of the expiry.
 pub(super) const EXPIRY_BYTES: usize = 8;
 
-/// What a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind(u8);
-
-impl Kind {
-    /// A string of bytes.
-    pub(crate) const STRING: Self = Self(0);
-
-    /// The kind that a tag names.
-    fn of(tag: u8) -> Self {
-        Self(tag & KIND_MASK)
-    }
-
-    pub(super) fn tag(self) -> u8 {
-        self.0
-    }
-
-    /// The name that `TYPE` answers.
-    pub(crate) fn name(self) -> &'static str {
-        match self.0 {
-            0 => "string",
-            1 => "list",
-            2 => "set",
-            3 => "zset",
-            4 => "hash",
-            5 => "stream",
-            _ => "unknown",
-        }
-    }
-}
-
 /// Name of a database's table.
 pub(super) fn table_name(db: Db) -> String {
     format!("db{db}")
+}
+
+/// Name of the table with the nodes of the collections of a database.
+pub(super) fn nodes_table_name(db: Db) -> String {
+    format!("db{db}.nodes")
 }
 
 /// Whether a table of that name is a database.

@@ -178,6 +178,11 @@ impl Batch for Round<'_> {
             Handler::Keyed(run) => run(&mut ctx, args, tx),
             _ => run_exec(&mut ctx, tx),
         };
+        if result.as_ref().is_err_and(CmdError::is_not_locked) {
+            conn.reply.truncate(mark);
+            self.local.stats.uncount_call(call.spec.id);
+            return Err(TxError::NotLocked);
+        }
         let done = result.map_err(|error| {
             if error.is_full() && waits_for_room(self.shared, self.plan.diverts, call.spec) {
                 self.runs_again = true;

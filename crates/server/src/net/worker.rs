@@ -19,7 +19,7 @@ use super::plan::{Plan, Progress};
 use super::round::Round;
 use crate::error::{ServerError, quoted};
 use crate::families::COMMANDS;
-use crate::keyspace::ExpiryCycle;
+use crate::keyspace::{ExpiryCycle, Reclaimer};
 use crate::resp::Reply;
 use crate::session::client::Client;
 use crate::session::context::Local;
@@ -31,6 +31,8 @@ use crate::shared::registry::{ClientInfo, RELAXED};
 /// The token of the mailbox.
 pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 
+/// Time that the first event loop gives to the reclaim of collections, of every 100 ms.
+const RECLAIM_NS: u64 = 2_000_000;
 /// Time between two looks at timeouts, expiry and the like.
 const TICK_MS: u64 = 100;
 /// Bytes read from one client in one pass.
@@ -62,6 +64,7 @@ pub(crate) struct Worker {
     conns: Connections,
     plan: Plan,
     cycle: ExpiryCycle,
+    reclaimer: Reclaimer,
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.
     ready: Vec<usize>,
@@ -106,6 +109,7 @@ impl Worker {
             plan: if long.is_some() { Plan::diverting() } else { Plan::default() },
             long,
             cycle: ExpiryCycle::new(number, shared.config.threads),
+            reclaimer: Reclaimer::default(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
             touched: Vec::new(),
@@ -536,6 +540,17 @@ impl Worker {
         Ok(())
     }
 
+    /// Removes what is left of collections that are gone, for a moment.
+    fn reclaim(&mut self) {
+        let Self { shared, session, reclaimer, number, .. } = self;
+        let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
+        let start_ns = clock.monotonic_ns();
+        while *number == 0
+            && reclaimer.step(session, keyspace)
+            && clock.monotonic_ns() - start_ns < RECLAIM_NS
+        {}
+    }
+
     /// Does what is due ten times a second.
     fn tick(&mut self) -> Result<(), ServerError> {
         self.next_tick_ms = self.now_ms + TICK_MS;
@@ -545,6 +560,7 @@ impl Worker {
         }
         self.look_after_clients();
         self.expire()?;
+        self.reclaim();
         self.session.idle();
         self.check_health()?;
         if self.number == 0 {

@@ -292,7 +292,11 @@ impl Reply {
 
     /// A floating-point number (a string in RESP2).
     pub fn double(&mut self, value: f64) {
-        let text = format_f64(value);
+        self.double_text(&format_f64(value));
+    }
+
+    /// A floating-point number that is a text already (a string in RESP2).
+    pub fn double_text(&mut self, text: &str) {
         if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
     }
 

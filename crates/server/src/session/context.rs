@@ -27,7 +27,12 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn new(worker: usize, shared: &Shared, commands: &'static Commands) -> Self {
         let stats = Arc::clone(&shared.workers[worker]);
-        Self { worker, commands, stats, keys: shared.keyspace.loop_keys(worker) }
+        Self {
+            worker,
+            commands,
+            stats,
+            keys: shared.keyspace.loop_keys(worker, &*shared.config.rng),
+        }
     }
 }
 

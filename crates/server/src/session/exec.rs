@@ -96,14 +96,20 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let multi = take_queue(ctx.client)?;
     let same = is_unchanged(ctx.client, tx, ctx.now_ms());
     let first_slot = ctx.client.watched.len() as u32;
-    ctx.client.watched.clear();
     if !same {
+        ctx.client.watched.clear();
         ctx.reply.null_array();
         return Ok(());
     }
     allow_reserve(&multi, 0, multi.len(), tx);
     ctx.reply.array(multi.len());
-    run_range(ctx, &multi, 0, multi.len(), first_slot, tx)
+    let done = run_range(ctx, &multi, 0, multi.len(), first_slot, tx);
+    if done.as_ref().is_err_and(CmdError::is_not_locked) {
+        ctx.client.multi = Some(multi);
+    } else {
+        ctx.client.watched.clear();
+    }
+    done
 }
 
 /// Lets a transaction of commands `from..to` use the reserve of memory, unless one of the commands
@@ -243,6 +249,7 @@ impl Batch for QueuedRun<'_, '_> {
 
     fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let ctx = &mut *self.ctx;
+        let mark = ctx.reply.mark();
         let mut slot = 0;
         if self.from == 0 {
             if !is_unchanged(ctx.client, tx, ctx.now_ms()) {
@@ -261,6 +268,10 @@ impl Batch for QueuedRun<'_, '_> {
         let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
         ctx.client.multi = Some(multi);
         result.map_err(|error| {
+            if error.is_not_locked() {
+                ctx.reply.truncate(mark);
+                return TxError::NotLocked;
+            }
             self.stop = true;
             self.error = Some(error);
             answered()

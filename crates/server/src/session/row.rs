@@ -32,12 +32,18 @@ pub(crate) const ONE: KeySpec = KeySpec::ONE;
 pub(crate) const TWO: KeySpec = KeySpec::TWO;
 pub(crate) const ALL: KeySpec = KeySpec::ALL;
 pub(crate) const PAIRS: KeySpec = KeySpec::PAIRS;
+pub(crate) const FROM_SECOND: KeySpec = KeySpec::FROM_SECOND;
+pub(crate) const COUNTED: KeySpec = KeySpec::COUNTED;
 
 /// Groups with commands of several families.
 pub(crate) const GENERIC: Group = Group { name: "generic", category: Some("@keyspace") };
 pub(crate) const SERVER: Group = Group { name: "server", category: None };
 pub(crate) const CONNECTION: Group = Group { name: "connection", category: Some("@connection") };
 pub(crate) const STRING: Group = Group { name: "string", category: Some("@string") };
+pub(crate) const LIST: Group = Group { name: "list", category: Some("@list") };
+pub(crate) const SET: Group = Group { name: "set", category: Some("@set") };
+pub(crate) const SORTED_SET: Group = Group { name: "sorted-set", category: Some("@sortedset") };
+pub(crate) const HASH: Group = Group { name: "hash", category: Some("@hash") };
 
 /// A command.
 #[expect(clippy::too_many_arguments, reason = "a row has that many columns")]
@@ -83,7 +89,7 @@ pub(crate) const fn sub(
 
 /// A subcommand whose first argument is a key.
 pub(crate) const fn with_key(mut spec: Spec) -> Spec {
-    spec.keys = KeySpec { first: 2, last: 2, step: 1 };
+    spec.keys = KeySpec { first: 2, last: 2, step: 1, count_at: 0 };
     spec
 }
 

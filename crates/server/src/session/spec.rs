@@ -7,7 +7,7 @@ use crate::args::is;
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Keyspace, ListedKeys};
-use crate::resp::Args;
+use crate::resp::{Args, parse_u64};
 
 /// Facts about a command, as a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,16 +78,32 @@ pub(crate) struct KeySpec {
     pub(crate) last: i16,
     /// Distance between keys.
     pub(crate) step: u16,
+    /// The argument that tells how many keys there are, from `first` on; 0 if none does.
+    pub(crate) count_at: u16,
 }
 
 impl KeySpec {
-    pub(crate) const NONE: Self = Self { first: 0, last: 0, step: 0 };
-    pub(crate) const ONE: Self = Self { first: 1, last: 1, step: 1 };
-    pub(crate) const TWO: Self = Self { first: 1, last: 2, step: 1 };
-    pub(crate) const ALL: Self = Self { first: 1, last: -1, step: 1 };
-    pub(crate) const PAIRS: Self = Self { first: 1, last: -1, step: 2 };
+    pub(crate) const NONE: Self = Self { first: 0, last: 0, step: 0, count_at: 0 };
+    pub(crate) const ONE: Self = Self { first: 1, last: 1, step: 1, count_at: 0 };
+    pub(crate) const TWO: Self = Self { first: 1, last: 2, step: 1, count_at: 0 };
+    pub(crate) const ALL: Self = Self { first: 1, last: -1, step: 1, count_at: 0 };
+    pub(crate) const PAIRS: Self = Self { first: 1, last: -1, step: 2, count_at: 0 };
 
-    /// The argument numbers of the keys among `argc` arguments.
+    pub(crate) const FROM_SECOND: Self = Self { first: 2, last: -1, step: 1, count_at: 0 };
+    /// The argument after the name tells how many keys follow it.
+    pub(crate) const COUNTED: Self = Self { first: 2, last: -1, step: 1, count_at: 1 };
+
+    /// The argument numbers of the keys among `args`.
+    pub(crate) fn positions_in(self, args: Args<'_>) -> impl Iterator<Item = usize> {
+        let counted = args.get(usize::from(self.count_at)).and_then(parse_u64);
+        let most = match self.count_at {
+            0 => usize::MAX,
+            _ => counted.map_or(0, |count| usize::try_from(count).unwrap_or(usize::MAX)),
+        };
+        self.positions(args.len()).take(most)
+    }
+
+    /// The argument numbers of the keys among `argc` arguments, if none tells their number.
     pub(crate) fn positions(self, argc: usize) -> impl Iterator<Item = usize> {
         let last =
             if self.last < 0 { argc as i64 + i64::from(self.last) } else { i64::from(self.last) };
@@ -254,7 +270,7 @@ impl Spec {
         let write = self.flags.has(Flags::WRITE);
         let mode = if write { Mode::Write } else { Mode::Read };
         let mut count = 0;
-        for i in self.keys.positions(args.len()) {
+        for i in self.keys.positions_in(args) {
             // For most writers the argument after a key is its value. A wrong guess costs nothing.
             let hint = if write { args.get(i + 1).map_or(0, <[u8]>::len) } else { 0 };
             keyspace.declare(keys, db, args.at(i), mode, hint);

@@ -1,5 +1,7 @@
 //! Tests with widely used clients: the redis crate, redis-cli, redis-benchmark, jedis.
 
+use std::collections::{HashMap, HashSet};
+
 use redis::Commands;
 
 use crate::common::{TestServer, config, skipped, tool};
@@ -23,7 +25,21 @@ fn the_redis_crate_works() {
         assert_eq!((a, b), (43, None));
         let found: Vec<String> = con.scan_match::<_, String>("k*").expect("scan").collect();
         assert_eq!(found, ["k"]);
-        let error = con.lpush::<_, _, i64>("list", 1).expect_err("no lists yet");
+        let _: () = con.del(&["list", "set", "hash", "sorted"]).expect("deleted");
+        let len: i64 = con.rpush("list", &["a", "b"]).expect("pushed");
+        let all: Vec<String> = con.lrange("list", 0, -1).expect("a range");
+        assert_eq!((len, all), (2, vec!["a".to_owned(), "b".to_owned()]));
+        let _: () = con.sadd("set", "member").expect("added");
+        let members: HashSet<String> = con.smembers("set").expect("members");
+        assert_eq!(members, HashSet::from(["member".to_owned()]));
+        let _: () = con.hset("hash", "field", 1.5).expect("set");
+        let fields: HashMap<String, f64> = con.hgetall("hash").expect("fields");
+        assert_eq!(fields, HashMap::from([("field".to_owned(), 1.5)]));
+        let _: () = con.zadd("sorted", "member", 2.5).expect("added");
+        let scored: Vec<(String, f64)> = con.zrange_withscores("sorted", 0, -1).expect("a range");
+        assert_eq!(scored, [("member".to_owned(), 2.5)]);
+        let error =
+            redis::cmd("XLEN").arg("stream").query::<i64>(&mut con).expect_err("no streams yet");
         assert!(error.to_string().contains("unknown command"), "{error}");
     }
 }
@@ -51,12 +67,13 @@ fn redis_cli_works() {
 fn redis_benchmark_works() {
     let server = TestServer::start();
     let port = server.port.to_string();
-    let args =
-        ["-p", &port, "-n", "20000", "-c", "20", "-P", "16", "-t", "set,get,incr,mset,ping", "-q"];
+    let names =
+        "set,get,incr,mset,ping,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100";
+    let args = ["-p", &port, "-n", "20000", "-c", "20", "-P", "16", "-t", names, "-q"];
     let Some(output) = tool("redis-benchmark", &args) else {
         return;
     };
-    assert!(output.matches("requests per second").count() >= 5, "{output}");
+    assert!(output.matches("requests per second").count() >= 15, "{output}");
     assert!(!output.contains("Error"), "{output}");
 }
 

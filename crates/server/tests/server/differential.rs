@@ -9,11 +9,14 @@ use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 /// Commands of one run.
 const COMMANDS: usize = 6000;
 
-struct Generator(SeededRng);
+pub(crate) struct Generator {
+    rng: SeededRng,
+    templates: &'static [&'static str],
+}
 
 impl Generator {
     fn below(&self, n: usize) -> usize {
-        self.0.below(n as u64) as usize
+        self.rng.below(n as u64) as usize
     }
 
     fn pick<'a>(&self, words: &[&'a str]) -> &'a str {
@@ -46,6 +49,18 @@ impl Generator {
             4 => " 1".to_owned(),
             5 => "007".to_owned(),
             n => format!("{}", self.below(40) as i64 - 3 * n as i64),
+        }
+    }
+
+    fn score(&self) -> String {
+        match self.below(12) {
+            0 => "inf".to_owned(),
+            1 => "-inf".to_owned(),
+            2 => "nan".to_owned(),
+            3 => "x".to_owned(),
+            4 => "1e20".to_owned(),
+            5 | 6 => format!("{}.{}", self.below(9), self.below(100)),
+            n => (self.below(20) as i64 - n as i64).to_string(),
         }
     }
 
@@ -87,6 +102,10 @@ impl Generator {
                 let option = self.pick(OPTIONS);
                 return option.split(' ').for_each(|word| self.expand(word, args));
             }
+            "<field>" => format!("f{}", self.below(12)),
+            "<many>" => format!("m{}", self.below(400)),
+            "<score>" => self.score(),
+            "<long>" => "y".repeat(40 + self.below(400)),
             literal => literal.to_owned(),
         };
         args.push(chosen);
@@ -94,7 +113,7 @@ impl Generator {
 
     fn command(&self) -> Vec<String> {
         let mut args = Vec::new();
-        for word in self.pick(TEMPLATES).split(' ') {
+        for word in self.pick(self.templates).split(' ') {
             self.expand(word, &mut args);
         }
         match self.below(60) {
@@ -172,6 +191,18 @@ const TEMPLATES: &[&str] = &[
     "FLUSHDB|FLUSHALL <nothing>|ASYNC|JUNK",
     "SELECT 0|0|0|1|16|x",
     "OBJECT FREQ|NOSUCH <key>",
+    "SETBIT <key> 0|7|9|100|-1|x 0|1|2",
+    "GETBIT <key> 0|7|9|100|-1|4294967296",
+    "BITCOUNT <key>",
+    "BITCOUNT <key> <number> <number> BIT|BYTE|JUNK|<nothing>",
+    "BITPOS <key> 0|1|2 <number> <number> BIT|BYTE|<nothing>",
+    "BITPOS <key> 0|1 <nothing>|<number>",
+    "BITOP AND|OR|XOR|NOT|JUNK <key> <key> <key>",
+    "BITOP NOT|AND <key> <key>",
+    "BITFIELD <key> GET u8|i5|u63|i64|u64|x 0|#1|3|-1",
+    "BITFIELD <key> OVERFLOW WRAP|SAT|FAIL|JUNK INCRBY u8|i5|i64|u1 0|#2|7 1|-100|9223372036854775807 GET u4 0",
+    "BITFIELD <key> SET u8|i5|i64|u63 0|#1|9 <number>",
+    "BITFIELD_RO <key> GET|SET u8 0",
     "LCS <key> <key> LEN|IDX|JUNK|<nothing>",
     "LCS <key> <key> IDX WITHMATCHLEN MINMATCHLEN <number>",
     "MULTI|EXEC|EXEC|DISCARD|UNWATCH",
@@ -206,12 +237,53 @@ fn normalised(command: &[String], reply: Value) -> Value {
             }
             Value::Array(items)
         }
+        (
+            "SMEMBERS" | "SINTER" | "SUNION" | "SDIFF" | "HKEYS" | "HVALS" | "SPOP",
+            Value::Array(mut items) | Value::Set(mut items),
+        ) => {
+            items.sort_by_key(key);
+            Value::Array(items)
+        }
+        ("HGETALL", Value::Map(mut pairs)) => {
+            pairs.sort_by_key(|pair| key(&pair.0));
+            Value::Map(pairs)
+        }
+        ("HGETALL", Value::Array(items)) => sorted_pairs(items),
+        ("HSCAN" | "ZSCAN", Value::Array(mut items)) if items.len() == 2 => {
+            let elements = items.pop().map_or(Value::Null, |elements| match elements {
+                Value::Array(elements) => sorted_pairs(elements),
+                other => other,
+            });
+            Value::Array(vec![Value::Null, elements])
+        }
+        ("SSCAN", Value::Array(mut items)) if items.len() == 2 => {
+            let elements = items.pop().map_or(Value::Null, |elements| match elements {
+                Value::Array(mut elements) => {
+                    elements.sort_by_key(key);
+                    Value::Array(elements)
+                }
+                other => other,
+            });
+            Value::Array(vec![Value::Null, elements])
+        }
+        // Which elements are drawn is chance.
+        ("HRANDFIELD" | "SRANDMEMBER" | "ZRANDMEMBER", Value::Array(items)) => {
+            Value::Int(items.len() as i64)
+        }
+        ("HRANDFIELD" | "SRANDMEMBER" | "ZRANDMEMBER", Value::Bulk(_)) => Value::ok(),
         // This server escapes control characters, and Redis replaces them by spaces.
         (_, Value::Error(text)) => Value::Error(text.replace("\\x0d\\x0a", "  ")),
         ("TTL" | "EXPIRETIME", reply) => coarse(reply, 5),
         ("PTTL" | "PEXPIRETIME", reply) => coarse(reply, 5000),
         (_, reply) => reply,
     }
+}
+
+/// An array of pairs, sorted by the first of each.
+fn sorted_pairs(items: Vec<Value>) -> Value {
+    let mut pairs: Vec<&[Value]> = items.chunks(2).collect();
+    pairs.sort_by_key(|pair| format!("{:?}", pair[0]));
+    Value::Array(pairs.concat())
 }
 
 /// Inside EXEC the replies belong to the queued commands.
@@ -258,7 +330,7 @@ impl Pair {
     }
 }
 
-fn compare(seed: u64, resp3: bool) {
+pub(crate) fn compare(seed: u64, resp3: bool, templates: &'static [&'static str], commands: usize) {
     let Some(redis) = RealRedis::start(&[]) else {
         return;
     };
@@ -270,10 +342,10 @@ fn compare(seed: u64, resp3: bool) {
             pair.theirs.call(&["HELLO", "3"]);
         }
     }
-    let generator = Generator(SeededRng::new(seed));
+    let generator = Generator { rng: SeededRng::new(seed), templates };
     let mut history: Vec<String> = Vec::new();
     let mut differences: Vec<String> = Vec::new();
-    for number in 0..COMMANDS {
+    for number in 0..commands {
         let pair = &mut pairs[usize::from(generator.below(5) == 0)];
         let command = generator.command();
         history.push(format!("{command:?}"));
@@ -295,13 +367,13 @@ fn compare(seed: u64, resp3: bool) {
 #[test]
 fn random_commands_in_resp2_get_the_replies_of_redis() {
     for seed in 1..=3 {
-        compare(seed, false);
+        compare(seed, false, TEMPLATES, COMMANDS);
     }
 }
 
 #[test]
 fn random_commands_in_resp3_get_the_replies_of_redis() {
-    compare(77, true);
+    compare(77, true, TEMPLATES, COMMANDS);
 }
 
 /// Rounds of [`watched_keys_have_changed_where_redis_says_so`].
@@ -339,7 +411,7 @@ fn watched_keys_have_changed_where_redis_says_so() {
     let server = TestServer::start();
     let (mut watching, mut changing) =
         (Pair::new(server.port, redis.port), Pair::new(server.port, redis.port));
-    let generator = Generator(SeededRng::new(5));
+    let generator = Generator { rng: SeededRng::new(5), templates: TEMPLATES };
     let few_keys = |template: &str| {
         let mut args = Vec::new();
         for word in template.split(' ') {

@@ -3,6 +3,7 @@
 
 mod buffers;
 mod clients;
+mod collections;
 mod commands;
 mod common;
 mod differential;

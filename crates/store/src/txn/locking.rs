@@ -10,7 +10,9 @@ use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
-use stillpoint_txn::{DeclaredKey, Discipline, MemoryLimit, Mode, SCAN_MAX, TxError};
+use stillpoint_txn::{
+    DeclaredKey, Discipline, MemoryLimit, Mode, SCAN_MAX, Slot, TableId, TxError,
+};
 
 use crate::capture;
 use crate::memory::arena::{Allowance, Kind};
@@ -19,6 +21,9 @@ use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
 use crate::record::NewCell;
 use crate::txn::{LockState, LockedKey, Transaction};
+
+/// Tries to lock a key under another before it is given up. Nobody holds such a lock for long.
+const TRIES_UNDER: usize = 1 << 20;
 
 /// Why a cell could not be locked at once.
 enum Refused {
@@ -328,6 +333,62 @@ impl Transaction {
                 }
             }
         }
+    }
+
+    /// Locks a key of a declared transaction that was not declared, and enters it as the next slot.
+    /// Nobody else who locks the key can hold its lock for long: see [`Tx::key_under`].
+    ///
+    /// [`Tx::key_under`]: crate::Tx::key_under
+    pub(crate) fn lock_under(
+        &mut self,
+        local: &mut Participant,
+        (table, key): (TableId, &[u8]),
+        mode: Mode,
+        value_len: usize,
+    ) -> Result<Slot, TxError> {
+        let slot = self.held.len();
+        if self.first_key + slot != self.keys.declared().len() {
+            // Keys of later transactions of the batch follow.
+            self.first_key = self.keys.copy_to_end(self.first_key..self.first_key + slot);
+        }
+        let index = self.first_key + slot;
+        self.keys.push(table, key, mode, value_len);
+        let locked =
+            self.keys.check(index..index + 1).and_then(|()| self.take_under(local, index, mode));
+        if let Err(error) = locked {
+            self.keys.pop();
+            return Err(error);
+        }
+        Ok(Slot(slot as u32))
+    }
+
+    fn take_under(
+        &mut self,
+        local: &mut Participant,
+        index: usize,
+        mode: Mode,
+    ) -> Result<(), TxError> {
+        let mut backoff = Backoff::new();
+        for _ in 0..TRIES_UNDER {
+            // Outside of a declared transaction's section, the section is that of this lookup.
+            let enters = !local.in_section;
+            if enters {
+                local.enter();
+            }
+            let taken = self.resolve(local, index).map(|cell| {
+                let priority = self.priority;
+                self.take(local, cell, mode, priority).is_ok()
+            });
+            if enters {
+                local.exit();
+            }
+            if taken? {
+                return Ok(());
+            }
+            // Whoever reclaims the absent cell has its lock for a moment.
+            backoff.wait();
+        }
+        Err(TxError::Conflict)
     }
 
     /// Makes the lock of an undeclared key exclusive.

@@ -272,6 +272,39 @@ impl<'w> Tx<'w> {
         Ok(slot)
     }
 
+    /// Locks a key that only holders of the lock of `parent` ever lock, and gives its slot. The lock is
+    /// exclusive if that of `parent` is. So a transaction with declared keys may find such keys on the
+    /// way: no cycle of waits goes through them.
+    ///
+    /// A new record has room for a value of `value_len` bytes.
+    ///
+    /// # Errors
+    /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on. Else as for
+    /// [`key`](Self::key), but never [`TxError::NotDeclared`].
+    ///
+    /// # Panics
+    /// If the transaction has no slot `parent`.
+    pub fn key_under(
+        &mut self,
+        parent: Slot,
+        table: TableId,
+        key: &[u8],
+        value_len: usize,
+    ) -> Result<Slot, TxError> {
+        let mode = match self.transaction.held[self.base(parent)].state {
+            LockState::Exclusive => Mode::Write,
+            LockState::Shared => Mode::Read,
+            _ => return Err(TxError::NotLocked),
+        };
+        if !self.transaction.is_declared() {
+            return self.key(table, key, mode);
+        }
+        if let Some(slot) = self.transaction.slot_of_key(table, key) {
+            return Ok(Slot(slot as u32));
+        }
+        self.transaction.lock_under(self.local, (table, key), mode, value_len)
+    }
+
     /// The value of a key.
     ///
     /// # Errors

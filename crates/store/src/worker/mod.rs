@@ -21,7 +21,8 @@ pub use open::OpenTransaction;
 pub trait Procedure {
     /// Names the keys it touches. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
-    /// Reads and writes them; an error rolls back.
+    /// Reads and writes them; an error rolls back. After [`TxError::NotLocked`] of a transaction that
+    /// only reads one key it runs once more.
     ///
     /// # Errors
     /// Any error rolls back; [`ended`](Self::ended) gets it.
@@ -227,20 +228,22 @@ impl Worker {
             let found = transaction.snapshot_key(local, keys.start);
             let ran = found.and_then(|()| batch.run(index, &mut Tx::new(transaction, local)));
             transaction.end_snapshot(local);
-            return ran.map(|()| None);
+            if !matches!(ran, Err(TxError::NotLocked)) {
+                return ran.map(|()| None);
+            }
         }
+        let declared = transaction.keys.declared().len();
         if let Err(error) = transaction.lock_declared(local, keys) {
             transaction.roll_back(local);
             return Err(error);
         }
         let ran = batch.run(index, &mut Tx::new(transaction, local));
-        match ran.and_then(|()| transaction.commit(local, log)) {
-            Ok(stamp) => Ok(stamp),
-            Err(error) => {
-                transaction.roll_back(local);
-                Err(error)
-            }
+        let ended = ran.and_then(|()| transaction.commit(local, log));
+        if ended.is_err() {
+            transaction.roll_back(local);
         }
+        transaction.keys.truncate(declared);
+        ended
     }
 
     /// Runs a transaction that finds its keys on the way. Meeting the lock of an older or a declared

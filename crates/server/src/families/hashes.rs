@@ -1,0 +1,254 @@
+//! Hashes: fields with a value each.
+
+use stillpoint::Tx;
+
+use super::elements::{random_pairs, scan};
+use super::long_double::LongDouble;
+use super::numbers::NOT_FINITE;
+use crate::args::integer;
+use crate::error::{CmdError, CmdResult};
+use crate::keyspace::{Elements, Kind, put_string, string_at};
+use crate::resp::{Args, Reply, parse_i64, push_i64};
+use crate::session::context::Context;
+use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, row};
+use crate::session::spec::Spec;
+
+#[rustfmt::skip] // a row is a line
+pub(super) const ROWS: &[Spec] = &[
+    row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash."),
+    row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."),
+    row("hget", 3, RF, ONE, HASH, "2.0.0", Keyed(hget), "Returns the value of a field of a hash."),
+    row("hgetall", 2, R, ONE, HASH, "2.0.0", Keyed(hgetall), "Returns the fields of a hash with their values."),
+    row("hincrby", 4, WMF, ONE, HASH, "2.0.0", Keyed(hincrby), "Adds to an integer in a field, which is 0 if it is missing."),
+    row("hincrbyfloat", 4, WMF, ONE, HASH, "2.6.0", Keyed(hincrbyfloat), "Adds to a number in a field, which is 0 if it is missing."),
+    row("hkeys", 2, R, ONE, HASH, "2.0.0", Keyed(hkeys), "Returns the fields of a hash."),
+    row("hlen", 2, RF, ONE, HASH, "2.0.0", Keyed(hlen), "Returns the number of fields of a hash."),
+    row("hmget", -3, RF, ONE, HASH, "2.0.0", Keyed(hmget), "Returns the values of several fields of a hash."),
+    row("hmset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hmset), "Sets several fields of a hash."),
+    row("hrandfield", -2, R, ONE, HASH, "6.2.0", Keyed(hrandfield), "Returns random fields of a hash."),
+    row("hscan", -3, R, ONE, HASH, "2.8.0", Keyed(hscan), "Walks over the fields of a hash, some at a time."),
+    row("hset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hset), "Sets fields of a hash, which is created if it is missing."),
+    row("hsetnx", 4, WMF, ONE, HASH, "2.0.0", Keyed(hsetnx), "Sets a field of a hash if the field does not exist."),
+    row("hstrlen", 3, RF, ONE, HASH, "3.2.0", Keyed(hstrlen), "Returns the length of the value of a field."),
+    row("hvals", 2, R, ONE, HASH, "2.0.0", Keyed(hvals), "Returns the values of a hash."),
+];
+
+/// Field and value of an element.
+fn pair(content: &[u8]) -> (&[u8], &[u8]) {
+    string_at(content, 0).map_or((content, &[]), |(field, end)| (field, &content[end..]))
+}
+
+fn content(field: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(field.len() + value.len() + 5);
+    put_string(&mut content, field);
+    content.extend_from_slice(value);
+    content
+}
+
+fn open_read(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+) -> Result<Option<Elements>, CmdError> {
+    ctx.keys().open_read(tx, 0, args.at(1), Kind::HASH)
+}
+
+/// The value of a field, if there is one.
+fn value_of(
+    hash: &mut Option<Elements>,
+    tx: &mut Tx<'_>,
+    field: &[u8],
+) -> Result<Option<Vec<u8>>, CmdError> {
+    let Some(hash) = hash else { return Ok(None) };
+    Ok(hash.get(tx, field)?.map(|content| pair(&content).1.to_vec()))
+}
+
+/// Sets fields from argument 2 on; gives how many are new.
+fn put_pairs(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    command: &str,
+) -> Result<i64, CmdError> {
+    if !args.len().is_multiple_of(2) {
+        let text = format!("ERR wrong number of arguments for '{command}' command");
+        return Err(CmdError::text(text));
+    }
+    let mut hash = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::HASH)?;
+    let mut new = 0;
+    for i in (2..args.len()).step_by(2) {
+        new += i64::from(hash.put(tx, &content(args.at(i), args.at(i + 1)))?.is_none());
+    }
+    ctx.keys().save(tx, 0, &hash)?;
+    Ok(new)
+}
+
+fn hset(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let new = put_pairs(ctx, args, tx, "hset")?;
+    ctx.reply.int(new);
+    Ok(())
+}
+
+fn hmset(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    put_pairs(ctx, args, tx, "hmset")?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+fn hsetnx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut hash = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::HASH)?;
+    let is_new = hash.get(tx, args.at(2))?.is_none();
+    if is_new {
+        hash.put(tx, &content(args.at(2), args.at(3)))?;
+        ctx.keys().save(tx, 0, &hash)?;
+    }
+    ctx.reply.int(i64::from(is_new));
+    Ok(())
+}
+
+fn hget(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut hash = open_read(ctx, args, tx)?;
+    match value_of(&mut hash, tx, args.at(2))? {
+        Some(value) => ctx.reply.bulk(&value),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+fn hmget(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut hash = open_read(ctx, args, tx)?;
+    ctx.reply.array(args.len() - 2);
+    for field in args.from(2) {
+        match value_of(&mut hash, tx, field)? {
+            Some(value) => ctx.reply.bulk(&value),
+            None => ctx.reply.null(),
+        }
+        if ctx.reply.overflowed() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn hexists(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut hash = open_read(ctx, args, tx)?;
+    let value = value_of(&mut hash, tx, args.at(2))?;
+    ctx.reply.int(i64::from(value.is_some()));
+    Ok(())
+}
+
+fn hstrlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut hash = open_read(ctx, args, tx)?;
+    let value = value_of(&mut hash, tx, args.at(2))?;
+    ctx.reply.int(value.map_or(0, |value| value.len() as i64));
+    Ok(())
+}
+
+fn hlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let hash = open_read(ctx, args, tx)?;
+    ctx.reply.int(hash.map_or(0, |hash| hash.len() as i64));
+    Ok(())
+}
+
+fn hdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut deleted = 0;
+    if let Some(mut hash) = ctx.keys().open(tx, 0, args.at(1), Kind::HASH)? {
+        for field in args.from(2) {
+            deleted += i64::from(hash.remove(tx, field)?.is_some());
+        }
+        ctx.keys().save(tx, 0, &hash)?;
+    }
+    ctx.reply.int(deleted);
+    Ok(())
+}
+
+fn hgetall(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let Some(mut hash) = open_read(ctx, args, tx)? else {
+        ctx.reply.map(0);
+        return Ok(());
+    };
+    ctx.reply.map(hash.len() as usize);
+    hash.visit_all(tx, &mut |content| {
+        let (field, value) = pair(content);
+        ctx.reply.bulk(field);
+        ctx.reply.bulk(value);
+    })?;
+    Ok(())
+}
+
+fn answer_all(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    part: fn(&[u8]) -> &[u8],
+) -> CmdResult {
+    let Some(mut hash) = open_read(ctx, args, tx)? else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    ctx.reply.array(hash.len() as usize);
+    hash.visit_all(tx, &mut |content| ctx.reply.bulk(part(content)))?;
+    Ok(())
+}
+
+fn hkeys(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    answer_all(ctx, args, tx, |content| pair(content).0)
+}
+
+fn hvals(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    answer_all(ctx, args, tx, |content| pair(content).1)
+}
+
+fn hincrby(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let by = integer(args.at(3))?;
+    let mut hash = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::HASH)?;
+    let old = match hash.get(tx, args.at(2))? {
+        None => 0,
+        Some(old) => {
+            parse_i64(pair(&old).1).ok_or(CmdError::fixed("ERR hash value is not an integer"))?
+        }
+    };
+    let new = old.checked_add(by).ok_or(CmdError::OVERFLOW)?;
+    let mut text = Vec::with_capacity(20);
+    push_i64(&mut text, new);
+    hash.put(tx, &content(args.at(2), &text))?;
+    ctx.keys().save(tx, 0, &hash)?;
+    ctx.reply.int(new);
+    Ok(())
+}
+
+fn hincrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let by = LongDouble::parse(args.at(3)).ok_or(CmdError::NOT_FLOAT)?;
+    if by.is_infinite() {
+        return Err(CmdError::fixed("ERR value is NaN or Infinity"));
+    }
+    let mut hash = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::HASH)?;
+    let old = hash.get(tx, args.at(2))?;
+    let old = old.as_ref().map_or(&b"0"[..], |content| pair(content).1);
+    let old = LongDouble::parse(old).ok_or(CmdError::fixed("ERR hash value is not a float"))?;
+    let sum = old.plus(by).ok_or(NOT_FINITE)?.to_string();
+    hash.put(tx, &content(args.at(2), sum.as_bytes()))?;
+    ctx.keys().save(tx, 0, &hash)?;
+    ctx.reply.bulk(sum.as_bytes());
+    Ok(())
+}
+
+fn hrandfield(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    random_pairs(ctx, args, tx, (Kind::HASH, "WITHVALUES"), |reply: &mut Reply, content, both| {
+        let (field, value) = pair(content);
+        if both && reply.is_resp3() {
+            reply.array(2);
+        }
+        reply.bulk(field);
+        if both {
+            reply.bulk(value);
+        }
+    })
+}
+
+fn hscan(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    scan(ctx, args, tx, Kind::HASH, |content| {
+        let (field, value) = pair(content);
+        (field, Some(value.to_vec()))
+    })
+}

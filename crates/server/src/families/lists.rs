@@ -1,0 +1,411 @@
+//! Lists: strings in the order in which they were put.
+
+use stillpoint::Tx;
+
+use super::elements::{bulks, clip, clip_count, numkeys};
+use crate::args::{integer, is};
+use crate::error::{CmdError, CmdResult};
+use crate::keyspace::{Elements, Kind};
+use crate::resp::{Args, parse_i64};
+use crate::session::context::Context;
+use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, row};
+use crate::session::spec::Spec;
+
+#[rustfmt::skip] // a row is a line
+pub(super) const ROWS: &[Spec] = &[
+    row("lindex", 3, R, ONE, LIST, "1.0.0", Keyed(lindex), "Returns an element of a list by its position."),
+    row("linsert", 5, WM, ONE, LIST, "2.2.0", Keyed(linsert), "Inserts an element before or after another."),
+    row("llen", 2, RF, ONE, LIST, "1.0.0", Keyed(llen), "Returns the number of elements of a list."),
+    row("lmove", 5, WM, TWO, LIST, "6.2.0", Keyed(lmove), "Moves an element from an end of a list to an end of another."),
+    row("lmpop", -4, W, COUNTED, LIST, "7.0.0", Keyed(lmpop), "Removes elements from the first list that has some."),
+    row("lpop", -2, WF, ONE, LIST, "1.0.0", Keyed(lpop), "Removes the first elements of a list and returns them."),
+    row("lpos", -3, R, ONE, LIST, "6.0.6", Keyed(lpos), "Returns the positions of an element of a list."),
+    row("lpush", -3, WMF, ONE, LIST, "1.0.0", Keyed(lpush), "Puts elements before a list, which is created if it is missing."),
+    row("lpushx", -3, WMF, ONE, LIST, "2.2.0", Keyed(lpushx), "Puts elements before a list that exists."),
+    row("lrange", 4, R, ONE, LIST, "1.0.0", Keyed(lrange), "Returns a range of a list."),
+    row("lrem", 4, W, ONE, LIST, "1.0.0", Keyed(lrem), "Removes elements of a value."),
+    row("lset", 4, WM, ONE, LIST, "1.0.0", Keyed(lset), "Replaces an element of a list."),
+    row("ltrim", 4, W, ONE, LIST, "1.0.0", Keyed(ltrim), "Keeps a range of a list."),
+    row("rpop", -2, WF, ONE, LIST, "1.0.0", Keyed(rpop), "Removes the last elements of a list and returns them."),
+    row("rpoplpush", 3, WM, TWO, LIST, "1.2.0", Keyed(rpoplpush), "Moves the last element of a list to the front of another."),
+    row("rpush", -3, WMF, ONE, LIST, "1.0.0", Keyed(rpush), "Puts elements behind a list, which is created if it is missing."),
+    row("rpushx", -3, WMF, ONE, LIST, "2.2.0", Keyed(rpushx), "Puts elements behind a list that exists."),
+];
+
+/// An end of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Left,
+    Right,
+}
+
+impl End {
+    fn parse(arg: &[u8]) -> Result<Self, CmdError> {
+        match () {
+            () if is(arg, "LEFT") => Ok(Self::Left),
+            () if is(arg, "RIGHT") => Ok(Self::Right),
+            () => Err(CmdError::SYNTAX),
+        }
+    }
+}
+
+fn put_at(list: &mut Elements, tx: &mut Tx<'_>, end: End, element: &[u8]) -> Result<(), CmdError> {
+    let position = if end == End::Left { 0 } else { list.len() };
+    Ok(list.insert_at(tx, position, element)?)
+}
+
+/// Takes an element off an end of a list that is not empty.
+fn take(list: &mut Elements, tx: &mut Tx<'_>, end: End) -> Result<Vec<u8>, CmdError> {
+    let position = if end == End::Left { 0 } else { list.len().saturating_sub(1) };
+    Ok(list.remove_at(tx, position)?.unwrap_or_default())
+}
+
+/// Takes up to `count` elements off an end.
+fn take_some(
+    list: &mut Elements,
+    tx: &mut Tx<'_>,
+    end: End,
+    count: u64,
+) -> Result<Vec<Vec<u8>>, CmdError> {
+    (0..count.min(list.len())).map(|_| take(list, tx, end)).collect()
+}
+
+fn push(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, end: End) -> CmdResult {
+    let mut list = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::LIST)?;
+    for element in args.from(2) {
+        put_at(&mut list, tx, end, element)?;
+    }
+    ctx.keys().save(tx, 0, &list)?;
+    ctx.reply.int(list.len() as i64);
+    Ok(())
+}
+
+fn lpush(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    push(ctx, args, tx, End::Left)
+}
+
+fn rpush(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    push(ctx, args, tx, End::Right)
+}
+
+fn push_if_there(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, end: End) -> CmdResult {
+    if ctx.keys().lookup_kind(tx, 0, args.at(1), Kind::LIST)?.is_none() {
+        ctx.reply.int(0);
+        return Ok(());
+    }
+    push(ctx, args, tx, end)
+}
+
+fn lpushx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    push_if_there(ctx, args, tx, End::Left)
+}
+
+fn rpushx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    push_if_there(ctx, args, tx, End::Right)
+}
+
+fn pop(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    end: End,
+    command: &str,
+) -> CmdResult {
+    if args.len() > 3 {
+        let text = format!("ERR wrong number of arguments for '{command}' command");
+        return Err(CmdError::text(text));
+    }
+    let count = args.get(2).map(clip_count).transpose()?;
+    let Some(mut list) = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)? else {
+        match count {
+            Some(_) => ctx.reply.null_array(),
+            None => ctx.reply.null(),
+        }
+        return Ok(());
+    };
+    let taken = take_some(&mut list, tx, end, count.unwrap_or(1))?;
+    ctx.keys().save(tx, 0, &list)?;
+    match (count, &taken[..]) {
+        (None, [only]) => ctx.reply.bulk(only),
+        _ => bulks(ctx.reply, &taken),
+    }
+    Ok(())
+}
+
+fn lpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    pop(ctx, args, tx, End::Left, "lpop")
+}
+
+fn rpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    pop(ctx, args, tx, End::Right, "rpop")
+}
+
+fn llen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let list = ctx.keys().open_read(tx, 0, args.at(1), Kind::LIST)?;
+    ctx.reply.int(list.map_or(0, |list| list.len() as i64));
+    Ok(())
+}
+
+/// The position that an index means, if the list has one. Negative numbers count from the end.
+fn position(index: i64, len: u64) -> Option<u64> {
+    let position =
+        if index < 0 { len.checked_sub(index.unsigned_abs())? } else { index.unsigned_abs() };
+    Some(position).filter(|&position| position < len)
+}
+
+fn lindex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let Some(mut list) = ctx.keys().open_read(tx, 0, args.at(1), Kind::LIST)? else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    let found = match position(integer(args.at(2))?, list.len()) {
+        Some(position) => list.at(tx, position)?,
+        None => None,
+    };
+    match found {
+        Some(element) => ctx.reply.bulk(&element),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+fn lset(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let list = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)?;
+    let mut list = list.ok_or(CmdError::NO_KEY)?;
+    let position = position(integer(args.at(2))?, list.len())
+        .ok_or(CmdError::fixed("ERR index out of range"))?;
+    list.replace_at(tx, position, args.at(3))?;
+    ctx.keys().save(tx, 0, &list)?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+fn lrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let (start, end) = (integer(args.at(2))?, integer(args.at(3))?);
+    let Some(mut list) = ctx.keys().open_read(tx, 0, args.at(1), Kind::LIST)? else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    let (from, to) = clip(start, end, list.len());
+    ctx.reply.array((to - from) as usize);
+    list.visit(tx, (from, to - from), false, &mut |element| ctx.reply.bulk(element))?;
+    Ok(())
+}
+
+fn ltrim(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let (start, end) = (integer(args.at(2))?, integer(args.at(3))?);
+    if let Some(mut list) = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)? {
+        let (from, to) = clip(start, end, list.len());
+        if from == to {
+            ctx.keys().delete(tx, 0)?;
+        } else {
+            let behind = list.len() - to;
+            for _ in 0..behind {
+                take(&mut list, tx, End::Right)?;
+            }
+            for _ in 0..from {
+                take(&mut list, tx, End::Left)?;
+            }
+            ctx.keys().save(tx, 0, &list)?;
+        }
+    }
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// The positions of the elements that are `element`, in the order in which they are met: at most `most`
+/// of them, among the first `looked_at`, from the end if `back`.
+fn positions_of(
+    list: &mut Elements,
+    tx: &mut Tx<'_>,
+    element: &[u8],
+    (back, looked_at): (bool, u64),
+) -> Result<Vec<u64>, CmdError> {
+    let mut found = Vec::new();
+    let mut at = if back { list.len().saturating_sub(1) } else { 0 };
+    list.visit(tx, (at, looked_at), back, &mut |other| {
+        if other == element {
+            found.push(at);
+        }
+        at = if back { at.wrapping_sub(1) } else { at + 1 };
+    })?;
+    Ok(found)
+}
+
+fn lrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let count = integer(args.at(2))?;
+    let Some(mut list) = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
+    let mut found = positions_of(&mut list, tx, args.at(3), (count < 0, u64::MAX))?;
+    if count != 0 {
+        found.truncate(usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX));
+    }
+    found.sort_unstable();
+    for position in found.iter().rev() {
+        list.remove_at(tx, *position)?;
+    }
+    ctx.keys().save(tx, 0, &list)?;
+    ctx.reply.int(found.len() as i64);
+    Ok(())
+}
+
+fn linsert(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let behind = match args.at(2) {
+        word if is(word, "AFTER") => 1,
+        word if is(word, "BEFORE") => 0,
+        _ => return Err(CmdError::SYNTAX),
+    };
+    let Some(mut list) = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
+    let found = positions_of(&mut list, tx, args.at(3), (false, u64::MAX))?;
+    let Some(pivot) = found.first() else {
+        ctx.reply.int(-1);
+        return Ok(());
+    };
+    list.insert_at(tx, pivot + behind, args.at(4))?;
+    ctx.keys().save(tx, 0, &list)?;
+    ctx.reply.int(list.len() as i64);
+    Ok(())
+}
+
+/// Options of `LPOS`.
+struct PosOptions {
+    rank: i64,
+    count: Option<u64>,
+    looked_at: u64,
+}
+
+impl PosOptions {
+    fn parse(args: Args<'_>) -> Result<Self, CmdError> {
+        let mut options = Self { rank: 1, count: None, looked_at: u64::MAX };
+        let not_negative = |value: &[u8], error: &'static str| {
+            let number = parse_i64(value).and_then(|number| u64::try_from(number).ok());
+            number.ok_or(CmdError::fixed(error))
+        };
+        let mut i = 3;
+        while let Some(arg) = args.get(i) {
+            let value = args.get(i + 1).ok_or(CmdError::SYNTAX)?;
+            if is(arg, "RANK") {
+                options.rank = integer(value)?;
+                match options.rank {
+                    i64::MIN => return Err(RANK_RANGE),
+                    0 => return Err(RANK_ZERO),
+                    _ => {}
+                }
+            } else if is(arg, "COUNT") {
+                options.count = Some(not_negative(value, "ERR COUNT can't be negative")?);
+            } else if is(arg, "MAXLEN") {
+                let most = not_negative(value, "ERR MAXLEN can't be negative")?;
+                options.looked_at = if most == 0 { u64::MAX } else { most };
+            } else {
+                return Err(CmdError::SYNTAX);
+            }
+            i += 2;
+        }
+        Ok(options)
+    }
+}
+
+const RANK_RANGE: CmdError = CmdError::fixed(
+    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+);
+const RANK_ZERO: CmdError = CmdError::fixed(
+    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
+     negative to start from the end of the list",
+);
+
+fn lpos(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let options = PosOptions::parse(args)?;
+    let list = ctx.keys().open_read(tx, 0, args.at(1), Kind::LIST)?;
+    let found = match list {
+        None => Vec::new(),
+        Some(mut list) => {
+            let from = (options.rank < 0, options.looked_at);
+            positions_of(&mut list, tx, args.at(2), from)?
+        }
+    };
+    let skipped = usize::try_from(options.rank.unsigned_abs() - 1).unwrap_or(usize::MAX);
+    let found = found.into_iter().skip(skipped);
+    let Some(count) = options.count else {
+        match { found }.next() {
+            Some(position) => ctx.reply.int(position as i64),
+            None => ctx.reply.null(),
+        }
+        return Ok(());
+    };
+    let most = if count == 0 { usize::MAX } else { count as usize };
+    let found: Vec<u64> = found.take(most).collect();
+    ctx.reply.array(found.len());
+    found.iter().for_each(|&position| ctx.reply.int(position as i64));
+    Ok(())
+}
+
+fn move_between(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    (from, to): (End, End),
+) -> CmdResult {
+    let Some(mut source) = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)? else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    if args.at(1) == args.at(2) {
+        let element = take(&mut source, tx, from)?;
+        put_at(&mut source, tx, to, &element)?;
+        ctx.keys().save(tx, 0, &source)?;
+        ctx.reply.bulk(&element);
+        return Ok(());
+    }
+    let mut target = ctx.keys().open_or_new(tx, 1, args.at(2), Kind::LIST)?;
+    let element = take(&mut source, tx, from)?;
+    put_at(&mut target, tx, to, &element)?;
+    ctx.keys().save(tx, 0, &source)?;
+    ctx.keys().save(tx, 1, &target)?;
+    ctx.reply.bulk(&element);
+    Ok(())
+}
+
+fn lmove(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let ends = (End::parse(args.at(3))?, End::parse(args.at(4))?);
+    move_between(ctx, args, tx, ends)
+}
+
+fn rpoplpush(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    move_between(ctx, args, tx, (End::Right, End::Left))
+}
+
+fn lmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let count = match numkeys(args, 1) {
+        Ok(count) => count,
+        Err(error) if parse_i64(args.at(1)).is_none_or(|count| count < 1) => return Err(error),
+        // Too many keys: there is no argument for the end.
+        Err(_) => return Err(CmdError::SYNTAX),
+    };
+    let end = End::parse(args.get(2 + count).ok_or(CmdError::SYNTAX)?)?;
+    let mut most = None;
+    let mut i = 3 + count;
+    while let Some(arg) = args.get(i) {
+        let value = args.get(i + 1).filter(|_| is(arg, "COUNT") && most.is_none());
+        let number = value.ok_or(CmdError::SYNTAX).map(parse_i64)?;
+        let number = number.and_then(|number| u64::try_from(number).ok()).filter(|&n| n > 0);
+        most = Some(number.ok_or(CmdError::fixed("ERR count should be greater than 0"))?);
+        i += 2;
+    }
+    for slot in 0..count {
+        let key = args.at(2 + slot);
+        let Some(mut list) = ctx.keys().open(tx, slot as u32, key, Kind::LIST)? else { continue };
+        let taken = take_some(&mut list, tx, end, most.unwrap_or(1))?;
+        ctx.keys().save(tx, slot as u32, &list)?;
+        ctx.reply.array(2);
+        ctx.reply.bulk(key);
+        bulks(ctx.reply, &taken);
+        return Ok(());
+    }
+    ctx.reply.null_array();
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! Unions, intersections and differences of sorted sets, and of sets, whose members have score 1.
+
+use std::collections::{BTreeMap, HashMap};
+
+use stillpoint::{KeySet, Mode, Tx};
+
+use super::answer_score;
+use super::score::{content, parts, score_bytes};
+use crate::args::{integer, is};
+use crate::config::Db;
+use crate::error::{CmdError, CmdResult};
+use crate::keyspace::{Keyspace, Kind};
+use crate::resp::{Args, parse_f64, parse_i64, parse_u64};
+use crate::session::context::Context;
+use crate::session::row::{COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row};
+use crate::session::spec::Spec;
+
+#[rustfmt::skip] // a row is a line
+pub(in crate::families) const ROWS: &[Spec] = &[
+    row("zdiff", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zdiff), "Returns the members of a sorted set that no other has."),
+    declared_by(row("zdiffstore", -4, WM, ONE, SORTED_SET, "6.2.0", Keyed(zdiffstore), "Stores the members of a sorted set that no other has."), declare_store),
+    row("zinter", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zinter), "Returns the members that all sorted sets have."),
+    row("zintercard", -3, R, COUNTED, SORTED_SET, "7.0.0", Keyed(zintercard), "Returns the number of members that all sorted sets have."),
+    declared_by(row("zinterstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zinterstore), "Stores the members that all sorted sets have."), declare_store),
+    row("zunion", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zunion), "Returns the members that any of the sorted sets has."),
+    declared_by(row("zunionstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zunionstore), "Stores the members that any of the sorted sets has."), declare_store),
+];
+
+fn declare_store(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {
+    keyspace.declare(keys, db, args.at(1), Mode::Write, 0);
+    let count = args.get(2).and_then(parse_u64).unwrap_or(0);
+    for key in args.from(3).take(usize::try_from(count).unwrap_or(usize::MAX)) {
+        keyspace.declare(keys, db, key, Mode::Read, 0);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn of(self, a: f64, b: f64) -> f64 {
+        match self {
+            // Infinities of both signs give 0.
+            Self::Sum => Some(a + b).filter(|sum| !sum.is_nan()).unwrap_or(0.0),
+            Self::Min => a.min(b),
+            Self::Max => a.max(b),
+        }
+    }
+}
+
+/// What a command says of its result.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    operation: Operation,
+    command: &'static str,
+    /// The argument with the number of keys.
+    count_at: usize,
+    only_counts: bool,
+}
+
+/// Options behind the keys.
+struct Options {
+    weights: Vec<f64>,
+    aggregate: Aggregate,
+    with_scores: bool,
+    limit: usize,
+}
+
+impl Options {
+    fn parse(args: Args<'_>, mut i: usize, keys: usize, form: Form) -> Result<Self, CmdError> {
+        let mut options = Self {
+            weights: vec![1.0; keys],
+            aggregate: Aggregate::Sum,
+            with_scores: false,
+            limit: 0,
+        };
+        let combines = form.operation != Operation::Difference && !form.only_counts;
+        while let Some(arg) = args.get(i) {
+            let left = args.len() - i;
+            if combines && left > keys && is(arg, "WEIGHTS") {
+                for (weight, arg) in options.weights.iter_mut().zip(args.from(i + 1)) {
+                    *weight = parse_f64(arg).ok_or(NOT_WEIGHT)?;
+                }
+                i += keys;
+            } else if combines && left > 1 && is(arg, "AGGREGATE") {
+                options.aggregate = match args.at(i + 1) {
+                    word if is(word, "SUM") => Aggregate::Sum,
+                    word if is(word, "MIN") => Aggregate::Min,
+                    word if is(word, "MAX") => Aggregate::Max,
+                    _ => return Err(CmdError::SYNTAX),
+                };
+                i += 1;
+            } else if form.count_at == 1 && !form.only_counts && is(arg, "WITHSCORES") {
+                options.with_scores = true;
+            } else if form.only_counts && left > 1 && is(arg, "LIMIT") {
+                let limit = parse_i64(args.at(i + 1)).and_then(|limit| usize::try_from(limit).ok());
+                options.limit = limit.ok_or(CmdError::fixed("ERR LIMIT can't be negative"))?;
+                i += 1;
+            } else {
+                return Err(CmdError::SYNTAX);
+            }
+            i += 1;
+        }
+        Ok(options)
+    }
+}
+
+const NOT_WEIGHT: CmdError = CmdError::fixed("ERR weight value is not a float");
+
+/// Members with their scores, lowest score first.
+type Scored = Vec<(f64, Vec<u8>)>;
+
+/// Reads the keys and options, and combines the sets.
+fn combine(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    form: Form,
+) -> Result<(Scored, Options), CmdError> {
+    let count = integer(args.at(form.count_at))?;
+    let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or_else(|| {
+        CmdError::text(format!("ERR at least 1 input key is needed for '{}' command", form.command))
+    })?;
+    let first = form.count_at + 1;
+    if count > args.len() - first {
+        return Err(CmdError::SYNTAX);
+    }
+    let mut inputs = Vec::with_capacity(count);
+    for i in 0..count {
+        let slot = (form.count_at - 1 + i) as u32;
+        inputs.push(read_input(ctx, tx, slot, args.at(first + i))?);
+    }
+    let options = Options::parse(args, first + count, count, form)?;
+    let combined = match form.operation {
+        Operation::Union => union(inputs, &options),
+        Operation::Intersection => intersection(inputs, &options),
+        Operation::Difference => difference(inputs),
+    };
+    let mut scored: Scored = combined.into_iter().map(|(member, score)| (score, member)).collect();
+    scored.sort_by_cached_key(|(score, member)| (score_bytes(*score), member.clone()));
+    Ok((scored, options))
+}
+
+/// The members of a sorted set or a set, with their scores.
+fn read_input(
+    ctx: &mut Context<'_>,
+    tx: &mut Tx<'_>,
+    slot: u32,
+    key: &[u8],
+) -> Result<Vec<(Vec<u8>, f64)>, CmdError> {
+    let mut input = Vec::new();
+    let kind = ctx.keys().lookup(tx, slot, key).map(|entry| entry.kind());
+    match kind {
+        None => {}
+        Some(Kind::SET) => {
+            if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SET)? {
+                set.visit_all(tx, &mut |member| input.push((member.to_vec(), 1.0)))?;
+            }
+        }
+        Some(_) => {
+            if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SORTED_SET)? {
+                set.visit_all(tx, &mut |element| {
+                    let (score, member) = parts(element);
+                    input.push((member.to_vec(), score));
+                })?;
+            }
+        }
+    }
+    Ok(input)
+}
+
+fn weighted(score: f64, weight: f64) -> f64 {
+    Some(score * weight).filter(|score| !score.is_nan()).unwrap_or(0.0)
+}
+
+fn union(inputs: Vec<Vec<(Vec<u8>, f64)>>, options: &Options) -> BTreeMap<Vec<u8>, f64> {
+    let mut all: BTreeMap<Vec<u8>, f64> = BTreeMap::new();
+    for (input, weight) in inputs.into_iter().zip(&options.weights) {
+        for (member, score) in input {
+            let score = weighted(score, *weight);
+            let both = |old: &mut f64| *old = options.aggregate.of(*old, score);
+            all.entry(member).and_modify(both).or_insert(score);
+        }
+    }
+    all
+}
+
+fn intersection(mut inputs: Vec<Vec<(Vec<u8>, f64)>>, options: &Options) -> BTreeMap<Vec<u8>, f64> {
+    // Scores are combined from the smallest set on, as Redis does.
+    let mut order: Vec<usize> = (0..inputs.len()).collect();
+    order.sort_by_key(|&i| inputs[i].len());
+    let mut common: Option<BTreeMap<Vec<u8>, f64>> = None;
+    for i in order {
+        let weight = options.weights[i];
+        let input: HashMap<Vec<u8>, f64> = std::mem::take(&mut inputs[i])
+            .into_iter()
+            .map(|(member, score)| (member, weighted(score, weight)))
+            .collect();
+        common = Some(match common {
+            None => input.into_iter().collect(),
+            Some(so_far) => so_far
+                .into_iter()
+                .filter_map(|(member, score)| {
+                    let other = *input.get(&member)?;
+                    Some((member, options.aggregate.of(score, other)))
+                })
+                .collect(),
+        });
+    }
+    common.unwrap_or_default()
+}
+
+fn difference(inputs: Vec<Vec<(Vec<u8>, f64)>>) -> BTreeMap<Vec<u8>, f64> {
+    let mut inputs = inputs.into_iter();
+    let mut left: BTreeMap<Vec<u8>, f64> = inputs.next().unwrap_or_default().into_iter().collect();
+    for (member, _) in inputs.flatten() {
+        left.remove(&member);
+    }
+    left
+}
+
+fn answer(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    (operation, command): (Operation, &'static str),
+) -> CmdResult {
+    let form = Form { operation, command, count_at: 1, only_counts: false };
+    let (scored, options) = combine(ctx, args, tx, form)?;
+    let nested = options.with_scores && ctx.reply.is_resp3();
+    let flat = options.with_scores && !nested;
+    ctx.reply.array(if flat { 2 * scored.len() } else { scored.len() });
+    for (score, member) in &scored {
+        if nested {
+            ctx.reply.array(2);
+        }
+        ctx.reply.bulk(member);
+        if options.with_scores {
+            answer_score(ctx.reply, *score);
+        }
+    }
+    Ok(())
+}
+
+fn store(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    (operation, command): (Operation, &'static str),
+) -> CmdResult {
+    let form = Form { operation, command, count_at: 2, only_counts: false };
+    let (scored, _) = combine(ctx, args, tx, form)?;
+    ctx.keys().delete(tx, 0)?;
+    let mut target = ctx.keys().new_elements(0, Kind::SORTED_SET)?;
+    for (score, member) in &scored {
+        target.put(tx, &content(*score, member))?;
+    }
+    ctx.keys().save(tx, 0, &target)?;
+    ctx.reply.int(scored.len() as i64);
+    Ok(())
+}
+
+fn zunion(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    answer(ctx, args, tx, (Operation::Union, "zunion"))
+}
+
+fn zinter(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    answer(ctx, args, tx, (Operation::Intersection, "zinter"))
+}
+
+fn zdiff(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    answer(ctx, args, tx, (Operation::Difference, "zdiff"))
+}
+
+fn zunionstore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    store(ctx, args, tx, (Operation::Union, "zunionstore"))
+}
+
+fn zinterstore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    store(ctx, args, tx, (Operation::Intersection, "zinterstore"))
+}
+
+fn zdiffstore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    store(ctx, args, tx, (Operation::Difference, "zdiffstore"))
+}
+
+fn zintercard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let operation = Operation::Intersection;
+    let form = Form { operation, command: "zintercard", count_at: 1, only_counts: true };
+    let (scored, options) = combine(ctx, args, tx, form)?;
+    let len = scored.len();
+    ctx.reply.int((if options.limit == 0 { len } else { len.min(options.limit) }) as i64);
+    Ok(())
+}

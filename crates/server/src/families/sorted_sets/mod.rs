@@ -1,0 +1,340 @@
+//! Sorted sets: members in the order of their scores.
+
+pub(super) mod combine;
+pub(super) mod range;
+mod score;
+
+use stillpoint::{Tx, TxError};
+
+use super::elements::{clip_count, numkeys, random_pairs, scan};
+use crate::args::is;
+use crate::error::{CmdError, CmdResult};
+use crate::keyspace::{Elements, Kind};
+use crate::resp::{Args, Reply, parse_i64};
+use crate::session::context::Context;
+use crate::session::row::{COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, row};
+use crate::session::spec::Spec;
+use score::{content, parse_score, parts, score_text};
+
+#[rustfmt::skip] // a row is a line
+pub(super) const ROWS: &[Spec] = &[
+    row("zadd", -4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zadd), "Sets the scores of members of a sorted set."),
+    row("zcard", 2, RF, ONE, SORTED_SET, "1.2.0", Keyed(zcard), "Returns the number of members of a sorted set."),
+    row("zincrby", 4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zincrby), "Adds to the score of a member."),
+    row("zmpop", -4, W, COUNTED, SORTED_SET, "7.0.0", Keyed(zmpop), "Removes members from the first sorted set that has some."),
+    row("zmscore", -3, RF, ONE, SORTED_SET, "6.2.0", Keyed(zmscore), "Returns the scores of several members."),
+    row("zpopmax", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmax), "Removes the members with the highest scores and returns them."),
+    row("zpopmin", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmin), "Removes the members with the lowest scores and returns them."),
+    row("zrandmember", -2, R, ONE, SORTED_SET, "6.2.0", Keyed(zrandmember), "Returns random members of a sorted set."),
+    row("zrank", 3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrank), "Returns the position of a member, lowest score first."),
+    row("zrem", -3, WF, ONE, SORTED_SET, "1.2.0", Keyed(zrem), "Removes members of a sorted set."),
+    row("zrevrank", 3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrevrank), "Returns the position of a member, highest score first."),
+    row("zscan", -3, R, ONE, SORTED_SET, "2.8.0", Keyed(zscan), "Walks over the members of a sorted set, some at a time."),
+    row("zscore", 3, RF, ONE, SORTED_SET, "1.2.0", Keyed(zscore), "Returns the score of a member."),
+];
+
+/// Answers a score.
+fn answer_score(reply: &mut Reply, score: f64) {
+    reply.double_text(&score_text(score));
+}
+
+fn score_of(set: &mut Elements, tx: &mut Tx<'_>, member: &[u8]) -> Result<Option<f64>, TxError> {
+    Ok(set.get(tx, member)?.map(|content| parts(&content).0))
+}
+
+/// Options of `ZADD`.
+#[derive(Default)]
+struct AddOptions {
+    only_if_missing: bool,
+    only_if_there: bool,
+    only_greater: bool,
+    only_less: bool,
+    counts_changes: bool,
+    adds_to: bool,
+}
+
+impl AddOptions {
+    /// Reads the options from argument 2 on; gives the first argument behind them, too.
+    fn parse(args: Args<'_>) -> Result<(Self, usize), CmdError> {
+        let mut options = Self::default();
+        let mut i = 2;
+        while let Some(arg) = args.get(i) {
+            match arg {
+                word if is(word, "NX") => options.only_if_missing = true,
+                word if is(word, "XX") => options.only_if_there = true,
+                word if is(word, "GT") => options.only_greater = true,
+                word if is(word, "LT") => options.only_less = true,
+                word if is(word, "CH") => options.counts_changes = true,
+                word if is(word, "INCR") => options.adds_to = true,
+                _ => break,
+            }
+            i += 1;
+        }
+        let rest = args.len() - i;
+        let error = match () {
+            () if rest == 0 || !rest.is_multiple_of(2) => return Err(CmdError::SYNTAX),
+            () if options.only_if_missing && options.only_if_there => {
+                "ERR XX and NX options at the same time are not compatible"
+            }
+            () if (options.only_greater && (options.only_if_missing || options.only_less))
+                || (options.only_less && options.only_if_missing) =>
+            {
+                "ERR GT, LT, and/or NX options at the same time are not compatible"
+            }
+            () if options.adds_to && rest > 2 => {
+                "ERR INCR option supports a single increment-element pair"
+            }
+            () => return Ok((options, i)),
+        };
+        Err(CmdError::fixed(error))
+    }
+
+    /// The score that a member gets which has the score `old`; `None` if it stays as it is.
+    fn new_score(&self, old: Option<f64>, score: f64) -> Result<Option<f64>, CmdError> {
+        let Some(old) = old else {
+            return Ok((!self.only_if_there).then_some(score));
+        };
+        if self.only_if_missing {
+            return Ok(None);
+        }
+        let new = if self.adds_to { old + score } else { score };
+        if new.is_nan() {
+            return Err(CmdError::fixed("ERR resulting score is not a number (NaN)"));
+        }
+        let is_refused = (self.only_greater && new <= old) || (self.only_less && new >= old);
+        Ok((!is_refused).then_some(new))
+    }
+}
+
+fn zadd(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let (options, first) = AddOptions::parse(args)?;
+    add(ctx, args, tx, &options, first)
+}
+
+fn zincrby(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let options = AddOptions { adds_to: true, ..AddOptions::default() };
+    add(ctx, args, tx, &options, 2)
+}
+
+/// Adds the pairs of score and member from argument `first` on.
+fn add(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    options: &AddOptions,
+    first: usize,
+) -> CmdResult {
+    let pairs = (first..args.len()).step_by(2);
+    let pairs: Vec<(f64, &[u8])> = pairs
+        .map(|i| Ok((parse_score(args.at(i))?, args.at(i + 1))))
+        .collect::<Result<_, CmdError>>()?;
+    let mut set = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    let (mut added, mut changed, mut last) = (0, 0, None);
+    for (score, member) in pairs {
+        let old = score_of(&mut set, tx, member)?;
+        let new = options.new_score(old, score)?;
+        if let Some(new) = new {
+            if old != Some(new) {
+                set.put(tx, &content(new, member))?;
+            }
+            added += i64::from(old.is_none());
+            changed += i64::from(old.is_some_and(|old| old != new));
+        }
+        last = new;
+    }
+    ctx.keys().save(tx, 0, &set)?;
+    match (options.adds_to, last) {
+        (true, Some(score)) => answer_score(ctx.reply, score),
+        (true, None) => ctx.reply.null(),
+        (false, _) => {
+            ctx.reply.int(if options.counts_changes { added + changed } else { added });
+        }
+    }
+    Ok(())
+}
+
+fn zrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut removed = 0;
+    if let Some(mut set) = ctx.keys().open(tx, 0, args.at(1), Kind::SORTED_SET)? {
+        for member in args.from(2) {
+            removed += i64::from(set.remove(tx, member)?.is_some());
+        }
+        ctx.keys().save(tx, 0, &set)?;
+    }
+    ctx.reply.int(removed);
+    Ok(())
+}
+
+fn zcard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    ctx.reply.int(set.map_or(0, |set| set.len() as i64));
+    Ok(())
+}
+
+fn zscore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    let score = match set {
+        Some(mut set) => score_of(&mut set, tx, args.at(2))?,
+        None => None,
+    };
+    match score {
+        Some(score) => answer_score(ctx.reply, score),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+fn zmscore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    ctx.reply.array(args.len() - 2);
+    for member in args.from(2) {
+        let score = match &mut set {
+            Some(set) => score_of(set, tx, member)?,
+            None => None,
+        };
+        match score {
+            Some(score) => answer_score(ctx.reply, score),
+            None => ctx.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn rank(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, back: bool) -> CmdResult {
+    let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    let Some(mut set) = set else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    let position = match set.get(tx, args.at(2))? {
+        Some(content) => set.position_of(tx, &content)?,
+        None => None,
+    };
+    match position {
+        Some(position) if back => ctx.reply.int((set.len() - 1 - position) as i64),
+        Some(position) => ctx.reply.int(position as i64),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+fn zrank(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    rank(ctx, args, tx, false)
+}
+
+fn zrevrank(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    rank(ctx, args, tx, true)
+}
+
+/// Removes up to `count` members with the lowest scores, or the highest.
+fn take(
+    set: &mut Elements,
+    tx: &mut Tx<'_>,
+    highest: bool,
+    count: u64,
+) -> Result<Vec<Vec<u8>>, TxError> {
+    let mut taken = Vec::new();
+    for _ in 0..count.min(set.len()) {
+        let position = if highest { set.len() - 1 } else { 0 };
+        taken.extend(set.remove_at(tx, position)?);
+    }
+    Ok(taken)
+}
+
+fn answer_pair(reply: &mut Reply, element: &[u8]) {
+    let (score, member) = parts(element);
+    reply.bulk(member);
+    answer_score(reply, score);
+}
+
+fn pop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, highest: bool) -> CmdResult {
+    if args.len() > 3 {
+        return Err(CmdError::SYNTAX);
+    }
+    let count = args.get(2).map(clip_count).transpose()?;
+    let taken = match ctx.keys().open(tx, 0, args.at(1), Kind::SORTED_SET)? {
+        None => Vec::new(),
+        Some(mut set) => {
+            let taken = take(&mut set, tx, highest, count.unwrap_or(1))?;
+            ctx.keys().save(tx, 0, &set)?;
+            taken
+        }
+    };
+    let nested = count.is_some() && ctx.reply.is_resp3();
+    ctx.reply.array(if nested { taken.len() } else { 2 * taken.len() });
+    for element in &taken {
+        if nested {
+            ctx.reply.array(2);
+        }
+        answer_pair(ctx.reply, element);
+    }
+    Ok(())
+}
+
+fn zpopmin(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    pop(ctx, args, tx, false)
+}
+
+fn zpopmax(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    pop(ctx, args, tx, true)
+}
+
+fn zmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let count = match numkeys(args, 1) {
+        Ok(count) => count,
+        Err(error) if parse_i64(args.at(1)).is_none_or(|count| count < 1) => return Err(error),
+        // Too many keys: there is no argument for the end.
+        Err(_) => return Err(CmdError::SYNTAX),
+    };
+    let highest = match args.get(2 + count).ok_or(CmdError::SYNTAX)? {
+        word if is(word, "MIN") => false,
+        word if is(word, "MAX") => true,
+        _ => return Err(CmdError::SYNTAX),
+    };
+    let mut most = None;
+    let mut i = 3 + count;
+    while let Some(arg) = args.get(i) {
+        let value = args.get(i + 1).filter(|_| is(arg, "COUNT") && most.is_none());
+        let number = value.ok_or(CmdError::SYNTAX).map(parse_i64)?;
+        let number = number.and_then(|number| u64::try_from(number).ok()).filter(|&n| n > 0);
+        most = Some(number.ok_or(CmdError::fixed("ERR count should be greater than 0"))?);
+        i += 2;
+    }
+    for slot in 0..count {
+        let (number, key) = (slot as u32, args.at(2 + slot));
+        let opened = ctx.keys().open(tx, number, key, Kind::SORTED_SET)?;
+        let Some(mut set) = opened else { continue };
+        let taken = take(&mut set, tx, highest, most.unwrap_or(1))?;
+        ctx.keys().save(tx, number, &set)?;
+        ctx.reply.array(2);
+        ctx.reply.bulk(key);
+        ctx.reply.array(taken.len());
+        for element in &taken {
+            ctx.reply.array(2);
+            answer_pair(ctx.reply, element);
+        }
+        return Ok(());
+    }
+    ctx.reply.null_array();
+    Ok(())
+}
+
+fn zrandmember(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let kind = (Kind::SORTED_SET, "WITHSCORES");
+    random_pairs(ctx, args, tx, kind, |reply, element, both| {
+        if !both {
+            return reply.bulk(parts(element).1);
+        }
+        if reply.is_resp3() {
+            reply.array(2);
+        }
+        answer_pair(reply, element);
+    })
+}
+
+fn zscan(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    scan(ctx, args, tx, Kind::SORTED_SET, |element| {
+        let (score, member) = parts(element);
+        (member, Some(score_text(score).into_bytes()))
+    })
+}

@@ -1,0 +1,61 @@
+//! Copying and renaming keys of any kind.
+
+use stillpoint::{Tx, TxError};
+
+use super::access::Keys;
+use crate::config::Db;
+use crate::error::CmdError;
+
+impl Keys<'_> {
+    /// Gives the second key, which may be of another database, the value and the expiry of the first,
+    /// which stays. What the second had is gone.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn copy_first_to_second(
+        &mut self,
+        tx: &mut Tx<'_>,
+        first: &[u8],
+        target: Db,
+    ) -> Result<(), CmdError> {
+        let second = self.slot(1);
+        if let Some(mut source) = self.open_any(tx, 0, first)? {
+            let mut all = Vec::new();
+            source.visit_all(tx, &mut |content| all.push(content.to_vec()))?;
+            let mut keys = self.of(target, second);
+            let mut copy = keys.new_elements(0, source.kind())?;
+            copy.copy_from(tx, &source, &all)?;
+            return Ok(keys.save(tx, 0, &copy)?);
+        }
+        let mut value = self.take_scratch();
+        if let Some(entry) = self.lookup(tx, 0, first) {
+            entry.copy_to(&mut value);
+            let (kind, expire_at_ms) = (entry.kind(), entry.expire_at_ms);
+            self.of(target, second).put(tx, 0, kind, expire_at_ms, &value)?;
+        }
+        self.give_scratch(value);
+        Ok(())
+    }
+
+    /// Moves the value and the expiry of the first key to the second, of the same database. What the
+    /// second had is gone.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn rename_first_to_second(
+        &mut self,
+        tx: &mut Tx<'_>,
+        first: &[u8],
+    ) -> Result<(), TxError> {
+        let mut value = self.take_scratch();
+        if let Some(entry) = self.lookup(tx, 0, first) {
+            entry.copy_to(&mut value);
+            let (kind, expire_at_ms) = (entry.kind(), entry.expire_at_ms);
+            self.put(tx, 1, kind, expire_at_ms, &value)?;
+            // The nodes of a collection go with its header.
+            self.remove(tx, 0)?;
+        }
+        self.give_scratch(value);
+        Ok(())
+    }
+}

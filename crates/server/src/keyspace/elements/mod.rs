@@ -1,0 +1,583 @@
+//! Collections: the elements of a hash, a list, a set or a sorted set.
+//!
+//! The record of a key holds a header and the root of a tree of elements:
+//!
+//! ```text
+//! small   flags (u8), elements (u32), leaf
+//! tree    flags (u8), elements (u32), incarnation (u64), last node (u64),
+//!         height (u8), height of the index (u8), length of the root (u32), root, root of the index
+//! ```
+//! Each other node is a record of the table `db<n>.nodes` whose key is the incarnation and the number
+//! of the node, 8 bytes each, big-endian. Whoever reads or changes a node has the lock of the key, so
+//! the lock of the node is never waited for. Whoever changes a node changes the record of the key,
+//! too, so that `WATCH` and a client that reads see it.
+//!
+//! A sorted set that has grown has an index beside its tree: the same elements by their members.
+
+mod node;
+mod reclaim;
+mod tree;
+
+use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
+
+pub(crate) use node::{put_string, string_at};
+pub(crate) use reclaim::Reclaimer;
+pub(super) use reclaim::grave_of;
+
+use super::kinds::{ElementRules, Kind, Order};
+use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Place, Sorting, Tree, damaged};
+
+/// The flag of a collection whose nodes are records of their own.
+const IS_TREE: u8 = 1;
+/// The flag of a collection that `OBJECT ENCODING` calls large for ever.
+const IS_LARGE: u8 = 2;
+/// Bytes before the leaf of a small collection.
+const SMALL_BYTES: usize = 5;
+/// Bytes before the root of a tree.
+const TREE_BYTES: usize = 27;
+/// Bytes of a node's key.
+pub(super) const NODE_KEY_BYTES: usize = 16;
+
+/// The key of a node.
+fn node_key(incarnation: u64, node: u64) -> [u8; NODE_KEY_BYTES] {
+    let mut key = [0; NODE_KEY_BYTES];
+    key[..8].copy_from_slice(&incarnation.to_be_bytes());
+    key[8..].copy_from_slice(&node.to_be_bytes());
+    key
+}
+
+/// Where the nodes of a collection are.
+#[derive(Clone, Copy, Debug)]
+struct NodeKeys {
+    /// The key whose lock covers them.
+    parent: Slot,
+    table: TableId,
+    incarnation: u64,
+    /// The last number that was given to a node.
+    last: u64,
+}
+
+/// The nodes of a collection, inside a transaction.
+struct TxNodes<'a, 't> {
+    keys: &'a mut NodeKeys,
+    tx: &'a mut Tx<'t>,
+}
+
+impl TxNodes<'_, '_> {
+    fn slot(&mut self, node: u64) -> Result<Slot, TxError> {
+        let NodeKeys { parent, table, incarnation, .. } = *self.keys;
+        self.tx.key_under(parent, table, &node_key(incarnation, node), LEAF_BYTES_MAX)
+    }
+}
+
+impl Nodes for TxNodes<'_, '_> {
+    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
+        let slot = self.slot(node)?;
+        Ok(self.tx.value(slot).ok_or_else(damaged)?.to_vec())
+    }
+
+    fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
+        let slot = self.slot(node)?;
+        let old = self.tx.value(slot).ok_or_else(damaged)?.to_vec();
+        patch_or_put(self.tx, slot, (0, 0), &old, bytes)
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
+        self.keys.last += 1;
+        let slot = self.slot(self.keys.last)?;
+        self.tx.put_slot(slot, bytes)?;
+        Ok(self.keys.last)
+    }
+
+    fn remove(&mut self, node: u64) -> Result<(), TxError> {
+        let slot = self.slot(node)?;
+        self.tx.delete_slot(slot).map(|_| ())
+    }
+}
+
+/// Gives a record new bytes from byte `skip` on, so that the log gets what has changed if that is one
+/// range and the record has not become shorter.
+fn patch_or_put(
+    tx: &mut Tx<'_>,
+    slot: Slot,
+    (tag, skip): (u8, usize),
+    old: &[u8],
+    new: &[u8],
+) -> Result<(), TxError> {
+    if new.len() < old.len() {
+        // The bytes before `skip` are not here.
+        debug_assert_eq!(skip, 0, "a record with an expiry is put by the keyspace");
+        return tx.put_slot_tagged(slot, tag, new);
+    }
+    let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    if same == new.len() {
+        return Ok(());
+    }
+    let mut end = new.len();
+    if old.len() == new.len() {
+        end -= old[same..].iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+    }
+    tx.patch_slot(slot, skip + same, &new[same..end])
+}
+
+/// A collection, open in a transaction. Changes reach the key when the keyspace saves the collection.
+#[derive(Debug)]
+pub(crate) struct Elements {
+    kind: Kind,
+    rules: &'static ElementRules,
+    keys: NodeKeys,
+    /// An incarnation for the tree that this collection may become.
+    next_incarnation: u64,
+    flags: u8,
+    tree: Tree,
+    /// Of a sorted set that has grown: its elements by their members.
+    index: Tree,
+    /// The value as it was when the collection was opened; empty for a new one.
+    old: Vec<u8>,
+    pub(super) expire_at_ms: Option<u64>,
+    has_changed: bool,
+}
+
+impl Elements {
+    /// A collection without elements, to be saved at the key of `parent`.
+    pub(super) fn new(
+        kind: Kind,
+        (parent, table): (Slot, TableId),
+        next_incarnation: u64,
+    ) -> Option<Self> {
+        Some(Self {
+            kind,
+            rules: kind.elements()?,
+            keys: NodeKeys { parent, table, incarnation: 0, last: 0 },
+            next_incarnation,
+            flags: 0,
+            tree: Tree::default(),
+            index: Tree::default(),
+            old: Vec::new(),
+            expire_at_ms: None,
+            has_changed: false,
+        })
+    }
+
+    /// Reads a stored value, without its expiry; false if it is damaged.
+    pub(super) fn read(&mut self, value: Vec<u8>) -> bool {
+        self.old = value;
+        self.read_header().is_some()
+    }
+
+    fn read_header(&mut self) -> Option<()> {
+        let value = &self.old;
+        let word = |at: usize| Some(u64::from_le_bytes(*value.get(at..)?.first_chunk()?));
+        let half =
+            |at: usize| Some(u64::from(u32::from_le_bytes(*value.get(at..)?.first_chunk()?)));
+        self.flags = *value.first()?;
+        self.tree.len = half(1)?;
+        if self.flags & IS_TREE == 0 {
+            self.tree.root = value.get(SMALL_BYTES..)?.to_vec();
+            return Some(());
+        }
+        (self.keys.incarnation, self.keys.last) = (word(5)?, word(13)?);
+        (self.tree.height, self.index.height) = (*value.get(21)?, *value.get(22)?);
+        let root_end = TREE_BYTES.checked_add(half(23)? as usize)?;
+        self.tree.root = value.get(TREE_BYTES..root_end)?.to_vec();
+        self.index.root = value.get(root_end..)?.to_vec();
+        self.index.len = if self.index.root.is_empty() { 0 } else { self.tree.len };
+        Some(())
+    }
+
+    /// The value as the record of the key holds it, without an expiry.
+    fn value(&self) -> Vec<u8> {
+        let Tree { root, height, len } = &self.tree;
+        let mut out = Vec::with_capacity(TREE_BYTES + root.len() + self.index.root.len());
+        let is_tree = *height > 0;
+        out.push(if is_tree { self.flags | IS_TREE } else { self.flags & !IS_TREE });
+        out.extend_from_slice(&(*len as u32).to_le_bytes());
+        if is_tree {
+            out.extend_from_slice(&self.keys.incarnation.to_le_bytes());
+            out.extend_from_slice(&self.keys.last.to_le_bytes());
+            out.extend_from_slice(&[*height, self.index.height]);
+            out.extend_from_slice(&(root.len() as u32).to_le_bytes());
+        }
+        out.extend_from_slice(root);
+        if is_tree {
+            out.extend_from_slice(&self.index.root);
+        }
+        out
+    }
+
+    /// Takes over all elements of another collection, and its expiry.
+    pub(super) fn copy_from(
+        &mut self,
+        tx: &mut Tx<'_>,
+        source: &Self,
+        contents: &[Vec<u8>],
+    ) -> Result<(), TxError> {
+        for (position, content) in (0..).zip(contents) {
+            match self.rules.order {
+                Order::Position => self.insert_at(tx, position, content)?,
+                _ => drop(self.put(tx, content)?),
+            }
+        }
+        self.flags |= source.flags & IS_LARGE;
+        self.expire_at_ms = source.expire_at_ms;
+        Ok(())
+    }
+
+    /// What is to be done to save the collection.
+    pub(super) fn to_save(&self) -> Save {
+        if !self.has_changed {
+            return Save::Nothing;
+        }
+        if self.tree.len == 0 {
+            return Save::Delete;
+        }
+        let new = self.value();
+        if self.old.is_empty() || new.len() < self.old.len() || new[0] != self.old[0] {
+            return Save::Put(new);
+        }
+        Save::Patch(new)
+    }
+
+    /// Patches the record of the key, whose value begins at byte `skip`.
+    pub(super) fn patch(&self, tx: &mut Tx<'_>, skip: usize, new: &[u8]) -> Result<(), TxError> {
+        // Numbers before the elements change apart from the elements.
+        let head = if new[0] & IS_TREE == 0 { SMALL_BYTES } else { TREE_BYTES };
+        let (old_head, old_rest) = self.old.split_at(head.min(self.old.len()));
+        let slot = self.keys.parent;
+        // A byte is written even if only nodes have changed: the stamp of the key is that of the change.
+        match old_head == &new[..head] {
+            true => tx.patch_slot(slot, skip, &new[..1])?,
+            false => patch_or_put(tx, slot, (0, skip), old_head, &new[..head])?,
+        }
+        patch_or_put(tx, slot, (0, skip + head), old_rest, &new[head..])
+    }
+
+    /// Whether the collection was made in this transaction, and has no record yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.old.is_empty()
+    }
+
+    /// The kind of the collection.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The number of elements.
+    pub(crate) fn len(&self) -> u64 {
+        self.tree.len
+    }
+
+    /// What `OBJECT ENCODING` answers.
+    pub(crate) fn encoding(&self) -> &'static str {
+        self.rules.encodings[usize::from(self.flags & IS_LARGE != 0)]
+    }
+
+    fn by_name(&self) -> Sorting {
+        let hasher = KeyHasher::new(self.keys.incarnation);
+        Sorting::Hashes { hasher, name: self.rules.name }
+    }
+
+    fn sorting(&self) -> Sorting {
+        match self.rules.order {
+            Order::Position => Sorting::Positions,
+            Order::Names => self.by_name(),
+            Order::Contents => Sorting::Contents,
+        }
+    }
+
+    /// Whether elements are found by the index.
+    fn has_index(&self) -> bool {
+        self.rules.order == Order::Contents && self.tree.height > 0
+    }
+
+    /// The place of the element of that name, in the tree or its index.
+    fn find(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Place, TxError> {
+        let sorting = self.by_name();
+        let of = self.rules.name;
+        let tree = if self.has_index() { &self.index } else { &self.tree };
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        tree.place_of_name(&mut nodes, &sorting, &|content| of(content) == name, name)
+    }
+
+    fn content_at(&self, place: &Place) -> Vec<u8> {
+        let tree = if self.has_index() { &self.index } else { &self.tree };
+        tree.content(place).to_vec()
+    }
+
+    /// The content of the element of that name.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn get(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, TxError> {
+        let place = self.find(tx, name)?;
+        Ok(place.is_there.then(|| self.content_at(&place)))
+    }
+
+    /// Puts an element by its name; gives the old content of the element.
+    ///
+    /// # Errors
+    /// A node cannot be locked, read or written, or the collection is full.
+    pub(crate) fn put(
+        &mut self,
+        tx: &mut Tx<'_>,
+        content: &[u8],
+    ) -> Result<Option<Vec<u8>>, TxError> {
+        let name = (self.rules.name)(content);
+        let place = self.find(tx, name)?;
+        let old = place.is_there.then(|| self.content_at(&place));
+        if old.as_deref() == Some(content) {
+            return Ok(old);
+        }
+        if self.rules.order == Order::Contents {
+            if let Some(old) = &old {
+                self.take_out(tx, old)?;
+            }
+            self.put_in(tx, content)?;
+            return Ok(old);
+        }
+        self.prepare_for(content, old.is_none())?;
+        let sorting = self.sorting();
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        match old {
+            Some(_) => self.tree.replace(&mut nodes, &sorting, place, content)?,
+            None => self.tree.insert(&mut nodes, &sorting, place, content)?,
+        }
+        Ok(old)
+    }
+
+    /// Notes a change, and what the collection becomes by it.
+    fn prepare_for(&mut self, content: &[u8], is_new: bool) -> Result<(), TxError> {
+        let len = self.tree.len + u64::from(is_new);
+        if len > u64::from(u32::MAX) {
+            return Err(TxError::abandon("a collection has at most 4294967295 elements"));
+        }
+        self.has_changed = true;
+        if !(self.rules.is_small)(len, content) {
+            self.flags |= IS_LARGE;
+        }
+        if self.tree.height == 0 && self.tree.root.len() + content.len() + 5 > PACKED_BYTES_MAX {
+            // It may become a tree.
+            self.keys.incarnation = self.next_incarnation;
+        }
+        Ok(())
+    }
+
+    /// Takes an element of that content out of a tree in the order of contents.
+    fn take_out(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
+        self.has_changed = true;
+        if self.has_index() {
+            let name = (self.rules.name)(content);
+            let place = self.find(tx, name)?;
+            self.index.remove(&mut TxNodes { keys: &mut self.keys, tx }, place)?;
+        }
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let place = self.tree.place_of(&mut nodes, content)?;
+        if !place.is_there {
+            return Err(damaged());
+        }
+        self.tree.remove(&mut nodes, place)
+    }
+
+    /// Puts a new element into a tree in the order of contents.
+    fn put_in(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
+        self.prepare_for(content, true)?;
+        let (sorting, had_index) = (self.sorting(), self.has_index());
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let place = self.tree.place_of(&mut nodes, content)?;
+        self.tree.insert(&mut nodes, &sorting, place, content)?;
+        if had_index {
+            self.put_in_index(tx, content)
+        } else if self.has_index() {
+            let mut all = Vec::new();
+            let mut nodes = TxNodes { keys: &mut self.keys, tx };
+            let mut add = |content: &[u8]| all.push(content.to_vec());
+            self.tree.visit(&mut nodes, 0, u64::MAX, false, &mut add)?;
+            all.iter().try_for_each(|content| self.put_in_index(tx, content))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn put_in_index(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
+        let sorting = self.by_name();
+        let place = self.find(tx, (self.rules.name)(content))?;
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        self.index.insert(&mut nodes, &sorting, place, content)
+    }
+
+    /// Removes the element of that name; gives its content.
+    ///
+    /// # Errors
+    /// A node cannot be locked, read or written.
+    pub(crate) fn remove(
+        &mut self,
+        tx: &mut Tx<'_>,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, TxError> {
+        let place = self.find(tx, name)?;
+        if !place.is_there {
+            return Ok(None);
+        }
+        let content = self.content_at(&place);
+        if self.rules.order == Order::Contents {
+            self.take_out(tx, &content)?;
+        } else {
+            self.has_changed = true;
+            self.tree.remove(&mut TxNodes { keys: &mut self.keys, tx }, place)?;
+        }
+        Ok(Some(content))
+    }
+
+    /// The content of the element at a position.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn at(
+        &mut self,
+        tx: &mut Tx<'_>,
+        position: u64,
+    ) -> Result<Option<Vec<u8>>, TxError> {
+        let place = self.tree.place_at(&mut TxNodes { keys: &mut self.keys, tx }, position)?;
+        Ok(place.is_there.then(|| self.tree.content(&place).to_vec()))
+    }
+
+    /// Inserts an element before a position, of a list.
+    ///
+    /// # Errors
+    /// A node cannot be locked, read or written, or the collection is full.
+    pub(crate) fn insert_at(
+        &mut self,
+        tx: &mut Tx<'_>,
+        position: u64,
+        content: &[u8],
+    ) -> Result<(), TxError> {
+        self.prepare_for(content, true)?;
+        let sorting = self.sorting();
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let place = self.tree.place_at(&mut nodes, position)?;
+        self.tree.insert(&mut nodes, &sorting, place, content)
+    }
+
+    /// Replaces the element at a position, of a list.
+    ///
+    /// # Errors
+    /// A node cannot be locked, read or written.
+    pub(crate) fn replace_at(
+        &mut self,
+        tx: &mut Tx<'_>,
+        position: u64,
+        content: &[u8],
+    ) -> Result<(), TxError> {
+        self.prepare_for(content, false)?;
+        let sorting = self.sorting();
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let place = self.tree.place_at(&mut nodes, position)?;
+        self.tree.replace(&mut nodes, &sorting, place, content)
+    }
+
+    /// Removes the element at a position; gives its content.
+    ///
+    /// # Errors
+    /// A node cannot be locked, read or written.
+    pub(crate) fn remove_at(
+        &mut self,
+        tx: &mut Tx<'_>,
+        position: u64,
+    ) -> Result<Option<Vec<u8>>, TxError> {
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let place = self.tree.place_at(&mut nodes, position)?;
+        if !place.is_there {
+            return Ok(None);
+        }
+        let content = self.tree.content(&place).to_vec();
+        if self.rules.order == Order::Contents {
+            self.take_out(tx, &content)?;
+        } else {
+            self.has_changed = true;
+            self.tree.remove(&mut nodes, place)?;
+        }
+        Ok(Some(content))
+    }
+
+    /// The position of an element of that content, of a sorted set.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn position_of(
+        &mut self,
+        tx: &mut Tx<'_>,
+        content: &[u8],
+    ) -> Result<Option<u64>, TxError> {
+        let place = self.tree.place_of(&mut TxNodes { keys: &mut self.keys, tx }, content)?;
+        Ok(place.is_there.then_some(place.position))
+    }
+
+    /// How many elements are before a bound, of a sorted set. `is_before` holds for those before it.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn count_before(
+        &mut self,
+        tx: &mut Tx<'_>,
+        is_before: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<u64, TxError> {
+        // The first subtree has no separator of its own.
+        let is_before = |content: &[u8]| content.is_empty() || is_before(content);
+        self.tree.count_before(&mut TxNodes { keys: &mut self.keys, tx }, &is_before)
+    }
+
+    /// Visits `count` elements, from position `from` on, or back from it.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn visit(
+        &mut self,
+        tx: &mut Tx<'_>,
+        (from, count): (u64, u64),
+        back: bool,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TxError> {
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        self.tree.visit(&mut nodes, from, count, back, visit)
+    }
+
+    /// Visits all elements in their order.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn visit_all(
+        &mut self,
+        tx: &mut Tx<'_>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TxError> {
+        self.visit(tx, (0, u64::MAX), false, visit)
+    }
+
+    /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on;
+    /// gives the next cursor, 0 at the end. An element that stays is visited by a walk over all
+    /// cursors, however the collection changes meanwhile.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn scan(
+        &mut self,
+        tx: &mut Tx<'_>,
+        (cursor, count): (u64, u64),
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64, TxError> {
+        let by_name = (KeyHasher::new(self.keys.incarnation), self.rules.name);
+        let tree = if self.has_index() { &self.index } else { &self.tree };
+        tree.scan(&mut TxNodes { keys: &mut self.keys, tx }, by_name, cursor, count, visit)
+    }
+}
+
+/// What is to be done to save a collection.
+pub(super) enum Save {
+    Nothing,
+    /// The collection has no elements.
+    Delete,
+    /// The record gets this value.
+    Put(Vec<u8>),
+    /// The record gets what this value changes.
+    Patch(Vec<u8>),
+}

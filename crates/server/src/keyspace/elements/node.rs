@@ -1,0 +1,150 @@
+//! The bytes of the nodes of a tree of elements.
+//!
+//! ```text
+//! leaf   element*            element  length of the content (LEB128), content
+//! inner  entry*              entry    elements below (u32), node (LEB128),
+//!                                     length of the separator (LEB128), separator
+//! ```
+//! Nothing here panics on damaged bytes: what cannot be read ends the node.
+
+/// An element of a leaf.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element<'a> {
+    /// Where the element begins.
+    pub(super) at: usize,
+    pub(super) content: &'a [u8],
+    /// Where the next element begins.
+    pub(super) end: usize,
+}
+
+/// An entry of an inner node: a subtree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) at: usize,
+    /// Elements of the subtree.
+    pub(super) below: u64,
+    pub(super) child: u64,
+    /// No element of the subtree is before the separator. The first entry of a node has no such bound.
+    pub(super) separator: &'a [u8],
+    pub(super) end: usize,
+}
+
+/// Bytes of `Entry::below`.
+const BELOW_BYTES: usize = 4;
+
+/// Appends a number.
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// The number at `at`, and where it ends.
+fn number_at(bytes: &[u8], mut at: usize) -> Option<(u64, usize)> {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let byte = *bytes.get(at)?;
+        at += 1;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some((number, at));
+        }
+        shift += 7;
+        if shift > 56 {
+            return None;
+        }
+    }
+}
+
+/// Appends a string with its length before it.
+pub(crate) fn put_string(out: &mut Vec<u8>, string: &[u8]) {
+    put_number(out, string.len() as u64);
+    out.extend_from_slice(string);
+}
+
+/// The string at `at`, and where it ends.
+pub(crate) fn string_at(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let (len, start) = number_at(bytes, at)?;
+    let end = start.checked_add(usize::try_from(len).ok()?)?;
+    Some((bytes.get(start..end)?, end))
+}
+
+/// The elements of a leaf from byte `at` on.
+pub(super) fn elements(leaf: &[u8], mut at: usize) -> impl Iterator<Item = Element<'_>> {
+    std::iter::from_fn(move || {
+        let (content, end) = string_at(leaf, at)?;
+        let element = Element { at, content, end };
+        at = end;
+        Some(element)
+    })
+}
+
+/// The entries of an inner node from byte `at` on.
+pub(super) fn entries(inner: &[u8], mut at: usize) -> impl Iterator<Item = Entry<'_>> {
+    std::iter::from_fn(move || {
+        let below = inner.get(at..)?.first_chunk::<BELOW_BYTES>()?;
+        let (child, next) = number_at(inner, at + BELOW_BYTES)?;
+        let (separator, end) = string_at(inner, next)?;
+        let below = u64::from(u32::from_le_bytes(*below));
+        let entry = Entry { at, below, child, separator, end };
+        at = end;
+        Some(entry)
+    })
+}
+
+/// Appends an entry.
+pub(super) fn put_entry(out: &mut Vec<u8>, below: u64, child: u64, separator: &[u8]) {
+    out.extend_from_slice(&(below as u32).to_le_bytes());
+    put_number(out, child);
+    put_string(out, separator);
+}
+
+/// Changes the number of elements below the entry at `at`.
+pub(super) fn set_below(inner: &mut [u8], at: usize, below: u64) {
+    inner[at..at + BELOW_BYTES].copy_from_slice(&(below as u32).to_le_bytes());
+}
+
+/// Elements below an inner node.
+pub(super) fn all_below(inner: &[u8]) -> u64 {
+    entries(inner, 0).map(|entry| entry.below).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_strings_come_back_and_damage_ends_them() {
+        let mut bytes = Vec::new();
+        for number in [0, 1, 127, 128, 300, 1 << 20, u64::from(u32::MAX), (1 << 56) - 1] {
+            bytes.clear();
+            put_number(&mut bytes, number);
+            assert_eq!(number_at(&bytes, 0), Some((number, bytes.len())));
+            assert_eq!(number_at(&bytes[..bytes.len() - 1], 0), None);
+        }
+        bytes.clear();
+        put_string(&mut bytes, b"abc");
+        put_string(&mut bytes, &[7; 200]);
+        assert_eq!(elements(&bytes, 0).map(|e| e.content.len()).collect::<Vec<_>>(), [3, 200]);
+        bytes.pop();
+        assert_eq!(elements(&bytes, 0).count(), 1);
+        assert_eq!(string_at(&[0xff; 12], 0), None);
+        assert_eq!(elements(&[0xff; 12], 0).count(), 0);
+    }
+
+    #[test]
+    fn entries_come_back() {
+        let mut inner = Vec::new();
+        put_entry(&mut inner, 70_000, 300, b"");
+        put_entry(&mut inner, 5, 2, b"separator");
+        let all: Vec<_> = entries(&inner, 0).map(|e| (e.below, e.child, e.separator)).collect();
+        assert_eq!(all, [(70_000, 300, &b""[..]), (5, 2, b"separator")]);
+        let second = entries(&inner, 0).nth(1).map_or(0, |e| e.at);
+        set_below(&mut inner, second, 9);
+        assert_eq!(all_below(&inner), 70_009);
+        inner.truncate(inner.len() - 1);
+        assert_eq!(entries(&inner, 0).count(), 1);
+    }
+}

@@ -1,0 +1,213 @@
+//! What is left of collections that are gone: their nodes, which nobody needs to wait for.
+//!
+//! Whoever deletes or overwrites a collection that is a tree changes the record of its key, and in the
+//! same transaction puts the header into the table of graves, under the incarnation. One event loop
+//! looks at the graves in the background, and removes the nodes below each, a few in a transaction.
+//!
+//! Its transactions go to the log of one session. A grave is found only after the commit that made it,
+//! so the reclaim of its nodes depends on that commit, by the stamp of the grave: no crash keeps the
+//! reclaim and loses the deletion. Children go before their parent, and the grave goes last, so that
+//! whoever goes on after a crash finds all that is left.
+
+use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
+
+use super::node::entries;
+use super::{Elements, IS_TREE, SMALL_BYTES, node_key};
+use crate::config::Db;
+use crate::keyspace::databases::Keyspace;
+use crate::keyspace::kinds::Kind;
+use crate::keyspace::value::Entry;
+
+/// Nodes that one transaction removes.
+const STEP: usize = 64;
+/// Graves that one step of a scan looks at.
+const SCAN: usize = 16;
+/// Bytes of a grave that are read: a header is shorter.
+const GRAVE_BYTES_MAX: usize = 1 << 16;
+
+/// Something that is to be removed, or looked into first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// An inner node whose children have not been listed yet.
+    Inner { node: u64, height: u8 },
+    /// A node whose children are gone.
+    Node(u64),
+    /// The grave itself.
+    Grave,
+}
+
+/// The header of a collection for its grave, if it has nodes beside it.
+pub(in crate::keyspace) fn grave_of(db: Db, entry: &Entry<'_>) -> Option<(u64, Vec<u8>)> {
+    entry.kind().elements()?;
+    let mut flags = Vec::with_capacity(8);
+    entry.copy_range_to(0, entry.len().min(1), &mut flags);
+    if flags.first()? & IS_TREE == 0 {
+        return None;
+    }
+    let [low, high] = db.to_le_bytes();
+    let mut grave = vec![low, high, entry.kind().tag()];
+    entry.copy_to(&mut grave);
+    let incarnation = u64::from_le_bytes(*grave.get(3 + SMALL_BYTES..)?.first_chunk()?);
+    Some((incarnation, grave))
+}
+
+/// A collection whose nodes are being removed.
+#[derive(Debug)]
+struct Burial {
+    incarnation: u64,
+    nodes: TableId,
+    graves: TableId,
+    left: Vec<Left>,
+}
+
+impl Burial {
+    fn of(keyspace: &Keyspace, incarnation: u64, grave: &[u8]) -> Self {
+        let mut burial = Self {
+            incarnation,
+            nodes: keyspace.nodes_table(0),
+            graves: keyspace.graves,
+            left: vec![Left::Grave],
+        };
+        let parsed = grave.split_first_chunk::<3>().and_then(|(&[low, high, tag], header)| {
+            let db = Db::from_le_bytes([low, high]);
+            let place = (Slot(0), keyspace.nodes_table_of(db)?);
+            let mut elements = Elements::new(Kind::of(tag), place, 0)?;
+            elements.read(header.to_vec()).then_some(elements)
+        });
+        if let Some(Elements { keys, tree, index, .. }) = parsed {
+            burial.nodes = keys.table;
+            for tree in [tree, index].iter().filter(|tree| tree.height > 0) {
+                burial.add_children(&tree.root, tree.height);
+            }
+        }
+        burial
+    }
+
+    fn add_children(&mut self, inner: &[u8], height: u8) {
+        self.left.extend(entries(inner, 0).map(|entry| match height {
+            0 | 1 => Left::Node(entry.child),
+            _ => Left::Inner { node: entry.child, height: height - 1 },
+        }));
+    }
+
+    /// What the next transaction takes off the end of the list: an inner node to look into, or nodes to
+    /// remove.
+    fn next(&self) -> usize {
+        match self.left.last() {
+            Some(Left::Inner { .. }) => 1,
+            _ => {
+                let is_removed = |left: &&Left| !matches!(left, Left::Inner { .. });
+                self.left.iter().rev().take(STEP).take_while(is_removed).count()
+            }
+        }
+    }
+
+    /// Runs one transaction; false if it failed.
+    fn step(&mut self, session: &mut Session) -> bool {
+        let first = self.left.len() - self.next();
+        let mut step = Step { burial: self, first, children: None, done: false };
+        session.execute(&mut step);
+        let (children, done) = (step.children.take(), step.done);
+        if done {
+            let taken = self.left.split_off(first);
+            if let (Some(children), Some(Left::Inner { node, height })) = (children, taken.first())
+            {
+                self.left.push(Left::Node(*node));
+                self.add_children(&children, *height);
+            }
+        }
+        done
+    }
+}
+
+/// One transaction of a burial.
+struct Step<'a> {
+    burial: &'a Burial,
+    first: usize,
+    children: Option<Vec<u8>>,
+    done: bool,
+}
+
+impl Batch for Step<'_> {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn declare(&mut self, _: usize, keys: &mut KeySet) {
+        let Burial { incarnation, nodes, graves, left } = self.burial;
+        // The stamp of the grave is that of the commit that made it.
+        keys.push(*graves, &incarnation.to_be_bytes(), Mode::Write, 0);
+        for left in &left[self.first..] {
+            if let Left::Inner { node, .. } | Left::Node(node) = left {
+                keys.push(*nodes, &node_key(*incarnation, *node), Mode::Write, 0);
+            }
+        }
+    }
+
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.use_reserve();
+        let mut slot = 0;
+        for left in &self.burial.left[self.first..] {
+            slot += u32::from(*left != Left::Grave);
+            match left {
+                Left::Inner { .. } => {
+                    self.children = Some(tx.value(Slot(slot)).map_or(Vec::new(), |v| v.to_vec()));
+                }
+                Left::Node(_) => tx.delete_slot(Slot(slot)).map(|_| ())?,
+                Left::Grave => tx.delete_slot(Slot(0)).map(|_| ())?,
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
+        self.done = result.is_ok();
+    }
+}
+
+/// Removes what is left of collections, some of it at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaimer {
+    burials: Vec<Burial>,
+}
+
+impl Reclaimer {
+    /// Removes some nodes; true if there is more to do.
+    pub(crate) fn step(&mut self, session: &mut Session, keyspace: &Keyspace) -> bool {
+        if self.burials.is_empty() && !self.find(session, keyspace) {
+            return false;
+        }
+        let Some(burial) = self.burials.last_mut() else { return false };
+        if !burial.step(session) {
+            // The log or the memory has no room. The grave is found again.
+            self.burials.clear();
+            return false;
+        }
+        if burial.left.is_empty() {
+            self.burials.pop();
+        }
+        true
+    }
+
+    fn find(&mut self, session: &mut Session, keyspace: &Keyspace) -> bool {
+        if keyspace.engine.len(keyspace.graves) == 0 {
+            return false;
+        }
+        let mut cursor = 0;
+        loop {
+            let burials = &mut self.burials;
+            let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
+                if let Some(incarnation) = key.first_chunk::<8>() {
+                    let incarnation = u64::from_be_bytes(*incarnation);
+                    burials.push(Burial::of(keyspace, incarnation, &value.to_vec()));
+                }
+            };
+            let graves = keyspace.graves;
+            let step = session.scan_heads(graves, cursor, SCAN, GRAVE_BYTES_MAX, &mut visit);
+            cursor = step.unwrap_or(0);
+            if cursor == 0 || !self.burials.is_empty() {
+                return !self.burials.is_empty();
+            }
+        }
+    }
+}

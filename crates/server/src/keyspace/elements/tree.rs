@@ -1,0 +1,622 @@
+//! A counted tree of elements.
+//!
+//! A small collection is one leaf, the root. A larger one is a tree whose inner nodes count the
+//! elements below each of their entries, so that an element is found by its position as well as in
+//! its order. The root lies in the record of the collection; every other node is a record of its own.
+//!
+//! Invariants:
+//! 1. The entries of an inner node are in the order of the elements. In the order of hashes, no hash
+//!    is on two sides of a separator; the elements of one leaf have no order.
+//! 2. `below` of an entry is the number of elements in its subtree.
+//! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
+
+use std::borrow::Cow;
+
+use stillpoint::{KeyHasher, TxError};
+
+use super::node::{Entry, all_below, elements, entries, put_entry, put_string, set_below};
+
+/// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.
+pub(super) const PACKED_BYTES_MAX: usize = 1000;
+/// Bytes of a leaf below the root: a longer one is split.
+pub(super) const LEAF_BYTES_MAX: usize = 960;
+/// A shorter leaf is joined to a neighbour if both fit.
+const LEAF_BYTES_MIN: usize = LEAF_BYTES_MAX / 4;
+/// Bytes of an inner node below the root.
+const INNER_BYTES_MAX: usize = 960;
+/// Bytes of an inner root: a longer one gets a level below it.
+const ROOT_BYTES_MAX: usize = 440;
+/// Entries that an inner node has at least when it is split.
+const ENTRIES_MIN: usize = 4;
+
+/// Where the nodes below the root are.
+pub(super) trait Nodes {
+    /// The bytes of a node.
+    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError>;
+    /// Replaces the bytes of a node.
+    fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError>;
+    /// Adds a node.
+    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError>;
+    /// Removes a node.
+    fn remove(&mut self, node: u64) -> Result<(), TxError>;
+}
+
+/// Gives the name in a content.
+pub(super) type NameOf = fn(&[u8]) -> &[u8];
+
+/// The order of the elements of a tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sorting {
+    /// As they were put.
+    Positions,
+    /// By their bytes.
+    Contents,
+    /// By the hash of their names.
+    Hashes { hasher: KeyHasher, name: NameOf },
+}
+
+impl Sorting {
+    /// What separates an element from those before it.
+    fn separator<'a>(&self, content: &'a [u8]) -> Cow<'a, [u8]> {
+        match self {
+            Self::Positions => Cow::Borrowed(&[]),
+            Self::Contents => Cow::Borrowed(content),
+            Self::Hashes { hasher, name } => {
+                Cow::Owned(hasher.hash(0, name(content)).to_be_bytes().to_vec())
+            }
+        }
+    }
+}
+
+/// An inner node on the way to a place.
+#[derive(Debug)]
+struct Level {
+    /// The node; 0 for the root.
+    node: u64,
+    /// Its bytes; empty for the root.
+    bytes: Vec<u8>,
+    /// Where the entry of the way begins.
+    entry: usize,
+}
+
+/// A place in a tree: of an element, or where one may be inserted.
+#[derive(Debug)]
+pub(super) struct Place {
+    levels: Vec<Level>,
+    /// The leaf, unless it is the root.
+    leaf: Option<(u64, Vec<u8>)>,
+    /// Byte of the leaf.
+    offset: usize,
+    /// Elements before the place. In the order of hashes, those of the same leaf count in any order.
+    pub(super) position: u64,
+    /// Whether an element is there that was looked for.
+    pub(super) is_there: bool,
+    /// The separator of the next leaf, if there is one.
+    upper: Option<Vec<u8>>,
+}
+
+/// A tree.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub(super) root: Vec<u8>,
+    /// Levels of inner nodes.
+    pub(super) height: u8,
+    /// Elements.
+    pub(super) len: u64,
+}
+
+/// Two halves of a node, with the elements below each, and the separator of the second.
+struct Halves {
+    left: (Vec<u8>, u64),
+    right: (Vec<u8>, u64),
+    separator: Vec<u8>,
+}
+
+impl Tree {
+    /// The content of the element at a place.
+    pub(super) fn content<'a>(&'a self, place: &'a Place) -> &'a [u8] {
+        elements(self.leaf(place), place.offset).next().map_or(&[], |element| element.content)
+    }
+
+    fn leaf<'a>(&'a self, place: &'a Place) -> &'a [u8] {
+        place.leaf.as_ref().map_or(&self.root, |(_, bytes)| bytes)
+    }
+
+    /// Goes down to a leaf: at each node into the last entry that `picks` picks, given the elements
+    /// before it, or into the first.
+    fn descend(
+        &self,
+        nodes: &mut dyn Nodes,
+        picks: &dyn Fn(&Entry<'_>, u64) -> bool,
+    ) -> Result<Place, TxError> {
+        let mut place = Place {
+            levels: Vec::with_capacity(usize::from(self.height)),
+            leaf: None,
+            offset: 0,
+            position: 0,
+            is_there: false,
+            upper: None,
+        };
+        for _ in 0..self.height {
+            let (node, bytes) = place.leaf.take().unwrap_or_default();
+            let inner = if node == 0 { &self.root } else { &bytes };
+            let (mut before, mut chosen) = (place.position, None);
+            for entry in entries(inner, 0) {
+                if chosen.is_some() && !picks(&entry, before) {
+                    place.upper = Some(entry.separator.to_vec());
+                    break;
+                }
+                (place.position, chosen) = (before, Some(entry));
+                before += entry.below;
+            }
+            let chosen = chosen.ok_or_else(damaged)?;
+            let (child, entry) = (chosen.child, chosen.at);
+            place.levels.push(Level { node, bytes, entry });
+            place.leaf = Some((child, nodes.read(child)?));
+        }
+        Ok(place)
+    }
+
+    /// The place of position `at`: of an element, or behind the last.
+    pub(super) fn place_at(&self, nodes: &mut dyn Nodes, at: u64) -> Result<Place, TxError> {
+        let mut place = self.descend(nodes, &|_, before| before <= at)?;
+        let (mut offset, mut position, mut is_there) = (0, place.position, false);
+        for element in elements(self.leaf(&place), 0) {
+            if position == at {
+                is_there = true;
+                break;
+            }
+            (offset, position) = (element.end, position + 1);
+        }
+        (place.offset, place.position, place.is_there) = (offset, position, is_there);
+        Ok(place)
+    }
+
+    /// The place of the element of that name in a tree in the order of hashes, or in a single leaf;
+    /// else the end of the leaf where it belongs.
+    pub(super) fn place_of_name(
+        &self,
+        nodes: &mut dyn Nodes,
+        sorting: &Sorting,
+        named: &dyn Fn(&[u8]) -> bool,
+        name: &[u8],
+    ) -> Result<Place, TxError> {
+        let hash = match sorting {
+            Sorting::Hashes { hasher, .. } if self.height > 0 => hasher.hash(0, name),
+            _ => 0,
+        };
+        let hash = hash.to_be_bytes();
+        let mut place = self.descend(nodes, &|entry, _| entry.separator <= &hash[..])?;
+        let (mut offset, mut position, mut is_there) = (0, place.position, false);
+        for element in elements(self.leaf(&place), 0) {
+            if named(element.content) {
+                is_there = true;
+                break;
+            }
+            (offset, position) = (element.end, position + 1);
+        }
+        (place.offset, place.position, place.is_there) = (offset, position, is_there);
+        Ok(place)
+    }
+
+    /// The place of a content in a tree in the order of contents.
+    pub(super) fn place_of(&self, nodes: &mut dyn Nodes, content: &[u8]) -> Result<Place, TxError> {
+        let mut place = self.descend(nodes, &|entry, _| entry.separator <= content)?;
+        self.pass(&mut place, &|element| element < content);
+        let found = elements(self.leaf(&place), place.offset).next();
+        let is_there = found.is_some_and(|element| element.content == content);
+        place.is_there = is_there;
+        Ok(place)
+    }
+
+    /// How many elements are before a bound, in a tree in the order of contents.
+    pub(super) fn count_before(
+        &self,
+        nodes: &mut dyn Nodes,
+        is_before: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<u64, TxError> {
+        let mut place = self.descend(nodes, &|entry, _| is_before(entry.separator))?;
+        self.pass(&mut place, is_before);
+        Ok(place.position)
+    }
+
+    /// Moves a place behind the elements of its leaf that are before a bound.
+    fn pass(&self, place: &mut Place, is_before: &dyn Fn(&[u8]) -> bool) {
+        let (mut offset, mut position) = (0, place.position);
+        for element in elements(self.leaf(place), 0) {
+            if !is_before(element.content) {
+                break;
+            }
+            (offset, position) = (element.end, position + 1);
+        }
+        (place.offset, place.position) = (offset, position);
+    }
+
+    /// Inserts an element at a place.
+    pub(super) fn insert(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        sorting: &Sorting,
+        place: Place,
+        content: &[u8],
+    ) -> Result<(), TxError> {
+        let mut element = Vec::with_capacity(content.len() + 5);
+        put_string(&mut element, content);
+        self.len += 1;
+        self.splice(nodes, sorting, place, 0, &element)
+    }
+
+    /// Replaces the element at a place by another of the same name.
+    pub(super) fn replace(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        sorting: &Sorting,
+        place: Place,
+        content: &[u8],
+    ) -> Result<(), TxError> {
+        let end = elements(self.leaf(&place), place.offset).next().map_or(place.offset, |e| e.end);
+        let mut element = Vec::with_capacity(content.len() + 5);
+        put_string(&mut element, content);
+        let removed = end - place.offset;
+        self.splice(nodes, sorting, place, removed, &element)
+    }
+
+    /// Replaces `removed` bytes of the leaf at a place by an element. If bytes are removed, they are
+    /// one element.
+    fn splice(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        sorting: &Sorting,
+        place: Place,
+        removed: usize,
+        element: &[u8],
+    ) -> Result<(), TxError> {
+        let Place { mut levels, leaf, offset, position, upper, .. } = place;
+        let Some((node, mut bytes)) = leaf else {
+            self.root.splice(offset..offset + removed, element.iter().copied());
+            return if self.root.len() > PACKED_BYTES_MAX && self.len > 1 {
+                self.grow(nodes, sorting)
+            } else {
+                Ok(())
+            };
+        };
+        bytes.splice(offset..offset + removed, element.iter().copied());
+        let end = match () {
+            () if removed > 0 => End::Neither,
+            () if position + 1 == self.len && upper.is_none() => End::Last,
+            () if position == 0 && offset == 0 => End::First,
+            () => End::Neither,
+        };
+        let halves =
+            if bytes.len() > LEAF_BYTES_MAX { halve_leaf(&bytes, sorting, end) } else { None };
+        let Some(halves) = halves else {
+            nodes.write(node, &bytes)?;
+            return if removed > 0 { Ok(()) } else { self.add_below(nodes, &mut levels, 1) };
+        };
+        let by = i64::from(removed == 0);
+        self.replace_by_halves(nodes, levels, by, (node, halves))
+    }
+
+    /// Makes a tree of a leaf that is too long for a root.
+    fn grow(&mut self, nodes: &mut dyn Nodes, sorting: &Sorting) -> Result<(), TxError> {
+        let Some(halves) = halve_leaf(&self.root, sorting, End::Neither) else { return Ok(()) };
+        self.put_below_root(nodes, &halves)
+    }
+
+    /// Makes two nodes of the root, and a new root above them.
+    fn put_below_root(&mut self, nodes: &mut dyn Nodes, halves: &Halves) -> Result<(), TxError> {
+        let left = nodes.add(&halves.left.0)?;
+        let right = nodes.add(&halves.right.0)?;
+        self.root.clear();
+        put_entry(&mut self.root, halves.left.1, left, &[]);
+        put_entry(&mut self.root, halves.right.1, right, &halves.separator);
+        self.height += 1;
+        Ok(())
+    }
+
+    /// Puts two halves in the place of a node, the child of the last of `levels`. The tree has `by`
+    /// elements more.
+    fn replace_by_halves(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        mut levels: Vec<Level>,
+        by: i64,
+        (mut node, mut halves): (u64, Halves),
+    ) -> Result<(), TxError> {
+        while let Some(level) = levels.pop() {
+            nodes.write(node, &halves.left.0)?;
+            let right = nodes.add(&halves.right.0)?;
+            let mut inner =
+                if level.node == 0 { std::mem::take(&mut self.root) } else { level.bytes };
+            let end = entries(&inner, level.entry).next().map_or(inner.len(), |entry| entry.end);
+            set_below(&mut inner, level.entry, halves.left.1);
+            let mut entry = Vec::with_capacity(halves.separator.len() + 16);
+            put_entry(&mut entry, halves.right.1, right, &halves.separator);
+            inner.splice(end..end, entry);
+            let bytes_max = if level.node == 0 { ROOT_BYTES_MAX } else { INNER_BYTES_MAX };
+            let split = if inner.len() > bytes_max { halve_inner(&inner) } else { None };
+            match (split, level.node) {
+                (None, 0) => self.root = inner,
+                (Some(split), 0) => return self.put_below_root(nodes, &split),
+                (None, of) => {
+                    nodes.write(of, &inner)?;
+                    return self.add_below(nodes, &mut levels, by);
+                }
+                (Some(split), of) => (node, halves) = (of, split),
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the number of elements below the entries of the way.
+    fn add_below(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        levels: &mut [Level],
+        by: i64,
+    ) -> Result<(), TxError> {
+        if by == 0 {
+            return Ok(());
+        }
+        for Level { node, bytes, entry } in levels.iter_mut().rev() {
+            let inner = if *node == 0 { &mut self.root } else { bytes };
+            let below = entries(inner, *entry).next().map_or(0, |entry| entry.below);
+            set_below(inner, *entry, below.wrapping_add_signed(by));
+            if *node != 0 {
+                nodes.write(*node, inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the element at a place.
+    pub(super) fn remove(&mut self, nodes: &mut dyn Nodes, place: Place) -> Result<(), TxError> {
+        let Place { mut levels, leaf, offset, .. } = place;
+        self.len = self.len.saturating_sub(1);
+        let end = |leaf: &[u8]| elements(leaf, offset).next().map_or(offset, |e| e.end);
+        let Some((node, mut bytes)) = leaf else {
+            let end = end(&self.root);
+            self.root.drain(offset..end);
+            return Ok(());
+        };
+        let end = end(&bytes);
+        bytes.drain(offset..end);
+        if bytes.is_empty() {
+            nodes.remove(node)?;
+            self.remove_entry(nodes, levels)?;
+            return self.lower(nodes);
+        }
+        if bytes.len() < LEAF_BYTES_MIN && self.join(nodes, &mut levels, node, &bytes)? {
+            return self.lower(nodes);
+        }
+        nodes.write(node, &bytes)?;
+        self.add_below(nodes, &mut levels, -1)
+    }
+
+    /// Removes the last entry of the way, whose node is gone.
+    fn remove_entry(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        mut levels: Vec<Level>,
+    ) -> Result<(), TxError> {
+        while let Some(Level { node, mut bytes, entry }) = levels.pop() {
+            let inner = if node == 0 { &mut self.root } else { &mut bytes };
+            let end = entries(inner, entry).next().map_or(entry, |entry| entry.end);
+            inner.drain(entry..end);
+            match (inner.is_empty(), node) {
+                (true, 0) => self.height = 0,
+                (false, 0) => {}
+                (true, node) => {
+                    nodes.remove(node)?;
+                    continue;
+                }
+                (false, node) => nodes.write(node, inner)?,
+            }
+            return self.add_below(nodes, &mut levels, -1);
+        }
+        Ok(())
+    }
+
+    /// Joins a leaf to a neighbour below the same node; false if they do not fit.
+    fn join(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        levels: &mut Vec<Level>,
+        node: u64,
+        bytes: &[u8],
+    ) -> Result<bool, TxError> {
+        let Some(level) = levels.last_mut() else { return Ok(false) };
+        let inner = if level.node == 0 { &mut self.root } else { &mut level.bytes };
+        let mut before = None;
+        let mut pair = None;
+        for entry in entries(inner, 0) {
+            let this = (entry.at, entry.end, entry.below, entry.child);
+            if entry.at > level.entry {
+                pair = before.map(|left| (left, this));
+                break;
+            }
+            if entry.at == level.entry {
+                // The neighbour before it, unless one follows.
+                pair = before.map(|left| (left, this));
+            }
+            before = Some(this);
+        }
+        let Some((left, right)) = pair else { return Ok(false) };
+        let is_left = left.3 == node;
+        let other = nodes.read(if is_left { right.3 } else { left.3 })?;
+        if bytes.len() + other.len() > LEAF_BYTES_MAX * 3 / 4 {
+            return Ok(false);
+        }
+        let joined = if is_left { [bytes, &other].concat() } else { [&other, bytes].concat() };
+        nodes.write(left.3, &joined)?;
+        nodes.remove(right.3)?;
+        set_below(inner, left.0, (left.2 + right.2).saturating_sub(1));
+        inner.drain(right.0..right.1);
+        if level.node != 0 {
+            let level_node = level.node;
+            let written = std::mem::take(&mut level.bytes);
+            nodes.write(level_node, &written)?;
+        }
+        levels.pop();
+        self.add_below(nodes, levels, -1)?;
+        Ok(true)
+    }
+
+    /// Takes a level out while the root has one entry whose inner node fits the root.
+    fn lower(&mut self, nodes: &mut dyn Nodes) -> Result<(), TxError> {
+        while self.height > 1 {
+            let children: Vec<u64> = entries(&self.root, 0).map(|entry| entry.child).collect();
+            let [only] = children[..] else { break };
+            let bytes = nodes.read(only)?;
+            if bytes.len() > ROOT_BYTES_MAX {
+                break;
+            }
+            nodes.remove(only)?;
+            self.root = bytes;
+            self.height -= 1;
+        }
+        Ok(())
+    }
+
+    /// Visits `count` elements, from position `from` on, or back from it.
+    pub(super) fn visit(
+        &self,
+        nodes: &mut dyn Nodes,
+        from: u64,
+        count: u64,
+        back: bool,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TxError> {
+        let (mut at, mut left) = (from, count.min(self.len));
+        while left > 0 && at < self.len {
+            let place = self.place_at(nodes, at)?;
+            let leaf = self.leaf(&place);
+            let mut seen = 0;
+            if back {
+                let mut contents: Vec<&[u8]> = elements(leaf, 0)
+                    .take_while(|e| e.at <= place.offset)
+                    .map(|e| e.content)
+                    .collect();
+                while let Some(content) = contents.pop().filter(|_| seen < left) {
+                    visit(content);
+                    seen += 1;
+                }
+            } else {
+                for element in elements(leaf, place.offset).take(left as usize) {
+                    visit(element.content);
+                    seen += 1;
+                }
+            }
+            if seen == 0 || (back && seen > at) {
+                return Ok(());
+            }
+            left -= seen;
+            at = if back { at - seen } else { at + seen };
+        }
+        Ok(())
+    }
+
+    /// Visits about `count` elements in the order of their hashes, from `cursor` on; gives the next
+    /// cursor, 0 at the end. A single leaf is visited whole.
+    pub(super) fn scan(
+        &self,
+        nodes: &mut dyn Nodes,
+        (hasher, name): (KeyHasher, NameOf),
+        mut cursor: u64,
+        count: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64, TxError> {
+        let mut seen = 0;
+        loop {
+            let hash = cursor.to_be_bytes();
+            let place = self.descend(nodes, &|entry, _| entry.separator <= &hash[..])?;
+            for element in elements(self.leaf(&place), 0) {
+                if self.height == 0 || hasher.hash(0, name(element.content)) >= cursor {
+                    visit(element.content);
+                }
+                seen += 1;
+            }
+            let upper = place.upper.as_deref().and_then(|upper| upper.first_chunk::<8>());
+            cursor = upper.map_or(0, |upper| u64::from_be_bytes(*upper));
+            if cursor == 0 || seen >= count {
+                return Ok(cursor);
+            }
+        }
+    }
+}
+
+/// The error of a tree whose nodes are not as they must be.
+pub(super) fn damaged() -> TxError {
+    TxError::abandon(
+        "the collection at this key is damaged: run `stillpoint check`, or delete the key",
+    )
+}
+
+/// Whether an element was put at an end of the tree: the next ones will be put there, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Neither,
+    First,
+    Last,
+}
+
+/// Cuts a leaf in two; `None` if nothing separates its elements.
+fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Halves> {
+    let mut all: Vec<(u64, &[u8], &[u8])> = elements(leaf, 0)
+        .map(|e| {
+            let hash = match sorting {
+                Sorting::Hashes { hasher, name } => hasher.hash(0, name(e.content)),
+                _ => 0,
+            };
+            (hash, e.content, &leaf[e.at..e.end])
+        })
+        .collect();
+    let is_hashed = matches!(sorting, Sorting::Hashes { .. });
+    if is_hashed {
+        all.sort_by_key(|element| element.0);
+    }
+    let can_cut = |at: usize| !is_hashed || all[at - 1].0 != all[at].0;
+    let mut bytes = 0;
+    let middle = all.iter().position(|element| {
+        bytes += element.2.len();
+        bytes * 2 >= leaf.len()
+    })?;
+    let wanted = match end {
+        End::First if !is_hashed => 1,
+        End::Last if !is_hashed => all.len() - 1,
+        _ => middle,
+    };
+    let cut = (wanted.max(1)..all.len())
+        .find(|&at| can_cut(at))
+        .or_else(|| (1..wanted).rev().find(|&at| can_cut(at)))?;
+    let part = |from: usize, to: usize| {
+        let bytes = all[from..to].iter().flat_map(|element| element.2).copied().collect();
+        (bytes, (to - from) as u64)
+    };
+    Some(Halves {
+        left: part(0, cut),
+        right: part(cut, all.len()),
+        separator: sorting.separator(all[cut].1).into_owned(),
+    })
+}
+
+/// Cuts an inner node in two; `None` if it has few entries.
+fn halve_inner(inner: &[u8]) -> Option<Halves> {
+    let all: Vec<(usize, &[u8])> =
+        entries(inner, 0).map(|entry| (entry.at, entry.separator)).collect();
+    if all.len() < ENTRIES_MIN {
+        return None;
+    }
+    let middle = all.iter().position(|entry| entry.0 * 2 >= inner.len())?;
+    let (at, separator) = all[middle.clamp(1, all.len() - 1)];
+    let (left, right) = (inner[..at].to_vec(), inner[at..].to_vec());
+    let (left_below, right_below) = (all_below(&left), all_below(&right));
+    Some(Halves {
+        left: (left, left_below),
+        right: (right, right_below),
+        separator: separator.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! Trees of random changes against a plain vector.
+
+use std::collections::HashMap;
+
+use stillpoint_io::{Rng, SeededRng};
+
+use super::*;
+
+/// Nodes in a map.
+#[derive(Default)]
+struct MapNodes {
+    nodes: HashMap<u64, Vec<u8>>,
+    last: u64,
+    /// The tree may be damaged.
+    forgives: bool,
+}
+
+impl Nodes for MapNodes {
+    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
+        self.nodes.get(&node).cloned().ok_or_else(damaged)
+    }
+
+    fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
+        let old = self.nodes.insert(node, bytes.to_vec());
+        assert!(self.forgives || (old.is_some() && !bytes.is_empty()));
+        Ok(())
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
+        assert!(self.forgives || !bytes.is_empty());
+        self.last += 1;
+        self.nodes.insert(self.last, bytes.to_vec());
+        Ok(self.last)
+    }
+
+    fn remove(&mut self, node: u64) -> Result<(), TxError> {
+        assert!(self.nodes.remove(&node).is_some() || self.forgives);
+        Ok(())
+    }
+}
+
+/// Checks the invariants of a subtree; gives its elements. Each node is met once.
+fn check(
+    nodes: &HashMap<u64, Vec<u8>>,
+    sorting: &Sorting,
+    (bytes, height): (&[u8], u8),
+    bounds: (&[u8], Option<&[u8]>),
+    met: &mut usize,
+) -> u64 {
+    if height == 0 {
+        let separators = elements(bytes, 0).map(|e| sorting.separator(e.content).into_owned());
+        for separator in separators {
+            assert!(
+                *separator >= *bounds.0
+                    && bounds.1.is_none_or(|upper| {
+                        matches!(sorting, Sorting::Positions) || *separator < *upper
+                    })
+            );
+        }
+        return elements(bytes, 0).count() as u64;
+    }
+    let all: Vec<Entry<'_>> = entries(bytes, 0).collect();
+    assert!(!all.is_empty() && all.last().map(|last| last.end) == Some(bytes.len()));
+    for (i, entry) in all.iter().enumerate() {
+        *met += 1;
+        let lower = if i == 0 { bounds.0 } else { entry.separator };
+        let upper = all.get(i + 1).map_or(bounds.1, |next| Some(next.separator));
+        let child = nodes.get(&entry.child).expect("a node");
+        let below = check(nodes, sorting, (child, height - 1), (lower, upper), met);
+        assert_eq!(below, entry.below);
+    }
+    all_below(bytes)
+}
+
+fn check_all(tree: &Tree, nodes: &MapNodes, sorting: &Sorting) {
+    let mut met = 0;
+    let len = check(&nodes.nodes, sorting, (&tree.root, tree.height), (&[], None), &mut met);
+    assert_eq!(len, tree.len);
+    assert_eq!(met, nodes.nodes.len(), "no node is lost");
+}
+
+fn all(tree: &Tree, nodes: &mut MapNodes, back: bool) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    let from = if back { tree.len.saturating_sub(1) } else { 0 };
+    tree.visit(nodes, from, u64::MAX, back, &mut |e| out.push(e.to_vec())).expect("nodes");
+    out
+}
+
+fn content(rng: &SeededRng, names: u64) -> Vec<u8> {
+    let name = rng.below(names);
+    let len = if rng.below(60) == 0 { 1500 } else { rng.below(90) as usize };
+    let mut content = name.to_be_bytes().to_vec();
+    content.resize(8 + len, b'x');
+    content
+}
+
+fn name(content: &[u8]) -> &[u8] {
+    &content[..8]
+}
+
+#[test]
+fn lists_are_as_a_vector() {
+    for seed in 0..6 {
+        let rng = SeededRng::new(seed);
+        let (mut tree, mut nodes, mut model) = (Tree::default(), MapNodes::default(), Vec::new());
+        let sorting = Sorting::Positions;
+        for step in 0..6000 {
+            let grows = rng.below(100) < if step % 3000 < 1800 { 75 } else { 20 };
+            let at = match rng.below(4) {
+                0 => 0,
+                1 => model.len() as u64,
+                _ => rng.below(model.len() as u64 + 1),
+            };
+            let place = tree.place_at(&mut nodes, at).expect("nodes");
+            assert_eq!((place.position, place.is_there), (at, at < model.len() as u64));
+            let new = content(&rng, 1000);
+            if grows {
+                model.insert(at as usize, new.clone());
+                tree.insert(&mut nodes, &sorting, place, &new).expect("nodes");
+            } else if place.is_there && rng.below(4) == 0 {
+                model[at as usize] = new.clone();
+                tree.replace(&mut nodes, &sorting, place, &new).expect("nodes");
+            } else if place.is_there {
+                assert_eq!(tree.content(&place), model.remove(at as usize));
+                tree.remove(&mut nodes, place).expect("nodes");
+            }
+            if step % 250 == 0 {
+                check_all(&tree, &nodes, &sorting);
+                assert_eq!(all(&tree, &mut nodes, false), model);
+                model.reverse();
+                assert_eq!(all(&tree, &mut nodes, true), model);
+                model.reverse();
+            }
+        }
+        assert!(tree.height > 0);
+        while tree.len > 0 {
+            let place = tree.place_at(&mut nodes, rng.below(tree.len)).expect("nodes");
+            tree.remove(&mut nodes, place).expect("nodes");
+        }
+        assert!(nodes.nodes.is_empty() && tree.root.is_empty() && tree.height == 0);
+    }
+}
+
+#[test]
+fn contents_are_sorted_and_counted() {
+    for seed in 0..4 {
+        let rng = SeededRng::new(seed);
+        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let mut model: Vec<Vec<u8>> = Vec::new();
+        let sorting = Sorting::Contents;
+        for step in 0..5000 {
+            let new = content(&rng, 500);
+            let place = tree.place_of(&mut nodes, &new).expect("nodes");
+            match model.binary_search(&new) {
+                Ok(at) => {
+                    assert_eq!((place.position, place.is_there), (at as u64, true));
+                    tree.remove(&mut nodes, place).expect("nodes");
+                    model.remove(at);
+                }
+                Err(at) => {
+                    assert_eq!((place.position, place.is_there), (at as u64, false));
+                    tree.insert(&mut nodes, &sorting, place, &new).expect("nodes");
+                    model.insert(at, new.clone());
+                }
+            }
+            if rng.below(3) == 0 && !model.is_empty() {
+                let at = rng.below(model.len() as u64);
+                let place = tree.place_at(&mut nodes, at).expect("nodes");
+                tree.remove(&mut nodes, place).expect("nodes");
+                model.remove(at as usize);
+            }
+            let before = tree.count_before(&mut nodes, &|e| *e < *new).expect("nodes");
+            assert_eq!(before, model.partition_point(|e| *e < new) as u64);
+            if step % 250 == 0 {
+                check_all(&tree, &nodes, &sorting);
+                assert_eq!(all(&tree, &mut nodes, false), model);
+            }
+        }
+        assert!(tree.height > 1);
+    }
+}
+
+#[test]
+fn names_are_found_and_a_scan_meets_what_stays() {
+    let hashers = [KeyHasher::new(5), KeyHasher::new(6)];
+    for (seed, hasher) in hashers.into_iter().enumerate() {
+        let rng = SeededRng::new(seed as u64);
+        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        let sorting = Sorting::Hashes { hasher, name };
+        let (mut cursor, mut met, mut stayed) = (0, HashMap::new(), HashMap::new());
+        for step in 0..8000 {
+            let names = if step / 2000 % 2 == 0 { 900 } else { 30 };
+            let new = content(&rng, names);
+            let found = tree
+                .place_of_name(&mut nodes, &sorting, &|e| name(e) == name(&new), name(&new))
+                .expect("nodes");
+            assert_eq!(found.is_there, model.contains_key(name(&new)));
+            if rng.below(100) < 55 {
+                match found.is_there {
+                    true => tree.replace(&mut nodes, &sorting, found, &new).expect("nodes"),
+                    false => tree.insert(&mut nodes, &sorting, found, &new).expect("nodes"),
+                }
+                model.insert(name(&new).to_vec(), new);
+            } else if found.is_there {
+                assert_eq!(Some(tree.content(&found)), model.get(name(&new)).map(|e| &**e));
+                tree.remove(&mut nodes, found).expect("nodes");
+                model.remove(name(&new));
+                stayed.remove(name(&new));
+            }
+            if step % 20 == 0 {
+                // One step of a scan that runs while the tree changes.
+                if cursor == 0 {
+                    let missed = |name: &&Vec<u8>| !met.contains_key(*name);
+                    assert_eq!(stayed.keys().filter(missed).count(), 0);
+                    (met, stayed) = (HashMap::new(), model.clone());
+                }
+                let mut visit = |e: &[u8]| *met.entry(name(e).to_vec()).or_insert(0) += 1;
+                let by_name: (KeyHasher, NameOf) = (hasher, name);
+                cursor = tree.scan(&mut nodes, by_name, cursor, 30, &mut visit).expect("nodes");
+            }
+            if step % 250 == 0 {
+                check_all(&tree, &nodes, &sorting);
+                let mut have = all(&tree, &mut nodes, false);
+                let mut want: Vec<_> = model.values().cloned().collect();
+                have.sort();
+                want.sort();
+                assert_eq!(have, want);
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_nodes_end_in_an_error_or_a_short_answer() {
+    let rng = SeededRng::new(9);
+    for _ in 0..3000 {
+        let root: Vec<u8> = (0..rng.below(60)).map(|_| rng.below(256) as u8).collect();
+        let mut tree = Tree { root, height: rng.below(3) as u8, len: rng.below(9) };
+        let mut nodes = MapNodes { last: 9, forgives: true, ..MapNodes::default() };
+        for node in 1..4 {
+            let bytes = (0..1 + rng.below(40)).map(|_| rng.below(5) as u8).collect();
+            nodes.nodes.insert(node, bytes);
+        }
+        let _ = tree.visit(&mut nodes, 0, 9, false, &mut |_| ());
+        let _ = tree.visit(&mut nodes, 3, 9, true, &mut |_| ());
+        if let Ok(place) = tree.place_at(&mut nodes, 2) {
+            let _ = tree.remove(&mut nodes, place);
+        }
+        if let Ok(place) = tree.place_of(&mut nodes, b"x") {
+            let _ = tree.insert(&mut nodes, &Sorting::Contents, place, &[1; 1200]);
+        }
+    }
+}

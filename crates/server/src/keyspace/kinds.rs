@@ -1,0 +1,132 @@
+//! The kinds of values: one row each. `TYPE`, `OBJECT ENCODING` and the layout of the elements follow
+//! from the row.
+
+use super::elements::string_at;
+use crate::resp::parse_i64;
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind(u8);
+
+/// The bits of a tag that name the kind of the value.
+const KIND_MASK: u8 = 0x0f;
+
+/// The order of the elements of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As they were put.
+    Position,
+    /// None that a client may rely on; elements have names, and are found by them.
+    Names,
+    /// By their bytes; elements have names, and are found by them, too.
+    Contents,
+}
+
+/// What a collection of a kind is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ElementRules {
+    pub(super) order: Order,
+    /// The name in the content of an element.
+    pub(super) name: fn(&[u8]) -> &[u8],
+    /// What `OBJECT ENCODING` answers while the collection is small, and from then on.
+    pub(super) encodings: [&'static str; 2],
+    /// Whether a collection of that many elements, with an element of that content, still is small.
+    pub(super) is_small: fn(u64, &[u8]) -> bool,
+}
+
+/// A kind of values.
+struct KindRow {
+    kind: Kind,
+    /// The name that `TYPE` answers.
+    name: &'static str,
+    /// `None`: the value is a string of bytes.
+    elements: Option<ElementRules>,
+}
+
+impl Kind {
+    /// A string of bytes.
+    pub(crate) const STRING: Self = Self(0);
+    /// A list of strings.
+    pub(crate) const LIST: Self = Self(1);
+    /// A set of strings.
+    pub(crate) const SET: Self = Self(2);
+    /// A set of strings in the order of their scores.
+    pub(crate) const SORTED_SET: Self = Self(3);
+    /// Fields with a value each.
+    pub(crate) const HASH: Self = Self(4);
+
+    /// The kind that a tag names.
+    pub(super) fn of(tag: u8) -> Self {
+        Self(tag & KIND_MASK)
+    }
+
+    pub(super) fn tag(self) -> u8 {
+        self.0
+    }
+
+    fn row(self) -> Option<&'static KindRow> {
+        KINDS.iter().find(|row| row.kind == self)
+    }
+
+    /// The name that `TYPE` answers.
+    pub(crate) fn name(self) -> &'static str {
+        self.row().map_or("unknown", |row| row.name)
+    }
+
+    /// What a collection is made of; `None` for a value that is no collection.
+    pub(super) fn elements(self) -> Option<&'static ElementRules> {
+        self.row().and_then(|row| row.elements.as_ref())
+    }
+}
+
+const KINDS: &[KindRow] = &[
+    KindRow { kind: Kind::STRING, name: "string", elements: None },
+    KindRow {
+        kind: Kind::LIST,
+        name: "list",
+        elements: Some(ElementRules {
+            order: Order::Position,
+            name: |content| content,
+            encodings: ["quicklist", "quicklist"],
+            is_small: |_, _| true,
+        }),
+    },
+    KindRow {
+        kind: Kind::SET,
+        name: "set",
+        elements: Some(ElementRules {
+            order: Order::Names,
+            name: |content| content,
+            encodings: ["intset", "hashtable"],
+            is_small: |len, content| len <= 512 && parse_i64(content).is_some(),
+        }),
+    },
+    KindRow {
+        kind: Kind::SORTED_SET,
+        name: "zset",
+        elements: Some(ElementRules {
+            order: Order::Contents,
+            name: |content| content.get(SCORE_BYTES..).unwrap_or_default(),
+            encodings: ["listpack", "skiplist"],
+            is_small: |len, content| len <= 128 && content.len() <= SCORE_BYTES + 64,
+        }),
+    },
+    KindRow {
+        kind: Kind::HASH,
+        name: "hash",
+        elements: Some(ElementRules {
+            order: Order::Names,
+            name: |content| string_at(content, 0).map_or(content, |(field, _)| field),
+            encodings: ["listpack", "hashtable"],
+            is_small: |len, content| {
+                let field = string_at(content, 0);
+                let is_short =
+                    |(field, end): (&[u8], usize)| field.len().max(content.len() - end) <= 64;
+                len <= 128 && field.is_some_and(is_short)
+            },
+        }),
+    },
+];
+
+/// Bytes of a score before the member that has it.
+pub(crate) const SCORE_BYTES: usize = 8;

@@ -1,0 +1,159 @@
+//! Opening the collection of a key, and saving it.
+
+use stillpoint::{Tx, TxError};
+
+use super::access::Keys;
+use super::elements::{Elements, Save, grave_of};
+use super::kinds::Kind;
+use super::value::Entry;
+use crate::error::CmdError;
+
+impl Keys<'_> {
+    /// The collection of the `i`-th key, unless the key is missing or has expired.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` for a value of another kind; the value is damaged.
+    pub(crate) fn open(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<Option<Elements>, CmdError> {
+        let entry = self.lookup_kind(tx, i, key, kind)?;
+        let read = entry.map(|entry| read_value(&entry));
+        read.map(|(value, expire_at_ms)| self.opened(i, kind, value, expire_at_ms)).transpose()
+    }
+
+    /// As [`open`](Self::open), counted as a hit or a miss.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_read(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<Option<Elements>, CmdError> {
+        let entry = self.read_kind(tx, i, key, kind)?;
+        let read = entry.map(|entry| read_value(&entry));
+        read.map(|(value, expire_at_ms)| self.opened(i, kind, value, expire_at_ms)).transpose()
+    }
+
+    /// The collection of the `i`-th key, of whatever kind; `None` also for a value that is none.
+    ///
+    /// # Errors
+    /// The value is damaged.
+    pub(crate) fn open_any(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+    ) -> Result<Option<Elements>, CmdError> {
+        let Some(entry) = self.lookup(tx, i, key) else { return Ok(None) };
+        let kind = entry.kind();
+        if kind.elements().is_none() {
+            return Ok(None);
+        }
+        let (value, expire_at_ms) = read_value(&entry);
+        self.opened(i, kind, value, expire_at_ms).map(Some)
+    }
+
+    /// The collection of the `i`-th key, or a new one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_or_new(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<Elements, CmdError> {
+        match self.open(tx, i, key, kind)? {
+            Some(elements) => Ok(elements),
+            None => self.new_elements(i, kind),
+        }
+    }
+
+    /// A collection without elements, to be saved at the `i`-th key, whatever the key has.
+    ///
+    /// # Errors
+    /// The kind has no elements.
+    pub(crate) fn new_elements(&mut self, i: u32, kind: Kind) -> Result<Elements, CmdError> {
+        let place = (self.slot(i), self.nodes_table());
+        Elements::new(kind, place, self.next_incarnation()).ok_or(CmdError::WRONG_TYPE)
+    }
+
+    fn opened(
+        &mut self,
+        i: u32,
+        kind: Kind,
+        value: Vec<u8>,
+        expire_at_ms: Option<u64>,
+    ) -> Result<Elements, CmdError> {
+        let mut elements = self.new_elements(i, kind)?;
+        elements.expire_at_ms = expire_at_ms;
+        if elements.read(value) { Ok(elements) } else { Err(CmdError::DAMAGED) }
+    }
+
+    /// Saves a collection at the `i`-th key, at which it was opened or made. A collection without
+    /// elements deletes the key.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn save(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        elements: &Elements,
+    ) -> Result<(), TxError> {
+        match elements.to_save() {
+            Save::Nothing => Ok(()),
+            Save::Delete => self.remove(tx, i),
+            Save::Put(new) if elements.is_new() => {
+                self.put(tx, i, elements.kind(), elements.expire_at_ms, &new)
+            }
+            Save::Put(new) => self.replace(tx, i, elements.kind(), elements.expire_at_ms, &new),
+            Save::Patch(new) => {
+                let skip = tx.value(self.slot(i)).map_or(0, |value| Entry::new(value).skip());
+                elements.patch(tx, skip, &new)
+            }
+        }
+    }
+
+    /// Remembers the nodes of the collection that the `i`-th key has, if it has one with nodes, so that
+    /// they are removed in the background once the key has lost it.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(super) fn bury(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
+        let slot = self.slot(i);
+        let Some(value) = tx.value(slot) else { return Ok(()) };
+        if value.tag() & 0x0f == Kind::STRING.tag() {
+            return Ok(());
+        }
+        bury_at(tx, slot, self.db(), self.graves())
+    }
+}
+
+/// Puts the header of the collection at a slot into its grave, if it has nodes.
+pub(super) fn bury_at(
+    tx: &mut Tx<'_>,
+    slot: stillpoint::Slot,
+    db: crate::config::Db,
+    graves: stillpoint::TableId,
+) -> Result<(), TxError> {
+    let grave = tx.value(slot).and_then(|value| grave_of(db, &Entry::new(value)));
+    let Some((incarnation, grave)) = grave else { return Ok(()) };
+    let at = tx.key_under(slot, graves, &incarnation.to_be_bytes(), grave.len())?;
+    tx.put_slot(at, &grave)
+}
+
+/// The bytes of a value, and its expiry.
+fn read_value(entry: &Entry<'_>) -> (Vec<u8>, Option<u64>) {
+    let mut value = Vec::with_capacity(entry.len());
+    entry.copy_to(&mut value);
+    (value, entry.expire_at_ms)
+}

@@ -1,0 +1,311 @@
+//! Hashes, lists, sets and sorted sets beside a real redis-server, and what only we promise of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint::{Config as EngineConfig, Durability, Engine};
+use stillpoint_io::{Clock, RealClock};
+
+use crate::common::{Client, TestServer, Value, config};
+use crate::differential::compare;
+
+/// Commands of one run.
+const COMMANDS: usize = 5000;
+
+/// Commands of any kind of key, between those of a family.
+macro_rules! with_keys {
+    ($($template:literal),* $(,)?) => {
+        &[
+            $($template,)*
+            "DEL|UNLINK a|b|c", "TYPE a|b|c", "EXISTS a|b|c", "OBJECT ENCODING a|b|c",
+            "RENAME|RENAMENX|COPY a|b|c a|b|c", "COPY a|b|c a|b|c REPLACE", "EXPIRE a|b|c 1000",
+            "COPY a|b|c a|b|c DB 1 REPLACE", "MOVE a|b|c 1", "SELECT 0|0|0|0|1", "PTTL a|b|c",
+            "PERSIST a|b|c", "SET s <value>", "MULTI|EXEC|EXEC", "WATCH a|b|c", "KEYS *",
+            "PEXPIREAT a|b|c 1", "DBSIZE", "SET a|b <value> KEEPTTL", "INCR|GETDEL|STRLEN a|b|c",
+        ]
+    };
+}
+
+const HASHES: &[&str] = with_keys![
+    "HSET a|b|c|s <field> <value>",
+    "HSET a|b|c <many> <value>",
+    "HSET a|b|c <many> <long> <many> <value> <many> <value>",
+    "HSET|HMSET a|b <field> <value> <field>",
+    "HMSET a|b|c <many> <value> <field> <value> <many> <value>",
+    "HSETNX a|b|c|s <field> <value>",
+    "HGET|HEXISTS|HSTRLEN a|b|c|s <field>",
+    "HGET|HEXISTS|HSTRLEN a|b|c|s <many>",
+    "HMGET a|b|c|s <field> <many> <many>",
+    "HDEL a|b|c|s <field>",
+    "HDEL a|b|c <many> <many> <many>",
+    "HGETALL|HKEYS|HVALS|HLEN a|b|c|s",
+    "HINCRBY a|b|c|s <field> <number>",
+    "HINCRBY a|b|c n <number>",
+    "HINCRBYFLOAT a|b|c|s <field>|n 1.5|-0.1|x|5.0e3|inf|nan|3",
+    "HRANDFIELD a|b|c|s <nothing>|5|-7|x|0|1000 <nothing>|WITHVALUES|JUNK",
+    "HSCAN a|b|c|s 0 COUNT 100000 MATCH f*|*1|m?",
+    "HSCAN a|b|c|s 0|x COUNT 0|x",
+    "HSCAN a|b|c 0 JUNK 1",
+];
+
+const SETS: &[&str] = with_keys![
+    "SADD a|b|c|s <field> <value>",
+    "SADD a|b|c <many> <many> <long>",
+    "SADD a|b|c 1|2|3|x <number> 5",
+    "SREM a|b|c|s <field> <many>",
+    "SREM a|b|c <number> <value>",
+    "SCARD|SMEMBERS a|b|c|s",
+    "SISMEMBER a|b|c|s <field>|5",
+    "SMISMEMBER a|b|c|s <field> <many> 3",
+    "SMOVE a|b|c|s a|b|c|s <field>|1|2|5",
+    "SRANDMEMBER a|b|c|s <nothing>|5|-7|x|0|1000|-9223372036854775808",
+    "SINTER|SUNION|SDIFF a|b|c|s a|b|c|d",
+    "SINTER|SUNION|SDIFF a|b|c a|b|c|s a|b|c|d",
+    "SINTERSTORE|SUNIONSTORE|SDIFFSTORE a|b|c|s a|b|c|s a|b|c|d",
+    "SINTERCARD 2 a|b|c|s a|b|c|d",
+    "SINTERCARD 2|1|0|x|9 a|b|c LIMIT 2|0|-1|x",
+    "SSCAN a|b|c|s 0 COUNT 100000 MATCH f*|*1|m?|[0-9]",
+    "COMMAND GETKEYS SINTERCARD 2|1 a b",
+];
+
+const LISTS: &[&str] = with_keys![
+    "LPUSH|RPUSH a|b|c|s <field> <value>",
+    "LPUSH|RPUSH a|b|c <many> <many> <long> <field>",
+    "LPUSHX|RPUSHX a|b|c|s <field>",
+    "LPOP|RPOP a|b|c|s",
+    "LPOP|RPOP a|b|c|s 3|0|-1|x|2",
+    "LPOP a 1 2",
+    "LLEN a|b|c|s",
+    "LINDEX a|b|c|s <number>",
+    "LSET a|b|c|s <number> <value>",
+    "LSET a|b|c 0|-1|1|2 <long>",
+    "LRANGE a|b|c|s <number> <number>",
+    "LRANGE a|b|c|s 0 -1",
+    "LTRIM a|b|c|s 0|1|2|x -1|-2|-3|100",
+    "LREM a|b|c|s 0|1|-1|2|-2|x <field>",
+    "LINSERT a|b|c|s BEFORE|AFTER|JUNK <field> <value>",
+    "LPOS a|b|c|s <field>",
+    "LPOS a|b|c|s <field> RANK 1|-1|2|-2|0|x COUNT 0|1|2|-1 MAXLEN 0|5|100|-1",
+    "LPOS a|b|c <field> COUNT 0|JUNK",
+    "LMOVE a|b|c|s a|b|c|s LEFT|RIGHT|JUNK LEFT|RIGHT",
+    "RPOPLPUSH a|b|c|s a|b|c|s",
+    "LMPOP 2 a|b|c|s a|b|c LEFT|RIGHT|JUNK COUNT 2|0|x|1",
+    "LMPOP 1|2|0|x|9 a|b|c LEFT|RIGHT",
+];
+
+const SORTED_SETS: &[&str] = with_keys![
+    "ZADD a|b|c|s <score> <field>",
+    "ZADD a|b|c <score> <many> 1 <many> 2.5 <many>",
+    "ZADD a|b|c 0 <many> 0 <many> 0 <field>",
+    "ZADD a|b|c 7 <long>",
+    "ZADD a|b|c NX|XX|GT|LT|CH|INCR <score> <field>",
+    "ZADD a|b|c NX|XX|GT|LT|CH|INCR NX|XX|GT|LT|CH|INCR <score> <field>",
+    "ZADD a|b|c CH <score> <field> <score> <many>",
+    "ZINCRBY a|b|c|s <score> <field>",
+    "ZREM a|b|c|s <field> <many>",
+    "ZCARD a|b|c|s",
+    "ZSCORE|ZRANK|ZREVRANK a|b|c|s <field>",
+    "ZMSCORE a|b|c|s <field> <many>",
+    "ZRANGE|ZREVRANGE a|b|c|s <number> <number>",
+    "ZRANGE|ZREVRANGE a|b|c|s 0|1|-3 -1|2 WITHSCORES|JUNK",
+    "ZRANGE a|b|c (1|-inf|0|x|5 (3|+inf|9 BYSCORE LIMIT 0|1|-1 2|-1|100",
+    "ZRANGE a|b|c|s 0 -1 REV|BYSCORE|WITHSCORES REV|WITHSCORES",
+    "ZRANGEBYSCORE a|b|c|s (1|-inf|0|x|5|1 (3|+inf|9|5 WITHSCORES|<nothing>",
+    "ZREVRANGEBYSCORE a|b|c|s (3|+inf|9|5 (1|-inf|0|x|5 LIMIT 0|1|-1 2|-1|100",
+    "ZCOUNT a|b|c|s (1|-inf|0|x|5 (3|+inf|9",
+    "ZRANGESTORE a|b|c a|b|c (1|-inf (3|+inf BYSCORE LIMIT 0 4",
+    "ZREMRANGEBYRANK a|b|c|s 0|1|-2|x 0|2|-1",
+    "ZREMRANGEBYSCORE a|b|c|s (1|3|5|x 3|5|(9",
+    "ZPOPMIN|ZPOPMAX a|b|c|s",
+    "ZPOPMIN|ZPOPMAX a|b|c|s 2|0|-1|x",
+    "ZMPOP 2 a|b|c|s a|b|c MIN|MAX|JUNK COUNT 2|0|x",
+    "ZMPOP 1|0|x|9 a|b|c MIN|MAX",
+    "ZUNION|ZINTER|ZDIFF 2 a|b|c|s a|b|c WITHSCORES|<nothing>|JUNK",
+    "ZUNION|ZINTER|ZDIFF 2|0|x|9 a|b|c a|b|c WEIGHTS 2|x|inf 0.5|-1 AGGREGATE SUM|MIN|MAX|JUNK WITHSCORES",
+    "ZUNIONSTORE|ZINTERSTORE|ZDIFFSTORE a|b|c|s 2 a|b|c|s a|b|c",
+    "ZUNIONSTORE|ZINTERSTORE a|b|c 2 a|b|c a|b|c WEIGHTS 2 3 AGGREGATE MAX",
+    "ZINTERCARD 2|0|x a|b|c|s a|b|c LIMIT 1|0|-1|x",
+    "ZINTERCARD 2 a|b|c a|b|c",
+    "ZRANDMEMBER a|b|c|s <nothing>|5|-7|x|0|1000 <nothing>|WITHSCORES|JUNK",
+    "ZSCAN a|b|c|s 0 COUNT 100000 MATCH f*|*1|m?",
+    "SADD d <field> <many>",
+    "ZUNIONSTORE a|b|c 2 a|b|c d",
+    "ZINTER|ZDIFF 2 d a|b|c WITHSCORES",
+];
+
+/// Ranges of members are defined for members of one score only.
+const RANGES_OF_MEMBERS: &[&str] = with_keys![
+    "ZADD a|b|c 0 <many> 0 <many> 0 <field>",
+    "ZADD a|b|c 0 <long> 0 <field>",
+    "ZREM a|b|c <field> <many>",
+    "ZRANGE|ZREVRANGE a|b|c 0 -1",
+    "ZRANGE a|b|c +|[m|(f [f|- BYLEX REV LIMIT 1 3",
+    "ZRANGE a|b|c|s - + BYLEX|JUNK WITHSCORES|REV|BYLEX|BYSCORE|<nothing>",
+    "ZRANGEBYLEX a|b|c|s -|[f|(f1|x +|[m|(m2 LIMIT 0|1 5|-1",
+    "ZREVRANGEBYLEX a|b|c|s +|[m|(m2 -|[f|(f1|x",
+    "ZLEXCOUNT a|b|c|s -|[f|(f1|x +|[m|(m2",
+    "ZRANGESTORE a|b|c|s a|b|c|s -|[f +|(m2 BYLEX",
+    "ZREMRANGEBYLEX a|b|c|s [f1|(f2|x [f3|(m1",
+];
+
+fn compare_both(templates: &'static [&'static str], first: u64) {
+    for seed in first..first + 3 {
+        compare(seed, seed % 2 == 1, templates, COMMANDS);
+    }
+}
+
+#[test]
+fn hashes_answer_as_those_of_redis() {
+    compare_both(HASHES, 100);
+}
+
+#[test]
+fn sets_answer_as_those_of_redis() {
+    compare_both(SETS, 200);
+}
+
+#[test]
+fn lists_answer_as_those_of_redis() {
+    compare_both(LISTS, 300);
+}
+
+#[test]
+fn sorted_sets_answer_as_those_of_redis() {
+    compare_both(SORTED_SETS, 400);
+}
+
+#[test]
+fn ranges_of_members_answer_as_those_of_redis() {
+    compare_both(RANGES_OF_MEMBERS, 500);
+}
+
+#[test]
+fn members_are_taken_at_random() {
+    let server = TestServer::start();
+    let mut client = Client::connect(server.port);
+    let mut call = |words: &str| client.call(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!(call("SADD s 1 2 3 4 5 6 7 8"), Value::Int(8));
+    assert!(matches!(call("SPOP s"), Value::Bulk(_)));
+    assert!(matches!(call("SPOP s 3"), Value::Array(taken) if taken.len() == 3));
+    assert_eq!(call("SPOP s 0"), Value::Array(Vec::new()));
+    assert_eq!(call("SCARD s"), Value::Int(4));
+    assert!(matches!(call("SPOP s 100"), Value::Array(taken) if taken.len() == 4));
+    assert_eq!((call("EXISTS s"), call("SPOP s")), (Value::Int(0), Value::Null));
+    assert_eq!(call("SPOP s 1"), Value::Array(Vec::new()));
+    let range = Value::Error("ERR value is out of range, must be positive".to_owned());
+    assert_eq!((call("SPOP s x"), call("SPOP s -1")), (range.clone(), range));
+}
+
+/// Fills large collections and gives what all of them hold.
+fn fill(client: &mut Client, elements: usize) {
+    for from in (0..elements).step_by(500) {
+        let names: Vec<String> = (from..from + 500).map(|i| format!("element:{i:08}")).collect();
+        let mut hash = vec!["HSET", "hash"];
+        let mut set = vec!["SADD", "set"];
+        let mut list = vec!["RPUSH", "list"];
+        let mut sorted = vec!["ZADD", "sorted"];
+        for name in &names {
+            hash.extend([name.as_str(), &name[8..]]);
+            set.push(name);
+            list.push(name);
+            sorted.extend([&name[8..], name.as_str()]);
+        }
+        assert_eq!(client.call(&hash), Value::Int(500));
+        assert_eq!(client.call(&set), Value::Int(500));
+        assert_eq!(client.call(&list), Value::Int((from + 500) as i64));
+        assert_eq!(client.call(&sorted), Value::Int(500));
+    }
+}
+
+fn check(client: &mut Client, elements: usize) {
+    let len = Value::Int(elements as i64);
+    for command in ["HLEN hash", "SCARD set", "LLEN list", "ZCARD sorted"] {
+        let words: Vec<&str> = command.split(' ').collect();
+        assert_eq!(client.call(&words), len, "{command}");
+    }
+    for i in (0..elements).step_by(elements / 50) {
+        let name = format!("element:{i:08}");
+        assert_eq!(client.call(&["HGET", "hash", &name]), Value::bulk(&name[8..]));
+        assert_eq!(client.call(&["SISMEMBER", "set", &name]), Value::Int(1));
+        assert_eq!(client.call(&["LINDEX", "list", &i.to_string()]), Value::bulk(&name));
+        assert_eq!(client.call(&["ZRANK", "sorted", &name]), Value::Int(i as i64));
+        assert_eq!(client.call(&["ZSCORE", "sorted", &name]), Value::bulk(&i.to_string()));
+    }
+    let Value::Array(all) = client.call(&["LRANGE", "list", "0", "-1"]) else { panic!("a list") };
+    let expected = (0..elements).map(|i| Value::bulk(&format!("element:{i:08}")));
+    assert!(all.into_iter().eq(expected));
+    let Value::Array(pairs) = client.call(&["HGETALL", "hash"]) else { panic!("pairs") };
+    assert_eq!(pairs.len(), 2 * elements);
+}
+
+fn records(engine: &Engine, table: &str) -> u64 {
+    engine.table(table).map_or(0, |table| engine.len(table))
+}
+
+/// Waits until a table is empty.
+fn await_empty(engine: &Engine, table: &str) {
+    for _ in 0..400 {
+        if records(engine, table) == 0 {
+            return;
+        }
+        RealClock.sleep(Duration::from_millis(25));
+    }
+    let graves = records(engine, "graves");
+    panic!("{} records are left in {table}, and {graves} graves", records(engine, table));
+}
+
+#[test]
+fn large_collections_outlive_a_restart_and_leave_nothing_when_they_go() {
+    const ELEMENTS: usize = 20_000;
+    let directory = Arc::new(tempfile::tempdir().expect("a directory"));
+    let open = || {
+        let mut engine = EngineConfig::new("unused");
+        engine.data = directory.path().join("data");
+        engine.durability = Durability::Strict;
+        Engine::open(engine).expect("the engine opens")
+    };
+    {
+        let server = TestServer::around(config(), open(), None);
+        let mut client = Client::connect(server.port);
+        fill(&mut client, ELEMENTS);
+        check(&mut client, ELEMENTS);
+        assert_eq!(client.call(&["SAVE"]), Value::ok());
+        // What follows the checkpoint is in the log alone.
+        assert_eq!(client.call(&["RENAME", "hash", "other"]), Value::ok());
+        assert_eq!(client.call(&["LPUSH", "list", "first"]), Value::Int(ELEMENTS as i64 + 1));
+        assert_eq!(client.call(&["LPOP", "list"]), Value::bulk("first"));
+        assert_eq!(client.call(&["RENAME", "other", "hash"]), Value::ok());
+        assert_eq!(client.call(&["COPY", "sorted", "copied", "DB", "1"]), Value::Int(1));
+    }
+    {
+        let server = TestServer::around(config(), open(), None);
+        let mut client = Client::connect(server.port);
+        check(&mut client, ELEMENTS);
+        assert_eq!(client.call(&["DEL", "hash", "set"]), Value::Int(2));
+        assert_eq!(client.call(&["SET", "list", "a string"]), Value::ok());
+        assert_eq!(client.call(&["PEXPIRE", "sorted", "1"]), Value::Int(1));
+    }
+    // Whatever of the four the server had not reclaimed is reclaimed now.
+    let engine = open();
+    let names: Vec<u64> = ["db0.nodes", "db1.nodes"].map(|table| records(&engine, table)).into();
+    assert!(names[1] > 100, "{names:?}");
+    drop(engine);
+    let directory_again = Arc::clone(&directory);
+    let engine = Arc::new(open());
+    let stopping = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let server =
+        stillpoint_server::Server::start(config(), Arc::clone(&engine), Arc::clone(&stopping))
+            .expect("it starts");
+    await_empty(&engine, "db0.nodes");
+    await_empty(&engine, "graves");
+    assert_eq!(records(&engine, "db1.nodes"), names[1]);
+    let mut client = Client::connect(server.port());
+    client.call(&["SELECT", "1"]);
+    assert_eq!(client.call(&["ZCARD", "copied"]), Value::Int(ELEMENTS as i64));
+    assert_eq!(client.call(&["FLUSHALL"]), Value::ok());
+    assert_eq!(records(&engine, "db1.nodes"), 0);
+    drop(directory_again);
+    stopping.store(true, std::sync::atomic::Ordering::SeqCst);
+    drop(client);
+    server.join().expect("it ends");
+}
