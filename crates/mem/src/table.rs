@@ -217,6 +217,16 @@ impl<G: Grain> Table<G> {
         self.copy_cells(from, to, first..end);
     }
 
+    /// A cell with its copies and marks, found once for all of them.
+    ///
+    /// # Panics
+    /// If there is no such cell.
+    #[inline(always)]
+    pub fn spot(&self, index: usize) -> Spot<'_, G> {
+        assert!(index < self.shape.cells, "no such cell");
+        Spot::new(self, index)
+    }
+
     /// Iterates over the cells `first..end`.
     ///
     /// # Panics

@@ -13,7 +13,7 @@ use std::hint::black_box;
 
 use stillpoint_io::{huge_zeros, thread_cpu_ns};
 use stillpoint_mem::prefetch;
-use stillpoint_state::{Array, Arrays, Intent, Scheme, registry};
+use stillpoint_state::{ArrayMut, Arrays, Intent, Scheme, registry};
 
 /// Writes of a pass.
 const WRITES: usize = 8 << 20;
@@ -165,17 +165,17 @@ impl Bare {
     }
 }
 
-struct OfScheme<'a, S: Scheme>(&'a mut Arrays<S>, Array<u32>);
+struct OfScheme<'a, S: Scheme>(ArrayMut<'a, u32, S>);
 
 impl<S: Scheme> Words for OfScheme<'_, S> {
     #[inline(always)]
     fn write(&mut self, index: usize, value: u32) {
-        self.0.write(self.1, index, value);
+        self.0.write(index, value);
     }
 
     #[inline(always)]
     fn prefetch(&self, index: usize) {
-        self.0.prefetch(self.1, index, Intent::Write);
+        self.0.as_ref().prefetch(index, Intent::Write);
     }
 }
 
@@ -217,7 +217,7 @@ impl registry::Program for Bench<'_> {
         if let Some(capture) = &capture {
             capture.copy_over();
         }
-        let mut words = OfScheme(&mut arrays, array);
+        let mut words = OfScheme(arrays.array_mut(array));
         let none = Figures { first: f64::MAX, then: f64::MAX, ahead: f64::MAX };
         let mut found = [none; 2];
         for number in 0..=PASSES {

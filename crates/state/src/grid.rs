@@ -304,6 +304,15 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.cell(copy, index)
     }
 
+    /// A cell with its copies and marks, found once for all of them.
+    ///
+    /// # Panics
+    /// If there is no such cell.
+    #[inline(always)]
+    pub fn spot(&self, index: usize) -> Spot<'_, G> {
+        self.table.spot(index)
+    }
+
     /// Asks the processor to bring the place of a byte of a cell nearer.
     #[inline(always)]
     pub fn prefetch(&self, copy: usize, index: usize, offset: usize) {
@@ -545,6 +554,16 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             self.bits.get(column, spot.index())
         } else {
             spot.mark(column).load(Acquire) // as in `mark`
+        }
+    }
+
+    /// Sets the mark of a cell that shares it with no other, in a column that no other thread changes now.
+    #[inline(always)]
+    pub fn set_mark_of(&self, column: usize, spot: &Spot<'_, G>, value: u8) {
+        if L::BITS {
+            self.bits.set(column, spot.index(), value);
+        } else {
+            spot.mark(column).store(value, Relaxed); // as in `set_mark`
         }
     }
 

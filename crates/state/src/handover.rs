@@ -21,6 +21,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stillpoint_mem::prefetch_to_write;
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{
     AtomicU64,
@@ -32,21 +33,23 @@ const CHUNK_WORDS: usize = 8 << 10;
 /// In the word of length: a new segment begins with the tick.
 const BEGINS_SEGMENT: u64 = 1 << 63;
 
+/// The words lie in the chunk itself: the mutator finds them without another load, which would wait for
+/// memory after a long step.
 #[derive(Debug)]
-struct Chunk {
-    words: Box<[AtomicU64]>,
-    next: Mutex<Option<Arc<Chunk>>>,
+struct Chunk<const WORDS: usize> {
+    words: [AtomicU64; WORDS],
+    next: Mutex<Option<Arc<Chunk<WORDS>>>>,
 }
 
-impl Chunk {
-    fn new(words: usize) -> Arc<Self> {
-        let words = (0..words).map(|_| AtomicU64::new(0)).collect();
+impl<const WORDS: usize> Chunk<WORDS> {
+    fn new() -> Arc<Self> {
+        let words = std::array::from_fn(|_| AtomicU64::new(0));
         Arc::new(Self { words, next: Mutex::default() })
     }
 
     /// The next chunk, which is made if it is missing.
     fn next(&self) -> Arc<Self> {
-        self.next.lock().get_or_insert_with(|| Self::new(self.words.len())).clone()
+        self.next.lock().get_or_insert_with(Self::new).clone()
     }
 }
 
@@ -57,21 +60,21 @@ pub(crate) fn stream_bytes(actions: usize) -> u64 {
 
 /// The mutator's end of the stream.
 #[derive(Debug)]
-pub(crate) struct TickSender {
-    chunk: Arc<Chunk>,
+pub(crate) struct TickSender<const WORDS: usize = CHUNK_WORDS> {
+    chunk: Arc<Chunk<WORDS>>,
     at: usize,
     last: u64,
     begins_segment: bool,
     /// The tick that is written and not published.
-    open: Option<OpenTick>,
+    open: Option<OpenTick<WORDS>>,
     ended: Arc<CachePadded<AtomicU64>>,
 }
 
 /// A tick that the mutator has begun to write.
 #[derive(Debug)]
-struct OpenTick {
+struct OpenTick<const WORDS: usize> {
     /// The chunk of the length, if the mutator has left that chunk.
-    length_chunk: Option<Arc<Chunk>>,
+    length_chunk: Option<Arc<Chunk<WORDS>>>,
     length_at: usize,
     /// Bytes of the actions that are in the stream, in whole words.
     bytes: usize,
@@ -79,8 +82,8 @@ struct OpenTick {
 
 /// The logger's end of the stream.
 #[derive(Debug)]
-pub(crate) struct TickReceiver {
-    chunk: Arc<Chunk>,
+pub(crate) struct TickReceiver<const WORDS: usize = CHUNK_WORDS> {
+    chunk: Arc<Chunk<WORDS>>,
     at: usize,
     last: u64,
     ended: Arc<CachePadded<AtomicU64>>,
@@ -96,11 +99,11 @@ pub(crate) struct ReceivedTick {
 
 /// The two ends of a stream whose first tick is the one after `last`.
 pub(crate) fn stream(last: u64) -> (TickSender, TickReceiver) {
-    stream_of(last, CHUNK_WORDS)
+    stream_of(last)
 }
 
-fn stream_of(last: u64, chunk_words: usize) -> (TickSender, TickReceiver) {
-    let chunk = Chunk::new(chunk_words);
+fn stream_of<const WORDS: usize>(last: u64) -> (TickSender<WORDS>, TickReceiver<WORDS>) {
+    let chunk = Chunk::new();
     let ended = Arc::new(CachePadded::new(AtomicU64::new(last)));
     let (at, begins_segment) = (0, false);
     let (open, of_sender) = (None, ended.clone());
@@ -109,7 +112,7 @@ fn stream_of(last: u64, chunk_words: usize) -> (TickSender, TickReceiver) {
     (sender, TickReceiver { chunk, at, last, ended })
 }
 
-impl TickSender {
+impl<const WORDS: usize> TickSender<WORDS> {
     /// Writes whole words of the actions that the open tick has so far. The actions may only grow until
     /// the tick is sent.
     #[inline]
@@ -126,6 +129,15 @@ impl TickSender {
         if let Some(open) = &mut self.open {
             open.bytes = bytes;
         }
+    }
+
+    /// Brings what the end of a tick changes nearer.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        if let Some(word) = self.chunk.words.get(self.at) {
+            prefetch_to_write(std::slice::from_ref(word));
+        }
+        prefetch_to_write(std::slice::from_ref(&**self.ended));
     }
 
     /// Leaves room for the length of a tick; 0, the bytes that the tick has.
@@ -174,7 +186,7 @@ impl TickSender {
     /// The index of the next word in the chunk, which may be a new one.
     #[inline]
     fn room(&mut self) -> usize {
-        if self.at == self.chunk.words.len() {
+        if self.at == WORDS {
             let next = self.chunk.next();
             let full = std::mem::replace(&mut self.chunk, next);
             self.at = 0;
@@ -186,7 +198,7 @@ impl TickSender {
     }
 }
 
-impl TickReceiver {
+impl<const WORDS: usize> TickReceiver<WORDS> {
     /// The newest tick that was sent.
     pub(crate) fn published(&self) -> u64 {
         self.ended.load(Acquire) // pairs with the Release in `send`
@@ -215,7 +227,7 @@ impl TickReceiver {
     }
 
     fn get(&mut self) -> u64 {
-        if self.at == self.chunk.words.len() {
+        if self.at == WORDS {
             (self.chunk, self.at) = (self.chunk.next(), 0);
         }
         // Relaxed: the Acquire in `published` has made the word visible.
@@ -225,7 +237,7 @@ impl TickReceiver {
     }
 }
 
-impl Drop for TickReceiver {
+impl<const WORDS: usize> Drop for TickReceiver<WORDS> {
     /// Frees the chain chunk by chunk: a long chain must not recurse.
     fn drop(&mut self) {
         loop {
@@ -248,43 +260,48 @@ mod tests {
 
     #[test]
     fn ticks_come_whole_and_in_order_across_chunks() {
-        for chunk_words in [1, 2, 7, 64] {
-            let (mut sender, mut receiver) = stream_of(5, chunk_words);
-            let mut actions = Vec::new();
-            assert_eq!(receiver.receive(receiver.published(), &mut actions), None);
-            let begins = |tick: u64| tick.is_multiple_of(3);
-            for round in 0..20 {
-                let first = 6 + round * 10;
-                for tick in first..first + 10 {
-                    if begins(tick) {
-                        sender.begin_segment();
-                    }
-                    let actions = actions_of(tick);
-                    if tick.is_multiple_of(2) {
-                        (0..=actions.len())
-                            .step_by(5)
-                            .for_each(|to| sender.write_ahead(&actions[..to]));
-                        assert_eq!(receiver.published(), tick - 1, "not ended");
-                    }
-                    sender.send(tick, &actions);
+        in_chunks::<1>();
+        in_chunks::<2>();
+        in_chunks::<7>();
+        in_chunks::<64>();
+    }
+
+    fn in_chunks<const WORDS: usize>() {
+        let (mut sender, mut receiver) = stream_of::<WORDS>(5);
+        let mut actions = Vec::new();
+        assert_eq!(receiver.receive(receiver.published(), &mut actions), None);
+        let begins = |tick: u64| tick.is_multiple_of(3);
+        for round in 0..20 {
+            let first = 6 + round * 10;
+            for tick in first..first + 10 {
+                if begins(tick) {
+                    sender.begin_segment();
                 }
-                let until = receiver.published();
-                for tick in first..first + 10 {
-                    let received = receiver.receive(until, &mut actions);
-                    let wanted = ReceivedTick { tick, begins_segment: begins(tick) };
-                    assert_eq!(received, Some(wanted), "chunks of {chunk_words}");
-                    assert_eq!(actions, actions_of(tick), "tick {tick}, {chunk_words}");
+                let actions = actions_of(tick);
+                if tick.is_multiple_of(2) {
+                    (0..=actions.len())
+                        .step_by(5)
+                        .for_each(|to| sender.write_ahead(&actions[..to]));
+                    assert_eq!(receiver.published(), tick - 1, "not ended");
                 }
-                assert_eq!(receiver.receive(until, &mut actions), None);
-                receiver.prepare();
+                sender.send(tick, &actions);
             }
+            let until = receiver.published();
+            for tick in first..first + 10 {
+                let received = receiver.receive(until, &mut actions);
+                let wanted = ReceivedTick { tick, begins_segment: begins(tick) };
+                assert_eq!(received, Some(wanted), "chunks of {WORDS}");
+                assert_eq!(actions, actions_of(tick), "tick {tick}, {WORDS}");
+            }
+            assert_eq!(receiver.receive(until, &mut actions), None);
+            receiver.prepare();
         }
     }
 
     #[test]
     fn a_thread_receives_what_another_sends() {
         const TICKS: u64 = 20_000;
-        let (mut sender, mut receiver) = stream_of(0, 64);
+        let (mut sender, mut receiver) = stream_of::<64>(0);
         let logger = spawn("receiver", move || {
             let (mut actions, mut last) = (Vec::new(), 0);
             while last < TICKS {
@@ -305,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_long_chain_is_freed_without_recursion() {
-        let (mut sender, receiver) = stream_of(0, 1);
+        let (mut sender, receiver) = stream_of::<1>(0);
         for tick in 1..=200_000 {
             sender.send(tick, &[]);
         }

@@ -11,6 +11,7 @@ use stillpoint_format::state::{
     ACTIONS_DIR, ActionBatchBuilder, ActionSegmentHeader, BATCH_PAYLOAD_BYTES_MAX, FRAME_BYTES,
 };
 use stillpoint_io::{Caching, DiskError, DiskFile, OpenMode};
+use stillpoint_mem::prefetch;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Release},
@@ -76,6 +77,13 @@ pub(crate) struct LogSender {
 }
 
 impl LogSender {
+    /// Brings what the end of a tick looks at nearer, side by side.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.ticks.prefetch();
+        prefetch(&*self.queue.has_failed);
+    }
+
     /// Puts the actions of the tick that has not ended where the logger will find them, so that the end
     /// of the tick has less to do.
     pub(crate) fn write_ahead(&mut self, actions: &[u8]) {

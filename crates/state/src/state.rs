@@ -341,7 +341,9 @@ impl<S: Scheme> State<S> {
     /// longer and longer pauses.
     pub fn tick(&mut self) -> Result<u64, StateError> {
         self.check_step()?;
+        self.mailbox.prefetch();
         if let Some(log) = &mut self.log {
+            log.prefetch();
             let may_wait = matches!(self.background, BackgroundWork::Threads { .. });
             log.push(self.arrays.ticks() + 1, self.actions.encoded(), may_wait)?;
         }

@@ -201,7 +201,7 @@ impl Places {
     }
 
     /// A cursor at a cell.
-    #[inline]
+    #[inline(always)]
     pub(super) fn cursor(&self, index: usize) -> Cursor {
         let (group, lane) = self.split(index);
         let cell = group * self.group_stride + lane * self.lane_stride;

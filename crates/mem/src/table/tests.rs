@@ -57,8 +57,10 @@ fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
         }
     };
     for index in 0..shape.cells {
+        assert_eq!(table.spot(index).index(), index);
         for copy in 0..shape.copies {
             let cell = table.cell(copy, index);
+            assert_eq!(table.spot(index).cell(copy).as_ptr_range(), cell.as_ptr_range());
             assert_eq!(cell.len(), shape.cell_grains);
             assert!(cell.as_ptr().addr().is_multiple_of(G::BYTES));
             own(cell.as_ptr().addr(), size_of_val(cell), (true, copy, index));

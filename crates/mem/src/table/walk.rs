@@ -42,6 +42,12 @@ impl<'a, G: Grain> Iterator for CellCursor<'a, G> {
 }
 
 impl<'a, G: Grain> Spot<'a, G> {
+    /// The caller has checked that the table has the cell.
+    #[inline(always)]
+    pub(super) fn new(table: &'a Table<G>, index: usize) -> Self {
+        Self { table, cursor: table.places.cursor(index) }
+    }
+
     /// The cell's number.
     #[inline(always)]
     pub fn index(&self) -> usize {

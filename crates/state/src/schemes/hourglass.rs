@@ -150,9 +150,13 @@ impl<L: Layout> Scheme for Hourglass<L> {
         extent: Extent,
         mut store: impl FnMut(&[G]),
     ) {
+        if extent == Extent::Whole && grid.cells_per_mark() == 1 {
+            let spot = grid.spot(index);
+            store(spot.cell(turn.up));
+            return grid.set_mark_of(turn.up, &spot, turn.period);
+        }
         let block = grid.mark_at(index);
-        let is_all = extent == Extent::Whole && grid.cells_per_mark() == 1;
-        if !is_all && newest(grid, turn, block) != turn.up {
+        if newest(grid, turn, block) != turn.up {
             mutant!(grid.copy_marked(turn.down(), turn.up, block), HourglassBringsNothingOver => ());
         }
         store(grid.cell(turn.up, index));

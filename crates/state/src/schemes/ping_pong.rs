@@ -85,7 +85,8 @@ impl<L: Layout> Scheme for PingPong<L> {
         intent: Intent,
     ) {
         grid.prefetch(STATE, index, offset);
-        if intent == Intent::Write {
+        // Without columns of marks, one cache line holds the cell with all copies and marks.
+        if intent == Intent::Write && grid.has_columns_of_marks() {
             grid.prefetch(changes(turn.up), index, offset);
             grid.prefetch_mark(turn.up, grid.mark_near(index, offset));
         }
@@ -99,15 +100,15 @@ impl<L: Layout> Scheme for PingPong<L> {
         extent: Extent,
         mut store: impl FnMut(&[G]),
     ) {
-        let state = grid.cell(STATE, index);
-        let changed = grid.cell(changes(turn.up), index);
+        let spot = grid.spot(index);
+        let (state, changed) = (spot.cell(STATE), spot.cell(changes(turn.up)));
         store(state);
-        if extent == Extent::Part && grid.mark(turn.up, index) == 0 {
+        if extent == Extent::Part && grid.mark_of(turn.up, &spot) == 0 {
             mutant!(copy_grains(state, changed), PingPongBringsNothingOver => store(changed));
         } else {
             store(changed);
         }
-        grid.set_mark(turn.up, index, 1);
+        grid.set_mark_of(turn.up, &spot, 1);
     }
 
     #[inline]
