@@ -324,10 +324,22 @@ fn getredir(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// No command of this server blocks, so nobody can be unblocked.
+/// Ends the wait of a client's command.
 fn unblock(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
-    integer(args.at(2))?;
-    ctx.reply.int(0);
+    let with_error = match args.get(3) {
+        None => false,
+        Some(how) if args.len() == 4 && is(how, "TIMEOUT") => false,
+        Some(how) if args.len() == 4 && is(how, "ERROR") => true,
+        Some(_) => {
+            return Err(CmdError::fixed("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+        }
+    };
+    let id = integer(args.at(2))?;
+    let worker = ctx.shared.keyspace.waiters.unblock(id.cast_unsigned(), with_error);
+    if let Some(worker) = worker {
+        ctx.shared.mailboxes.wake(worker);
+    }
+    ctx.reply.int(i64::from(worker.is_some()));
     Ok(())
 }
 

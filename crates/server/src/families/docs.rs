@@ -58,6 +58,7 @@ const FLAG_NAMES: &[(Flags, &str)] = &[
     (Flags::ADMIN, "admin"),
     (Flags::PUBSUB, "pubsub"),
     (Flags::NOSCRIPT, "noscript"),
+    (Flags::BLOCKING, "blocking"),
     (Flags::LOADING, "loading"),
     (Flags::STALE, "stale"),
     (Flags::SKIP_SLOWLOG, "skip_slowlog"),
@@ -81,6 +82,7 @@ fn categories(spec: &Spec) -> Vec<&'static str> {
     add(spec.flags.has(Flags::READONLY), "@read");
     add(spec.flags.has(Flags::ADMIN), "@admin");
     add(spec.flags.has(Flags::ADMIN), "@dangerous");
+    add(spec.flags.has(Flags::BLOCKING), "@blocking");
     add(spec.flags.has(Flags::FAST), "@fast");
     add(!spec.flags.has(Flags::FAST), "@slow");
     names

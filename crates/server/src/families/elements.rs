@@ -9,7 +9,7 @@ use super::databases::cursor;
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
-use crate::keyspace::Kind;
+use crate::keyspace::{Elements, Kind};
 use crate::resp::{Args, Reply, parse_i64};
 use crate::session::context::Context;
 
@@ -200,6 +200,30 @@ pub(super) fn random_pairs(
         }
     }
     Ok(())
+}
+
+/// The argument of the first key that has elements, and those taken off it.
+pub(super) type Popped = Option<(usize, Vec<Vec<u8>>)>;
+
+/// Opens the collection of a key. To a command that has waited, a value of another kind is as none; the
+/// next client that waits for the key looks at it.
+pub(super) fn open_waiting(
+    ctx: &mut Context<'_>,
+    tx: &mut Tx<'_>,
+    (slot, key): (u32, &[u8]),
+    kind: Kind,
+) -> Result<Option<Elements>, CmdError> {
+    let opened = ctx.keys().open(tx, slot, key, kind);
+    match opened {
+        Err(error) if error == CmdError::WRONG_TYPE && ctx.has_waited() => {
+            let blocked = ctx.client.blocked.take();
+            let waiting = blocked.as_ref().map(|blocked| &blocked.waiting);
+            ctx.keys().wake_next(tx, slot, waiting);
+            ctx.client.blocked = blocked;
+            Ok(None)
+        }
+        opened => opened,
+    }
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ fn clients(out: &mut String, ctx: &Context<'_>) {
     let output = biggest(|info| info.output_bytes.load(RELAXED));
     field(out, "client_recent_max_input_buffer", input);
     field(out, "client_recent_max_output_buffer", output);
-    field(out, "blocked_clients", 0);
+    field(out, "blocked_clients", shared.keyspace.waiters.len());
     field(out, "tracking_clients", 0);
     field(out, "clients_in_timeout_table", 0);
 }

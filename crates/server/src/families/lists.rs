@@ -2,7 +2,7 @@
 
 use stillpoint::Tx;
 
-use super::elements::{bulks, clip, clip_count, numkeys};
+use super::elements::{Popped, bulks, clip, clip_count, numkeys, open_waiting};
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind};
@@ -34,13 +34,13 @@ pub(super) const ROWS: &[Spec] = &[
 
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Left,
     Right,
 }
 
 impl End {
-    fn parse(arg: &[u8]) -> Result<Self, CmdError> {
+    pub(super) fn parse(arg: &[u8]) -> Result<Self, CmdError> {
         match () {
             () if is(arg, "LEFT") => Ok(Self::Left),
             () if is(arg, "RIGHT") => Ok(Self::Right),
@@ -344,51 +344,80 @@ fn lpos(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-fn move_between(
+/// Moves an element from the first list to the second, and answers it; false if there is none.
+pub(super) fn move_between(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     (from, to): (End, End),
-) -> CmdResult {
-    let Some(mut source) = ctx.keys().open(tx, 0, args.at(1), Kind::LIST)? else {
-        ctx.reply.null();
-        return Ok(());
-    };
+) -> Result<bool, CmdError> {
+    let opened = open_waiting(ctx, tx, (0, args.at(1)), Kind::LIST)?;
+    let Some(mut source) = opened else { return Ok(false) };
     if args.at(1) == args.at(2) {
         let element = take(&mut source, tx, from)?;
         put_at(&mut source, tx, to, &element)?;
         ctx.keys().save(tx, 0, &source)?;
         ctx.reply.bulk(&element);
-        return Ok(());
+        return Ok(true);
     }
     let mut target = ctx.keys().open_or_new(tx, 1, args.at(2), Kind::LIST)?;
     let element = take(&mut source, tx, from)?;
     put_at(&mut target, tx, to, &element)?;
     ctx.keys().save(tx, 0, &source)?;
     ctx.keys().save(tx, 1, &target)?;
+    if source.len() > 0 {
+        ctx.keys().wake_next(tx, 0, None);
+    }
     ctx.reply.bulk(&element);
-    Ok(())
+    Ok(true)
 }
 
 fn lmove(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let ends = (End::parse(args.at(3))?, End::parse(args.at(4))?);
-    move_between(ctx, args, tx, ends)
+    move_or_null(ctx, args, tx, ends)
 }
 
 fn rpoplpush(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    move_between(ctx, args, tx, (End::Right, End::Left))
+    move_or_null(ctx, args, tx, (End::Right, End::Left))
+}
+
+fn move_or_null(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    ends: (End, End),
+) -> CmdResult {
+    if !move_between(ctx, args, tx, ends)? {
+        ctx.reply.null();
+    }
+    Ok(())
 }
 
 fn lmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let count = match numkeys(args, 1) {
+    let (count, end, most) = pop_options(args, 1, End::parse)?;
+    match pop_first(ctx, args, tx, (2, count), (end, most))? {
+        Some((key, taken)) => answer_popped(ctx, args.at(key), &taken),
+        None => ctx.reply.null_array(),
+    }
+    Ok(())
+}
+
+/// Reads what follows the number of keys, at argument `at`, of `LMPOP` and the like: gives the number,
+/// the end, and how many elements are wanted at most.
+pub(super) fn pop_options<E>(
+    args: Args<'_>,
+    at: usize,
+    parse_end: fn(&[u8]) -> Result<E, CmdError>,
+) -> Result<(usize, E, u64), CmdError> {
+    let count = match numkeys(args, at) {
         Ok(count) => count,
-        Err(error) if parse_i64(args.at(1)).is_none_or(|count| count < 1) => return Err(error),
+        Err(error) if parse_i64(args.at(at)).is_none_or(|count| count < 1) => return Err(error),
         // Too many keys: there is no argument for the end.
         Err(_) => return Err(CmdError::SYNTAX),
     };
-    let end = End::parse(args.get(2 + count).ok_or(CmdError::SYNTAX)?)?;
+    let end = parse_end(args.get(at + 1 + count).ok_or(CmdError::SYNTAX)?)?;
     let mut most = None;
-    let mut i = 3 + count;
+    let mut i = at + 2 + count;
     while let Some(arg) = args.get(i) {
         let value = args.get(i + 1).filter(|_| is(arg, "COUNT") && most.is_none());
         let number = value.ok_or(CmdError::SYNTAX).map(parse_i64)?;
@@ -396,16 +425,35 @@ fn lmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         most = Some(number.ok_or(CmdError::fixed("ERR count should be greater than 0"))?);
         i += 2;
     }
-    for slot in 0..count {
-        let key = args.at(2 + slot);
-        let Some(mut list) = ctx.keys().open(tx, slot as u32, key, Kind::LIST)? else { continue };
-        let taken = take_some(&mut list, tx, end, most.unwrap_or(1))?;
-        ctx.keys().save(tx, slot as u32, &list)?;
-        ctx.reply.array(2);
-        ctx.reply.bulk(key);
-        bulks(ctx.reply, &taken);
-        return Ok(());
+    Ok((count, end, most.unwrap_or(1)))
+}
+
+/// Takes elements off the first of `count` lists, from argument `first` on, that has some. Gives the
+/// argument of its key, too.
+pub(super) fn pop_first(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    (first, count): (usize, usize),
+    (end, most): (End, u64),
+) -> Result<Popped, CmdError> {
+    for slot in 0..count as u32 {
+        let at = first + slot as usize;
+        let Some(mut list) = open_waiting(ctx, tx, (slot, args.at(at)), Kind::LIST)? else {
+            continue;
+        };
+        let taken = take_some(&mut list, tx, end, most)?;
+        ctx.keys().save(tx, slot, &list)?;
+        if list.len() > 0 {
+            ctx.keys().wake_next(tx, slot, None);
+        }
+        return Ok(Some((at, taken)));
     }
-    ctx.reply.null_array();
-    Ok(())
+    Ok(None)
+}
+
+pub(super) fn answer_popped(ctx: &mut Context<'_>, key: &[u8], taken: &[Vec<u8>]) {
+    ctx.reply.array(2);
+    ctx.reply.bulk(key);
+    bulks(ctx.reply, taken);
 }

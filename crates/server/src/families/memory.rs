@@ -79,11 +79,16 @@ fn memory_usage(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
         }
         _ => return Err(CmdError::SYNTAX),
     }
-    match ctx.keys().lookup(tx, 0, args.at(2)) {
-        Some(entry) => {
-            ctx.reply.int(entry.memory_bytes(args.at(2).len()) as i64);
-        }
-        None => ctx.reply.null(),
-    }
+    let key = args.at(2);
+    let record = ctx.keys().lookup(tx, 0, key).map(|entry| entry.memory_bytes(key.len()));
+    let Some(record) = record else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    let nodes = match ctx.keys().open_any(tx, 0, key)? {
+        Some(mut elements) => elements.node_bytes(tx)?,
+        None => 0,
+    };
+    ctx.reply.int((record + nodes) as i64);
     Ok(())
 }

@@ -8,6 +8,7 @@
 
 mod acl;
 mod bits;
+mod blocking;
 mod client;
 mod config;
 mod connection;
@@ -41,6 +42,7 @@ pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
     Commands::new(&[
         acl::ROWS,
         bits::ROWS,
+        blocking::ROWS,
         client::ROWS,
         config::ROWS,
         connection::ROWS,

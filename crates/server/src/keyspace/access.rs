@@ -9,6 +9,7 @@ use super::databases::Keyspace;
 use super::kinds::Kind;
 use super::open::bury_at;
 use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, has_expiry};
+use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
 use crate::config::Db;
 use crate::error::CmdError;
@@ -30,6 +31,8 @@ pub(crate) struct LoopKeys {
     prefixed: Vec<u8>,
     /// The incarnation of the next collection that becomes a tree.
     next_incarnation: u64,
+    /// Event loops of clients that were woken.
+    wakes: Vec<usize>,
 }
 
 /// Between two incarnations of an event loop: odd, so that all numbers come before one comes again.
@@ -46,6 +49,7 @@ impl LoopKeys {
             scratch: Vec::new(),
             prefixed: Vec::new(),
             next_incarnation: first_incarnation,
+            wakes: Vec::new(),
         }
     }
 
@@ -56,6 +60,11 @@ impl LoopKeys {
             Deletions { keys: expired, now_ms: *now_ms, keyspace, counters }.execute(session);
             expired.clear();
         }
+    }
+
+    /// The event loops of clients that commands have woken.
+    pub(crate) fn take_wakes(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.wakes)
     }
 
     /// An empty buffer. Its taker gives it back.
@@ -380,13 +389,37 @@ impl<'a> Keys<'a> {
     /// Their transaction fails in vain if this one does not commit.
     #[inline]
     fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot) {
-        let (missing_keys, now_ms) = (&self.keyspace.missing_keys, self.local.now_ms);
-        let hash = tx.key_hash(slot);
-        if missing_keys.may_watch(hash)
+        let Keyspace { missing_keys, waiters, .. } = self.keyspace;
+        let (hash, now_ms) = (tx.key_hash(slot), self.local.now_ms);
+        if (missing_keys.may_watch(hash) || waiters.may_wait(hash))
             && tx.value(slot).is_none_or(|old| Entry::new(old).is_expired(now_ms))
         {
             missing_keys.made(hash);
+            // The waiter finds the key locked until this transaction has ended.
+            self.local.wakes.extend(waiters.wake(hash, 0));
         }
+    }
+
+    /// Wakes the next client that waits for the `i`-th key, which exists; only those behind `after`
+    /// in their order.
+    pub(crate) fn wake_next(&mut self, tx: &mut Tx<'_>, i: u32, after: Option<&Waiting>) {
+        let hash = tx.key_hash(self.slot(i));
+        if !self.keyspace.waiters.may_wait(hash) {
+            return;
+        }
+        let after = after.map_or(0, Waiting::place);
+        self.local.wakes.extend(self.keyspace.waiters.wake(hash, after));
+    }
+
+    /// Makes a client wait for any of the first `count` keys from the `first`-th on.
+    pub(crate) fn wait_for(
+        &self,
+        tx: &mut Tx<'_>,
+        (first, count): (u32, u32),
+        id: WaiterId,
+    ) -> Waiting {
+        let hashes = (first..first + count).map(|i| tx.key_hash(self.slot(i))).collect();
+        self.keyspace.waiters.enter(id, hashes)
     }
 
     /// Keeps the count of keys with an expiry.

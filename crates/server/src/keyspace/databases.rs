@@ -13,6 +13,7 @@ use super::access::LoopKeys;
 use super::counts::Counts;
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
+use super::waiters::Waiters;
 use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, ServerError};
@@ -37,6 +38,7 @@ pub(crate) struct Keyspace {
     pub(super) graves: TableId,
     pub(crate) lock: KeyspaceLock,
     pub(super) missing_keys: Arc<MissingKeys>,
+    pub(crate) waiters: Arc<Waiters>,
     pub(super) counts: Counts,
     flushes: Flushes,
 }
@@ -99,6 +101,7 @@ impl Keyspace {
             graves: ids[2 * usize::from(DATABASES)],
             lock: KeyspaceLock::new(workers),
             missing_keys: Arc::default(),
+            waiters: Arc::new(Waiters::new(workers)),
             counts: Counts::new(workers),
             flushes: Flushes::default(),
         })

@@ -11,6 +11,7 @@
 //! copying    copy, rename
 //! databases  iteration, length, flushing
 //! listed     all keys of some databases, as keys of one transaction
+//! waiters    clients that wait for a key to be made
 //! watch      what a client saw of a key
 //! expire     background deletion of expired keys
 //! counts     hits, misses, keys with an expiry
@@ -28,6 +29,7 @@ mod listed;
 mod lock;
 mod open;
 mod value;
+mod waiters;
 mod watch;
 
 pub(crate) use access::{Keys, LoopKeys};
@@ -38,4 +40,5 @@ pub(crate) use kinds::{Kind, SCORE_BYTES};
 pub(crate) use listed::{ListedKeys, ListedNames};
 pub(crate) use value::Entry;
 pub use value::StoredValue;
+pub(crate) use waiters::{WaiterId, Waiting};
 pub(crate) use watch::Watched;

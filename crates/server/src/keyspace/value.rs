@@ -12,7 +12,7 @@ use crate::config::{DATABASES, Db};
 /// The bit of a tag that says that an expiry precedes the value.
 pub(super) const HAS_EXPIRY: u8 = 0x80;
 /// Bytes of a record beside its key and value: cell header and index entry.
-const RECORD_OVERHEAD: usize = 24;
+pub(super) const RECORD_OVERHEAD: usize = 24;
 /// Bytes of the expiry.
 pub(super) const EXPIRY_BYTES: usize = 8;
 

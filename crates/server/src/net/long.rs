@@ -216,6 +216,9 @@ impl LongThread {
             self.run_now(id, &parked.call);
         }
         self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
+        for worker in self.local.keys.take_wakes() {
+            self.shared.mailboxes.wake(worker);
+        }
         self.make_durable()?;
         parked.conn = self.conns.remove(id);
         drop(parked);
@@ -257,7 +260,7 @@ impl LongThread {
         let Some(conn) = conns.get_mut(id) else { return };
         let args = Args::new(&conn.input[call.base..call.base + call.used], &call.spans);
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
+        let mut ctx = Context { client, reply, shared, local, first_slot: 0, may_wait: false };
         run_now(&mut ctx, Route::Now(call.spec), args, session);
     }
 

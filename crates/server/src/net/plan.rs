@@ -90,6 +90,8 @@ pub(crate) struct Plan {
     pub(super) diverts: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
+    /// Clients whose call waits for keys.
+    pub(super) blocked: Vec<usize>,
 }
 
 /// What a request costs, in units of about a microsecond, as far as the request tells.
@@ -305,7 +307,7 @@ impl Plan {
         }
         conn.replied = true;
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Context { client, reply, shared, local, first_slot: 0 };
+        let mut ctx = Context { client, reply, shared, local, first_slot: 0, may_wait: false };
         let before = ctx.reply.pending();
         let ended_ns = run_now(&mut ctx, route, args, session);
         let moved_bytes = used + conn.reply.pending().saturating_sub(before);

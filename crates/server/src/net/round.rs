@@ -38,6 +38,8 @@ pub(crate) struct Round<'a> {
     has_error: bool,
     /// The call that has run is to run again, since memory is on its way back.
     runs_again: bool,
+    /// The call that has run waits for keys.
+    waits: bool,
     /// Work of the calls and their replies so far.
     work: usize,
     /// No more calls run in this round, because it did enough or the clients hold too much.
@@ -61,6 +63,7 @@ impl<'a> Round<'a> {
             mark: None,
             has_error: false,
             runs_again: false,
+            waits: false,
             work: 0,
             is_over: false,
         }
@@ -136,7 +139,8 @@ impl Batch for Round<'_> {
         let conn = self.conns.get_mut(conn as usize);
         let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
         let may_run = |conn: &mut Conn| {
-            if conn.leaves_with > 0 || conn.is_blocked(self.plan.allowance) {
+            let is_waiting = conn.client.waits_for_keys();
+            if is_waiting || conn.leaves_with > 0 || conn.is_blocked(self.plan.allowance) {
                 return false;
             }
             if self.plan.diverts && copies {
@@ -169,6 +173,8 @@ impl Batch for Round<'_> {
             shared: self.shared,
             local: self.local,
             first_slot: 0,
+            // A thread for long commands keeps no client.
+            may_wait: self.plan.diverts && matches!(call.spec.handler, Handler::Keyed(_)),
         };
         ctx.count_call(call.spec);
         if call.spec.flags.may_use_reserve() {
@@ -183,6 +189,11 @@ impl Batch for Round<'_> {
             self.local.stats.uncount_call(call.spec.id);
             return Err(TxError::NotLocked);
         }
+        if ctx.client.waits_for_keys() {
+            self.waits = true;
+            return Err(answered());
+        }
+        ctx.client.blocked = None;
         let done = result.map_err(|error| {
             if error.is_full() && waits_for_room(self.shared, self.plan.diverts, call.spec) {
                 self.runs_again = true;
@@ -223,6 +234,13 @@ impl Batch for Round<'_> {
             return;
         };
         let mark = mark.unwrap_or_else(|| conn.reply.mark());
+        if std::mem::take(&mut self.waits) {
+            conn.reply.truncate(mark);
+            self.local.stats.uncount_call(call.spec.id);
+            self.plan.blocked.push(call.conn as usize);
+            self.plan.postponed.push(i as u32);
+            return;
+        }
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
         let again = found_none && waits_for_room(self.shared, self.plan.diverts, call.spec);
         if std::mem::take(&mut self.runs_again) || again {

@@ -1,6 +1,6 @@
 //! One event loop.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::error::{ServerError, quoted};
 use crate::families::COMMANDS;
 use crate::keyspace::{ExpiryCycle, Reclaimer};
 use crate::resp::Reply;
-use crate::session::client::Client;
+use crate::session::client::{BlockedState, Client};
 use crate::session::context::Local;
 use crate::shared::Shared;
 use crate::shared::client_memory::Account;
@@ -65,6 +65,10 @@ pub(crate) struct Worker {
     plan: Plan,
     cycle: ExpiryCycle,
     reclaimer: Reclaimer,
+    /// Clients that wait for keys, by their numbers.
+    blocked: HashMap<u64, usize>,
+    /// When they wait no longer, in monotonic milliseconds.
+    deadlines: BTreeSet<(u64, u64)>,
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.
     ready: Vec<usize>,
@@ -110,6 +114,8 @@ impl Worker {
             long,
             cycle: ExpiryCycle::new(number, shared.config.threads),
             reclaimer: Reclaimer::default(),
+            blocked: HashMap::new(),
+            deadlines: BTreeSet::new(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             ready: Vec::new(),
             touched: Vec::new(),
@@ -152,6 +158,7 @@ impl Worker {
         self.allowance = self.shared.client_memory.allowance();
         self.free_discarded();
         self.send_flushed()?;
+        self.unblock();
         self.pass()?;
         if self.now_ms >= self.next_tick_ms {
             self.tick()?;
@@ -171,8 +178,9 @@ impl Worker {
 
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
         let is_idle = self.ready.is_empty() && self.discarded.is_empty();
-        let timeout_ms =
-            if is_idle { self.next_tick_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
+        let next_ms = self.deadlines.first().map_or(u64::MAX, |(until_ms, _)| *until_ms);
+        let next_ms = next_ms.min(self.next_tick_ms);
+        let timeout_ms = if is_idle { next_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
         match self.poll.poll(events, Some(Duration::from_millis(timeout_ms))) {
             Err(source) if source.kind() != ErrorKind::Interrupted => {
                 return Err(ServerError::Loop { what: "waiting for sockets", source });
@@ -293,6 +301,9 @@ impl Worker {
         self.ready.append(&mut unread);
         let executed = self.rounds(active);
         self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
+        for worker in self.local.keys.take_wakes() {
+            self.shared.mailboxes.wake(worker);
+        }
         let touched = std::mem::take(&mut self.touched);
         // Without other clients there is nothing to do during a flush.
         let meanwhile = self.conns.len() > touched.len() || !self.waiting.is_empty();
@@ -331,6 +342,54 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Notes the clients whose last call waits for keys.
+    fn note_blocked(&mut self) {
+        for id in std::mem::take(&mut self.plan.blocked) {
+            let Some(conn) = self.conns.get(id) else { continue };
+            let client = conn.client.info.id;
+            self.blocked.insert(client, id);
+            if let Some(blocked) = conn.client.blocked.as_ref().filter(|b| b.until_ms < u64::MAX) {
+                self.deadlines.insert((blocked.until_ms, client));
+            }
+        }
+    }
+
+    /// Lets the commands run again whose keys were made, or whose time is over.
+    fn unblock(&mut self) {
+        for client in self.shared.keyspace.waiters.take_woken(self.number) {
+            self.run_blocked(client, BlockedState::Runs);
+        }
+        while let Some(&(until_ms, client)) = self.deadlines.first()
+            && until_ms <= self.now_ms
+        {
+            self.deadlines.pop_first();
+            self.run_blocked(client, BlockedState::TimedOut);
+        }
+    }
+
+    /// Lets the command of a client run again, if it waits.
+    fn run_blocked(&mut self, client: u64, state: BlockedState) {
+        let Some(&id) = self.blocked.get(&client) else { return };
+        let now_ms = self.now_ms;
+        let conn = self.conns.get_mut(id).filter(|conn| conn.client.info.id == client);
+        let Some(conn) = conn.filter(|conn| conn.client.waits_for_keys()) else {
+            self.blocked.remove(&client);
+            return;
+        };
+        let is_open = !conn.read_closed;
+        if let Some(blocked) = conn.client.blocked.as_mut().filter(|_| is_open) {
+            let is_early = state == BlockedState::TimedOut && blocked.until_ms > now_ms;
+            blocked.state = match blocked.waiting.runs() {
+                Some(true) => BlockedState::Unblocked,
+                Some(false) => BlockedState::TimedOut,
+                // The deadline was that of an earlier command.
+                None if is_early => BlockedState::Waits,
+                None => state,
+            };
+        }
+        self.ready.push(id);
     }
 
     /// Reads from a client that may send requests, and adds the number of bytes to `bytes`. True if
@@ -410,6 +469,7 @@ impl Worker {
                 let time_each = (0..1000).contains(&limit_us);
                 let ended_ns = Round::new(plan, conns, shared, local, time_each).execute(session);
                 plan.give_back(conns, &mut again);
+                self.note_blocked();
                 ended_ns
             };
             active.clear();
@@ -468,7 +528,8 @@ impl Worker {
             local.stats.writes.add(1);
         }
         let killed = conn.client.info.killed.load(Ordering::Acquire);
-        let over = conn.client.closing || (conn.end_of_input && conn.wants_input);
+        let left = conn.read_closed && conn.client.blocked.is_some();
+        let over = left || conn.client.closing || (conn.end_of_input && conn.wants_input);
         if conn.broken || killed || (over && conn.unsent() == 0) {
             return self.close(id);
         }
@@ -633,7 +694,7 @@ impl Worker {
             if conn.unsent() == 0 {
                 conn.progress_ms = self.now_ms;
             }
-            let waits = conn.unsent() > 0 || conn.client.awaited_save.is_some();
+            let waits = conn.unsent() > 0 || conn.client.is_waiting();
             let idle = timeout_ms > 0 && idle_ms > timeout_ms && !waits;
             let slow = slow_ms > 0 && conn.unsent() > 0 && stuck_ms > slow_ms;
             if slow {
@@ -667,7 +728,8 @@ impl Worker {
             };
             let executing = conn.start < conn.input.len() && !conn.wants_input;
             let has_all = conn.unsent() == 0 && !executing;
-            if !conn.touched && (has_all || conn.client.silent_until_ms > 0) {
+            let waits = conn.client.silent_until_ms > 0 || conn.client.waits_for_keys();
+            if !conn.touched && (has_all || waits) {
                 self.close(id);
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::spec::Spec;
 use crate::config::Db;
-use crate::keyspace::Watched;
+use crate::keyspace::{Waiting, Watched};
 use crate::resp::{Args, Span};
 use crate::shared::auth::Auth;
 use crate::shared::registry::ClientInfo;
@@ -89,6 +89,27 @@ pub(crate) struct AwaitedSave {
     pub(crate) failures: u64,
 }
 
+/// A command that waits for keys, and runs again when one is made.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    pub(crate) waiting: Waiting,
+    /// When it waits no longer, in monotonic milliseconds.
+    pub(crate) until_ms: u64,
+    pub(crate) state: BlockedState,
+}
+
+/// What a command that waits does at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockedState {
+    Waits,
+    /// A key was made: the command runs again.
+    Runs,
+    /// The command runs for the last time, and answers that it has waited in vain.
+    TimedOut,
+    /// As `TimedOut`, with an error.
+    Unblocked,
+}
+
 /// The state of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -102,6 +123,8 @@ pub(crate) struct Client {
     /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
     /// waits. 0: the client need not wait.
     pub(crate) silent_until_ms: u64,
+    /// The command that waits for keys.
+    pub(crate) blocked: Option<Box<Blocked>>,
     /// The connection is closed once the replies so far are sent.
     pub(crate) closing: bool,
     /// What other threads see of the client.
@@ -118,6 +141,7 @@ impl Client {
             reply_mode: ReplyMode::On,
             awaited_save: None,
             silent_until_ms: 0,
+            blocked: None,
             closing: false,
             info,
         }
@@ -130,7 +154,12 @@ impl Client {
 
     /// Whether the next request waits for the end of the last one.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.awaited_save.is_some() || self.silent_until_ms > 0
+        self.awaited_save.is_some() || self.silent_until_ms > 0 || self.waits_for_keys()
+    }
+
+    /// Whether a command waits for keys.
+    pub(crate) fn waits_for_keys(&self) -> bool {
+        self.blocked.as_ref().is_some_and(|blocked| blocked.state == BlockedState::Waits)
     }
 
     /// Returns to the state of a new connection.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use super::client::Client;
+use stillpoint::Tx;
+
+use super::client::{Blocked, BlockedState, Client};
 use super::commands::Commands;
 use super::spec::Spec;
 use crate::config::{Db, ServerConfig};
 use crate::error::CmdError;
-use crate::keyspace::{Keys, LoopKeys};
+use crate::keyspace::{Keys, LoopKeys, WaiterId};
 use crate::resp::{Mark, Reply};
 use crate::shared::Shared;
 use crate::shared::auth::Auth;
@@ -45,6 +47,8 @@ pub(crate) struct Context<'a> {
     pub(crate) local: &'a mut Local,
     /// Slot of the command's first key; beyond 0 only inside `EXEC`.
     pub(crate) first_slot: u32,
+    /// Whether the command may wait for keys.
+    pub(crate) may_wait: bool,
 }
 
 impl Context<'_> {
@@ -63,6 +67,47 @@ impl Context<'_> {
     pub(crate) fn keys(&mut self) -> Keys<'_> {
         let Self { client, shared, local, first_slot, .. } = self;
         Keys::new(&shared.keyspace, &mut local.keys, client.db, *first_slot)
+    }
+
+    /// Whether the command has waited, and runs again.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.client.blocked.is_some()
+    }
+
+    /// Ends a run that has found nothing at the `count` keys from the `first`-th on: the command waits
+    /// for them, or has waited for `timeout_ms` (0: for ever) and gives false. The command then answers
+    /// that it found nothing.
+    ///
+    /// # Errors
+    /// `CLIENT UNBLOCK` has ended the wait with an error.
+    pub(crate) fn wait_for_keys(
+        &mut self,
+        tx: &mut Tx<'_>,
+        keys: (u32, u32),
+        timeout_ms: u64,
+    ) -> Result<bool, CmdError> {
+        if let Some(blocked) = &mut self.client.blocked {
+            let state = std::mem::replace(&mut blocked.state, BlockedState::Waits);
+            if matches!(state, BlockedState::TimedOut | BlockedState::Unblocked) {
+                self.client.blocked = None;
+            }
+            return match state {
+                BlockedState::Unblocked => {
+                    Err(CmdError::fixed("UNBLOCKED client unblocked via CLIENT UNBLOCK"))
+                }
+                state => Ok(state != BlockedState::TimedOut),
+            };
+        }
+        if !self.may_wait {
+            return Ok(false);
+        }
+        let id = WaiterId { worker: self.local.worker, client: self.client.info.id };
+        let waiting = self.keys().wait_for(tx, keys, id);
+        let now_ms = self.shared.config.clock.monotonic_ns() / 1_000_000;
+        let until_ms = if timeout_ms == 0 { u64::MAX } else { now_ms.saturating_add(timeout_ms) };
+        let state = BlockedState::Waits;
+        self.client.blocked = Some(Box::new(Blocked { waiting, until_ms, state }));
+        Ok(true)
     }
 
     /// Counts a call of a command.

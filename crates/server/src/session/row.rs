@@ -33,6 +33,8 @@ pub(crate) const TWO: KeySpec = KeySpec::TWO;
 pub(crate) const ALL: KeySpec = KeySpec::ALL;
 pub(crate) const PAIRS: KeySpec = KeySpec::PAIRS;
 pub(crate) const FROM_SECOND: KeySpec = KeySpec::FROM_SECOND;
+pub(crate) const TIMED: KeySpec = KeySpec::TIMED;
+pub(crate) const COUNTED_THIRD: KeySpec = KeySpec::COUNTED_THIRD;
 pub(crate) const COUNTED: KeySpec = KeySpec::COUNTED;
 
 /// Groups with commands of several families.
@@ -108,6 +110,12 @@ pub(crate) const fn weighed_by(mut spec: Spec, weigh: WeighFn) -> Spec {
 /// A command that copies the values of its keys.
 pub(crate) const fn copying(mut spec: Spec) -> Spec {
     spec.flags = spec.flags.or(Flags::COPIES);
+    spec
+}
+
+/// A command that may wait for keys.
+pub(crate) const fn blocking(mut spec: Spec) -> Spec {
+    spec.flags = spec.flags.or(Flags::BLOCKING).or(Flags::NOSCRIPT);
     spec
 }
 

@@ -52,6 +52,8 @@ impl Flags {
 
     /// Copies the values of its keys, whole or for the most part.
     pub(crate) const COPIES: Self = Self(1 << 17);
+    /// May wait for keys.
+    pub(crate) const BLOCKING: Self = Self(1 << 18);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -90,6 +92,10 @@ impl KeySpec {
     pub(crate) const PAIRS: Self = Self { first: 1, last: -1, step: 2, count_at: 0 };
 
     pub(crate) const FROM_SECOND: Self = Self { first: 2, last: -1, step: 1, count_at: 0 };
+    /// All arguments but the last.
+    pub(crate) const TIMED: Self = Self { first: 1, last: -2, step: 1, count_at: 0 };
+    /// The second argument after the name tells how many keys follow it.
+    pub(crate) const COUNTED_THIRD: Self = Self { first: 3, last: -1, step: 1, count_at: 2 };
     /// The argument after the name tells how many keys follow it.
     pub(crate) const COUNTED: Self = Self { first: 2, last: -1, step: 1, count_at: 1 };
 

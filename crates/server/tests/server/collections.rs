@@ -231,6 +231,11 @@ fn check(client: &mut Client, elements: usize) {
         assert_eq!(client.call(&["ZRANK", "sorted", &name]), Value::Int(i as i64));
         assert_eq!(client.call(&["ZSCORE", "sorted", &name]), Value::bulk(&i.to_string()));
     }
+    for (key, least) in [("hash", 26), ("set", 17), ("list", 17), ("sorted", 48)] {
+        let Value::Int(bytes) = client.call(&["MEMORY", "USAGE", key]) else { panic!("bytes") };
+        let of_one = bytes as usize / elements;
+        assert!((least..3 * least).contains(&of_one), "{key}: {of_one} bytes for an element");
+    }
     let Value::Array(all) = client.call(&["LRANGE", "list", "0", "-1"]) else { panic!("a list") };
     let expected = (0..elements).map(|i| Value::bulk(&format!("element:{i:08}")));
     assert!(all.into_iter().eq(expected));

@@ -1,6 +1,7 @@
 //! Tests of the server from outside: over sockets, in comparison with a real redis-server, and with
 //! widely used clients.
 
+mod blocking;
 mod buffers;
 mod clients;
 mod collections;

@@ -6,11 +6,12 @@ mod score;
 
 use stillpoint::{Tx, TxError};
 
-use super::elements::{clip_count, numkeys, random_pairs, scan};
+use super::elements::{Popped, clip_count, open_waiting, random_pairs, scan};
+use super::lists::pop_options;
 use crate::args::is;
 use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind};
-use crate::resp::{Args, Reply, parse_i64};
+use crate::resp::{Args, Reply};
 use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, row};
 use crate::session::spec::Spec;
@@ -241,7 +242,7 @@ fn take(
     Ok(taken)
 }
 
-fn answer_pair(reply: &mut Reply, element: &[u8]) {
+pub(super) fn answer_pair(reply: &mut Reply, element: &[u8]) {
     let (score, member) = parts(element);
     reply.bulk(member);
     answer_score(reply, score);
@@ -280,43 +281,54 @@ fn zpopmax(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
 }
 
 fn zmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let count = match numkeys(args, 1) {
-        Ok(count) => count,
-        Err(error) if parse_i64(args.at(1)).is_none_or(|count| count < 1) => return Err(error),
-        // Too many keys: there is no argument for the end.
-        Err(_) => return Err(CmdError::SYNTAX),
-    };
-    let highest = match args.get(2 + count).ok_or(CmdError::SYNTAX)? {
-        word if is(word, "MIN") => false,
-        word if is(word, "MAX") => true,
-        _ => return Err(CmdError::SYNTAX),
-    };
-    let mut most = None;
-    let mut i = 3 + count;
-    while let Some(arg) = args.get(i) {
-        let value = args.get(i + 1).filter(|_| is(arg, "COUNT") && most.is_none());
-        let number = value.ok_or(CmdError::SYNTAX).map(parse_i64)?;
-        let number = number.and_then(|number| u64::try_from(number).ok()).filter(|&n| n > 0);
-        most = Some(number.ok_or(CmdError::fixed("ERR count should be greater than 0"))?);
-        i += 2;
+    let (count, highest, most) = pop_options(args, 1, parse_end)?;
+    match pop_first(ctx, args, tx, (2, count), (highest, most))? {
+        Some((key, taken)) => answer_popped(ctx, args.at(key), &taken),
+        None => ctx.reply.null_array(),
     }
-    for slot in 0..count {
-        let (number, key) = (slot as u32, args.at(2 + slot));
-        let opened = ctx.keys().open(tx, number, key, Kind::SORTED_SET)?;
-        let Some(mut set) = opened else { continue };
-        let taken = take(&mut set, tx, highest, most.unwrap_or(1))?;
-        ctx.keys().save(tx, number, &set)?;
-        ctx.reply.array(2);
-        ctx.reply.bulk(key);
-        ctx.reply.array(taken.len());
-        for element in &taken {
-            ctx.reply.array(2);
-            answer_pair(ctx.reply, element);
-        }
-        return Ok(());
-    }
-    ctx.reply.null_array();
     Ok(())
+}
+
+/// Whether the highest scores are meant.
+pub(super) fn parse_end(arg: &[u8]) -> Result<bool, CmdError> {
+    match () {
+        () if is(arg, "MIN") => Ok(false),
+        () if is(arg, "MAX") => Ok(true),
+        () => Err(CmdError::SYNTAX),
+    }
+}
+
+/// Takes members off the first of `count` sorted sets, from argument `first` on, that has some. Gives
+/// the argument of its key, too.
+pub(super) fn pop_first(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    (first, count): (usize, usize),
+    (highest, most): (bool, u64),
+) -> Result<Popped, CmdError> {
+    for slot in 0..count as u32 {
+        let at = first + slot as usize;
+        let opened = open_waiting(ctx, tx, (slot, args.at(at)), Kind::SORTED_SET)?;
+        let Some(mut set) = opened else { continue };
+        let taken = take(&mut set, tx, highest, most)?;
+        ctx.keys().save(tx, slot, &set)?;
+        if set.len() > 0 {
+            ctx.keys().wake_next(tx, slot, None);
+        }
+        return Ok(Some((at, taken)));
+    }
+    Ok(None)
+}
+
+pub(super) fn answer_popped(ctx: &mut Context<'_>, key: &[u8], taken: &[Vec<u8>]) {
+    ctx.reply.array(2);
+    ctx.reply.bulk(key);
+    ctx.reply.array(taken.len());
+    for element in taken {
+        ctx.reply.array(2);
+        answer_pair(ctx.reply, element);
+    }
 }
 
 fn zrandmember(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

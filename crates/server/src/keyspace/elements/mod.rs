@@ -25,6 +25,7 @@ pub(crate) use reclaim::Reclaimer;
 pub(super) use reclaim::grave_of;
 
 use super::kinds::{ElementRules, Kind, Order};
+use super::value::RECORD_OVERHEAD;
 use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Place, Sorting, Tree, damaged};
 
 /// The flag of a collection whose nodes are records of their own.
@@ -270,6 +271,17 @@ impl Elements {
     /// What `OBJECT ENCODING` answers.
     pub(crate) fn encoding(&self) -> &'static str {
         self.rules.encodings[usize::from(self.flags & IS_LARGE != 0)]
+    }
+
+    /// Bytes of memory that the nodes take beside the record of the key, about.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn node_bytes(&mut self, tx: &mut Tx<'_>) -> Result<usize, TxError> {
+        let overhead = NODE_KEY_BYTES + RECORD_OVERHEAD;
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let own = self.tree.node_bytes(&mut nodes, overhead)?;
+        Ok(own + self.index.node_bytes(&mut nodes, overhead)?)
     }
 
     fn by_name(&self) -> Sorting {

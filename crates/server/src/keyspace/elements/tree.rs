@@ -478,6 +478,30 @@ impl Tree {
         Ok(())
     }
 
+    /// Bytes of the nodes below the root, each with `overhead` bytes beside its own.
+    pub(super) fn node_bytes(
+        &self,
+        nodes: &mut dyn Nodes,
+        overhead: usize,
+    ) -> Result<usize, TxError> {
+        let mut bytes = 0;
+        let children = |inner: &[u8], height: u8| {
+            entries(inner, 0).map(|entry| (entry.child, height)).collect::<Vec<_>>()
+        };
+        let mut left = match self.height {
+            0 => Vec::new(),
+            height => children(&self.root, height - 1),
+        };
+        while let Some((node, height)) = left.pop() {
+            let node = nodes.read(node)?;
+            bytes += node.len() + overhead;
+            if height > 0 {
+                left.extend(children(&node, height - 1));
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Visits `count` elements, from position `from` on, or back from it.
     pub(super) fn visit(
         &self,

@@ -1,0 +1,203 @@
+//! Clients that wait for one of several keys to be made.
+//!
+//! A waiter is entered while it holds the locks of the keys, which are all missing. Whoever makes such
+//! a key holds its lock, so one of the two sees the other. The maker wakes the waiter of the key that
+//! came first. It runs its command again, in its own event loop; if that takes something and leaves
+//! more, the next waiter is woken. A waiter that finds nothing keeps its place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+/// A client that waits, known to its event loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaiterId {
+    /// Its event loop.
+    pub(crate) worker: usize,
+    /// Number of the client.
+    pub(crate) client: u64,
+}
+
+/// Counters of the filter.
+const COUNTERS: usize = 1024;
+
+#[derive(Debug, Default)]
+struct Queues {
+    /// By the hash of a key: its waiters, by the order in which they came.
+    by_key: HashMap<u64, BTreeMap<u64, WaiterId>>,
+    /// Waiters that were woken and have not run yet, with the key that woke each.
+    woken: HashMap<u64, u64>,
+    /// By client: its place in the order, and its event loop.
+    clients: HashMap<u64, (u64, usize)>,
+    /// Clients that `CLIENT UNBLOCK` has chosen, with whether they get an error.
+    unblocked: HashMap<u64, bool>,
+    /// Waiters that came so far.
+    last: u64,
+}
+
+/// All waiters.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    /// How many waiters of keys share some bits of the hash. Whoever makes a key reads a counter first.
+    /// Relaxed: waiter and maker hold the key's lock, which orders their accesses.
+    counters: Box<[AtomicU32]>,
+    queues: Mutex<Queues>,
+    /// Waiters that were woken, by event loop.
+    inboxes: Box<[Mutex<Vec<u64>>]>,
+}
+
+impl Waiters {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            counters: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
+            queues: Mutex::default(),
+            inboxes: (0..workers).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn counter(&self, hash: u64) -> &AtomicU32 {
+        &self.counters[hash as usize % COUNTERS]
+    }
+
+    /// Whether somebody may wait for the key. The caller holds the key's lock.
+    #[inline]
+    pub(super) fn may_wait(&self, hash: u64) -> bool {
+        self.counter(hash).load(Ordering::Relaxed) > 0
+    }
+
+    /// Enters a client as a waiter of keys, whose locks the caller holds.
+    pub(super) fn enter(self: &Arc<Self>, id: WaiterId, mut keys: Vec<u64>) -> Waiting {
+        keys.sort_unstable();
+        keys.dedup();
+        let mut queues = self.queues.lock();
+        queues.last += 1;
+        let place = queues.last;
+        for &hash in &keys {
+            self.counter(hash).fetch_add(1, Ordering::Relaxed);
+            queues.by_key.entry(hash).or_default().insert(place, id);
+        }
+        queues.clients.insert(id.client, (place, id.worker));
+        drop(queues);
+        Waiting { place, client: id.client, keys, of: Arc::clone(self) }
+    }
+
+    /// Wakes the first waiter of a key, behind place `after`, that has not been woken yet. Gives its
+    /// event loop.
+    pub(super) fn wake(&self, hash: u64, after: u64) -> Option<usize> {
+        let mut queues = self.queues.lock();
+        let Queues { by_key, woken, .. } = &mut *queues;
+        let mut waiters = by_key.get(&hash)?.range(after + 1..);
+        let (place, id) = waiters.find(|(place, _)| !woken.contains_key(place))?;
+        woken.insert(*place, hash);
+        self.inboxes[id.worker].lock().push(id.client);
+        Some(id.worker)
+    }
+
+    /// Ends the wait of a client, with an error or as its timeout would. Gives its event loop; `None` if
+    /// the client does not wait.
+    pub(crate) fn unblock(&self, client: u64, with_error: bool) -> Option<usize> {
+        let mut queues = self.queues.lock();
+        let &(_, worker) = queues.clients.get(&client)?;
+        queues.unblocked.insert(client, with_error);
+        self.inboxes[worker].lock().push(client);
+        Some(worker)
+    }
+
+    /// Clients that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queues.lock().clients.len()
+    }
+
+    /// Takes the clients of an event loop that were woken.
+    pub(crate) fn take_woken(&self, worker: usize) -> Vec<u64> {
+        std::mem::take(&mut *self.inboxes[worker].lock())
+    }
+}
+
+/// A client that waits, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    place: u64,
+    client: u64,
+    keys: Vec<u64>,
+    of: Arc<Waiters>,
+}
+
+impl Waiting {
+    /// Says that the client runs its command again: it may be woken anew.
+    /// Gives how `CLIENT UNBLOCK` has ended the wait, if it has: with an error or not.
+    pub(crate) fn runs(&self) -> Option<bool> {
+        let mut queues = self.of.queues.lock();
+        queues.woken.remove(&self.place);
+        queues.unblocked.remove(&self.client)
+    }
+
+    /// The place in the order in which waiters came.
+    pub(super) fn place(&self) -> u64 {
+        self.place
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut queues = self.of.queues.lock();
+        for hash in &self.keys {
+            self.of.counter(*hash).fetch_sub(1, Ordering::Relaxed);
+            if let Some(waiters) = queues.by_key.get_mut(hash) {
+                waiters.remove(&self.place);
+                if waiters.is_empty() {
+                    queues.by_key.remove(hash);
+                }
+            }
+        }
+        queues.clients.remove(&self.client);
+        queues.unblocked.remove(&self.client);
+        // What woke a client that is gone wakes the next.
+        let woken_by = queues.woken.remove(&self.place);
+        drop(queues);
+        if let Some(hash) = woken_by {
+            self.of.wake(hash, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(client: u64) -> WaiterId {
+        WaiterId { worker: client as usize % 2, client }
+    }
+
+    #[test]
+    fn waiters_are_woken_in_their_order_and_once() {
+        let waiters = Arc::new(Waiters::new(2));
+        let (first, second) = (waiters.enter(id(1), vec![7, 7, 9]), waiters.enter(id(2), vec![7]));
+        assert!(waiters.may_wait(7) && waiters.may_wait(9) && !waiters.may_wait(8));
+        assert_eq!((waiters.wake(7, 0), waiters.take_woken(1)), (Some(1), vec![1]));
+        assert_eq!((waiters.wake(7, 0), waiters.take_woken(0)), (Some(0), vec![2]));
+        assert_eq!((waiters.wake(7, 0), waiters.wake(8, 0)), (None, None));
+        // The first finds nothing, and keeps its place.
+        assert_eq!(first.runs(), None);
+        assert_eq!(waiters.wake(7, 0), Some(1));
+        assert_eq!(waiters.wake(7, first.place()), None, "the second is awake");
+        assert_eq!((second.runs(), waiters.unblock(2, true)), (None, Some(0)));
+        assert_eq!((second.runs(), waiters.unblock(3, true), waiters.len()), (Some(true), None, 2));
+        drop(second);
+        drop(first);
+        assert!(!waiters.may_wait(7) && !waiters.may_wait(9));
+        let queues = waiters.queues.lock();
+        assert!(queues.by_key.is_empty() && queues.woken.is_empty() && queues.clients.is_empty());
+    }
+
+    #[test]
+    fn what_woke_a_client_that_is_gone_wakes_the_next() {
+        let waiters = Arc::new(Waiters::new(2));
+        let (first, _second) = (waiters.enter(id(1), vec![7]), waiters.enter(id(2), vec![7]));
+        assert_eq!(waiters.wake(7, 0), Some(1));
+        drop(first);
+        assert_eq!(waiters.take_woken(0), [2]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Commands that wait for keys.
+
+use std::time::Duration;
+
+use stillpoint_io::{Clock, RealClock};
+
+use crate::common::{Client, RealRedis, TestServer, Value};
+
+fn words(command: &str) -> Vec<&str> {
+    command.split(' ').collect()
+}
+
+fn send(client: &mut Client, command: &str) {
+    let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    client.send(&args);
+}
+
+/// Waits until that many clients wait.
+fn await_blocked(client: &mut Client, count: usize) {
+    let expected = format!("blocked_clients:{count}\r\n");
+    for _ in 0..400 {
+        let Value::Bulk(info) = client.call(&["INFO", "clients"]) else { panic!("INFO") };
+        if String::from_utf8_lossy(&info).contains(&expected) {
+            return;
+        }
+        RealClock.sleep(Duration::from_millis(5));
+    }
+    panic!("{count} clients do not wait");
+}
+
+/// What a client waits with, and what ends the wait.
+const WAITS_AND_MAKES: &[(&str, &str)] = &[
+    ("BLPOP a 0", "RPUSH a 1"),
+    ("BRPOP b a 5", "LPUSH a 1 2"),
+    ("BLMOVE a b LEFT RIGHT 0", "RPUSH a x"),
+    ("BRPOPLPUSH a a 0", "RPUSH a y z"),
+    ("BLMPOP 0 2 b a LEFT COUNT 2", "RPUSH a 1 2 3"),
+    ("BZPOPMIN a b 0", "ZADD b 1 one 2 two"),
+    ("BZPOPMAX a b 0", "ZADD b 1 one 2 two"),
+    ("BZMPOP 0 2 a b MIN COUNT 2", "ZADD b 1 one 2 two 3 three"),
+    ("BLPOP a 0", "COPY c a"),
+    ("BLPOP a 0", "RENAME c a"),
+    ("BZPOPMIN a 0", "ZUNIONSTORE a 2 z z"),
+];
+
+/// Commands that are answered without another client.
+const COMMANDS: &[&str] = &[
+    "BLPOP a 0.01",
+    "BLMOVE a b LEFT LEFT 0.01",
+    "BZPOPMIN a b 0.01",
+    "BLPOP a x",
+    "BLPOP a -1",
+    "BLPOP a 1e300",
+    "BLMPOP 0 0 a LEFT",
+    "BLMOVE a b UP LEFT 0",
+    "MULTI",
+    "BLPOP a 0",
+    "BRPOPLPUSH a b 0",
+    "BZMPOP 0 1 a MIN",
+    "EXEC",
+];
+
+/// Both servers are told the same: clients that wait, and one that makes keys.
+fn script(port: u16) -> Vec<Value> {
+    let mut waiting: Vec<Client> = (0..3).map(|_| Client::connect(port)).collect();
+    let mut maker = Client::connect(port);
+    let mut seen = Vec::new();
+    for (waits, makes) in WAITS_AND_MAKES {
+        maker.call(&words("DEL a b c z"));
+        maker.call(&words("RPUSH c element"));
+        maker.call(&words("ZADD z 1.5 member"));
+        send(&mut waiting[0], waits);
+        await_blocked(&mut maker, 1);
+        seen.push(maker.call(&words(makes)));
+        seen.push(waiting[0].read());
+        seen.push(maker.call(&words("LRANGE a 0 -1")));
+        seen.push(maker.call(&words("ZRANGE b 0 -1")));
+    }
+    // In the order in which they came, and what is left stays.
+    maker.call(&words("DEL a b"));
+    for (i, client) in waiting.iter_mut().enumerate() {
+        send(client, "BLPOP a 0");
+        await_blocked(&mut maker, i + 1);
+    }
+    seen.push(maker.call(&words("RPUSH a first second third fourth")));
+    seen.extend(waiting.iter_mut().map(Client::read));
+    seen.push(maker.call(&words("LRANGE a 0 -1")));
+    // A key of another kind is none to those that wait.
+    maker.call(&words("DEL a"));
+    send(&mut waiting[0], "BLPOP a 0");
+    await_blocked(&mut maker, 1);
+    send(&mut waiting[1], "BZPOPMIN a 0");
+    await_blocked(&mut maker, 2);
+    seen.push(maker.call(&words("ZADD a 1 m")));
+    seen.push(waiting[1].read());
+    seen.push(maker.call(&words("RPUSH a element")));
+    seen.push(waiting[0].read());
+    seen.extend(rest_of_script(waiting, maker));
+    seen
+}
+
+/// Timeouts, errors, transactions, requests behind the one that waits, and clients that leave.
+fn rest_of_script(mut waiting: Vec<Client>, mut maker: Client) -> Vec<Value> {
+    let mut seen = Vec::new();
+    for command in COMMANDS {
+        seen.push(waiting[0].call(&words(command)));
+    }
+    send(&mut waiting[0], "BLPOP a 0");
+    send(&mut waiting[0], "PING");
+    await_blocked(&mut maker, 1);
+    seen.push(maker.call(&words("RPUSH a element")));
+    seen.extend([waiting[0].read(), waiting[0].read()]);
+    let Value::Int(id) = waiting[0].call(&words("CLIENT ID")) else { panic!("an id") };
+    for how in ["TIMEOUT", "ERROR"] {
+        send(&mut waiting[0], "BLPOP a 0");
+        await_blocked(&mut maker, 1);
+        seen.push(maker.call(&["CLIENT", "UNBLOCK", &id.to_string(), how]));
+        seen.push(waiting[0].read());
+    }
+    seen.push(maker.call(&["CLIENT", "UNBLOCK", &id.to_string()]));
+    // A client that is gone takes nothing.
+    for client in &mut waiting {
+        send(client, "BRPOP a 0");
+    }
+    await_blocked(&mut maker, 3);
+    drop(waiting);
+    await_blocked(&mut maker, 0);
+    seen.push(maker.call(&words("RPUSH a element")));
+    seen.push(maker.call(&words("LLEN a")));
+    seen
+}
+
+#[test]
+fn clients_wait_as_those_of_redis() {
+    let server = TestServer::start();
+    let ours = script(server.port);
+    let Some(redis) = RealRedis::start(&[]) else { return };
+    let theirs = script(redis.port);
+    for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+        assert_eq!(ours, theirs, "reply {i}");
+    }
+    assert_eq!(ours.len(), theirs.len());
+}
+
+/// Each element goes to one client, whatever loops they are served by, and none is left behind.
+#[test]
+fn elements_go_to_one_client_each() {
+    const CONSUMERS: usize = 8;
+    const ELEMENTS: usize = 2000;
+    let server = TestServer::start();
+    let port = server.port;
+    let consumers: Vec<_> = (0..CONSUMERS)
+        .map(|i| {
+            let work = move || {
+                let mut client = Client::connect(port);
+                let mut taken = Vec::new();
+                loop {
+                    match client.call(&words("BLPOP queue 20")) {
+                        Value::Array(pair) => match &pair[1] {
+                            Value::Bulk(element) if element == b"end" => return taken,
+                            element => taken.push(format!("{element:?}")),
+                        },
+                        other => panic!("{other:?}"),
+                    }
+                }
+            };
+            stillpoint_io::spawn(&format!("consumer-{i}"), work).expect("a thread")
+        })
+        .collect();
+    let mut producers = [Client::connect(port), Client::connect(port)];
+    for i in 0..ELEMENTS {
+        let element = i.to_string();
+        let pushed = producers[i % 2].call(&["RPUSH", "queue", &element]);
+        assert!(matches!(pushed, Value::Int(_)), "{pushed:?}");
+    }
+    for _ in 0..CONSUMERS {
+        producers[0].call(&["RPUSH", "queue", "end"]);
+    }
+    let mut taken: Vec<String> =
+        consumers.into_iter().flat_map(|consumer| consumer.join().expect("it ends")).collect();
+    let count = taken.len();
+    taken.sort();
+    taken.dedup();
+    assert_eq!((count, taken.len()), (ELEMENTS, ELEMENTS));
+    assert_eq!(producers[0].call(&["EXISTS", "queue"]), Value::Int(0));
+}
