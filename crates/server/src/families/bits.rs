@@ -6,9 +6,11 @@ use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Keyspace, Kind};
-use crate::resp::{Args, parse_i64};
+use crate::resp::{Args, parse_i64, parse_u64};
 use crate::session::context::Context;
-use crate::session::row::{FROM_SECOND, Keyed, ONE, R, RF, WM, copying, declared_by, row};
+use crate::session::row::{
+    FROM_SECOND, Keyed, ONE, R, RF, WM, copying, declared_by, row, weighed_by,
+};
 use crate::session::spec::{Group, Spec};
 
 const BITMAP: Group = Group { name: "bitmap", category: Some("@bitmap") };
@@ -21,7 +23,7 @@ pub(super) const ROWS: &[Spec] = &[
     copying(declared_by(row("bitop", -4, WM, FROM_SECOND, BITMAP, "2.6.0", Keyed(bitop), "Combines strings bit by bit."), declare_bitop)),
     copying(row("bitpos", -3, R, ONE, BITMAP, "2.8.7", Keyed(bitpos), "Returns the first bit that is set, or not.")),
     row("getbit", 3, RF, ONE, BITMAP, "2.2.0", Keyed(getbit), "Returns a bit."),
-    row("setbit", 4, WM, ONE, BITMAP, "2.2.0", Keyed(setbit), "Sets a bit and returns the old one."),
+    weighed_by(row("setbit", 4, WM, ONE, BITMAP, "2.2.0", Keyed(setbit), "Sets a bit and returns the old one."), setbit_weight),
 ];
 
 const BIT_OFFSET: CmdError = CmdError::fixed("ERR bit offset is not an integer or out of range");
@@ -64,6 +66,11 @@ fn getbit(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let bit = at.first().map_or(0, |at| at >> (7 - offset % 8) & 1);
     ctx.reply.int(i64::from(bit));
     Ok(())
+}
+
+/// The string may have to grow up to the bit.
+fn setbit_weight(args: Args<'_>, _: Db, _: &Keyspace) -> usize {
+    args.get(2).and_then(parse_u64).map_or(0, |offset| (offset >> 13) as usize)
 }
 
 fn setbit(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

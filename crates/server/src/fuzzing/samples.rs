@@ -53,6 +53,35 @@ const WORDS: &[&str] = &[
     "requirepass",
     "timeout",
     "slowlog-log-slower-than",
+    "LEFT",
+    "RIGHT",
+    "BEFORE",
+    "RANK",
+    "MAXLEN",
+    "LIMIT",
+    "WITHVALUES",
+    "WITHSCORES",
+    "BYSCORE",
+    "BYLEX",
+    "REV",
+    "MIN",
+    "MAX",
+    "CH",
+    "INCR",
+    "INCRBY",
+    "WEIGHTS",
+    "AGGREGATE",
+    "OVERFLOW",
+    "SAT",
+    "BIT",
+    "XOR",
+    "u8",
+    "i64",
+    "#1",
+    "(1",
+    "[m",
+    "-",
+    "+",
     "*",
     "[a-c]?*",
     "\\*",
@@ -110,8 +139,10 @@ pub fn sample_stream(seed: u64) -> Vec<u8> {
     stream
 }
 
-const STATEFUL: &[&str] =
-    &["multi", "exec", "set", "get", "watch", "discard", "select", "append", "incr", "scan"];
+const STATEFUL: &[&str] = &[
+    "multi", "exec", "set", "get", "watch", "discard", "select", "append", "incr", "scan", "hset",
+    "lpush", "sadd", "zadd",
+];
 
 fn pick(rng: &SeededRng, count: usize) -> usize {
     rng.below(count as u64) as usize
