@@ -15,6 +15,7 @@ pub mod lints;
 pub mod partners;
 pub mod registry;
 pub mod rooms;
+pub mod sentences;
 pub mod sizes;
 
 pub mod tokens;

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use stillpoint_tidy::tree::{TextFile, root, text_files};
 use stillpoint_tidy::{
-    arrows, circles, forbidden, glossary, links, lints, partners, registry, rooms, sizes, words,
+    arrows, circles, forbidden, glossary, links, lints, partners, registry, rooms, sentences,
+    sizes, words,
 };
 
 fn files() -> Vec<TextFile> {
@@ -68,6 +69,11 @@ fn circles_of_imports_stay_small() {
 #[test]
 fn no_machine_paths_and_no_marks() {
     expect_none(&words::complaints(&files()));
+}
+
+#[test]
+fn sentences_are_short() {
+    expect_none(&sentences::complaints(&files()));
 }
 
 #[test]
