@@ -1,8 +1,8 @@
 //! The reader of log segments.
 //!
-//! Input: one byte, then batches. A multiple of 3: as they are, and the same bytes as a whole
-//! segment; else with their checksums made right; of those every second one with a header that the
-//! first 24 bytes say.
+//! Input: one byte, then batches. If the byte is a multiple of 3, the batches are read unchanged,
+//! and the same bytes as a whole segment. Otherwise their checksums are corrected. In every second
+//! of these cases the first 24 bytes describe the header.
 
 #![no_main]
 

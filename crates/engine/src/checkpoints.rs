@@ -21,8 +21,8 @@ use stillpoint_io::catch_panic;
 use stillpoint_journal::Shortage;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
-use crate::engine::Shared;
 use crate::error::Error;
+use crate::shared::Shared;
 use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;

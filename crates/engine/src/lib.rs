@@ -51,6 +51,7 @@ pub mod offline;
 mod open;
 mod procedure;
 mod session;
+mod shared;
 mod stats;
 mod tables;
 mod tx;

@@ -17,11 +17,11 @@ use crate::builder::Parts;
 use crate::catalog::{self, Catalog};
 use crate::checkpoints::{Checkpoints, LOG_HOLDER};
 use crate::config::Config;
-use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::Seats;
 use crate::kinds::{self, KindReplay, Kinds, OpenTransactions};
 use crate::life::Life;
+use crate::shared::Shared;
 
 /// Time between two attempts to lock a directory in use.
 const LOCK_POLL: Duration = Duration::from_millis(10);

@@ -8,11 +8,11 @@ use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::Arrival;
 
 use crate::batch::{Batch, InMemory, Procedure};
-use crate::engine::Shared;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker};
 use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
+use crate::shared::Shared;
 use crate::tx::Tx;
 
 /// A session runs one thread's transactions, one at a time.
@@ -112,13 +112,14 @@ impl Session {
         }
     }
 
-    /// As [`execute`](Self::execute) from transaction `from` on, but never waits for what is not in
-    /// memory: for event loops, which have other clients. Transactions end in their order. Before the
-    /// first one that lacks something it returns with what is on its way. The caller serves others
-    /// until one [has arrived](crate::Arrival::has_arrived), and calls again with the same batch.
+    /// As [`execute`](Self::execute) from transaction `from` on, but never waits for keys that are
+    /// not in memory: for event loops, which have other clients. Transactions end in their order.
+    /// Before the first one with a missing key it returns with the arrivals. The caller serves
+    /// others until one [has arrived](crate::Arrival::has_arrived), and calls again with the same
+    /// batch.
     ///
-    /// The batch may be asked again whether a transaction begins, and may run it again: what was not
-    /// here shows in its middle, too, and then the run is rolled back.
+    /// The batch may be asked again whether a transaction begins, and may run it again. For a
+    /// missing key may show in the middle of a run, which is then rolled back.
     pub fn execute_here<B: Batch + ?Sized>(&mut self, batch: &mut B, from: usize) -> Executed {
         let inside = Inside::batch("execute_here");
         let refused = inside.and_then(|inside| self.admit().map(|()| inside));
@@ -402,7 +403,7 @@ impl Session {
     fn acknowledge(&mut self) -> Result<(), Error> {
         self.shared.life.check_read()?;
         let unflushed = self.unflushed();
-        self.shared.make_durable(&unflushed)
+        self.shared.make_durable(&unflushed.stamps)
     }
 }
 

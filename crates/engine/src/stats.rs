@@ -4,7 +4,7 @@ use stillpoint_journal::{Holder, JournalStats};
 use stillpoint_recovery::RecoverySummary;
 
 use crate::checkpoints::CheckpointStatus;
-use crate::engine::Shared;
+use crate::shared::Shared;
 
 /// Statistics of an open store.
 #[derive(Clone, Debug)]

@@ -13,10 +13,11 @@ use stillpoint_format::manifest::{TableEntry, TableKind};
 use stillpoint_store::{NewTable, Replaced, TableId};
 use stillpoint_sync::{mutant, planted};
 
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::guards::Inside;
 use crate::kinds::checkpoint::new_entry;
+use crate::shared::Shared;
 
 impl Engine {
     /// The table of that name. Makes it if there is none. Names are 1 to 255 bytes.

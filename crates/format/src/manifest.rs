@@ -100,9 +100,9 @@ pub enum TableKind {
     Other(String),
 }
 
-/// Where a kind of table beside `memory` stands in the logs. What the kind keeps on its own has the
-/// effects of every operation on its tables up to here, and no transaction with such an operation is
-/// open: a start replays from here on, and no segment before is needed.
+/// Position in the logs of a kind of table other than `memory`. The kind's own files hold the
+/// effects of every operation on its tables up to here. No transaction with such an operation is
+/// open. So a start replays from here on, and needs no earlier segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindEntry {

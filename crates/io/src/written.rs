@@ -1,6 +1,7 @@
-//! Pages that were written since the last look, without a word of the program's code: write
-//! protection by `userfaultfd`, which the kernel lifts by itself, and `PAGEMAP_SCAN`, which finds the
-//! pages of lifted protection and protects them again. ⚠ unsafe lives here, in small documented blocks.
+//! Finds pages that were written since the last scan, without any code at the writes. `userfaultfd`
+//! protects pages, and the kernel lifts the protection at the first write. `PAGEMAP_SCAN` finds the
+//! pages of lifted protection and protects them again. ⚠ unsafe lives here, in small documented
+//! blocks.
 //!
 //! ```text
 //! program   write ↯ write write     write ↯     ↯ the kernel lifts the protection of a page

@@ -45,9 +45,9 @@ pub struct TableShape {
     /// Cells that share a mark, at least 1. More than 1 saves memory in [`Placement::Apart`] only: the
     /// other placements keep a byte for each cell.
     pub cells_per_mark: usize,
-    /// Marks of a cell in each column, at least 1. More than 1 only with one cell per mark, and only where
-    /// each column of marks is an array: everywhere in [`Placement::Apart`], and in the other placements
-    /// for cells that exceed a cache line with their copies.
+    /// Marks of a cell in each column, at least 1. More than 1 is allowed only with one cell per
+    /// mark, if each column of marks is an array. That is always so in [`Placement::Apart`]. In the
+    /// other placements it holds for cells that exceed a cache line with their copies.
     pub marks_per_cell: usize,
     /// Where cells, copies and marks lie.
     pub placement: Placement,

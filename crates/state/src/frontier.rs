@@ -49,8 +49,8 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::mutant;
 use stillpoint_sync::{AsymmetricFences, Backoff, CachePadded, Mutex};
 
+use crate::live_copy::LiveCopy;
 use crate::planted;
-use crate::scheme::LiveCopy;
 
 /// A write that takes long enough for the copier to meet it: part of a planted bug. A model's
 /// scheduler needs no such help.

@@ -76,6 +76,7 @@ mod frontier;
 mod grid;
 mod handover;
 mod layout;
+mod live_copy;
 mod logger;
 mod mailbox;
 mod plain;

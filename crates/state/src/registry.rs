@@ -1,5 +1,5 @@
-//! The table of schemes. Each scheme is one file under `schemes/` and one row here, with its layouts
-//! and the papers' names for them. A name selects scheme and layout when a program starts. From there
+//! The table of schemes. Each scheme is one file under `schemes/` and one row in `schemes/mod.rs`,
+//! with its layouts and the papers' names for them. A name selects scheme and layout when a program starts. From there
 //! on all code is specialised for the two.
 //!
 //! ```
@@ -24,16 +24,12 @@
 //! # Ok::<(), stillpoint_format::registry::UnknownName>(())
 //! ```
 
-use stillpoint_format::registry::{Named, Registry, UnknownName};
+use stillpoint_format::registry::Named;
 use stillpoint_io::{WrittenPages, WrittenPagesError};
 
 use crate::grid::CellRequirements;
-use crate::layout::{BitArray, Interleaved, Layout, Naive, Packed};
 use crate::scheme::{Content, Scheme};
-use crate::schemes::{
-    copy_on_update, fork, hourglass, naive_snapshot, none, piggyback, ping_pong, written_pages,
-    zigzag,
-};
+pub use crate::schemes::{REGISTRY, run};
 
 /// A program that can run with any scheme.
 pub trait Program {
@@ -67,7 +63,7 @@ pub struct Row {
     pub has_constant_tick: bool,
     /// The scheme's layouts. The first one is the best for most loads.
     pub layouts: &'static [LayoutRow],
-    needs: fn(usize) -> CellRequirements,
+    pub(crate) needs: fn(usize) -> CellRequirements,
 }
 
 impl Row {
@@ -140,89 +136,7 @@ macro_rules! registry {
     };
 }
 
-registry! {
-    {
-        scheme: "none",
-        about: "no checkpoints: the baseline",
-        source: "SIGMOD 2011, §5.2 (raw mutator)",
-        constant_tick: true,
-        run: none::NoCheckpoints,
-        layouts: { "none" => Naive },
-    }
-    {
-        scheme: "naive snapshot",
-        about: "copies everything at a point of consistency; free in between",
-        source: "SIGMOD 2011, §2.3",
-        constant_tick: false,
-        run: naive_snapshot::NaiveSnapshot,
-        layouts: { "ns" => Naive },
-    }
-    {
-        scheme: "copy-on-update",
-        about: "the first write to a block in a period saves its old value, under a latch",
-        source: "SIGMOD 2011, §2.3 and §4.1",
-        constant_tick: false,
-        run: copy_on_update::CopyOnUpdate,
-        layouts: { "bacou" => BitArray, "cou" => Naive },
-    }
-    {
-        scheme: "fork",
-        about: "a child process keeps the memory of a point of consistency; the system copies pages",
-        source: "ICDE 2018, §II-A.2",
-        constant_tick: false,
-        run: fork::Fork,
-        layouts: { "fork" => Naive },
-    }
-    {
-        scheme: "written pages",
-        about: "at a point of consistency copies the pages that were written, which the system finds",
-        source: "Stillpoint (userfaultfd, PAGEMAP_SCAN)",
-        constant_tick: false,
-        run: written_pages::CopyWrittenPages,
-        layouts: { "uffd-wp" => Naive },
-    }
-    {
-        scheme: "zigzag",
-        about: "two copies; two bits say which one to read and which to write; no lock",
-        source: "SIGMOD 2011, §3.2 and §4.2",
-        constant_tick: false,
-        run: zigzag::Zigzag,
-        layouts: { "bazz" => BitArray, "nzz" => Naive, "izz" => Interleaved, "pzz" => Packed },
-    }
-    {
-        scheme: "ping-pong",
-        about: "three copies; every write goes to two; a point of consistency swaps pointers",
-        source: "SIGMOD 2011, §3.3 and §4.3",
-        constant_tick: true,
-        run: ping_pong::PingPong,
-        layouts: { "ipp" => Interleaved, "npp" => Naive },
-    }
-    {
-        scheme: "hourglass",
-        about: "two copies that are swapped, each with the period of its last write; images of changes",
-        source: "ICDE 2018, §II-B.1",
-        constant_tick: true,
-        run: hourglass::Hourglass,
-        layouts: {
-            "hg" => Packed,
-            "hg-interleaved" => Interleaved,
-            "hg-naive" => Naive,
-        },
-    }
-    {
-        scheme: "piggyback",
-        about: "two copies that are swapped, and a copier that keeps them complete; full images",
-        source: "ICDE 2018, §II-B.2",
-        constant_tick: true,
-        run: piggyback::Piggyback,
-        layouts: {
-            "pb" => Naive,
-            "pb-bits" => BitArray,
-            "pb-interleaved" => Interleaved,
-            "pb-packed" => Packed,
-        },
-    }
-}
+pub(crate) use registry;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! The rule on registries: one algorithm = one file + one row.
 //!
 //! A scheme is `schemes/<name>.rs` (or a directory `schemes/<name>/` once it outgrows a
-//! file). Its row stands in `registry.rs` beside `schemes/` and names the module once, as
+//! file). Its row stands in a file beside ([`REGISTRIES`] says which) and names the module once, as
 //! `<name>::…`, outside of `use` lines and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +10,12 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use crate::tree::TextFile;
 
-/// Source directories of the crates that keep a registry.
-pub const REGISTRIES: &[&str] =
-    &["crates/checkpoint/src", "crates/journal/src", "crates/state/src"];
+/// Source directories of the crates that keep a registry, and the file with the rows.
+pub const REGISTRIES: &[(&str, &str)] = &[
+    ("crates/checkpoint/src", "registry.rs"),
+    ("crates/journal/src", "registry.rs"),
+    ("crates/state/src", "schemes/mod.rs"),
+];
 
 /// Names of the schemes below `source`, from their files.
 pub fn schemes<'a>(files: &'a [TextFile], source: &str) -> BTreeSet<&'a str> {
@@ -27,12 +30,12 @@ pub fn schemes<'a>(files: &'a [TextFile], source: &str) -> BTreeSet<&'a str> {
 }
 
 /// Complaints about the registry in `source`. None while it has no scheme.
-pub fn complaints(files: &[TextFile], source: &str) -> Vec<String> {
+pub fn complaints(files: &[TextFile], source: &str, rows: &str) -> Vec<String> {
     let schemes = schemes(files, source);
     if schemes.is_empty() {
         return Vec::new();
     }
-    let registry = format!("{source}/registry.rs");
+    let registry = format!("{source}/{rows}");
     let Some(file) = files.iter().find(|file| file.path == registry) else {
         return vec![format!("{registry} is missing, but {source}/schemes/ has {schemes:?}")];
     };
@@ -125,7 +128,7 @@ mod tests {
         if let Some(text) = registry {
             files.push(TextFile::sample(&format!("{SOURCE}/registry.rs"), text));
         }
-        complaints(&files, SOURCE)
+        complaints(&files, SOURCE, "registry.rs")
     }
 
     const ROWS: &str = "use crate::schemes::{calc, none};\n\

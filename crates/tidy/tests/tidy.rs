@@ -46,7 +46,7 @@ fn each_scheme_is_one_file_and_one_row() {
     let files = files();
     let found: Vec<String> = registry::REGISTRIES
         .iter()
-        .flat_map(|source| registry::complaints(&files, source))
+        .flat_map(|(source, rows)| registry::complaints(&files, source, rows))
         .collect();
     expect_none(&found);
 }

@@ -69,8 +69,8 @@ impl KeySet {
     /// together reach 4 GiB.
     #[inline]
     pub fn push(&mut self, table: TableId, key: &[u8], mode: Mode, value_len: usize) -> Slot {
-        // A branch that leaves, not an empty key in the place of this one: a caller whose keys have
-        // a constant length keeps that constant in the copy and the hash.
+        // This branch returns, rather than continue with an empty key. So a caller with keys of
+        // constant length keeps that constant in the copy and the hash.
         if !self.has_room(key) {
             return self.refuse(table, key.len(), mode);
         }

@@ -12,15 +12,16 @@
 //!    that of the commit.
 //! 2. **One commit.** All kinds that a transaction has changed commit with one record, whose stamp
 //!    [`KindPart::install`] gets. An abort is a record, too, and gives its stamp to
-//!    [`KindPart::release`]: whoever locks a key later rests on the end of the transaction before.
-//! 3. **Waiting.** Nothing of a part is called inside of a read section but `install` and `release`,
-//!    which do not wait. What is not in memory is [`Presence::NotHere`], and the caller waits.
-//! 4. **Checkpoints.** A kind may keep what it has in files of its own. It writes them when it hears of
-//!    a checkpoint ([`TableKind::checkpoint`]), while transactions go on, and the MANIFEST that names the
+//!    [`KindPart::release`]. So a transaction that locks a key later depends on the end of the one
+//!    before.
+//! 3. **Waiting.** Only `install` and `release`, which never wait, are called inside of a read
+//!    section. A key that is not in memory is [`Presence::NotHere`], and the caller waits.
+//! 4. **Checkpoints.** A kind may keep its records in files of its own. It writes them at a
+//!    checkpoint ([`TableKind::checkpoint`]), while transactions go on. The MANIFEST that names the
 //!    checkpoint names these files, too. A start replays for the kind from there on.
-//! 5. **Locks.** A part has locks of its own. It follows the priorities and disciplines of this crate,
-//!    so that no cycle of waits closes across kinds: a declared transaction locks its keys of the
-//!    memory store first, then those of each kind in the order of the kinds.
+//! 5. **Locks.** A part has locks of its own. It follows the priorities and disciplines of this
+//!    crate, so that no cycle of waits closes across kinds. A declared transaction locks its keys
+//!    of the memory store first, then those of each kind in the order of the kinds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -117,18 +118,17 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// Makes the kind's part in the transactions of one session.
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart>;
 
-    /// Locks tables as wholes, in order to empty them: waits for all holders of locks in the tables, as
-    /// a declared transaction waits, and keeps others out until what it gives is dropped. What has no
-    /// value then has never had one.
+    /// Locks whole tables, in order to empty them. Waits for all holders of locks in the tables, as
+    /// a declared transaction does. Keeps others out until the returned guard is dropped. A key
+    /// without a value then has never had one.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`]; the kind's own.
     fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError>;
 
-    /// Appends to `out` about `count` keys of a table, from a cursor on (0 at first); gives the next
-    /// cursor, 0 at the end. A key that has a value during the whole walk is found exactly once. A key
-    /// without a value, or with one of an open transaction only, may be among them: the caller locks
-    /// and looks.
+    /// Appends to `out` about `count` keys of a table, from a cursor on (0 at first). Returns the
+    /// next cursor, 0 at the end. A key that has a value during the whole scan is found exactly
+    /// once. A key without a committed value may be among them, so the caller locks and checks.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`]; the kind's own.
@@ -140,7 +140,7 @@ pub trait TableKind: Send + Sync + fmt::Debug {
         out: &mut Vec<Vec<u8>>,
     ) -> Result<Presence<u64>, TxError>;
 
-    /// Number of keys of a table that have a value, by what has committed; 0 without the table.
+    /// Number of keys of a table with a committed value. 0 without the table.
     fn record_count(&self, table: TableId) -> u64;
 
     /// Repeats an operation, or an undo, of a log. Called in the order of gsns before anything is
@@ -159,26 +159,27 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// reserves what its undo needs.
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError>;
 
-    /// A checkpoint is about to be published. A kind that takes part makes what it has durable, in
-    /// files that no section names yet, and gives its tables' sections. These files hold the effect of
-    /// each operation whose record was in a log before the call, and may hold those of later ones, of
-    /// open transactions, too: all logs are flushed before the sections count. From the publication on
-    /// older records are replayed only as far as open transactions need them. `None`: the kind goes on
-    /// needing the logs from where it needed them before, and its sections stay.
+    /// Called before a checkpoint is published. A kind that takes part makes its records durable,
+    /// in files that no section names yet, and returns its tables' sections. These files hold the
+    /// effect of each operation whose record was in a log before the call. They may also hold
+    /// effects of later operations and of open transactions, since all logs are flushed before the
+    /// sections count. From the publication on, older records are replayed only if open
+    /// transactions need them. `None`: the kind still needs the logs from its earlier position, and
+    /// its sections stay.
     ///
     /// # Errors
-    /// The checkpoint is given up; the sections before stay in force.
+    /// The checkpoint is given up, and the earlier sections stay in force.
     fn checkpoint(&self, disk: &dyn Disk) -> Result<Option<Sections>, TxError>;
 
-    /// The checkpoint whose sections the kind gave last was published, or given up: the files of
-    /// either the older or the newer sections are needed no more.
+    /// Called when the checkpoint with the kind's last sections was published or given up. Then the
+    /// files of the older or of the newer sections are no longer needed.
     fn checkpoint_ended(&self, disk: &dyn Disk, is_published: bool);
 }
 
 /// Tables that are locked as wholes.
 pub trait LockedTables {
-    /// Empties them. Each has a new generation, in their order: the MANIFEST says so already, so this
-    /// cannot fail.
+    /// Empties the tables. `generations` are their new generations, in order. The MANIFEST holds
+    /// them already, so this cannot fail.
     fn empty(&mut self, generations: &[u32]);
 }
 

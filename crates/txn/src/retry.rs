@@ -6,12 +6,12 @@
 //! ```
 //! 1. *Wait-die* alone starves behind declared transactions: an undeclared transaction never waits for
 //!    a declared one, and its age means nothing to a declared one.
-//! 2. The next runs therefore lock the keys that earlier runs have met before the body runs, as
-//!    declared transactions do: in the order of cells, waiting for any holder. A further key is taken
-//!    if the key is free, and is never waited for. No cycle of waits can close.
+//! 2. The next runs therefore lock the keys of earlier runs before the body runs. As for declared
+//!    keys, they lock in the order of cells and wait for any holder. A run takes a further key only
+//!    if it is free, and never waits for it. No cycle of waits can close.
 //! 3. A transaction whose keys differ from run to run may meet a busy key in each run. The last run
-//!    takes the permit of the store. While the permit is held no transaction begins, a declared
-//!    transaction that would have to wait gives its locks back first, and no undeclared transaction
+//!    takes the permit of the store. While the permit is held no transaction begins. A declared
+//!    transaction that would have to wait releases its locks first, and no undeclared transaction
 //!    waits for the holder. Every transaction that the holder waits for therefore ends.
 
 use stillpoint_sync::lock_word::Priority;

@@ -18,9 +18,9 @@ use stillpoint_store::{Outcome, Phase, TableId};
 use stillpoint_sync::{mutant, planted};
 
 use super::{CheckpointDone, LOG_HOLDER};
-use crate::engine::Shared;
 use crate::error::Error;
 use crate::kinds;
+use crate::shared::Shared;
 
 /// Notes taken during the phases.
 #[derive(Debug, Default)]

@@ -12,9 +12,9 @@ use stillpoint_journal::{Hold, Journal, JournalError};
 use stillpoint_store::TableId;
 use stillpoint_sync::{mutant, planted};
 
-use crate::engine::Shared;
 use crate::error::Error;
 use crate::kinds::Kinds;
+use crate::shared::Shared;
 
 /// What the kinds give a checkpoint.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! The transactions that have changed tables in place and have not ended: what a checkpoint must leave
-//! in the logs, so that a start can undo what a crash cuts off.
+//! The open transactions that have changed tables in place. A checkpoint must leave their records
+//! in the logs, so that a start can undo the ones that a crash cuts off.
 //!
 //! A transaction is named by the place of its first record. It is here from the append of that record
 //! to the append of the record that ends it, or a moment longer.

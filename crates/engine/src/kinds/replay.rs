@@ -5,8 +5,8 @@
 //! kind, and repeats for each kind what is above its own. A transaction that began at or below the least
 //! position has ended: its records are repeated, and it is not followed.
 //!
-//! A crash during that undo is no special case: the undo is logged, so the next opening repeats what
-//! was undone and goes on with the rest.
+//! A crash during that undo is no special case. The undo is logged, so the next opening repeats it
+//! and goes on with the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -72,8 +72,8 @@ pub(crate) fn raw<L: Load>(load: &L, pages: PageSize) -> LabResult<(Arrays<Raw>,
 
 /// Opens the load's state in a directory, or creates it.
 ///
+/// # Errors
 /// A [`StateError`] of the state.
-/// [`StateError`].
 pub(crate) fn open<S: Scheme, L: Load>(
     load: &L,
     dir: &Path,

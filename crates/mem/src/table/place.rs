@@ -13,9 +13,9 @@ const LARGE_GROUP: usize = 8;
 pub enum Placement {
     /// Every copy and every column of marks is an array of its own.
     Apart,
-    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. Cells that
-    /// exceed a line with their copies and marks lie as in [`Apart`](Self::Apart): side by side in one line
-    /// they save nothing, and cells of one copy are dense.
+    /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. Cells
+    /// that exceed a line with their copies and marks lie as in [`Apart`](Self::Apart). Contiguous
+    /// copies would save nothing for them, and cells of one copy are dense.
     Rows,
     /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
     /// the marks. Cells that exceed a line form groups of eight, and each column of marks is an array.

@@ -1,0 +1,139 @@
+//! The state that engine, sessions, checkpoints and background threads share.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_format::Stamp;
+use stillpoint_format::manifest::Manifest;
+use stillpoint_io::{Disk, DiskError, OwnedDisk, ThreadError};
+use stillpoint_journal::{Journal, JournalError};
+use stillpoint_recovery::RecoverySummary;
+use stillpoint_store::{Checkpointer, Store};
+use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
+use stillpoint_sync::{mutant, planted};
+
+use crate::catalog::Catalog;
+use crate::checkpoints::Checkpoints;
+use crate::config::Config;
+use crate::error::Error;
+use crate::guards::Seats;
+use crate::kinds::{Kinds, OpenTransactions};
+use crate::life::Life;
+use crate::log::CommitCounters;
+use crate::procedure::Procedures;
+
+/// State shared by engine, sessions and background threads.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// The shared state, with the lock of the data directory.
+    pub(crate) owned: Arc<OwnedDisk>,
+    pub(crate) store: Arc<Store>,
+    /// The part that takes checkpoints, if the scheme takes any.
+    pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) records_commits: bool,
+    pub(crate) acknowledges_closed: bool,
+    pub(crate) catalog: Catalog,
+    pub(crate) incarnation: u32,
+    pub(crate) floor: u64,
+    pub(crate) procedures: Procedures,
+    pub(crate) kinds: Arc<Kinds>,
+    pub(crate) open: Arc<OpenTransactions>,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) commits: Mutex<CommitCounters>,
+    pub(crate) recovered: RecoverySummary,
+    pub(crate) life: Life,
+    pub(crate) seats: Seats,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) next_log: AtomicUsize,
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn admit(&self, log: u8) -> Result<(), Error> {
+        self.life.check()?;
+        if self.records_commits {
+            return self.journal.admit(log).map_err(|error| self.note_failure(error));
+        }
+        Ok(())
+    }
+
+    /// Changes the MANIFEST durably. If the MANIFEST on disk is in doubt afterwards, the store has
+    /// failed.
+    pub(crate) fn publish<R>(&self, change: impl FnOnce(&mut Manifest) -> R) -> Result<R, Error> {
+        self.confirm_ownership()?;
+        self.catalog.publish(change).inspect_err(|error| {
+            if let Error::ManifestUncertain { source } = error {
+                self.fail(error.to_string());
+                mutant!(CommitsInDoubt => return);
+                // Open transactions must not commit either: half of their writes may be in tables
+                // that the MANIFEST has emptied.
+                let reason = std::io::Error::new(source.source.kind(), source.source.to_string());
+                let source = DiskError::new(source.op.clone(), source.path.clone(), reason);
+                self.journal.refuse(Arc::new(source));
+            }
+        })
+    }
+
+    /// Remembers a failure after which nothing may be acknowledged.
+    pub(crate) fn note_failure(&self, error: JournalError) -> Error {
+        if error.is_fatal() {
+            self.fail(error.to_string());
+        }
+        error.into()
+    }
+
+    pub(crate) fn make_durable(&self, stamps: &[Stamp]) -> Result<(), Error> {
+        let closed = self.journal.make_closed(stamps);
+        closed.map_err(|error| self.note_failure(error))
+    }
+
+    pub(crate) fn fail(&self, reason: String) {
+        self.life.fail(reason);
+    }
+
+    /// Fails the store after a panic that may have left a publication or a flush half done.
+    pub(crate) fn fail_by_panic(&self, panic: ThreadError) -> Error {
+        let reason = panic.to_string();
+        self.fail(reason.clone());
+        let path = self.disk.describe(Path::new(""));
+        let source = DiskError::new("work in", path, std::io::Error::other(reason));
+        self.journal.refuse(Arc::new(source));
+        panic.into()
+    }
+
+    /// Reserves the space of the next checkpoint, so that the log does not use it. Returns the
+    /// space. The log's own next segments are part of the free space that the checkpoint leaves.
+    pub(crate) fn reserve_space(&self) -> u64 {
+        if self.scheme.is_none() {
+            return 0;
+        }
+        let bytes = self.checkpoints.needed_bytes(self) + self.journal.headroom_bytes();
+        self.journal.set_reserve(bytes);
+        bytes
+    }
+
+    /// Free bytes of the disk, if the disk can tell.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        self.disk.space().ok().flatten().map(|space| space.free_bytes)
+    }
+
+    pub(crate) fn health(&self) -> Result<(), Error> {
+        self.life.check()
+    }
+
+    /// Fails the store if the data directory is not ours any more. From then on every change of the
+    /// disk is refused, including flushes of the journal.
+    pub(crate) fn confirm_ownership(&self) -> Result<(), Error> {
+        if let Some(reason) = self.owned.confirm()? {
+            self.life.lose(reason);
+        }
+        self.life.check()
+    }
+
+    pub(crate) fn commit_count(&self) -> u64 {
+        self.commits.lock().sum()
+    }
+}
