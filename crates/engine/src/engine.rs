@@ -1,10 +1,10 @@
 //! The engine composes store, scheme and journal from a configuration, recovers, and runs the
 //! background work.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stillpoint_format::manifest::CleanShutdown;
 use stillpoint_io::{JoinHandle, ThreadError, catch_panic};
 use stillpoint_store::{CommitLog, NoLog, Worker};

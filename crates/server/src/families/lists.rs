@@ -213,8 +213,8 @@ fn ltrim(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-/// The positions of the elements that are `element`, in the order in which they are met: at most `most`
-/// of them, among the first `looked_at`, from the end if `back`.
+/// The positions of the elements that are `element`, in the order in which they are met. At most
+/// `most` of them, among the first `looked_at`, from the end if `back`.
 fn positions_of(
     list: &mut Elements,
     tx: &mut Tx<'_>,
@@ -402,8 +402,8 @@ fn lmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Reads what follows the number of keys, at argument `at`, of `LMPOP` and the like: gives the number,
-/// the end, and how many elements are wanted at most.
+/// Reads the arguments from the number of keys on, at argument `at`, of `LMPOP` and the like. Gives
+/// the number, the end, and how many elements are wanted at most.
 pub(super) fn pop_options<E>(
     args: Args<'_>,
     at: usize,

@@ -123,8 +123,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Remembers the nodes of the collection that the `i`-th key has, if it has one with nodes, so that
-    /// they are removed in the background once the key has lost it.
+    /// Remembers the nodes of the collection that the `i`-th key has, if it has one with nodes. They
+    /// are removed in the background once the key has lost the collection.
     ///
     /// # Errors
     /// The store refuses the write.

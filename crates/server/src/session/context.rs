@@ -74,9 +74,9 @@ impl Context<'_> {
         self.client.blocked.is_some()
     }
 
-    /// Ends a run that has found nothing at the `count` keys from the `first`-th on: the command waits
-    /// for them, or has waited for `timeout_ms` (0: for ever) and gives false. The command then answers
-    /// that it found nothing.
+    /// Ends a run that has found nothing at the `count` keys from the `first`-th on. The command now
+    /// waits for them, for `timeout_ms` at most (0: for ever). Gives false if the command has waited
+    /// for so long. The command then answers that it found nothing.
     ///
     /// # Errors
     /// `CLIENT UNBLOCK` has ended the wait with an error.

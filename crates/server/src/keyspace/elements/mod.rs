@@ -96,8 +96,8 @@ impl Nodes for TxNodes<'_, '_> {
     }
 }
 
-/// Gives a record new bytes from byte `skip` on, so that the log gets what has changed if that is one
-/// range and the record has not become shorter.
+/// Gives a record new bytes from byte `skip` on. If one range has changed and the record has not
+/// become shorter, the log gets this range only.
 fn patch_or_put(
     tx: &mut Tx<'_>,
     slot: Slot,

@@ -1,13 +1,14 @@
 //! What is left of collections that are gone: their nodes, which nobody needs to wait for.
 //!
-//! Whoever deletes or overwrites a collection that is a tree changes the record of its key, and in the
-//! same transaction puts the header into the table of graves, under the incarnation. One event loop
-//! looks at the graves in the background, and removes the nodes below each, a few in a transaction.
+//! A command that deletes or overwrites a collection that is a tree changes the record of its key. In
+//! the same transaction it puts the header into the table of graves, under the incarnation. One event
+//! loop looks at the graves in the background, and removes the nodes below each, a few in a
+//! transaction.
 //!
-//! Its transactions go to the log of one session. A grave is found only after the commit that made it,
-//! so the reclaim of its nodes depends on that commit, by the stamp of the grave: no crash keeps the
-//! reclaim and loses the deletion. Children go before their parent, and the grave goes last, so that
-//! whoever goes on after a crash finds all that is left.
+//! The transactions of this event loop go to the log of one session. A grave is found only after the
+//! commit that made it. The reclaim of its nodes depends on that commit, by the stamp of the grave: no
+//! crash keeps the reclaim and loses the deletion. Children go before their parent, and the grave goes
+//! last, so the event loop finds all that is left after a crash.
 
 use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
 

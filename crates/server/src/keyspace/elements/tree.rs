@@ -1,8 +1,8 @@
 //! A counted tree of elements.
 //!
 //! A small collection is one leaf, the root. A larger one is a tree whose inner nodes count the
-//! elements below each of their entries, so that an element is found by its position as well as in
-//! its order. The root lies in the record of the collection; every other node is a record of its own.
+//! elements below each of their entries. So an element is found by its position as well as in its
+//! order. The root lies in the record of the collection; every other node is a record of its own.
 //!
 //! Invariants:
 //! 1. The entries of an inner node are in the order of the elements. In the order of hashes, no hash
@@ -172,8 +172,8 @@ impl Tree {
         Ok(place)
     }
 
-    /// The place of the element of that name in a tree in the order of hashes, or in a single leaf;
-    /// else the end of the leaf where it belongs.
+    /// The place of the element of that name in a tree in the order of hashes, or in a single leaf.
+    /// If there is no such element: the end of the leaf where it belongs.
     pub(super) fn place_of_name(
         &self,
         nodes: &mut dyn Nodes,
