@@ -1,18 +1,17 @@
-//! Our index beside `scc`, `papaya` and sharded `hashbrown`: insertion into an index that grows
-//! from nothing, lookup of what is there and of what is not, and replacement, with one and two
-//! threads, by 8-byte keys. `cargo bench -p stillpoint-store --bench index -- [ENTRIES]` (default
-//! 1 M; the figures of docs/decisions/0007-own-index.md are for 10 M).
+//! Compares our index with `scc`, `papaya` and sharded `hashbrown`. It measures insertion into an
+//! empty index, lookup of present and missing keys, and replacement, with one and two threads, by
+//! 8-byte keys. `cargo bench -p stillpoint-store --bench index -- [ENTRIES]` (default 1 M; the
+//! figures of docs/decisions/0007-own-index.md are for 10 M).
 //!
-//! Every lookup ends at the record, 128 bytes in a large array, since that is what lookups are
-//! for. Ours finds the key there; the others hold it themselves, and the record's number as value.
-//! All use one and the same hash.
+//! Every lookup reads the record, 128 bytes in a large array. Our index finds the key there. The
+//! others hold the key themselves, with the record's number as value. All use the same hash.
 #![expect(clippy::print_stdout, reason = "a report on the terminal")]
 
 #[expect(dead_code, unused_imports, reason = "the index has more uses than this")]
 #[path = "../src/memory/index.rs"]
 mod index;
 
-/// What the index wants to know of cells.
+/// The index's view of cells.
 mod arena {
     pub(crate) const NUMBER_BITS: u32 = 36;
 }
@@ -25,12 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use stillpoint_io::{Clock, RealClock};
 
-/// Lookups whose lines are fetched together, where an index can do that.
+/// Lookups whose lines are prefetched together, if an index can do that.
 const BATCH: usize = 16;
 const SHARDS: usize = 64;
 const RECORD_WORDS: usize = 16;
 
-/// One multiplication more than a user of 8-byte keys would dare; good in all bits.
+/// A hash of 8-byte keys, good in all bits, with one multiplication more than usual.
 fn hash(key: u64) -> u64 {
     let product = u128::from(key ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
     (product as u64) ^ (product >> 64) as u64
@@ -86,7 +85,7 @@ impl Records {
 /// An index under test. Keys are below 2^63, record numbers from 1 on.
 trait Subject: Send + Sync {
     fn insert(&self, worker: usize, key: u64, number: u64);
-    /// The record of a key; 0 if there is none.
+    /// The record of a key. 0 if there is none.
     fn find(&self, key: u64) -> u64;
     fn remove(&self, worker: usize, key: u64, number: u64);
     /// Reads the records of several keys.
@@ -168,7 +167,7 @@ impl Subject for papaya::HashMap<u64, u64, OneHash> {
         assert!(self.pin().remove(&key).is_some());
     }
     fn read_all(&self, records: &Records, keys: &[u64]) -> u64 {
-        // One guard for all, as it is meant to be used.
+        // One guard for all lookups, as the library recommends.
         let pinned = self.pin();
         let read = |key: &u64| pinned.get(key).map_or(0, |number| records.read(*number));
         keys.iter().map(read).fold(0, u64::wrapping_add)
@@ -201,7 +200,7 @@ fn key_of(number: u64) -> u64 {
     hash(number) >> 1
 }
 
-/// Runs `work` on so many threads; nanoseconds of the whole.
+/// Runs `work` on a number of threads. Returns the nanoseconds of the whole.
 fn timed(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) -> f64 {
     let work = Arc::new(work);
     let ready = Arc::new(AtomicU64::new(0));

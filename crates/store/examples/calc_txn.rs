@@ -1,12 +1,12 @@
-//! A fixed number of transactions on one thread, always the same, for counting instructions:
+//! A fixed number of transactions on one thread, always the same, to count instructions:
 //!
 //! ```text
 //! cargo build --release -p stillpoint-store --example calc_txn
 //! valgrind --tool=callgrind target/release/examples/calc_txn calc 100000 200000
 //! valgrind --tool=callgrind target/release/examples/calc_txn calc 100000 100000
 //! ```
-//! The difference of two counts, divided by the difference of transactions, is what one costs.
-//! Arguments: kind, records, transactions, transactions per batch. The kinds:
+//! The cost of a transaction is the difference of two counts, divided by the difference of
+//! transactions. Arguments: kind, records, transactions, transactions per batch. The kinds:
 //! - `calc`: ten records are read and patched, as in the CALC microbenchmark;
 //! - `get`: one value of 100 bytes is read without a lock;
 //! - `set`: one value of 100 bytes is replaced.

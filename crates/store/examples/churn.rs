@@ -1,12 +1,12 @@
-//! Memory while keys come and go: reads of keys that do not exist, and a queue, round after round.
+//! Shows memory while keys come and go: reads of missing keys, and a queue, round after round.
 //!
 //! ```text
 //! cargo run --release -p stillpoint-store --example churn
 //! ```
-//! Each line says how many bytes the store holds, and how many cells and records its table has. Cells
-//! and records stay as many as they are. The bytes grow a little, ever more slowly: the index keeps
-//! each overflow bucket that it has ever needed.
-//! Arguments: rounds (1,000), keys of a round (10,000), rounds that a record of the queue stays (10).
+//! Each line shows the bytes that the store holds, and the cells and records of its table. The
+//! numbers of cells and records stay constant. The bytes grow a little, ever more slowly, since the
+//! index keeps each overflow bucket that it has ever needed. Arguments: rounds (1,000), keys of a
+//! round (10,000), rounds that a record of the queue stays (10).
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use stillpoint_store::{
 const TABLE: TableId = TableId(0);
 const VALUE: [u8; 100] = [7; 100];
 
-/// What is done to each key of a range, in one transaction.
+/// Action on each key of a range, in one transaction.
 #[derive(Clone, Copy)]
 enum Step {
     ReadMissing,
@@ -76,7 +76,7 @@ fn run(worker: &mut Worker, keys: std::ops::Range<u64>, step: Step) {
     worker.execute(&mut [Batch { keys, step }][..]);
 }
 
-/// Runs the rounds on a store of their own, and says every tenth of the way what it holds.
+/// Runs the rounds on a store of their own, and prints a line after each tenth of them.
 fn churn(name: &str, rounds: u64, mut round: impl FnMut(&mut Worker, u64)) {
     let store = Arc::new(Store::new(&StoreConfig::default(), CellRules::IN_PLACE).expect("space"));
     store.add_table(TABLE, 1).expect("space");

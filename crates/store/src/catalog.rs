@@ -1,8 +1,8 @@
-//! The tables of a store and their generations: made, replaced, and dropped once nobody can reach
-//! them.
+//! The tables of a store and their generations. Tables are made, replaced, and dropped once nobody
+//! can reach them.
 //!
-//! Whatever can fail comes first: [`Catalog::make`] reserves the address space of a table that the
-//! store does not know yet. Adding and replacing prepared tables cannot fail.
+//! The step that can fail comes first: [`Catalog::make`] reserves the address space of a table that
+//! the store does not know yet. Adding and replacing prepared tables cannot fail.
 //!
 //! A replaced generation is reached by four kinds of holders, and its slabs are freed after the last:
 //! 1. Read sections that began before the replacement. A grace period ends them.
@@ -30,7 +30,7 @@ use crate::table::Table;
 #[derive(Debug)]
 pub struct NewTable(Arc<Table>);
 
-/// What becomes of the records of a replaced table in a checkpoint that is under way.
+/// Fate of a replaced table's records in a checkpoint under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {
     /// The checkpoint captures them: its point of consistency was before.
@@ -42,10 +42,10 @@ pub enum Replaced {
 /// A table could not be added.
 #[derive(Debug, thiserror::Error)]
 pub enum AddTableError {
-    /// There is one of that number.
+    /// The store has a table of that number.
     #[error("there is a table number {} already", .0.0)]
     Exists(TableId),
-    /// Address space for it could not be had.
+    /// The system refused address space.
     #[error(transparent)]
     Region(#[from] RegionError),
 }
@@ -63,12 +63,12 @@ impl Tables {
         self.tables.get(usize::from(id.0))?.as_ref()
     }
 
-    /// Whether one of the tables owns slabs under this number.
+    /// Whether this number is the owner of slabs of one of the tables.
     fn has_owner(&self, owner: u32) -> bool {
         self.tables.iter().flatten().any(|table| table.owner == owner)
     }
 
-    /// The owners of slabs that are here and not in `new`.
+    /// The owners of slabs in these tables and not in `new`.
     pub(crate) fn owners_gone(&self, new: &Self) -> impl Iterator<Item = u32> {
         let owners = self.tables.iter().flatten().map(|table| table.owner);
         owners.filter(|&owner| !new.has_owner(owner))
@@ -83,7 +83,7 @@ pub(crate) struct Absent {
     pub(crate) cell: u64,
 }
 
-/// A table generation that was replaced, until nobody can reach it.
+/// A replaced generation of a table that somebody may still reach.
 #[derive(Debug)]
 struct Retired {
     table: Arc<Table>,
@@ -99,13 +99,14 @@ pub(crate) struct Catalog {
     /// Held while tables are added or replaced.
     changing: Mutex<()>,
     tables: RwLock<Vec<Option<Arc<Table>>>>,
-    /// Grows with every change of `tables`; workers keep a copy of the tables of one version.
+    /// Version, which grows with every change of `tables`. Workers keep a copy of the tables of one
+    /// version.
     version: CachePadded<AtomicU64>,
     /// The tables that have slabs, replaced ones included, by ascending owner.
     owners: Mutex<Vec<(u32, Arc<Table>)>>,
     next_owner: AtomicU32,
     retired: Mutex<Vec<Retired>>,
-    /// Per worker: catalog version + 1 that its open transaction began with; 0 without one.
+    /// Per worker, 1 + the catalog version at the begin of its open transaction. 0 without one.
     transactions: Box<[CachePadded<AtomicU64>]>,
     /// Absent cells that workers could not reclaim before they ended.
     unreclaimed: Mutex<Vec<Absent>>,
@@ -162,7 +163,7 @@ impl Catalog {
         owners.sort_unstable_by_key(|(number, _)| *number);
     }
 
-    /// Puts tables in and gives back those that had their numbers, and the new version.
+    /// Puts tables in. Returns the replaced tables and the new version.
     fn put(&self, new: Vec<NewTable>) -> (Vec<Arc<Table>>, u64) {
         let mut tables = self.tables.write();
         let mut old = Vec::new();
@@ -197,7 +198,7 @@ impl Catalog {
     /// The table that owns a slab.
     pub(crate) fn owner(&self, owner: u32) -> Option<Arc<Table>> {
         let owners = self.owners.lock();
-        // `own` keeps them in the order of their numbers.
+        // `own` is sorted by number.
         let at = owners.binary_search_by_key(&owner, |(number, _)| *number).ok()?;
         Some(owners[at].1.clone())
     }
@@ -218,15 +219,15 @@ impl Catalog {
         !self.retired.lock().is_empty()
     }
 
-    /// Announces a transaction of a worker that may keep locks outside of its read section, and that
-    /// began with the tables of `version`. The worker enters a read section next.
+    /// Announces a worker's transaction, which began with the tables of `version` and may keep
+    /// locks outside of its read section. The worker enters a read section next.
     pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {
-        // Relaxed: the fence of `ReadSections::enter` orders this store before what the transaction
-        // reads; partner: the grace period and the Acquire in `drop_retired`.
+        // Relaxed: the fence of `ReadSections::enter` orders this store before the transaction's
+        // reads. Its partner is the grace period and the Acquire in `drop_retired`.
         self.transactions[worker].store(version + 1, Relaxed);
     }
 
-    /// The transaction holds no lock any more.
+    /// Notes that the transaction holds no lock any more.
     pub(crate) fn end_transaction(&self, worker: usize) {
         // Release: partner of the Acquire in `drop_retired`.
         self.transactions[worker].store(0, Release);
@@ -244,9 +245,10 @@ impl Catalog {
 
     /// Drops the replaced tables that nobody can reach any more.
     ///
-    /// The grace periods pass with `retired` locked. No thread takes that lock inside a read section,
-    /// nor while it holds a lock that is taken inside read sections: `replace` has released `tables`
-    /// before. So no read section that is waited for can wait for this lock.
+    /// The grace periods pass with `retired` locked. No thread takes that lock inside a read
+    /// section, or while it holds a lock that is taken inside read sections. (`replace` has
+    /// released `tables` before.) So no read section that this call waits for can wait for this
+    /// lock.
     pub(crate) fn drop_retired(&self, memory: &Memory, driver: &PhaseDriver) {
         let mut retired = self.retired.lock();
         // A checkpoint may still have to capture an old generation.
@@ -263,7 +265,7 @@ impl Catalog {
                 began != 0 && began <= old.version
             })
         };
-        // A checkpoint that begins meanwhile must not find the slabs any more when they are dropped.
+        // A checkpoint that begins meanwhile must not find the slabs when they are dropped.
         let unreachable: Vec<u32> = retired
             .iter()
             .filter(|old| may_go(old) && !is_open(old))
@@ -272,7 +274,7 @@ impl Catalog {
         let goes = |owner: &u32| unreachable.contains(owner);
         self.owners.lock().retain(|(owner, _)| !goes(owner));
         driver.read_sections().wait_grace_period();
-        // A pin from before the grace period is seen after it, and nobody pins more.
+        // A pin from before the grace period is visible after it, and nobody pins more.
         let free: Vec<u32> =
             unreachable.into_iter().filter(|&owner| !memory.is_pinned(owner)).collect();
         retired.retain(|old| !free.contains(&old.table.owner));

@@ -17,7 +17,7 @@ use crate::memory::index::{Index, Inserted};
 
 const SCHEDULES: usize = 3_000;
 
-/// Low bits, which choose buckets, repeat; the tags differ.
+/// Low bits, which choose buckets, repeat, and the tags differ.
 fn hash(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7)
 }
@@ -30,8 +30,8 @@ fn find(index: &Index, key: u64) -> bool {
     index.find(hash(key), |cell| cell == key) == Some(key)
 }
 
-/// While two workers insert and remove, so that buckets split again and again, a third finds and
-/// scans what lasts.
+/// Two workers insert and remove keys, so that buckets split repeatedly. A third finds and scans
+/// the lasting keys.
 #[test]
 fn the_index_loses_nothing_while_it_grows() {
     let work = || {
@@ -85,8 +85,8 @@ fn the_index_loses_nothing_while_it_grows() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// A bucket overflows with entries that stay when it is split, while those in front of them leave:
-/// they move to the front, and are found and scanned all the while.
+/// A bucket overflows with entries that stay in it during a split, while those in front of them
+/// leave. The staying entries move to the front, and must be found and scanned all the time.
 #[test]
 fn entries_that_move_nearer_are_never_missed() {
     const LEAVE: u64 = 0b10;
@@ -125,7 +125,7 @@ fn entries_that_move_nearer_are_never_missed() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// Two workers insert the same key: one of them adds it.
+/// Two workers insert the same key, and one of them adds it.
 #[test]
 fn a_key_is_inserted_once() {
     let work = || {
@@ -137,7 +137,7 @@ fn a_key_is_inserted_once() {
         let threads = [30u64, 31].map(|cell| {
             let index = index.clone();
             thread::spawn(move || {
-                // Another insertion first, so that splits happen meanwhile.
+                // Another insertion comes first, so that splits happen meanwhile.
                 insert(&index, 0, cell + 20);
                 let mut published = false;
                 let inserted = index.insert(
@@ -160,7 +160,7 @@ fn a_key_is_inserted_once() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// Reads without a lock see whole values, and never an older one after a newer.
+/// Reads without a lock see whole values, and never an older value after a newer one.
 fn look_three_times(
     memory: &Memory,
     read_sections: &ReadSections,
@@ -194,8 +194,8 @@ fn look_three_times(
     }
 }
 
-/// A cell of three words of value, all the same, rewritten while it is read: inline, then large,
-/// then gone, then there again; the old blocks are used again after a grace period.
+/// The value of a cell is three equal words, and is rewritten during reads: inline, then large,
+/// then deleted, then inserted again. The old blocks are used again after a grace period.
 #[test]
 fn a_read_without_lock_is_never_torn() {
     let work = || {
@@ -243,7 +243,7 @@ fn a_read_without_lock_is_never_torn() {
             if let Some((mut token, blob)) = garbage.take() {
                 if read_sections.has_passed(&mut token) {
                     blob::release(&memory, &mut cache, blob);
-                    // Somebody else gets the blocks.
+                    // Another value gets the blocks.
                     let other = blob::allocate(&memory, &mut cache, 1, 24).expect("room");
                     blob::fill(&memory, other, 0, &[200; 24]);
                 } else {

@@ -1,5 +1,6 @@
-//! A thread's place in a store, below transactions: its slot among the read sections, the tables that
-//! it sees, the cells that it may allocate, what it has to reclaim, and what its answers depend on.
+//! A thread's participation in a store, below transactions. It has a slot among the read sections,
+//! the tables that it sees, and free cells. It also holds garbage to reclaim, and the dependencies
+//! of its answers.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use crate::sink::{NoSink, Sink};
 use crate::store::Store;
 use crate::table::Table;
 
-/// A thread's place in a store.
+/// A thread's participation in a store.
 pub(crate) struct Participant {
     pub(crate) store: Arc<Store>,
-    /// Slot of the read sections, and the number by which schemes know the worker.
+    /// Slot of the read sections, which is also the worker's number.
     pub(crate) number: usize,
     pub(crate) in_section: bool,
     /// The tables as of the last read section that began.
@@ -36,7 +37,7 @@ impl std::fmt::Debug for Participant {
 }
 
 impl Participant {
-    /// A place in the store; `None` if all of the store's places are taken.
+    /// A participation in the store. `None` if all slots are taken.
     pub(crate) fn new(store: Arc<Store>, wants_dependencies: bool) -> Option<Self> {
         let number = store.driver().read_sections().claim()?;
         let tables = store.catalog().tables();
@@ -60,15 +61,15 @@ impl Participant {
         Record::at(self.store.memory(), address)
     }
 
-    /// Enters the read section; the tables are those of the present catalog afterwards.
+    /// Enters the read section, and takes the tables of the present catalog.
     #[inline]
     pub(crate) fn enter(&mut self) {
         self.store.driver().enter(self.number);
         self.entered();
     }
 
-    /// As [`enter`](Self::enter), to take locks while none is held: waits for the holder of the
-    /// store's permit.
+    /// As [`enter`](Self::enter), for a thread without locks that will take some. Waits for the
+    /// holder of the store's permit.
     #[inline]
     pub(crate) fn enter_to_begin(&mut self) {
         self.store.driver().enter_to_begin(self.number);
@@ -106,8 +107,9 @@ impl Participant {
         self.store.driver().exit(self.number);
     }
 
-    /// Reads one key without a lock: appends the value and gives its tag, if the key has a value, and
-    /// the stamp. `candidate` is a cell that may be the key's, 0 for none. Inside a read section.
+    /// Reads one key without a lock. If the key has a value, appends it and returns its tag. Also
+    /// returns the stamp. `candidate` is a cell that may be the key's, 0 for none. Inside a read
+    /// section.
     #[inline]
     pub(crate) fn read_optimistic(
         &self,
@@ -147,7 +149,7 @@ impl Participant {
         cell.has_key(key) && !cell.is_dead()
     }
 
-    /// Drops a cell that never was in the index. A capture may be looking at the cell all the same.
+    /// Drops a cell that never was in the index. A capture may still be reading the cell.
     pub(crate) fn retire_unpublished(&mut self, number: u64) {
         self.store.cell(number).kill();
         let owner = self.store.memory().arena.owner_of(number);

@@ -55,16 +55,16 @@ impl Table {
         Stamp::new(self.floor(hash).load(Acquire), LOG_NONE)
     }
 
-    /// A cell with this stamp is about to be reclaimed.
+    /// Raises the floor for a cell with this stamp, which is about to be reclaimed.
     pub(crate) fn raise_floor(&self, hash: u64, gsn: u64) {
         let floor = self.floor(hash);
-        // Relaxed: a floor only rises; most cells begin with it and need no change of it.
+        // Relaxed: a floor only rises. Most stamps do not exceed it and need no change.
         if floor.load(Relaxed) < gsn {
             floor.fetch_max(gsn, Release);
         }
     }
 
-    /// Counts records that came and went.
+    /// Counts added and removed records.
     pub(crate) fn count(&self, worker: usize, change: i64) {
         // Relaxed: a statistic.
         self.records[worker % COUNTERS].fetch_add(change, Relaxed);

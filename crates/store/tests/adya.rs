@@ -1,7 +1,7 @@
-//! List-append histories, judged by a checker that is not ours: `adya`, a port of Elle
-//! (Kingsbury, Alvaro: "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB
-//! 2020). Every transaction reads whole lists and appends to them; from what it reads the checker
-//! infers the order of the writes.
+//! Tests of list-append histories with an independent checker: `adya`, a port of Elle. (Kingsbury,
+//! Alvaro: "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB 2020.) Every
+//! transaction reads whole lists and appends to them. From the read lists the checker infers the
+//! order of the writes.
 
 mod common;
 
@@ -136,7 +136,7 @@ fn elle_finds_no_anomaly() {
         };
         let report = judged(&text);
         assert_eq!(report.valid, Valid::True, "{:?}", report.anomaly_types);
-        // It would see it: two transactions that each miss what the other appends.
+        // The checker detects an anomaly: two transactions that each miss the other's append.
         text.push_str(
             r#"{"type":"invoke","process":8,"value":[["r","no",null],["append","yes",1]]}
 {"type":"invoke","process":9,"value":[["r","yes",null],["append","no",1]]}

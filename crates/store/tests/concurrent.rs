@@ -1,5 +1,5 @@
-//! Several workers at once: sums that must not change, values that must not tear, locks that must
-//! not wait for each other in a circle, keys that come and go, tables that grow and are flushed.
+//! Tests with several workers. Sums must not change, values must not tear, and locks must not
+//! deadlock. Keys come and go, and tables grow and are flushed.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn worker_of(store: &Arc<Store>) -> Worker {
     Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot")
 }
 
-/// Runs the closures on threads of their own; a run that hangs is a failure with a name.
+/// Runs the closures on threads of their own. A run that hangs fails with its name.
 fn together(works: Vec<Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = works
         .into_iter()
@@ -40,7 +40,7 @@ fn together(works: Vec<Box<dyn FnOnce() + Send>>) {
     }
 }
 
-/// A declared transaction: keys with modes, and what to do with their slots.
+/// A declared transaction: keys with modes, and actions on their slots.
 struct Declared<F> {
     keys: Vec<(TableId, Vec<u8>, Mode)>,
     body: F,
@@ -89,7 +89,7 @@ fn transfer(worker: &mut Worker, random: &mut Random, accounts: u64) {
             let slot = tx.key(T, &account(from), Mode::Read)?;
             let to = tx.key(T, &account(to), Mode::Write)?;
             std::thread::yield_now();
-            // The lock of the first is made exclusive on the way.
+            // The transaction makes the lock of the first key exclusive later.
             let from = tx.key(T, &account(from), Mode::Write)?;
             assert_eq!(slot, from);
             body(tx, from, to)
@@ -204,7 +204,7 @@ fn bump_all(worker: &mut Worker, random: &mut Random, order: &[u64]) {
     };
     if random.one_in(2) {
         let mut keys: Vec<_> = order.iter().map(|key| (T, account(*key), Mode::Write)).collect();
-        // The first one is declared again for reading: the same record.
+        // The first key is declared again for reading, so two slots refer to one record.
         keys.push((T, account(order[0]), Mode::Read));
         let count = order.len() as u32;
         let body = |tx: &mut Tx<'_>| (0..count).try_for_each(|slot| bump(tx, Slot(slot)));
@@ -229,7 +229,7 @@ fn bump_all(worker: &mut Worker, random: &mut Random, order: &[u64]) {
     }
 }
 
-/// A value that shows whether it is whole: its number, then bytes that follow from it.
+/// A value that shows whether it is whole: its number, and bytes computed from the number.
 fn whole(number: u64, len: usize) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     let mut random = Random::new(number);
@@ -256,7 +256,7 @@ fn reads_without_locks_see_whole_values_that_never_go_back() {
                 let mut random = Random::new(seed * 100 + writer);
                 let mut worker = worker_of(&store);
                 for turn in 1..=turns {
-                    // Both keys of the pair in one commit, at times by patches.
+                    // One commit writes both keys of the pair, sometimes by patches.
                     let len = [8, 40, 90, 2_000, 2_100, 70_000][random.below(6)];
                     let value = whole(turn, len);
                     let ended = worker.transact(|tx| {
@@ -286,7 +286,8 @@ fn reads_without_locks_see_whole_values_that_never_go_back() {
                 let mut last = 0;
                 let mut value = Vec::new();
                 while left.load(SeqCst) > 0 {
-                    // One after the other: whoever saw one half of a commit sees the other.
+                    // The reads come one after the other: a reader that saw one half of a commit
+                    // must see the other.
                     for key in [account(reader), account(reader + 10)] {
                         value.clear();
                         if worker.read(T, &key, &mut value).expect("a table").is_some() {
@@ -474,14 +475,14 @@ fn a_table_is_flushed_under_load() {
         for _ in 0..2 {
             store.maintain();
         }
-        // Two generations at most: 2 tables of some classes of slabs each.
+        // At most two generations exist, each with 2 tables and some classes of slabs.
         assert!(store.held_bytes() < 200 << 20, "{}", store.held_bytes());
         assert_eq!(store.generations_held(), 2, "the old ones are gone");
     });
 }
 
-/// The two keys of a pair are written together, in a table that is flushed at any moment, and the
-/// same number in one that is not: so all are there, or those of the flushed table are not.
+/// One commit writes the two keys of a pair in a table that is flushed at any moment, and the same
+/// number in another table. So all are there, or only those of the flushed table are missing.
 fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
     let pair = random.below(5) as u64;
     let (a, b) = (account(pair), account(pair + 100));
@@ -539,7 +540,7 @@ fn pair_transaction(worker: &mut Worker, random: &mut Random, turn: u64) {
     }
 }
 
-/// The gate of a quiesced store opens again, whatever the phases do meanwhile.
+/// A quiesced store resumes, whatever the phases do meanwhile.
 #[test]
 fn phases_move_while_the_store_is_quiesced_and_let_go() {
     let store = store_with(64 << 20, 4, 3, CellRules::BEFORE_IMAGES);
@@ -569,7 +570,8 @@ fn phases_move_while_the_store_is_quiesced_and_let_go() {
     together(works);
 }
 
-/// Keeps every large value that is about to be replaced, and gives each back a while later.
+/// A sink that keeps every large value that is about to be replaced, and releases each a while
+/// later.
 #[derive(Default)]
 struct Keeper {
     kept: Mutex<Vec<(KeptValue, Vec<u8>)>>,
@@ -620,7 +622,7 @@ fn large_values_are_kept_and_freed() {
                         _ => tx.put(T, &key, &whole(turn, len)),
                     }
                 });
-                // At most 7 values of 0.8 MB with two versions each: the limit is never near.
+                // There are at most 7 values of 0.8 MB with two versions each, far below the limit.
                 ended.expect("memory");
             }
             left.fetch_sub(1, SeqCst);
@@ -631,7 +633,7 @@ fn large_values_are_kept_and_freed() {
         let mut given_back = 0;
         let mut worker = worker_of(&driven);
         let mut replace = |turn| {
-            // A key of its own, so that at least this value is replaced in the middle.
+            // This key is separate, so that at least its value is replaced in the middle.
             let put = worker.transact(|tx| tx.put(T, &account(6), &whole(turn, 80_000)));
             put.expect("memory");
         };
@@ -661,7 +663,7 @@ fn large_values_are_kept_and_freed() {
     deleted_values_make_room(&store);
 }
 
-/// Everything comes back: the limit's worth of new values fits where the old ones were.
+/// All memory is freed, so new values up to the limit fit.
 fn deleted_values_make_room(store: &Arc<Store>) {
     let mut worker = worker_of(store);
     for key in 0..7 {

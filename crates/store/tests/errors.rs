@@ -1,5 +1,5 @@
-//! Errors change nothing: the memory limit, keys and values that are too long, declarations that
-//! were not kept, procedures that panic.
+//! Tests that errors change nothing: the memory limit, keys and values that are too long,
+//! undeclared accesses, and procedures that panic.
 
 mod common;
 
@@ -53,7 +53,7 @@ impl<F: FnMut(&mut Tx<'_>) -> Result<(), TxError>> Procedure for Declared<F> {
     }
 }
 
-/// Reads of what is there and of what is not, by every way.
+/// Reads present and missing keys in every way.
 fn reads_go_on(worker: &mut Worker) {
     for step in 0..2_000u64 {
         let key = format!("missing {step}").into_bytes();
@@ -71,7 +71,7 @@ fn reads_go_on(worker: &mut Worker) {
     assert!(none.run_on(worker).expect("reads").is_none());
 }
 
-/// Deletions make room for the like.
+/// Deletions make room for values of the same size.
 fn deletions_make_room(worker: &mut Worker, model: &Contents) {
     let keys: Vec<_> = model.keys().cloned().collect();
     for key in &keys {
@@ -105,7 +105,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
             let len = random.below(most);
             let (tag, value) = (random.next() as u8, random.bytes(len));
             let other = (0, random.below(1 + step as usize).to_le_bytes().to_vec());
-            // One write that needs no memory, and one that does.
+            // One write needs no memory, and one does.
             let ended = worker.transact(|tx| {
                 if model.contains_key(&other) {
                     tx.patch(T, &other.1, 0, b"")?;
@@ -152,8 +152,8 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
     });
 }
 
-/// Writes that say so go on at full memory, up to the reserve and not beyond; then reads of keys
-/// without a value go on still.
+/// Writes with the reserve go on at full memory, up to the reserve and not beyond. Afterwards reads
+/// of keys without a value still go on.
 #[test]
 fn the_reserve_is_granted_to_who_asks_and_ends() {
     let store = store_of(24 << 20, 2, 1);
@@ -243,7 +243,7 @@ fn a_declaration_is_kept() {
     };
     let error = Declared::new(keys, body).run_on(&mut worker).expect_err("c");
     assert!(matches!(error, TxError::NotDeclared), "{error}");
-    // A single key that is read only is not even locked, but the declaration holds all the same.
+    // A single key that is only read is not locked, but its declaration still counts.
     let body = |tx: &mut Tx<'_>| {
         assert_eq!(tx.get(T, b"a")?.expect("there").to_vec(), b"1");
         tx.put_slot(Slot(0), b"changed")
@@ -270,7 +270,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
             .expect("no error")
     };
     assert_eq!(bump(&mut worker), 0);
-    // Undeclared: outside of read_sections, holding a lock.
+    // Undeclared: outside of read sections, with a lock held.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         worker.transact(|tx| -> Result<(), TxError> {
             tx.put(T, b"n", b"rubbish!")?;
@@ -297,14 +297,14 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     assert_eq!(ends, [Some(true), None, None]);
     assert_eq!(bump(&mut other), 13);
     assert_eq!(bump(&mut worker), 14);
-    // While scanning, and while reading what cannot be freed before the read section is left.
+    // During a scan, and during a read of memory that cannot be freed before the read section ends.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         worker.scan(T, 0, usize::MAX, &mut |_, _| panic!("on purpose"))
     }));
     assert!(ended.is_err());
     drop(store.driver().quiesce());
     assert_eq!(contents_of(&mut worker).len(), 1, "nothing of the rubbish stayed");
-    // A worker that is dropped by the panic itself.
+    // The panic itself drops this worker.
     let thread = stillpoint_io::spawn("doomed", move || {
         worker.transact(|tx| -> Result<(), TxError> {
             tx.put(T, b"n", b"rubbish!")?;
@@ -318,8 +318,8 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     assert!(worker_of(&store).number() < 2, "its slot is free again");
 }
 
-/// What a transaction has written and not committed counts against the limit from one mebibyte on,
-/// and what it has overwritten itself does not.
+/// Uncommitted writes of a transaction count against the limit from one mebibyte on. Values that it
+/// has overwritten itself do not count.
 #[test]
 fn private_writes_count_against_the_limit() {
     const LIMIT: usize = 24 << 20;
@@ -337,7 +337,7 @@ fn private_writes_count_against_the_limit() {
     });
     assert!(matches!(refused, Err(TxError::Memory(_))), "{refused:?}");
     assert!((4..24).contains(&taken), "{taken} values were taken");
-    // The same two keys again and again, longer each time.
+    // The same two keys are written repeatedly, longer each time.
     let replaced = worker.transact(|tx| {
         for round in 1..=100 {
             for key in [b"one", b"two"] {

@@ -1,4 +1,5 @@
-//! Cells of keys without a value leave as fast as they come, counted in cells and bytes held.
+//! Tests that cells of keys without a value are freed as fast as they are made, counted in cells
+//! and bytes held.
 
 mod common;
 
@@ -15,7 +16,7 @@ use stillpoint_store::{
 
 const T: TableId = TableId(0);
 const U: TableId = TableId(1);
-/// More than any round inside of the store.
+/// More calls than any round inside of the store needs.
 const BATCH: u64 = 1_000;
 
 type Step = fn(&mut Tx<'_>, Slot) -> Result<(), TxError>;
@@ -75,7 +76,7 @@ fn worker_of(store: &Arc<Store>, number: u8, closed: &Arc<AtomicU64>) -> Worker 
 #[test]
 fn missing_keys_leave_no_cells() {
     let store = store_of(64 << 20, 4, 1);
-    // Nothing is ever closed: nothing of this needs it.
+    // No commit is ever closed here, and none of these cells needs it.
     let closed = Arc::new(AtomicU64::new(0));
     let mut worker = worker_of(&store, 0, &closed);
     let mut other = worker_of(&store, 1, &closed);
@@ -92,7 +93,7 @@ fn missing_keys_leave_no_cells() {
     assert_eq!(store.record_count(T), 0);
 }
 
-/// Two share the lock of a missing key: the last one to leave takes the cell along.
+/// Two transactions share the lock of a missing key. The last release removes the cell.
 #[test]
 fn the_last_sharer_of_a_missing_key_takes_its_cell_along() {
     let store = store_of(64 << 20, 4, 1);
@@ -108,7 +109,7 @@ fn the_last_sharer_of_a_missing_key_takes_its_cell_along() {
     assert_eq!(store.cell_count(T), 0);
 }
 
-/// A queue: a batch goes in, the oldest batch comes out, and closing lags behind.
+/// A queue: a batch enters, the oldest batch leaves, and closing lags behind.
 #[test]
 fn queues_that_come_and_go_keep_their_size() {
     const ROUNDS_HELD: u64 = 10;
@@ -131,7 +132,7 @@ fn queues_that_come_and_go_keep_their_size() {
     }
 }
 
-/// What a session deleted before it went idle or ended is reclaimed once it is closed.
+/// Deletions of a session that went idle or ended are reclaimed once they are closed.
 #[test]
 fn sessions_that_go_idle_or_end_leave_nothing() {
     let store = store_of(64 << 20, 8, 1);
@@ -145,7 +146,7 @@ fn sessions_that_go_idle_or_end_leave_nothing() {
         }
     }
     assert_eq!(store.cell_count(T), 4 * 10 * BATCH, "nothing is closed yet");
-    // Two end, two go idle.
+    // Two sessions end, two go idle.
     workers.truncate(2);
     closed.store(u64::MAX, SeqCst);
     for _ in 0..8 {
@@ -171,7 +172,7 @@ fn deleted_records_make_room_for_any_size() {
         for key in 0..full {
             assert!(worker.transact(|tx| tx.delete(T, &key.to_be_bytes())).expect("a deletion"));
         }
-        // What an event loop does ten times a second.
+        // An event loop makes this call ten times a second.
         worker.idle();
         worker.idle();
         assert_eq!(store.cell_count(T), 0);
@@ -179,11 +180,11 @@ fn deleted_records_make_room_for_any_size() {
     for _ in 0..2_000 {
         store.maintain();
     }
-    // Indexes do not shrink: that of a third of a million records stays.
+    // Indexes do not shrink, so the index of a third of a million records stays.
     assert!(store.held_bytes() < 12 << 20, "{} of an empty store", store.held_bytes());
 }
 
-/// Keeps the large values of a walk.
+/// A sink that keeps the large values of a scan.
 struct Keeper {
     slot: usize,
     kept: Vec<KeptValue>,
@@ -210,7 +211,7 @@ impl Lane for Keeper {
     fn take_back(&mut self) {}
 }
 
-/// A large value that a checkpoint keeps by reference outlives its table; other tables' memory is
+/// A large value that a checkpoint keeps by reference outlives its table. Memory of other tables is
 /// freed meanwhile.
 #[test]
 fn a_kept_value_outlives_its_table() {
@@ -233,7 +234,7 @@ fn a_kept_value_outlives_its_table() {
     }
     assert_eq!(store.generations_held(), 3, "the table of the kept value, and the new ones");
     assert!(store.memory_returns());
-    // Whatever is free is written over.
+    // All free memory is overwritten.
     for key in 0..100u64 {
         let _ = worker.transact(|tx| tx.put(U, &key.to_be_bytes(), &vec![9; LEN]));
     }
@@ -260,7 +261,7 @@ fn replaced_large_values_are_freed_by_their_bytes() {
     }
 }
 
-/// Writes two keys; notes what the second one had.
+/// Writes two keys, and notes the old value of the second.
 struct Two {
     keys: [&'static [u8]; 2],
     begun: Arc<AtomicBool>,
@@ -283,9 +284,9 @@ impl Procedure for Two {
     }
 }
 
-/// A transaction waits for the lock of `held`. Meanwhile `moved` is deleted, and its cell goes to
-/// another key. False if the transaction had locked `moved` before it waited: locks are taken in
-/// the order of cells.
+/// A transaction waits for the lock of `held`. Meanwhile `moved` is deleted, and another key gets
+/// its cell. Returns false if the transaction had locked `moved` before it waited, since locks are
+/// taken in the order of cells.
 fn waits_while_a_cell_moves(held: &'static [u8], moved: &'static [u8]) -> bool {
     const OTHERS: u32 = 300;
     let store = store_of(64 << 20, 8, 1);
@@ -309,7 +310,7 @@ fn waits_while_a_cell_moves(held: &'static [u8], moved: &'static [u8]) -> bool {
         while !begun.load(SeqCst) {
             std::thread::yield_now();
         }
-        // The waiter tries for a moment, and then leaves its read section.
+        // The waiting transaction tries for a moment, and then leaves its read section.
         RealClock.sleep(Duration::from_millis(50));
         let mut runs = 0;
         let deleted = other.transact(|tx| {
@@ -322,7 +323,7 @@ fn waits_while_a_cell_moves(held: &'static [u8], moved: &'static [u8]) -> bool {
         if deleted.is_err() {
             return Ok(false);
         }
-        // What was deleted is reclaimed, and its memory goes to the next keys.
+        // The deleted record is reclaimed, and the next keys get its memory.
         while other.idle() {
             std::thread::yield_now();
         }

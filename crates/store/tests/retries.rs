@@ -1,5 +1,5 @@
-//! Undeclared transactions end after a bounded number of runs, whatever the others do; and many
-//! keys, or many patches of one, are no different from few.
+//! Tests that undeclared transactions end after a bounded number of runs, whatever the others do.
+//! Many keys, or many patches of one key, need no more runs than few.
 
 mod common;
 
@@ -50,8 +50,8 @@ impl Procedure for Holds {
     }
 }
 
-/// Declared transactions that hold all keys nearly always, and one undeclared writer among them.
-/// `pick` says which key the writer takes at which step of which run; gives how often it ran.
+/// Declared transactions hold all keys nearly always, and one undeclared writer competes with them.
+/// `pick` chooses the writer's key at each step of each run. Returns the number of runs.
 fn runs_among(mode: Mode, threads: u64, pick: fn(u64, u64) -> u64) -> Vec<u32> {
     let store = store_of(64 << 20, threads as usize + 1, 1);
     let mut writer = worker_of(&store);
@@ -119,7 +119,7 @@ fn an_undeclared_writer_ends_among_declared_ones() {
     }
 }
 
-/// Undeclared transactions among themselves, each of which takes all keys in an order of its own.
+/// Undeclared transactions compete with each other, and each takes all keys in an order of its own.
 #[test]
 fn undeclared_writers_end_among_each_other() {
     let store = store_of(64 << 20, 3, 1);
@@ -135,7 +135,7 @@ fn undeclared_writers_end_among_each_other() {
                 let ended = worker.transact(|tx| {
                     run += 1;
                     for step in 0..KEYS {
-                        // Up or down, from anywhere, and differently in each run.
+                        // The order goes up or down, from any key, and differs in each run.
                         let at = first.wrapping_add(u64::from(run));
                         let at = if at.is_multiple_of(2) { at + step } else { at + KEYS - step };
                         let value = tx.get(T, &key(at))?.and_then(|value| value.u64_at(0));
@@ -163,7 +163,7 @@ fn undeclared_writers_end_among_each_other() {
     }
 }
 
-/// As many keys as no scan could look through, asked for again and again.
+/// So many keys that a linear search would take too long, each looked up repeatedly.
 #[test]
 fn a_transaction_finds_its_keys_among_many() {
     const MANY: u64 = 40_000;
@@ -222,7 +222,8 @@ fn keys_declared_many_times_are_one_record_each() {
     assert_eq!(store.record_count(T), MANY);
 }
 
-/// Patches and appends, as many as no walk along a chain could bear, of two keys in turn.
+/// So many patches and appends of two keys in turn that a walk along their chains would take too
+/// long.
 #[test]
 fn a_value_is_patched_many_times() {
     const TIMES: usize = 60_000;
@@ -262,7 +263,7 @@ fn a_value_is_patched_many_times() {
     }
 }
 
-/// A body that swallows a conflict has seen a part of its keys only, so its run does not commit.
+/// A body that ignores a conflict has seen only a part of its keys, so its run does not commit.
 #[test]
 fn a_run_that_ignores_a_conflict_does_not_commit() {
     let store = store_of(64 << 20, 2, 1);
@@ -275,7 +276,8 @@ fn a_run_that_ignores_a_conflict_does_not_commit() {
         let put = worker_of(&store_of_older).transact(|tx| {
             tx.put(T, b"contended", b"older")?;
             is_locked.store(true, SeqCst);
-            // Until the younger one has conflicted, and runs again or has ended wrongly.
+            // Waits until the younger transaction has conflicted, and runs again or has ended
+            // wrongly.
             while runs_of_younger.load(SeqCst) < 2 && !has_ended.load(SeqCst) {
                 std::thread::yield_now();
             }
@@ -303,7 +305,8 @@ fn a_run_that_ignores_a_conflict_does_not_commit() {
     }
 }
 
-/// A conflict that the body makes up ends the transaction after as many runs as any other.
+/// A conflict that the body invents ends the transaction after the same number of runs as a real
+/// one.
 #[test]
 fn a_body_that_always_makes_up_a_conflict_ends() {
     let store = store_of(64 << 20, 2, 1);
@@ -317,6 +320,6 @@ fn a_body_that_always_makes_up_a_conflict_ends() {
     });
     assert!(matches!(ended, Err(TxError::Conflict)), "{ended:?}");
     assert_eq!(runs, RUNS_MAX);
-    // The permit was given back.
+    // The permit was released.
     worker.transact(|tx| tx.put(T, b"key", b"value")).expect("commits");
 }

@@ -1,5 +1,6 @@
-//! One worker against a sequential model: declared, undeclared and batched transactions, errors,
-//! table flushes, checkpoints at any moment, new workers; values across all sizes of cells.
+//! Tests of one worker in comparison with a sequential model: declared, undeclared and batched
+//! transactions, and errors. Tables are flushed, checkpoints come at any moment, and workers are
+//! replaced. Values have all sizes of cells.
 
 mod common;
 
@@ -50,7 +51,7 @@ impl Op {
     }
 }
 
-/// What an operation must answer.
+/// Expected result of an operation.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Value(Option<Value>),
@@ -59,7 +60,7 @@ enum Answer {
     Existed(bool),
 }
 
-/// A transaction with the answers that it must get.
+/// A transaction with its expected results.
 struct Script {
     ops: Vec<(Key, Op, Answer)>,
     /// Length hints of the declaration.
@@ -72,7 +73,7 @@ struct Script {
 }
 
 impl Script {
-    /// Operations with their answers; `model` becomes what it is after a commit.
+    /// Operations with their expected results. Changes `model` to the state after a commit.
     fn new(random: &mut Random, keys: &[Key], model: &mut Contents) -> Self {
         let abandon = random.one_in(6);
         let mut overlay: BTreeMap<Key, Option<Value>> = BTreeMap::new();
@@ -218,7 +219,7 @@ impl Procedure for Script {
             self.slots.push(slot);
         }
         assert_eq!(keys.len(), self.ops.len());
-        // By key, a declared key must be found writable if any operation writes it.
+        // A declared key must be declared for writing if any operation writes it.
         self.by_key = false;
     }
 
@@ -231,7 +232,7 @@ impl Procedure for Script {
     }
 }
 
-/// The store, the model, and what the steps of a test change.
+/// The store, the model, and the state that a test's steps change.
 struct Bench {
     random: Random,
     store: Arc<Store>,
@@ -377,7 +378,7 @@ impl Bench {
         }
     }
 
-    /// Table 1 gets a new generation. What a checkpoint under way has of the old one is for nobody.
+    /// Table 1 gets a new generation. Records of the old one in a checkpoint under way are ignored.
     fn flush(&mut self) {
         let quiesced = self.store.driver().quiesce();
         self.generation += 1;
@@ -461,7 +462,8 @@ fn several_mebibytes_in_one_value() {
     });
 }
 
-/// What one read section copies is bounded, so the records of one position may need several.
+/// One read section copies a bounded number of bytes, so the records of one position may need
+/// several.
 #[test]
 fn a_scan_shows_each_of_many_long_values_once() {
     let store = store_of(256 << 20, 2, 1);
@@ -488,7 +490,7 @@ fn a_scan_shows_each_of_many_long_values_once() {
     seen.sort_unstable();
     assert_eq!(seen, (0..60).collect::<Vec<u8>>());
 
-    // Of each value only the head.
+    // The scan copies only the head of each value.
     let mut heads = Vec::new();
     let visit = &mut |key: &[u8], value: stillpoint_store::ValueRef<'_>| {
         assert_eq!((value.tag(), value.to_vec()), (key[0], vec![key[0]; 5]));
@@ -499,7 +501,7 @@ fn a_scan_shows_each_of_many_long_values_once() {
     assert_eq!(heads, seen);
 }
 
-/// Asks of each key how long its value is, and runs nothing.
+/// A batch that notes the length of each key's value, and runs nothing.
 struct Asking {
     keys: u32,
     told: Vec<usize>,
@@ -525,7 +527,7 @@ impl Batch for Asking {
     }
 }
 
-/// Of a key behind others with its tag, and of one in an overflow bucket, too.
+/// Also for a key behind others with the same tag, and for a key in an overflow bucket.
 #[test]
 fn a_batch_learns_the_length_of_every_large_value_before_it_begins() {
     const KEYS: u32 = 10_000;

@@ -1,5 +1,5 @@
-//! Commit, capture and reclamation under random schedules: the store as it is, with small memory.
-//! Every history must be strictly serializable and every checkpoint exact.
+//! Tests of commit, capture and reclamation under random schedules, with the real store and small
+//! memory. Every history must be strictly serializable and every checkpoint exact.
 #![cfg(shuttle)]
 
 #[path = "history/attempt.rs"]
@@ -20,7 +20,7 @@ use stillpoint_store::{CellRules, Store, StoreConfig, TableId, Worker};
 
 const SCHEDULES: usize = 4_000;
 
-/// What the threads of one schedule share. Only the store's own accesses are scheduled.
+/// State shared by the threads of one schedule. Only the store's own accesses are scheduled.
 struct World {
     store: Arc<Store>,
     gathered: Arc<Gathered>,

@@ -1,4 +1,4 @@
-//! The steps of a commit, taken by somebody outside of the store who appends an entry of its own.
+//! Tests of the steps of a commit, taken outside of the store with an entry of the caller's own.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl CommitLog for Wanting {
 #[test]
 fn a_commit_takes_the_stamp_that_it_is_given() {
     let store = store();
-    // A worker that ends waits for all read sections, that of the commit included.
+    // A worker that ends waits for all read sections, including that of the commit.
     let mut reader = worker(&store, NoLog::default());
     let mut worker = worker(&store, Wanting);
     let stamp = Stamp::new(41, 7);
@@ -92,7 +92,7 @@ fn steps_that_are_dropped_change_nothing() {
         .expect("the lock is free");
 }
 
-/// Has no room at first. While the commit waits, a checkpoint goes through its phases.
+/// A log without room at first. While the commit waits, a checkpoint passes through its phases.
 struct Full {
     store: Arc<Store>,
     waits: u32,
@@ -104,7 +104,7 @@ impl CommitLog for Full {
     }
     fn wait_for_room(&mut self) -> Result<(), LogRefused> {
         self.waits += 1;
-        // Each waits for a grace period: the commit stands in no read section.
+        // Each phase waits for a grace period, so the commit stands in no read section.
         for phase in [Phase::Prepare, Phase::Resolve] {
             self.store.driver().advance(phase);
         }
@@ -133,7 +133,7 @@ fn a_commit_that_waits_leaves_its_section_and_reads_the_phase_anew() {
         Ok(steps.release())
     });
     assert_eq!(ended.expect("commits"), Some(Stamp::new(9, 1)));
-    // No wait is announced any more, and no read section is open: else this waits for ever.
+    // This would wait for ever if a wait were still announced or a read section open.
     drop(store.driver().quiesce());
 }
 

@@ -1,5 +1,5 @@
-//! A commit that finds no room waits with its locks, outside of its read section: no grace period and
-//! no phase waits with the commit, and the attempt after the wait reads the phase anew.
+//! Tests of a commit that finds no room. It waits with its locks, outside of its read section, so
+//! no grace period and no phase waits for it. The attempt after the wait reads the phase anew.
 
 mod common;
 
@@ -15,15 +15,15 @@ use stillpoint_store::{
 };
 
 const T: TableId = TableId(0);
-/// Times that a test yields before it takes for granted that something does not happen.
+/// Number of yields after which a test assumes that an event does not happen.
 const YIELDS: usize = 20_000;
 
-/// A door that commits wait at.
+/// A door at which commits wait.
 #[derive(Debug, Default)]
 struct Door {
     open: AtomicBool,
     fails: AtomicBool,
-    /// Commits that have come to the door.
+    /// Number of commits that have reached the door.
     waited: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ impl Door {
         }
     }
 
-    /// Returns once a commit stands before the door.
+    /// Waits until a commit stands before the door.
     fn await_commit(&self) {
         while self.waited.load(SeqCst) == 0 {
             std::thread::yield_now();
@@ -78,7 +78,7 @@ impl CommitLog for DoorLog {
     }
 }
 
-/// A sink behind a door, in front of what gathers the records.
+/// A sink behind a door, which passes records on to another sink.
 struct DoorSink(Arc<Door>, Arc<Gathered>);
 
 impl Sink for DoorSink {
@@ -147,7 +147,8 @@ impl World {
         Worker::new(self.store.clone(), Box::new(DoorLog { door, epochs, gsn: 1 })).expect("a slot")
     }
 
-    /// Runs two transactions as one batch on a thread of their own; the first one waits at the door.
+    /// Runs two transactions as one batch on a thread of their own. The first one waits at the
+    /// door.
     fn put_behind_the_door(&self) -> stillpoint_io::JoinHandle<[Put; 2]> {
         let mut worker = self.worker();
         let commit = move || {
@@ -174,7 +175,7 @@ fn assert_committed(batch: &[Put; 2]) {
     }
 }
 
-/// True once a grace period that begins now has passed; false if it does not within many yields.
+/// Whether a grace period that begins now passes within many yields.
 fn a_grace_period_passes(store: &Store) -> bool {
     let read_sections = store.driver().read_sections();
     let mut token = read_sections.token();
@@ -271,7 +272,7 @@ fn a_log_that_will_have_no_room_ends_the_commit() {
     assert_eq!(world.value(b"key").as_deref(), Some(&b"again"[..]));
 }
 
-/// A thread's result. One that has not ended after many yields waits for ever.
+/// A thread's result. A thread that has not ended after many yields counts as hanging.
 fn ended<T>(what: &str, thread: stillpoint_io::JoinHandle<T>) -> T {
     for _ in 0..60_000 {
         if thread.is_finished() {
@@ -282,7 +283,7 @@ fn ended<T>(what: &str, thread: stillpoint_io::JoinHandle<T>) -> T {
     panic!("{what} never ends");
 }
 
-/// A transaction whose last run has the permit of the store; `permitted` is told of that run.
+/// A transaction whose last run has the permit of the store. `permitted` is called in that run.
 fn put_with_permit(worker: &mut Worker, permitted: impl Fn()) -> Result<(), TxError> {
     let mut runs = 0;
     worker.transact(|tx| {
@@ -295,7 +296,7 @@ fn put_with_permit(worker: &mut Worker, permitted: impl Fn()) -> Result<(), TxEr
     })
 }
 
-/// Who has the permit and has waited goes on with it; nobody else begins before the end.
+/// A transaction with the permit keeps it over a wait. No other transaction begins before its end.
 #[test]
 fn a_commit_with_the_permit_waits_for_room_as_any_other() {
     let world = World::new();
@@ -342,7 +343,7 @@ fn a_commit_that_has_waited_does_not_pass_the_permit_on_to_the_next() {
     assert_committed(&ended("the batch", waiting));
 }
 
-/// Writes its keys.
+/// A transaction that writes its keys.
 struct PutAll(Vec<&'static [u8]>);
 
 impl Procedure for PutAll {
@@ -359,8 +360,8 @@ impl Procedure for PutAll {
     }
 }
 
-/// A declared transaction waits for `middle` and may hold `low`. Who gets the permit of the store
-/// then takes `high` and wants `low`. Nobody may wait for the other.
+/// A declared transaction waits for `middle` and may hold `low`. The holder of the permit takes
+/// `high` and wants `low`. The two must not wait for each other.
 fn all_end_beside_the_permit([low, middle, high]: [&'static [u8]; 3]) {
     let store = store_with(64 << 20, 8, 1, CellRules::IN_PLACE);
     let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
@@ -389,7 +390,7 @@ fn all_end_beside_the_permit([low, middle, high]: [&'static [u8]; 3]) {
         tx.put(T, middle, b"held")?;
         let (declared, permitted) = works.take().expect("nobody is in the way of the first run");
         threads.push(stillpoint_io::spawn("declared", declared).expect("a thread"));
-        // It locks what it can, and waits for the rest.
+        // The transaction locks the free keys, and waits for the rest.
         RealClock.sleep(Duration::from_millis(20));
         threads.push(stillpoint_io::spawn("permitted", permitted).expect("a thread"));
         RealClock.sleep(Duration::from_millis(20));
@@ -401,7 +402,7 @@ fn all_end_beside_the_permit([low, middle, high]: [&'static [u8]; 3]) {
     }
 }
 
-/// Locks are taken in the order of cells, which nobody knows here: each order is tried.
+/// Locks are taken in the order of cells, which the test does not know, so it tries each order.
 #[test]
 fn who_waits_for_a_lock_gives_its_own_back_to_the_holder_of_the_permit() {
     const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];

@@ -1,5 +1,5 @@
-//! The microbenchmark of the CALC paper (SIGMOD 2016, §5.1) on the bare store: records of an
-//! 8-byte key and 100 bytes; a transaction reads ten and changes eight bytes of each.
+//! The microbenchmark of the CALC paper (SIGMOD 2016, §5.1) on the bare store. Records have an
+//! 8-byte key and 100 bytes. A transaction reads ten records and changes eight bytes of each.
 
 use std::sync::Arc;
 use stillpoint_store::{
@@ -34,7 +34,7 @@ pub(crate) struct CalcTransaction {
 }
 
 impl CalcTransaction {
-    /// Other records, drawn uniformly; a record drawn twice counts twice.
+    /// Draws other records uniformly. A record that is drawn twice counts twice.
     pub(crate) fn draw(&mut self, numbers: &mut Numbers, records: u64) {
         for key in &mut self.keys {
             *key = numbers.below(records);
@@ -80,7 +80,7 @@ pub(crate) fn filled(records: u64, rules: CellRules) -> Arc<Store> {
     store
 }
 
-/// A worker that commits to nothing.
+/// A worker without a journal.
 pub(crate) fn worker(store: &Arc<Store>) -> Worker {
     Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot")
 }

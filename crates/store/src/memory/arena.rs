@@ -4,17 +4,17 @@
 //! of a table), one kind and one size class, and is never moved. A cell's *number* is its offset
 //! in the region in units of 16 bytes; number 0 is no cell.
 //!
-//! Memory is handed out in runs of cells to per-worker caches, so that the common allocation takes
-//! no lock. Slabs are populated ahead of their use by [`Arena::populate_ahead`].
+//! The arena gives runs of cells to per-worker caches, so that the common allocation takes no lock.
+//! Slabs are populated ahead of their use by [`Arena::populate_ahead`].
 //!
 //! ```text
 //! free ──▶ owned ──▶ empty ──▶ owned by the same pool      at once: its cells keep their size
 //!   ▲                  │  └──▶ owned by another pool       after a grace period, zeroed
 //!   └──────────────────┘                                   after a grace period, trimmed
 //! ```
-//! A slab whose cells have all come back is *empty*. A reader that met one of its cells before may
-//! go on looking at it until its read section ends, so the slab keeps its description until then.
-//! A reader that enters later sees that the slab is empty and walks none of it.
+//! A slab whose cells are all free is *empty*. A reader that met one of its cells before may still
+//! read it until its read section ends. So the slab keeps its description until then. A reader that
+//! enters later sees that the slab is empty and skips it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -32,14 +32,14 @@ const UNITS_PER_SLAB: u64 = (SLAB_BYTES / UNIT_BYTES) as u64;
 pub(crate) const NUMBER_BITS: u32 = 36;
 const REGION_BYTES_MAX: usize = 1 << 40;
 const REGION_BYTES_MIN: usize = 64 << 20;
-/// The reserve beyond the limit is this part of it, within the two bounds.
+/// The reserve beyond the limit is this fraction of the limit, within the two bounds.
 const RESERVE_PART: usize = 16;
 const RESERVE_BYTES_MIN: usize = 16 << 20;
 const RESERVE_BYTES_MAX: usize = 1 << 30;
-/// A cache takes so many cells, or bytes of them, from the arena at a time, at most.
+/// Most cells, and most bytes, that a cache takes from the arena at a time.
 const RUN_CELLS_MAX: usize = 64;
 const RUN_BYTES_MAX: usize = 64 << 10;
-/// A cache keeps the free cells of so many runs of a class, and gives back what it has beyond.
+/// Runs of free cells of a class that a cache keeps. It returns further ones.
 const CACHE_RUNS_MAX: usize = 4;
 
 /// Cell sizes in bytes. Steps of 16 up to 192, then at most a quarter; the last holds a chunk or
@@ -67,16 +67,16 @@ const RUN_CELLS: [usize; CLASS_BYTES.len()] = {
 /// The largest allocation in bytes.
 pub(crate) const CELL_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
 
-/// What the cells of a slab are.
+/// The kind of a slab's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Records, which a capture walks.
+    /// Records, which a capture scans.
     Record = 1,
     /// Chunks and tables of large values, and long keys.
     Block = 2,
-    /// Locks of keys without a value, made beyond the memory limit so that reads and deletions go
-    /// on, up to twice the reserve. No value is kept inside of them.
+    /// Locks of keys without a value, made beyond the memory limit, up to twice the reserve, so
+    /// that reads and deletions go on. They hold no value.
     Lock = 3,
     /// Long keys of such locks.
     LockKey = 4,
@@ -89,11 +89,11 @@ struct PoolKey {
     class: u8,
 }
 
-/// Bit of a slab's description: all of its cells are free, and nobody may walk it.
+/// Bit of a slab's description: all of its cells are free, and no scan may visit it.
 const EMPTY: u64 = 1 << 16;
 
 impl PoolKey {
-    /// Cells that a cache takes and gives back at a time, at most.
+    /// Most cells that a cache takes and returns at a time.
     fn run_cells(self) -> usize {
         RUN_CELLS[usize::from(self.class)]
     }
@@ -112,9 +112,9 @@ impl PoolKey {
 /// The free cells of a slab.
 #[derive(Debug, Default)]
 struct SlabCells {
-    /// Positions of cells that were given back.
+    /// Positions of freed cells.
     returned: Vec<u16>,
-    /// Cells from this position on were never handed out.
+    /// Cells from this position on were never allocated.
     fresh: usize,
 }
 
@@ -122,7 +122,8 @@ struct SlabCells {
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: Region,
-    /// Per slab: size class, kind and owner, and whether it is [`EMPTY`]; 0 while the slab is free.
+    /// Per slab, its size class, kind and owner, and whether it is [`EMPTY`]. 0 while the slab is
+    /// free.
     slabs: Box<[AtomicU64]>,
     /// Slabs below this index were taken at least once.
     slabs_taken: AtomicUsize,
@@ -133,7 +134,7 @@ pub(crate) struct Arena {
     /// Bytes that others hold under the same limit (indexes).
     other_bytes: AtomicUsize,
     pools: Mutex<Pools>,
-    /// Who may be looking at a slab that has become empty.
+    /// Read sections, which may still reach a slab that has become empty.
     read_sections: ReadSections,
 }
 
@@ -144,7 +145,7 @@ struct Pools {
     by_key: HashMap<PoolKey, BTreeSet<usize>>,
     /// Per slab that was taken at least once.
     cells: Vec<SlabCells>,
-    /// Slabs that are free and read as zero.
+    /// Free slabs that read as zero.
     free_slabs: Vec<usize>,
     /// Slabs all of whose cells are free, oldest first.
     empty: VecDeque<EmptySlab>,
@@ -152,14 +153,14 @@ struct Pools {
     trims: u64,
 }
 
-/// A slab all of whose cells are free, with its memory as its last pool left it.
+/// A slab whose cells are all free, with unchanged memory.
 #[derive(Debug)]
 struct EmptySlab {
     index: usize,
     last: PoolKey,
-    /// Passes when every read section has ended that may have met one of the cells.
+    /// Grace period after which no read section can reach one of the cells.
     grace: GracePeriod,
-    /// What [`Pools::trims`] was when the slab became empty.
+    /// Value of [`Pools::trims`] when the slab became empty.
     trims: u64,
 }
 
@@ -213,7 +214,7 @@ impl Slab {
         }
     }
 
-    /// The numbers of those of its cells whose positions are in `part`.
+    /// The numbers of the cells at the positions in `part`.
     pub(crate) fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = u64> + use<> {
         let at = |position: usize| self.first + (position.min(self.cells) * self.cell_units) as u64;
         (at(part.start)..at(part.end)).step_by(self.cell_units)
@@ -244,10 +245,10 @@ impl Arena {
         })
     }
 
-    /// The words of a cell. A stale or invented number gives some words or none, never a fault.
+    /// The words of a cell. A stale or invented number yields some words or none, never a fault.
     #[inline]
     pub(crate) fn cell(&self, number: u64) -> &[AtomicU64] {
-        // Relaxed: whoever holds a live cell's number got it through the index (Acquire).
+        // Relaxed: a live cell's number comes from the index (Acquire).
         let description = match self.slabs.get((number / UNITS_PER_SLAB) as usize) {
             Some(slab) => slab.load(Relaxed),
             None => return &[],
@@ -266,7 +267,7 @@ impl Arena {
         number as usize * (UNIT_BYTES / 8)
     }
 
-    /// Words of a cell whose place is known.
+    /// Words of a cell at a known place.
     #[inline]
     pub(crate) fn span(&self, first: usize, len: usize) -> &[AtomicU64] {
         &self.region.words()[first..first + len]
@@ -282,13 +283,13 @@ impl Arena {
         }
     }
 
-    /// Number of slabs to walk; slab 0 holds nothing.
+    /// Number of slabs to scan. Slab 0 holds nothing.
     pub(crate) fn slab_count(&self) -> usize {
         self.slabs_taken.load(Relaxed)
     }
 
-    /// A slab; `None` for one that is free or empty. Inside a read section its cells stay cells of
-    /// that size and kind until the section ends.
+    /// A slab. `None` if it is free or empty. Inside a read section its cells keep their size and
+    /// kind until the section ends.
     pub(crate) fn slab(&self, index: usize) -> Option<Slab> {
         // Acquire is not needed: cells are published through their own stamp word.
         let description = self.slabs.get(index)?.load(Relaxed);
@@ -296,8 +297,8 @@ impl Arena {
             .then(|| Slab::of(index, PoolKey::of(description)))
     }
 
-    /// True if there is a cell of a record at this number, and it is this owner's. It then stays one
-    /// until the caller's read section ends.
+    /// Whether this number is a record's cell of this owner. It then stays one until the caller's
+    /// read section ends.
     pub(crate) fn has_record_cell(&self, number: u64, owner: u32) -> bool {
         let index = (number / UNITS_PER_SLAB) as usize;
         self.slab(index).is_some_and(|slab| {
@@ -309,21 +310,21 @@ impl Arena {
         })
     }
 
-    /// The owner of the slab that a cell is in; 0 for none.
+    /// The owner of a cell's slab. 0 for none.
     pub(crate) fn owner_of(&self, number: u64) -> u32 {
         // Relaxed: the caller holds the cell's lock, so the slab is not dropped.
         let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);
         slab.map_or(0, |slab| PoolKey::of(slab.load(Relaxed)).owner)
     }
 
-    /// What the cell is for.
+    /// Kind of the cell.
     pub(crate) fn is_of_kind(&self, number: u64, kind: Kind) -> bool {
         // Relaxed: as in `owner_of`.
         let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);
         slab.is_some_and(|slab| PoolKey::of(slab.load(Relaxed)).kind == kind as u8)
     }
 
-    /// Bytes held by slabs and by what else counts against the limit.
+    /// Bytes held by slabs, and other bytes that count against the limit.
     pub(crate) fn held_bytes(&self) -> usize {
         self.slabs_held.load(Relaxed) * SLAB_BYTES + self.other_bytes.load(Relaxed)
     }
@@ -336,12 +337,12 @@ impl Arena {
         self.limit_bytes.store(bytes, Relaxed);
     }
 
-    /// Says how much memory under the same limit is held elsewhere.
+    /// Sets the bytes that others hold under the same limit.
     pub(crate) fn set_other_bytes(&self, bytes: usize) {
         self.other_bytes.store(bytes, Relaxed);
     }
 
-    /// Refuses `bytes` more bytes that are not held by slabs if they exceed what is granted.
+    /// Refuses `bytes` more bytes outside of slabs if they exceed the grant.
     pub(crate) fn check_room(&self, bytes: usize, allowance: Allowance) -> Result<(), MemoryLimit> {
         let limit = self.limit_bytes();
         let beyond = match allowance {
@@ -355,7 +356,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Touches the next few slabs' pages. Called in the background; true if there was work.
+    /// Touches the pages of the next few slabs. Called in the background. Returns whether there was
+    /// work.
     pub(crate) fn populate_ahead(&self) -> bool {
         let taken = self.slabs_taken.load(Relaxed);
         let ahead = (taken / 16).clamp(2, 64);
@@ -380,7 +382,7 @@ impl Arena {
         let full = MemoryLimit { held: self.held_bytes(), limit };
         let reserve = reserve_bytes(limit);
         let beyond = match allowance {
-            // What must go on when writers with the reserve have used it up.
+            // Locks of keys without a value must go on when writers have used up the reserve.
             _ if key.kind >= Kind::Lock as u8 => 2 * reserve,
             Allowance::Reserve => reserve,
             Allowance::Limit => 0,
@@ -405,13 +407,13 @@ impl Arena {
         };
         pools.cells.resize_with(self.slab_count(), SlabCells::default);
         pools.cells[index] = SlabCells::default();
-        // Relaxed: the pools' mutex orders takers. A capture needs to see the cells of earlier epochs,
-        // and a grace period came between the end of those and its beginning.
+        // Relaxed: the pools' mutex orders takers. A capture must see the cells of earlier epochs,
+        // and a grace period came between the end of these epochs and its beginning.
         self.slabs[index].store(key.describe(), Relaxed);
         Ok(index)
     }
 
-    /// Gives empty slabs back to the system while more than `bound` bytes are held.
+    /// Returns empty slabs to the system while more than `bound` bytes are held.
     fn free_beyond(&self, pools: &mut Pools, bound: usize) {
         while self.held_bytes() > bound
             && let Some(oldest) = pools.empty.front_mut()
@@ -423,8 +425,8 @@ impl Arena {
         }
     }
 
-    /// An empty slab: one that was of the same pool, or else one that nobody looks at any more. The
-    /// bytes held stay the same.
+    /// An empty slab: one of the same pool, or one that no reader can reach any more. The bytes
+    /// held stay the same.
     fn reuse_slab(&self, pools: &mut Pools, key: PoolKey) -> Option<usize> {
         if let Some(at) = pools.empty.iter().position(|empty| empty.last == key) {
             return pools.empty.remove(at).map(|empty| empty.index);
@@ -449,8 +451,8 @@ impl Arena {
         Some(index)
     }
 
-    /// Gives the memory of a slab that has been empty for long back to the system. Called in the
-    /// background; true if there was one.
+    /// Returns the memory of a slab that was empty for long to the system. Called in the
+    /// background. Returns whether there was one.
     pub(crate) fn trim(&self) -> bool {
         let mut pools = self.pools.lock();
         pools.trims += 1;
@@ -467,17 +469,17 @@ impl Arena {
         true
     }
 
-    /// Gives the memory of a slab back that nobody looks at any more.
+    /// Returns the memory of a slab that no reader can reach any more to the system.
     fn free_slab(&self, pools: &mut Pools, index: usize) {
-        // Relaxed: the pools' mutex orders takers; to others a free slab is like an empty one.
+        // Relaxed: the pools' mutex orders takers. For others a free slab is like an empty one.
         self.slabs[index].store(0, Relaxed);
         self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
         self.slabs_held.fetch_sub(1, Relaxed);
         pools.free_slabs.push(index);
     }
 
-    /// Makes a slab's memory usable, and that of some that come after it. False if the system does
-    /// not grant it.
+    /// Makes the memory of a slab and of some following ones usable. Returns false if the system
+    /// refuses.
     fn grow_to(&self, index: usize) -> bool {
         if (index + 1) * SLAB_BYTES <= self.region.len_bytes() {
             return true;
@@ -526,7 +528,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives all slabs of an owner back. Nobody may hold one of its numbers any more.
+    /// Frees all slabs of an owner. Nobody may hold one of its numbers any more.
     pub(crate) fn drop_owner(&self, owner: u32) {
         let mut pools = self.pools.lock();
         pools.by_key.retain(|key, _| key.owner != owner);
@@ -538,16 +540,16 @@ impl Arena {
         }
     }
 
-    /// Takes free cells of a pool back. A slab whose cells are all free becomes empty.
+    /// Returns free cells to a pool. A slab whose cells are all free becomes empty.
     fn give_back(&self, key: PoolKey, numbers: impl Iterator<Item = u64>) {
         let mut pools = self.pools.lock();
         let Pools { by_key, cells, empty, trims, .. } = &mut *pools;
         let slabs = by_key.entry(key).or_default();
         for number in numbers {
             let index = (number / UNITS_PER_SLAB) as usize;
-            // Relaxed: whoever changes a description holds the pools' mutex.
+            // Relaxed: a thread that changes a description holds the pools' mutex.
             if self.slabs[index].load(Relaxed) != key.describe() {
-                // The owner is gone, and the cell with it.
+                // The owner is gone, and its cell was freed with it.
                 continue;
             }
             let slab = Slab::of(index, key);
@@ -562,8 +564,8 @@ impl Arena {
             }
             slabs.remove(&index);
             *cells = SlabCells::default();
-            // Relaxed: whoever enters a read section after the token sees the bit, by the fences of
-            // `ReadSections::token` and `ReadSections::enter`.
+            // Relaxed: a thread that enters a read section after the token sees the bit, by the
+            // fences of `ReadSections::token` and `ReadSections::enter`.
             self.slabs[index].store(key.describe() | EMPTY, Relaxed);
             let grace = self.read_sections.token();
             empty.push_back(EmptySlab { index, last: key, grace, trims: *trims });
@@ -578,13 +580,13 @@ impl Arena {
 #[derive(Debug, Default)]
 pub(crate) struct CellCache {
     pools: Vec<(PoolKey, Vec<u64>)>,
-    /// How far the present transaction may go.
+    /// Memory that the present transaction may use.
     pub(crate) allowance: Allowance,
-    /// Memory was refused since the worker last gave back what it has to spare.
+    /// Whether memory was refused since the worker last returned its spare cells.
     pub(crate) was_refused: bool,
 }
 
-/// Up to where memory is granted.
+/// The bound up to which memory is granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Allowance {
     /// Up to the memory limit.
@@ -594,8 +596,8 @@ pub(crate) enum Allowance {
     Reserve,
 }
 
-/// Bytes beyond a limit that transactions may hold which say so. Locks of keys without a value may
-/// take as much again.
+/// Bytes beyond a limit that transactions with the reserve may hold. Locks of keys without a value
+/// may take the same amount again.
 pub(crate) fn reserve_bytes(limit: usize) -> usize {
     (limit / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
 }
@@ -612,7 +614,7 @@ impl CellCache {
         &mut self.pools[at].1
     }
 
-    /// A cell of at least `bytes` bytes. Its words hold whatever they held before.
+    /// Allocates a cell of at least `bytes` bytes. Its words keep their old contents.
     pub(crate) fn allocate(
         &mut self,
         arena: &Arena,
@@ -634,7 +636,7 @@ impl CellCache {
         Ok(pool.pop().expect("refilled"))
     }
 
-    /// Gives a cell back. Nobody may hold its number any more.
+    /// Frees a cell. Nobody may hold its number any more.
     pub(crate) fn free(&mut self, arena: &Arena, number: u64) {
         let slab = &arena.slabs[(number / UNITS_PER_SLAB) as usize];
         let key = PoolKey::of(slab.load(Relaxed));
@@ -650,12 +652,12 @@ impl CellCache {
         }
     }
 
-    /// Forgets cells of an owner that is gone.
+    /// Drops cells of an owner that is gone.
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.pools.retain(|(key, _)| key.owner != owner);
     }
 
-    /// Gives everything back.
+    /// Returns all cells to the arena.
     pub(crate) fn drain(&mut self, arena: &Arena) {
         self.was_refused = false;
         for (key, pool) in self.pools.drain(..) {
@@ -721,7 +723,7 @@ mod tests {
                 numbers.push(number);
             }
             assert!(numbers.len() >= 4 * (SLAB_BYTES / (bytes + bytes / 4)), "{bytes}");
-            // One stays to the last: its slab, and only that one, is not free.
+            // One cell stays until the end, so only its slab is not free.
             for &number in &numbers[1..] {
                 cache.free(&arena, number);
             }
@@ -740,8 +742,8 @@ mod tests {
         assert_eq!(arena.held_bytes(), 0);
     }
 
-    /// While a read section is open that may have met its cells, an empty slab serves nothing but
-    /// cells of the same kind and size.
+    /// While a read section may still reach its cells, an empty slab serves only cells of the same
+    /// kind and size.
     #[test]
     fn a_read_section_keeps_an_empty_slab_as_it_was() {
         let read_sections = ReadSections::new(2);

@@ -4,10 +4,10 @@
 //! table:  [ references | length | chunk number × n ]
 //! chunk:  [ references | 64 KiB of the value ]
 //! ```
-//! A value is never changed in place: a partial write makes a new table that shares the untouched
-//! chunks, and the old table itself is the stable version of a checkpoint, without a copy. Whoever
-//! drops the last reference to a table drops the table's references to its chunks. References are
-//! dropped a grace period after the value was replaced, so that readers without a lock can finish.
+//! A value is never changed in place. A partial write makes a new table that shares the untouched
+//! chunks. So the old table is the before-image of a checkpoint, without a copy. The drop of the
+//! last reference to a table drops the table's references to its chunks. References are dropped a
+//! grace period after the value was replaced, so that readers without a lock can finish.
 
 use stillpoint_sync::atomic::{
     AtomicU64,
@@ -45,7 +45,8 @@ fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
     memory.arena.cell(number).get(CHUNK_HEADER_WORDS..).unwrap_or(&[])
 }
 
-/// True if table and length belong together; a torn read may bring together what does not.
+/// Whether table and length belong together. A torn read may combine a table with another value's
+/// length.
 pub(crate) fn is_plausible(memory: &Memory, blob: Blob) -> bool {
     let table = memory.arena.cell(blob.table);
     table.len() >= TABLE_HEADER_WORDS + chunk_count(blob.len)
@@ -82,8 +83,8 @@ pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u
     }
 }
 
-/// Takes the memory of a large value of `len` bytes. Its chunks are not touched before [`fill`], so
-/// until then the system need not have pages for them. Ends with `fill` or [`discard`].
+/// Allocates a large value of `len` bytes. Its chunks are not touched before [`fill`], so until
+/// then they need no pages of the system. The caller continues with `fill` or [`discard`].
 pub(crate) fn allocate(
     memory: &Memory,
     cache: &mut CellCache,
@@ -116,7 +117,7 @@ pub(crate) fn fill(memory: &Memory, blob: Blob, offset: usize, bytes: &[u8]) {
     }
 }
 
-/// Gives the memory of an allocated value back that was not filled.
+/// Frees an allocated value that was not filled.
 pub(crate) fn discard(memory: &Memory, cache: &mut CellCache, blob: Blob) {
     let table = memory.arena.cell(blob.table);
     let chunks = (0..chunk_count(blob.len)).map(|index| chunk_of(table, index));
@@ -127,7 +128,7 @@ pub(crate) fn discard(memory: &Memory, cache: &mut CellCache, blob: Blob) {
 }
 
 /// A value like `old` with `bytes` written at `offset` (at most its length, so it may grow).
-/// Chunks that stay as they are, are shared.
+/// Unchanged chunks are shared.
 pub(crate) fn patched(
     memory: &Memory,
     cache: &mut CellCache,
@@ -183,7 +184,7 @@ fn new_table(
     len: usize,
 ) -> Result<Blob, MemoryLimit> {
     let words = TABLE_HEADER_WORDS + chunk_count(len);
-    // Few size classes for tables and last chunks, so that few slabs are begun for them.
+    // Tables and last chunks use few size classes, so that few slabs are opened for them.
     let bytes = (words * 8).next_power_of_two().min(CELL_BYTES_MAX);
     let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;
     let table = memory.arena.cell(number);
@@ -213,7 +214,7 @@ fn take_chunk(
     owner: u32,
     bytes: usize,
 ) -> Result<u64, MemoryLimit> {
-    // As for tables; but a value that only just outgrew its cell must not take 16 KiB.
+    // Few classes, as for tables. But a value that only just outgrew its cell must not take 16 KiB.
     let exact = CHUNK_HEADER_WORDS * 8 + bytes;
     let bytes = if exact <= CHUNK_BYTES / 4 {
         exact.next_power_of_two()
@@ -223,13 +224,13 @@ fn take_chunk(
     cache.allocate(&memory.arena, owner, Kind::Block, bytes)
 }
 
-/// Takes another reference to a value that the caller knows to be alive.
+/// Takes another reference to a live value.
 pub(crate) fn retain(memory: &Memory, blob: Blob) {
     // Relaxed: the caller's read section or lock keeps the table alive.
     memory.arena.cell(blob.table)[0].fetch_add(1, Relaxed);
 }
 
-/// Drops a reference; the last one frees table and chunks.
+/// Drops a reference. The last drop frees table and chunks.
 pub(crate) fn release(memory: &Memory, cache: &mut CellCache, blob: Blob) {
     let table = memory.arena.cell(blob.table);
     if table[0].fetch_sub(1, AcqRel) != 1 {
@@ -237,7 +238,7 @@ pub(crate) fn release(memory: &Memory, cache: &mut CellCache, blob: Blob) {
     }
     for index in 0..chunk_count(blob.len) {
         let number = chunk_of(table, index);
-        // 0: a chunk that a failed creation never got.
+        // 0 stands for a chunk that a failed allocation never got.
         if number != 0 && memory.arena.cell(number)[0].fetch_sub(1, AcqRel) == 1 {
             cache.free(&memory.arena, number);
         }

@@ -9,13 +9,13 @@
 //!            bits 32..64 and on: the value's bytes
 //!            or, if large: bits 32..64 the length, next word the number of the block table
 //! ```
-//! Flag SECOND says that the newest value is in copy 1, else the newest value is in copy 0. ABSENT
-//! says that the newest copy has no value. Bit 25 says it of each copy, in cells of several copies.
+//! Flag SECOND says that the newest value is in copy 1, and otherwise it is in copy 0. ABSENT says
+//! that the newest copy has no value. In cells of several copies, bit 25 says so for each copy.
 //!
 //! With an 8-byte key and 100 bytes of value a cell fills two cache lines.
 //!
-//! **Reads without a lock** copy the words and then look at the stamp again. This is a sequence lock
-//! whose version is the stamp: the stamp grows with every commit, so no version repeats.
+//! **Reads without a lock** copy the words and then read the stamp again. This is a sequence lock
+//! with the stamp as its version. The stamp grows with every commit, so no version repeats.
 //! ```text
 //! writer: stamp := BUSY; fence Release; words …; stamp := new (Release)
 //! reader: stamp (Acquire), not BUSY; words …; fence Acquire; the same stamp again
@@ -41,7 +41,7 @@ const HEADER_WORDS: usize = 2;
 const INLINE_KEY_BYTES_MAX: usize = 1024;
 const LONG_KEY_CODE: u64 = 2047;
 const LONG_KEY_WORDS: usize = 2;
-/// A value with its 4 bytes of length and tag is kept in the cell up to this size.
+/// Largest size of a value in the cell, with its 4 bytes of length and tag.
 pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 2044;
 const COPY_WORDS_MIN: usize = 2;
 const META_BYTES: usize = 4;
@@ -92,9 +92,9 @@ pub(crate) struct Cell<'a> {
     memory: &'a Memory,
 }
 
-/// What a read without a lock found.
+/// Result of a read without a lock.
 pub(crate) enum OptimisticRead {
-    /// The key has this value: tag and stamp; the bytes were appended.
+    /// The key has a value with this tag and stamp, whose bytes were appended.
     Value(u8, Stamp),
     /// The key has no value.
     Absent(Stamp),
@@ -143,7 +143,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// True if the cell holds this key.
+    /// Whether the cell holds this key.
     #[inline]
     pub(crate) fn has_key(self, key: &[u8]) -> bool {
         if self.words.len() <= HEADER_WORDS {
@@ -202,8 +202,8 @@ impl<'a> Cell<'a> {
         Record { words: &self.words[..at.end], copy: &self.words[at], memory: self.memory }
     }
 
-    /// Where a copy is among the words of the cell. A call of its own: the code of stores of one copy
-    /// stays small enough to be inlined.
+    /// Position of a copy among the words of the cell. This is a separate call, so that the code of
+    /// stores of one copy stays small enough to be inlined.
     #[inline(never)]
     fn copy_words(self, copy: usize) -> std::ops::Range<usize> {
         let first = HEADER_WORDS + self.key_area();
@@ -224,7 +224,7 @@ impl<'a> Cell<'a> {
         (0..self.memory.copies).filter_map(|copy| self.copy(copy).copy_blob()).for_each(visit);
     }
 
-    /// Where the newest copy is, for finding the record again while it is locked. `stamp_word` is
+    /// Position of the newest copy, to find the record again while it is locked. `stamp_word` is
     /// the stamp word under the lock.
     #[inline]
     pub(crate) fn place(self, number: u64, stamp_word: u64) -> CellAddress {
@@ -272,7 +272,7 @@ impl<'a> Cell<'a> {
         self.record().value()
     }
 
-    /// Reads without a lock: appends the value if `key` has one. Call it inside a read section.
+    /// Reads without a lock. Appends the value if `key` has one. Call it inside a read section.
     pub(crate) fn read_optimistic(self, key: &[u8], out: &mut Vec<u8>) -> OptimisticRead {
         self.read_head_optimistic(key, usize::MAX, out)
     }
@@ -311,8 +311,8 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Appends the first `most` bytes of the newest value, which may be torn; the caller validates the
-    /// stamp.
+    /// Appends the first `most` bytes of the newest value, which may be torn. The caller validates
+    /// the stamp.
     #[inline]
     fn copy_unlocked(self, stamp_word: u64, most: usize, out: &mut Vec<u8>) -> Option<u8> {
         let first = HEADER_WORDS + self.key_area();
@@ -347,7 +347,7 @@ pub(crate) fn live_copy(stamp_word: u64) -> usize {
     usize::from(stamp_word & SECOND != 0)
 }
 
-/// Where the newest copy of a locked record is.
+/// Position of the newest copy of a locked record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CellAddress {
     start: usize,
@@ -356,8 +356,7 @@ pub(crate) struct CellAddress {
     copy: u32,
 }
 
-/// A cell that holds a key, and one copy inside of the cell: the newest one, unless it is said
-/// otherwise.
+/// A cell that holds a key, and one copy inside of the cell, usually the newest.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'a> {
     /// From the start of the cell to the end of the copy.
@@ -390,8 +389,8 @@ impl<'a> Record<'a> {
         self.stamp_word() & ABSENT != 0
     }
 
-    /// Whether a patch may reach to byte `end` of the value: a large value grows, a value in the
-    /// cell has the room that the cell has.
+    /// Whether a patch may reach to byte `end` of the value. A large value can grow. A value in the
+    /// cell is limited by the cell's room.
     #[inline]
     pub(crate) fn can_patch_to(self, end: usize) -> bool {
         end <= self.inline_capacity() || self.blob().is_some()
@@ -450,24 +449,24 @@ impl<'a> Record<'a> {
         self.copy_value()?.large_in().map(|(_, blob)| blob)
     }
 
-    /// Leaves this copy without a value.
+    /// Removes the value of this copy.
     pub(crate) fn put_nothing(self) {
         self.copy[0].store(NOTHING, Relaxed);
     }
 
-    /// Makes this copy's words those of another copy of the cell. Both then refer to the same blocks
-    /// of a large value.
+    /// Copies the words of another copy of the cell to this copy. Both then refer to the same
+    /// blocks of a large value.
     pub(crate) fn put_copy(self, from: Self) {
         for (to, from) in self.copy.iter().zip(from.copy) {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
 
-    /// Begins a change that readers without a lock must not half see; a Release fence must follow
-    /// before the first write. The caller holds the lock exclusively.
+    /// Begins a change that readers without a lock must see as a whole or not at all. A Release
+    /// fence must follow before the first write. The caller holds the lock exclusively.
     #[inline]
     pub(crate) fn begin_write(self) {
-        // Relaxed: the holder of the lock is the only writer; the fence orders this store before
+        // Relaxed: the holder of the lock is the only writer. The fence orders this store before
         // the writes that follow, partner of the Acquire fence in `read_optimistic`.
         let stamp = self.words[1].load(Relaxed);
         self.words[1].store(stamp | BUSY, Relaxed);

@@ -1,6 +1,6 @@
-//! The hash index: linear hashing over segments that double, so that it grows one bucket at a time,
-//! without a pause, and takes address space by need (Litwin 1980). A round of splits, from one level
-//! to the next, fills one segment.
+//! The hash index: linear hashing over segments that double (Litwin 1980). The index grows one bucket
+//! at a time, without a pause, and takes address space by need. A round of splits, from one level to
+//! the next, fills one segment.
 //!
 //! ```text
 //! bucket (64 bytes):  [ control | entry × 7 ]
@@ -11,11 +11,12 @@
 //! ```
 //!
 //! Readers take no lock and write nothing. A split fills the new bucket before it publishes the new
-//! state, and empties the old one after that; a reader that misses looks at the state again, and a
-//! changed state means another try. Then the split moves entries from overflow buckets to the
-//! places that have become free in the first, where one line finds them: each is in both places
-//! until the count of moves has changed, and a reader that misses and sees it changed tries again. The bits of a hash
-//! that choose between the two buckets of a split are in the entry, so a split touches no cell.
+//! state, and empties the old one afterwards. A reader that misses reads the state again, and tries
+//! again if the state has changed. Then the split moves entries from overflow buckets to free
+//! places of the first bucket, where one line finds them. Each entry is in both places until the
+//! count of moves has changed. A reader that misses and sees a changed count tries again. The bits
+//! of a hash that choose between the two buckets of a split are in the entry, so a split touches no
+//! cell.
 //!
 //! Growth: beyond [`LOAD_START`] entries per bucket a round of splits begins, and every insertion
 //! adds [`SPLITS_PER_INSERT`] of them until the number of buckets has doubled.
@@ -36,7 +37,7 @@ const MOVES_ONE: u64 = 2;
 const MOVES_MASK: u64 = 0x7f * MOVES_ONE;
 const OVERFLOW_SHIFT: u32 = 8;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// The lowest hash bit that entries keep; the level never falls below it.
+/// The lowest hash bit that entries keep. The level never falls below it.
 const LEVEL_MIN: u32 = if IS_MODEL { 1 } else { 8 };
 const LEVEL_MAX: u32 = LEVEL_MIN + 63 - NUMBER_BITS;
 const SPLIT_MASK: u64 = (1 << 56) - 1;
@@ -45,7 +46,7 @@ const LOAD_START_QUARTERS: u64 = 18;
 const SPLITS_PER_INSERT: u32 = 4;
 /// Entry counters, to keep inserting workers off each other's lines.
 const COUNTERS: usize = 16;
-/// A worker looks at the total every so many insertions.
+/// Insertions between two reads of the total by a worker.
 const CHECK_EVERY: i64 = if IS_MODEL { 1 } else { 32 };
 /// A model checker grows the index from its first dozen of entries.
 const IS_MODEL: bool = cfg!(any(loom, shuttle));
@@ -57,7 +58,7 @@ const OVERFLOW_FIRST: usize = if IS_MODEL { 4 } else { 256 };
 pub(crate) struct Index {
     buckets: Segments,
     overflow: Segments,
-    /// Overflow buckets taken; number 0 is none.
+    /// Number of used overflow buckets. Number 0 is none.
     overflow_taken: AtomicU64,
     state: AtomicU64,
     splitting: AtomicBool,
@@ -66,11 +67,11 @@ pub(crate) struct Index {
     populated_bytes: AtomicUsize,
 }
 
-/// What an insertion found.
+/// Result of an insertion.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
     New,
-    /// The key is there already, in this cell.
+    /// The key exists already, in this cell.
     Existing(u64),
     /// The system grants no more address space.
     Full,
@@ -87,7 +88,7 @@ fn has_tag(entry: u64, hash: u64) -> bool {
     entry != 0 && (entry ^ (hash >> LEVEL_MIN) << NUMBER_BITS) >> NUMBER_BITS == 0
 }
 
-/// The hash bit that a split from `level` to `level + 1` looks at.
+/// The hash bit that divides a bucket in a split from `level` to `level + 1`.
 fn goes_up(entry: u64, level: u32) -> bool {
     entry >> (NUMBER_BITS + level - LEVEL_MIN) & 1 == 1
 }
@@ -101,8 +102,8 @@ fn bucket_of(state: u64, hash: u64) -> u64 {
     if wide < (1 << level) + (state & SPLIT_MASK) { wide } else { narrow }
 }
 
-/// How often entries of a bucket's chain have moved, modulo 128: more than any reader sleeps
-/// through, since a bucket is split once each time the whole index doubles.
+/// Number of moves of entries in a bucket's chain, modulo 128. No reader sleeps through 128 moves,
+/// since a bucket is split once each time the whole index doubles.
 #[inline]
 fn moves(first: &[AtomicU64]) -> u64 {
     first[0].load(Acquire) & MOVES_MASK
@@ -125,15 +126,15 @@ impl Index {
         })
     }
 
-    /// Makes room for `entries` at once, if the index never grew and is empty; for as many as the
-    /// system grants address space for.
+    /// Makes room for `entries` at once if the index is empty and never grew. Limited by the
+    /// address space that the system grants.
     pub(crate) fn reserve(&self, entries: u64) {
         if self.splitting.swap(true, Acquire) {
             return;
         }
         let first_state = u64::from(LEVEL_MIN) << 56;
         if self.state.load(Relaxed) == first_state {
-            // Whoever is about to insert waits for a bucket and then sees the new state.
+            // A concurrent insertion waits for a bucket and then sees the new state.
             let buckets = || (0..1 << LEVEL_MIN).map(|number| self.bucket(number));
             buckets().for_each(|bucket| self.lock_bucket(bucket));
             let mut slots = buckets().flat_map(|bucket| self.chain(bucket)).flat_map(|b| &b[1..]);
@@ -171,8 +172,8 @@ impl Index {
         (self.bucket_count() + self.overflow_taken.load(Relaxed)) as usize * BUCKET_WORDS * 8
     }
 
-    /// Touches pages that the next splits will need. True if there was work. A small index, of
-    /// which there may be thousands, is left alone.
+    /// Touches pages that the next splits will need. Returns whether there was work. Small indexes
+    /// are left alone, since there may be thousands.
     pub(crate) fn populate_ahead(&self) -> bool {
         let used = self.bucket_count() as usize * BUCKET_WORDS * 8;
         let goal = used + (used / 8).clamp(HUGE_PAGE_BYTES, 16 * HUGE_PAGE_BYTES);
@@ -204,7 +205,7 @@ impl Index {
         })
     }
 
-    /// Brings the bucket of a hash nearer, and gives its number.
+    /// Prefetches the bucket of a hash, and returns its number.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) -> u64 {
         // Acquire, paired with `state.store` of a split: the segment of the bucket is reserved.
@@ -213,8 +214,9 @@ impl Index {
         number
     }
 
-    /// The first cell whose tag fits in a bucket that [`prefetch`](Self::prefetch) gave for the hash.
-    /// The cell may hold another key. 0 if there is none, or if a split has moved it since.
+    /// The first cell with a matching tag in the bucket that [`prefetch`](Self::prefetch) returned
+    /// for the hash. The cell may hold another key. 0 if there is none, or if a split has moved it
+    /// since.
     #[inline]
     pub(crate) fn candidate(&self, bucket: u64, hash: u64) -> u64 {
         for slot in &self.bucket(bucket)[1..] {
@@ -226,7 +228,7 @@ impl Index {
         0
     }
 
-    /// The cell of a key; `is_key` says whether a cell holds it. Call it inside a read section.
+    /// The cell of a key. `is_key` says whether a cell holds it. Call it inside a read section.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is_key: impl FnMut(u64) -> bool) -> Option<u64> {
         loop {
@@ -241,8 +243,8 @@ impl Index {
                     }
                 }
             }
-            // The loads above are Acquire: had one seen an entry cleared by a split, these would
-            // see the state that the split published, or the move that it counted, before.
+            // The loads above are Acquire. If one of them has seen an entry cleared by a split,
+            // these loads see the published state, or the counted move, of that split.
             let same_bucket = bucket_of(self.state.load(Acquire), hash) == bucket_of(state, hash);
             if same_bucket && self::moves(first) == moves {
                 return None;
@@ -270,14 +272,14 @@ impl Index {
     }
 
     fn unlock(&self, bucket: &[AtomicU64]) {
-        // No read-modify-write: while the lock is held nobody else changes the word; whoever waits
-        // sets only the bit that is set. Relaxed load: it is the holder's own.
+        // No read-modify-write is needed. While the lock is held nobody else changes the word; a
+        // waiter sets only the bit that is set already. Relaxed load: the word is the holder's own.
         let control = bucket[0].load(Relaxed);
         bucket[0].store(control & !LOCK, Release);
     }
 
-    /// Adds a cell for a key that is not there yet. `worker` spreads the counters; `publish` is
-    /// called right before others can see the cell, and after every removal of the same key.
+    /// Adds a cell for a key that is not in the index yet. `worker` spreads the counters. `publish`
+    /// is called right before others can see the cell, and after every removal of the same key.
     pub(crate) fn insert(
         &self,
         worker: usize,
@@ -306,8 +308,8 @@ impl Index {
         }
     }
 
-    /// As [`insert`](Self::insert), but leaves the counting, and with it growth, to a later
-    /// [`count_loaded`](Self::count_loaded) of many. Looks at each entry of the bucket once.
+    /// As [`insert`](Self::insert), but without counting and growth, which a later
+    /// [`count_loaded`](Self::count_loaded) does for many. Reads each entry of the bucket once.
     #[inline]
     pub(crate) fn load(
         &self,
@@ -358,7 +360,7 @@ impl Index {
         if self.store(first, entry(hash, cell)) { Inserted::New } else { Inserted::Full }
     }
 
-    /// Counts what [`load`](Self::load) has added, and grows by the splits that are due for it.
+    /// Counts the entries that [`load`](Self::load) has added, and makes the due splits.
     pub(crate) fn count_loaded(&self, worker: usize, added: u32) {
         // Relaxed: as in `count_and_grow`.
         self.entries[worker % COUNTERS].fetch_add(i64::from(added), Relaxed);
@@ -384,7 +386,7 @@ impl Index {
         true
     }
 
-    /// The number of an overflow bucket that nobody else has; `None` without address space.
+    /// The number of an unused overflow bucket. `None` without address space.
     fn take_overflow_bucket(&self) -> Option<u64> {
         // Relaxed: the number is published by the control word that will hold it.
         let mut number = self.overflow_taken.load(Relaxed);
@@ -397,7 +399,7 @@ impl Index {
         }
     }
 
-    /// Replaces a key's cell by another; the caller holds the lock of the old one.
+    /// Replaces a key's cell by another. The caller holds the lock of the old one.
     pub(crate) fn replace(&self, hash: u64, old: u64, new: u64) -> bool {
         let first = self.lock(hash);
         let slot = self.slot_of(first, entry(hash, old));
@@ -408,8 +410,8 @@ impl Index {
         slot.is_some()
     }
 
-    /// Removes a key's cell; false if it is not there. `retire` is called before that, and before
-    /// anyone can add another cell for the key.
+    /// Removes a key's cell. Returns false if it is not in the index. `retire` is called before the
+    /// removal, and before anyone can add another cell for the key.
     pub(crate) fn remove(
         &self,
         worker: usize,
@@ -434,7 +436,7 @@ impl Index {
     }
 
     fn count_and_grow(&self, worker: usize) {
-        // Relaxed: counts and hints; the split itself synchronises.
+        // Relaxed: counts and hints. The split itself synchronises.
         let own = self.entries[worker % COUNTERS].fetch_add(1, Relaxed);
         if own % CHECK_EVERY == 0 {
             self.begin_growing_if_full();
@@ -462,8 +464,8 @@ impl Index {
         }
     }
 
-    /// Splits the next bucket, unless another worker is at it; true when a round is complete or no
-    /// room is left.
+    /// Splits the next bucket, unless another worker does. Returns true when a round is complete or
+    /// no room is left.
     fn split_next(&self) -> bool {
         if self.splitting.swap(true, Acquire) {
             return false;
@@ -493,7 +495,7 @@ impl Index {
                 moved &= self.store(new, seen);
             }
         }
-        // Without room for an overflow bucket the split is left for later.
+        // Without room for an overflow bucket the split is postponed.
         if moved {
             self.state.store(next_state, Release);
             for slot in self.chain(old).flat_map(|bucket| &bucket[1..]) {
@@ -523,7 +525,8 @@ impl Index {
                 return;
             };
             place.store(seen, Release);
-            // Before the old place is emptied: partner of the loads at the end of `find`.
+            // The count changes before the old place is emptied: partner of the loads at the end of
+            // `find`.
             let control = first[0].load(Relaxed);
             let moves = control.wrapping_add(MOVES_ONE) & MOVES_MASK;
             first[0].store(control & !MOVES_MASK | moves, Release);
@@ -532,14 +535,15 @@ impl Index {
     }
 
     /// Visits the cells of the buckets at one cursor position and returns the next position, 0 at
-    /// the end. A cell present during the whole scan is visited at least once, however the index
-    /// grows meanwhile (positions count in bit-reversed order, as in Redis's SCAN).
+    /// the end. A cell that is present during the whole scan is visited at least once, however the
+    /// index grows meanwhile. (Positions count in bit-reversed order, as in Redis's SCAN.)
     pub(crate) fn scan(&self, cursor: u64, mut visit: impl FnMut(u64)) -> u64 {
         let state = self.state.load(Acquire);
         let level = (state >> 56) as u32;
         let mask = (1u64 << level) - 1;
-        // A bucket already split is scanned with its other half, and so is one that is split
-        // meanwhile: its entries move upwards only, and the count is looked at anew for each.
+        // A bucket that was split already is scanned with its other half, and so is one that is
+        // split meanwhile. Its entries move upwards only, and the scan reads the count anew for
+        // each bucket.
         let mut number = cursor & mask;
         while number < self.bucket_count() {
             let first = self.bucket(number);
@@ -550,7 +554,7 @@ impl Index {
                     visit(seen & NUMBER_MASK);
                 }
             }
-            // What has moved meanwhile may have been missed in both places.
+            // An entry that has moved meanwhile may have been missed in both places.
             if self::moves(first) == moves {
                 number += 1 << level;
             }
@@ -564,7 +568,7 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, HashSet};
 
-    /// Hashes whose cells are their key: the mixing keeps low bits lively.
+    /// Hashes for cells that are their own keys. The mixing keeps low bits random.
     fn hash(key: u64) -> u64 {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .rotate_left(29)

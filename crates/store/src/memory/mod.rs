@@ -16,7 +16,7 @@ use stillpoint_sync::{Mutex, ReadSections};
 
 use arena::Arena;
 
-/// What cells and large values live in.
+/// The memory of cells and large values.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) arena: Arena,

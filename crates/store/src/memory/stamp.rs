@@ -2,7 +2,7 @@
 
 use stillpoint_format::Stamp;
 
-/// The cell is being written; readers try again.
+/// The cell is being written, so readers try again.
 pub(crate) const BUSY: u64 = 1;
 /// The key has no value.
 pub(crate) const ABSENT: u64 = 2;

@@ -1,4 +1,4 @@
-//! A value as a reader sees it.
+//! A value in the view of a reader.
 
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,8 +6,8 @@ use crate::memory::Memory;
 use crate::memory::blob::{self, Blob};
 use crate::memory::words;
 
-/// A value: bytes of a record that is locked or about to be claimed, or bytes of the transaction's
-/// own write.
+/// A value. Its bytes belong to a record that is locked or about to be claimed, or to the
+/// transaction's own write.
 #[derive(Clone, Copy)]
 pub struct ValueRef<'a> {
     tag: u8,
@@ -37,7 +37,7 @@ impl<'a> ValueRef<'a> {
         Self { tag, len: blob.len, place: ValueSource::Large { memory, blob } }
     }
 
-    /// The tag stored with the value; the store does not interpret it.
+    /// The tag stored with the value. The store does not interpret it.
     #[inline]
     pub fn tag(&self) -> u8 {
         self.tag
@@ -49,7 +49,7 @@ impl<'a> ValueRef<'a> {
         self.len
     }
 
-    /// True for a value of no bytes.
+    /// Whether the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -94,8 +94,8 @@ impl<'a> ValueRef<'a> {
         out
     }
 
-    /// Eight bytes at `offset` as a little-endian integer, without copying the value; `None` if
-    /// they are not all inside it.
+    /// Eight bytes at `offset` as a little-endian integer, without a copy of the value. `None` if
+    /// they do not lie inside it.
     #[inline]
     pub fn u64_at(&self, offset: usize) -> Option<u64> {
         if offset.checked_add(8)? > self.len {
@@ -118,7 +118,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The blocks of a large value, and where they live.
+    /// The blocks of a large value, and their memory.
     pub(crate) fn large_in(&self) -> Option<(&'a Memory, Blob)> {
         match self.place {
             ValueSource::Large { memory, blob } => Some((memory, blob)),

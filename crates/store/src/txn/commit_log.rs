@@ -1,4 +1,4 @@
-//! What a commit gives to the journal, which the store does not know.
+//! The interface of a commit to the journal, which the store does not know.
 
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_txn::{KeySet, LogRefused, TableId};
@@ -10,18 +10,18 @@ use crate::txn::pending::{NONE, OpKind, Pending};
 /// A transaction that is about to commit, with all its locks held.
 #[derive(Debug)]
 pub struct Commit<'a> {
-    /// The epoch it commits in.
+    /// The epoch of the commit.
     pub epoch: u64,
-    /// Stamps of every record read or overwritten; the commit's own gsn must exceed them all.
+    /// Stamps of every record read or overwritten. The commit's own gsn must exceed them all.
     pub touched: &'a [Stamp],
-    /// What it writes.
+    /// The writes of the commit.
     pub writes: WriteSet<'a>,
 }
 
-/// Takes commits, in an order that respects their locks.
+/// A log of commits, in an order that respects their locks.
 pub trait CommitLog: Send {
-    /// Takes a commit and gives it its place: a gsn above all stamps it touched and above the last
-    /// of its log. Called inside a read section, with all locks held: appends to memory and returns.
+    /// Takes a commit and gives it a gsn above all touched stamps and above the last gsn of its
+    /// log. Called inside a read section with all locks held, so it only appends to memory.
     ///
     /// # Errors
     /// [`LogRefused::NoRoom`]: nothing was appended, and the commit is tried again after
@@ -35,11 +35,11 @@ pub trait CommitLog: Send {
     /// There will be no room: the transaction is rolled back.
     fn wait_for_room(&mut self) -> Result<(), LogRefused>;
 
-    /// True if whatever this stamp stands for survives any crash. Records deleted by it may then
-    /// be reclaimed.
+    /// Whether the commit of this stamp survives any crash. Records that it deleted may then be
+    /// reclaimed.
     fn is_closed(&self, stamp: Stamp) -> bool;
 
-    /// True if workers shall collect the stamps that their answers depend on.
+    /// Whether workers must collect the stamps that their answers depend on.
     fn wants_dependencies(&self) -> bool {
         false
     }
@@ -54,15 +54,15 @@ pub struct Write<'a> {
     pub generation: u32,
     /// Key.
     pub key: &'a [u8],
-    /// What happens to it.
+    /// The change of the key.
     pub change: Change<'a>,
 }
 
-/// What happens to a key.
+/// A change of a key.
 pub type Change<'a> = RecordChange<'a, Patches<'a>>;
 
-/// Changed ranges of a value: pairs of offset and bytes. A range that begins inside the value or
-/// at its end may reach beyond it: the value grows.
+/// Changed ranges of a value: pairs of offset and bytes. A range begins inside the value or at its
+/// end, and may make the value longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patches<'a> {
     pending: &'a Pending,
@@ -70,7 +70,7 @@ pub struct Patches<'a> {
 }
 
 impl<'a> Patches<'a> {
-    /// The range, if there is no other left.
+    /// The single remaining range. `None` if there are several.
     #[inline]
     pub fn only(&self) -> Option<(usize, &'a [u8])> {
         let op = self.pending.op(self.next).filter(|op| op.next == NONE)?;
@@ -97,7 +97,7 @@ impl<'a> Iterator for Patches<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// The change that the pending operations from `first` on amount to.
+    /// The change equal to the pending operations from `first` on.
     #[inline]
     pub(crate) fn of(pending: &'a Pending, first: u32) -> Self {
         let op = pending.op(first).expect("a written key has an operation");
@@ -131,18 +131,18 @@ impl<'a> WriteSet<'a> {
         self.written.len()
     }
 
-    /// True if nothing is written.
+    /// Whether nothing is written.
     pub fn is_empty(&self) -> bool {
         self.written.is_empty()
     }
 }
 
-/// The writes of a transaction, one after the other.
+/// Iterator over the writes of a transaction.
 #[derive(Clone, Debug)]
 pub struct Writes<'a> {
     set: WriteSet<'a>,
     rest: std::slice::Iter<'a, (usize, u32)>,
-    /// Table of the write before, and its generation.
+    /// Table of the previous write, and its generation.
     table: Option<(TableId, u32)>,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Iterator for Writes<'a> {
     }
 }
 
-/// A log that keeps nothing: it only counts.
+/// A log that keeps nothing and only counts.
 #[derive(Debug, Default)]
 pub struct NoLog {
     gsn: u64,

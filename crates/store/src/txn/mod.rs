@@ -18,7 +18,7 @@ use crate::planted;
 use crate::record::Prepared;
 use pending::Pending;
 
-/// What a slot of a transaction holds.
+/// The content of a transaction's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
     None,
@@ -30,11 +30,11 @@ pub(crate) enum LockState {
     Snapshot(Option<u8>),
 }
 
-/// What a transaction knows of one of its keys.
+/// A transaction's entry of one key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LockedKey {
     pub(crate) cell: u64,
-    /// Where it is, once it is locked.
+    /// Position of the record, once it is locked.
     pub(crate) place: CellAddress,
     pub(crate) state: LockState,
     /// The stamp word when the lock was taken.
@@ -61,23 +61,23 @@ impl LockedKey {
     }
 }
 
-/// One transaction: its keys, the locks it holds, and its writes until it commits. A worker runs one
+/// One transaction: its keys, its locks, and its writes until it commits. A worker runs one
 /// transaction after the other in the same object. The keys of a batch are declared together, and
 /// each transaction of the batch has a range of them.
 #[derive(Debug)]
 pub(crate) struct Transaction {
     pub(crate) keys: KeySet,
-    /// The number of the transaction's first key in `keys`; slots count from there.
+    /// The number of the transaction's first key in `keys`. Slots count from there.
     pub(crate) first_key: usize,
-    /// Per slot.
+    /// The entries of the slots.
     pub(crate) held: Vec<LockedKey>,
-    /// Oldest catalog version that a locked cell is of.
+    /// Oldest catalog version of a locked cell.
     pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
     pub(crate) discipline: Discipline,
-    /// The run has met a lock that it may not wait for, so it must not commit.
+    /// Whether the run has met a lock that it may not wait for. Then it must not commit.
     pub(crate) has_conflicted: bool,
-    /// The transaction holds locks that are none of the store's: a run that has begun.
+    /// Whether the transaction holds locks outside of the store.
     pub(crate) holds_elsewhere: bool,
     /// Slots by key and by cell, once there are many.
     pub(crate) slots_by_key: Lookup,
@@ -87,11 +87,11 @@ pub(crate) struct Transaction {
     pub(crate) pending: Pending,
     /// The phase in which the transaction began, if a planted bug asks for it.
     pub(crate) begun: PhaseWord,
-    /// Of a commit: key number and first pending operation of every key written.
+    /// For the commit: key number and first pending operation of every written key.
     written: Vec<(usize, u32)>,
-    /// Of a commit: the stamps of every record read or overwritten.
+    /// For the commit: the stamps of every record read or overwritten.
     touched: Vec<Stamp>,
-    /// Of a commit: the memory found for a written key, by key number.
+    /// For the commit: the memory found for written keys, by key number.
     prepared: Vec<(usize, Prepared)>,
     /// The value of a key that was read without a lock, or of a patched key.
     pub(crate) scratch: Vec<u8>,
@@ -144,7 +144,7 @@ impl Transaction {
         mutant!(in driver; PhaseReadBeforeLocks => self.begun = driver.now());
     }
 
-    /// Adds the keys of the run that has just been rolled back to the remembered ones.
+    /// Adds the keys of a rolled-back run to the remembered ones.
     #[cold]
     pub(crate) fn remember(&mut self) {
         for index in 0..self.keys.declared().len() {

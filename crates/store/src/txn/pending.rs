@@ -15,11 +15,12 @@ pub(crate) struct Op {
     pub(crate) kind: OpKind,
     pub(crate) tag: u8,
     pub(crate) offset: u32,
-    /// The next patch of the same key; 0 for none.
+    /// The next patch of the same key. 0 for none.
     pub(crate) next: u32,
-    /// Of the first patch of a key: the last one.
+    /// For the first patch of a key, the last patch.
     last: u32,
-    /// Of the first patch of a key: where the farthest reaches to. Of a put: the bytes set aside.
+    /// For the first patch of a key, the farthest end of all its patches. For a put, the reserved
+    /// bytes.
     extent: u32,
     len: u32,
     start: usize,
@@ -28,7 +29,7 @@ pub(crate) struct Op {
 // Values, offsets and their sums are below 2^32: a value has 512 MiB at most.
 const _: () = assert!(size_of::<Op>() == 32 && VALUE_BYTES_MAX < 1 << 31);
 
-/// Number of no operation.
+/// The number that stands for no operation.
 pub(crate) const NONE: u32 = 0;
 
 /// Operations and their bytes. Operations are numbered from 1.
@@ -36,19 +37,19 @@ pub(crate) const NONE: u32 = 0;
 pub(crate) struct Pending {
     ops: Vec<Op>,
     data: Vec<u8>,
-    /// Bytes of `data` that belong to no operation any more.
+    /// Garbage bytes of `data`, which belong to no operation any more.
     garbage: usize,
 }
 
-/// Bytes of a piece of a value that is given away: a multiple of a chunk of a large value.
+/// Bytes of a piece in which a value is moved out: a multiple of a chunk of a large value.
 const TAKEN_BYTES: usize = 4 << 20;
 const _: () = assert!(TAKEN_BYTES.is_multiple_of(CHUNK_BYTES));
 
-/// Garbage below this is not worth a look at all operations.
+/// Least garbage for a compaction, which visits all operations.
 const GARBAGE_BYTES_MIN: usize = 1 << 20;
 
 impl Op {
-    /// Bytes set aside for the operation.
+    /// Bytes reserved for the operation.
     fn room(&self) -> usize {
         match self.kind {
             OpKind::Put => self.extent as usize,
@@ -63,7 +64,7 @@ impl Pending {
         self.garbage = 0;
         self.ops.clear();
         self.data.clear();
-        // The buffer of a large transaction is not kept for small transactions.
+        // The buffer of a large transaction is freed, not kept for small transactions.
         const KEEP_BYTES: usize = 1 << 20;
         if self.data.capacity() > KEEP_BYTES {
             self.data.shrink_to(KEEP_BYTES);
@@ -90,13 +91,13 @@ impl Pending {
         self.data.len() + self.ops.len() * size_of::<Op>()
     }
 
-    /// Bytes set aside for the operations from `first` on.
+    /// Bytes reserved for the operations from `first` on.
     pub(crate) fn room_of(&self, first: u32) -> usize {
         let chain = std::iter::successors(self.op(first), |op| self.op(op.next));
         chain.map(Op::room).sum()
     }
 
-    /// Drops the operations from `first` on, which no key has any more, and uses their bytes again.
+    /// Drops the unused operations from `first` on, and uses their bytes again.
     pub(crate) fn discard(&mut self, first: u32) {
         let mut next = first;
         while let Some(op) = self.ops.get_mut((next as usize).wrapping_sub(1)) {
@@ -127,7 +128,8 @@ impl Pending {
 
     #[inline(always)]
     pub(crate) fn add(&mut self, kind: OpKind, tag: u8, offset: usize, bytes: &[u8]) -> u32 {
-        // Nothing lies nowhere: the end of the data moves back when its last bytes are discarded.
+        // When the last bytes of the data are dropped, the end of the data moves back, and so does
+        // an empty operation there.
         let start = if bytes.is_empty() { 0 } else { self.data.len() };
         self.data.extend_from_slice(bytes);
         let (offset, len) = (offset as u32, bytes.len() as u32);
@@ -155,7 +157,7 @@ impl Pending {
                 self.data.resize(op.start + end, 0);
                 op.extent = end as u32;
             } else {
-                // Room for twice as much: a value that grows often is moved seldom.
+                // Reserves twice the length, so that a value that grows often is rarely moved.
                 let room = (2 * end).min(VALUE_BYTES_MAX);
                 let start = self.data.len();
                 self.garbage += op.extent as usize;
@@ -169,8 +171,8 @@ impl Pending {
         self.data[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Gives the value of a put away: calls `take` with offsets and pieces, the last piece first. The
-    /// memory of a long value is freed piece by piece, if nothing is pending behind it.
+    /// Moves out the value of a put: calls `take` with offsets and pieces, the last piece first.
+    /// Frees the memory of a long value piece by piece, if nothing is pending behind it.
     pub(crate) fn take_value(&mut self, number: u32, mut take: impl FnMut(usize, &[u8])) {
         let Some(op) = self.ops.get_mut((number as usize).wrapping_sub(1)) else { return };
         let (start, len, is_last) =
@@ -209,7 +211,7 @@ impl Pending {
 mod tests {
     use super::*;
 
-    /// Puts, patches and deletions of three keys in turn, against plain values.
+    /// Puts, patches and deletions of three keys in turn, in comparison with plain values.
     #[test]
     fn bytes_of_replaced_writes_are_used_again() {
         let mut pending = Pending::default();
@@ -229,7 +231,7 @@ mod tests {
                     pending.patch_put(*number, offset, &bytes);
                     let kept = (offset + bytes.len()).max(value.len()).min(1 << 20);
                     if kept < offset + bytes.len() {
-                        // Long enough: begin again.
+                        // The value is long enough, so it is put anew.
                         pending.discard(*number);
                         *number = NONE;
                     } else {
@@ -251,12 +253,13 @@ mod tests {
                 let found = pending.op(*number).map(|op| pending.bytes(op));
                 assert!(found.is_none_or(|found| found == value), "round {round}");
             }
-            // Three values with twice their length set aside, as much garbage, and the newest.
+            // The bound: three values with twice their length reserved, the same amount of garbage,
+            // and the newest value.
             assert!(pending.held_bytes() < 24 << 20, "round {round}: {}", pending.held_bytes());
         }
     }
 
-    /// A long value is never in memory twice, and what is pending before it stays.
+    /// A long value is never in memory twice, and operations before it stay.
     #[test]
     fn a_value_is_given_away_piece_by_piece() {
         for len in [0, 1, 70_000, TAKEN_BYTES, TAKEN_BYTES + 1, 3 * TAKEN_BYTES - 5] {

@@ -1,4 +1,4 @@
-//! A running transaction, as its body sees it.
+//! A running transaction in its body's view.
 
 use stillpoint_format::Stamp;
 use stillpoint_txn::{Discipline, Mode, SCAN_MAX, Slot, TableId, TxError};
@@ -11,7 +11,7 @@ use crate::participant::Participant;
 use crate::txn::pending::{NONE, OpKind};
 use crate::txn::{LockState, Transaction};
 
-/// Private writes of a transaction that do not count against the memory limit.
+/// Bytes of private writes that do not count against the memory limit.
 const UNCOUNTED_BYTES: usize = 1 << 20;
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
@@ -26,29 +26,29 @@ impl<'w> Tx<'w> {
         Self { transaction, local }
     }
 
-    /// The same transaction, for a while.
+    /// Reborrows the transaction.
     #[inline]
     pub fn reborrow(&mut self) -> Tx<'_> {
         Tx { transaction: self.transaction, local: self.local }
     }
 
-    /// Notes that the transaction holds locks that are none of the store's. It then goes on while
-    /// another has the permit of the store, which may wait for these locks.
+    /// Notes that the transaction holds locks outside of the store. The holder of the store's
+    /// permit may wait for these locks, so the transaction goes on meanwhile.
     #[inline]
     pub fn note_locks(&mut self) {
         self.transaction.holds_elsewhere = true;
     }
 
-    /// Lets this transaction hold memory beyond the limit, from here to its end. For small writes
-    /// that must go on at full memory, such as those that make room later: a time to live, a
-    /// rename. They are refused only when the reserve is used up, too: a sixteenth of the limit,
-    /// but at least 16 MiB and at most 1 GiB.
+    /// Lets this transaction use memory beyond the limit, from here to its end. This is for small
+    /// writes that must go on at full memory, such as an expiry or a rename. They are refused only
+    /// when the reserve is used up, too. The reserve is a sixteenth of the limit, but at least 16
+    /// MiB and at most 1 GiB.
     pub fn use_reserve(&mut self) {
         self.local.cache.allowance = Allowance::Reserve;
     }
 
-    /// Refuses `bytes` more bytes of values if this transaction, before it has written them, can tell
-    /// that they do not fit. Ask before you build a long value.
+    /// Refuses `bytes` more bytes of values if it is already clear that they do not fit. Ask before
+    /// you build a long value.
     ///
     /// # Errors
     /// [`TxError::Memory`]: the store, the writes of this transaction and those bytes exceed the
@@ -59,8 +59,8 @@ impl<'w> Tx<'w> {
         Ok(memory.arena.check_room(asked, self.local.cache.allowance)?)
     }
 
-    /// Counts the private writes, from one mebibyte on, against the memory limit: those of `at` are
-    /// replaced by `bytes`.
+    /// Counts the private writes, from one mebibyte on, against the memory limit. `bytes` replace
+    /// those of `at`.
     #[inline]
     fn check_pending(&self, at: usize, bytes: usize) -> Result<(), TxError> {
         if self.transaction.pending.held_bytes() + bytes <= UNCOUNTED_BYTES {
@@ -102,7 +102,7 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Who wrote the key's value (or removed it) last, before this transaction.
+    /// Stamp of the last writer of the key, or of its removal, before this transaction.
     pub fn stamp(&self, slot: Slot) -> Stamp {
         Stamp::from_bits(self.transaction.held[self.base(slot)].stamp_word)
     }
@@ -112,7 +112,7 @@ impl<'w> Tx<'w> {
         self.transaction.keys.declared()[self.transaction.first_key + slot.0 as usize].hash
     }
 
-    /// True if the key had a value before this transaction.
+    /// Whether the key had a value before this transaction.
     pub fn existed(&self, slot: Slot) -> bool {
         self.transaction.held[self.base(slot)].stamp_word & ABSENT == 0
     }
@@ -129,8 +129,8 @@ impl<'w> Tx<'w> {
         self.put_slot_tagged(slot, 0, value)
     }
 
-    /// Gives the key a value with a tag: a byte for the program's own use, such as a type, which is
-    /// stored beside the value and read by [`ValueRef::tag`].
+    /// Gives the key a value with a tag. A tag is a byte for the program's own use, such as a type.
+    /// It is stored with the value, and [`ValueRef::tag`] reads it.
     ///
     /// # Errors
     /// [`TxError::ValueTooLong`]; [`TxError::Memory`] if what this transaction writes does not fit;
@@ -151,8 +151,8 @@ impl<'w> Tx<'w> {
         Ok(())
     }
 
-    /// Overwrites a range of the key's value. It must begin inside the value or at its end; what
-    /// reaches beyond the end makes the value longer. The journal gets the range, not the value.
+    /// Overwrites a range of the key's value. The range must begin inside the value or at its end,
+    /// and may make the value longer. The journal gets the range, not the value.
     ///
     /// # Errors
     /// [`TxError::PatchOutsideValue`] if the key has no value or the value ends before `offset`;
@@ -200,7 +200,7 @@ impl<'w> Tx<'w> {
         Ok(())
     }
 
-    /// The value outgrows its cell: write it as a whole.
+    /// Writes the value as a whole, since it outgrows its cell.
     fn put_patched(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let value = self.value(slot).expect("patched values exist");
         let (tag, mut whole) = (value.tag(), value.to_vec());
@@ -209,7 +209,7 @@ impl<'w> Tx<'w> {
         self.put_slot_tagged(slot, tag, &whole)
     }
 
-    /// Removes the key's value; true if it had one.
+    /// Removes the key's value. Returns whether it had one.
     ///
     /// # Errors
     /// [`TxError::DeclaredForReading`] if the key is not locked for writing.
@@ -218,7 +218,7 @@ impl<'w> Tx<'w> {
         let existed = self.value(slot).is_some();
         let transaction = &mut *self.transaction;
         transaction.clear_pending(at);
-        // Of an absent key there is nothing else to remove than what this transaction has written.
+        // An absent key has only this transaction's own write to remove.
         if !self_absent(transaction.held[at].stamp_word) {
             let op = transaction.pending.add(OpKind::Delete, 0, 0, &[]);
             transaction.set_pending(at, op);
@@ -228,11 +228,11 @@ impl<'w> Tx<'w> {
 
     // ── keys found on the way ──
 
-    /// Locks a key and gives its slot. In a transaction with declared keys, only a declared one.
+    /// Locks a key and returns its slot. A transaction with declared keys can lock only these.
     ///
     /// # Errors
     /// [`TxError::NotDeclared`] or [`TxError::DeclaredForReading`] in a transaction with declared
-    /// keys. [`TxError::Conflict`], which is to be passed on: the transaction is tried again.
+    /// keys. [`TxError::Conflict`], which the body must return: the transaction is tried again.
     /// [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
     /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
@@ -353,7 +353,7 @@ impl<'w> Tx<'w> {
         self.patch_slot(slot, offset, bytes)
     }
 
-    /// Removes a key's value; true if it had one.
+    /// Removes a key's value. Returns whether it had one.
     ///
     /// # Errors
     /// As [`key`](Self::key).

@@ -19,32 +19,33 @@ pub use open::OpenTransaction;
 
 /// A transaction with declared keys.
 pub trait Procedure {
-    /// Names the keys it touches. Called once per execution, with an empty set.
+    /// Names the keys of the transaction. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
-    /// Reads and writes them; an error rolls back. After [`TxError::NotLocked`] of a transaction that
-    /// only reads one key it runs once more.
+    /// Reads and writes the declared keys. An error rolls back. After [`TxError::NotLocked`] of a
+    /// transaction that only reads one key it runs once more.
     ///
     /// # Errors
-    /// Any error rolls back; [`ended`](Self::ended) gets it.
+    /// Any error rolls back, and is passed to [`ended`](Self::ended).
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError>;
-    /// How it ended: the commit's stamp (`None` if it wrote nothing), or why it did not commit.
+    /// Told how the transaction ended: the commit's stamp (`None` if it wrote nothing), or the
+    /// error.
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>);
 }
 
-/// Transactions with declared keys, to be run one after the other, numbered from 0. A slice of
-/// [`Procedure`]s is one; implement it directly where no slice is wanted.
+/// Transactions with declared keys, run one after the other and numbered from 0. A slice of
+/// [`Procedure`]s is a batch.
 pub trait Batch {
-    /// How many.
+    /// Number of transactions.
     fn len(&self) -> usize;
-    /// True if there are none.
+    /// Whether the batch is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// As [`Procedure::declare`], for number `index`.
+    /// Declares the keys of transaction `index`, as [`Procedure::declare`].
     fn declare(&mut self, index: usize, keys: &mut KeySet);
-    /// Asked before number `index` locks or copies a value: false if it is not to run now. It then
-    /// does not end, either. `large_bytes` gives the bytes of the large values that its keys have. It
-    /// is an estimate, for nothing is locked.
+    /// Whether transaction `index` shall run now. Asked before it locks a key or copies a value. A
+    /// refused transaction does not run, and [`ended`](Self::ended) is not called for it.
+    /// `large_bytes` estimates the bytes of the large values under its keys; nothing is locked yet.
     #[inline]
     fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true
@@ -81,7 +82,7 @@ impl<P: Procedure> Batch for [P] {
 pub struct Seen {
     /// Tag of the value.
     pub tag: u8,
-    /// Who wrote it.
+    /// Stamp of the value's writer.
     pub stamp: Stamp,
 }
 
@@ -93,7 +94,7 @@ pub struct Worker {
     pub(crate) local: Participant,
     pub(crate) transaction: Transaction,
     pub(crate) log: Box<dyn CommitLog>,
-    /// Where the keys of each transaction of the running batch end.
+    /// End of each transaction's keys in the running batch.
     ends: Vec<usize>,
 }
 
@@ -104,7 +105,7 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker that commits to `log`; `None` if the store has as many workers as it has room for.
+    /// A worker that commits to `log`. `None` if all of the store's workers are taken.
     pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
         let transaction = Transaction::new(store.hasher(), store.driver().now());
         let local = Participant::new(store, log.wants_dependencies())?;
@@ -122,17 +123,17 @@ impl Worker {
     }
 
     /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
-    /// lines and records of several are fetched together before the first of them runs.
-    /// A procedure with a single key that it only reads takes no lock.
+    /// lines and records of several are prefetched together before the first runs. A procedure that
+    /// only reads a single key takes no lock.
     ///
-    /// If a procedure panics, its transaction is rolled back, those before it stay committed, those
-    /// after it do not run, and the worker can be used again.
+    /// If a procedure panics, its transaction is rolled back. Earlier ones stay committed, later
+    /// ones do not run, and the worker can be used again.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         self.guarded(|worker| worker.execute_all(batch));
     }
 
-    /// Runs something that enters the read section. If it panics, the worker leaves the read section
-    /// and gives its locks back.
+    /// Runs a closure that enters the read section. If it panics, the worker leaves the read
+    /// section and releases its locks.
     #[inline]
     pub(crate) fn guarded<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         let unwinding = Unwinding(self);
@@ -164,8 +165,8 @@ impl Worker {
         }
     }
 
-    /// Declares transactions from number `first` on until the batch has keys enough; `ends` holds
-    /// where the keys of each end.
+    /// Declares transactions from number `first` on, until the batch has enough keys. `ends` holds
+    /// the end of each transaction's keys.
     fn declare_batch<B: Batch + ?Sized>(&mut self, batch: &mut B, first: usize) {
         let keys = &mut self.transaction.keys;
         keys.clear();
@@ -185,7 +186,7 @@ impl Worker {
         let Participant { tables, store, .. } = &self.local;
         for key in &mut *keys {
             if let Some(table) = tables.get(key.table) {
-                // The bucket stands in the candidate's place until the second pass.
+                // The field holds the bucket's number until the second pass sets the candidate.
                 key.candidate = table.index.prefetch(key.hash);
             }
         }
@@ -203,7 +204,8 @@ impl Worker {
         let large = |index| {
             let (DeclaredKey { table, hash, candidate, .. }, key) =
                 (all.declared()[index], all.key(index));
-            // The candidate may be of another key, and the key's cell in an overflow bucket.
+            // The candidate may belong to another key, while the key's cell is in an overflow
+            // bucket.
             let cell = Some(candidate)
                 .filter(|&cell| cell != 0 && local.is_cell_of(cell, key))
                 .or_else(|| local.find(local.tables.get(table)?, key, hash))?;
@@ -246,19 +248,18 @@ impl Worker {
         ended
     }
 
-    /// Runs a transaction that finds its keys on the way. Meeting the lock of an older or a declared
-    /// transaction it is rolled back and tried again; `body` may therefore run several times and
-    /// must have no other effects, and use no other worker. After a few conflicts the keys of the
-    /// earlier runs are locked like declared ones before it runs. If its keys differ from run to
-    /// run, it gets the permit of the whole store at last, and runs once more: [`RUNS_MAX`] times
-    /// in all, and again if tables are flushed meanwhile. If it panics, the transaction is rolled
-    /// back and the worker can be used again.
+    /// Runs a transaction that finds its keys on the way. If it meets the lock of an older or a
+    /// declared transaction, it is rolled back and tried again. So `body` may run several times,
+    /// must have no other effects, and must use no other worker. After a few conflicts a run locks
+    /// the keys of earlier runs first, like declared ones. The last run has the permit of the whole
+    /// store. A transaction runs [`RUNS_MAX`] times at most, and again if tables are flushed
+    /// meanwhile. If it panics, the transaction is rolled back and the worker can be used again.
     ///
     /// [`RUNS_MAX`]: crate::RUNS_MAX
     ///
     /// # Errors
-    /// What `body` returned, except a conflict, which is tried again; or why the commit was
-    /// refused: [`TxError::Log`], [`TxError::Memory`], [`TxError::IndexFull`].
+    /// The error of `body`, except a conflict, which is tried again. Or the reason why the commit
+    /// was refused: [`TxError::Log`], [`TxError::Memory`], [`TxError::IndexFull`].
     pub fn transact<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -266,7 +267,7 @@ impl Worker {
         self.transact_stamped(&mut body).map(|(result, _)| result)
     }
 
-    /// As [`transact`](Self::transact); gives the commit's stamp too, `None` if nothing was
+    /// As [`transact`](Self::transact), but also returns the commit's stamp, `None` if nothing was
     /// written.
     ///
     /// # Errors
@@ -315,8 +316,8 @@ impl Worker {
         self.local.dependencies.take()
     }
 
-    /// Does what waits to be done: reclaims deleted records that are durably gone. Call it now and
-    /// then while idle. True if something still waits.
+    /// Does pending upkeep: reclaims records whose deletion is durable. Call it from time to time
+    /// while idle. Returns whether work is left.
     pub fn idle(&mut self) -> bool {
         self.local.reclaim.adopt(self.local.store.catalog().take_absent());
         self.guarded(|worker| {
@@ -329,7 +330,8 @@ impl Worker {
     }
 }
 
-/// Dropped only when something panics inside the worker: gives its locks and its read section back.
+/// Guard that is dropped only after a panic inside the worker: releases its locks and leaves its
+/// read section.
 struct Unwinding<'w>(&'w mut Worker);
 
 impl Drop for Unwinding<'_> {

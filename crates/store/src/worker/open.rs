@@ -20,23 +20,23 @@ impl<'w> OpenTransaction<'w> {
         Self { worker }
     }
 
-    /// The transaction as its body sees it.
+    /// The transaction in its body's view.
     #[inline]
     pub fn tx(&mut self) -> Tx<'_> {
         Tx::new(&mut self.worker.transaction, &mut self.worker.local)
     }
 
-    /// The priority of its locks.
+    /// The priority of the transaction's locks.
     pub fn priority(&self) -> Priority {
         self.worker.transaction.priority
     }
 
-    /// How it comes by its locks.
+    /// The transaction's locking discipline.
     pub fn discipline(&self) -> Discipline {
         self.worker.transaction.discipline
     }
 
-    /// Notes that the transaction has met a lock that it may not wait for, elsewhere than in the store.
+    /// Notes that the transaction has met a lock outside of the store that it may not wait for.
     pub fn note_conflict(&mut self) {
         self.worker.transaction.has_conflicted = true;
     }
@@ -56,11 +56,11 @@ impl<'w> OpenTransaction<'w> {
         Ok(CommitSteps::new(transaction, local, log, true))
     }
 
-    /// Commits to the worker's log; gives the stamp, `None` if nothing was written.
+    /// Commits to the worker's log. Returns the stamp, `None` if nothing was written.
     ///
     /// # Errors
-    /// Why the commit was refused: [`TxError::Log`], [`TxError::Memory`], [`TxError::IndexFull`]; or
-    /// [`TxError::Conflict`].
+    /// The reason why the commit was refused: [`TxError::Log`], [`TxError::Memory`],
+    /// [`TxError::IndexFull`] or [`TxError::Conflict`].
     #[inline]
     pub fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
         let Worker { local, transaction, log, .. } = &mut *self.worker;

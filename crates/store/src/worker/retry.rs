@@ -1,4 +1,4 @@
-//! Undeclared transactions: each run, and what comes after a conflict.
+//! Runs of undeclared transactions, and their retries after a conflict.
 
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,7 @@ impl Worker {
     /// `run` gets the open transaction: it calls the body and takes the steps of the commit.
     ///
     /// # Errors
-    /// What `run` returned, except a conflict, which is tried again.
+    /// The error of `run`, except a conflict, which is tried again.
     pub fn run_until_ended<R>(
         &mut self,
         mut run: impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
@@ -39,13 +39,13 @@ impl Worker {
         })
     }
 
-    /// Runs a transaction with declared keys outside of any read section, so that its body may wait.
-    /// `declare` names the keys of the store; they are locked before `run`, which calls the body and
-    /// takes the steps of the commit. Run again if a table is flushed meanwhile, or if the transaction
-    /// has given way to the holder of the store's permit.
+    /// Runs a transaction with declared keys outside of any read section, so that its body may
+    /// wait. `declare` names the keys of the store. They are locked before `run`, which calls the
+    /// body and takes the steps of the commit. The transaction runs again if a table is flushed
+    /// meanwhile, or if it has given way to the holder of the store's permit.
     ///
     /// # Errors
-    /// What `run` returned, or why the keys could not be locked.
+    /// The error of `run`, or the reason why the keys could not be locked.
     pub fn run_declared_outside<R>(
         &mut self,
         declare: impl Fn(&mut KeySet),
@@ -84,7 +84,7 @@ impl Worker {
         self.end_run(ended)
     }
 
-    /// Rolls a run back that has not committed; takes its announcement back; reclaims.
+    /// Rolls back a run that has not committed, ends its announcement, and reclaims.
     fn end_run<R>(&mut self, ended: Result<R, TxError>) -> Result<R, TxError> {
         let Self { local, transaction, log, .. } = self;
         if ended.is_err() {
@@ -97,7 +97,7 @@ impl Worker {
         ended
     }
 
-    /// Runs while no other transaction begins. A conflict then has one cause: a table was flushed.
+    /// Runs while no other transaction begins. Then only a flush of a table can cause a conflict.
     #[cold]
     fn run_permitted<R>(
         &mut self,
@@ -114,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// One run.
+    /// Makes one run.
     fn run_once<R>(
         &mut self,
         next: Run,

@@ -1,8 +1,8 @@
-//! Visiting the keys of a table while transactions change the table.
+//! Scans the keys of a table while transactions change the table.
 //!
 //! A read section copies the records of some positions of the index. The visitor sees the copies
-//! after the section has ended: a visitor may take its time and use other sessions, and no grace
-//! period waits for a visitor.
+//! after the section has ended. So a visitor may be slow and may use other sessions, and no grace
+//! period waits for it.
 
 use stillpoint_txn::{TableId, TxError};
 
@@ -10,31 +10,32 @@ use crate::memory::cell::OptimisticRead;
 use crate::memory::value::ValueRef;
 use crate::worker::Worker;
 
-/// Positions of the index whose cells are fetched together.
+/// Positions of the index whose cells are prefetched together.
 const POSITIONS_MAX: usize = 16;
-/// Bytes that one read section copies, and one record more. The rest is copied by the next section.
+/// Bytes that one read section copies, plus one record. The next section copies the rest.
 const COPIED_BYTES: usize = 1 << 20;
 
 /// Copies of records at some positions of the index.
 #[derive(Default)]
 struct Copied {
     cells: Vec<u64>,
-    /// Of each position: where its cells end, and the position that follows.
+    /// Of each position, the end of its cells, and the next position.
     positions: Vec<(usize, u64)>,
     /// Keys and values, one record after the other.
     bytes: Vec<u8>,
-    /// Of each record: its tag, and where its key and its value end.
+    /// Of each record, its tag, and the ends of its key and its value.
     records: Vec<(u8, usize, usize)>,
     key: Vec<u8>,
     /// Keys that earlier read sections have copied at the first position.
     earlier: Vec<Vec<u8>>,
 }
 
-/// Where the next read section begins.
+/// Position at which the next read section begins.
 struct Next {
     cursor: u64,
     is_end: bool,
-    /// Cells looked at; an empty position counts as one, so that a call ends in bounded time.
+    /// Number of visited cells. An empty position counts as one, so that a call ends in bounded
+    /// time.
     looked_at: usize,
 }
 
@@ -55,7 +56,7 @@ impl Copied {
         }
     }
 
-    /// Notes which keys the next read section passes over: those of the records from `first` on.
+    /// Notes the keys that the next read section skips: those of the records from `first` on.
     #[cold]
     fn note_keys(&mut self, first: usize) {
         let mut start = first.checked_sub(1).map_or(0, |before| self.records[before].2);
@@ -68,10 +69,10 @@ impl Copied {
 
 impl Worker {
     /// Visits some keys of a table with their values, from a cursor on (0 at first), and returns
-    /// the next cursor, 0 at the end. A key that has a value during the whole walk is visited
+    /// the next cursor, 0 at the end. A key that has a value during the whole scan is visited
     /// exactly once, another key at most once, unless the table is emptied meanwhile. At least
-    /// `count` cells are looked at, unless the end is reached before; each value is read without a
-    /// lock and is consistent in itself. The visitor is called outside of the read section.
+    /// `count` cells are visited, unless the end comes before. Each value is read without a lock
+    /// and is consistent in itself. The visitor is called outside of the read section.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`].
@@ -114,7 +115,7 @@ impl Worker {
         Ok(cursor)
     }
 
-    /// Copies records from a position on, of which it looks at about `count`.
+    /// Copies records from a position on, and visits about `count` cells.
     fn copy_some(
         &mut self,
         table: TableId,
@@ -132,7 +133,7 @@ impl Worker {
         let Copied { cells, positions, .. } = copied;
         while positions.len() < POSITIONS_MAX && next.looked_at < count && !next.is_end {
             let from = cells.len();
-            // An entry that moves meanwhile is met in both of its places.
+            // An entry that moves meanwhile may be met in both places.
             next.cursor = found.index.scan(next.cursor, |cell| {
                 if !cells[from..].contains(&cell) {
                     cells.push(cell);
@@ -150,8 +151,8 @@ impl Worker {
         Ok(all.unwrap_or(next))
     }
 
-    /// Copies the records of the cells that were found; gives the place to go on if they are too
-    /// long for one read section. A value shows what its first `most` bytes are.
+    /// Copies the records of the found cells, with the first `most` bytes of each value. If they
+    /// are too long for one read section, returns the place to continue from.
     fn copy_positions(&mut self, cursor: u64, most: usize, copied: &mut Copied) -> Option<Next> {
         let (mut cursor, mut from) = (cursor, 0);
         for position in 0..copied.positions.len() {
@@ -186,7 +187,7 @@ impl Worker {
                 records.push((tag, key_end, bytes.len()));
                 return;
             }
-            // The absence of the key is a part of the answer.
+            // The absence of the key is part of the answer.
             OptimisticRead::Absent(stamp) => self.local.dependencies.add(stamp),
             OptimisticRead::Other => {}
         }

@@ -1,4 +1,4 @@
-//! What the store's tests share: seeds, a log that checks what it is given, a sink and a walk
+//! Code shared by the store's tests: seeds, a log that checks its commits, and a sink and a scan
 //! that gather a checkpoint in memory.
 #![expect(dead_code, reason = "no test file uses all of it")]
 
@@ -53,7 +53,8 @@ impl Random {
     }
 }
 
-/// Runs a test for each of `count` seeds, or for the one in STORE_TEST_SEED; says which seed failed.
+/// Runs a test for each of `count` seeds, or for the seed in STORE_TEST_SEED. Prints a failing
+/// seed.
 pub(crate) fn for_seeds(count: u64, test: impl Fn(u64)) {
     let given = std::env::var("STORE_TEST_SEED").ok();
     let seeds: Vec<u64> = match given.and_then(|seed| seed.parse().ok()) {
@@ -120,7 +121,7 @@ pub(crate) fn contents_of(worker: &mut Worker) -> Contents {
     contents
 }
 
-/// Compares without printing megabytes.
+/// Compares two states, without megabytes of output.
 #[track_caller]
 pub(crate) fn assert_same(got: &Contents, expected: &Contents, what: &str) {
     for (key, value) in expected {
@@ -148,16 +149,16 @@ pub(crate) fn brief(value: &Value) -> (u8, usize, &[u8]) {
     (value.0, value.1.len(), &value.1[..value.1.len().min(16)])
 }
 
-/// What the logs of one store share.
+/// State shared by the logs of one store.
 #[derive(Debug, Default)]
 pub(crate) struct LogState {
-    /// What replaying all commits so far gives.
+    /// Result of a replay of all commits so far.
     pub(crate) replica: Contents,
     /// Last gsn that wrote a key of a table's generation.
     pub(crate) last: BTreeMap<(u32, Key), u64>,
     /// Number of commits.
     pub(crate) commits: u64,
-    /// Refuse the next commit.
+    /// Whether to refuse the next commit.
     pub(crate) refuse: bool,
 }
 
@@ -230,7 +231,7 @@ pub(crate) fn replay(contents: &mut Contents, key: Key, change: Change<'_>) {
     }
 }
 
-/// Gathers a checkpoint in memory: what writers save and what the walk finds.
+/// Gathers a checkpoint in memory: before-images of commits, and records of the scan.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Generation, key, value.
@@ -245,7 +246,7 @@ impl Gathered {
         assert!(before.is_none(), "captured twice: {place:?}");
     }
 
-    /// What was gathered of the tables' present generations; nothing is left.
+    /// Takes the gathered records of the tables' present generations.
     pub(crate) fn contents(&self, store: &Store) -> Contents {
         let of_now =
             |generation: u32, key: &Key| store.generation(TableId(key.0)) == Some(generation);
@@ -275,10 +276,10 @@ impl Sink for Gathered {
 /// Generation, key, value.
 type Record = ((u32, Key), Value);
 
-/// Holds the last record, which may be taken back.
+/// A lane, which holds the last record, since it may be taken back.
 struct GatheredLane<'a> {
     to: &'a Gathered,
-    /// A writer's, and not the walk's.
+    /// Whether the lane belongs to a writer, not to the scan.
     of_writer: bool,
     last: Option<Record>,
 }
@@ -327,7 +328,7 @@ impl Capture for Walk<'_> {
     }
 }
 
-/// The walk of a checkpoint: every slab, in the phase CAPTURE.
+/// The scan of a checkpoint: every slab, in the phase CAPTURE.
 pub(crate) fn walk(store: &Store, gathered: &Gathered) {
     let slot = store.driver().read_sections().claim().expect("a free slot");
     let mut walk = Walk { slot, to: gathered };
@@ -337,7 +338,7 @@ pub(crate) fn walk(store: &Store, gathered: &Gathered) {
     store.driver().read_sections().unclaim(slot);
 }
 
-/// A checkpoint from rest to rest; `at` is called right after each phase was entered.
+/// A checkpoint from rest to rest. `at` is called right after the entry to each phase.
 pub(crate) fn checkpoint(
     store: &Store,
     gathered: &Arc<Gathered>,

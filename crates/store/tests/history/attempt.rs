@@ -4,11 +4,11 @@ use crate::checker::{Observed, Read};
 use crate::common::{Key, Random};
 use stillpoint_store::{KeySet, Mode, Procedure, Slot, Stamp, TableId, Tx, TxError, Worker};
 
-/// What a transaction does to one key after it has read it.
+/// Action of a transaction on one key after its read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Step {
     Read,
-    /// Adds the transaction's number to the list that the value is.
+    /// Appends the transaction's number to the value, which is a list.
     Append,
     /// A new value of about this length.
     Put(usize),
@@ -90,7 +90,7 @@ impl Attempt {
             self.reads.clear();
             for at in 0..self.steps.len() {
                 let ((table, key), step) = self.steps[at].clone();
-                // Half of the writers read first and make the lock exclusive later.
+                // Half of the writers read first and upgrade the lock later.
                 if (self.id as usize + at).is_multiple_of(2) {
                     tx.key(TableId(table), &key, Mode::Read)?;
                 }
@@ -103,7 +103,7 @@ impl Attempt {
         self.ended(ended.map(|((), stamp)| stamp));
     }
 
-    /// What its caller saw. One that gave up has read a consistent state all the same.
+    /// The caller's observation. A transaction that gave up has still read a consistent state.
     pub(crate) fn observed(self, began: u64, ended: u64) -> Observed {
         Observed { began, ended, stamp: self.ended.flatten(), reads: self.reads }
     }

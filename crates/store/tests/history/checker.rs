@@ -1,9 +1,9 @@
-//! Is a history of transactions strictly serializable, and does each checkpoint hold exactly the
-//! commits before its point of consistency?
+//! Checks that a history of transactions is strictly serializable, and that each checkpoint holds
+//! exactly the commits before its point of consistency.
 //!
-//! The log gives the versions of every key, in the order of their gsns; the observations say which
-//! version each transaction read. From them follow the edges of the serialization graph (writer to
-//! next writer, writer to reader, reader to next writer; Adya 1999), and the clock gives those of
+//! The log yields the versions of every key, in the order of their gsns. The observations say which
+//! version each transaction read. From them follow the edges of the serialization graph: writer to
+//! next writer, writer to reader, reader to next writer (Adya 1999). The clock yields the edges of
 //! real time. A serial order exists if and only if there is no cycle.
 
 use crate::common::{Contents, Key, Value};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Stamp};
 
-/// A change as it was logged.
+/// A logged change.
 #[derive(Clone, Debug)]
 pub(crate) enum Logged {
     Put(u8, Vec<u8>),
@@ -21,7 +21,7 @@ pub(crate) enum Logged {
     Patch(Vec<(usize, Vec<u8>)>),
 }
 
-/// A commit as it was logged.
+/// A logged commit.
 #[derive(Clone, Debug)]
 pub(crate) struct Committed {
     pub(crate) stamp: Stamp,
@@ -30,7 +30,7 @@ pub(crate) struct Committed {
     pub(crate) writes: Vec<(Key, Logged)>,
 }
 
-/// Keeps everything. What is at or below `closed` may be reclaimed.
+/// A log that keeps everything. Deletions up to `closed` may be reclaimed.
 #[derive(Debug)]
 pub(crate) struct RecordingLog {
     pub(crate) number: u8,
@@ -62,7 +62,7 @@ impl CommitLog for RecordingLog {
             touched: commit.touched.to_vec(),
             writes,
         });
-        // Others run between the log and the cells.
+        // Other threads run between the append and the installation.
         if self.gsn.is_multiple_of(3) {
             std::thread::yield_now();
         }
@@ -82,20 +82,21 @@ impl CommitLog for RecordingLog {
     }
 }
 
-/// A key as a transaction found it, before its own writes.
+/// A transaction's observation of a key, before its own writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub(crate) key: Key,
     pub(crate) stamp: Stamp,
     pub(crate) value: Option<Value>,
-    /// Read under a lock: then the floor of an absent key tells which version it follows.
+    /// Whether the read was made under a lock. Then the floor of an absent key tells which version
+    /// it follows.
     pub(crate) locked: bool,
 }
 
-/// A transaction as its caller saw it.
+/// A transaction in its caller's view.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    /// CheckpointPermit of the clock before it began and after it ended.
+    /// Readings of the logical clock before its begin and after its end.
     pub(crate) began: u64,
     pub(crate) ended: u64,
     pub(crate) stamp: Option<Stamp>,
@@ -116,7 +117,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Puts the versions in order. Panics where a log breaks its own rules.
+    /// Sorts the versions. Panics if a log breaks its own rules.
     pub(crate) fn new(mut commits: Vec<Committed>, observed: Vec<Observed>) -> Self {
         let mut versions: HashMap<Key, Vec<Version>> = HashMap::new();
         let epochs: HashMap<Stamp, u64> = commits.iter().map(|c| (c.stamp, c.epoch)).collect();
@@ -150,10 +151,10 @@ impl History {
         Self { versions, observed, commits: count }
     }
 
-    /// What the commits of the epochs before `epoch` leave.
+    /// The state after the commits of the epochs before `epoch`.
     pub(crate) fn before_epoch(&self, epoch: u64) -> Contents {
         let last = |list: &[Version]| {
-            // Along the versions of a key the epochs never fall, as checked above.
+            // The epochs never decrease along the versions of a key, as checked above.
             let last = list.iter().rev().find(|version| version.epoch < epoch)?;
             last.value.clone()
         };
@@ -166,13 +167,14 @@ impl History {
         (self.commits, self.observed.len())
     }
 
-    /// Index of the version that a read saw; `None` for the time before the first.
+    /// Index of the version that a read saw. `None` for the time before the first version.
     fn version_of(&self, read: &Read) -> Option<usize> {
         let none = Vec::new();
         let list = self.versions.get(&read.key).unwrap_or(&none);
         let at = if read.stamp.is_none() {
             assert!(read.value.is_none(), "a value that nobody wrote: {read:?}");
-            // An absent cell with the floor of its part of the keys: not below the last deletion.
+            // An absent cell has the floor of its part of the key space, which is not below the
+            // last deletion.
             let after = list.partition_point(|version| version.stamp.gsn() <= read.stamp.gsn());
             after.checked_sub(1)
         } else {
@@ -191,10 +193,10 @@ impl History {
         at
     }
 
-    /// Panics if there is no serial order that explains all reads and agrees with the clock.
+    /// Panics if no serial order explains all reads and agrees with the clock.
     pub(crate) fn check_strictly_serializable(&self) {
         let turns = 2 + self.observed.iter().map(|t| t.ended).max().unwrap_or(0) as usize;
-        // Nodes: the turns of the clock, then the transactions.
+        // Nodes are the readings of the clock, then the transactions.
         let mut edges: Vec<Vec<u32>> = vec![Vec::new(); turns + self.observed.len()];
         for turn in 1..turns {
             edges[turn - 1].push(turn as u32);
@@ -208,7 +210,7 @@ impl History {
             edges[turns + at].push(transaction.ended as u32);
             for read in &transaction.reads {
                 if read.stamp.is_none() && !read.locked {
-                    // The floor was read after the key was missed: no version is known.
+                    // The floor was read after the miss of the key, so no version is known.
                     assert!(read.value.is_none());
                     continue;
                 }
@@ -258,7 +260,7 @@ impl History {
         if done == edges.len() {
             return;
         }
-        // Walk backwards among those left until one repeats: that is a cycle.
+        // A walk backwards among the remaining nodes reaches a node twice, which shows a cycle.
         let left = |at: usize| waiting[at] > 0;
         let mut before: BTreeMap<usize, usize> = BTreeMap::new();
         for (from, list) in edges.iter().enumerate().filter(|(from, _)| left(*from)) {
@@ -331,7 +333,7 @@ fn the_checker_sees_a_write_skew_a_stale_read_and_a_lost_update() {
     let (a, b) = (Stamp::new(1, 0), Stamp::new(1, 1));
     let two = vec![write(1, 0, "x", 1), write(1, 1, "y", 1)];
     let start = Stamp::NONE;
-    // Each reads what the other writes, before it is written.
+    // Each transaction reads a key before the other writes it.
     let skewed = vec![
         ran(0, 3, Some(a), vec![read("y", start, None)]),
         ran(1, 2, Some(b), vec![read("x", start, None)]),
@@ -342,7 +344,7 @@ fn the_checker_sees_a_write_skew_a_stale_read_and_a_lost_update() {
         ran(1, 2, Some(b), vec![read("x", start, None)]),
     ];
     assert!(!fails(two.clone(), serial));
-    // The first ended before the second began, and the second does not see it.
+    // The first ended before the second began, but the second does not see it.
     let stale = vec![ran(0, 1, Some(a), vec![]), ran(2, 3, Some(b), vec![read("x", start, None)])];
     assert!(fails(two, stale));
     let lost = vec![write(1, 0, "x", 1), write(2, 1, "x", 2)];

@@ -1,5 +1,6 @@
-//! Histories of concurrent transactions, checked: strict serializability of declared, undeclared,
-//! batched and lock-free transactions, and checkpoints that hold exactly the commits before them.
+//! Tests of histories of concurrent transactions. Declared, undeclared, batched and lock-free
+//! transactions must be strictly serializable. Checkpoints must hold exactly the commits before
+//! them.
 
 mod attempt;
 mod checker;
@@ -16,7 +17,7 @@ use stillpoint_store::{CellRules, Store, TableId, Worker};
 
 const THREADS: usize = 3;
 
-/// What all threads of a run share.
+/// State shared by all threads of a run.
 struct Run {
     store: Arc<Store>,
     gathered: Arc<Gathered>,
@@ -102,7 +103,7 @@ impl Run {
         }
     }
 
-    /// Reads without locks, one after the other: each is a transaction of its own, and none may see
+    /// Reads without locks, one after the other. Each is a transaction of its own, and none may see
     /// less than the one before it.
     fn read_singly(&self, worker: &mut Worker, steps: &[(Key, Step)]) {
         for (key, _) in steps {
