@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{
-    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, Visit, VisitError, WriterConfig,
-    load, registry, run_checkpoint, take_checkpoint, verify,
+    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, Visit, VisitError, Wanted,
+    WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
@@ -112,6 +112,7 @@ impl Bed {
         Cycle {
             store: self.store.clone(),
             scheme: self.scheme.clone(),
+            wanted: Wanted::Full,
             clock: Arc::new(RealClock),
             threads,
             pace: Pace::Unpaced,
@@ -208,7 +209,7 @@ fn main() {
     let wall_s = (RealClock.monotonic_ns() - start_ns) as f64 / 1e9;
     let (written, _) = taken.expect("nothing in the way");
     let peak = written.stats.pool_bytes_peak >> 20;
-    let entry = written.into_entry("calc", Vec::new(), Vec::new(), 0);
+    let entry = written.into_entry("calc", None, Vec::new(), Vec::new(), 0);
     let mib = entry.parts.iter().map(|part| part.bytes).sum::<u64>() as f64 / f64::from(1 << 20);
     println!(
         "checkpoint, two threads, wall     {wall_s:>6.2} s, {:.0} MiB/s, pool {peak} MiB",

@@ -1,7 +1,7 @@
 //! One checkpoint from REST to REST: moves the phases, owns the capture threads, keeps the pace.
 //!
 //! ```text
-//! claim slots ─ PREPARE ─ (quiesce) ─ RESOLVE ─ (go on, if physical) ─ CAPTURE: threads walk units
+//! claim slots ─ PREPARE: marks settled, kind chosen ─ (quiesce) ─ RESOLVE ─ (go on, if physical) ─ CAPTURE: threads walk units
 //!   ─ (go on, if quiesced throughout) ─ COMPLETE: the sink is drained ─ REST
 //! ```
 //! Every way out passes through all phases: a checkpoint that fails, panics or is cancelled is walked
@@ -9,19 +9,49 @@
 
 mod walk;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, catch_panic};
-use stillpoint_store::{Checkpointer, Outcome, Phase, PointOfConsistency, Sink, Store};
+use stillpoint_store::{Checkpointer, Outcome, Phase, PointOfConsistency, Settled, Sink, Store};
 
 use crate::error::CheckpointError;
 use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
-use walk::{CaptureScan, Slots, finish_marks};
+use walk::{CaptureScan, DiscardSink, Slots, finish_marks};
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
+
+/// What a checkpoint is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Every record.
+    Full,
+    /// What has changed since the newest published checkpoint, if the scheme
+    /// [takes changes](Checkpointer::takes_changes) and no more than so many percent of the records
+    /// have changed; else every record.
+    Changes {
+        /// A bound, in percent of the records with a value.
+        percent_max: u64,
+    },
+}
+
+impl Wanted {
+    /// What is taken, if so many records have changed.
+    fn kind(self, settled: Settled) -> CheckpointKind {
+        match self {
+            Self::Changes { percent_max }
+                if settled.dirty.saturating_mul(100)
+                    <= settled.records.saturating_mul(percent_max) =>
+            {
+                CheckpointKind::Partial
+            }
+            Self::Full | Self::Changes { .. } => CheckpointKind::Full,
+        }
+    }
+}
 
 /// What a checkpoint is taken of, and how.
 #[derive(Clone)]
@@ -30,6 +60,8 @@ pub struct Cycle {
     pub store: Arc<Store>,
     /// The scheme that the store was made with.
     pub scheme: Arc<dyn Checkpointer>,
+    /// What it is to hold.
+    pub wanted: Wanted,
     /// For the pace and for durations.
     pub clock: Arc<dyn Clock>,
     /// Capture threads, the calling one included; at least 1. Each needs a read section slot.
@@ -57,6 +89,10 @@ impl std::fmt::Debug for Cycle {
 pub struct Captured {
     /// The epoch that began at its point of consistency; it holds the commits of those before.
     pub epoch: u64,
+    /// What it holds: every record, or what has changed since the newest published checkpoint.
+    pub kind: CheckpointKind,
+    /// Keys that had changed by PREPARE, if the scheme takes changes.
+    pub dirty: u64,
     /// Units walked.
     pub units: usize,
     /// Threads that walked; fewer than asked for if slots or threads were not to be had.
@@ -83,22 +119,25 @@ pub fn take_checkpoint(
 ) -> Result<(Written, Captured), CheckpointError> {
     let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
     let epoch = cycle.store.driver().now().epoch() + 1;
-    let create = || {
-        PartSink::create(
+    let made: OnceLock<Arc<PartSink>> = OnceLock::new();
+    let create = |kind| -> Result<Arc<dyn Sink>, CheckpointError> {
+        let sink = Arc::new(PartSink::create(
             disk.clone(),
             cycle.store.clone(),
             cycle.clock.clone(),
             cycle.progress.clone(),
             epoch,
-            cycle.scheme.kind(),
+            kind,
             config.clone(),
-        )
+        )?);
+        Ok(made.get_or_init(|| sink).clone())
     };
-    let sink = Arc::new(caught(create)?);
-    let as_sink: Arc<dyn Sink> = sink.clone();
-    let captured = match run_phases(cycle, epoch, &as_sink) {
-        Ok(captured) => captured,
-        Err(error) => {
+    let taken = run_phases(cycle, epoch, &create);
+    let (sink, captured) = match (made.get(), taken) {
+        (Some(sink), Ok(captured)) => (sink, captured),
+        (None, Ok(_)) => unreachable!("what was captured went somewhere"),
+        (None, Err(error)) => return Err(error),
+        (Some(sink), Err(error)) => {
             let earlier = caught(|| Ok(sink.abandon()))?;
             return Err(if error.is_fatal() { error } else { earlier.unwrap_or(error) });
         }
@@ -128,13 +167,16 @@ fn ran(f: impl FnOnce()) -> Result<(), CheckpointError> {
 /// panicked, or the sink gave up. The scheme has been told, and the store is ready for the next.
 pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
     let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
-    run_phases(cycle, cycle.store.driver().now().epoch() + 1, sink)
+    run_phases(cycle, cycle.store.driver().now().epoch() + 1, &|_| Ok(sink.clone()))
 }
+
+/// Makes the sink of a checkpoint of some kind.
+type MakeSink<'a> = dyn Fn(CheckpointKind) -> Result<Arc<dyn Sink>, CheckpointError> + 'a;
 
 fn run_phases(
     cycle: &Cycle,
     epoch: u64,
-    sink: &Arc<dyn Sink>,
+    make_sink: &MakeSink<'_>,
 ) -> Result<Captured, CheckpointError> {
     if cycle.store.driver().is_spoilt(u64::MAX) {
         return Err(CheckpointError::Refused);
@@ -143,7 +185,7 @@ fn run_phases(
         return Err(CheckpointError::Cancelled);
     }
     let slots = Slots::claim(&cycle.store, cycle.threads)?;
-    let passage = Passage { cycle, epoch, sink };
+    let passage = Passage { cycle, epoch, make_sink };
     let taken = caught(|| passage.take(&slots));
     let taken = match passage.come_to_rest(&slots) {
         Ok(()) => taken,
@@ -172,7 +214,7 @@ impl Cycle {
 struct Passage<'a> {
     cycle: &'a Cycle,
     epoch: u64,
-    sink: &'a Arc<dyn Sink>,
+    make_sink: &'a MakeSink<'a>,
 }
 
 impl Passage<'_> {
@@ -182,11 +224,19 @@ impl Passage<'_> {
         let point = cycle.scheme.point_of_consistency();
         let begin_ns = cycle.clock.monotonic_ns();
         cycle.progress.begin(epoch, begin_ns);
-        cycle.store.set_sink(Some(self.sink.clone()));
-        for unit in 0..cycle.store.slab_count() {
-            cycle.scheme.before_prepare(&cycle.store, unit, slots.own());
-        }
+        // If there will be no other: commits after the point of consistency give their before-images
+        // to some sink.
+        cycle.store.set_sink(Some(Arc::new(DiscardSink)));
+        driver.choose_changes(false);
         self.enter(Phase::Prepare);
+        let settled = self.settle(slots);
+        let kind = match cycle.scheme.takes_changes() {
+            true => cycle.wanted.kind(settled),
+            false => CheckpointKind::Full,
+        };
+        driver.choose_changes(kind == CheckpointKind::Partial);
+        let sink = (self.make_sink)(kind)?;
+        cycle.store.set_sink(Some(sink.clone()));
         let mut quiesced = match point {
             PointOfConsistency::Virtual => None,
             PointOfConsistency::Physical | PointOfConsistency::PhysicalThroughout => {
@@ -210,21 +260,37 @@ impl Passage<'_> {
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
-        let walk = Arc::new(CaptureScan::new(cycle, epoch, self.sink, meter));
+        let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, meter));
         let walked = walk.run(slots);
         drop(quiesced);
         let walked_ns = cycle.clock.monotonic_ns();
         self.enter(Phase::Complete);
-        self.sink.drain();
+        sink.drain();
         let drained_ns = cycle.clock.monotonic_ns();
         walked.map(|()| Captured {
             epoch,
+            kind,
+            dirty: settled.dirty,
             units: walk.units,
             threads: slots.len(),
             consistency_ns: consistent_ns - begin_ns,
             capture_ns: walked_ns - consistent_ns,
             drain_ns: drained_ns - walked_ns,
         })
+    }
+
+    /// Settles the marks of the checkpoint before, and counts what has changed since.
+    fn settle(&self, slots: &Slots) -> Settled {
+        let Cycle { store, scheme, .. } = self.cycle;
+        let mut total = Settled::default();
+        if scheme.takes_changes() {
+            for unit in 0..store.slab_count() {
+                let Settled { records, dirty } = scheme.settle(store, unit, slots.own());
+                total.records += records;
+                total.dirty += dirty;
+            }
+        }
+        total
     }
 
     /// Enters a phase, and waits until nobody acts in the one before.

@@ -18,6 +18,7 @@
 
 mod cycle;
 mod error;
+mod merge;
 mod pace;
 mod progress;
 mod reader;
@@ -25,13 +26,14 @@ pub mod registry;
 mod schemes;
 mod writer;
 
-pub use cycle::{Captured, Cycle, Observer, run_checkpoint, take_checkpoint};
+pub use cycle::{Captured, Cycle, Observer, Wanted, run_checkpoint, take_checkpoint};
 pub use error::{CheckpointError, Damage, DamageCause, LoadError};
+pub use merge::{MERGE_KEY_BYTES, Merge, MergeError};
 pub use pace::Pace;
 pub use progress::{Progress, ProgressSnapshot};
 pub use reader::{
     DAMAGE_MAX, Described, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
-    describe, for_each_record, load, verify,
+    describe, for_each_record, load, load_chain, verify,
 };
 pub use registry::{Capabilities, Row, Scheme};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

@@ -12,6 +12,7 @@ mod decode;
 mod describe;
 mod load;
 mod part;
+mod ranges;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -26,7 +27,9 @@ use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 use decode::{BlockLocation, Decoder, Take};
 pub use describe::{Described, describe};
+use load::StagedPart;
 use part::Part;
+pub(crate) use ranges::OpenCheckpoint;
 pub use verify::{DAMAGE_MAX, Verified, verify};
 
 /// Who the checkpoint belongs to, and which of its records count.
@@ -63,8 +66,9 @@ pub type VisitError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Takes the records that one thread loads.
 pub trait Visit: Send {
-    /// Some records, in no order; each key of the checkpoint comes once. They come in batches, so
-    /// that what they need can be prefetched together.
+    /// Some records, in no order; each key of a checkpoint comes once. Of a chain, all records of a
+    /// checkpoint come before those of the checkpoints before it. They come in batches, so that what
+    /// they need can be prefetched together.
     ///
     /// # Errors
     /// Ends the loading.
@@ -108,13 +112,40 @@ pub fn load(
     visitors: Vec<Box<dyn Visit>>,
     progress: &Arc<Progress>,
 ) -> Result<LoadSummary, LoadError> {
+    load_chain(disk, &[entry], options, visitors, progress)
+}
+
+/// Loads a chain of checkpoints, given oldest first, with a thread for each visitor. The newest one is
+/// loaded first: the first record of a key is the one that counts, and those that come later are to
+/// be ignored. The summary counts those, too.
+///
+/// # Errors
+/// As [`load`].
+///
+/// # Panics
+/// Without a visitor.
+pub fn load_chain(
+    disk: &Arc<dyn Disk>,
+    chain: &[&CheckpointEntry],
+    options: &LoadOptions,
+    visitors: Vec<Box<dyn Visit>>,
+    progress: &Arc<Progress>,
+) -> Result<LoadSummary, LoadError> {
     assert!(!visitors.is_empty(), "a visitor for each thread");
-    let parts = open_parts(&**disk, entry, options)?;
-    load::begin(progress, parts.iter().map(|part| part.units().len()).sum());
+    let mut parts = Vec::new();
+    for (stage, entry) in chain.iter().rev().enumerate() {
+        let opened = open_parts(&**disk, entry, options)?;
+        parts.extend(opened.into_iter().map(|part| StagedPart { stage, part }));
+    }
+    load::begin(progress, parts.iter().map(|staged| staged.part.units().len()).sum());
     let visitors =
         visitors.into_iter().map(|visitor| -> Box<dyn Take + Send> { Box::new(visitor) });
-    let summary = load::run(parts.into(), options, visitors.collect(), progress)?;
-    check_totals(&**disk, entry, summary)
+    let loaded = load::run(parts.into(), chain.len(), options, visitors.collect(), progress)?;
+    let mut total = LoadSummary::default();
+    for (entry, summary) in chain.iter().rev().zip(loaded) {
+        total.add(&check_totals(&**disk, entry, summary)?);
+    }
+    Ok(total)
 }
 
 type VisitOne<'a> = dyn FnMut(&LoadedRecord<'_>) -> Result<(), VisitError> + 'a;

@@ -21,6 +21,7 @@
 //! parts flushed, their directory flushed, its parents flushed, in this order.
 
 mod lane;
+mod merged;
 mod part;
 mod queue;
 mod room;
@@ -43,6 +44,7 @@ use stillpoint_sync::CachePadded;
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 use lane::LaneSlot;
+pub(crate) use merged::{MergedPart, MergedRecords};
 use part::{PartFile, PartTarget};
 use queue::Queue;
 use room::Room;
@@ -124,11 +126,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// Its entry in the manifest, with what the engine knows of it: the scheme's name, the tables'
-    /// generations at the point of consistency, and the logs' positions there.
+    /// Its entry in the manifest, with what the engine knows of it: the scheme's name, for a checkpoint
+    /// of changes the epoch of its base, the tables' generations at the point of consistency, and the
+    /// logs' positions there.
     pub fn into_entry(
         self,
         scheme: &str,
+        base: Option<u64>,
         generations: Vec<TableGeneration>,
         positions: Vec<LogPositions>,
         gsn_floor: u64,
@@ -137,7 +141,7 @@ impl Written {
             epoch: self.epoch,
             serial: self.serial,
             kind: self.kind,
-            base: None,
+            base,
             scheme: scheme.to_owned(),
             codec: self.codec,
             partitions_log2: self.partitions_log2,
@@ -375,6 +379,23 @@ impl Drop for PartSink {
         if !self.threads.get_mut().is_empty() {
             self.abandon();
         }
+    }
+}
+
+/// Where a merge writes its one part.
+pub(crate) fn merge_target(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    header: PartHeader,
+    config: &WriterConfig,
+) -> PartTarget {
+    PartTarget {
+        disk: disk.clone(),
+        dir: dir.to_owned(),
+        header,
+        zstd_level: config.zstd_level,
+        write_bytes: config.write_bytes,
+        room: Arc::new(Room::new(disk.clone(), config.leave_bytes)),
     }
 }
 

@@ -115,6 +115,21 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Merge the newest checkpoint with those that it goes on from
+    #[command(after_help = "\
+The data directory must not be open. A start then reads one full checkpoint in place of a chain.
+
+Example:\n  stillpoint merge ./data")]
+    Merge {
+        /// The data directory
+        dir: PathBuf,
+        /// Newest checkpoints that `stillpoint restore` can still use afterwards
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        keep_points: usize,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Give up what of a refused data directory cannot be read, so that the rest can be served
     #[command(after_help = "\
 Without --accept-loss nothing changes: it says what would be given up. Put missing files or the
@@ -198,9 +213,12 @@ pub(crate) struct ServeArgs {
         help = choices("Compression of checkpoints", "none", stillpoint::codecs()),
         long_help = choices_told("Compression of checkpoints", "none", stillpoint::codecs()))]
     pub(crate) compress: Option<String>,
-    /// Checkpoints to keep [default: 1]
-    #[arg(long, env = "STILLPOINT_KEEP_CHECKPOINTS", value_name = "N")]
+    /// Newest checkpoints that `stillpoint restore` can use [default: 1]
+    #[arg(long, alias = "keep-points", env = "STILLPOINT_KEEP_CHECKPOINTS", value_name = "N")]
     pub(crate) keep_checkpoints: Option<usize>,
+    /// Checkpoints of changes after which they are merged, 0 for never [default: 8]
+    #[arg(long, env = "STILLPOINT_MERGE_AFTER", value_name = "N")]
+    pub(crate) merge_after: Option<usize>,
     /// A checkpoint begins when recovery would read this much log [default: 4GiB]
     #[arg(long, env = "STILLPOINT_LOG_LIMIT", value_name = "SIZE", value_parser = size)]
     pub(crate) log_limit: Option<u64>,

@@ -38,6 +38,9 @@ fn main() -> ExitCode {
         Command::Restore { dir, checkpoint, to, json } => {
             offline::restore(dir, *checkpoint, to, *json, &mut output)
         }
+        Command::Merge { dir, keep_points, json } => {
+            offline::merge(dir, *keep_points, *json, &mut output)
+        }
         Command::Repair { dir, accept_loss, json } => {
             offline::repair(dir, *accept_loss, *json, &mut output)
         }

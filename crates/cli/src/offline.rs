@@ -201,6 +201,34 @@ pub(crate) fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
+pub(crate) fn merge(dir: &Path, keep_points: usize, as_json: bool, out: &mut dyn Write) -> Done {
+    let merged = offline::merge(dir, keep_points)?;
+    if as_json {
+        let all = merged.map(|done| {
+            json!({
+                "epoch": done.epoch,
+                "merged": done.merged,
+                "bytes_before": done.bytes_before,
+                "bytes": done.bytes,
+            })
+        });
+        writeln!(out, "{}", json!({ "merged": all }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match merged {
+        Some(done) => {
+            let (before, after) = (show_size(done.bytes_before), show_size(done.bytes));
+            let (merged, epoch) = (done.merged, done.epoch);
+            writeln!(
+                out,
+                "{merged} checkpoints of {before} merged into checkpoint {epoch}: {after}"
+            )?;
+        }
+        None => writeln!(out, "nothing to merge")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(crate) fn repair(dir: &Path, accept_loss: bool, as_json: bool, out: &mut dyn Write) -> Done {
     let repair = offline::repair(dir, accept_loss)?;
     let sound = repair.gives_up.is_empty();

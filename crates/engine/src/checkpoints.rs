@@ -9,6 +9,8 @@
 
 mod attempt;
 mod backoff;
+mod chain;
+mod merge;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use stillpoint_checkpoint::{CheckpointError, Pace, Progress, ProgressSnapshot};
 use stillpoint_format::LogGsn;
-use stillpoint_format::manifest::Manifest;
+use stillpoint_format::manifest::{CheckpointKind, Manifest};
 use stillpoint_io::catch_panic;
 use stillpoint_journal::Shortage;
 use stillpoint_sync::atomic::Ordering::Acquire;
@@ -26,6 +28,9 @@ use crate::shared::Shared;
 use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
+pub(crate) use chain::{replace_run, whole_run};
+pub use merge::CheckpointsMerged;
+pub(crate) use merge::{merge, run_in_background as merge_in_background};
 
 /// Name under which the newest checkpoint holds the segments of the logs beyond it.
 pub(crate) const LOG_HOLDER: &str = "checkpoint";
@@ -38,7 +43,9 @@ const TICK: Duration = Duration::from_millis(50);
 pub struct CheckpointDone {
     /// The checkpoint's epoch. It holds the commits of all earlier epochs.
     pub epoch: u64,
-    /// Records in the checkpoint.
+    /// Whether it holds every record, or what has changed since the one before.
+    pub kind: CheckpointKind,
+    /// Records in the checkpoint, deletions included.
     pub records: u64,
     /// Bytes of the checkpoint's files.
     pub bytes: u64,
@@ -83,14 +90,17 @@ struct State {
     is_stopping: bool,
     /// The checkpoint under way.
     running: Option<Arc<Progress>>,
+    merging: merge::Merging,
+    /// After so many checkpoints of changes they are merged; `None` for never.
+    merge_after: Option<usize>,
     every: Option<Duration>,
     /// Monotonic time of the last success, and the number of commits at its begin.
     last_ns: u64,
     last_commits: u64,
     /// Positions of the logs at the newest point of consistency.
     positions: Vec<LogGsn>,
-    /// Bytes of the newest checkpoint.
-    last_bytes: u64,
+    /// Bytes of the newest checkpoint and of those that it goes on from.
+    chain_bytes: u64,
     /// Bytes of log from earlier runs that recovery would read again.
     earlier_log_bytes: u64,
     last: Option<CheckpointDone>,
@@ -131,22 +141,23 @@ impl Checkpoints {
     pub(crate) fn new(
         manifest: &Manifest,
         every: Option<Duration>,
+        merge_after: Option<usize>,
         log_bytes: u64,
         now_ns: u64,
     ) -> Self {
-        let newest = manifest.checkpoints.last();
-        let last_bytes = newest.map_or(0, |c| c.parts.iter().map(|part| part.bytes).sum());
         let last_finished_ms = manifest.checkpoints.iter().map(|c| c.finished_ms).max();
         Self {
             state: Mutex::new(State {
                 requested: false,
                 is_stopping: false,
                 running: None,
+                merging: merge::Merging::default(),
+                merge_after,
                 every,
                 last_ns: now_ns,
                 last_commits: 0,
                 positions: Vec::new(),
-                last_bytes,
+                chain_bytes: chain::newest_bytes(manifest),
                 earlier_log_bytes: log_bytes,
                 last: None,
                 last_finished_ms,
@@ -211,6 +222,15 @@ impl Checkpoints {
         self.state.lock().every = every;
     }
 
+    pub(crate) fn set_merge_after(&self, links: Option<usize>) {
+        self.state.lock().merge_after = links;
+    }
+
+    /// After how many checkpoints of changes they are merged.
+    fn merge_after(&self) -> Option<usize> {
+        self.state.lock().merge_after
+    }
+
     /// Gives up the checkpoint under way, since the store is being closed. The background thread
     /// begins no other.
     pub(crate) fn stop(&self) {
@@ -219,6 +239,7 @@ impl Checkpoints {
         if let Some(running) = &state.running {
             running.cancel();
         }
+        state.merging.cancel();
         self.changed.notify_all();
     }
 
@@ -267,15 +288,15 @@ impl Checkpoints {
     }
 
     /// Bytes of the disk that the next checkpoint needs, or that the one under way still needs. A
-    /// checkpoint grows by no more than the bytes logged since the last one. It is no larger than
-    /// the memory in use.
+    /// checkpoint is at most as large as the last chain and the bytes logged since. It is no larger
+    /// than the memory in use.
     pub(crate) fn needed_bytes(&self, shared: &Shared) -> u64 {
-        let (last_bytes, earlier, positions, written) = {
+        let (chain_bytes, earlier, positions, written) = {
             let state = self.state.lock();
             let written = state.running.as_ref().map_or(0, |now| now.snapshot().written_bytes);
-            (state.last_bytes, state.earlier_log_bytes, state.positions.clone(), written)
+            (state.chain_bytes, state.earlier_log_bytes, state.positions.clone(), written)
         };
-        let grown = last_bytes + earlier + shared.journal.bytes_since(&positions);
+        let grown = chain_bytes + earlier + shared.journal.bytes_since(&positions);
         grown.min(shared.store.held_bytes() as u64).saturating_sub(written)
     }
 
@@ -385,12 +406,14 @@ impl Checkpoints {
         if let Ok((done, _)) = &taken {
             tracing::info!(
                 epoch = done.epoch,
+                kind = done.kind.as_str(),
                 records = done.records,
                 bytes = done.bytes,
                 ms = done.duration.as_millis() as u64,
                 "a checkpoint is published"
             );
         }
+        let chain_bytes = chain::newest_bytes(&shared.catalog.now());
         let mut state = self.state.lock();
         match taken {
             Ok((done, positions)) => {
@@ -398,7 +421,7 @@ impl Checkpoints {
                 state.last_commits = commits;
                 state.positions = positions;
                 state.earlier_log_bytes = 0;
-                state.last_bytes = done.bytes;
+                state.chain_bytes = chain_bytes;
                 state.last_finished_ms = Some(done.finished_ms);
                 state.last = Some(done.clone());
                 state.last_error = None;

@@ -39,9 +39,15 @@ pub struct Config {
     pub codec: Codec,
     /// Threads that capture a checkpoint.
     pub checkpoint_threads: usize,
-    /// Number of checkpoints to keep. `stillpoint restore` can use the older ones. The log is kept
-    /// back to the newest.
+    /// Number of checkpoints that `stillpoint restore` can use: the newest ones. The checkpoints that
+    /// they go on from are kept, too. The log is kept back to the newest.
     pub keep_checkpoints: usize,
+    /// A checkpoint holds only what has changed if no more than so many percent of the records have.
+    /// For schemes that take such checkpoints.
+    pub changed_percent_max: u64,
+    /// After so many checkpoints of changes they are merged, unless a point that is kept lies between
+    /// them; `None` for never.
+    pub merge_after: Option<usize>,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,
     /// Durability of commits. A journal that keeps nothing ignores it.
@@ -95,6 +101,8 @@ impl Config {
             codec: Codec::None,
             checkpoint_threads: (cores / 4).max(1),
             keep_checkpoints: 1,
+            changed_percent_max: 50,
+            merge_after: Some(8),
             journal: "redo".to_owned(),
             durability: Durability::Relaxed,
             flush_interval: Duration::from_secs(1),

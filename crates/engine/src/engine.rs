@@ -113,6 +113,12 @@ impl Engine {
             stillpoint_io::go_behind();
             crate::checkpoints::run_in_background(shared);
         })?);
+        if self.shared.scheme.as_ref().is_some_and(|scheme| scheme.takes_changes()) {
+            threads.push(watched(&self.shared, "merge", |shared| {
+                stillpoint_io::go_behind();
+                crate::checkpoints::merge_in_background(shared);
+            })?);
+        }
         Ok(())
     }
 
@@ -167,7 +173,25 @@ impl Engine {
     /// the previous checkpoint stays in force.
     pub fn checkpoint(&self) -> Result<crate::CheckpointDone, Error> {
         Inside::refuse("checkpoint")?;
-        crate::checkpoints::take(&self.shared)
+        let done = crate::checkpoints::take(&self.shared)?;
+        if !self.shared.config.environment.background {
+            // Nobody else looks. What went wrong is in the status.
+            let _ = crate::checkpoints::merge(&self.shared, false);
+        }
+        Ok(done)
+    }
+
+    /// Merges the newest checkpoint with those that it goes on from, as far as no point lies between
+    /// them that is [kept](Config::keep_checkpoints). `None` if there is nothing to merge, if another
+    /// merge is under way, or if a full checkpoint has replaced them meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::InsideTransaction`] from inside a transaction; else why it failed, the checkpoints
+    /// being kept as they were.
+    pub fn merge_checkpoints(&self) -> Result<Option<crate::CheckpointsMerged>, Error> {
+        Inside::refuse("merge")?;
+        self.shared.health()?;
+        crate::checkpoints::merge(&self.shared, true)
     }
 
     /// Asks the background thread for a checkpoint and returns at once. Returns false if one is
@@ -194,6 +218,11 @@ impl Engine {
     /// Changes the time between automatic checkpoints. `None` means never.
     pub fn set_checkpoint_every(&self, every: Option<Duration>) {
         self.shared.checkpoints.set_every(every);
+    }
+
+    /// Changes after how many checkpoints of changes they are merged; `None` for never.
+    pub fn set_merge_after(&self, links: Option<usize>) {
+        self.shared.checkpoints.set_merge_after(links);
     }
 
     /// The health of the store. An error says why nothing may be acknowledged any more.

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use stillpoint_checkpoint::CheckpointError;
+use stillpoint_checkpoint::{CheckpointError, MergeError};
 use stillpoint_format::manifest::ManifestError;
 use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
@@ -32,6 +32,9 @@ pub enum Error {
     /// The opening was cancelled.
     #[error("the opening of the store was cancelled: nothing has changed, open it again")]
     Cancelled,
+    /// Checkpoints were not merged; they are kept as they were.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
     /// There is no store in the directory.
     #[error("{} holds no store: give the data directory of a server or engine", .0.display())]
     NoStore(PathBuf),
@@ -44,14 +47,6 @@ pub enum Error {
         epoch: u64,
         /// The existing epochs.
         known: Vec<u64>,
-    },
-    /// A partial checkpoint cannot be restored alone.
-    #[error("checkpoint {epoch} of {} is partial: choose a full one", dir.display())]
-    NotFull {
-        /// The data directory.
-        dir: PathBuf,
-        /// The requested epoch.
-        epoch: u64,
     },
     /// The target directory exists and is not empty.
     #[error("{} is not empty: name a directory that does not exist", .0.display())]
@@ -163,6 +158,7 @@ impl Error {
             Self::Disk(error) | Self::Checkpoint(CheckpointError::Disk(error)) => {
                 error.is_disk_full()
             }
+            Self::Merge(MergeError::Write(CheckpointError::Disk(error))) => error.is_disk_full(),
             Self::Journal(error) => error.is_refusal(),
             Self::Transaction(TxError::Log(LogRefused::Refused(refused))) => {
                 refused.downcast_ref().is_some_and(JournalError::is_refusal)

@@ -58,7 +58,7 @@ mod tx;
 
 pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
-pub use checkpoints::{CheckpointDone, CheckpointStatus};
+pub use checkpoints::{CheckpointDone, CheckpointStatus, CheckpointsMerged};
 pub use config::{Codec, Config, Durability, Environment};
 pub use engine::Engine;
 pub use error::Error;

@@ -1,7 +1,8 @@
-//! Work on data directories that are not open: check, inspect, dump, load, restore, repair.
+//! Work on data directories that are not open: check, inspect, dump, load, merge, restore, repair.
 
 mod load;
 mod look;
+mod merge;
 mod repair;
 mod restore;
 
@@ -21,6 +22,7 @@ pub use load::Loader;
 pub use look::{
     Checked, DumpVisit, Dumped, Extent, InspectedLogs, Inspection, check, dump, inspect,
 };
+pub use merge::merge;
 pub use repair::{Repair, repair};
 pub use restore::restore;
 

@@ -59,7 +59,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let tables = wanted.tables;
     catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, &ends) })?;
     plan.trim(&ends)?;
-    crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
+    crate::checkpoints::remove_strays(&*disk, &plan.manifest, None)?;
     let records_commits = journal_row.capabilities.records_commits;
     let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
@@ -72,6 +72,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         owned,
         store,
         scheme: scheme.checkpointer,
+        scheme_name: scheme_row.name,
         journal,
         catalog,
         incarnation: plan.incarnation,
@@ -80,6 +81,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         checkpoints: Checkpoints::new(
             &plan.manifest,
             config.checkpoint_every,
+            config.merge_after,
             recovered.log_bytes,
             environment.clock.monotonic_ns(),
         ),

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     /// The part that takes checkpoints, if the scheme takes any.
     pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
+    /// Name of the scheme in the MANIFEST.
+    pub(crate) scheme_name: &'static str,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) records_commits: bool,
     pub(crate) acknowledges_closed: bool,

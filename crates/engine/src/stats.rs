@@ -47,7 +47,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         recovered: shared.recovered.clone(),
         epoch: shared.store.driver().now().epoch(),
         incarnation: shared.incarnation,
-        checkpoint_scheme: shared.config.checkpoint.clone(),
+        checkpoint_scheme: shared.scheme_name.to_owned(),
         journal_scheme: shared.config.journal.clone(),
     }
 }

@@ -29,8 +29,13 @@
 //! | `KindPositionTooLate` | what changes a table while its files are written is not replayed |
 //! | `PartStampsForgotten` | a commit does not rest on what it has read in a table of another kind |
 //! | `MemoryWritesLeftOut` | a commit of two kinds is half in the log |
+//! | `ReplaysWithoutMarks` | the first checkpoint of changes after a restart lacks what was replayed |
+//! | `MergeDropsDeletions` | a merge without the full checkpoint brings deleted keys back |
+//! | `MergesOverKeptPoint` | a merge takes a point away that a restore offers |
 //! | `FloorNotRaised` | a key that is inserted again goes back in order |
 
+#[path = "crash/chains.rs"]
+mod chains;
 #[path = "kinds/checkpoints.rs"]
 mod checkpoints;
 #[path = "crash/doubt.rs"]
@@ -65,7 +70,10 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 24] = [
+const SCENARIOS: [(&str, fn()); 27] = [
+    ("a chain after a restart", chains::a_chain_goes_on_after_a_restart),
+    ("a merge of changes", chains::a_merge_of_changes_keeps_deletions),
+    ("a merge beside kept points", chains::a_merge_leaves_the_points_that_are_kept),
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),
     (

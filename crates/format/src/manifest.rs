@@ -398,10 +398,17 @@ impl Manifest {
     /// The checkpoints to load, base first: the newest chain of one full and the partials on
     /// it. Empty if there is no checkpoint.
     pub fn newest_chain(&self) -> Vec<&CheckpointEntry> {
+        let newest = self.checkpoints.iter().map(|checkpoint| checkpoint.epoch).max();
+        newest.map_or(Vec::new(), |epoch| self.chain_to(epoch))
+    }
+
+    /// The checkpoint of that epoch and those that it goes on from, oldest first: to be loaded
+    /// together. Of two checkpoints of the epoch, the chain of the full one. Empty if there is none.
+    pub fn chain_to(&self, epoch: u64) -> Vec<&CheckpointEntry> {
         let mut chain = Vec::new();
         // A full checkpoint is preferred to a partial one of the same epoch, since its chain is
         // shorter.
-        let mut next = self.checkpoints.iter().max_by_key(|checkpoint| checkpoint.rank());
+        let mut next = self.at_epoch(epoch);
         while let Some(checkpoint) = next {
             chain.push(checkpoint);
             next = checkpoint.base.and_then(|base| self.at_epoch(base));

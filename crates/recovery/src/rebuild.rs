@@ -4,6 +4,7 @@
 //! |---|---|
 //! | store, seed of the key hash | header of a checkpoint's part; the store also in a segment's |
 //! | checkpoints | their directories, each part read from end to end |
+//! | what a checkpoint of changes goes on from | the one before it, unless a damaged one lies between |
 //! | where replay begins | a record carries its epoch, and a checkpoint holds all epochs before its own |
 //! | incarnations, logs, floors | names of the segments |
 //! | cuts | found again for one incarnation after the other, as the starts had found them |
@@ -19,7 +20,7 @@ use stillpoint_format::LogGsn;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::SegmentHeader;
 use stillpoint_format::manifest::{
-    CheckpointEntry, IncarnationEntry, LogPositions, LogTail, Manifest, TableEntry,
+    CheckpointEntry, CheckpointKind, IncarnationEntry, LogPositions, LogTail, Manifest, TableEntry,
 };
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, DiskError, OpenMode};
@@ -45,6 +46,8 @@ struct Found {
     /// By epoch.
     checkpoints: Vec<CheckpointEntry>,
     next_serial: u64,
+    /// Serials of directories that hold no whole checkpoint.
+    damaged: Vec<u64>,
     /// By incarnation: log and first gsn of each segment.
     segments: BTreeMap<u32, Vec<(u8, u64)>>,
     /// Copied ends of logs, each with the incarnation whose log it ends.
@@ -75,6 +78,7 @@ pub fn rebuild(
     found.checkpoints.reverse();
     found.checkpoints.dedup_by_key(|entry| entry.epoch);
     found.checkpoints.reverse();
+    found.find_bases(&mut gives_up);
     let mut manifest = Manifest {
         store,
         hash_seed: found
@@ -137,11 +141,48 @@ impl Found {
                 Ok(_) => {
                     gives_up.push(format!("{}/{name}: of another store", names::CHECKPOINT_DIR))
                 }
-                Err(LoadError::Damaged(damage)) => gives_up.push(damage.to_string()),
+                Err(LoadError::Damaged(damage)) => {
+                    self.damaged.push(serial);
+                    gives_up.push(damage.to_string());
+                }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    /// Says which checkpoint each one of changes goes on from: the one before it. One that may go on
+    /// from a damaged one is given up, and so are those that go on from it.
+    fn find_bases(&mut self, gives_up: &mut Vec<String>) {
+        let mut kept: Vec<CheckpointEntry> = Vec::new();
+        let mut is_broken = false;
+        for mut entry in std::mem::take(&mut self.checkpoints) {
+            if entry.kind == CheckpointKind::Full {
+                is_broken = false;
+                kept.push(entry);
+                continue;
+            }
+            let between = |before: &CheckpointEntry| {
+                self.damaged.iter().any(|of| (before.serial..entry.serial).contains(of))
+            };
+            is_broken |= kept.last().is_none_or(between);
+            let epoch = entry.epoch;
+            if is_broken {
+                gives_up.push(format!(
+                    "checkpoint {epoch}, which holds changes: what it goes on from is damaged or \
+                     missing"
+                ));
+                continue;
+            }
+            entry.base = kept.last().map(|before| before.epoch);
+            if let Some(base) = entry.base {
+                gives_up.push(format!(
+                    "what checkpoint {epoch} goes on from: checkpoint {base} is taken for it"
+                ));
+            }
+            kept.push(entry);
+        }
+        self.checkpoints = kept;
     }
 
     fn find_segments(&mut self, disk: &dyn Disk) -> Result<(), RecoveryError> {

@@ -1,11 +1,12 @@
 //! Loads and replays in parallel.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{LoadOptions, Visit};
-use stillpoint_format::manifest::{Manifest, TableGeneration};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, in_parallel, spawn};
 use stillpoint_journal::{ReplayOperation, ReplayOptions};
 use stillpoint_store::{Loader, Store, TableId};
@@ -26,7 +27,7 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 pub struct RecoverySummary {
     /// Epoch of the newest checkpoint loaded, if there was one.
     pub checkpoint: Option<u64>,
-    /// Records loaded from checkpoints.
+    /// Records read from checkpoints, those that a newer one of the chain has included.
     pub records_loaded: u64,
     /// Bytes of the checkpoints' files.
     pub checkpoint_bytes: u64,
@@ -151,48 +152,60 @@ fn load_chain(
         ),
     };
     let start_ns = clock.monotonic_ns();
-    for entry in manifest.newest_chain() {
+    let chain: Vec<CheckpointEntry> = manifest.newest_chain().into_iter().cloned().collect();
+    let Some(newest) = chain.last() else { return Ok(()) };
+    summary.checkpoint = Some(newest.epoch);
+    reserve(store, manifest, &chain);
+    let visitors: Vec<Box<dyn Visit>> = loaders(store, threads)?
+        .into_iter()
+        .map(|loader| Box::new(Loading { loader }) as Box<dyn Visit>)
+        .collect();
+    let total = chain.iter().flat_map(|entry| &entry.parts).map(|part| part.bytes).sum();
+    let progress = Arc::new(stillpoint_checkpoint::Progress::default());
+    let (disk, watched) = (disk.clone(), progress.clone());
+    let loading = spawn("load", move || {
+        let chain: Vec<&CheckpointEntry> = chain.iter().collect();
+        stillpoint_checkpoint::load_chain(&disk, &chain, &options, visitors, &watched)
+    })?;
+    while !loading.is_finished() {
+        report(&Progress {
+            stage: Stage::Load,
+            bytes_done: progress.snapshot().written_bytes,
+            bytes_total: total,
+            elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+        });
+        for _ in 0..20 {
+            if !loading.is_finished() {
+                clock.sleep(REPORT_EVERY / 20);
+            }
+        }
+    }
+    let loaded = loading.join()??;
+    summary.records_loaded += loaded.records;
+    summary.stale += loaded.stale_records;
+    summary.checkpoint_bytes += loaded.file_bytes;
+    summary.load_time = Duration::from_nanos(clock.monotonic_ns() - start_ns);
+    Ok(())
+}
+
+/// Makes the tables' indexes large enough for the records of a chain. Those of the full checkpoint
+/// are most of them; what the others add is made room for as it comes.
+fn reserve(store: &Arc<Store>, manifest: &Manifest, chain: &[CheckpointEntry]) {
+    let mut most: BTreeMap<u16, u64> = BTreeMap::new();
+    for entry in chain {
         for room in &entry.table_records {
             // Records of an emptied table in the checkpoint will be skipped.
             let at_poc = entry.generations.iter().find(|then| then.table == room.table);
             let now = manifest.table(room.table).map(|table| table.generation);
             if at_poc.is_some_and(|then| Some(then.generation) == now) {
-                store.reserve(TableId(room.table), room.records);
+                let records = most.entry(room.table).or_default();
+                *records = room.records.max(*records);
             }
         }
-        let visitors: Vec<Box<dyn Visit>> = loaders(store, threads)?
-            .into_iter()
-            .map(|loader| Box::new(Loading { loader }) as Box<dyn Visit>)
-            .collect();
-        let total: u64 = entry.parts.iter().map(|part| part.bytes).sum();
-        let progress = Arc::new(stillpoint_checkpoint::Progress::default());
-        let (disk, entry, options) = (disk.clone(), entry.clone(), options.clone());
-        let watched = progress.clone();
-        let epoch = entry.epoch;
-        let loading = spawn("load", move || {
-            stillpoint_checkpoint::load(&disk, &entry, &options, visitors, &watched)
-        })?;
-        while !loading.is_finished() {
-            report(&Progress {
-                stage: Stage::Load,
-                bytes_done: progress.snapshot().written_bytes,
-                bytes_total: total,
-                elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
-            });
-            for _ in 0..20 {
-                if !loading.is_finished() {
-                    clock.sleep(REPORT_EVERY / 20);
-                }
-            }
-        }
-        let loaded = loading.join()??;
-        summary.checkpoint = Some(epoch);
-        summary.records_loaded += loaded.records;
-        summary.stale += loaded.stale_records;
-        summary.checkpoint_bytes += loaded.file_bytes;
     }
-    summary.load_time = Duration::from_nanos(clock.monotonic_ns() - start_ns);
-    Ok(())
+    for (table, records) in most {
+        store.reserve(TableId(table), records);
+    }
 }
 
 fn replay(

@@ -5,9 +5,13 @@
 //! commit, locked:  marked? ── no ─▶ claim ─ won ─▶ emit      then busy ▶ words ▶ stamp ▶ release
 //! scan, no lock:   marked? ── no ─▶ emit ─▶ claim ─ lost ─▶ take back
 //! ```
-//! **Marks.** One bit of a cell's status says whether the present checkpoint has the record. The
-//! meaning of the bit alternates with the epoch ([`captured_in`](crate::rules::captured_in)), so nothing is reset. It follows that
-//! every cell must be marked in every epoch, also in a capture that is given up.
+//! **Marks.** One bit of a cell's status says whether the latest full checkpoint has the record. The
+//! meaning of the bit alternates with every full checkpoint, so nothing is reset. It follows that
+//! every cell must be marked by every full one, also by a capture that is given up.
+//!
+//! A checkpoint of changes has the cells with the dirty bit of the ended epoch, and marks those by a
+//! bit of its own. The pass before the next one clears both bits, or joins the dirty bit to that of
+//! the present epoch if the checkpoint was not published ([`Store::settle_marks`]).
 //!
 //! **Claims.** Whoever sets the mark emits the record. A commit holds the record's lock, so the
 //! value cannot change: the commit claims first, and emits if it has won. The scan holds no lock and
@@ -45,6 +49,7 @@ use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob;
 use crate::memory::cell::{Cell, Record, live_copy};
 use crate::memory::value::ValueRef;
+use crate::phase::PhaseWord;
 use crate::planted;
 use crate::record::Writing;
 use crate::rules::{Claim, WriteRule, copy_of, status::SHADOW};
@@ -106,16 +111,16 @@ impl Drop for Unemitted<'_> {
 }
 
 /// Gives the checkpoint the values of those records that it lacks, within one call of the lane of
-/// worker `worker`. The caller commits in `epoch`, in RESOLVE or CAPTURE. Afterwards, and until the
+/// worker `worker`. The caller commits in `phase`: RESOLVE or CAPTURE. Afterwards, and until the
 /// next point of consistency, every record is marked.
 pub(crate) fn save_before_images<'a>(
     store: &Store,
     sink: &dyn Sink,
-    (worker, epoch): (usize, u64),
+    (worker, phase): (usize, PhaseWord),
     records: impl Iterator<Item = Overwritten<'a>> + Clone,
 ) {
-    let unemitted = Unemitted { store, epoch };
-    let claim = Claim::of(store.rules(), epoch);
+    let unemitted = Unemitted { store, epoch: phase.epoch() };
+    let claim = Claim::of(phase);
     sink.with_lane(worker, &mut |lane| {
         let claimed = records.clone().filter(|it| claim_locked(it.record.lock(), claim));
         for Overwritten { record, table, hash, key } in claimed {
@@ -123,7 +128,8 @@ pub(crate) fn save_before_images<'a>(
             if let Some(value) = record.value() {
                 lane.emit(&RecordImage::new(table, generation, hash, key, value));
             } else if claim.has_deletions {
-                lane.emit_deletion(&DeletedKey { table, generation, hash, key });
+                let deleted = DeletedKey { table, generation, hash, key };
+                mutant!(in store.driver(); lane.emit_deletion(&deleted), TombstoneDropped => ());
             }
         }
     });
@@ -178,7 +184,7 @@ impl Store {
     /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
     /// In [`Phase::Capture`](crate::Phase) only. Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
-        let by = Claim::of(self.rules(), self.driver().now().epoch());
+        let by = Claim::of(self.driver().now());
         let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
         self.scan(slab, to, &mut |scanned| capture(scanned.cell, by, blind, scanned));
     }
@@ -213,7 +219,7 @@ impl Store {
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: a record whose
     /// old value a commit has kept in copy 1 is emitted from there.
     pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
-        let by = Claim::of_all(self.driver().now().epoch());
+        let by = Claim::of_all(self.driver().now());
         self.scan(slab, to, &mut |scanned| {
             let cell = scanned.cell;
             capture(cell, by, false, scanned);
@@ -258,14 +264,27 @@ impl Store {
     /// and the number of the newest copy. The rules of the store allow that at this time. The caller
     /// owns read section slot `slot`.
     pub fn set_statuses(&self, slab: usize, slot: usize, next: impl Fn(u8, usize) -> u8) {
+        self.for_each_record(slab, slot, &mut |cell| {
+            let newest = live_copy(cell.stamp_word());
+            lock_word::update_status(cell.lock(), |status| next(status, newest));
+        });
+    }
+
+    /// Visits every record of a slab, those without a value included. The caller owns read section
+    /// slot `slot`.
+    pub(crate) fn for_each_record(
+        &self,
+        slab: usize,
+        slot: usize,
+        visit: &mut dyn FnMut(Cell<'_>),
+    ) {
         for from in (0..).step_by(CELLS_PER_LANE) {
-            // The quiesce holds commits back, but not the maintenance that frees slabs.
+            // A quiesce holds commits back, but not the maintenance that frees slabs.
             let _read_section = self.driver().read_sections().read_section(slot);
             let seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |_, number| {
                 let cell = self.cell(number);
                 if cell.is_record() {
-                    let newest = live_copy(cell.stamp_word());
-                    lock_word::update_status(cell.lock(), |status| next(status, newest));
+                    visit(cell);
                 }
             });
             if seen < CELLS_PER_LANE {
@@ -339,7 +358,11 @@ impl Captured for Scanned<'_> {
         cell.read_key(self.key);
         let Table { id, generation, .. } = *self.table;
         let hash = self.store.hash(id, self.key);
-        self.lane.emit_deletion(&DeletedKey { table: id.0, generation, hash, key: self.key });
+        let deleted = DeletedKey { table: id.0, generation, hash, key: self.key };
+        mutant!(
+            in self.store.driver();
+            self.lane.emit_deletion(&deleted), TombstoneDropped => ()
+        );
     }
     fn take_back(&mut self) {
         self.lane.take_back();

@@ -1,7 +1,6 @@
 //! What a checkpoint scheme is to the driver of the phases.
 
-use stillpoint_format::names::CheckpointKind;
-
+use crate::dirty::Settled;
 use crate::sink::Lane;
 use crate::store::Store;
 
@@ -22,16 +21,18 @@ pub trait Checkpointer: Send + Sync {
     /// How its point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
-    /// What its checkpoints hold.
-    fn kind(&self) -> CheckpointKind {
-        CheckpointKind::Full
+    /// Whether it takes checkpoints of what has changed, besides full ones.
+    fn takes_changes(&self) -> bool {
+        false
     }
 
-    /// Passes one unit in REST, before PREPARE begins: a slab of the store, once. Commits go on.
-    /// `slot` is a read section slot that the caller owns. The pass of a checkpoint that fails may end
-    /// anywhere; the next one passes all units again.
-    fn before_prepare(&self, store: &Store, unit: usize, slot: usize) {
+    /// Passes one unit in PREPARE, before any checkpoint of a scheme that
+    /// [takes changes](Self::takes_changes): a slab of the store, once. Settles what the marks of the
+    /// checkpoint before mean now. Commits go on. `slot` is a read section slot that the caller owns.
+    /// The pass of a checkpoint that fails may end anywhere; the next one passes all units again.
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> Settled {
         let _ = (store, unit, slot);
+        Settled::default()
     }
 
     /// Passes one unit at a physical point of consistency, while nothing commits: a slab of the

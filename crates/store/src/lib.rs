@@ -24,6 +24,7 @@
 mod capture;
 mod catalog;
 mod checkpointer;
+mod dirty;
 mod load;
 mod memory;
 #[cfg(all(test, shuttle))]
@@ -42,6 +43,7 @@ mod worker;
 
 pub use catalog::{AddTableError, NewTable, Replaced};
 pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency};
+pub use dirty::Settled;
 pub use load::{KeyImage, Loader, Replayed};
 pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};

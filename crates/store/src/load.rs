@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_sync::lock_word;
 use stillpoint_txn::{TableId, TxError};
 
 use crate::memory::arena::Kind;
@@ -32,11 +33,17 @@ pub struct KeyImage<'a> {
 }
 
 /// Puts records into a store that is not served yet. One per thread.
+///
+/// A chain of checkpoints is loaded newest first, so the first record of a key is the one that
+/// counts. A key that was deleted keeps an absent cell until the loader is dropped: older checkpoints
+/// may have a value of it.
 #[derive(Debug)]
 pub struct Loader {
     local: Participant,
     /// The cells of the records that are being loaded.
     cells: Vec<u64>,
+    /// Absent cells of keys that were deleted: owner, table and cell.
+    deleted: Vec<(u32, TableId, u64)>,
 }
 
 /// What is loaded has no log that could lose it.
@@ -48,7 +55,8 @@ const NO_CELL: u64 = 0;
 impl Loader {
     /// A loader; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>) -> Option<Self> {
-        Some(Self { local: Participant::new(store, false)?, cells: Vec::new() })
+        let local = Participant::new(store, false)?;
+        Some(Self { local, cells: Vec::new(), deleted: Vec::new() })
     }
 
     /// The store.
@@ -74,7 +82,8 @@ impl Loader {
         }
     }
 
-    /// Loads records of a checkpoint into a table. All index lines are asked for and all cells
+    /// Loads records of a checkpoint into a table. A key that is there already stays as it is: of a
+    /// chain of checkpoints, the newest is loaded first. All index lines are asked for and all cells
     /// written before the first enters the index, so some dozens at a time go fastest.
     ///
     /// # Errors
@@ -165,7 +174,7 @@ impl Loader {
             Inserted::New => Ok(true),
             Inserted::Existing(_) => {
                 self.drop_cell(number);
-                self.load_unusual(table, record)
+                Ok(false)
             }
             Inserted::Full => {
                 self.drop_cell(number);
@@ -174,14 +183,24 @@ impl Loader {
         }
     }
 
-    /// A large value, a deletion, or a key that is there already.
+    /// A large value or a deletion. The record is counted here.
     #[cold]
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
-        let change = match record.value {
-            Some(value) => Replayed::Put { tag: record.tag, value },
-            None => Replayed::Delete,
-        };
-        self.apply_in_window(table.id, record.hash, record.key, 0, change)?;
+        let &KeyImage { hash, key, tag, value } = record;
+        let is_key = |cell| self.local.store.cell(cell).has_key(key);
+        if table.index.find(hash, is_key).is_some() {
+            return Ok(false);
+        }
+        match value {
+            Some(value) => {
+                let change = Replayed::Put { tag, value };
+                self.apply_in_window(table.id, hash, key, 0, change)?;
+            }
+            None => {
+                let number = self.insert(table, hash, key, 0)?;
+                self.deleted.push((table.owner, table.id, number));
+            }
+        }
         Ok(false)
     }
 
@@ -294,7 +313,7 @@ impl Loader {
         value_len: usize,
     ) -> NewCell<'a> {
         let store = &self.local.store;
-        let status = store.rules().first_status(store.driver().now().epoch());
+        let status = store.rules().first_status(store.driver().now());
         NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, status }
     }
 
@@ -320,11 +339,15 @@ impl Loader {
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
         let was_absent = self.local.store.cell(number).record().is_absent();
-        let larger = self.describe(table, hash, key, 0);
+        let mark = if stamp.gsn() == 0 { 0 } else { self.local.store.replayed_status() };
+        let mut larger = self.describe(table, hash, key, 0);
+        larger.status |= mark;
         let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
         let place = (number, store.rules().write, store.driver().now());
         if record::apply(store.memory(), cache, place, change, stamp, larger)? {
             reclaim.retire_cell(table.owner, number);
+        } else if mark != 0 {
+            lock_word::claim(store.cell(number).lock(), mark, mark);
         }
         if matches!(change, Replayed::Delete) {
             reclaim.add(table.owner, table.id, number);
@@ -368,6 +391,9 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
+        for (owner, table, cell) in self.deleted.drain(..) {
+            self.local.reclaim.add(owner, table, cell);
+        }
         self.local.finish_reclaiming(&ALL_CLOSED);
     }
 }

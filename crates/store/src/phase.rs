@@ -17,6 +17,7 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections, mutant};
 
 use crate::planted::{self, Bug, Planted};
+use crate::rules::status;
 
 /// Where a checkpoint stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +42,10 @@ pub struct PhaseWord(u64);
 const GATE: u64 = 1 << 3;
 /// One transaction has the permit of the whole store.
 const PERMIT: u64 = 1 << 4;
+/// The checkpoint under way has the records that have changed, and no others.
+const CHANGES: u64 = 1 << 5;
+/// The status of records that the latest full checkpoint has.
+const CAPTURED: u64 = 1 << 6;
 const PHASE_MASK: u64 = 7;
 const EPOCH_SHIFT: u32 = 8;
 
@@ -76,6 +81,19 @@ impl PhaseWord {
     #[inline]
     pub fn is_permitted(self) -> bool {
         self.0 & PERMIT != 0
+    }
+
+    /// True if the checkpoint under way has only the records that have changed since the one before.
+    #[inline]
+    pub fn is_of_changes(self) -> bool {
+        self.0 & CHANGES != 0
+    }
+
+    /// The status of records that the latest full checkpoint has: one bit, whose meaning alternates
+    /// with every full checkpoint.
+    #[inline]
+    pub(crate) fn captured(self) -> u8 {
+        if self.0 & CAPTURED != 0 { status::CAPTURED } else { 0 }
     }
 
     /// True while a record that is not marked must be given to the checkpoint before it changes.
@@ -177,6 +195,18 @@ impl PhaseDriver {
         self.word.store(PhaseWord::new(Phase::Rest, epoch).0, SeqCst);
     }
 
+    /// Says whether the checkpoint that is about to begin has only the records that have changed.
+    /// Before its point of consistency, by whoever moves the phases.
+    pub fn choose_changes(&self, changes: bool) {
+        let _moving = self.moving.lock();
+        assert!(self.now().phase() <= Phase::Prepare, "the checkpoint has begun");
+        // SeqCst: as in `advance`. Nobody reads the bit before the point of consistency.
+        match changes {
+            true => self.word.fetch_or(CHANGES, SeqCst),
+            false => self.word.fetch_and(!CHANGES, SeqCst),
+        };
+    }
+
     /// Enters the next phase and waits until no commit that saw the previous one is under way.
     /// Entering [`Phase::Resolve`] is the point of consistency and begins the next epoch.
     pub fn advance(&self, phase: Phase) -> PhaseWord {
@@ -185,8 +215,12 @@ impl PhaseDriver {
         let legal = now.phase() as u8 + 1 == phase as u8
             || (now.phase(), phase) == (Phase::Complete, Phase::Rest);
         assert!(legal, "no way from {:?} to {phase:?}", now.phase());
-        let epoch = now.epoch() + u64::from(phase == Phase::Resolve);
-        let next = PhaseWord::new(phase, epoch);
+        let begins = phase == Phase::Resolve;
+        let kept = now.0 & (CHANGES | CAPTURED);
+        // Every full checkpoint gives the marks of the last one the opposite meaning.
+        let flipped = if begins && !now.is_of_changes() { CAPTURED } else { 0 };
+        let next =
+            PhaseWord(PhaseWord::new(phase, now.epoch() + u64::from(begins)).0 | (kept ^ flipped));
         // SeqCst with the fence in `ReadSections::token`: partner of the fence in `ReadSections::enter`.
         // An exchange of the changed bits only: the gate and the permit change at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
@@ -347,11 +381,33 @@ mod tests {
     #[test]
     fn the_epoch_begins_at_the_point_of_consistency() {
         let driver = PhaseDriver::new(2, 7);
-        assert_eq!(driver.advance(Phase::Prepare), PhaseWord::new(Phase::Prepare, 7));
-        assert_eq!(driver.advance(Phase::Resolve), PhaseWord::new(Phase::Resolve, 8));
-        assert_eq!(driver.advance(Phase::Capture).epoch(), 8);
-        assert_eq!(driver.advance(Phase::Complete).epoch(), 8);
-        assert_eq!(driver.advance(Phase::Rest), PhaseWord::new(Phase::Rest, 8));
+        let epochs = pass(&driver, false).map(PhaseWord::epoch);
+        assert_eq!(epochs, [7, 8, 8, 8, 8]);
+        assert_eq!(driver.now().phase(), Phase::Rest);
+    }
+
+    /// Goes through all phases of a checkpoint.
+    fn pass(driver: &PhaseDriver, changes: bool) -> [PhaseWord; 5] {
+        driver.choose_changes(changes);
+        let phases = [Phase::Prepare, Phase::Resolve, Phase::Capture, Phase::Complete, Phase::Rest];
+        phases.map(|phase| {
+            let now = driver.advance(phase);
+            assert_eq!(now.phase(), phase);
+            now
+        })
+    }
+
+    #[test]
+    fn marks_change_their_meaning_with_every_full_checkpoint() {
+        let driver = PhaseDriver::new(2, 7);
+        let captured = |changes| pass(&driver, changes).map(PhaseWord::captured);
+        assert_eq!(captured(false), [0, 1, 1, 1, 1]);
+        assert_eq!(captured(true), [1; 5]);
+        assert!(driver.now().is_of_changes());
+        assert_eq!(captured(true), [1; 5]);
+        assert_eq!(captured(false), [1, 0, 0, 0, 0]);
+        assert!(!driver.now().is_of_changes());
+        assert_eq!(driver.now().epoch(), 11);
     }
 
     #[test]

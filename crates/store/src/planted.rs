@@ -33,11 +33,15 @@ pub enum Bug {
     CopyReused = 10,
     /// The dirty marks of a checkpoint that was not published are cleared.
     DirtyForgotten = 11,
+    /// A checkpoint of changes leaves out that a key was deleted.
+    TombstoneDropped = 12,
+    /// The cell of a deleted key is reused before a published checkpoint has the deletion.
+    DirtyCellReused = 13,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -49,6 +53,8 @@ impl Bug {
         Self::WriteRuleForgotten,
         Self::CopyReused,
         Self::DirtyForgotten,
+        Self::TombstoneDropped,
+        Self::DirtyCellReused,
     ];
 }
 

@@ -300,7 +300,7 @@ impl<'a> Writing<'a> {
     /// Copies the old value to copy 1, unless the checkpoint has the record.
     fn keep_shadow(&self, left: &mut impl FnMut(Blob)) {
         let lock = self.cell().lock();
-        let claim = Claim::of_all(self.phase.epoch());
+        let claim = Claim::of_all(self.phase);
         // Acquire: partner of the Release in `lock_word::claim_if`: the scan has read the value.
         if !claim.is_open(lock_word::status(lock.load(Acquire))) {
             return;

@@ -3,7 +3,7 @@
 //!
 //! | status bit | meaning | rule |
 //! |---|---|---|
-//! | [`CAPTURED`](status::CAPTURED) | the checkpoint of epochs of this parity has the record | [`WriteRule::SaveBeforeImage`] |
+//! | [`CAPTURED`](status::CAPTURED) | the latest full checkpoint has the record, or lacks it: the meaning alternates | [`WriteRule::SaveBeforeImage`] |
 //! | [`SHADOW`](status::SHADOW) | copy 1 is a before-image that the scan has not met | [`WriteRule::KeepShadow`] |
 //! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
@@ -12,9 +12,12 @@
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word;
 
+use crate::phase::PhaseWord;
+
 /// The status bits of a cell that the store gives a meaning.
 pub mod status {
-    /// The present checkpoint has the record if this bit is the parity of the epoch.
+    /// The latest full checkpoint has the record if this bit is that of the phase word. Each full
+    /// checkpoint gives the bit the opposite meaning.
     pub const CAPTURED: u8 = 1;
     /// The next commit writes copy 1 if this bit is set, else copy 0. The scheme sets the bit.
     pub const NEXT_COPY: u8 = 1 << 1;
@@ -57,8 +60,8 @@ pub enum WriteRule {
 pub enum DirtyRule {
     /// No.
     None,
-    /// Each sets the dirty bit of its epoch, in every phase. A checkpoint has the records of the
-    /// ended epoch only: those with a value, and the news that others have none.
+    /// Each sets the dirty bit of its epoch, in every phase. A checkpoint of changes has the records
+    /// of the ended epoch: those with a value, and the news that others have none.
     ByEpoch,
 }
 
@@ -71,8 +74,8 @@ pub enum StatusChanges {
     WhileQuiesced,
     /// In CAPTURE: a plain store suffices in all other phases.
     InCapture,
-    /// At any time.
-    AtAnyTime,
+    /// In PREPARE and in CAPTURE: a plain store suffices in all other phases.
+    InPrepareAndCapture,
 }
 
 /// When the cell of a deleted key may be reused, once no crash can bring the key back.
@@ -120,21 +123,14 @@ impl CellRules {
         ..Self::IN_PLACE
     };
 
-    /// The status of a cell that is made in `epoch`.
+    /// The status of a cell that is made at this time.
     #[inline]
-    pub(crate) fn first_status(&self, epoch: u64) -> u8 {
+    pub(crate) fn first_status(&self, now: PhaseWord) -> u8 {
         match self.write {
-            _ if self.dirty == DirtyRule::ByEpoch => 0,
-            WriteRule::SaveBeforeImage | WriteRule::KeepShadow => captured_in(epoch),
+            WriteRule::SaveBeforeImage | WriteRule::KeepShadow => now.captured(),
             WriteRule::InPlace | WriteRule::SwitchCopies | WriteRule::WriteBoth => 0,
         }
     }
-}
-
-/// The status of records that the checkpoint which began `epoch` has.
-#[inline]
-pub(crate) fn captured_in(epoch: u64) -> u8 {
-    (epoch & 1) as u8 * status::CAPTURED
 }
 
 /// How the one thread is found that gives a record to a checkpoint: by the exchange of status bits.
@@ -151,28 +147,26 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// For the checkpoint that began `epoch`.
+    /// For the checkpoint that is under way. After its point of consistency.
     #[inline]
-    pub(crate) fn of(rules: &CellRules, epoch: u64) -> Self {
-        match rules.dirty {
-            DirtyRule::None => Self::of_all(epoch),
-            DirtyRule::ByEpoch => {
-                let dirty = status::dirty_in(epoch - 1);
-                Self {
-                    seen_mask: dirty | status::TAKEN,
-                    unclaimed: dirty,
-                    mask: status::TAKEN,
-                    claimed: status::TAKEN,
-                    has_deletions: true,
-                }
-            }
+    pub(crate) fn of(now: PhaseWord) -> Self {
+        if !now.is_of_changes() {
+            return Self::of_all(now);
+        }
+        let dirty = status::dirty_in(now.epoch() - 1);
+        Self {
+            seen_mask: dirty | status::TAKEN,
+            unclaimed: dirty,
+            mask: status::TAKEN,
+            claimed: status::TAKEN,
+            has_deletions: true,
         }
     }
 
     /// For a checkpoint that has every record with a value.
     #[inline]
-    pub(crate) fn of_all(epoch: u64) -> Self {
-        let claimed = captured_in(epoch);
+    pub(crate) fn of_all(now: PhaseWord) -> Self {
+        let claimed = now.captured();
         Self {
             seen_mask: status::CAPTURED,
             unclaimed: claimed ^ status::CAPTURED,

@@ -124,10 +124,13 @@ impl Store {
     pub(crate) fn status_may_change(&self, in_section: bool) -> bool {
         match self.rules.status_changes {
             StatusChanges::Never => false,
-            StatusChanges::AtAnyTime => true,
             StatusChanges::WhileQuiesced => !in_section,
             // CAPTURE begins after every read section has ended that may have seen the phase before.
             StatusChanges::InCapture => !in_section || self.driver.now().phase() == Phase::Capture,
+            // Likewise PREPARE.
+            StatusChanges::InPrepareAndCapture => {
+                !in_section || matches!(self.driver.now().phase(), Phase::Prepare | Phase::Capture)
+            }
         }
     }
 
@@ -148,6 +151,7 @@ impl Store {
                 let status = lock_word::status(cell.lock().load(Relaxed));
                 status & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
                     || self.rules.reuse == Reuse::WhenMerged && cell.copies_with_value() == 0
+                    || mutant!(in self.driver; false, DirtyCellReused => true)
             }
         }
     }

@@ -69,15 +69,13 @@ fn all_kinds_are_found_and_the_index_grows_though_nobody_made_room() {
     let store = empty_store(1 << 30);
     let mut loader = Loader::new(store.clone()).expect("a free slot");
     let mut all = records(0, 20_000, 1);
-    for batch in all.chunks(64) {
-        load(&mut loader, batch).expect("memory");
-    }
-    // A later checkpoint of the chain replaces some and deletes others, known and unknown ones.
+    // A later checkpoint of the chain replaces some and deletes others, known and unknown ones. It is
+    // loaded first.
     let mut changes = records(15_000, 10_000, 2);
     for (_, _, value) in changes.iter_mut().step_by(3) {
         *value = None;
     }
-    for batch in changes.chunks(100) {
+    for batch in changes.chunks(100).chain(all.chunks(64)) {
         load(&mut loader, batch).expect("memory");
     }
     drop(loader);
@@ -89,11 +87,29 @@ fn all_kinds_are_found_and_the_index_grows_though_nobody_made_room() {
 fn a_key_that_comes_twice_in_a_batch_is_there_once() {
     let store = empty_store(1 << 30);
     let mut loader = Loader::new(store.clone()).expect("a free slot");
-    let twice = [records(0, 50, 1), records(0, 50, 2)].concat();
+    let first = records(0, 50, 1);
+    let twice = [first.clone(), records(0, 50, 2)].concat();
     load(&mut loader, &twice).expect("memory");
     drop(loader);
-    assert_holds(&store, &twice);
+    assert_holds(&store, &first);
     assert_eq!(store.cell_count(TABLE), 50);
+}
+
+#[test]
+fn of_a_chain_the_newest_record_of_a_key_counts() {
+    let store = empty_store(1 << 30);
+    let mut newest = Loader::new(store.clone()).expect("a free slot");
+    let mut older = Loader::new(store.clone()).expect("a free slot");
+    let mut changes = records(0, 400, 1);
+    for record in changes.iter_mut().step_by(3) {
+        record.2 = None;
+    }
+    changes.chunks(64).try_for_each(|batch| load(&mut newest, batch)).expect("memory");
+    let full = records(0, 1000, 2);
+    full.chunks(64).try_for_each(|batch| load(&mut older, batch)).expect("memory");
+    drop((newest, older));
+    assert_holds(&store, &[full, changes].concat());
+    assert_eq!(store.cell_count(TABLE), store.record_count(TABLE), "deleted keys are gone");
 }
 
 #[test]

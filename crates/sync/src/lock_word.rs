@@ -232,6 +232,25 @@ pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     word.store(seen & !EXCLUSIVE, Ordering::Release);
 }
 
+/// Sets status bits of a word whose lock the caller holds exclusively: true if one of them was unset.
+/// `claimable` says that other threads may [`claim`] the word meanwhile, but no bit of these. If they
+/// may not, a plain store suffices, as in [`release_exclusive_unclaimable`].
+#[inline]
+pub fn set_status_held(word: &AtomicU64, bits: u8, claimable: bool) -> bool {
+    // Relaxed: the holder alone sets these bits, and publishes them when it releases the lock.
+    let seen = word.load(Ordering::Relaxed);
+    let bits = u64::from(bits) << STATUS_SHIFT;
+    if seen & bits == bits {
+        return false;
+    }
+    match claimable {
+        // Relaxed: as the load.
+        true => drop(word.fetch_or(bits, Ordering::Relaxed)),
+        false => word.store(seen | bits, Ordering::Relaxed),
+    }
+    true
+}
+
 /// Releases one share.
 #[inline]
 pub fn release_shared(word: &AtomicU64) {
@@ -316,7 +335,9 @@ mod tests {
         assert!(!claim_if(&word, (0b100, 0), 0b011, 0b011), "the third bit is set");
         assert!(claim_if(&word, (0b100, 0b100), 0b011, 0b011));
         assert_eq!(status(word.load(Ordering::Relaxed)), 0b111);
-        assert!(claim(&word, 0xff, 0b1000_0010));
+        assert!(claim(&word, 0xff, 0b1000_0000));
+        assert!(set_status_held(&word, 0b10, true) && !set_status_held(&word, 0b10, false));
+        assert!(claim(&word, 0b10, 0) && set_status_held(&word, 0b10, false));
         release_exclusive(&word);
         let end = word.load(Ordering::Relaxed);
         assert_eq!((user(end), status(end)), (1024, 0b1000_0010));

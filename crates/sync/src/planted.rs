@@ -122,6 +122,12 @@ crate::planted_bugs! {
         PartStampsForgotten,
         /// The record of a commit of several kinds leaves out the writes to the memory store.
         MemoryWritesLeftOut,
+        /// Replay does not mark what it applies: the first checkpoint of changes lacks it.
+        ReplaysWithoutMarks,
+        /// A merge without the full checkpoint leaves deletions out: deleted keys come back.
+        MergeDropsDeletions,
+        /// A merge takes a point of consistency away that is kept for a restore.
+        MergesOverKeptPoint,
         /// A key that is inserted again may get a smaller gsn than its deletion had.
         FloorNotRaised,
     }

@@ -13,6 +13,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["phase", "record", "rules", "sink"],
             &["catalog"],
             &["store"],
+            &["dirty"],
             &["checkpointer"],
             &["capture"],
             &["participant", "reclaim"],

@@ -341,6 +341,15 @@ impl Lane for Metered<'_> {
     }
 }
 
+/// The sink of a checkpoint that is given up before it has another.
+pub(super) struct DiscardSink;
+
+impl Sink for DiscardSink {
+    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut DiscardLane);
+    }
+}
+
 /// Where the records of a checkpoint go that is given up.
 struct DiscardLane;
 

@@ -1,4 +1,8 @@
 //! Loading in parallel: read threads fill a bounded number of buffers, load threads empty them.
+//!
+//! A chain of checkpoints is loaded in stages, one for each checkpoint. Read threads read ahead. A unit
+//! is decoded when all units of the stages before have been. Units are claimed in order, each with its
+//! buffer, so those that a stage lacks are being read or decoded: nobody waits for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,8 +26,15 @@ impl Take for Box<dyn Visit> {
     }
 }
 
+/// A part, and the stage in which it is loaded.
+pub(super) struct StagedPart {
+    pub(super) stage: usize,
+    pub(super) part: Part,
+}
+
 /// A unit that was read, or one that is too long to be read as a whole.
 struct Filled {
+    stage: usize,
     part: usize,
     unit: Unit,
     /// Where in the buffer the unit begins; `None` if it is to be streamed.
@@ -35,6 +46,11 @@ struct Filled {
 struct State {
     next: usize,
     filled: VecDeque<Filled>,
+    /// The stage whose units are decoded, and how many of them are not done.
+    stage: usize,
+    undone: usize,
+    /// What was loaded in each stage.
+    loaded: Vec<LoadSummary>,
     free: Vec<AlignedBuf>,
     /// Read threads that may still fill something.
     readers: usize,
@@ -47,15 +63,24 @@ impl State {
     fn is_over(&self) -> bool {
         self.failure.is_some() || self.panicked
     }
+
+    /// A unit of the present stage that was read.
+    fn pop_filled(&mut self) -> Option<Filled> {
+        let at = self.filled.iter().position(|filled| filled.stage == self.stage)?;
+        self.filled.remove(at)
+    }
 }
 
 /// What the threads share.
 struct Pipe {
-    parts: Arc<[Part]>,
+    parts: Arc<[StagedPart]>,
+    /// In the order of their stages.
     units: Vec<(usize, Unit)>,
+    /// Units of each stage.
+    of_stage: Vec<usize>,
     progress: Arc<Progress>,
     state: Mutex<State>,
-    /// Something was filled, or nothing more will be.
+    /// Something was filled, a stage has ended, or nothing more will be filled.
     filled: Condvar,
     /// A buffer is free, or nothing more is to be read.
     freed: Condvar,
@@ -67,16 +92,26 @@ pub(super) fn begin(progress: &Progress, units: usize) {
     Progress::set(&progress.units_total, units as u64);
 }
 
-/// Loads all blocks of the parts.
+/// Loads all blocks of the parts, which are sorted by their stages: `stages` of them. Gives what was
+/// loaded in each stage.
 pub(super) fn run(
-    parts: Arc<[Part]>,
+    parts: Arc<[StagedPart]>,
+    stages: usize,
     options: &LoadOptions,
     visitors: Vec<Box<dyn Take + Send>>,
     progress: &Arc<Progress>,
-) -> Result<LoadSummary, LoadError> {
-    let of_part = |(at, part): (usize, &Part)| part.units().into_iter().map(move |unit| (at, unit));
+) -> Result<Vec<LoadSummary>, LoadError> {
+    let of_part = |(at, staged): (usize, &StagedPart)| {
+        staged.part.units().into_iter().map(move |unit| (at, unit))
+    };
     let units: Vec<_> = parts.iter().enumerate().flat_map(of_part).collect();
-    let file_bytes = parts.iter().map(Part::file_bytes).sum();
+    let mut loaded = vec![LoadSummary::default(); stages];
+    let mut of_stage = vec![0; stages];
+    for StagedPart { stage, part } in &*parts {
+        loaded[*stage].file_bytes += part.file_bytes();
+        of_stage[*stage] += part.units().len();
+    }
+    let stage = of_stage.iter().position(|&units| units > 0).unwrap_or(0);
     // With one visitor everything comes in the same order every time, calls of the disk included.
     let readers = if visitors.len() == 1 { 1 } else { READ_THREADS };
     let pipe = Arc::new(Pipe {
@@ -86,8 +121,12 @@ pub(super) fn run(
         state: Mutex::new(State {
             free: vec![AlignedBuf::new(); 2 * visitors.len() + readers],
             readers,
+            stage,
+            undone: of_stage.get(stage).copied().unwrap_or(0),
+            loaded,
             ..State::default()
         }),
+        of_stage,
         filled: Condvar::new(),
         freed: Condvar::new(),
     });
@@ -95,18 +134,22 @@ pub(super) fn run(
     if let Err(error) = started {
         pipe.fail(error);
     }
-    let mut total = LoadSummary { file_bytes, ..LoadSummary::default() };
+    // A visitor may free, when it is dropped, what it has kept for the records of older stages. So all
+    // of them live until the last thread has ended.
+    let mut ended = Vec::new();
     for thread in threads {
         match thread.join() {
-            Ok(summary) => total.add(&summary),
+            Ok(visitor) => ended.push(visitor),
             Err(error) => pipe.fail(error.into()),
         }
     }
-    let failure = pipe.state.lock().failure.take();
-    failure.map_or(Ok(total), Err)
+    let mut state = pipe.state.lock();
+    let loaded = std::mem::take(&mut state.loaded);
+    state.failure.take().map_or(Ok(loaded), Err)
 }
 
-type Threads = Vec<JoinHandle<LoadSummary>>;
+/// A load thread gives its visitor back.
+type Threads = Vec<JoinHandle<Option<Box<dyn Take + Send>>>>;
 
 fn start(
     pipe: &Arc<Pipe>,
@@ -120,7 +163,7 @@ fn start(
         let read = move || {
             let _ended = Ended(&pipe);
             pipe.read();
-            LoadSummary::default()
+            None
         };
         match spawn(&format!("read-{reader}"), read) {
             Ok(thread) => threads.push(thread),
@@ -132,11 +175,8 @@ fn start(
         let mut visitor = visitor;
         let load = move || {
             let _panicking = Panicking(&pipe);
-            let loaded = pipe.load(&mut decoder, &mut *visitor);
-            loaded.unwrap_or_else(|error| {
-                pipe.fail(error);
-                LoadSummary::default()
-            })
+            pipe.load(&mut decoder, &mut *visitor).unwrap_or_else(|error| pipe.fail(error));
+            Some(visitor)
         };
         match spawn(&format!("load-{at}"), load) {
             Ok(thread) => threads.push(thread),
@@ -179,7 +219,7 @@ impl Pipe {
     fn read(&self) {
         while let Some((index, mut buf)) = self.claim() {
             let (at_part, unit) = self.units[index];
-            let part = &self.parts[at_part];
+            let StagedPart { stage, part } = &self.parts[at_part];
             let at = if part.is_oversize(unit) {
                 None
             } else {
@@ -188,9 +228,10 @@ impl Pipe {
                     Err(error) => return self.fail(error),
                 }
             };
-            let filled = Filled { part: at_part, unit, at, buf };
+            let filled = Filled { stage: *stage, part: at_part, unit, at, buf };
             self.state.lock().filled.push_back(filled);
-            self.filled.notify_one();
+            // All: the unit may be of a later stage than who waits longest can take.
+            self.filled.notify_all();
         }
     }
 
@@ -216,44 +257,48 @@ impl Pipe {
             if state.is_over() {
                 return None;
             }
-            if let Some(filled) = state.filled.pop_front() {
+            if let Some(filled) = state.pop_filled() {
                 return Some(filled);
             }
-            if state.readers == 0 {
+            if state.readers == 0 && state.filled.is_empty() {
                 return None;
             }
             self.filled.wait(&mut state);
         }
     }
 
-    fn give_back(&self, buf: AlignedBuf) {
-        self.state.lock().free.push(buf);
+    /// Notes that a unit of the present stage is done, and gives its buffer back.
+    fn end_unit(&self, summary: &LoadSummary, buf: AlignedBuf) {
+        let mut state = self.state.lock();
+        let stage = state.stage;
+        state.loaded[stage].add(summary);
+        state.undone -= 1;
+        while state.undone == 0 && state.stage + 1 < self.of_stage.len() {
+            state.stage += 1;
+            state.undone = self.of_stage[state.stage];
+            self.filled.notify_all();
+        }
+        state.free.push(buf);
         // All: units may be at an end, which everyone who waits must see.
         self.freed.notify_all();
     }
 
-    fn load(
-        &self,
-        decoder: &mut Decoder,
-        visitor: &mut dyn Take,
-    ) -> Result<LoadSummary, LoadError> {
-        let mut total = LoadSummary::default();
-        while let Some(Filled { part: number, unit, at, buf }) = self.take() {
+    fn load(&self, decoder: &mut Decoder, visitor: &mut dyn Take) -> Result<(), LoadError> {
+        while let Some(Filled { part: number, unit, at, buf, .. }) = self.take() {
             if self.progress.is_cancelled() {
                 return Err(LoadError::Cancelled);
             }
-            let part = &self.parts[number];
+            let part = &self.parts[number].part;
             let summary = match at {
                 Some(at) => decoder.unit((number, part), unit, &buf[at..], visitor)?,
                 None => decoder.stream_unit((number, part), unit, visitor)?,
             };
-            self.give_back(buf);
+            self.end_unit(&summary, buf);
             Progress::add(&self.progress.units_done, 1);
             Progress::add(&self.progress.records, summary.records);
             Progress::add(&self.progress.bytes, summary.value_bytes);
             Progress::add(&self.progress.written_bytes, part.unit_bytes(unit));
-            total.add(&summary);
         }
-        Ok(total)
+        Ok(())
     }
 }

@@ -18,6 +18,7 @@ use stillpoint_format::{DecodeCause, PARTITIONS_LOG2_MAX};
 use stillpoint_io::{AlignedBuf, Disk};
 
 use super::decode::{BlockLocation, Take, inconsistent};
+use super::load::StagedPart;
 use super::part::Part;
 use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals, damage, dir_of, load};
 use crate::error::{Damage, DamageCause, LoadError};
@@ -121,11 +122,14 @@ fn verify_in_passes(
         parts.extend(found.verified.note(opened)?);
     }
     let some = |pass: &Pass| {
-        parts.iter().map(|part| part.with_partitions(&pass.partitions)).collect::<Arc<[Part]>>()
+        let of_pass = |part: &Part| part.with_partitions(&pass.partitions);
+        let staged = parts.iter().map(|part| StagedPart { stage: 0, part: of_pass(part) });
+        staged.collect::<Arc<[StagedPart]>>()
     };
     let passes: Vec<_> =
         passes(&parts, entry, pass_records).iter().map(|pass| (pass.records, some(pass))).collect();
-    let units = passes.iter().flat_map(|(_, parts)| &**parts).map(|part| part.units().len());
+    let units =
+        passes.iter().flat_map(|(_, parts)| &**parts).map(|staged| staged.part.units().len());
     load::begin(progress, units.sum());
     let is_full = entry.kind == CheckpointKind::Full;
     for (records, parts) in passes {
@@ -135,9 +139,9 @@ fn verify_in_passes(
         let visitor =
             || -> Box<dyn Take + Send> { Box::new(Verifying { is_full, found: shared.clone() }) };
         let visitors = (0..threads.max(1)).map(|_| visitor()).collect();
-        let read = load::run(parts.clone(), options, visitors, progress);
+        let read = load::run(parts.clone(), 1, options, visitors, progress);
         found = std::mem::take(&mut *shared.lock());
-        if let Some(read) = found.verified.note(read)? {
+        for read in found.verified.note(read)?.into_iter().flatten() {
             found.verified.summary.add(&read);
         }
         found.judge(&parts, options)?;
@@ -241,10 +245,10 @@ impl Take for Verifying {
 
 impl Findings {
     /// Judges what a pass over these parts has seen.
-    fn judge(&mut self, parts: &[Part], options: &LoadOptions) -> Result<(), LoadError> {
+    fn judge(&mut self, parts: &[StagedPart], options: &LoadOptions) -> Result<(), LoadError> {
         for at in std::mem::take(&mut self.deletions) {
             let cause = DecodeCause::Inconsistent("a deletion in a full checkpoint");
-            self.verified.add(*inconsistent(&parts[at.part], at.offset, cause));
+            self.verified.add(*inconsistent(&parts[at.part].part, at.offset, cause));
         }
         let Self { seen, verified, .. } = self;
         seen.sort_unstable();
@@ -261,7 +265,7 @@ impl Findings {
 
 /// Looks at the keys of records whose hashes are equal.
 fn compare_keys(
-    parts: &[Part],
+    parts: &[StagedPart],
     options: &LoadOptions,
     same: &[KeyLocation],
     verified: &mut Verified,
@@ -270,7 +274,7 @@ fn compare_keys(
     let hasher = KeyHasher::new(options.hash_seed);
     for block in same.chunk_by(|one, next| one == next) {
         let at = block[0];
-        let part = &parts[at.part as usize];
+        let part = &parts[at.part as usize].part;
         let mut repeated = Vec::new();
         let walked = for_each_end(part, at.offset, &mut |item| {
             let (table, key) = (item.key.table, item.key.key);
@@ -284,7 +288,7 @@ fn compare_keys(
             let cause = DamageCause::RepeatedKey {
                 table,
                 key: key[..key.len().min(KEY_BYTES_SHOWN)].to_vec(),
-                other: parts[other.part as usize].path().to_owned(),
+                other: parts[other.part as usize].part.path().to_owned(),
                 other_offset: other.offset,
             };
             repeated.push(damage(part.path(), at.offset, cause));

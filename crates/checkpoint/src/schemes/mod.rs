@@ -2,4 +2,5 @@
 
 pub(crate) mod calc;
 pub(crate) mod naive;
+pub(crate) mod partial;
 pub(crate) mod zigzag;

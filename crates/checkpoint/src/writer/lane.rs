@@ -12,7 +12,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::queue::{Item, Large, Queue};
 
 /// Values up to this length are copied by whoever emits them, longer ones by the writer threads.
-const COPIED_BYTES_MAX: usize = 16 << 10;
+pub(super) const COPIED_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of a block's tail that are fetched when an entry has been put there: as much as the next
 /// small ones fill.

@@ -20,7 +20,7 @@ use crate::error::CheckpointError;
 use crate::progress::Progress;
 
 /// Which part file a writer thread makes, and how.
-pub(super) struct PartTarget {
+pub(crate) struct PartTarget {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) dir: PathBuf,
     pub(super) header: PartHeader,
@@ -120,7 +120,7 @@ impl PartFile {
     }
 
     /// Puts a block into the buffer.
-    fn add_block(
+    pub(super) fn add_block(
         &mut self,
         block: &mut BlockBuilder,
         progress: &Progress,
@@ -145,21 +145,47 @@ impl PartFile {
     /// The blocks of a large value follow each other directly.
     fn add_large(&mut self, large: &Large, queue: &Queue) -> Result<(), CheckpointError> {
         let key = KeyRef { table: large.table, generation: large.generation, key: &large.key };
-        let len = large.value.len();
+        let of = (large.partition, key, large.tag);
+        let read = |offset, bytes: &mut [u8]| queue.store().read_kept(&large.value, offset, bytes);
+        self.add_fragments(of, large.value.len(), read, queue.progress())
+    }
+
+    /// As what a checkpoint does with a large value that it keeps, for one that is in memory whole.
+    pub(super) fn add_large_value(
+        &mut self,
+        partition: u32,
+        key: KeyRef<'_>,
+        tag: u8,
+        value: &[u8],
+        progress: &Progress,
+    ) -> Result<(), CheckpointError> {
+        let read = |offset: usize, bytes: &mut [u8]| {
+            bytes.copy_from_slice(&value[offset..offset + bytes.len()]);
+        };
+        self.add_fragments((partition, key, tag), value.len(), read, progress)
+    }
+
+    /// Adds a value of `len` bytes, of which `read` gives those from an offset on.
+    fn add_fragments(
+        &mut self,
+        (partition, key, tag): (u32, KeyRef<'_>, u8),
+        len: usize,
+        read: impl Fn(usize, &mut [u8]),
+        progress: &Progress,
+    ) -> Result<(), CheckpointError> {
         for (fragment, bytes) in fragments(len as u32) {
             self.value.resize(bytes, 0);
-            let offset = fragment.offset as usize;
-            queue.store().read_kept(&large.value, offset, &mut self.value);
+            read(fragment.offset as usize, &mut self.value);
             let mut block = std::mem::replace(&mut self.large, BlockBuilder::with_target(0, 1));
-            block.reset(large.partition);
+            block.reset(partition);
             let pushed = if len <= FRAGMENT_BYTES {
-                block.push_value(key, large.tag, &self.value)
+                block.push_value(key, tag, &self.value)
             } else {
-                block.push_fragment(key, large.tag, fragment, &self.value)
+                block.push_fragment(key, tag, fragment, &self.value)
             };
             let added = pushed
                 .map_err(CheckpointError::from)
-                .and_then(|()| self.add_block(&mut block, queue.progress()));
+                .and_then(|()| self.add_block(&mut block, progress));
             self.large = block;
             added?;
         }

@@ -9,6 +9,7 @@ mod bank;
 mod faults;
 mod files;
 mod memory;
+mod merges;
 mod mirror;
 mod model;
 mod panics;

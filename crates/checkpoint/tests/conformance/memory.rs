@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stillpoint_checkpoint::Wanted;
+use stillpoint_format::names::CheckpointKind;
 use stillpoint_store::{
     Capture, Checkpointer, DeletedKey, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
     Store,
@@ -137,6 +139,7 @@ pub(crate) struct Steps<'w> {
     pub(crate) sink: Arc<MemorySink>,
     as_sink: Arc<dyn Sink>,
     pub(crate) epoch: u64,
+    pub(crate) kind: CheckpointKind,
     pub(crate) at: Step,
     walked: usize,
 }
@@ -149,6 +152,10 @@ impl<'w> Steps<'w> {
             as_sink: sink.clone(),
             sink,
             epoch: world.store.driver().now().epoch() + 1,
+            kind: match world.scheme().takes_changes() && world.wanted() != Wanted::Full {
+                true => CheckpointKind::Partial,
+                false => CheckpointKind::Full,
+            },
             at: Step::Rest,
             walked: 0,
         }
@@ -161,9 +168,15 @@ impl<'w> Steps<'w> {
             match next {
                 Step::Rest => unreachable!("it is the first"),
                 Step::Prepare => {
-                    self.pass(|scheme, store, unit, slot| scheme.before_prepare(store, unit, slot));
+                    let driver = self.world.store.driver();
+                    driver.choose_changes(self.kind == CheckpointKind::Partial);
                     self.world.store.set_sink(Some(self.as_sink.clone()));
                     self.enter(Phase::Prepare);
+                    if self.world.scheme().takes_changes() {
+                        self.pass(|scheme, store, unit, slot| {
+                            scheme.settle(store, unit, slot);
+                        });
+                    }
                 }
                 Step::Resolve => self.pass_point_of_consistency(),
                 Step::Capture => self.enter(Phase::Capture),

@@ -188,7 +188,7 @@ impl Side {
         let as_sink: Arc<dyn Sink> = sink.clone();
         let captured = run_checkpoint(&cycle, &as_sink).expect("nothing fails here");
         self.world.scheme().ended(captured.epoch, Outcome::Published);
-        let image = self.world.published(&sink.memory, captured.epoch, self.name);
+        let image = self.world.published(&sink.memory, (captured.kind, captured.epoch), self.name);
         (image, self.world.live())
     }
 }

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_checkpoint};
-use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
 use stillpoint_store::{
     Capture, Checkpointer, DeletedKey, Demand, Lane, Outcome, Phase, PointOfConsistency,
-    RecordImage, Sink, Store, TableId, Worker,
+    RecordImage, Settled, Sink, Store, TableId, Worker,
 };
 
 use crate::bank::rows_that_take_checkpoints;
@@ -67,13 +66,14 @@ impl Checkpointer for FusedScheme {
     fn point_of_consistency(&self) -> PointOfConsistency {
         self.0.point_of_consistency()
     }
-    fn kind(&self) -> CheckpointKind {
-        self.0.kind()
+    fn takes_changes(&self) -> bool {
+        self.0.takes_changes()
     }
-    fn before_prepare(&self, store: &Store, unit: usize, slot: usize) {
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> Settled {
         self.1.burn();
-        self.0.before_prepare(store, unit, slot);
+        let settled = self.0.settle(store, unit, slot);
         self.1.burn();
+        settled
     }
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         self.1.burn();
@@ -249,7 +249,7 @@ fn a_panic_costs_at_most_that_checkpoint() {
             match taken {
                 Ok(captured) => {
                     let expected = fused.world.history.state_before(captured.epoch);
-                    let found = fused.world.unpublished(&kept, &context);
+                    let found = fused.world.unpublished(&kept, captured.kind, &context);
                     assert_same(&found, &expected, &context);
                 }
                 Err(error) => {
@@ -337,9 +337,6 @@ struct PanicsOnce {
 impl Checkpointer for PanicsOnce {
     fn point_of_consistency(&self) -> PointOfConsistency {
         self.scheme.point_of_consistency()
-    }
-    fn kind(&self) -> CheckpointKind {
-        self.scheme.kind()
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if unit == self.unit && !self.panicked.swap(true, SeqCst) {

@@ -22,7 +22,7 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::NextCopyKept => &["zigzag"],
         Bug::CopyReused => &["zigzag", "cou"],
-        Bug::DirtyForgotten => &["pcalc"],
+        Bug::DirtyForgotten | Bug::TombstoneDropped | Bug::DirtyCellReused => &["calc:partial"],
         Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong"],
         _ => &["calc"],
     }
@@ -97,7 +97,7 @@ fn passes(number: usize, scheme: &str, bug: &str) -> bool {
 
 #[test]
 fn every_planted_bug_is_caught() {
-    for scheme in ["calc", "zigzag", "cou", "ping-pong", "pcalc"] {
+    for scheme in ["calc", "zigzag", "cou", "ping-pong", "calc:partial"] {
         for number in 0..4 {
             let context = format!("check {number} of {scheme} fails without a bug");
             assert!(passes(number, scheme, "none"), "{context}");

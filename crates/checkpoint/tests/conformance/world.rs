@@ -6,15 +6,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
     Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, Pace, Progress, Row, Scheme,
-    Visit, VisitError, WriterConfig, Written, load, take_checkpoint,
+    Visit, VisitError, Wanted, WriterConfig, Written, load, take_checkpoint,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 use stillpoint_store::{
-    Capture, Checkpointer, DeletedKey, DirtyRule, Lane, Outcome, Phase, PointOfConsistency,
-    RecordImage, Store, StoreConfig, TableId, Worker, WriteRule,
+    Capture, Checkpointer, DeletedKey, Lane, Outcome, Phase, PointOfConsistency, RecordImage,
+    Store, StoreConfig, TableId, Worker, WriteRule,
 };
 
 use crate::memory::MemorySink;
@@ -49,15 +49,18 @@ pub(crate) struct World {
     pub(crate) progress: Arc<Progress>,
     pub(crate) clock: Arc<dyn Clock>,
     marks: bool,
-    /// Published checkpoints of changes, by epoch, if the scheme takes such.
-    chain: Option<Mutex<BTreeMap<u64, Link>>>,
+    /// Published checkpoints, by epoch.
+    published: Mutex<BTreeMap<u64, (CheckpointKind, Link)>>,
 }
 
-/// A published checkpoint of changes.
+/// What a published checkpoint holds.
 enum Link {
     Files(Box<CheckpointEntry>),
     Memory(Changes),
 }
+
+/// Every so many epochs a full checkpoint is asked for, where the scheme takes changes.
+const FULL_EVERY: u64 = 4;
 
 impl World {
     pub(crate) fn new(row: &Row, seed: u64) -> Self {
@@ -65,10 +68,8 @@ impl World {
     }
 
     pub(crate) fn with_scheme(scheme: Scheme, seed: u64) -> Self {
-        let marks = scheme.cells.dirty == DirtyRule::None
-            && matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
-        let kind = scheme.checkpointer.as_ref().map(|it| it.kind());
-        let chain = (kind == Some(CheckpointKind::Partial)).then(Mutex::default);
+        let marks =
+            matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
         let config = StoreConfig {
             max_memory_bytes: 1 << 30,
             workers: SLOTS,
@@ -97,7 +98,7 @@ impl World {
             progress: Arc::default(),
             clock: Arc::new(RealClock),
             marks,
-            chain,
+            published: Mutex::default(),
         }
     }
 
@@ -118,11 +119,22 @@ impl World {
         Cycle {
             store: self.store.clone(),
             scheme: self.scheme().clone(),
+            wanted: self.wanted(),
             clock: self.clock.clone(),
             threads: self.threads,
             pace: self.pace,
             progress: self.progress.clone(),
             observer: None,
+        }
+    }
+
+    /// A checkpoint of changes, where the scheme takes them and has published one to go on from; now
+    /// and then a full one.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let epoch = self.store.driver().now().epoch() + 1;
+        match self.published.lock().is_empty() || epoch.is_multiple_of(FULL_EVERY) {
+            true => Wanted::Full,
+            false => Wanted::Changes { percent_max: u64::MAX },
         }
     }
 
@@ -135,10 +147,8 @@ impl World {
         let config = WriterConfig { serial, ..self.config.clone() };
         let taken = take_checkpoint(cycle, &self.disk, &config);
         if let Ok((written, _)) = &taken {
-            if let Some(chain) = &self.chain {
-                let link = Link::Files(Box::new(entry(written.clone())));
-                chain.lock().insert(written.epoch, link);
-            }
+            let link = Link::Files(Box::new(entry(written.clone())));
+            self.published.lock().insert(written.epoch, (written.kind, link));
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
             self.scheme().ended(written.epoch, Outcome::Published);
         }
@@ -152,54 +162,67 @@ impl World {
         (epoch, self.load(&entry(written)))
     }
 
-    /// What a published checkpoint in memory is the image of.
-    pub(crate) fn published(&self, sink: &MemorySink, epoch: u64, context: &str) -> State {
-        let Some(chain) = &self.chain else {
-            return state_of([sink.changes(context)].iter());
-        };
-        chain.lock().insert(epoch, Link::Memory(sink.changes(context)));
-        state_of(self.changes_until(epoch).iter())
+    /// What a checkpoint in memory is the image of, which is published.
+    pub(crate) fn published(
+        &self,
+        sink: &MemorySink,
+        (kind, epoch): (CheckpointKind, u64),
+        context: &str,
+    ) -> State {
+        let link = Link::Memory(sink.changes(context));
+        self.published.lock().insert(epoch, (kind, link));
+        state_of(self.chain_until(epoch).iter())
     }
 
     /// What a checkpoint in memory is the image of that is never published.
-    pub(crate) fn unpublished(&self, sink: &MemorySink, context: &str) -> State {
-        let mut changes = self.changes_until(u64::MAX);
-        changes.push(sink.changes(context));
-        state_of(changes.iter())
+    pub(crate) fn unpublished(
+        &self,
+        sink: &MemorySink,
+        kind: CheckpointKind,
+        context: &str,
+    ) -> State {
+        let mut chain = match kind {
+            CheckpointKind::Full => Vec::new(),
+            CheckpointKind::Partial => self.chain_until(u64::MAX),
+        };
+        chain.push(sink.changes(context));
+        state_of(chain.iter())
     }
 
-    /// What the published checkpoints of changes hold, up to the one of this epoch.
-    fn changes_until(&self, epoch: u64) -> Vec<Changes> {
-        let Some(chain) = &self.chain else { return Vec::new() };
-        let mut chain = chain.lock();
-        let links = chain.range_mut(..=epoch).map(|(_, link)| {
+    /// What the published checkpoints hold, from the last full one up to the one of this epoch.
+    fn chain_until(&self, epoch: u64) -> Vec<Changes> {
+        let mut published = self.published.lock();
+        let mut chain = Vec::new();
+        for (_, (kind, link)) in published.range_mut(..=epoch).rev() {
             if let Link::Files(entry) = link {
                 let changes = load_changes(&self.disk, entry).expect("an intact checkpoint");
                 *link = Link::Memory(changes);
             }
             let Link::Memory(changes) = link else { unreachable!("it was loaded") };
-            changes.clone()
-        });
-        links.collect()
-    }
-
-    /// Whether its checkpoints hold what has changed only.
-    pub(crate) fn is_partial(&self) -> bool {
-        self.chain.is_some()
-    }
-
-    /// Loads a checkpoint with two threads, and those before it if it holds changes.
-    pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
-        if self.is_partial() {
-            return state_of(self.changes_until(entry.epoch).iter());
+            if *kind == CheckpointKind::Full {
+                assert!(changes.values().all(Option::is_some), "a deletion in a full checkpoint");
+            }
+            chain.push(changes.clone());
+            if *kind == CheckpointKind::Full {
+                break;
+            }
         }
-        load_state(&self.disk, entry).expect("an intact checkpoint")
+        chain.reverse();
+        chain
     }
 
-    /// Records without the mark of the present epoch, if the scheme marks records. Only while
-    /// nothing runs.
+    /// Loads a checkpoint with two threads, and those that it goes on from.
+    pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
+        match entry.kind {
+            CheckpointKind::Full => load_state(&self.disk, entry).expect("an intact checkpoint"),
+            CheckpointKind::Partial => state_of(self.chain_until(entry.epoch).iter()),
+        }
+    }
+
+    /// Records without the mark of the last full checkpoint, if the scheme marks records and the last
+    /// attempt was at a full one. Only while nothing runs.
     pub(crate) fn unmarked(&self) -> usize {
-        if !self.marks {
+        if !self.marks || self.store.driver().now().is_of_changes() {
             return 0;
         }
         struct Count {
@@ -265,7 +288,8 @@ impl World {
 }
 
 pub(crate) fn entry(written: Written) -> CheckpointEntry {
-    written.into_entry("test", Vec::new(), Vec::new(), 0)
+    let base = (written.kind == CheckpointKind::Partial).then(|| written.epoch - 1);
+    written.into_entry("test", base, Vec::new(), Vec::new(), 0)
 }
 
 pub(crate) fn options() -> LoadOptions {

@@ -47,6 +47,7 @@ struct File {
     checkpoint_pace: Written<u64>,
     compress: Option<String>,
     keep_checkpoints: Option<usize>,
+    merge_after: Option<usize>,
     log_limit: Written<u64>,
     journal: Option<String>,
     durability: Option<DurabilityArg>,
@@ -195,6 +196,9 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     }
     if let Some(keep) = args.keep_checkpoints.or(file.keep_checkpoints) {
         config.keep_checkpoints = keep;
+    }
+    if let Some(links) = args.merge_after.or(file.merge_after) {
+        config.merge_after = (links > 0).then_some(links);
     }
     if let Some(limit) = args.log_limit.or(file.log_limit.0) {
         config.log_limit_bytes = limit;

@@ -11,13 +11,15 @@ use stillpoint_checkpoint::{
     remove_checkpoint,
 };
 use stillpoint_format::LogGsn;
-use stillpoint_format::manifest::{CheckpointEntry, LogPositions, Manifest, TableGeneration};
+use stillpoint_format::manifest::{
+    CheckpointEntry, CheckpointKind, LogPositions, Manifest, TableGeneration,
+};
 use stillpoint_io::Disk;
 use stillpoint_journal::Hold;
 use stillpoint_store::{Outcome, Phase, TableId};
 use stillpoint_sync::{mutant, planted};
 
-use super::{CheckpointDone, LOG_HOLDER};
+use super::{CheckpointDone, LOG_HOLDER, chain};
 use crate::error::Error;
 use crate::kinds;
 use crate::shared::Shared;
@@ -40,7 +42,8 @@ pub(super) fn take(
         return Err(Error::Config { setting: "checkpoint", reason });
     };
     let start_ns = shared.config.environment.clock.monotonic_ns();
-    match remove_strays(&*shared.disk, &shared.catalog.now()) {
+    let merging = shared.checkpoints.state.lock().merging.serial;
+    match remove_strays(&*shared.disk, &shared.catalog.now(), merging) {
         Err(error) if error.is_fatal() => return Err(error.into()),
         // Files that cannot be removed now are removed by a later attempt, or at the next start.
         Ok(()) | Err(_) => {}
@@ -61,6 +64,11 @@ pub(super) fn take(
     let cycle = Cycle {
         store: shared.store.clone(),
         scheme: scheme.clone(),
+        wanted: chain::wanted(
+            &shared.catalog.now(),
+            shared.scheme_name,
+            (shared.config.changed_percent_max, shared.checkpoints.merge_after().is_some()),
+        ),
         clock: shared.config.environment.clock.clone(),
         threads: shared.config.checkpoint_threads,
         pace,
@@ -104,6 +112,12 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> O
     })
 }
 
+/// Epoch of the checkpoint that one of changes goes on from. No other checkpoint is published meanwhile.
+fn base_of(shared: &Shared, kind: CheckpointKind) -> Option<u64> {
+    let newest = shared.catalog.now().checkpoints.last().map(|newest| newest.epoch);
+    newest.filter(|_| kind == CheckpointKind::Partial)
+}
+
 fn publish(
     shared: &Arc<Shared>,
     written: Written,
@@ -119,15 +133,17 @@ fn publish(
     );
     let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
     let entry = written.into_entry(
-        &shared.config.checkpoint,
+        shared.scheme_name,
+        base_of(shared, kind),
         noted.generations.clone(),
         positions,
         shared.floor,
     );
     let done = CheckpointDone {
         epoch: captured.epoch,
+        kind,
         records: entry.records,
-        bytes: entry.parts.iter().map(|part| part.bytes).sum(),
+        bytes: chain::bytes_of(&entry),
         duration: Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns),
         pool_bytes_max,
         finished_ms: entry.finished_ms,
@@ -209,13 +225,16 @@ fn supersede(
         .map(|of| of.number)
         .collect();
     manifest.incarnations.retain(|incarnation| needed.contains(&incarnation.number));
-    let surplus = manifest.checkpoints.len().saturating_sub(shared.config.keep_checkpoints);
-    manifest.checkpoints.drain(..surplus).collect()
+    chain::drop_surplus(manifest, shared.config.keep_checkpoints)
 }
 
 /// Removes directories of checkpoints that the MANIFEST does not name. A crash has ended these
-/// attempts.
-pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
+/// attempts. The directory of a merge under way stays: `merging` is its serial.
+pub(crate) fn remove_strays(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    merging: Option<u64>,
+) -> Result<(), CheckpointError> {
     let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
     if !disk.exists(dir)? {
         return Ok(());
@@ -224,7 +243,8 @@ pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), 
         let Some((serial, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
             continue;
         };
-        if !manifest.checkpoints.iter().any(|c| (c.serial, c.kind) == (serial, kind)) {
+        let is_named = manifest.checkpoints.iter().any(|c| (c.serial, c.kind) == (serial, kind));
+        if !is_named && merging != Some(serial) {
             remove_checkpoint(disk, serial, kind)?;
         }
     }

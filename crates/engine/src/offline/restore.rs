@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_checkpoint::Verified;
-use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, IncarnationEntry, Manifest};
+use stillpoint_format::manifest::{CheckpointEntry, IncarnationEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, cpu_count};
 
@@ -17,9 +17,9 @@ const RESTORING: &str = "restoring";
 /// Bytes of one step of the copy.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Makes a new data directory from one checkpoint of another. The new store has the state at the
-/// checkpoint's point of consistency, without tables that were emptied before its publication.
-/// Returns the checkpoint's records and bytes.
+/// Makes a new data directory from one checkpoint of another, and from those that it goes on from. The
+/// new store has the state at the checkpoint's point of consistency, without tables that were emptied
+/// before its publication. Returns the records and bytes of the copied checkpoints, deletions included.
 ///
 /// # Errors
 /// One of the directories is in use. The first is no store, is damaged, or has no such checkpoint.
@@ -27,14 +27,11 @@ const COPY_BYTES: usize = 1 << 20;
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
     let manifest = &directory.manifest;
-    let Some(entry) = manifest.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch)
-    else {
+    let chain = manifest.chain_to(epoch);
+    let Some(&entry) = chain.last() else {
         let known: Vec<u64> = manifest.checkpoints.iter().map(|c| c.epoch).collect();
         return Err(Error::NoSuchCheckpoint { dir: dir.to_owned(), epoch, known });
     };
-    if entry.kind != CheckpointKind::Full {
-        return Err(Error::NotFull { dir: dir.to_owned(), epoch });
-    }
     let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
     let _lock = target.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(to.to_owned()))?;
     // A killed restore has left its copy.
@@ -44,8 +41,10 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     }
     target.remove(Path::new(RESTORING))?;
     let copy: Arc<dyn Disk> = Arc::new(RealDisk::new(to.join(RESTORING))?);
-    let copied = copy_checkpoint(&*directory.disk, &*copy, entry)
-        .and_then(|()| verify_copy(&copy, manifest, entry));
+    let copied = chain.iter().try_for_each(|entry| {
+        copy_checkpoint(&*directory.disk, &*copy, entry)?;
+        verify_copy(&copy, manifest, entry)
+    });
     if let Err(error) = copied {
         let _ = target.remove(Path::new(RESTORING));
         return Err(error);
@@ -57,7 +56,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
             table.generation = then.generation;
         }
     }
-    restored.checkpoints = vec![entry.clone()];
+    restored.checkpoints = chain.iter().map(|&entry| entry.clone()).collect();
     restored.clean_shutdown = None;
     let newest = manifest.incarnations.last().map_or(1, |incarnation| incarnation.number + 1);
     // The other directory's logs are ignored.
@@ -70,13 +69,14 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         cut: Some(Vec::new()),
         tails: Vec::new(),
     });
-    let bytes = entry.parts.iter().map(|part| part.bytes).sum();
+    let bytes = chain.iter().flat_map(|entry| &entry.parts).map(|part| part.bytes).sum();
+    let records = chain.iter().map(|entry| entry.records).sum();
     let checkpoints = Path::new(names::CHECKPOINT_DIR);
     target.rename(&Path::new(RESTORING).join(checkpoints), checkpoints)?;
     target.sync_dir(Path::new(""))?;
     target.remove(Path::new(RESTORING))?;
     Catalog::new(target.clone(), restored).publish(|_| ())?;
-    Ok((entry.records, bytes))
+    Ok((records, bytes))
 }
 
 /// A damaged copy is not published, whether reading or writing damaged it.

@@ -64,6 +64,8 @@ pub(crate) fn configure(
     config.checkpoint_every = None;
     config.checkpoint_threads = 1;
     config.keep_checkpoints = 1 + rng.below(2) as usize;
+    config.changed_percent_max = 100;
+    config.merge_after = [None, Some(2), Some(3)][rng.below(3) as usize];
     config.codec = if rng.below(2) == 0 { Codec::None } else { Codec::Lz4 };
     config.sessions = sessions + 1;
     config.logs = 1 + rng.below(4) as usize;

@@ -10,11 +10,13 @@
 //! 10,000:  `STILLPOINT_CRASH_STATES=10000 cargo test -p stillpoint --test crash`
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <durability>`
 
+mod chains;
 mod doubt;
 mod emptied;
 mod faults;
 mod history;
 mod lives;
+mod merging;
 mod pointed;
 mod published;
 mod settings;
@@ -130,6 +132,31 @@ fn what_only_a_cache_held_is_not_named() {
 #[test]
 fn a_full_disk_refuses_a_start_that_copies() {
     doubt::a_full_disk_refuses_a_start_that_copies();
+}
+
+#[test]
+fn a_chain_goes_on_after_a_restart() {
+    chains::a_chain_goes_on_after_a_restart();
+}
+
+#[test]
+fn a_merge_of_changes_keeps_deletions() {
+    chains::a_merge_of_changes_keeps_deletions();
+}
+
+#[test]
+fn a_merge_leaves_the_points_that_are_kept() {
+    chains::a_merge_leaves_the_points_that_are_kept();
+}
+
+#[test]
+fn a_merge_cut_off_at_any_call() {
+    merging::a_merge_cut_off_at_any_call();
+}
+
+#[test]
+fn a_merge_that_fails_is_made_again() {
+    merging::a_merge_that_fails_is_made_again();
 }
 
 /// Runs seeds on every scheme and journal of this durability.

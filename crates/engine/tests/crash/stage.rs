@@ -32,8 +32,11 @@ pub(crate) trait Guest: std::any::Any + Send {
 #[derive(Default)]
 struct Visit {
     guest: Option<Box<dyn Guest>>,
-    /// Between the making of the checkpoint's directory and the next call of the disk.
+    /// Between the publication that reserves the checkpoint's epoch, or the making of its directory,
+    /// and the next call of the disk.
     in_phases: bool,
+    /// The epoch is reserved.
+    began: bool,
 }
 
 thread_local! {
@@ -45,7 +48,7 @@ pub(crate) fn while_visiting<R>(
     guest: Box<dyn Guest>,
     run: impl FnOnce() -> R,
 ) -> (R, Box<dyn Guest>) {
-    let before = VISIT.replace(Visit { guest: Some(guest), in_phases: false });
+    let before = VISIT.replace(Visit { guest: Some(guest), ..Visit::default() });
     let result = run();
     let visit = VISIT.replace(before);
     (result, visit.guest.expect("a guest comes back from every act"))
@@ -71,6 +74,14 @@ fn ask(moment: Moment) {
 
 fn set_in_phases(in_phases: bool) {
     VISIT.with_borrow_mut(|visit| visit.in_phases = in_phases && visit.guest.is_some());
+}
+
+/// A MANIFEST is durable: the first one of a checkpoint reserves its epoch.
+fn manifest_is_durable() {
+    VISIT.with_borrow_mut(|visit| {
+        visit.in_phases = visit.guest.is_some() && !visit.began;
+        visit.began = true;
+    });
 }
 
 /// A clock that moves by itself, and asks guests between the phases.
@@ -136,7 +147,11 @@ impl Disk for StageDisk {
     }
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
         self.before(path);
-        self.0.sync_dir(path)
+        let synced = self.0.sync_dir(path);
+        if synced.is_ok() && path == Path::new("") {
+            manifest_is_durable();
+        }
+        synced
     }
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>> {
         self.0.lock(path)

@@ -21,7 +21,7 @@ use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use stillpoint_sync::{Mutex, lock_word};
 
 use crate::memory::arena::Kind;
-use crate::rules::{captured_in, status::CAPTURED};
+use crate::rules::status::CAPTURED;
 use crate::{
     Bug, Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Lane, LogRefused, Mode, Phase,
     RecordImage, Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
@@ -210,7 +210,7 @@ impl World {
                 let cell = self.store.cell(number);
                 if cell.is_record() {
                     let mark = lock_word::status(cell.lock().load(SeqCst)) & CAPTURED;
-                    assert_eq!(mark, captured_in(now.epoch()), "cell {number} has another mark");
+                    assert_eq!(mark, now.captured(), "cell {number} has another mark");
                 }
             }
         }

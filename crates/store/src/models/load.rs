@@ -103,7 +103,7 @@ fn room_made_meanwhile_loses_nothing() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// What a key has after the second load; number 2 outgrows the cell that it finds.
+/// What a key has that one loader after the other loads; number 2 outgrows the usual cell.
 fn value_of(loader: u8, number: u8) -> Vec<u8> {
     vec![loader * 16 + number; if number == 2 { 40 } else { 5 }]
 }
@@ -124,39 +124,44 @@ fn load(
     loader.load(TABLE, images)
 }
 
-/// A base checkpoint and a later one on top of it, each loaded by two loaders.
+/// A checkpoint of changes and then its base, each loaded by two loaders: what came first counts.
 #[test]
 fn loaders_of_a_store_leave_each_key_once() {
     let work = || {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 4, ..Default::default() };
         let store = Arc::new(Store::new(&config, CellRules::IN_PLACE).expect("a model's memory"));
         store.add_table(TABLE, 1).expect("a model's memory");
-        let both = |each: fn(&mut Loader, u8)| {
-            let threads = [1, 2].map(|number: u8| {
-                let mut loader = Loader::new(store.clone()).expect("a free slot");
-                thread::spawn(move || each(&mut loader, number))
+        let both = |loaders: [Loader; 2], each: fn(&mut Loader, u8)| {
+            let threads = [1, 2].into_iter().zip(loaders).map(|(number, mut loader)| {
+                thread::spawn(move || {
+                    each(&mut loader, number);
+                    loader
+                })
             });
-            for thread in threads {
-                thread.join().expect("no panic");
-            }
+            let threads: Vec<_> = threads.collect();
+            let ended: Vec<Loader> =
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+            <[Loader; 2]>::try_from(ended).expect("two")
         };
-        both(|loader, number| {
+        let loaders = [(); 2].map(|()| Loader::new(store.clone()).expect("a free slot"));
+        let loaders = both(loaders, |loader, number| {
+            load(loader, &[[number, 1], [number, 2], [number, 6]], value_of).expect("room");
+            load(loader, &[[number, 0]], |_, _| Vec::new()).expect("room");
+        });
+        // Loaders find keys that others have loaded.
+        let loaders = both(loaders, |loader, number| {
+            let number = 3 - number;
             let keys: Vec<[u8; 2]> = (0..5).map(|key| [number, key]).collect();
             let first = thread_rng().gen_range(1..5);
             for batch in [&keys[..first], &keys[first..]] {
                 load(loader, batch, |_, _| vec![9; 5]).expect("room");
             }
-        });
-        // Loaders change keys now that others have loaded.
-        both(|loader, number| {
-            let number = 3 - number;
-            load(loader, &[[number, 1], [number, 2], [number, 6]], value_of).expect("room");
-            load(loader, &[[number, 0]], |_, _| Vec::new()).expect("room");
             let key = [number, 7];
             let hash = loader.hash(TABLE, &key);
             let put = Replayed::Put { tag: number, value: &value_of(number, 7) };
             loader.apply(TABLE, hash, &key, 5, put).expect("room");
         });
+        drop(loaders);
         assert_eq!(store.record_count(TABLE), 2 * 6);
         // Those without a value may be reclaimed by now or not.
         assert!((2 * 6..=2 * 7).contains(&store.cell_count(TABLE)), "the index lost count");

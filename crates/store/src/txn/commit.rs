@@ -18,7 +18,7 @@ use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted;
 use crate::record::{self, NewCell, Prepared, Writing};
-use crate::rules::{Claim, DirtyRule, WriteRule, status};
+use crate::rules::{Claim, DirtyRule, WriteRule};
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::NONE;
@@ -446,7 +446,7 @@ impl Transaction {
                     value_len,
                     kind: Kind::Record,
                     locked_by: Some(self.priority),
-                    status: store.rules().first_status(phase.epoch()),
+                    status: store.rules().first_status(phase),
                 };
                 new.make(memory, cache)
             };
@@ -599,12 +599,12 @@ impl Transaction {
     }
 
     /// Sets the dirty bit of the epoch in the cells that were written.
-    #[inline(never)]
+    #[inline]
     fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
-        let dirty = status::dirty_in(phase.epoch());
+        let claimable = local.store.status_may_change(local.in_section);
         for &(key, _) in &self.written {
-            let lock = local.store.cell(self.held[key - self.first_key].cell).lock();
-            lock_word::claim(lock, dirty, dirty);
+            let cell = self.held[key - self.first_key].cell;
+            local.store.mark_dirty(cell, phase.epoch(), claimable);
         }
     }
 
@@ -618,7 +618,7 @@ impl Transaction {
         phase: PhaseWord,
         has_waited: bool,
     ) -> bool {
-        let claim = Claim::of(local.store.rules(), phase.epoch());
+        let claim = Claim::of(phase);
         let is_unmarked = |&(key, _): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
             capture::is_unmarked(lock, claim)
@@ -659,7 +659,7 @@ impl Transaction {
             }
         };
         let records = self.written[from..].iter().filter(saved).map(overwritten);
-        capture::save_before_images(&local.store, sink, (local.number, phase.epoch()), records);
+        capture::save_before_images(&local.store, sink, (local.number, phase), records);
         true
     }
 }

@@ -477,7 +477,7 @@ impl Transaction {
             value_len,
             kind,
             locked_by: None,
-            status: store.rules().first_status(store.driver().now().epoch()),
+            status: store.rules().first_status(store.driver().now()),
         };
         new.make(store.memory(), cache)
     }

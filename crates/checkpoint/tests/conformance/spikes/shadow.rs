@@ -19,6 +19,7 @@ use stillpoint_store::{
 
 pub(super) const ROW: Row = Row {
     name: "cou",
+    aliases: &[],
     about: "the first write after a stop copies the old value to a shadow in the cell",
     source: "CALC, SIGMOD 2016, §5; Cao et al., SIGMOD 2011, §2.3",
     capabilities: Capabilities {

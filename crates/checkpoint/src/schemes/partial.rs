@@ -1,0 +1,78 @@
+//! CALC with partial checkpoints (Ren, Diamond, Abadi, Thomson: *Low-Overhead Asynchronous
+//! Checkpointing in Main-Memory Database Systems*, SIGMOD 2016, §2.3), by before-image.
+//!
+//! The idea: a checkpoint of changes has the records that were written since the point of consistency
+//! of the one before, and the news that others were deleted. It goes on from a published checkpoint,
+//! its base; a full one and those that go on from it are a chain. Point of consistency, before-images
+//! and scan are those of [`calc`](super::calc).
+//!
+//! ```text
+//!             full 5          changes 6            changes 7
+//!  epoch  4   │      5        │       6            │       7
+//!  commits mark odd ──────────┤ even ──────────────┤ odd
+//!  pass in PREPARE            settles odd's past   settles even's past
+//!  has        every record    dirty in 5 (odd)     dirty in 6 (even)
+//! ```
+//! Each commit sets the dirty bit of its epoch in the records that it writes, in every phase. The
+//! checkpoint that begins epoch E has the records that are dirty in E − 1: the scan and the commits
+//! claim each by the bit TAKEN, and whoever wins emits the value, or the news that there is none.
+//!
+//! Invariants:
+//! 1. A dirty bit is cleared only after a checkpoint that has the record was published. The pass in
+//!    the next PREPARE clears it, and commits of the next epoch to use that bit come only later.
+//! 2. If the checkpoint was not published, the pass joins its dirty records to those of the present
+//!    epoch, by one exchange for each cell.
+//! 3. The cell of a deleted key is not reused while a dirty bit is set: the deletion is in no
+//!    published checkpoint.
+//! 4. Replay marks what it applies. So what is in memory and not in the newest checkpoint is dirty.
+//! 5. A full checkpoint marks every record, also if it fails, as that of [`calc`](super::calc) does. Its
+//!    marks have their own bit, which a checkpoint of changes leaves alone.
+//!
+//! Deviation from the paper: the dirty keys are found by a pass over the cells, whose bits they are,
+//! and not in a structure beside them.
+
+use std::sync::Arc;
+
+use stillpoint_store::{Bug, Capture, Checkpointer, Outcome, PointOfConsistency, Settled, Store};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+#[derive(Debug, Default)]
+struct PartialCalc {
+    /// The epoch that the last published checkpoint of this run began; 0 for none.
+    published: AtomicU64,
+}
+
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(PartialCalc::default()))
+}
+
+impl Checkpointer for PartialCalc {
+    fn point_of_consistency(&self) -> PointOfConsistency {
+        PointOfConsistency::Virtual
+    }
+
+    fn takes_changes(&self) -> bool {
+        true
+    }
+
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> Settled {
+        // SeqCst: set by the thread that took the checkpoint before, or by another one before it.
+        let is_published = self.published.load(SeqCst) == store.driver().now().epoch();
+        let forgets = store.driver().has_planted(Bug::DirtyForgotten);
+        store.settle_marks(unit, slot, is_published || forgets)
+    }
+
+    /// Walks on though a full checkpoint is given up: its marks are needed (invariant 5).
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        if !to.is_abandoned() || !store.driver().now().is_of_changes() {
+            store.capture_unmarked(unit, to);
+        }
+    }
+
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        if outcome == Outcome::Published {
+            // SeqCst: as in `settle`.
+            self.published.store(epoch, SeqCst);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Chains of checkpoints: a full one, and those of changes that go on from it.
+//!
+//! A checkpoint of changes goes on from the newest one in the MANIFEST. Memory was loaded from that
+//! one, or was its source. Everything written since is marked. That holds only if the newest one
+//! was taken by the same scheme, whose marks began then.
+//!
+//! The newest checkpoints, as many as the settings keep, are the *points* that a restore offers. A
+//! merge takes away points before them only.
+
+use stillpoint_checkpoint::Wanted;
+use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest};
+use stillpoint_sync::{mutant, planted};
+
+/// Checkpoints of changes that go on from one full checkpoint, at most, where nothing merges them.
+/// Each is read at a start.
+const LINKS_MAX: usize = 16;
+/// A chain whose checkpoints of changes have fewer bytes is not worth a merge for its bytes alone.
+const LINK_BYTES_MIN: u64 = 1 << 20;
+
+/// What the next checkpoint of a scheme should hold. `merges` says that chains are merged.
+///
+/// One of changes is wanted if no more than `percent_max` percent of the records have changed.
+pub(super) fn wanted(
+    manifest: &Manifest,
+    scheme: &str,
+    (percent_max, merges): (u64, bool),
+) -> Wanted {
+    let chain = manifest.newest_chain();
+    let Some((full, links)) = chain.split_first() else { return Wanted::Full };
+    let goes_on = chain.iter().all(|checkpoint| checkpoint.scheme == scheme);
+    let is_long = links.len() >= LINKS_MAX && !merges;
+    if !goes_on || is_long || sum_bytes(links) > bytes_of(full).max(LINK_BYTES_MIN) {
+        return Wanted::Full;
+    }
+    Wanted::Changes { percent_max }
+}
+
+/// The checkpoints that a merge should make one of, oldest first, if there are any. A merge is due
+/// after `links_max` checkpoints of changes, or when they have half the bytes of the full one. It
+/// rewrites the full one in the second case only.
+pub(super) fn due_run(manifest: &Manifest, keep: usize, links_max: usize) -> Vec<CheckpointEntry> {
+    let run = whole_run(manifest, keep);
+    let Some((full, links)) = run.split_first() else { return Vec::new() };
+    let links: Vec<&CheckpointEntry> = links.iter().collect();
+    if sum_bytes(&links) >= (bytes_of(full) / 2).max(LINK_BYTES_MIN) {
+        return run;
+    }
+    match links.len() >= links_max.max(2) {
+        true => run[1..].to_vec(),
+        false => Vec::new(),
+    }
+}
+
+/// The longest run that may be merged, oldest first: from the full one to the oldest of the `keep`
+/// points that a restore offers. Empty if that is less than two checkpoints.
+pub(crate) fn whole_run(manifest: &Manifest, keep: usize) -> Vec<CheckpointEntry> {
+    let chain = manifest.newest_chain();
+    let kept_within = mutant!(keep.saturating_sub(1), MergesOverKeptPoint => 0);
+    let run = &chain[..chain.len().saturating_sub(kept_within)];
+    match run.len() < 2 {
+        true => Vec::new(),
+        false => run.iter().map(|&entry| entry.clone()).collect(),
+    }
+}
+
+/// Puts a merged checkpoint in the place of its run; false if the MANIFEST has not all of the run.
+pub(crate) fn replace_run(
+    manifest: &mut Manifest,
+    run: &[CheckpointEntry],
+    merged: CheckpointEntry,
+) -> bool {
+    let first = manifest.checkpoints.iter().position(|entry| Some(entry) == run.first());
+    let Some(first) = first else { return false };
+    let end = first + run.len();
+    if manifest.checkpoints.get(first..end) != Some(run) {
+        return false;
+    }
+    manifest.checkpoints.splice(first..end, [merged]);
+    true
+}
+
+/// Bytes of a checkpoint's files.
+pub(super) fn bytes_of(checkpoint: &CheckpointEntry) -> u64 {
+    checkpoint.parts.iter().map(|part| part.bytes).sum()
+}
+
+fn sum_bytes(checkpoints: &[&CheckpointEntry]) -> u64 {
+    checkpoints.iter().map(|checkpoint| bytes_of(checkpoint)).sum()
+}
+
+/// Bytes of the files that a start loads: an upper bound of what a full checkpoint takes.
+pub(super) fn newest_bytes(manifest: &Manifest) -> u64 {
+    sum_bytes(&manifest.newest_chain())
+}
+
+/// Takes the checkpoints out of a MANIFEST that no start and none of the `keep` newest points needs.
+pub(super) fn drop_surplus(manifest: &mut Manifest, keep: usize) -> Vec<CheckpointEntry> {
+    let checkpoints = &mut manifest.checkpoints;
+    let oldest_point = checkpoints.len().saturating_sub(keep.max(1));
+    let up_to_it = checkpoints.iter().take(oldest_point + 1);
+    let is_full = |checkpoint: &CheckpointEntry| checkpoint.kind == CheckpointKind::Full;
+    let kept_from = up_to_it.enumerate().rfind(|(_, entry)| is_full(entry));
+    let kept_from = kept_from.map_or(0, |(at, _)| at);
+    checkpoints.drain(..kept_from).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Merging the checkpoints of a chain while the store is served.
+//!
+//! ```text
+//! run chosen ─▶ serial reserved in the MANIFEST ─▶ files written and flushed ─▶ MANIFEST names the
+//!   merged one in the place of the run ─▶ files of the run removed
+//! ```
+//! Checkpoints are published meanwhile. The last step reads the MANIFEST of that moment: if a full
+//! checkpoint has taken the run out of it, the merge was for nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_checkpoint::{
+    MERGE_KEY_BYTES, Merge, MergeError, Pace, Progress, WriterConfig, remove_checkpoint,
+};
+use stillpoint_format::manifest::CheckpointEntry;
+use stillpoint_io::catch_panic;
+use stillpoint_sync::atomic::Ordering::Acquire;
+
+use super::chain;
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// How often the background thread looks whether a merge is due.
+const TICK: Duration = Duration::from_millis(50);
+/// After a merge has failed, the next one waits for so long.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// Checkpoints that were merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointsMerged {
+    /// Epoch of the merged checkpoint.
+    pub epoch: u64,
+    /// How many checkpoints it replaces.
+    pub merged: usize,
+    /// Bytes of their files.
+    pub bytes_before: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+/// The merge that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Merging {
+    /// Serial of its directory, which no MANIFEST names yet.
+    pub(super) serial: Option<u64>,
+    progress: Option<Arc<Progress>>,
+    /// Merges of this run, and those that failed.
+    pub(super) done: u64,
+    pub(super) failures: u64,
+    pub(super) last_error: Option<String>,
+    /// Monotonic clock before which none begins by itself.
+    not_before_ns: u64,
+}
+
+impl Merging {
+    /// Gives the merge under way up.
+    pub(super) fn cancel(&self) {
+        if let Some(progress) = &self.progress {
+            progress.cancel();
+        }
+    }
+}
+
+/// The background thread: merges whenever a merge is due.
+pub(crate) fn run_in_background(shared: &Arc<Shared>) {
+    while !shared.stopping.load(Acquire) {
+        if shared.scheme.is_some() && shared.health().is_ok() && is_allowed(shared) {
+            // What went wrong is in the status, for the operator to see.
+            let _ = merge(shared, false);
+        }
+        shared.config.environment.clock.sleep(TICK);
+    }
+}
+
+fn is_allowed(shared: &Shared) -> bool {
+    let now_ns = shared.config.environment.clock.monotonic_ns();
+    now_ns >= shared.checkpoints.state.lock().merging.not_before_ns
+}
+
+/// Merges what is due; `all` says that everything is that may be merged. `None` if there is nothing
+/// to merge, if another merge is under way, or if a newer checkpoint has replaced what was merged.
+///
+/// # Errors
+/// Why it failed; the checkpoints are kept as they are.
+pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<CheckpointsMerged>, Error> {
+    let manifest = shared.catalog.now();
+    let keep = shared.config.keep_checkpoints;
+    let run = match (all, shared.checkpoints.merge_after()) {
+        (true, _) => chain::whole_run(&manifest, keep),
+        (false, Some(links)) => chain::due_run(&manifest, keep, links),
+        (false, None) => Vec::new(),
+    };
+    if run.is_empty() {
+        return Ok(None);
+    }
+    let Some(turn) = Turn::take(shared) else { return Ok(None) };
+    // A panic may have come in the middle of a publication.
+    let merged = catch_panic("merge", || merge_run(shared, &turn, &run))
+        .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
+    let now_ns = shared.config.environment.clock.monotonic_ns();
+    let mut state = shared.checkpoints.state.lock();
+    match &merged {
+        Ok(Some(done)) => {
+            state.merging.done += 1;
+            state.merging.last_error = None;
+            let CheckpointsMerged { epoch, merged, bytes_before, bytes } = *done;
+            tracing::info!(epoch, merged, bytes_before, bytes, "checkpoints are merged");
+        }
+        Ok(None) => {}
+        Err(error) => {
+            state.merging.failures += 1;
+            state.merging.last_error = Some(error.to_string());
+            state.merging.not_before_ns = now_ns + RETRY_AFTER.as_nanos() as u64;
+            tracing::warn!(%error, "checkpoints could not be merged; they are kept");
+        }
+    }
+    merged
+}
+
+/// The right to merge: one merge at a time.
+struct Turn<'a> {
+    shared: &'a Shared,
+    progress: Arc<Progress>,
+}
+
+impl<'a> Turn<'a> {
+    fn take(shared: &'a Shared) -> Option<Self> {
+        let mut state = shared.checkpoints.state.lock();
+        if state.merging.progress.is_some() || state.is_stopping {
+            return None;
+        }
+        let progress = Arc::<Progress>::default();
+        state.merging.progress = Some(progress.clone());
+        Some(Self { shared, progress })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.checkpoints.state.lock();
+        state.merging.progress = None;
+        state.merging.serial = None;
+    }
+}
+
+fn merge_run(
+    shared: &Arc<Shared>,
+    turn: &Turn<'_>,
+    run: &[CheckpointEntry],
+) -> Result<Option<CheckpointsMerged>, Error> {
+    // No directory may be made before the MANIFEST counts its serial. And no checkpoint may take the
+    // directory for one that a crash has left.
+    let serial = shared.publish(|manifest| {
+        manifest.next_serial += 1;
+        manifest.next_serial - 1
+    })?;
+    shared.checkpoints.state.lock().merging.serial = Some(serial);
+    let manifest = shared.catalog.now();
+    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed, serial);
+    writer.codec = shared.config.codec;
+    writer.leave_bytes = shared.reserve_space();
+    let merge = Merge {
+        writer,
+        clock: shared.config.environment.clock.clone(),
+        pace: match shared.config.checkpoint_pace {
+            Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
+            None => Pace::Unpaced,
+        },
+        key_bytes_max: MERGE_KEY_BYTES,
+        progress: turn.progress.clone(),
+    };
+    let inputs: Vec<&CheckpointEntry> = run.iter().collect();
+    let entry = match merge.run(&shared.disk, &inputs) {
+        Ok(entry) => entry,
+        Err(error) => return give_up(shared, run, error),
+    };
+    let done = CheckpointsMerged {
+        epoch: entry.epoch,
+        merged: run.len(),
+        bytes_before: run.iter().map(chain::bytes_of).sum(),
+        bytes: chain::bytes_of(&entry),
+    };
+    let kind = entry.kind;
+    let published = shared.publish(|manifest| chain::replace_run(manifest, run, entry));
+    if !matches!(published, Ok(true)) {
+        // If it is not known which MANIFEST is on disk, none of the checkpoints may be removed.
+        if shared.health().is_ok() {
+            let _ = remove_checkpoint(&*shared.disk, serial, kind);
+        }
+        return published.map(|_| None);
+    }
+    // The merged one exists. What cannot be removed now goes with a checkpoint, or at the next start.
+    for old in run {
+        if let Err(error) = remove_checkpoint(&*shared.disk, old.serial, old.kind)
+            && error.is_fatal()
+        {
+            shared.fail(error.to_string());
+        }
+    }
+    Ok(Some(done))
+}
+
+/// A merge that could not be written. It was for nothing if the run is not in the MANIFEST any more.
+fn give_up(
+    shared: &Shared,
+    run: &[CheckpointEntry],
+    error: MergeError,
+) -> Result<Option<CheckpointsMerged>, Error> {
+    if error.is_fatal() {
+        shared.fail(error.to_string());
+    }
+    let now = shared.catalog.now();
+    match run.iter().all(|entry| now.checkpoints.contains(entry)) {
+        true => Err(error.into()),
+        false => Ok(None),
+    }
+}

@@ -1,0 +1,140 @@
+//! Tests of chains of checkpoints: restarts between their checkpoints, and merges that are cut off.
+
+use std::path::Path;
+
+use stillpoint::{Durability, Engine, Session, TableId};
+use stillpoint_format::manifest::{CheckpointKind, Manifest};
+use stillpoint_format::names;
+use stillpoint_io::{SeededRng, SimDisk};
+
+use crate::history::State;
+use crate::lives::{configure, open_and_read};
+use crate::settings::Setting;
+
+const CHANGES: Setting =
+    Setting { scheme: "calc:partial", journal: "redo", durability: Durability::Strict };
+pub(crate) const KEYS: u8 = 100;
+
+pub(crate) fn open(
+    disk: &SimDisk,
+    keep: usize,
+    merge_after: Option<usize>,
+) -> (Engine, TableId, Session) {
+    let mut config = configure(&CHANGES, disk, &SeededRng::new(1), 4);
+    config.keep_checkpoints = keep;
+    config.merge_after = merge_after;
+    let engine = Engine::open(config).expect("opens");
+    let table = engine.table("things").expect("a table");
+    let session = engine.session().expect("a session");
+    (engine, table, session)
+}
+
+pub(crate) fn put(session: &mut Session, table: TableId, key: u8, value: &[u8]) {
+    session.transact(|tx| tx.put(table, &[key], value)).expect("commits");
+}
+
+fn delete(session: &mut Session, table: TableId, key: u8) {
+    assert!(session.transact(|tx| tx.delete(table, &[key])).expect("commits"));
+}
+
+fn fill(session: &mut Session, table: TableId) {
+    (0..KEYS).for_each(|key| put(session, table, key, b"old"));
+}
+
+pub(crate) fn manifest(disk: &SimDisk) -> Manifest {
+    let bytes = stillpoint_io::read_all(disk, Path::new(names::MANIFEST)).expect("reads");
+    Manifest::decode(&bytes).expect("a MANIFEST")
+}
+
+pub(crate) fn kinds(disk: &SimDisk) -> Vec<(u64, CheckpointKind)> {
+    manifest(disk).checkpoints.iter().map(|entry| (entry.epoch, entry.kind)).collect()
+}
+
+pub(crate) fn recovered(disk: &SimDisk) -> State {
+    open_and_read(&CHANGES, disk, &SeededRng::new(9)).expect("recovers").state
+}
+
+pub(crate) fn value(found: &State, table: TableId, key: u8) -> Option<&[u8]> {
+    found.get(&(table.0, vec![key])).map(|value| &*value.1)
+}
+
+/// What replay has applied is in the first checkpoint of changes after it: writes and deletions. The
+/// publication frees the log that had them.
+pub(crate) fn a_chain_goes_on_after_a_restart() {
+    let disk = SimDisk::new(1);
+    let (engine, table, mut session) = open(&disk, 1, None);
+    fill(&mut session, table);
+    engine.checkpoint().expect("a full one");
+    put(&mut session, table, 1, b"new");
+    delete(&mut session, table, 2);
+    put(&mut session, table, 200, b"and another, which needs a cell");
+    drop((session, engine));
+    let disk = disk.crash(1);
+    let (engine, _, session) = open(&disk, 1, None);
+    let done = engine.checkpoint().expect("one of changes");
+    assert_eq!((done.kind, done.records), (CheckpointKind::Partial, 3));
+    drop((session, engine));
+    let found = recovered(&disk.crash(2));
+    assert_eq!(value(&found, table, 1), Some(&b"new"[..]));
+    assert_eq!(value(&found, table, 2), None, "it was deleted");
+    assert!(value(&found, table, 200).is_some() && found.len() == usize::from(KEYS));
+}
+
+/// Checkpoints of changes are merged without the full one. The full one still has a key that they
+/// delete.
+pub(crate) fn a_merge_of_changes_keeps_deletions() {
+    let disk = SimDisk::new(1);
+    let (engine, table, mut session) = open(&disk, 1, Some(2));
+    fill(&mut session, table);
+    engine.checkpoint().expect("a full one");
+    delete(&mut session, table, 7);
+    put(&mut session, table, 8, b"first");
+    put(&mut session, table, 201, b"new");
+    engine.checkpoint().expect("one of changes");
+    put(&mut session, table, 8, b"second");
+    delete(&mut session, table, 201);
+    // Merged as soon as it is published.
+    engine.checkpoint().expect("one of changes");
+    let kinds: Vec<_> = kinds(&disk).into_iter().map(|(_, kind)| kind).collect();
+    assert_eq!(kinds, [CheckpointKind::Full, CheckpointKind::Partial]);
+    drop((session, engine));
+    let found = recovered(&disk.crash(2));
+    assert_eq!(value(&found, table, 7), None, "it was deleted");
+    assert_eq!(value(&found, table, 8), Some(&b"second"[..]));
+    assert_eq!(value(&found, table, 201), None, "it came and went");
+    assert_eq!(found.len(), usize::from(KEYS) - 1);
+}
+
+/// A full checkpoint and four of changes; the state is that of the last one.
+pub(crate) fn chain_of_five(disk: &SimDisk, keep: usize) -> (Engine, TableId, Session) {
+    let (engine, table, mut session) = open(disk, keep, None);
+    fill(&mut session, table);
+    engine.checkpoint().expect("a full one");
+    for round in 0..4 {
+        put(&mut session, table, round, b"changed");
+        delete(&mut session, table, 10 + round);
+        put(&mut session, table, 50, &[round; 30]);
+        engine.checkpoint().expect("one of changes");
+    }
+    assert_eq!(kinds(disk).len(), 5);
+    (engine, table, session)
+}
+
+/// A merge leaves each point that the settings keep.
+pub(crate) fn a_merge_leaves_the_points_that_are_kept() {
+    for keep in 1..=5 {
+        let disk = SimDisk::new(1);
+        let (engine, _, session) = chain_of_five(&disk, keep);
+        let before = kinds(&disk);
+        let merged = engine.merge_checkpoints().expect("merges");
+        assert_eq!(merged.map(|done| done.merged), (keep < 5).then_some(6 - keep), "keep {keep}");
+        let after = kinds(&disk);
+        let points = |of: &[(u64, CheckpointKind)]| -> Vec<u64> {
+            of[of.len() - keep..].iter().map(|entry| entry.0).collect()
+        };
+        assert_eq!(points(&after), points(&before), "keep {keep}");
+        assert_eq!(after[0].1, CheckpointKind::Full);
+        assert_eq!(after.len(), keep);
+        drop((session, engine));
+    }
+}
