@@ -299,7 +299,8 @@ mod tests {
         for cells in cells.chunks(1 << 18) {
             forked.read(cells, &mut bytes).expect("read");
         }
-        // Other tests write to their own memory meanwhile, much less than this.
+        // The count is of the whole process. Other tests write to their own memory meanwhile, and much
+        // less than half of `BYTES`.
         let copied = forked.copied_bytes();
         assert!(copied < BYTES / 2, "{copied} of {BYTES}");
     }

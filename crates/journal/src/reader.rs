@@ -145,8 +145,8 @@ pub struct LogEnd {
     pub valid_gsn: u64,
     /// The last kept gsn, smaller if a dependency of a later record is lost.
     pub kept_gsn: u64,
-    /// The segment in which the valid records end, the offset, and the cause. `None` if the log has
-    /// no segment that matters.
+    /// The segment with the last valid record, the offset behind that record, and why reading stopped
+    /// there. `None` if recovery needs no segment of this log.
     pub end: Option<(PathBuf, u64, Option<EndCause>)>,
 }
 

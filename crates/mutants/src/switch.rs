@@ -67,7 +67,8 @@ fn marked(number: u32, text: &str) -> String {
     format!("/*<{number}*/ {text} /*{number}>*/")
 }
 
-/// The marked ranges of a switched text, with the numbers of their mutants.
+/// The ranges of a text with built-in mutants that the comments `/*<N` and `N>*/` enclose. Each range
+/// has the number of its mutant.
 pub(crate) fn marks(text: &str) -> Vec<(Range<usize>, u32)> {
     let mut found = Vec::new();
     for (start, _) in text.match_indices("/*<") {
@@ -132,10 +133,10 @@ fn place(
     Some(())
 }
 
-/// Places in a file for mutants, by the first byte of the changed text.
+/// Places in a file where a mutant changes the text, by the offset of the changed text in bytes.
 #[derive(Default)]
 struct Sites {
-    /// First bytes of the bodies of functions.
+    /// Offsets of the bodies of functions.
     bodies: BTreeMap<usize, ()>,
     /// Operator → the whole expression.
     operators: BTreeMap<usize, Range<usize>>,

@@ -1,4 +1,5 @@
-//! Moves entries. A node's next state is built in separate words, and then stored.
+//! Moves entries between nodes, for splits, merges and compactions. A node's next content is built
+//! in private words and then stored in the node.
 
 use stillpoint_format::node::{
     ENTRY_GHOST, Insertions, NodeKind, OWNER_WORDS, WORD_LAST_CHILD, WORD_LAST_COUNT, WORD_OWNER,

@@ -119,7 +119,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Compares the lengths that the logs presuppose with those of the checkpoints.
+    /// A record of a patch presupposes the length of the value. Compares these lengths with those of the
+    /// values in the checkpoints; a difference is damage.
     fn look_up(&self, disk: &dyn Disk, mut patched: Patched) -> Result<(), RecoveryError> {
         let generation =
             |of: &TableEntry| TableGeneration { table: of.id, generation: of.generation };

@@ -183,7 +183,7 @@ impl<const WORDS: usize> TickSender<WORDS> {
         self.at += 1;
     }
 
-    /// The index of the next word in the chunk, which may be a new one.
+    /// The index of the next free word. Begins a new chunk if the present one is full.
     #[inline]
     fn room(&mut self) -> usize {
         if self.at == WORDS {

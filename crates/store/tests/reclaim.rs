@@ -76,7 +76,8 @@ fn worker_of(store: &Arc<Store>, number: u8, closed: &Arc<AtomicU64>) -> Worker 
 #[test]
 fn missing_keys_leave_no_cells() {
     let store = store_of(64 << 20, 4, 1);
-    // No commit is ever closed here, and none of these cells needs it.
+    // `closed` stays 0: no commit of this test is ever closed. The cells of missing keys are
+    // reclaimed all the same.
     let closed = Arc::new(AtomicU64::new(0));
     let mut worker = worker_of(&store, 0, &closed);
     let mut other = worker_of(&store, 1, &closed);

@@ -363,7 +363,8 @@ fn after_a_panic_the_other_threads_go_on_without_output() {
     assert!(unit > 1, "one thread is not enough");
 }
 
-/// A checkpoint whose walk of a unit panics; gives the number of units.
+/// Takes a checkpoint whose capture scan panics in a unit, one of the ranges of cells that capture
+/// threads scan. Returns the number of units.
 fn units_with_a_panic_in(unit: usize) -> usize {
     let row = stillpoint_checkpoint::registry::REGISTRY.find("calc").expect("it is in the table");
     let mut scheme = row.build();

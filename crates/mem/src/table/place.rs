@@ -18,7 +18,8 @@ pub enum Placement {
     /// copies would save nothing for them, and cells of one copy are dense.
     Rows,
     /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
-    /// the marks. Cells that exceed a line form groups of eight, and each column of marks is an array.
+    /// the marks. Eight cells form a group if one of them
+    /// exceeds a line. Each kind of mark then has an array of its own, behind all groups.
     Lines,
 }
 

@@ -7,8 +7,8 @@ use crate::config::Db;
 use crate::error::CmdError;
 
 impl Keys<'_> {
-    /// Gives the second key, which may be of another database, the value and the expiry of the first,
-    /// which stays. What the second had is gone.
+    /// Copies value and expiry of the first key to the second, whose own value is dropped. The first
+    /// key keeps both. The second key may be of another database.
     ///
     /// # Errors
     /// The store refuses the write.

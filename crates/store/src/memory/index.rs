@@ -18,7 +18,7 @@
 //! of a hash that choose between the two buckets of a split are in the entry, so a split touches no
 //! cell.
 //!
-//! Growth: beyond [`LOAD_START`] entries per bucket a round of splits begins, and every insertion
+//! Growth: beyond [`LOAD_START_QUARTERS`] entries per bucket a round of splits begins, and every insertion
 //! adds [`SPLITS_PER_INSERT`] of them until the number of buckets has doubled.
 
 use std::sync::Arc;
