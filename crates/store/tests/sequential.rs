@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Batch, CellRules, KeySet, Mode, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx,
-    TxError, Worker,
+    Batch, CellRules, Change, Commit, CommitLog, KeySet, LogRefused, Mode, NoLog, Phase, Procedure,
+    Replaced, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 /// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
@@ -460,6 +460,63 @@ fn several_mebibytes_in_one_value() {
         }
         assert!(store.held_bytes() < 64 << 20, "replaced chunks are used again");
     });
+}
+
+/// Counts what its commits write: ranges of patches, and whole values.
+struct CountingLog(NoLog, Arc<AtomicU64>);
+
+impl CommitLog for CountingLog {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        for write in commit.writes.iter() {
+            let entries = match write.change {
+                Change::Patch(patches) => patches.count() as u64,
+                _ => 1,
+            };
+            self.1.fetch_add(entries, Ordering::SeqCst);
+        }
+        self.0.append(commit)
+    }
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        self.0.wait_for_room()
+    }
+    fn is_closed(&self, stamp: Stamp) -> bool {
+        self.0.is_closed(stamp)
+    }
+}
+
+/// A transaction that patches and reads one key again and again takes linear time: it holds few
+/// patches of the key, whatever their number.
+#[test]
+fn many_patches_of_one_key_become_one_value() {
+    for (len, most) in [(8, 33), (500, 33), (4_000, 33), (9_000, 3_000)] {
+        let store = store_with(64 << 20, 4, 1, CellRules::BEFORE_IMAGES);
+        let entries = Arc::new(AtomicU64::new(0));
+        let log = CountingLog(NoLog::default(), entries.clone());
+        let mut worker = Worker::new(store.clone(), Box::new(log)).expect("a free slot");
+        let (table, mut random) = (TableId(0), Random::new(len as u64));
+        let mut model = random.bytes(len);
+        worker.transact(|tx| tx.put_tagged(table, b"k", 7, &model)).expect("memory");
+        entries.store(0, Ordering::SeqCst);
+        worker
+            .transact(|tx| {
+                for _ in 0..3_000 {
+                    let offset = random.below(model.len());
+                    let count = 1 + random.below((len - offset).min(8));
+                    let bytes = random.bytes(count);
+                    tx.patch(table, b"k", offset, &bytes)?;
+                    model[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                    let value = tx.get(table, b"k")?.expect("it has a value");
+                    assert_eq!((value.tag(), value.to_vec()), (7, model.clone()));
+                }
+                Ok(())
+            })
+            .expect("memory");
+        let entries = entries.load(Ordering::SeqCst);
+        assert!((1..=most).contains(&entries), "{entries} entries for {len} bytes");
+        let mut got = Vec::new();
+        worker.read(table, b"k", &mut got).expect("a table");
+        assert_eq!(got, model);
+    }
 }
 
 /// One read section copies a bounded number of bytes, so the records of one position may need

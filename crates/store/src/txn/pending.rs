@@ -13,6 +13,7 @@ pub(crate) enum OpKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     pub(crate) kind: OpKind,
+    /// Of a put: the tag. Of the first patch of a key: how many patches follow it, at most 255.
     pub(crate) tag: u8,
     pub(crate) offset: u32,
     /// The next patch of the same key. 0 for none.
@@ -144,8 +145,15 @@ impl Pending {
         let extent = self.ops[number as usize - 1].extent;
         let head = &mut self.ops[first as usize - 1];
         head.extent = head.extent.max(extent);
+        head.tag = head.tag.saturating_add(1);
         let last = std::mem::replace(&mut head.last, number);
         self.ops[last as usize - 1].next = number;
+    }
+
+    /// True if a key has so many patches, from `first` on, that each read pays for their number.
+    pub(crate) fn is_long(&self, first: u32) -> bool {
+        const PATCHES_MAX: u8 = 32;
+        self.op(first).is_some_and(|head| head.tag >= PATCHES_MAX)
     }
 
     /// Overwrites part of a pending value. The value may grow.

@@ -13,6 +13,9 @@ use crate::txn::{LockState, Transaction};
 
 /// Bytes of private writes that do not count against the memory limit.
 const UNCOUNTED_BYTES: usize = 1 << 20;
+/// Values up to this length are written as a whole after many patches, so that a transaction which
+/// patches and reads one key again and again takes linear time.
+const REWRITTEN_BYTES: usize = 4096;
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
 #[derive(Debug)]
@@ -189,7 +192,8 @@ impl<'w> Tx<'w> {
             transaction.pending.patch_put(first, offset, bytes);
             return Ok(());
         }
-        if !cell.can_patch_to(end) {
+        let is_long = first != NONE && len <= REWRITTEN_BYTES && transaction.pending.is_long(first);
+        if is_long || !cell.can_patch_to(end) {
             return self.put_patched(slot, offset, bytes);
         }
         let op = transaction.pending.add(OpKind::Patch, 0, offset, bytes);
@@ -200,7 +204,7 @@ impl<'w> Tx<'w> {
         Ok(())
     }
 
-    /// Writes the value as a whole, since it outgrows its cell.
+    /// Writes the value as a whole, since it outgrows its cell or has many patches.
     fn put_patched(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let value = self.value(slot).expect("patched values exist");
         let (tag, mut whole) = (value.tag(), value.to_vec());
