@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{
-    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, Visit, VisitError, WriterConfig,
-    load, registry, run_checkpoint, take_checkpoint, verify,
+    Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, PartSink, Progress, Visit, VisitError,
+    WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
@@ -116,6 +116,7 @@ impl Bed {
             threads,
             pace: Pace::Unpaced,
             progress: Arc::default(),
+            log: Arc::new(NoSchemeLog),
             observer: None,
         }
     }
@@ -170,6 +171,7 @@ impl Visit for Load {
             key: record.key,
             tag: record.tag,
             value: record.value,
+            gsn: 0,
         });
         Ok(self.0.load(TABLE, images)?)
     }

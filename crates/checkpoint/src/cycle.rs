@@ -12,16 +12,28 @@ mod walk;
 use std::sync::Arc;
 
 use stillpoint_io::{Clock, Disk, catch_panic};
-use stillpoint_store::{Checkpointer, Outcome, Phase, PointOfConsistency, Sink, Store};
+use stillpoint_store::{
+    Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
+};
 
 use crate::error::CheckpointError;
 use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
-use walk::{CaptureScan, Slots, finish_marks};
+use walk::{CaptureScan, NothingTaken, Slots, Work, finish_marks};
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
+
+/// No log: what a scheme notes is gone.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSchemeLog;
+
+impl SchemeLog for NoSchemeLog {
+    fn append(&self, _: &[u8]) -> Result<Stamp, LogRefused> {
+        Ok(Stamp::NONE)
+    }
+}
 
 /// What a checkpoint is taken of, and how.
 #[derive(Clone)]
@@ -38,6 +50,8 @@ pub struct Cycle {
     pub pace: Pace,
     /// Numbers to watch, and the way to cancel.
     pub progress: Arc<Progress>,
+    /// The log, if the scheme has something to note there.
+    pub log: Arc<dyn SchemeLog + Send + Sync>,
     /// Told of every phase with the checkpoint's epoch: in [`Phase::Capture`] every commit of the
     /// epochs before it is in its log.
     pub observer: Option<Observer>,
@@ -103,11 +117,12 @@ pub fn take_checkpoint(
             return Err(if error.is_fatal() { error } else { earlier.unwrap_or(error) });
         }
     };
-    let written = caught(|| sink.finish()).inspect_err(|_| {
+    let mut written = caught(|| sink.finish()).inspect_err(|_| {
         // A panic may have come before the files were removed.
         let _ = caught(|| Ok(sink.abandon()));
         cycle.tell_abandoned(epoch);
     })?;
+    written.fuzzy = cycle.scheme.point_of_consistency() == PointOfConsistency::Fuzzy;
     Ok((written, captured))
 }
 
@@ -129,6 +144,26 @@ fn ran(f: impl FnOnce()) -> Result<(), CheckpointError> {
 pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
     let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, sink)
+}
+
+/// Does what the scheme has left for after the capture, if anything: unit by unit in REST, at the pace
+/// and with the threads of the capture. To be called once the checkpoint has ended, published or not,
+/// and before the next one.
+///
+/// # Errors
+/// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The next
+/// checkpoint makes up for it.
+pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
+    if !cycle.scheme.works_after_capture() {
+        return Ok(());
+    }
+    let driver = cycle.store.driver();
+    let _turn = driver.try_turn().ok_or(CheckpointError::Busy)?;
+    let slots = Slots::claim(&cycle.store, cycle.threads)?;
+    let (meter, epoch) = (Meter::new(cycle.pace, cycle.clock.clone()), driver.now().epoch());
+    let nothing: Arc<dyn Sink> = Arc::new(NothingTaken);
+    let scan = CaptureScan::new(cycle, epoch, &nothing, meter, Work::AfterCapture);
+    Arc::new(scan).run(&slots)
 }
 
 fn run_phases(
@@ -187,8 +222,9 @@ impl Passage<'_> {
             cycle.scheme.before_prepare(&cycle.store, unit, slots.own());
         }
         self.enter(Phase::Prepare);
+        cycle.scheme.begin(epoch, &*cycle.log).map_err(CheckpointError::Log)?;
         let mut quiesced = match point {
-            PointOfConsistency::Virtual => None,
+            PointOfConsistency::Virtual | PointOfConsistency::Fuzzy => None,
             PointOfConsistency::Physical | PointOfConsistency::PhysicalThroughout => {
                 Some(driver.quiesce())
             }
@@ -196,7 +232,7 @@ impl Passage<'_> {
         let pace = match point {
             // Whoever is stopped wants to go on.
             PointOfConsistency::PhysicalThroughout => Pace::Unpaced,
-            PointOfConsistency::Virtual | PointOfConsistency::Physical => cycle.pace,
+            _ => cycle.pace,
         };
         let meter = Meter::new(pace, cycle.clock.clone());
         if quiesced.is_some() {
@@ -210,7 +246,7 @@ impl Passage<'_> {
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
-        let walk = Arc::new(CaptureScan::new(cycle, epoch, self.sink, meter));
+        let walk = Arc::new(CaptureScan::new(cycle, epoch, self.sink, meter, Work::Capture));
         let walked = walk.run(slots);
         drop(quiesced);
         let walked_ns = cycle.clock.monotonic_ns();

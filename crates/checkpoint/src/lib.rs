@@ -25,7 +25,9 @@ pub mod registry;
 mod schemes;
 mod writer;
 
-pub use cycle::{Captured, Cycle, Observer, run_checkpoint, take_checkpoint};
+pub use cycle::{
+    Captured, Cycle, NoSchemeLog, Observer, run_checkpoint, take_checkpoint, work_after_capture,
+};
 pub use error::{CheckpointError, Damage, DamageCause, LoadError};
 pub use pace::Pace;
 pub use progress::{Progress, ProgressSnapshot};

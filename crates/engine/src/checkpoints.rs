@@ -9,6 +9,7 @@
 
 mod attempt;
 mod backoff;
+mod publication;
 
 use std::sync::Arc;
 use std::time::Duration;

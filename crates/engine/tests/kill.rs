@@ -12,6 +12,8 @@
 
 #[path = "crash/settings.rs"]
 mod settings;
+#[path = "crash/spikes.rs"]
+mod spikes;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -75,6 +77,7 @@ fn number(name: &str) -> Option<u64> {
 fn configure(setting: Setting, directory: &Path, rng: &dyn Rng) -> Config {
     let mut config = Config::new(directory);
     config.checkpoint = setting.scheme.to_owned();
+    config.environment.checkpoint_rows = spikes::SPIKES;
     config.journal = setting.journal.to_owned();
     config.durability = setting.durability;
     config.checkpoint_every = None;

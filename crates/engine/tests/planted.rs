@@ -25,6 +25,7 @@
 //! | `LosersKept` | what a crash has cut off of a change in place stays |
 //! | `AbortKeepsChanges` | an abort leaves what it has changed in place |
 //! | `UndoesOldestFirst` | an abort undoes in the wrong order |
+//! | `UndoRoomNotKept` | others take the room in which an abort is to be logged |
 //! | `OpenTransactionsNotHeld` | a checkpoint frees what an open transaction needs to be undone |
 //! | `KindPositionTooLate` | what changes a table while its files are written is not replayed |
 //! | `PartStampsForgotten` | a commit does not rest on what it has read in a table of another kind |
@@ -53,6 +54,10 @@ mod published;
 mod settings;
 #[path = "crash/small.rs"]
 mod small;
+#[path = "kinds/space.rs"]
+mod space;
+#[path = "crash/spikes.rs"]
+mod spikes;
 #[path = "crash/stage.rs"]
 mod stage;
 #[path = "crash/workload.rs"]
@@ -65,7 +70,7 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 24] = [
+const SCENARIOS: [(&str, fn()); 25] = [
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),
     (
@@ -76,6 +81,7 @@ const SCENARIOS: [(&str, fn()); 24] = [
         "transactions beside a checkpoint",
         checkpoints::transactions_beside_a_checkpoint_are_in_it_or_replayed,
     ),
+    ("an abort in a full log", space::an_abort_finds_room_in_a_full_log),
     ("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds),
     ("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds),
     (

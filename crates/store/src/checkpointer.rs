@@ -1,6 +1,8 @@
 //! What a checkpoint scheme is to the driver of the phases.
 
+use stillpoint_format::Stamp;
 use stillpoint_format::names::CheckpointKind;
+use stillpoint_txn::LogRefused;
 
 use crate::sink::Lane;
 use crate::store::Store;
@@ -14,6 +16,18 @@ pub enum PointOfConsistency {
     Physical,
     /// No commit from the point of consistency to the end of the capture.
     PhysicalThroughout,
+    /// There is none. Each record is as the scan meets it, with its stamp. What was committed since
+    /// the begin of the checkpoint is replayed where it is newer.
+    Fuzzy,
+}
+
+/// The log, for a scheme's own records.
+pub trait SchemeLog {
+    /// Appends a record; gives its stamp. Waits for room.
+    ///
+    /// # Errors
+    /// The log refuses the record.
+    fn append(&self, body: &[u8]) -> Result<Stamp, LogRefused>;
 }
 
 /// A checkpoint scheme: what it does at its point of consistency, and how it captures. The driver moves the phases and owns the
@@ -32,6 +46,34 @@ pub trait Checkpointer: Send + Sync {
     /// anywhere; the next one passes all units again.
     fn before_prepare(&self, store: &Store, unit: usize, slot: usize) {
         let _ = (store, unit, slot);
+    }
+
+    /// PREPARE has begun, and every commit sees it. The logs' positions have been noted, if the scheme
+    /// is [fuzzy](PointOfConsistency::Fuzzy). The scheme may put a record of its own into the log.
+    ///
+    /// # Errors
+    /// The log refuses the record: the checkpoint is given up.
+    fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
+        let _ = (epoch, log);
+        Ok(())
+    }
+
+    /// True if the scheme has work for after the capture, unit by unit.
+    fn works_after_capture(&self) -> bool {
+        false
+    }
+
+    /// Works on one unit after the capture, in REST, beside commits: at the pace and in parallel, as
+    /// captures are. Nothing is emitted. The next checkpoint begins after that. Work that is cut off is
+    /// made up for by [`before_prepare`](Self::before_prepare).
+    fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        let _ = (store, unit, to);
+    }
+
+    /// What the scheme gives the MANIFEST for the checkpoint that is about to be published: its
+    /// section, a text.
+    fn section(&self) -> Option<String> {
+        None
     }
 
     /// Passes one unit at a physical point of consistency, while nothing commits: a slab of the
@@ -80,4 +122,9 @@ pub trait Capture {
 
     /// True if the checkpoint is given up: what is emitted goes nowhere.
     fn is_abandoned(&self) -> bool;
+
+    /// So many bytes were moved in memory: the pace counts them like bytes that are emitted.
+    fn moved(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_txn::{TableId, TxError};
 
+use crate::catalog::Absent;
 use crate::memory::arena::Kind;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
@@ -29,6 +30,9 @@ pub struct KeyImage<'a> {
     pub tag: u8,
     /// The value; `None` if the key has none.
     pub value: Option<&'a [u8]>,
+    /// The gsn of the record's last writer; 0 if the checkpoint does not say. Then a replay of any
+    /// change is newer.
+    pub gsn: u64,
 }
 
 /// Puts records into a store that is not served yet. One per thread.
@@ -37,6 +41,8 @@ pub struct Loader {
     local: Participant,
     /// The cells of the records that are being loaded.
     cells: Vec<u64>,
+    /// Absent cells whose stamps a replay needs, which another loader may make.
+    deleted: Vec<Absent>,
 }
 
 /// What is loaded has no log that could lose it.
@@ -48,7 +54,9 @@ const NO_CELL: u64 = 0;
 impl Loader {
     /// A loader; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>) -> Option<Self> {
-        Some(Self { local: Participant::new(store, false)?, cells: Vec::new() })
+        let mut local = Participant::new(store, false)?;
+        let deleted = local.reclaim.give_up_absent();
+        Some(Self { local, cells: Vec::new(), deleted })
     }
 
     /// The store.
@@ -136,7 +144,7 @@ impl Loader {
     /// none where a cell has several copies, which the general way fills.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
-        let &KeyImage { hash, key, tag, value } = record;
+        let &KeyImage { hash, key, tag, value, gsn } = record;
         let has_one_copy = self.local.store.rules().copies == 1;
         let is_usual = |value: &&[u8]| has_one_copy && value.len() <= INLINE_VALUE_BYTES_MAX;
         let Some(value) = value.filter(is_usual) else {
@@ -145,7 +153,7 @@ impl Loader {
         let number = self.new_cell(table, hash, key, value.len())?;
         let cell = self.local.store.cell(number).record();
         cell.put_inline(tag, value);
-        cell.end_write(Stamp::new(0, LOG_NONE));
+        cell.end_write(Stamp::new(gsn, LOG_NONE));
         Ok(number)
     }
 
@@ -181,8 +189,23 @@ impl Loader {
             Some(value) => Replayed::Put { tag: record.tag, value },
             None => Replayed::Delete,
         };
-        self.apply_in_window(table.id, record.hash, record.key, 0, change)?;
+        if record.value.is_none() && record.gsn > 0 {
+            self.load_deletion(table, record)?;
+        } else {
+            self.apply_in_window(table.id, record.hash, record.key, record.gsn, change)?;
+        }
         Ok(false)
+    }
+
+    /// A key that a commit has deleted: its cell stays until the store is served, so that a replay
+    /// finds the stamp.
+    fn load_deletion(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<(), TxError> {
+        let &KeyImage { hash, key, gsn, .. } = record;
+        let number = self.insert(table, hash, key, 0)?;
+        let stamp = Stamp::new(gsn, LOG_NONE);
+        self.local.store.cell(number).record().end_delete(stamp);
+        self.deleted.push(Absent { owner: table.owner, table: table.id, cell: number });
+        Ok(())
     }
 
     /// Gives back a cell that never was in the index, so that nobody else has met it.
@@ -369,5 +392,6 @@ impl Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         self.local.finish_reclaiming(&ALL_CLOSED);
+        self.local.store.catalog().leave_absent(self.deleted.drain(..));
     }
 }

@@ -33,11 +33,15 @@ pub enum Bug {
     CopyReused = 10,
     /// The dirty marks of a checkpoint that was not published are cleared.
     DirtyForgotten = 11,
+    /// A fuzzy capture does not tell of a key that has lost its value.
+    DeletionUntold = 12,
+    /// Nobody brings over what no commit has written in an epoch.
+    NotBroughtOver = 13,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -49,6 +53,8 @@ impl Bug {
         Self::WriteRuleForgotten,
         Self::CopyReused,
         Self::DirtyForgotten,
+        Self::DeletionUntold,
+        Self::NotBroughtOver,
     ];
 }
 

@@ -20,6 +20,7 @@
 //! larger one only if nobody needs its copies any more, since they stay behind.
 
 use stillpoint_format::Stamp;
+use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
     fence,
@@ -32,7 +33,7 @@ use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes, live_copy};
 use crate::phase::PhaseWord;
-use crate::rules::{Claim, WriteRule, copy_of, status};
+use crate::rules::{Claim, WriteRule, alternate_copy, copy_of, status};
 use crate::table::Table;
 
 /// A change of one record. `R` gives the changed ranges of a patch.
@@ -268,6 +269,7 @@ impl<'a> Writing<'a> {
                 let status = lock_word::status(cell.lock().load(Relaxed));
                 usize::from(status & status::NEXT_COPY != 0)
             }
+            WriteRule::AlternateCopies => self.take_alternate(),
             _ => 0,
         };
         if self.rule == WriteRule::KeepShadow && self.phase.is_capturing() {
@@ -295,6 +297,20 @@ impl<'a> Writing<'a> {
             lock_word::claim(cell.lock(), dirty, dirty);
         }
         copy.end_in_copy(stamp, to, matches!(change, RecordChange::Delete));
+    }
+
+    /// The copy of the epoch's parity, once nobody else is about to write the copy.
+    fn take_alternate(&self) -> usize {
+        let lock = self.cell().lock();
+        let claim = Claim::of_all(self.phase.epoch());
+        if !claim.claim(lock, 0) {
+            let mut backoff = Backoff::new();
+            // Acquire: partner of the Release in `lock_word::claim`, by which the copier has ended.
+            while lock_word::status(lock.load(Acquire)) & status::COPYING != 0 {
+                backoff.wait();
+            }
+        }
+        alternate_copy(self.phase.epoch())
     }
 
     /// Copies the old value to copy 1, unless the checkpoint has the record.

@@ -7,6 +7,7 @@
 //! | [`SHADOW`](status::SHADOW) | copy 1 is a before-image that the scan has not met | [`WriteRule::KeepShadow`] |
 //! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
+//! | [`OVER`](status::OVER), [`COPYING`](status::COPYING) | the copy that commits of this epoch write has, or is about to have, the newest value | [`WriteRule::AlternateCopies`] |
 //! | [`NEXT_COPY`](status::NEXT_COPY) | number of the copy that the next commit writes | [`WriteRule::SwitchCopies`] |
 
 use stillpoint_sync::atomic::AtomicU64;
@@ -28,6 +29,12 @@ pub mod status {
     /// The checkpoint that is under way has the dirty record.
     pub const TAKEN: u8 = 1 << 5;
 
+    /// Under [`AlternateCopies`](super::WriteRule::AlternateCopies): the copy that commits of epochs of
+    /// this parity write has the newest value, or [`COPYING`] says that it is about to have it.
+    pub const OVER: u8 = CAPTURED;
+    /// A thread is bringing the newest value over to that copy. A commit waits for it.
+    pub const COPYING: u8 = 1 << 6;
+
     /// The dirty bit of commits of `epoch`.
     pub const fn dirty_in(epoch: u64) -> u8 {
         if epoch & 1 == 0 { DIRTY_EVEN } else { DIRTY_ODD }
@@ -44,6 +51,9 @@ pub enum WriteRule {
     SaveBeforeImage,
     /// The new value goes to the copy that [`status::NEXT_COPY`] names. The other copy stays.
     SwitchCopies,
+    /// The new value goes to the copy of the epoch's parity: 0 or 1. The other copy stays. After each
+    /// capture somebody brings over what no commit has written in the epoch.
+    AlternateCopies,
     /// As [`InPlace`](Self::InPlace), in copy 0. The first commit after a point of consistency that
     /// changes a record copies the old value to copy 1 before.
     KeepShadow,
@@ -82,6 +92,9 @@ pub enum Reuse {
     Always,
     /// Not from RESOLVE to COMPLETE, unless no copy has a value: a capture reads the other copies.
     OutsideOfCaptures,
+    /// Not from PREPARE to COMPLETE: a fuzzy capture tells of each key that has lost its value
+    /// meanwhile.
+    OutsideOfCheckpoints,
     /// When captures have merged all that commits wrote, or no copy has a value.
     WhenMerged,
     /// When a published checkpoint has the deletion: no dirty bit is set.
@@ -125,7 +138,9 @@ impl CellRules {
     pub(crate) fn first_status(&self, epoch: u64) -> u8 {
         match self.write {
             _ if self.dirty == DirtyRule::ByEpoch => 0,
-            WriteRule::SaveBeforeImage | WriteRule::KeepShadow => captured_in(epoch),
+            WriteRule::SaveBeforeImage | WriteRule::KeepShadow | WriteRule::AlternateCopies => {
+                captured_in(epoch)
+            }
             WriteRule::InPlace | WriteRule::SwitchCopies | WriteRule::WriteBoth => 0,
         }
     }
@@ -194,6 +209,12 @@ impl Claim {
         let unclaimed = (self.seen_mask, self.unclaimed);
         lock_word::claim_if(lock, unclaimed, self.mask | also, self.claimed | also)
     }
+}
+
+/// The copy that commits of `epoch` write. Only for [`WriteRule::AlternateCopies`].
+#[inline]
+pub const fn alternate_copy(epoch: u64) -> usize {
+    (epoch & 1) as usize
 }
 
 /// The copy that commits of `epoch` write besides copy 0, and its dirty bit. Only for

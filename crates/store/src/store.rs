@@ -143,6 +143,10 @@ impl Store {
                         in self.driver; cell.copies_with_value() == 0, CopyReused => true
                     )
             }
+            Reuse::OutsideOfCheckpoints => {
+                let is_at_rest = self.driver.now().phase() == Phase::Rest;
+                mutant!(in self.driver; is_at_rest, CopyReused => true)
+            }
             Reuse::WhenMerged | Reuse::WhenClean => {
                 // Relaxed: the holder of the lock sets the bits, and only a checkpoint clears them.
                 let status = lock_word::status(cell.lock().load(Relaxed));

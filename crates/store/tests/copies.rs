@@ -91,8 +91,9 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     for slab in 0..store.slab_count() {
         match rule {
             WriteRule::SwitchCopies => {
-                let stable = |bits: u8| usize::from(bits & status::NEXT_COPY == 0);
-                store.capture_copy(slab, &mut found, stable);
+                store.scan_records(slab, &mut found, &mut |cell| {
+                    cell.emit_copy(usize::from(cell.status() & status::NEXT_COPY == 0));
+                });
             }
             WriteRule::KeepShadow => store.capture_or_shadow(slab, &mut found),
             _ => store.capture_merged(slab, &mut found),

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use stillpoint_format::EncodeError;
 use stillpoint_format::ident::Identity;
 use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::part_name;
@@ -152,10 +153,12 @@ impl PartFile {
             queue.store().read_kept(&large.value, offset, &mut self.value);
             let mut block = std::mem::replace(&mut self.large, BlockBuilder::with_target(0, 1));
             block.reset(large.partition);
-            let pushed = if len <= FRAGMENT_BYTES {
-                block.push_value(key, large.tag, &self.value)
+            let pushed = if len > FRAGMENT_BYTES {
+                block.push_fragment(key, (large.tag, large.gsn), fragment, &self.value)
+            } else if large.gsn > 0 {
+                push_stamped(&mut block, key, large, &self.value)
             } else {
-                block.push_fragment(key, large.tag, fragment, &self.value)
+                block.push_value(key, large.tag, &self.value)
             };
             let added = pushed
                 .map_err(CheckpointError::from)
@@ -204,4 +207,19 @@ impl PartFile {
         };
         Ok((entry, totals.value_bytes))
     }
+}
+
+/// Appends a value with the gsn of its last writer.
+fn push_stamped(
+    block: &mut BlockBuilder,
+    key: KeyRef<'_>,
+    large: &Large,
+    bytes: &[u8],
+) -> Result<(), EncodeError> {
+    let of = (key.table, key.generation);
+    let (to, value) =
+        block.reserve_stamped(of, key.key.len(), (large.tag, large.gsn), bytes.len())?;
+    to.copy_from_slice(key.key);
+    value.copy_from_slice(bytes);
+    Ok(())
 }

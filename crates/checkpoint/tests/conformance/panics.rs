@@ -12,8 +12,8 @@ use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_c
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
 use stillpoint_store::{
-    Capture, Checkpointer, DeletedKey, Demand, Lane, Outcome, Phase, PointOfConsistency,
-    RecordImage, Sink, Store, TableId, Worker,
+    Capture, Checkpointer, DeletedKey, Demand, Lane, LogRefused, Outcome, Phase,
+    PointOfConsistency, RecordImage, SchemeLog, Sink, Store, TableId, Worker,
 };
 
 use crate::bank::rows_that_take_checkpoints;
@@ -73,6 +73,15 @@ impl Checkpointer for FusedScheme {
     fn before_prepare(&self, store: &Store, unit: usize, slot: usize) {
         self.1.burn();
         self.0.before_prepare(store, unit, slot);
+        self.1.burn();
+    }
+    fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
+        self.1.burn();
+        self.0.begin(epoch, log)
+    }
+    fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        self.1.burn();
+        self.0.after_capture(store, unit, to);
         self.1.burn();
     }
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
@@ -225,7 +234,7 @@ impl Fused {
             .world
             .take_with(&self.cycle())
             .unwrap_or_else(|error| panic!("{context}, the next one: {error}"));
-        let expected = self.world.history.state_before(written.epoch);
+        let expected = self.world.expected(written.epoch);
         let found = self.world.load(&crate::world::entry(written));
         assert_same(&found, &expected, context);
     }
@@ -248,8 +257,8 @@ fn a_panic_costs_at_most_that_checkpoint() {
             let calls = fused.fuse.calls.load(SeqCst);
             match taken {
                 Ok(captured) => {
-                    let expected = fused.world.history.state_before(captured.epoch);
-                    let found = fused.world.unpublished(&kept, &context);
+                    let expected = fused.world.expected(captured.epoch);
+                    let found = fused.world.unpublished(&kept, captured.epoch, &context);
                     assert_same(&found, &expected, &context);
                 }
                 Err(error) => {
@@ -287,7 +296,7 @@ fn a_panic_at_a_call_of_the_disk_costs_at_most_that_checkpoint() {
             match taken {
                 Ok((written, _)) => {
                     assert!(calls < nth, "{context}: it did not fail");
-                    let expected = fused.world.history.state_before(written.epoch);
+                    let expected = fused.world.expected(written.epoch);
                     let found = fused.world.load(&crate::world::entry(written));
                     assert_same(&found, &expected, &context);
                 }
@@ -340,6 +349,9 @@ impl Checkpointer for PanicsOnce {
     }
     fn kind(&self) -> CheckpointKind {
         self.scheme.kind()
+    }
+    fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
+        self.scheme.begin(epoch, log)
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if unit == self.unit && !self.panicked.swap(true, SeqCst) {

@@ -21,9 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn schemes_with(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::NextCopyKept => &["zigzag"],
-        Bug::CopyReused => &["zigzag", "cou"],
+        Bug::CopyReused => &["zigzag", "cou", "fuzzy", "piggyback"],
+        Bug::DeletionUntold => &["fuzzy"],
+        Bug::NotBroughtOver => &["piggyback"],
         Bug::DirtyForgotten => &["pcalc"],
-        Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong"],
+        Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong", "piggyback"],
         _ => &["calc"],
     }
 }
@@ -97,7 +99,7 @@ fn passes(number: usize, scheme: &str, bug: &str) -> bool {
 
 #[test]
 fn every_planted_bug_is_caught() {
-    for scheme in ["calc", "zigzag", "cou", "ping-pong", "pcalc"] {
+    for scheme in ["calc", "zigzag", "cou", "ping-pong", "pcalc", "fuzzy", "piggyback"] {
         for number in 0..4 {
             let context = format!("check {number} of {scheme} fails without a bug");
             assert!(passes(number, scheme, "none"), "{context}");

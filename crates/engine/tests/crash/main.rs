@@ -19,6 +19,7 @@ mod pointed;
 mod published;
 mod settings;
 mod small;
+mod spikes;
 mod stage;
 mod starts;
 mod workload;

@@ -23,7 +23,7 @@ use stillpoint_store::{
     StatusChanges, Store,
 };
 
-pub(super) const ROW: Row = Row {
+pub(crate) const ROW: Row = Row {
     name: "pcalc",
     about: "calc, of what has changed since the last checkpoint",
     source: "CALC, SIGMOD 2016, §2.3",

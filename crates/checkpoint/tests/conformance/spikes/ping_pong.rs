@@ -20,7 +20,7 @@ use stillpoint_store::{
     WriteRule,
 };
 
-pub(super) const ROW: Row = Row {
+pub(crate) const ROW: Row = Row {
     name: "ping-pong",
     about: "every write goes to two copies; the capture merges one of them into an image",
     source: "Cao et al., SIGMOD 2011, §3.3; CALC, SIGMOD 2016, §4.1.3",
