@@ -70,7 +70,7 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 25] = [
+const SCENARIOS: [(&str, fn()); 26] = [
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),
     (
@@ -82,6 +82,7 @@ const SCENARIOS: [(&str, fn()); 25] = [
         checkpoints::transactions_beside_a_checkpoint_are_in_it_or_replayed,
     ),
     ("an abort in a full log", space::an_abort_finds_room_in_a_full_log),
+    ("ended before a checkpoint", checkpoints::what_ended_before_a_checkpoint_is_not_followed),
     ("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds),
     ("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds),
     (

@@ -74,7 +74,7 @@ impl KindReplay {
             kind.redo(TableId(table), Stamp::new(gsn, log), body)
                 .map_err(|source| RecoveryError::Apply { table, gsn, source })?;
         }
-        if operation.transaction.is_some_and(|first| self.ended_before(first)) {
+        if self.ended_before(operation.transaction.unwrap_or(LogGsn { log, gsn })) {
             return Ok(());
         }
         let contradicts =

@@ -238,3 +238,27 @@ pub(crate) fn a_flush_during_a_checkpoint_empties_what_it_has_copied() {
     drop((session, world));
     assert_eq!(state(&open(&disk.kill())), expected);
 }
+
+/// Replay for the memory store begins before the position of a kind. It meets whole transactions that
+/// have ended before that position, aborts among them.
+pub(crate) fn what_ended_before_a_checkpoint_is_not_followed() {
+    let disk = SimDisk::new(1);
+    let open = |disk: &SimDisk| {
+        let mut config = settings(disk);
+        config.checkpoint = "none".to_owned();
+        Arc::new(World::open_with(config, 1, 0).expect("opens"))
+    };
+    let world = open(&disk);
+    let mut session = world.engine.session().expect("a session");
+    put(&mut session, &world, b"kept", b"kept");
+    let failed = session.transact(|tx| {
+        tx.put(world.tables[1], b"kept", b"changed")?;
+        tx.put(world.tables[1], b"more", b"more")?;
+        Err::<(), _>(TxError::abandon("as the test wants it"))
+    });
+    assert!(failed.is_err());
+    assert!(checkpoint(&world), "of the tables in place alone");
+    let before = state(&world);
+    drop((session, world));
+    assert_eq!(state(&open(&disk.kill())), before);
+}

@@ -53,3 +53,8 @@ fn a_flush_during_a_checkpoint_empties_what_it_has_copied() {
 fn an_abort_finds_room_in_a_full_log() {
     space::an_abort_finds_room_in_a_full_log();
 }
+
+#[test]
+fn what_ended_before_a_checkpoint_is_not_followed() {
+    checkpoints::what_ended_before_a_checkpoint_is_not_followed();
+}

@@ -294,9 +294,14 @@ fn a_batch_that_may_not_wait_says_what_it_lacks() {
         let (before, mut returns) = (world.kind.waits.load(Relaxed), 0);
         let undone = world.kind.undone.load(Relaxed);
         for turn in 0..60 {
-            let pick = |n: u64| (world.tables[(turn / 2 + n) as usize % 2], account(n));
+            let pick = |n: u64| (world.tables[(turn / 2 + n) as usize % 2], account(n % ACCOUNTS));
             let mut batch: Vec<Move> = (0..5)
-                .map(|n| Move { from: pick(n), to: pick(n + 1), fails: n == 3, ended: None })
+                .map(|n| Move {
+                    from: pick(n),
+                    to: pick(n + 1 + turn % 2),
+                    fails: n == 3,
+                    ended: None,
+                })
                 .collect();
             let mut next = 0;
             while let Executed::Before { next: at, arrivals } =
