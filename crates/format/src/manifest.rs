@@ -153,8 +153,8 @@ pub struct CheckpointEntry {
     /// The section of the scheme, a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<String>,
-    /// It has no point of consistency. The positions are those of its begin; its records have stamps,
-    /// and may hold commits of any epoch; replay leaves out what is not newer than a record.
+    /// It has no point of consistency, and the positions are those of its begin. Its records have
+    /// stamps and may hold commits of any epoch. Replay leaves out what is not newer than a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fuzzy: bool,
     /// Requested codec.
