@@ -1,4 +1,4 @@
-//! The capture of a checkpoint: the scans, and for schemes that save before-images the marks, the
+//! The capture of a checkpoint: the scans. For schemes that save before-images, also the marks, the
 //! claims and the before-images that commits save.
 //!
 //! ```text
@@ -6,12 +6,13 @@
 //! scan, no lock:   marked? ── no ─▶ emit ─▶ claim ─ lost ─▶ take back
 //! ```
 //! **Marks.** One bit of a cell's status says whether the present checkpoint has the record. The
-//! meaning of the bit alternates with the epoch ([`captured_in`](crate::rules::captured_in)), so nothing is reset. It follows that
-//! every cell must be marked in every epoch, also in a capture that is given up.
+//! meaning of the bit alternates with the epoch ([`captured_in`](crate::rules::captured_in)), so
+//! nothing is reset. Therefore every cell must be marked in every epoch, also in a capture that is
+//! given up.
 //!
-//! **Claims.** Whoever sets the mark emits the record. A commit holds the record's lock, so the
-//! value cannot change: the commit claims first, and emits if it has won. The scan holds no lock and
-//! keeps nobody out: it copies the value first, claims then, and takes the copy back if it has lost.
+//! **Claims.** The thread that sets the mark emits the record. A commit holds the record's lock, so
+//! the value cannot change. So the commit claims first, and emits if it has won. The scan holds no
+//! lock. It copies the value first, then claims, and takes the copy back if it has lost.
 //!
 //! **Proof** that a copy whose claim the scan has won is the value at the point of consistency:
 //! 1. The copy is not older. Every commit of the old epoch has left its read section before the scan
@@ -21,7 +22,7 @@
 //!    record during the copy. T overwrites only after it has seen the mark set.
 //!    - T has set the mark itself. Then the scan loses its claim, since no mark is unset within an
 //!      epoch, and takes the copy back.
-//!    - The scan has set the mark. Then T has acquired what the scan released by its claim, so the
+//!    - The scan has set the mark. Then T has acquired the Release of the scan's claim, so the
 //!      reads of the scan, although Relaxed, happen before the writes of T.
 //!
 //! **Large values.** The cell holds a reference to blocks that never change. The scan reads the
@@ -55,9 +56,9 @@ use crate::table::Table;
 /// Cells that a scan visits within one read section and one call of the lane.
 const CELLS_PER_LANE: usize = 64;
 
-// ── the side of the commits ──
+// ── commits ──
 
-/// Whether the checkpoint may lack the record. The holder of the record's lock then claims the mark.
+/// Whether the record's mark may be unset. The holder of the record's lock then claims the mark.
 #[inline]
 pub(crate) fn is_unmarked(lock: &AtomicU64, claim: Claim) -> bool {
     // Acquire: partner of the Release in `lock_word::claim_if`: the scan that set the mark has read the
@@ -65,16 +66,16 @@ pub(crate) fn is_unmarked(lock: &AtomicU64, claim: Claim) -> bool {
     claim.is_open(lock_word::status(lock.load(Acquire)))
 }
 
-/// Sets the mark; true for the one thread that gives the record to the checkpoint. The caller holds
-/// the record's lock, so that the value stays and nothing need be taken back.
+/// Sets the mark. Returns true to the one thread that emits the record. The caller holds the
+/// record's lock, so the value is stable, and nothing need be taken back.
 #[inline]
 pub(crate) fn claim_locked(lock: &AtomicU64, claim: Claim) -> bool {
     claim.claim(lock, 0)
 }
 
-/// Gives an exclusive lock back. `claimable` says that a scan may claim the mark of the record
-/// meanwhile. If not, a plain store suffices. A scan claims in CAPTURE only, and CAPTURE begins after
-/// every read section has ended that may have seen an earlier phase.
+/// Releases an exclusive lock. `claimable` says that a scan may claim the mark of the record
+/// meanwhile. If not, a plain store suffices. A scan claims in CAPTURE only, and CAPTURE begins
+/// after every read section has ended that may have seen an earlier phase.
 #[inline]
 pub(crate) fn release_exclusive(lock: &AtomicU64, claimable: bool) {
     if claimable {
@@ -92,8 +93,8 @@ pub(crate) struct Overwritten<'a> {
     pub(crate) key: &'a [u8],
 }
 
-/// Dropped only when saving a before-image panics. The commit may have claimed a record and not
-/// emitted it, so the checkpoint lacks a record.
+/// Guard that is dropped only when the saving of a before-image panics. The commit may have claimed
+/// a record and not emitted it, so the checkpoint may lack a record.
 struct Unemitted<'a> {
     store: &'a Store,
     epoch: u64,
@@ -105,9 +106,9 @@ impl Drop for Unemitted<'_> {
     }
 }
 
-/// Gives the checkpoint the values of those records that it lacks, within one call of the lane of
+/// Emits the before-images of those records that have no mark yet, within one call of the lane of
 /// worker `worker`. The caller commits in `epoch`, in RESOLVE or CAPTURE. Afterwards, and until the
-/// next point of consistency, every record is marked.
+/// next point of consistency, each of the records is marked.
 pub(crate) fn save_before_images<'a>(
     store: &Store,
     sink: &dyn Sink,
@@ -130,15 +131,15 @@ pub(crate) fn save_before_images<'a>(
     std::mem::forget(unemitted);
 }
 
-// ── the side of the scan ──
+// ── the scan ──
 
-/// What takes the records of a scan.
+/// The output of a scan.
 pub(crate) trait Captured {
-    /// Takes a value, which may be taken back again.
+    /// Emits a value, which may be taken back.
     fn emit(&mut self, cell: Cell<'_>, value: ValueRef<'_>);
-    /// Takes the news that the key has no value.
+    /// Emits the absence of a value.
     fn emit_deletion(&mut self, cell: Cell<'_>);
-    /// Drops the last value.
+    /// Takes the last value back.
     fn take_back(&mut self);
 }
 
@@ -194,8 +195,8 @@ impl Store {
         });
     }
 
-    /// Emits copy `copy(status)` of every record of a slab whose copy of that number has a value.
-    /// Commits write none of these copies meanwhile.
+    /// For every record of a slab, emits copy `copy(status)` if that copy has a value. Commits do
+    /// not write these copies meanwhile.
     pub fn capture_copy(&self, slab: usize, to: &mut dyn Capture, copy: impl Fn(u8) -> usize) {
         self.scan(slab, to, &mut |scanned| {
             let cell = scanned.cell;
@@ -242,7 +243,7 @@ impl Store {
             if lock_word::status(cell.lock().load(Acquire)) & dirty != 0 {
                 let rule = WriteRule::WriteBoth;
                 let merged = Writing { memory, number: scanned.number, rule, phase: now };
-                // Only scans read copy 3, so what it had is freed at once.
+                // Only scans read copy 3, so its old value is freed at once.
                 let mut free = |blob| blob::release(memory, &mut cache, blob);
                 merged.share_copy(copy, 3, &mut free);
                 lock_word::claim(cell.lock(), dirty, 0);
@@ -254,12 +255,12 @@ impl Store {
         cache.drain(&self.memory().arena);
     }
 
-    /// Changes the status of every record of a slab: `next` gives the new status for the present one
-    /// and the number of the newest copy. The rules of the store allow that at this time. The caller
-    /// owns read section slot `slot`.
+    /// Changes the status of every record of a slab. `next` maps the present status and the number
+    /// of the newest copy to the new status. The rules of the store must allow the change at this
+    /// time. The caller owns read section slot `slot`.
     pub fn set_statuses(&self, slab: usize, slot: usize, next: impl Fn(u8, usize) -> u8) {
         for from in (0..).step_by(CELLS_PER_LANE) {
-            // The quiesce holds commits back, but not the maintenance that frees slabs.
+            // The quiesce stops commits, but not the maintenance that frees slabs.
             let _read_section = self.driver().read_sections().read_section(slot);
             let seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |_, number| {
                 let cell = self.cell(number);
@@ -318,7 +319,7 @@ impl Store {
     }
 }
 
-/// A cell that a scan has come to, and the lane of the scan.
+/// A cell that a scan visits, and the lane of the scan.
 struct Scanned<'a> {
     store: &'a Store,
     table: &'a Table,

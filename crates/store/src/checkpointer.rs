@@ -1,14 +1,14 @@
-//! What a checkpoint scheme is to the driver of the phases.
+//! The interface of a checkpoint scheme to the driver of the phases.
 
 use stillpoint_format::names::CheckpointKind;
 
 use crate::sink::Lane;
 use crate::store::Store;
 
-/// How a scheme's point of consistency comes about.
+/// The kind of a scheme's point of consistency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointOfConsistency {
-    /// A place in commit order; nothing stops.
+    /// A place in commit order. No commit stops.
     Virtual,
     /// A moment without commits under way, as short as possible.
     Physical,
@@ -16,10 +16,10 @@ pub enum PointOfConsistency {
     PhysicalThroughout,
 }
 
-/// A checkpoint scheme: what it does at its point of consistency, and how it captures. The driver moves the phases and owns the
-/// threads; the scheme starts none and opens no file.
+/// A checkpoint scheme: its work at the point of consistency, and its capture. The driver moves the
+/// phases and owns the threads. The scheme starts no thread and opens no file.
 pub trait Checkpointer: Send + Sync {
-    /// How its point of consistency comes about.
+    /// The kind of the scheme's point of consistency.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
     /// What its checkpoints hold.
@@ -41,16 +41,15 @@ pub trait Checkpointer: Send + Sync {
         let _ = (store, unit, slot);
     }
 
-    /// Captures one unit: a slab of the store, of those that there are when
-    /// [`Phase::Capture`](crate::Phase) has been entered. Several threads call this, each unit once,
-    /// in that phase. A capture
-    /// that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if the next
-    /// one needs the marks that the walk leaves.
+    /// Captures one unit: a slab that exists when [`Phase::Capture`](crate::Phase) has been
+    /// entered. Several threads call this in that phase, once for each unit. An
+    /// [abandoned](Capture::is_abandoned) capture still scans all units if the next one needs the
+    /// marks.
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
 
-    /// How the checkpoint ended; after [`Phase::Rest`](crate::Phase), and if it was published, once that is
-    /// durable. Whatever says "not captured yet" for a later checkpoint is cleared here and not
-    /// before.
+    /// Told how the checkpoint ended, after [`Phase::Rest`](crate::Phase). For a published
+    /// checkpoint, it is called once the publication is durable. Bits that say "not captured yet"
+    /// for a later checkpoint are cleared here and not before.
     fn ended(&self, epoch: u64, outcome: Outcome) {
         let _ = (epoch, outcome);
     }
@@ -59,25 +58,24 @@ pub trait Checkpointer: Send + Sync {
 /// How a checkpoint ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It exists, durably.
+    /// The checkpoint exists, durably.
     Published,
-    /// It failed or was cancelled; the previous one stays.
+    /// The checkpoint failed or was cancelled. The previous one stays in force.
     Abandoned,
 }
 
-/// A capture thread, as the scheme that it walks for sees it.
+/// A capture thread, in the view of its scheme.
 pub trait Capture {
     /// The read section slot that the thread has claimed.
     fn slot(&self) -> usize;
 
-    /// Calls `with` once, with the lane that takes the thread's records: for a few dozen cells at a
-    /// time.
+    /// Calls `with` once, with the thread's lane. One call serves a few dozen cells.
     fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// Called between read sections and with no lane in hand, every few dozen records: waits as the pace
-    /// and the sink ask.
+    /// Waits as the pace and the sink demand. Called every few dozen records, between read sections
+    /// and outside of the lane.
     fn pause(&mut self);
 
-    /// True if the checkpoint is given up: what is emitted goes nowhere.
+    /// Whether the checkpoint is given up, so that emitted records are dropped.
     fn is_abandoned(&self) -> bool;
 }

@@ -1,11 +1,11 @@
 //! Records, indexes, transactions and the phase driver. Knows no checkpoint algorithm's name and
 //! no journal.
 //!
-//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions on it: with
-//! declared keys ([`Worker::execute`]: prefetched in batches, locked in a global order, never
-//! aborted) or with keys found on the way ([`Worker::transact`]: wait-die, tried again by itself).
-//! Both are strict two-phase locked and serializable, and both keep their writes to themselves
-//! until they commit.
+//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions on it.
+//! Transactions with declared keys ([`Worker::execute`]) are prefetched in batches, locked in a
+//! global order, and never aborted. Transactions that find their keys on the way
+//! ([`Worker::transact`]) follow wait-die and are retried automatically. Both are strict two-phase
+//! locked and serializable, and both keep their writes private until they commit.
 //!
 //! ```
 //! use std::sync::Arc;

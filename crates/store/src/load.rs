@@ -1,6 +1,6 @@
-//! Filling a store before it is served: checkpoints loaded, logs replayed.
+//! Fills a store before it is served: loads checkpoints and replays logs.
 //!
-//! Nobody else uses the store meanwhile but other loaders, and no two of them touch one key.
+//! Only loaders use the store meanwhile, and no two of them touch the same key.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::record::{self, NewCell, RecordChange};
 use crate::store::Store;
 use crate::table::Table;
 
-/// A change of one key, as a log has it. The ranges of a patch are pairs of an offset and bytes.
+/// A change of one key from a log. The ranges of a patch are pairs of an offset and bytes.
 pub type Replayed<'a> = RecordChange<'a, &'a [(usize, &'a [u8])]>;
 
 /// A record of a checkpoint.
@@ -27,7 +27,7 @@ pub struct KeyImage<'a> {
     pub key: &'a [u8],
     /// Tag of the value.
     pub tag: u8,
-    /// The value; `None` if the key has none.
+    /// The value. `None` if the key has none.
     pub value: Option<&'a [u8]>,
 }
 
@@ -39,14 +39,14 @@ pub struct Loader {
     cells: Vec<u64>,
 }
 
-/// What is loaded has no log that could lose it.
+/// The log of a loader: no crash can lose loaded records, since they are on disk already.
 const ALL_CLOSED: fn(Stamp) -> bool = |_| true;
 
-/// In [`Loader::cells`], for a record that does without.
+/// In [`Loader::cells`], for a record without a cell of its own.
 const NO_CELL: u64 = 0;
 
 impl Loader {
-    /// A loader; `None` if the store has as many workers as it has room for.
+    /// A loader. `None` if all of the store's workers are taken.
     pub fn new(store: Arc<Store>) -> Option<Self> {
         Some(Self { local: Participant::new(store, false)?, cells: Vec::new() })
     }
@@ -61,12 +61,12 @@ impl Loader {
         self.local.store.hash(table, key)
     }
 
-    /// Generation of a table; records of other generations are not to be loaded.
+    /// Generation of a table. Records of other generations must not be loaded.
     pub fn generation(&self, table: TableId) -> Option<u32> {
         self.local.tables.get(table).map(|table| table.generation)
     }
 
-    /// Brings the index line of a key nearer that will be changed soon.
+    /// Prefetches the index line of a key.
     #[inline]
     pub fn prefetch(&self, table: TableId, hash: u64) {
         if let Some(table) = self.local.tables.get(table) {
@@ -74,8 +74,8 @@ impl Loader {
         }
     }
 
-    /// Loads records of a checkpoint into a table. All index lines are asked for and all cells
-    /// written before the first enters the index, so some dozens at a time go fastest.
+    /// Loads records of a checkpoint into a table. All index lines are prefetched and all cells
+    /// written before the first enters the index. So batches of some dozens are fastest.
     ///
     /// # Errors
     /// There is no such table, or too little memory. Some records may have been loaded then.
@@ -101,8 +101,8 @@ impl Loader {
         for record in records.clone() {
             table.index.prefetch(record.hash);
         }
-        // An index entry is made by a locked instruction, which waits until the stores before it
-        // are done. So the cells, whose lines are new to the cache, are all written before.
+        // A locked instruction makes an index entry, and waits until the stores before it are done.
+        // So all cells, whose lines are new to the cache, are written before.
         let mut cells = std::mem::take(&mut self.cells);
         cells.clear();
         let mut built = Ok(());
@@ -117,7 +117,7 @@ impl Loader {
         }
         let mut added = 0;
         let mut at = 0;
-        // After an error no cell is left over: what was built goes in, or is given back.
+        // After an error no cell is left over: each built cell enters the index, or is freed.
         let entered = records.zip(&cells).try_for_each(|(record, &cell)| {
             at += 1;
             added += u32::from(self.enter_cell(&table, &record, cell)?);
@@ -132,8 +132,8 @@ impl Loader {
         entered.and(built)
     }
 
-    /// A cell with the record in it, not in the index yet; none for what has no inline value, and
-    /// none where a cell has several copies, which the general way fills.
+    /// A cell with the record, not in the index yet. `None` for a record without an inline value,
+    /// and for cells of several copies, which the general path fills.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
         let &KeyImage { hash, key, tag, value } = record;
@@ -149,7 +149,7 @@ impl Loader {
         Ok(number)
     }
 
-    /// True if the record is new and was not counted.
+    /// Returns whether the record is new and not counted yet.
     #[inline]
     fn enter_cell(
         &mut self,
@@ -174,7 +174,7 @@ impl Loader {
         }
     }
 
-    /// A large value, a deletion, or a key that is there already.
+    /// Loads a large value, a deletion, or a key that exists already.
     #[cold]
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
         let change = match record.value {
@@ -185,7 +185,7 @@ impl Loader {
         Ok(false)
     }
 
-    /// Gives back a cell that never was in the index, so that nobody else has met it.
+    /// Frees a cell that never was in the index, so that nobody else has met it.
     fn drop_cell(&mut self, number: u64) {
         let Participant { cache, store, .. } = &mut self.local;
         let cell = store.cell(number);
@@ -211,12 +211,12 @@ impl Loader {
         self.apply(table, hash, key, 0, Replayed::Put { tag, value })
     }
 
-    /// Applies a change with its gsn. Changes of one key must come in the order of their gsns;
-    /// one that is not newer than what the key has is skipped, unless its gsn is 0.
+    /// Applies a change with its gsn. Changes of one key must come in the order of their gsns. A
+    /// change that is not newer than the key's stamp is skipped, unless its gsn is 0.
     ///
     /// # Errors
-    /// [`TxError::NoSuchTable`], [`TxError::Memory`], [`TxError::IndexFull`]; a key or value that
-    /// is too long; a patch outside the value.
+    /// [`TxError::NoSuchTable`], [`TxError::Memory`], [`TxError::IndexFull`]. Also a key or value
+    /// that is too long, or a patch outside the value.
     pub fn apply(
         &mut self,
         id: TableId,
@@ -285,7 +285,7 @@ impl Loader {
         }
     }
 
-    /// What a new cell of a key is made from.
+    /// The data from which a key's new cell is made.
     fn describe<'a>(
         &self,
         table: &'a Table,
@@ -336,7 +336,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The whole value after a patch, with its tag, if the value outgrows its cell by it.
+    /// The whole value after a patch, with its tag, if the patched value outgrows its cell.
     ///
     /// # Errors
     /// A range begins outside the value, or the key has none.

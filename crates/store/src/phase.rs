@@ -1,14 +1,15 @@
-//! Phases of a checkpoint, and the word that says which one it is.
+//! Phases of a checkpoint, and the word with the present phase.
 //!
 //! ```text
 //! REST ── PREPARE ──▶│ RESOLVE ── CAPTURE ── COMPLETE ──▶ REST
 //!   epoch e          │   epoch e + 1
 //!                    └ point of consistency
 //! ```
-//! A transaction reads the word at its commit, holding all its locks. If it saw another's write,
-//! that other released the lock after reading the word, so its phase is not later: the commits of
-//! epochs up to e are closed under dependencies, and the checkpoint of e + 1 holds exactly them.
-//! (CALC, SIGMOD 2016, §2.2; see docs/decisions/0001 for what deferred updates change.)
+//! A transaction T2 reads the word at its commit, with all its locks held. If T2 saw a write of T1,
+//! then T1 released the lock after it had read the word. So T1's phase is not later than T2's.
+//! Hence the commits of epochs up to e are closed under dependencies, and the checkpoint of e + 1
+//! holds exactly them. (CALC, SIGMOD 2016, §2.2; docs/decisions/0001 describes the changes by
+//! deferred updates.)
 
 use stillpoint_sync::atomic::{
     AtomicU64, AtomicUsize,
@@ -18,7 +19,7 @@ use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections, mutant};
 
 use crate::planted::{self, Bug, Planted};
 
-/// Where a checkpoint stands.
+/// The phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
@@ -26,15 +27,15 @@ pub enum Phase {
     Rest = 0,
     /// A checkpoint is about to begin.
     Prepare = 1,
-    /// The point of consistency has passed; commits from before it may still be under way.
+    /// The point of consistency has passed, and commits from before it may still be under way.
     Resolve = 2,
-    /// All commits from before the point of consistency are done; the capture walks.
+    /// All commits from before the point of consistency have ended, and the capture scans.
     Capture = 3,
     /// Every record is captured.
     Complete = 4,
 }
 
-/// Phase and epoch as one word, as a commit reads it.
+/// Phase and epoch in one word, which a commit reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseWord(u64);
 
@@ -78,21 +79,21 @@ impl PhaseWord {
         self.0 & PERMIT != 0
     }
 
-    /// True while a record that is not marked must be given to the checkpoint before it changes.
+    /// Whether a commit must emit an unmarked record before it changes the record.
     #[inline]
     pub(crate) fn is_capturing(self) -> bool {
         matches!(self.phase(), Phase::Resolve | Phase::Capture)
     }
 }
 
-/// The phase, the read_sections, and the one who moves the phase on.
+/// The phase driver: the phase, the read sections, and the lock of the thread that moves the phase.
 #[derive(Debug)]
 pub struct PhaseDriver {
     word: CachePadded<AtomicU64>,
     read_sections: ReadSections,
     moving: Mutex<()>,
     turn: Mutex<()>,
-    /// The last epoch whose checkpoint lacks a record; 0 for none.
+    /// The last epoch whose checkpoint lacks a record. 0 for none.
     spoilt: AtomicU64,
     permit: Mutex<()>,
     /// Commits that have waited outside of their read sections, with their locks held, and have not
@@ -101,7 +102,7 @@ pub struct PhaseDriver {
     planted: Planted,
 }
 
-/// The right to move the phases, from rest to rest.
+/// Lock of the thread that moves the phases, from rest to rest.
 #[derive(Debug)]
 pub struct CheckpointPermit<'a> {
     _held: MutexGuard<'a, ()>,
@@ -121,7 +122,8 @@ impl PhaseDriver {
         }
     }
 
-    /// The right to take a checkpoint, held until it is over; `None` while another has it.
+    /// Takes the lock of a checkpoint, held until the checkpoint is over. `None` while another
+    /// thread holds it.
     pub fn try_turn(&self) -> Option<CheckpointPermit<'_>> {
         self.turn.try_lock().map(|held| CheckpointPermit { _held: held })
     }
@@ -133,7 +135,7 @@ impl PhaseDriver {
         self.spoilt.fetch_max(epoch, Release);
     }
 
-    /// True if the checkpoint that began `epoch` lacks a record.
+    /// Whether the checkpoint that began `epoch` lacks a record.
     pub fn is_spoilt(&self, epoch: u64) -> bool {
         // Acquire: partner of the Release in `spoil`.
         self.spoilt.load(Acquire) >= epoch
@@ -161,7 +163,7 @@ impl PhaseDriver {
         self.planted.forgets_before_image(stamp_word, deletes)
     }
 
-    /// The workers' read_sections.
+    /// The workers' read sections.
     pub fn read_sections(&self) -> &ReadSections {
         &self.read_sections
     }
@@ -177,8 +179,8 @@ impl PhaseDriver {
         self.word.store(PhaseWord::new(Phase::Rest, epoch).0, SeqCst);
     }
 
-    /// Enters the next phase and waits until no commit that saw the previous one is under way.
-    /// Entering [`Phase::Resolve`] is the point of consistency and begins the next epoch.
+    /// Enters the next phase and waits until no commit that saw the previous one is under way. The
+    /// entry to [`Phase::Resolve`] is the point of consistency and begins the next epoch.
     pub fn advance(&self, phase: Phase) -> PhaseWord {
         let moving = self.moving.lock();
         let now = self.now();
@@ -187,8 +189,9 @@ impl PhaseDriver {
         assert!(legal, "no way from {:?} to {phase:?}", now.phase());
         let epoch = now.epoch() + u64::from(phase == Phase::Resolve);
         let next = PhaseWord::new(phase, epoch);
-        // SeqCst with the fence in `ReadSections::token`: partner of the fence in `ReadSections::enter`.
-        // An exchange of the changed bits only: the gate and the permit change at any moment.
+        // SeqCst with the fence in `ReadSections::token`: partner of the fence in
+        // `ReadSections::enter`. Only the changed bits are exchanged, since the gate and the permit
+        // may change at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
         drop(moving);
         mutant!(in self; self.read_sections.wait_grace_period(), NoGracePeriod => {
@@ -199,9 +202,9 @@ impl PhaseDriver {
         next
     }
 
-    /// Holds every worker outside its read section until the guard is dropped: a physical point of
-    /// consistency. With deferred updates an open transaction has changed nothing, so this waits
-    /// for commits under way, not for transactions.
+    /// Quiesces the store for a physical point of consistency: every worker stays outside of its
+    /// read section until the guard is dropped. With deferred updates an open transaction has
+    /// changed nothing, so this waits for commits under way, not for transactions.
     pub fn quiesce(&self) -> Quiesced<'_> {
         loop {
             let moving = self.moving.lock();
@@ -222,9 +225,10 @@ impl PhaseDriver {
 
     /// Waits until no commit is under way, neither inside of a read section nor waiting outside.
     ///
-    /// A commit announces its wait inside of a read section that was open before the gate closed. The
-    /// announcement stands until the commit has ended and has left the read section that it entered
-    /// in spite of the gate. So with no announcement after a grace period no read section is open.
+    /// A commit announces its wait inside of a read section that was open before the gate closed.
+    /// The announcement stands until the commit has ended and has left its last read section, which
+    /// it may enter in spite of the gate. So if there is no announcement after a grace period, no
+    /// read section is open.
     fn wait_for_commits(&self) {
         let mut backoff = stillpoint_sync::Backoff::new();
         loop {
@@ -238,43 +242,43 @@ impl PhaseDriver {
     }
 
     /// Announces that a commit leaves its read section with its locks held, until it has
-    /// [ended](Self::end_wait). Inside of that section.
+    /// [ended](Self::end_wait). Called inside of that section.
     pub(crate) fn announce_wait(&self) {
-        // Relaxed: the end of the read section publishes the count; partner: the grace period in
-        // `wait_for_commits`.
+        // Relaxed: the end of the read section publishes the count. Its partner is the grace period
+        // in `wait_for_commits`.
         self.waiting_commits.fetch_add(1, Relaxed);
     }
 
-    /// Takes an announcement back: the commit has ended, and has left its read section.
+    /// Ends an announcement, after the commit has ended and has left its read section.
     pub(crate) fn end_wait(&self) {
         // Release: publishes the end of the commit; partner of the Acquire in `wait_for_commits`.
         self.waiting_commits.fetch_sub(1, Release);
     }
 
-    /// Enters the read section of a commit that has announced its wait, also while the store is being
-    /// quiesced: the quiesce waits for the commit.
+    /// Enters the read section of a commit that has announced its wait, also while the store is
+    /// being quiesced, since the quiesce waits for the commit.
     pub(crate) fn enter_to_end(&self, slot: usize) {
         self.read_sections.enter(slot);
     }
 
-    /// Takes the permit of the whole store, waiting for who has it. While it is held, no other
-    /// transaction [begins](Self::enter_to_begin): those that hold locks end, and no new ones come.
+    /// Takes the permit of the whole store, and waits for its holder. While it is held, no other
+    /// transaction [begins](Self::enter_to_begin). Those that hold locks end, and no new ones come.
     pub(crate) fn take_permit(&self) -> Permit<'_> {
         let turn = self.permit.lock();
-        // SeqCst: with the phase, as in `advance`. Whoever enters later sees it; who does not is
-        // waited for by its locks.
+        // SeqCst: with the phase, as in `advance`. A thread that enters later sees the permit. A
+        // thread that entered before is waited for through its locks.
         self.word.fetch_or(PERMIT, SeqCst);
         Permit { driver: self, _turn: turn }
     }
 
-    /// Opens a worker's read section, waiting while the store is quiesced.
+    /// Opens a worker's read section. Waits while the store is quiesced.
     #[inline]
     pub(crate) fn enter(&self, slot: usize) -> PhaseWord {
         self.enter_unless(slot, GATE)
     }
 
-    /// As [`enter`](Self::enter), for who holds no locks and is about to take some: waits for the
-    /// one who has the permit, too.
+    /// As [`enter`](Self::enter), for a thread without locks that is about to take some. Also waits
+    /// for the holder of the permit.
     #[inline]
     pub(crate) fn enter_to_begin(&self, slot: usize) -> PhaseWord {
         self.enter_unless(slot, GATE | PERMIT)
@@ -307,8 +311,8 @@ impl PhaseDriver {
     }
 }
 
-/// The right of one transaction to wait for any lock: others that hold some give them back rather
-/// than wait, and nobody begins.
+/// The permit of one transaction to wait for any lock. Others that hold locks release them rather
+/// than wait, and no transaction begins.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     driver: &'a PhaseDriver,
@@ -321,14 +325,14 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// No worker is in its read section while this lives.
+/// Guard during which no worker is in its read section.
 #[derive(Debug)]
 pub struct Quiesced<'a> {
     driver: &'a PhaseDriver,
 }
 
 impl Quiesced<'_> {
-    /// True if it is this driver's store that is quiesced.
+    /// Whether this driver's store is the quiesced one.
     pub(crate) fn is_of(&self, driver: &PhaseDriver) -> bool {
         std::ptr::eq(self.driver, driver)
     }

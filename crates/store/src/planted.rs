@@ -10,7 +10,7 @@ use crate::memory::stamp::ABSENT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// A commit belongs to the phase in which its transaction began, instead of the one that it
+    /// A commit belongs to the phase in which its transaction began, instead of the phase that it
     /// reads with all its locks held.
     PhaseReadBeforeLocks = 1,
     /// A record that is inserted after the point of consistency is not marked as captured.
@@ -21,7 +21,7 @@ pub enum Bug {
     BeforeImageAfterInstall = 4,
     /// The capture does not wait for the commits from before the point of consistency.
     NoGracePeriod = 5,
-    /// The walk does not look whether a record is marked.
+    /// The scan does not check whether a record is marked.
     MarksNotSeen = 6,
     /// A capture that is given up does not finish its marks.
     MarksForgotten = 7,
@@ -36,7 +36,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Every one.
+    /// Every bug.
     pub const ALL: [Self; 11] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
@@ -65,15 +65,15 @@ impl Planted {
         self.bug.store(bug as usize, Relaxed);
     }
 
-    /// True if this bug was planted.
+    /// Whether this bug is planted.
     #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     #[inline]
     pub(crate) fn has(&self, bug: Bug) -> bool {
-        // Relaxed: planted before anything runs.
+        // Relaxed: the test plants the bug before anything runs.
         self.bug.load(Relaxed) == bug as usize
     }
 
-    /// Never.
+    /// False: without the feature no bug is planted.
     #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
     #[inline(always)]
     pub(crate) fn has(&self, _: Bug) -> bool {

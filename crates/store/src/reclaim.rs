@@ -1,19 +1,18 @@
-//! Reclaiming: absent cells whose deletion is durable, and what waits for a grace period.
+//! Reclaims absent cells whose deletion is durable, and frees garbage after a grace period.
 //!
-//! An absent cell may be reclaimed once its stamp is closed: a key inserted later then need not
-//! depend on the deletion. Its gsn raises the floor of its part of the key space, so that a key
-//! inserted again never gets a smaller gsn than its deletion had. The floor is raised and the cell
-//! killed before the index lets it go, under the lock of the index bucket that an insertion of the
-//! same key must take.
+//! An absent cell may be reclaimed once its stamp is closed, since a later insertion then need not
+//! depend on the deletion. Its gsn raises the floor of its part of the key space. So a key that is
+//! inserted again never gets a smaller gsn than its deletion. The floor is raised and the cell
+//! killed before the index drops it. Both happen under the lock of the index bucket, which an
+//! insertion of the same key must take.
 //!
-//! A cell that no log wrote, made for the lock of a missing key for instance, is reclaimed by the
-//! transaction that releases it last. Other releases of an absent cell's lock make an entry each.
-//! A worker looks at twice as many entries as it has made since it last looked, so that what waits
-//! is bounded by what was deleted in the time that closing takes.
+//! A cell that no log wrote, for example for the lock of a missing key, is reclaimed by the
+//! transaction that releases it last. Each other release of an absent cell's lock makes an entry. A
+//! worker visits twice as many entries as it has made since its last visit. So the queue is bounded
+//! by the deletions within the time that closing takes.
 //!
-//! Every such release makes an entry, so the queues may name a cell twice, and
-//! one that was reclaimed and belongs to another key now, or is no cell any more. So an entry is only
-//! a hint where to look.
+//! The queues may name a cell twice. They may also name a cell that was reclaimed, and belongs to
+//! another key now or is no cell any more. So an entry is only a hint.
 
 use std::collections::VecDeque;
 
@@ -51,39 +50,39 @@ impl Garbage {
     }
 }
 
-/// So much garbage waits for one grace period together, in pieces or in bytes of large values.
+/// Garbage that waits for one grace period together, in pieces or in bytes of large values.
 const PER_GRACE: usize = 64;
 const BYTES_PER_GRACE: usize = 1 << 20;
-/// Absent cells looked at per round, at least.
+/// Least absent cells visited per round.
 const PER_ROUND: usize = 128;
-/// And at most by a worker with nothing else to do.
+/// Most absent cells visited per round by an idle worker.
 const PER_IDLE_ROUND: usize = 8192;
 
-/// A round ends after a share of as many looks that met a cell which a capture needs.
+/// A round ends after this share of its visits has met cells that a capture needs.
 const LOOKS_PER_NEEDED: usize = 16;
 
-/// What became of an entry.
+/// Outcome of a visited entry.
 #[derive(Clone, Copy, Debug)]
 enum Looked {
     /// The cell was reclaimed, or is not absent any more.
     Done,
-    /// Its deletion is not closed.
+    /// The deletion is not closed.
     NotClosed,
     /// A capture needs one of its copies.
     Needed,
 }
 
-/// What a worker has to reclaim.
+/// The reclaim queues of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
     absent: VecDeque<Absent>,
     /// Entries made since the last round.
     added: usize,
     garbage: Vec<Garbage>,
-    /// Of the large values in `garbage`.
+    /// Bytes of the large values in `garbage`.
     garbage_bytes: usize,
     waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
-    /// The key of the absent cell that is looked at.
+    /// The key of the visited absent cell.
     key: Vec<u8>,
 }
 
@@ -125,14 +124,14 @@ impl Reclaim {
         self.absent.is_empty() && self.garbage.is_empty() && self.waiting.is_empty()
     }
 
-    /// Takes over what a worker that is gone could not reclaim yet.
+    /// Takes over the entries that an ended worker could not reclaim yet.
     pub(crate) fn adopt(&mut self, absent: Vec<Absent>) {
         self.absent.extend(absent);
     }
 }
 
 impl Participant {
-    /// Reclaims what can be reclaimed by now. Inside a read section.
+    /// Reclaims all entries that can be reclaimed by now. Inside a read section.
     #[inline]
     pub(crate) fn collect_garbage(&mut self, is_closed: IsClosed<'_>) {
         if !self.reclaim.absent.is_empty() {
@@ -148,7 +147,7 @@ impl Participant {
         }
     }
 
-    /// Memory was refused: nothing is kept back that may help to empty a slab.
+    /// After memory was refused, no free cell is kept that may help to empty a slab.
     #[cold]
     fn make_room(&mut self) {
         self.pass_grace(true);
@@ -156,16 +155,16 @@ impl Participant {
         cache.drain(&store.memory().arena);
     }
 
-    /// As [`collect_garbage`](Self::collect_garbage), for a worker that has the time: more, and
-    /// nothing is kept back until there is more of its kind.
+    /// As [`collect_garbage`](Self::collect_garbage), for an idle worker: visits more entries, and
+    /// does not wait until more garbage gathers.
     pub(crate) fn collect_all_garbage(&mut self, is_closed: IsClosed<'_>) {
         self.reclaim.added = 0;
         self.reclaim_absent(PER_IDLE_ROUND, is_closed);
         self.make_room();
     }
 
-    /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet: those
-    /// behind it are hardly older. True if there may be more that can be reclaimed.
+    /// Visits the `most` oldest entries, up to the first whose deletion is not closed yet, since
+    /// later entries are hardly older. Returns whether more entries may be reclaimable.
     #[cold]
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
         let (mut done, mut needed) = (0, 0);
@@ -177,7 +176,7 @@ impl Participant {
                 Looked::NotClosed => return false,
                 Looked::Done => done += 1,
                 Looked::Needed => {
-                    // Those behind it may be of keys that no capture has met.
+                    // Later entries may belong to keys that no capture needs.
                     self.reclaim.absent.push_back(absent);
                     needed += 1;
                 }
@@ -187,8 +186,8 @@ impl Participant {
         done > 0
     }
 
-    /// Takes an absent cell out of the index, whose lock is held exclusively; false if it is not
-    /// there.
+    /// Removes an absent cell, whose lock is held exclusively, from the index. Returns false if it
+    /// is not in the index.
     pub(crate) fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
         table.index.remove(self.number, hash, number, || {
             mutant!(table.raise_floor(hash, stamp.gsn()), FloorNotRaised => ());
@@ -196,13 +195,14 @@ impl Participant {
         })
     }
 
-    /// Reclaims a cell, if that may be.
+    /// Reclaims a cell if that is allowed.
     fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> Looked {
         let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
         else {
             return Looked::Done;
         };
-        // The entry may be older than what is there now: a cell of another size, or a large value.
+        // The entry may be outdated: the memory may now be a cell of another size, or a large
+        // value.
         if !self.store.memory().arena.has_record_cell(absent.cell, absent.owner) {
             return Looked::Done;
         }
@@ -216,10 +216,10 @@ impl Participant {
             return Looked::NotClosed;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
-            // Whoever holds the lock looks after the cell when releasing it.
+            // The holder of the lock makes an entry for the cell when it releases the lock.
             return Looked::Done;
         }
-        // Under the lock the key and the stamp stay.
+        // Under the lock the key and the stamp are stable.
         let word = cell.stamp_word();
         let stamp = Stamp::from_bits(word);
         let is_absent = word & (ABSENT | DEAD) == ABSENT;
@@ -229,7 +229,7 @@ impl Participant {
         if is_absent && may_go && !is_needed {
             cell.read_key(&mut self.reclaim.key);
             let hash = self.store.hash(absent.table, &self.reclaim.key);
-            // A cell that is not in the index yet is looked after by whoever is adding it.
+            // The thread that is adding a cell to the index is responsible for it.
             gone = self.remove_cell(table, hash, absent.cell, stamp);
         }
         lock_word::release_exclusive(cell.lock());
@@ -243,14 +243,15 @@ impl Participant {
         }
     }
 
-    /// Frees what has waited for its grace period. Lets the garbage wait for the next one, if
-    /// `begins` says so.
+    /// Frees garbage whose grace period has passed. If `begins`, starts a grace period for the
+    /// rest.
     fn pass_grace(&mut self, begins: bool) {
         let read_sections = self.store.driver().read_sections();
         if begins && !self.reclaim.garbage.is_empty() {
             let batch = std::mem::take(&mut self.reclaim.garbage);
             self.reclaim.garbage_bytes = 0;
-            // The own read section is open and counts: the batch waits until it has been left.
+            // The thread's own read section is open, so the batch waits until the thread has left
+            // it.
             self.reclaim.waiting.push_back((read_sections.token(), batch));
         }
         while let Some((token, _)) = self.reclaim.waiting.front_mut() {
@@ -285,7 +286,7 @@ impl Participant {
         }
     }
 
-    /// Frees all garbage; absent cells that are not durably gone are left to another worker.
+    /// Frees all garbage. Absent cells whose deletion is not closed are left to another worker.
     pub(crate) fn finish_reclaiming(&mut self, is_closed: IsClosed<'_>) {
         let mut more = true;
         while more {
@@ -294,7 +295,8 @@ impl Participant {
             self.exit();
         }
         self.store.driver().read_sections().wait_grace_period();
-        // In a read section, since a table may have been dropped and its garbage must be forgotten.
+        // This runs in a read section, since a table may have been dropped, and its garbage must be
+        // dropped then.
         self.enter();
         self.store.catalog().leave_absent(self.reclaim.absent.drain(..));
         let waiting = std::mem::take(&mut self.reclaim.waiting);

@@ -1,9 +1,9 @@
-//! How a change enters a record. Commits, loads and replays all take this one way.
+//! Changes of records. Commits, loads and replays all use this code.
 //!
 //! ```text
 //! prepare finds memory and may fail ──▶ the log takes the commit ──▶ install cannot fail
 //! ```
-//! What `prepare` finds:
+//! Memory that `prepare` finds:
 //!
 //! | change | state of the record | memory |
 //! |---|---|---|
@@ -16,8 +16,8 @@
 //!
 //! A load has no log, so [`apply`] takes both steps at once.
 //!
-//! In a cell of several copies the write rule says which copies change. Such a cell is replaced by a
-//! larger one only if nobody needs its copies any more, since they stay behind.
+//! In a cell of several copies the write rule says which copies change. Such a cell is replaced by
+//! a larger one only if nobody needs its copies any more, since the new cell does not get them.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{
@@ -38,21 +38,21 @@ use crate::table::Table;
 /// A change of one record. `R` gives the changed ranges of a patch.
 #[derive(Clone, Copy, Debug)]
 pub enum RecordChange<'a, R> {
-    /// The key has this value from now on.
+    /// Sets the value of the key.
     Put {
         /// Tag of the value.
         tag: u8,
         /// The value.
         value: &'a [u8],
     },
-    /// The key has no value from now on.
+    /// Deletes the value of the key.
     Delete,
-    /// Ranges of the value change, in this order.
+    /// Changes ranges of the value, in this order.
     Patch(R),
 }
 
 impl<R> RecordChange<'_, R> {
-    /// What the change adds to the number of records with a value.
+    /// The change in the number of records with a value.
     #[inline]
     pub(crate) fn added_records(&self, was_absent: bool) -> i64 {
         i64::from(was_absent) - i64::from(matches!(self, Self::Delete))
@@ -79,7 +79,7 @@ pub(crate) enum Prepared {
     Large(Blob, u8),
     /// Blocks for a large value, still to be filled, and the value's tag.
     Blocks(Blob, u8),
-    /// A larger cell for a key that has no value. The index does not name the cell yet.
+    /// A larger cell for a key without a value. The cell is not in the index yet.
     Cell(u64),
 }
 
@@ -89,17 +89,17 @@ pub(crate) struct NewCell<'a> {
     pub(crate) table: &'a Table,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
-    /// Bytes of value that the cell has room for.
+    /// Capacity for a value, in bytes.
     pub(crate) value_len: usize,
     pub(crate) kind: Kind,
-    /// Priority of the transaction that holds the cell's lock; `None` for a free lock.
+    /// Priority of the transaction that holds the cell's lock. `None` for a free lock.
     pub(crate) locked_by: Option<Priority>,
     /// The status of the new cell.
     pub(crate) status: u8,
 }
 
 impl NewCell<'_> {
-    /// Makes the cell: without a value, with the stamp that its table prescribes, and not in the
+    /// Makes the cell, without a value, with the stamp that its table prescribes, and not in the
     /// index yet.
     pub(crate) fn make(&self, memory: &Memory, cache: &mut CellCache) -> Result<u64, MemoryLimit> {
         let (arena, owner) = (&memory.arena, self.table.owner);
@@ -141,7 +141,7 @@ pub(crate) fn is_enough<R>(
     match change {
         RecordChange::Delete => true,
         RecordChange::Put { value, .. } => {
-            // A cell made for a lock only holds no value: its memory is beyond the limit.
+            // A cell made only for a lock holds no value, since its memory is beyond the limit.
             let is_lock = || record.is_absent() && memory.arena.is_of_kind(number, Kind::Lock);
             value.len() <= record.inline_capacity() && !is_lock()
         }
@@ -149,9 +149,9 @@ pub(crate) fn is_enough<R>(
     }
 }
 
-/// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
-/// keeps all others from changing the record. `larger` is called with a length in bytes and makes a
-/// cell of the same key with room for a value of that length; `None` if the cell must not be replaced.
+/// Finds the memory that a change needs beyond its cell. `None` if the cell suffices. The caller
+/// keeps all others from changing the record. `larger` makes a cell of the same key with room for a
+/// value of the given length. It is `None` if the cell must not be replaced.
 pub(crate) fn prepare<'a>(
     memory: &Memory,
     cache: &mut CellCache,
@@ -200,8 +200,8 @@ fn patch_large<'a>(
     Ok(now)
 }
 
-/// Makes the records busy before the first of them changes. A reader without locks that has seen
-/// one of the new values therefore sees all of them.
+/// Marks all records as busy before the first of them changes. So a reader without locks that has
+/// seen one of the new values sees all of them.
 #[inline]
 pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
     records.for_each(Record::begin_write);
@@ -210,8 +210,8 @@ pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
     fence(Release);
 }
 
-/// Puts a change into its record, which is busy, and ends the write with `stamp`. Gives the large
-/// value that the record had: nobody can find it any more once the present readers have ended.
+/// Installs a change in its record, which is busy, and ends the write with `stamp`. Returns the
+/// record's old large value, which nobody can find any more once the present readers have ended.
 #[inline]
 pub(crate) fn install<'a>(
     record: Record<'_>,
@@ -237,7 +237,7 @@ pub(crate) fn install<'a>(
     old
 }
 
-/// A cell of several copies that is being written, by which rule, and in which phase.
+/// A cell of several copies under a write, with the write rule and the phase.
 #[derive(Clone, Copy)]
 pub(crate) struct Writing<'a> {
     pub(crate) memory: &'a Memory,
@@ -251,8 +251,8 @@ impl<'a> Writing<'a> {
         Cell::new(self.memory, self.number)
     }
 
-    /// As [`install`], in a call of its own. `left` takes the large values that nobody can find any more once the present
-    /// readers have ended.
+    /// As [`install`], for a cell of several copies. `left` takes the large values that nobody can
+    /// find any more once the present readers have ended.
     #[inline(never)]
     pub(crate) fn install<'c>(
         self,
@@ -310,11 +310,12 @@ impl<'a> Writing<'a> {
         if has_value {
             self.share_copy(0, 1, left);
         }
-        // If the scan was first, it has the value, and copy 1 means nothing.
+        // If the scan was first, it has the value, and copy 1 is unused.
         claim.claim(lock, shadow);
     }
 
-    /// Makes copy `to` the value of copy `from`; blocks of a large value then have two references.
+    /// Copies the value of copy `from` to copy `to`. Blocks of a large value then have two
+    /// references.
     pub(crate) fn share_copy(&self, from: usize, to: usize, left: &mut impl FnMut(Blob)) {
         let (from, to) = (self.cell().copy(from), self.cell().copy(to));
         to.copy_blob().into_iter().for_each(left);
@@ -323,9 +324,9 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// Puts a value into the prepared cell `new`, which replaces the cell `old` of the same key in the
-/// index. A transaction that waits for the old cell's lock finds the cell dead and looks again. The
-/// caller releases that lock and retires the old cell.
+/// Installs a value in the prepared cell `new`, which replaces the cell `old` of the same key in
+/// the index. A transaction that waits for the old cell's lock finds the cell dead and looks the
+/// key up again. The caller releases that lock and retires the old cell.
 pub(crate) fn install_in_new_cell<'a>(
     new: Writing<'_>,
     (table, hash): (&Table, u64),
@@ -350,8 +351,8 @@ pub(crate) fn install_in_new_cell<'a>(
 }
 
 /// Prepares and installs a change of the record in cell `number` while the store is not served.
-/// Nobody reads meanwhile, so old large values are freed at once. True if a larger cell has replaced
-/// the cell.
+/// Nobody reads meanwhile, so old large values are freed at once. Returns whether a larger cell has
+/// replaced the cell.
 pub(crate) fn apply<'a>(
     memory: &Memory,
     cache: &mut CellCache,

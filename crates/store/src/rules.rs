@@ -1,5 +1,5 @@
-//! What a checkpoint scheme asks of the cells of a store, as data. The store reads it once, when the
-//! store is made, so that a commit calls no scheme.
+//! The rules of a checkpoint scheme for the cells of a store, as data. The store reads them once,
+//! when it is made, so that a commit calls no scheme.
 //!
 //! | status bit | meaning | rule |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word;
 
-/// The status bits of a cell that the store gives a meaning.
+/// The status bits of a cell.
 pub mod status {
     /// The present checkpoint has the record if this bit is the parity of the epoch.
     pub const CAPTURED: u8 = 1;
@@ -39,13 +39,13 @@ pub mod status {
 pub enum WriteRule {
     /// The new value replaces the old one.
     InPlace,
-    /// As [`InPlace`](Self::InPlace). The first commit after a point of consistency that changes a
-    /// record gives the old value to the checkpoint's output before.
+    /// As [`InPlace`](Self::InPlace). But the first commit that changes a record after a point of
+    /// consistency first emits the old value to the checkpoint's output.
     SaveBeforeImage,
     /// The new value goes to the copy that [`status::NEXT_COPY`] names. The other copy stays.
     SwitchCopies,
-    /// As [`InPlace`](Self::InPlace), in copy 0. The first commit after a point of consistency that
-    /// changes a record copies the old value to copy 1 before.
+    /// As [`InPlace`](Self::InPlace), in copy 0. But the first commit that changes a record after a
+    /// point of consistency first copies the old value to copy 1.
     KeepShadow,
     /// The new value goes to copy 0, and whole to the copy of the epoch's parity: 1 or 2. Copy 3
     /// belongs to the capture scan, which merges the copies of ended epochs into it.
@@ -55,27 +55,28 @@ pub enum WriteRule {
 /// Whether commits note which records they write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirtyRule {
-    /// No.
+    /// Commits note nothing.
     None,
     /// Each sets the dirty bit of its epoch, in every phase. A checkpoint has the records of the
     /// ended epoch only: those with a value, and the news that others have none.
     ByEpoch,
 }
 
-/// When a thread other than the holder of a record's lock may change the record's status bits.
+/// Times at which a thread other than the holder of a record's lock may change the record's status
+/// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusChanges {
-    /// At no time: locks are given back by a plain store.
+    /// Never, so a plain store releases a lock.
     Never,
-    /// While the store is quiesced: a plain store suffices inside of a read section.
+    /// While the store is quiesced, so a plain store suffices inside of a read section.
     WhileQuiesced,
-    /// In CAPTURE: a plain store suffices in all other phases.
+    /// In CAPTURE, so a plain store suffices in all other phases.
     InCapture,
     /// At any time.
     AtAnyTime,
 }
 
-/// When the cell of a deleted key may be reused, once no crash can bring the key back.
+/// Times at which the cell of a deleted key may be reused, after its deletion is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// At once.
@@ -88,7 +89,7 @@ pub enum Reuse {
     WhenClean,
 }
 
-/// How the cells of a store are laid out, written and reused.
+/// Layout, write rule and reuse of a store's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellRules {
     /// Copies of the value in each cell, side by side; as many as the write rule names.
@@ -97,9 +98,9 @@ pub struct CellRules {
     pub write: WriteRule,
     /// Whether commits note which records they write.
     pub dirty: DirtyRule,
-    /// When others than the holder of the lock may change the status bits.
+    /// Times at which others than the holder of the lock may change the status bits.
     pub status_changes: StatusChanges,
-    /// When the cell of a deleted key may be reused.
+    /// Times at which the cell of a deleted key may be reused.
     pub reuse: Reuse,
 }
 
@@ -137,7 +138,7 @@ pub(crate) fn captured_in(epoch: u64) -> u8 {
     (epoch & 1) as u8 * status::CAPTURED
 }
 
-/// How the one thread is found that gives a record to a checkpoint: by the exchange of status bits.
+/// A claim: an exchange of status bits that finds the one thread which emits a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     /// The record is unclaimed if these bits of its status are `unclaimed`.
@@ -146,12 +147,12 @@ pub(crate) struct Claim {
     /// The claim makes these bits `claimed`.
     mask: u8,
     claimed: u8,
-    /// The checkpoint has records without a value, too.
+    /// Whether the checkpoint holds records without a value, too.
     pub(crate) has_deletions: bool,
 }
 
 impl Claim {
-    /// For the checkpoint that began `epoch`.
+    /// The claim of the checkpoint that began `epoch`.
     #[inline]
     pub(crate) fn of(rules: &CellRules, epoch: u64) -> Self {
         match rules.dirty {
@@ -169,7 +170,7 @@ impl Claim {
         }
     }
 
-    /// For a checkpoint that has every record with a value.
+    /// The claim of a checkpoint that holds every record with a value.
     #[inline]
     pub(crate) fn of_all(epoch: u64) -> Self {
         let claimed = captured_in(epoch);
@@ -182,13 +183,14 @@ impl Claim {
         }
     }
 
-    /// Whether the checkpoint may lack the record with this status.
+    /// Whether a record with this status is unclaimed.
     #[inline]
     pub(crate) fn is_open(self, status: u8) -> bool {
         status & self.seen_mask == self.unclaimed
     }
 
-    /// Claims the record, and sets the status bits `also`: true for the one thread that wins.
+    /// Claims the record, and sets the status bits `also`. Returns true to the one thread that
+    /// wins.
     #[inline]
     pub(crate) fn claim(self, lock: &AtomicU64, also: u8) -> bool {
         let unclaimed = (self.seen_mask, self.unclaimed);

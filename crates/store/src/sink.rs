@@ -1,32 +1,33 @@
-//! Where the records of a checkpoint go, and what a record in a checkpoint is.
+//! The sink of a checkpoint's records, and the form of a record in a checkpoint.
 
 use crate::memory::blob;
 use crate::memory::value::ValueRef;
 
-/// Where the records of one thread go.
+/// The lane of one thread's records.
 pub trait Lane {
-    /// Takes one record, whose value is read here and not later, but for one that is
-    /// [kept](RecordImage::keep_large). Failures are kept and reported when the sink is closed;
-    /// after one, whatever comes is dropped.
+    /// Takes one record. The value is read here and not later, unless it is
+    /// [kept](RecordImage::keep_large). Failures are kept and reported when the sink is closed.
+    /// After a failure, later records are dropped.
     fn emit(&mut self, record: &RecordImage<'_>);
 
-    /// Takes the news that a key has no value. Only in a checkpoint of changes.
+    /// Takes a key without a value. Only in a checkpoint of changes.
     fn emit_deletion(&mut self, key: &DeletedKey<'_>);
 
-    /// Forgets the record that was emitted last: another has captured it meanwhile, and what was
-    /// read of it may be neither the old value nor the new one. Called directly after
-    /// [`emit`](Self::emit), by a walk only, and never for a large value.
+    /// Takes the last emitted record back. A commit has captured it meanwhile, so the copy may be
+    /// neither the old value nor the new one. Called directly after [`emit`](Self::emit), by a scan
+    /// only, and never for a large value.
     fn take_back(&mut self);
 }
 
-/// Where the records of a checkpoint go: a set of files by default.
+/// The sink of a checkpoint's records, usually a set of files.
 pub trait Sink: Send + Sync {
-    /// Calls `with` once, with the lane of a read section slot, which the caller owns. Once per commit
-    /// that saves before-images, or per few dozen cells of the walk. Nobody asks for two lanes at a time.
+    /// Calls `with` once, with the lane of a read section slot, which the caller owns. A commit
+    /// that saves before-images makes one call, and the scan one call per few dozen cells. No
+    /// thread uses two lanes at a time.
     fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// False if whoever saves before-images has to [wait](Self::wait_for_room). Asked by every commit while a
-    /// checkpoint is under way.
+    /// Whether there is room for before-images. If not, a commit that saves some must
+    /// [wait](Self::wait_for_room). Every commit asks this while a checkpoint is under way.
     fn has_room(&self) -> bool {
         true
     }
@@ -36,7 +37,7 @@ pub trait Sink: Send + Sync {
         let _ = lane;
     }
 
-    /// What the capture should do now.
+    /// The sink's demand on the capture scan.
     fn demand(&self) -> Demand {
         Demand::Go
     }
@@ -46,11 +47,11 @@ pub trait Sink: Send + Sync {
         0
     }
 
-    /// Nothing more comes. Returns once nothing of the store's is referred to any more.
+    /// Ends the input. Returns once the sink refers to no memory of the store any more.
     fn drain(&self) {}
 }
 
-/// Where before-images go while no sink is set: nowhere. A scheme that wants them has one set.
+/// A sink that drops everything. It is used while no other sink is set.
 pub(crate) struct NoSink;
 
 impl Sink for NoSink {
@@ -71,19 +72,19 @@ impl Lane for NoLane {
     fn take_back(&mut self) {}
 }
 
-/// What a sink asks of the capture.
+/// A sink's demand on the capture scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Walk on, at the pace.
+    /// Go on, at the pace.
     Go,
-    /// Wait: more was taken than could be written yet, and what is left of the buffers is for the
-    /// workers.
+    /// Pause: the scan's share of the write queue is full, and the rest is reserved for
+    /// before-images saved by commits.
     Wait,
     /// The sink has failed.
     GiveUp,
 }
 
-/// A record as it is in a checkpoint.
+/// A record in its form for a checkpoint.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RecordImage<'a> {
@@ -99,7 +100,7 @@ pub struct RecordImage<'a> {
     pub value: ValueRef<'a>,
 }
 
-/// A key that has no value, as it is in a checkpoint of changes.
+/// A key without a value, in its form for a checkpoint of changes.
 #[derive(Clone, Copy, Debug)]
 pub struct DeletedKey<'a> {
     /// Table.
@@ -112,21 +113,21 @@ pub struct DeletedKey<'a> {
     pub key: &'a [u8],
 }
 
-/// A large value kept beyond the moment in which the record was seen.
+/// A large value that is kept alive after the record was read.
 #[derive(Debug)]
 pub struct KeptValue {
     blob: blob::Blob,
 }
 
 impl<'a> RecordImage<'a> {
-    /// The image of a record whose value is held elsewhere than in a cell.
+    /// The image of a record whose value does not lie in a cell.
     pub fn new(table: u16, generation: u32, hash: u64, key: &'a [u8], value: ValueRef<'a>) -> Self {
         Self { table, generation, hash, key, value }
     }
 
-    /// Keeps a large value alive without copying it, so that it can be read after the record has
-    /// changed; `None` for a value that lives in its cell. Give it back with
-    /// [`Store::release_kept`](crate::Store::release_kept).
+    /// Keeps a large value alive without a copy, so that it can be read after the record has
+    /// changed. `None` for a value in its cell. [`Store::release_kept`](crate::Store::release_kept)
+    /// releases it.
     pub fn keep_large(&self) -> Option<KeptValue> {
         let (memory, blob) = self.value.large_in()?;
         blob::retain(memory, blob);
@@ -141,7 +142,7 @@ impl KeptValue {
         self.blob.len
     }
 
-    /// True for a value of no bytes, which a large one never is.
+    /// Whether the value has no bytes. A large value always has some.
     pub fn is_empty(&self) -> bool {
         self.blob.len == 0
     }

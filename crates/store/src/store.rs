@@ -20,7 +20,7 @@ use crate::planted;
 use crate::rules::{CellRules, Reuse, StatusChanges, status};
 use crate::sink::{KeptValue, Sink};
 
-/// How a store is made.
+/// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// Bytes that records, large values and indexes may hold together.
@@ -31,7 +31,7 @@ pub struct StoreConfig {
     pub hash_seed: u64,
     /// First epoch.
     pub epoch: u64,
-    /// Where address space comes from.
+    /// Source of address space.
     pub space: Arc<AddressSpace>,
 }
 
@@ -53,10 +53,10 @@ pub struct Store {
     driver: PhaseDriver,
     hasher: KeyHasher,
     rules: CellRules,
-    /// What takes the before-images of the present checkpoint.
+    /// The sink of the present checkpoint's before-images.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     catalog: Catalog,
-    /// How often tables were replaced, and how many of these times their memory is back.
+    /// Number of replacements of tables, and of those whose memory has been freed.
     replacements: AtomicU64,
     returned: AtomicU64,
     /// Ages of undeclared transactions, for wait-die.
@@ -118,7 +118,7 @@ impl Store {
         &self.rules
     }
 
-    /// Whether others than the holder of a record's lock may change the status of the record now.
+    /// Whether others than the holder of a record's lock may change the record's status now.
     /// `in_section` says that the caller is inside of a read section.
     #[inline]
     pub(crate) fn status_may_change(&self, in_section: bool) -> bool {
@@ -126,7 +126,8 @@ impl Store {
             StatusChanges::Never => false,
             StatusChanges::AtAnyTime => true,
             StatusChanges::WhileQuiesced => !in_section,
-            // CAPTURE begins after every read section has ended that may have seen the phase before.
+            // CAPTURE begins after the end of every read section that may have seen the phase
+            // before.
             StatusChanges::InCapture => !in_section || self.driver.now().phase() == Phase::Capture,
         }
     }
@@ -152,7 +153,7 @@ impl Store {
         }
     }
 
-    /// Sets the sink that takes what workers save: from before [`Phase::Prepare`](crate::Phase)
+    /// Sets the sink for the workers' before-images, from before [`Phase::Prepare`](crate::Phase)
     /// until [`Phase::Rest`](crate::Phase) has begun again.
     pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
         *self.sink.lock() = sink;
@@ -183,15 +184,16 @@ impl Store {
         self.memory.arena.limit_bytes()
     }
 
-    /// Sets the limit; what is held already stays.
+    /// Sets the limit. Memory in use stays in use.
     pub fn set_max_memory_bytes(&self, bytes: usize) {
         self.memory.arena.set_limit_bytes(bytes);
     }
 
-    /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees table
-    /// generations that nobody can reach. True if more can be done at once.
+    /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees
+    /// generations of tables that nobody can reach. Returns whether more can be done at once.
     pub fn maintain(&self) -> bool {
-        // Acquire: partner of the Release in `replace_tables`; what was replaced is found below.
+        // Acquire: partner of the Release in `replace_tables`, so that the replaced tables are
+        // found below.
         let replacements = self.replacements.load(Acquire);
         self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
@@ -232,7 +234,7 @@ impl Store {
     /// [`replace_tables`](Self::replace_tables) can put into the store.
     ///
     /// # Errors
-    /// Address space for it could not be had.
+    /// The system refused address space.
     pub fn new_table(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
         self.catalog.make(id, generation)
     }
@@ -240,7 +242,7 @@ impl Store {
     /// Adds tables, all of them or none.
     ///
     /// # Errors
-    /// The store has a table of one of the numbers already; it stays as it is.
+    /// The store has a table of one of the numbers already, and stays unchanged.
     pub fn add_tables(&self, new: Vec<NewTable>) -> Result<(), AddTableError> {
         self.catalog.add(new)
     }
@@ -253,8 +255,8 @@ impl Store {
         self.add_tables(vec![self.new_table(id, generation)?])
     }
 
-    /// Replaces tables by new ones, or adds those whose numbers are new. No commit is under way
-    /// meanwhile, which the quiesce proves, so none is lost in the tables that go.
+    /// Replaces tables by new ones, or adds those whose numbers are new. The quiesce proves that no
+    /// commit is under way, so none is lost in the replaced tables.
     ///
     /// # Panics
     /// If another store was quiesced.
@@ -265,16 +267,16 @@ impl Store {
         self.replacements.fetch_add(1, Release);
     }
 
-    /// True while the memory of replaced tables is on its way back: it waits for a grace period, or
-    /// for a checkpoint that may need it. Takes no lock.
+    /// Whether memory of replaced tables is still to be freed: it waits for a grace period, or for
+    /// a checkpoint that may need it. Takes no lock.
     pub fn memory_returns(&self) -> bool {
-        // Acquire: partner of the Release in `replace_tables`; then of the one in `maintain`, so that
-        // whoever sees the memory as returned can have it.
+        // Acquire: partner of the Release in `replace_tables`, and of the one in `maintain`. So a
+        // thread that sees the memory as freed can allocate it.
         let replacements = self.replacements.load(Acquire);
         self.returned.load(Acquire) < replacements
     }
 
-    /// Generation of a table; `None` if there is none of that number.
+    /// Generation of a table. `None` if no table has that number.
     pub fn generation(&self, id: TableId) -> Option<u32> {
         self.catalog.table(id).map(|table| table.generation)
     }
@@ -289,7 +291,7 @@ impl Store {
         self.catalog.table(id).map_or(0, |table| table.index.len())
     }
 
-    /// Generations of tables whose memory is held: the present ones, and replaced ones that
+    /// Number of generations of tables that hold memory: the present ones, and replaced ones that
     /// somebody might still reach.
     pub fn generations_held(&self) -> usize {
         self.catalog.generations_held()

@@ -1,5 +1,5 @@
-//! Cells of several copies: the blocks of large values that copies share are freed, cells of deleted
-//! keys are used again, and what captures read is what commits left to them.
+//! Tests of cells of several copies. Shared blocks of large values are freed, cells of deleted keys
+//! are used again, and captures read the right copies.
 
 mod common;
 
@@ -14,7 +14,8 @@ use stillpoint_store::{
 
 const T: TableId = TableId(0);
 const KEYS: u64 = 8;
-/// The values of all keys, in all copies and once more, need less. A value lost in each round does not.
+/// The limit suffices for the values of all keys, in all copies and once more. It does not suffice
+/// if each round leaks a value.
 const LIMIT_BYTES: usize = 96 << 20;
 const ROUNDS: u64 = 60;
 
@@ -40,7 +41,7 @@ const PING_PONG: CellRules = CellRules {
     reuse: Reuse::WhenMerged,
 };
 
-/// Keeps the keys that a capture emits, with the lengths of their values.
+/// A sink that keeps the emitted keys, with the lengths of their values.
 struct Found {
     slot: usize,
     records: Vec<(Vec<u8>, usize)>,
@@ -71,7 +72,7 @@ impl Lane for Found {
     }
 }
 
-/// A checkpoint; `meanwhile` runs between the point of consistency and the capture.
+/// Takes a checkpoint. `meanwhile` runs between the point of consistency and the capture.
 fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(Vec<u8>, usize)> {
     let driver = store.driver();
     let slot = driver.read_sections().claim().expect("a free slot");
@@ -197,7 +198,7 @@ fn a_capture_does_not_hold_up_cells_that_it_does_not_need() {
         for key in 0..50u64 {
             worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &[1; 100])).expect("memory");
         }
-        // Captured once, so that the deletions are news for the second capture.
+        // The first capture holds the records, so that the deletions are changes for the second.
         checkpoint(&store, rules.write, || ());
         let found = checkpoint(&store, rules.write, || {
             for key in 0..50u64 {

@@ -1,5 +1,5 @@
-//! Loading a checkpoint's records: every kind of them, keys that are there already, several loaders
-//! at once, and too little memory.
+//! Tests of loading a checkpoint's records: every kind of record, existing keys, several loaders at
+//! once, and too little memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ fn value_of(worker: &mut Worker, key: &[u8]) -> Option<(u8, Vec<u8>)> {
     seen.map(|seen| (seen.tag, value))
 }
 
-/// The store holds exactly what the records say, the later ones of a key for the earlier.
+/// Checks that the store holds exactly the records. A later record of a key replaces an earlier
+/// one.
 fn assert_holds(store: &Arc<Store>, records: &[Record]) {
     let expected: BTreeMap<_, _> =
         records.iter().map(|(key, tag, value)| (key, value.clone().map(|v| (*tag, v)))).collect();
@@ -56,7 +57,7 @@ fn records(first: u32, count: u32, salt: u8) -> Vec<Record> {
             if number % 50 == 7 {
                 key.resize(2_000, b'k');
             }
-            // Large ones are few.
+            // Large values are rare.
             let kinds = if number % 40 == 0 { value_lens.len() } else { value_lens.len() - 2 };
             let len = value_lens[(number as usize + usize::from(salt)) % kinds];
             (key, salt, Some(vec![number as u8 ^ salt; len]))
@@ -72,7 +73,8 @@ fn all_kinds_are_found_and_the_index_grows_though_nobody_made_room() {
     for batch in all.chunks(64) {
         load(&mut loader, batch).expect("memory");
     }
-    // A later checkpoint of the chain replaces some and deletes others, known and unknown ones.
+    // A later checkpoint of the chain replaces some keys and deletes others, known and unknown
+    // ones.
     let mut changes = records(15_000, 10_000, 2);
     for (_, _, value) in changes.iter_mut().step_by(3) {
         *value = None;

@@ -1,9 +1,10 @@
-//! Every order of the accesses to one or two cells, under loom: the store's own cells, lock words,
-//! read sections and phases; commits that write or only lock, a walk, and a reader without a lock.
+//! Models of every order of the accesses to one or two cells, under loom. They use the store's own
+//! cells, lock words, read sections and phases. Commits write or only lock, a scan runs, and a
+//! reader reads without a lock.
 //!
-//! Each commit adds one to a record, in both words of its value; a commit from after the point of
-//! consistency adds a hundred. What goes to the checkpoint must be below a hundred, whole, hold
-//! every commit from before, and go there once.
+//! Each commit adds one to a record, in both words of its value. A commit after the point of
+//! consistency adds a hundred. An emitted value must be whole and below a hundred, and hold every
+//! commit from before. Each record must be emitted once.
 
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread;
@@ -29,7 +30,7 @@ struct World {
     memory: Memory,
     driver: PhaseDriver,
     cells: Vec<u64>,
-    /// Per cell: what went to the checkpoint, plus one.
+    /// Per cell, the emitted value plus one.
     emitted: Vec<AtomicU64>,
     gsn: AtomicU64,
 }
@@ -80,7 +81,8 @@ impl World {
         assert_eq!(before, 0, "given twice");
     }
 
-    /// Locks the cells; false if another has one of them: to wait would only lengthen the model.
+    /// Locks the cells. Returns false if another thread holds one of them, since a wait would only
+    /// lengthen the model.
     fn lock(&self, cells: &[usize]) -> bool {
         for (count, &at) in cells.iter().enumerate() {
             if lock_word::try_exclusive(self.cell(at).lock(), Priority::DECLARED).is_err() {
@@ -92,8 +94,8 @@ impl World {
         true
     }
 
-    /// A commit that writes the cells, as `Transaction::commit` does: true if it was one from before the
-    /// point of consistency, `None` if it did not get its locks.
+    /// A commit that writes the cells, as `Transaction::commit` does. Returns whether it came
+    /// before the point of consistency, or `None` if it did not get its locks.
     fn commit(&self, slot: usize, cells: &[usize], writes: bool) -> Option<bool> {
         self.driver.enter(slot);
         if !self.lock(cells) {
@@ -131,7 +133,7 @@ impl World {
         Some(is_before)
     }
 
-    /// A checkpoint, as far as it meets the cells.
+    /// A checkpoint, as far as it concerns the cells.
     fn checkpoint(&self) {
         for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture] {
             self.driver.advance(phase);
@@ -146,7 +148,7 @@ impl World {
         }
     }
 
-    /// The checkpoint has exactly the commits from before.
+    /// Checks that the checkpoint has exactly the commits from before.
     fn assert_captured(&self, at: usize, before: u32) {
         let emitted = self.emitted[at].load(Relaxed);
         assert_eq!(emitted, u64::from(before) + 1, "cell {at}");
@@ -156,7 +158,7 @@ impl World {
     }
 }
 
-/// What the walk has copied and not taken back.
+/// The value that the scan has copied and not taken back.
 struct Walk {
     copy: Option<Vec<u8>>,
 }
@@ -197,7 +199,7 @@ fn one_worker_commits_twice_while_a_walk_passes() {
     });
 }
 
-/// One of two workers writes both cells, so that it is wholly before or wholly after.
+/// One of two workers writes both cells, so its commit must be captured as a whole or not at all.
 #[test]
 fn two_workers_share_a_cell_while_a_walk_passes() {
     let mut builder = loom::model::Builder::new();
@@ -217,7 +219,8 @@ fn two_workers_share_a_cell_while_a_walk_passes() {
     });
 }
 
-/// Who holds a record exclusively and does not write it, may give it back while the walk claims it.
+/// A transaction that holds an exclusive lock without a write may release it while the scan claims
+/// the mark.
 #[test]
 fn a_record_given_back_unchanged_stays_claimed() {
     explore(|| {
@@ -234,8 +237,8 @@ fn a_record_given_back_unchanged_stays_claimed() {
     });
 }
 
-/// A reader sees whole values, and of two records written together not the old one of the second
-/// after the new one of the first.
+/// A reader sees whole values. If two records are written together, a reader that has seen the new
+/// first value must not see the old second one.
 #[test]
 fn a_read_without_a_lock_is_whole_and_never_goes_back() {
     explore(|| {

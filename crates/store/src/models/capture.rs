@@ -1,6 +1,6 @@
-//! A capture by before-image (CALC's protocol) while others commit: whatever the schedule, the
-//! checkpoint holds exactly the commits of the epochs before its own, each record once, and leaves
-//! every mark equal, given up midway or not.
+//! Models of a capture with before-images (CALC's protocol) while others commit. In every schedule
+//! the checkpoint holds exactly the commits of the epochs before its own, and each record once. All
+//! marks are equal afterwards, also if the capture is given up midway.
 //!
 //! ```text
 //! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming
@@ -32,13 +32,13 @@ const KEYS: u8 = 3;
 /// Transactions of a committer, by each of its two workers.
 const TRANSACTIONS: u8 = 2;
 const SCHEDULES: usize = 10_000;
-/// Schedules within which each planted bug must be seen.
+/// Number of schedules within which each planted bug must be detected.
 const SCHEDULES_PLANTED: usize = 20_000;
 
 type Value = (u8, Vec<u8>);
 type State = BTreeMap<Vec<u8>, Value>;
 
-/// Keeps what it takes, in the order in which it comes.
+/// A sink that keeps records in the order of their arrival.
 #[derive(Default)]
 struct Paper(Mutex<Vec<(Vec<u8>, Value)>>);
 
@@ -56,12 +56,12 @@ impl Sink for Paper {
     }
 }
 
-/// What one lane takes until it is let go.
+/// The records of one lane during one call.
 struct Lines(Vec<(Vec<u8>, Value)>);
 
 impl Lane for Lines {
     fn emit(&mut self, record: &RecordImage<'_>) {
-        // Word by word, so that others may come in between.
+        // The copy goes word by word, so that other threads may run in between.
         let value = (record.value.tag(), record.value.to_vec());
         self.0.push((record.key.to_vec(), value));
     }
@@ -84,7 +84,7 @@ impl Paper {
     }
 }
 
-/// A commit: stamp, epoch, and what it wrote.
+/// A commit: stamp, epoch and writes.
 type Committed = (Stamp, u64, Vec<(Vec<u8>, Op)>);
 
 enum Op {
@@ -93,7 +93,7 @@ enum Op {
     Patch(usize, Vec<u8>),
 }
 
-/// All commits, in no order.
+/// All commits, unordered.
 #[derive(Default)]
 struct History(Mutex<Vec<Committed>>);
 
@@ -156,7 +156,8 @@ impl CommitLog for Recorder {
         Ok(())
     }
 
-    /// So that absent cells are reclaimed, and used again, as early as can be.
+    /// Everything counts as closed, so that absent cells are reclaimed and used again as early as
+    /// possible.
     fn is_closed(&self, _: Stamp) -> bool {
         true
     }
@@ -167,12 +168,12 @@ struct World {
     store: Arc<Store>,
     history: Arc<History>,
     bug: Option<Bug>,
-    /// What each slab held when it was last looked at: kind, and number of cells.
+    /// Kind and number of cells of each slab at the last visit.
     slabs: Arc<Mutex<BTreeMap<u64, (u8, usize)>>>,
 }
 
-/// Slabs that were found with cells of another kind or size than before, in all schedules. Not the
-/// model checker's: it orders nothing.
+/// Number of slabs found with cells of another kind or size than before, over all schedules. Not an
+/// atomic of the model checker, since it orders nothing.
 static REUSED_SLABS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 impl World {
@@ -183,7 +184,7 @@ impl World {
         Self { store: Arc::new(store), history: Arc::default(), bug, slabs: Arc::default() }
     }
 
-    /// A worker that goes on with log `number` after gsn `gsn`.
+    /// A worker that continues log `number` after gsn `gsn`.
     fn worker(&self, number: u8, gsn: u64) -> Worker {
         let log = Recorder { number, gsn, history: self.history.clone() };
         Worker::new(self.store.clone(), Box::new(log)).expect("a free slot")
@@ -217,7 +218,7 @@ impl World {
     }
 }
 
-/// What a transaction does to a key.
+/// Action of a transaction on a key.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Put,
@@ -226,7 +227,7 @@ enum Action {
     Delete,
     DeleteAndPut,
     Read,
-    /// Locks it as a writer does, and leaves it as it is: the walk may claim it meanwhile.
+    /// Locks the key as a writer does, and does not change it. The scan may claim it meanwhile.
     LockOnly,
 }
 
@@ -244,7 +245,7 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     let key = [key];
     match deed {
         Action::Put => tx.put_tagged(TABLE, &key, tag, &[tag; 20]),
-        // Of a present record the value leaves the cell; an absent one gets a larger cell.
+        // The value of a present record leaves the cell. An absent record gets a larger cell.
         Action::PutLonger => tx.put_tagged(TABLE, &key, tag, &[tag; 36]),
         Action::Patch => match tx.get(TABLE, &key)? {
             Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
@@ -260,7 +261,7 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     }
 }
 
-/// Random transactions of one or two keys. The second worker takes over what the first left.
+/// Random transactions of one or two keys. The second worker takes over the garbage of the first.
 fn commit(world: &World, number: u8) {
     for life in 0..2 {
         let mut worker = world.worker(number, u64::from(life) * 1000);
@@ -278,7 +279,7 @@ fn commit(world: &World, number: u8) {
                 if aborts { Err(TxError::abandon("as the model wants it")) } else { Ok(()) }
             });
             assert_eq!(ended.is_err(), aborts, "{ended:?}");
-            // So that slabs become empty and serve other sizes.
+            // Cells of another size, so that slabs become empty and serve other sizes.
             if thread_rng().gen_range(0..3) == 0 {
                 worker.idle();
             }
@@ -286,7 +287,7 @@ fn commit(world: &World, number: u8) {
     }
 }
 
-/// What the walkers of a checkpoint share.
+/// State shared by the capture threads of a checkpoint.
 struct CaptureScan {
     world: World,
     paper: Arc<Paper>,
@@ -330,7 +331,7 @@ impl Capture for CaptureThread<'_> {
     }
 }
 
-/// Takes a checkpoint, which is given up after some units if `gives_up` says how many.
+/// Takes a checkpoint. With `gives_up`, the checkpoint is given up after that number of units.
 fn checkpoint(world: &World, gives_up: Option<usize>) {
     let driver = world.store.driver();
     let paper = Arc::new(Paper::default());
@@ -386,7 +387,7 @@ fn model(bug: Option<Bug>) {
     for committer in committers {
         committer.join().expect("no panic");
     }
-    // What nobody disturbs holds everything.
+    // A checkpoint without concurrent commits holds everything.
     checkpoint(&world, None);
 }
 
@@ -406,7 +407,7 @@ fn a_checkpoint_is_the_state_at_its_point_of_consistency() {
     assert!(REUSED_SLABS.load(SeqCst) > 0, "no slab served two sizes");
 }
 
-/// Bugs in the code of cells of several copies and of dirty marks, which this store has not.
+/// Bugs in the code of cells of several copies and of dirty marks, which this store does not use.
 const OF_OTHER_RULES: [Bug; 4] =
     [Bug::NextCopyKept, Bug::WriteRuleForgotten, Bug::CopyReused, Bug::DirtyForgotten];
 

@@ -1,5 +1,5 @@
-//! Bulk load, as recovery does it: several loaders fill one table with keys of their own, in
-//! batches, while the index grows under them. No record is lost, none is there twice.
+//! Models of the bulk load of recovery. Several loaders fill one table with keys of their own, in
+//! batches, while the index grows. No record is lost, and none is there twice.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::{
 
 const TABLE: TableId = TableId(0);
 
-/// How often a scan of the whole index meets each cell below 64. While nobody changes it.
+/// How often a scan of the whole index meets each cell below 64. Nobody changes the index
+/// meanwhile.
 fn scanned(index: &Index) -> [u32; 64] {
     let mut seen = [0; 64];
     let mut cursor = 0;
@@ -41,7 +42,8 @@ fn loaders_fill_an_index(hash: fn(u64) -> u64) {
         let index = index.clone();
         thread::spawn(move || {
             let load = |cell: u64| index.load(hash(cell), cell, |found| found == cell);
-            // A batch; then one of which a key is there already, and one that is no plain record.
+            // A batch, then a batch with a key that exists already, then one with a record that is
+            // not plain.
             assert_eq!([load(first), load(first + 1)], [Inserted::New, Inserted::New]);
             index.count_loaded(first as usize, 2);
             assert_eq!(load(first), Inserted::Existing(first));
@@ -75,7 +77,7 @@ fn loaders_of_an_index_lose_nothing() {
     }
 }
 
-/// Room is made while others load already: nothing goes to a place that is forgotten.
+/// Room is made while others load already. No entry may go to a place that is dropped.
 #[test]
 fn room_made_meanwhile_loses_nothing() {
     let work = || {
@@ -103,7 +105,7 @@ fn room_made_meanwhile_loses_nothing() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// What a key has after the second load; number 2 outgrows the cell that it finds.
+/// The value of a key after the second load. Number 2 outgrows its cell.
 fn value_of(loader: u8, number: u8) -> Vec<u8> {
     vec![loader * 16 + number; if number == 2 { 40 } else { 5 }]
 }
@@ -147,7 +149,7 @@ fn loaders_of_a_store_leave_each_key_once() {
                 load(loader, batch, |_, _| vec![9; 5]).expect("room");
             }
         });
-        // Loaders change keys now that others have loaded.
+        // Now loaders change keys that others have loaded.
         both(|loader, number| {
             let number = 3 - number;
             load(loader, &[[number, 1], [number, 2], [number, 6]], value_of).expect("room");
@@ -158,7 +160,7 @@ fn loaders_of_a_store_leave_each_key_once() {
             loader.apply(TABLE, hash, &key, 5, put).expect("room");
         });
         assert_eq!(store.record_count(TABLE), 2 * 6);
-        // Those without a value may be reclaimed by now or not.
+        // Keys without a value may be reclaimed already or not.
         assert!((2 * 6..=2 * 7).contains(&store.cell_count(TABLE)), "the index lost count");
         let mut worker =
             Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");

@@ -1,7 +1,8 @@
-//! Commit: with all locks held, read the phase, append to the log, install the writes, release.
+//! The commit: with all locks held, it reads the phase, appends to the log, installs the writes,
+//! and releases the locks.
 //!
-//! Whatever can fail is done before the log takes the commit: memory for values that do not fit
-//! their cells is found first. Installing cannot fail.
+//! Every step that can fail comes before the log takes the commit. In particular, memory is found
+//! for values that do not fit their cells. The installation cannot fail.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word;
@@ -23,8 +24,8 @@ use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::NONE;
 
-/// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
-/// transaction would be seen, so the process ends here.
+/// Guard that is dropped only if the installation panics. The log has the commit already, and
+/// others would see half a transaction, so the process ends.
 struct HalfInstalled;
 
 impl Drop for HalfInstalled {
@@ -33,7 +34,7 @@ impl Drop for HalfInstalled {
     }
 }
 
-/// What has no room for a commit.
+/// The place that has no room for a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// The log.
@@ -52,10 +53,10 @@ const NO_EPOCH: u64 = 0;
 ///    ▲  no room  │
 ///    └── wait ◀──┘
 /// ```
-/// Whoever takes the steps may append an entry of its own that holds [`entry`](Self::entry) among
-/// other things, and may take steps of its own between: another kind of table then commits with the
-/// same stamp. Until a log has taken the entry nothing has changed, and dropping the steps leaves a
-/// transaction that is to be rolled back.
+/// The caller may append an entry of its own that contains [`entry`](Self::entry), and may take
+/// steps of its own in between. So another kind of table can commit with the same stamp. Until a
+/// log has taken the entry nothing has changed, and after a drop of the steps the transaction must
+/// be rolled back.
 ///
 /// A commit that finds no room waits outside of the read section and keeps its locks, so that
 /// neither a grace period nor a phase waits for a stalled disk. Tables are not replaced meanwhile,
@@ -72,7 +73,7 @@ pub struct CommitSteps<'t> {
     waited_in: u64,
     has_waited: bool,
     has_ended: bool,
-    /// The read section ends with the steps.
+    /// Whether the read section ends with the steps.
     leaves: bool,
 }
 
@@ -105,11 +106,11 @@ impl<'t> CommitSteps<'t> {
         }
     }
 
-    /// Takes all steps: the transaction commits to the worker's log and gives all locks back. Gives
+    /// Takes all steps: the transaction commits to the worker's log and releases all locks. Returns
     /// the stamp, `None` if nothing was written.
     ///
     /// # Errors
-    /// Why the commit was refused; then the transaction is to be rolled back.
+    /// The reason why the commit was refused. Then the transaction must be rolled back.
     pub(crate) fn take_all(mut self) -> Result<Option<Stamp>, TxError> {
         while let Some(shortage) = self.attempt()? {
             self.wait(shortage)?;
@@ -117,14 +118,14 @@ impl<'t> CommitSteps<'t> {
         Ok(self.release())
     }
 
-    /// Waits for what has no room, and then takes all steps.
+    /// Waits for room, and then takes all steps.
     #[cold]
     fn take_all_after_waiting(mut self, shortage: Shortage) -> Result<Option<Stamp>, TxError> {
         self.wait(shortage)?;
         self.take_all()
     }
 
-    /// Takes the steps up to the installation; gives what has no room, if anything.
+    /// Takes the steps up to the installation. Returns the place without room, if there is one.
     fn attempt(&mut self) -> Result<Option<Shortage>, TxError> {
         let shortage = self.prepare()?;
         if shortage.is_some() || !self.writes() {
@@ -138,9 +139,9 @@ impl<'t> CommitSteps<'t> {
         Ok(None)
     }
 
-    /// Reads the phase and does whatever can fail: finds memory, saves before-images. Gives what has
-    /// no room, if anything: then nothing has changed but the marks of records whose before-images
-    /// were saved, and the commit [waits](Self::wait) and prepares anew.
+    /// Reads the phase and makes the steps that can fail: finds memory, saves before-images.
+    /// Returns the place without room, if there is one. Then only marks have changed, of records
+    /// whose before-images were saved. The commit [waits](Self::wait) and prepares anew.
     ///
     /// # Errors
     /// [`TxError::Conflict`] if a table was flushed under the transaction. [`TxError::Memory`],
@@ -151,17 +152,17 @@ impl<'t> CommitSteps<'t> {
         transaction.prepare(local, self.phase, self.waited_in)
     }
 
-    /// Whether the transaction writes any record of the store. Known after the preparation.
+    /// Whether the transaction writes a record of the store. Known after the preparation.
     pub fn writes(&self) -> bool {
         !self.transaction.written.is_empty()
     }
 
-    /// What a log takes of the store's records. After the preparation.
+    /// The store's part of the log entry. Available after the preparation.
     pub fn entry(&self) -> Commit<'_> {
         self.transaction.entry(self.local, self.phase)
     }
 
-    /// Gives the entry to the worker's log, which decides its stamp.
+    /// Appends the entry to the worker's log, which decides its stamp.
     ///
     /// # Errors
     /// [`LogRefused::NoRoom`]: the commit [waits](Self::wait) and prepares anew. Otherwise the
@@ -170,13 +171,13 @@ impl<'t> CommitSteps<'t> {
         self.log.append(&self.transaction.entry(self.local, self.phase))
     }
 
-    /// Puts the writes into their cells. A log has taken the entry with this stamp.
+    /// Installs the writes in their cells. A log has taken the entry with this stamp.
     pub fn install(&mut self, stamp: Stamp) {
         self.transaction.install(self.local, stamp, self.phase);
         self.stamp = Some(stamp);
     }
 
-    /// Gives all locks back. The transaction has ended, with this stamp if one was installed.
+    /// Releases all locks. The transaction has ended, with this stamp if one was installed.
     pub fn release(mut self) -> Option<Stamp> {
         self.transaction.release(self.local, self.stamp);
         self.has_ended = true;
@@ -187,7 +188,7 @@ impl<'t> CommitSteps<'t> {
     /// locks held. The next preparation reads the phase anew.
     ///
     /// # Errors
-    /// There will be no room: the transaction is rolled back.
+    /// There will be no room, and the transaction is rolled back.
     #[cold]
     pub fn wait(&mut self, shortage: Shortage) -> Result<(), TxError> {
         let Self { transaction, local, log, .. } = self;
@@ -210,7 +211,7 @@ impl<'t> CommitSteps<'t> {
         Ok(room?)
     }
 
-    /// Ends what the first wait has announced.
+    /// Ends the announcement of the first wait.
     #[cold]
     fn end_wait(&mut self) {
         let Self { transaction, local, .. } = self;
@@ -242,15 +243,15 @@ impl Drop for CommitSteps<'_> {
     }
 }
 
-/// Whether the commits of a phase save the before-images of what they overwrite.
+/// Whether commits in this phase save before-images.
 #[inline]
 fn saves_before_images(local: &Participant, phase: PhaseWord) -> bool {
     phase.is_capturing() && local.store.rules().write == WriteRule::SaveBeforeImage
 }
 
 impl Transaction {
-    /// Commits to `log` and releases all locks; gives the stamp, `None` if nothing was written. Inside
-    /// a read section. After an error the caller rolls back.
+    /// Commits to `log` and releases all locks. Returns the stamp, `None` if nothing was written.
+    /// Inside a read section. After an error the caller rolls back.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -290,8 +291,9 @@ impl Transaction {
         Ok(phase)
     }
 
-    /// Does what can fail of a commit in this phase. A commit that has waited for the sink of epoch
-    /// `waited_in` does not wait for that sink again, so that others cannot take its room for ever.
+    /// Makes the steps of a commit in this phase that can fail. A commit that has waited for the
+    /// sink of epoch `waited_in` does not wait for that sink again, so that others cannot take its
+    /// room for ever.
     #[inline]
     fn prepare(
         &mut self,
@@ -314,7 +316,7 @@ impl Transaction {
         Ok(if has_room { None } else { Some(Shortage::Sink(phase.epoch())) })
     }
 
-    /// What a log takes of the transaction.
+    /// The transaction's log entry.
     #[inline]
     fn entry<'a>(&'a self, local: &'a Participant, phase: PhaseWord) -> Commit<'a> {
         let Self { keys, written, pending, touched, .. } = self;
@@ -336,7 +338,7 @@ impl Transaction {
         );
     }
 
-    /// Gives all locks back at the end of a commit.
+    /// Releases all locks at the end of a commit.
     #[inline]
     fn release(&mut self, local: &mut Participant, stamp: Option<Stamp>) {
         match stamp {
@@ -352,7 +354,7 @@ impl Transaction {
         self.prepared.clear();
     }
 
-    /// Notes the stamps of the locked records, and which keys are written.
+    /// Notes the stamps of the locked records, and the written keys.
     #[inline]
     fn note_touched(&mut self) {
         self.touched.clear();
@@ -367,8 +369,8 @@ impl Transaction {
         }
     }
 
-    /// Refuses a transaction that locked records of a table generation that was replaced: what the
-    /// transaction read there does not hold any more, and what it writes there would be lost.
+    /// Refuses a transaction that has locked records of a replaced generation of a table. Its reads
+    /// there are outdated, and its writes there would be lost.
     #[cold]
     fn check_tables(&mut self, local: &Participant) -> Result<(), TxError> {
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
@@ -382,11 +384,11 @@ impl Transaction {
         Ok(())
     }
 
-    /// Frees what was prepared and releases the locks. No record has changed, so nothing is undone.
+    /// Frees prepared memory and releases the locks. No record has changed, so nothing is undone.
     pub(crate) fn roll_back(&mut self, local: &mut Participant) {
         self.free_prepared(local);
         self.pending.clear();
-        // The caller learns by the failure something of what was read.
+        // The error reveals something that the transaction read.
         for held in self.held.iter().filter(|held| held.is_locked()) {
             local.dependencies.add(Stamp::from_bits(held.stamp_word));
         }
@@ -481,14 +483,14 @@ impl Transaction {
         std::mem::forget(unwinding);
     }
 
-    /// Moves whole large values into the blocks that were prepared for them. The log has them already,
-    /// and no record is busy yet.
+    /// Moves whole large values into their prepared blocks. The log has the values already, and no
+    /// record is busy yet.
     #[cold]
     fn fill_prepared(&mut self, local: &Participant) {
         let memory = local.store.memory();
         let Self { prepared, written, pending, .. } = self;
         let mut prepared = prepared.iter().rev().peekable();
-        // From the last, so that the memory of each can be freed at once.
+        // The last piece comes first, so that its memory can be freed at once.
         for &(key, first) in written.iter().rev() {
             let found = prepared.next_if(|next| next.0 == key);
             if let Some((_, Prepared::Blocks(blob, _))) = found {
@@ -497,7 +499,7 @@ impl Transaction {
         }
     }
 
-    /// Puts one write into its cell, which is busy and has one copy.
+    /// Installs one write in its cell, which is busy and has one copy.
     #[inline]
     fn install_in_place(
         &self,
@@ -527,10 +529,10 @@ impl Transaction {
         }
     }
 
-    /// Puts writes into their cells, some of which have memory prepared for them, or several copies.
+    /// Installs writes in their cells, some of which have prepared memory or several copies.
     #[inline(never)]
     fn install_prepared(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
-        // In the order of the writes, as they were prepared.
+        // The prepared memory is in the order of the writes.
         let mut prepared = std::mem::take(&mut self.prepared).into_iter().peekable();
         for at in 0..self.written.len() {
             let (key, first) = self.written[at];
@@ -552,7 +554,7 @@ impl Transaction {
         }
     }
 
-    /// Puts one write into the prepared cell `new`, which replaces the cell of its key.
+    /// Installs one write in the prepared cell `new`, which replaces the cell of its key.
     fn install_in_new_cell(
         &mut self,
         local: &mut Participant,
@@ -578,7 +580,7 @@ impl Transaction {
         self.count(local, key, added);
     }
 
-    /// Puts one write into its cell, which is busy and has several copies.
+    /// Installs one write in its cell, which is busy and has several copies.
     fn install_in_copies(
         &self,
         local: &mut Participant,
@@ -608,9 +610,9 @@ impl Transaction {
         }
     }
 
-    /// Gives the checkpoint the old values of the records that this commit is the first to change
-    /// after the point of consistency, unless the scan has captured them before. False if the sink
-    /// has no room and the commit has not waited for room: nothing was saved.
+    /// Saves the before-images of records that this commit is the first to change after the point
+    /// of consistency, unless the scan has captured them before. Returns false, and saves nothing,
+    /// if the sink has no room and the commit has not waited for room.
     #[inline]
     fn save_before_images(
         &mut self,

@@ -1,9 +1,10 @@
-//! Finding the cells of a transaction's keys, and locking them.
+//! Finds the cells of a transaction's keys, and locks them.
 //!
-//! - **Declared keys** are first tried in the order of their declaration, which nearly always succeeds
-//!   and sorts nothing. If another transaction holds one of the locks, the transaction gives all its
-//!   locks back and takes them in the order of cell numbers, waiting for each. All waits go up in one
-//!   order, so no cycle can close, and a declared transaction is never aborted.
+//! - **Declared keys** are first tried in the order of their declaration, which nearly always
+//!   succeeds and needs no sort. If another transaction holds one of the locks, the transaction
+//!   releases all its locks. Then it takes them in the order of cell numbers, and waits for each.
+//!   All waits follow one order, so no cycle can close, and a declared transaction is never
+//!   aborted.
 //! - **Undeclared keys** are locked one by one under wait-die.
 
 use stillpoint_format::Stamp;
@@ -25,11 +26,11 @@ use crate::txn::{LockState, LockedKey, Transaction};
 /// Tries to lock a key under another before it is given up. Nobody holds such a lock for long.
 const TRIES_UNDER: usize = 1 << 20;
 
-/// Why a cell could not be locked at once.
+/// The reason why a cell could not be locked at once.
 enum Refused {
-    /// Other transactions hold the lock; the oldest of them has this priority.
+    /// Other transactions hold the lock. The oldest of them has this priority.
     Held(Priority),
-    /// The cell stopped being the key's. The caller looks up the key again.
+    /// The cell no longer belongs to the key. The caller looks up the key again.
     Gone,
 }
 
@@ -54,7 +55,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Ends a transaction that has read one key without a lock. No lock and no write are left over.
+    /// Ends a transaction that has read one key without a lock. It has no lock and no write.
     #[inline]
     pub(crate) fn end_snapshot(&mut self, local: &mut Participant) {
         local.cache.allowance = Allowance::Limit;
@@ -84,7 +85,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Locks the keys that earlier runs have met, like declared ones. Not inside a read section.
+    /// Locks the keys of earlier runs, like declared ones. Not inside a read section.
     pub(crate) fn lock_remembered(&mut self, local: &mut Participant) -> Result<(), TxError> {
         let Self { keys, remembered, .. } = self;
         let count = remembered.keys().declared().len();
@@ -98,7 +99,7 @@ impl Transaction {
         locked
     }
 
-    /// Locks a cell and enters it as the next slot. Inlined: it runs once for each key.
+    /// Locks a cell and enters it as the next slot. Inlined, since it runs once for each key.
     #[inline(always)]
     fn take(
         &mut self,
@@ -118,7 +119,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes the next slot mean a record that the transaction has locked already; false if it has not.
+    /// If the transaction has locked the record already, lets the next slot refer to that slot.
+    /// Returns false otherwise.
     fn alias(&mut self, local: &Participant, number: u64, mode: Mode) -> bool {
         let Some(at) = self.slot_of_cell(number) else {
             return false;
@@ -149,11 +151,11 @@ impl Transaction {
         slots_by_cell.find(number, |slot| held[slot].cell == number)
     }
 
-    /// Gives all locks back and takes them in the order of cell numbers.
+    /// Releases all locks and takes them in the order of cell numbers.
     ///
-    /// A cell that was found in one read section may belong to another key in a later one, unless its
-    /// lock is held: the cell may have been reclaimed in between. After each wait outside of the read
-    /// section the keys that are not locked yet are therefore looked up again.
+    /// A cell that was found in one read section may have been reclaimed before a later one, unless
+    /// its lock is held. Then it may belong to another key. So after each wait outside of the read
+    /// section, the keys that are not locked yet are looked up again.
     #[cold]
     fn lock_in_order(
         &mut self,
@@ -204,7 +206,7 @@ impl Transaction {
         for slot in order {
             let cell = self.held[slot].cell;
             if let Some(base) = previous.filter(|&base| self.held[base].cell == cell) {
-                // Slots of one record: the first in order has the strongest mode.
+                // Among the slots of one record, the first in order has the strongest mode.
                 self.held[slot].state = LockState::Alias(base as u32);
                 continue;
             }
@@ -219,8 +221,9 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Waits for one lock. False if the cell is not the key's any more, if the tables have changed, or
-    /// if another transaction has the permit of the store. Sets `left` if the wait left the read section.
+    /// Waits for one lock. Returns false if the cell no longer belongs to the key, if the tables
+    /// have changed, or if another transaction has the permit of the store. Sets `left` if the wait
+    /// left the read section.
     fn wait_for(
         &mut self,
         local: &mut Participant,
@@ -266,7 +269,8 @@ impl Transaction {
     fn wait_outside(&mut self, local: &mut Participant, backoff: &mut Backoff, begins: bool) {
         local.exit();
         backoff.wait();
-        // The cells of later transactions of the batch, too, were found in the read section left.
+        // The cells of later transactions of the batch were also found in the read section that was
+        // left.
         self.keys.forget_candidates();
         if begins {
             local.enter_to_begin();
@@ -301,7 +305,7 @@ impl Transaction {
         }
     }
 
-    /// True if an undeclared transaction may wait for a lock whose oldest holder is `by`.
+    /// Whether an undeclared transaction may wait for a lock whose oldest holder is `by`.
     fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
         self.discipline.may_wait_for(self.priority, by, backoff.is_spinning())
     }
@@ -315,7 +319,7 @@ impl Transaction {
         backoff: &Backoff,
     ) -> Result<Option<()>, TxError> {
         if local.tables.version != version && !self.held.is_empty() {
-            // A table may have been flushed, and a locked cell may be of the old generation.
+            // A table may have been flushed, so a locked cell may belong to the old generation.
             return Err(TxError::Conflict);
         }
         let cell = self.resolve(local, index)?;
@@ -410,7 +414,7 @@ impl Transaction {
         }
     }
 
-    /// The cell of a key, made if there is none. Inside a read section.
+    /// The cell of a key. Makes one if there is none. Inside a read section.
     fn resolve(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.declared()[index];
         let found = {
@@ -425,14 +429,14 @@ impl Transaction {
         }
     }
 
-    /// Adds an absent cell for a key: the place of its lock, and of its value to come.
+    /// Adds an absent cell for a key, which holds its lock, and later its value.
     fn add_absent(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.declared()[index];
         let table = local.tables.get(declared.table).expect("resolved").clone();
         let number = {
             let len = declared.value_len as usize;
             match self.new_cell(local, index, len, Kind::Record) {
-                // A transaction that only reads or removes the missing key needs no more than a lock.
+                // A transaction that only reads or removes the missing key needs only a lock.
                 Err(_) => self.new_cell(local, index, 0, Kind::Lock)?,
                 Ok(number) => number,
             }
@@ -469,7 +473,7 @@ impl Transaction {
     ) -> Result<u64, MemoryLimit> {
         let Participant { tables, store, cache, .. } = local;
         let declared = self.keys.declared()[index];
-        // A commit or a capture sets the status anew if the epoch has changed by then.
+        // If the epoch changes meanwhile, a commit or a capture sets the status anew.
         let new = NewCell {
             table: tables.get(declared.table).expect("resolved"),
             hash: declared.hash,
@@ -482,11 +486,11 @@ impl Transaction {
         new.make(store.memory(), cache)
     }
 
-    /// Gives all locks back after a commit or a rollback; forgets the transaction.
+    /// Releases all locks after a commit or a rollback, and clears the transaction.
     pub(crate) fn release_all(&mut self, local: &mut Participant) {
         self.locked_version = u64::MAX;
         local.cache.allowance = Allowance::Limit;
-        // A plain store releases a lock while nobody else can change the status of the record.
+        // A plain store suffices while nobody else can change the status of the record.
         let claimable = local.store.status_may_change(local.in_section);
         for slot in 0..self.held.len() {
             let held = self.held[slot];
@@ -516,9 +520,9 @@ impl Transaction {
         }
     }
 
-    /// Removes the cell of a key without a value instead of giving its lock back; true if the lock
-    /// is gone with the cell. Only where no log wrote the cell, so that nothing need be closed before,
-    /// and where no other transaction shares the lock or awaits it. `word` is the stamp word.
+    /// Removes the cell of a key without a value, instead of a release of its lock. Returns true if
+    /// the cell is gone. Only for a cell that no log wrote, so that nothing need be closed before.
+    /// No other transaction may share the lock or wait for it. `word` is the stamp word.
     #[cold]
     fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
         let held = self.held[slot];
@@ -530,12 +534,13 @@ impl Transaction {
         let owner = local.store.memory().arena.owner_of(held.cell);
         let table = local.tables.get(declared.table).filter(|table| table.owner == owner);
         let Some(table) = table else {
-            // The cell is of a replaced generation, and goes with it.
+            // The cell belongs to a replaced generation, and is freed with it.
             return false;
         };
         let lock = local.store.cell(held.cell).lock();
         if held.state == LockState::Shared {
-            // Relaxed: a transaction that awaits the lock unseen finds the cell dead and makes another.
+            // Relaxed: a transaction whose wait is not visible here finds the cell dead and makes
+            // another.
             let awaited = lock_word::is_awaited(lock.load(Relaxed));
             if awaited || lock_word::try_upgrade(lock, self.priority).is_err() {
                 return false;
@@ -578,7 +583,8 @@ fn lock_cell(
     Ok((state, stamp_word))
 }
 
-/// Keeps new readers from a lock that a writer waits for. In the read section that found the cell.
+/// Keeps new readers from a lock that a writer waits for. Called in the read section that found the
+/// cell.
 fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
     if mode == Mode::Write {
         lock_word::await_sharers(local.store.cell(cell).lock(), priority);
