@@ -529,7 +529,7 @@ mod backing {
         }
 
         pub(super) fn mark(&self, _: &Places, column: usize, index: usize) -> &AtomicU8 {
-            &self.marks[column * self.shape.cells + index]
+            &self.marks[column * self.shape.marks() + index]
         }
 
         pub(super) fn cell_at(&self, places: &Places, cursor: &Cursor, copy: usize) -> &[G] {
