@@ -137,13 +137,14 @@ fn count(bench: &Harness<'_>, scheme: &str, kind: Kind, words: usize) -> LabResu
 }
 
 /// The numbers of `==7== Collected : 1 2 3`, whose names are those of `==7== Events    : Ir Dr Dw`.
+/// Callgrind leaves out zeros at the end.
 fn collected(text: &str) -> Option<Count> {
     let behind = |name: &str| {
         let line = text.lines().find(|line| line.contains(name))?;
         Some(line.split_once(name)?.1.trim_start_matches([' ', ':']).split_whitespace())
     };
     let events: BTreeMap<&str, f64> = behind("Events")?
-        .zip(behind("Collected")?)
+        .zip(behind("Collected")?.chain(std::iter::repeat("0")))
         .map(|(event, count)| Some((event, count.parse().ok()?)))
         .collect::<Option<_>>()?;
     let per_access = |names: [&str; 2]| {
@@ -294,6 +295,11 @@ mod tests {
         let text = "==9== Events    : Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\n\
                     ==9== Collected : 400000 7 7 0 10000 20000 0 5000 5000\n==9== \n";
         let wanted = Count { instructions: 20.0, lines: 1.5, far_lines: 0.5 };
+        assert_eq!(collected(text), Some(wanted));
+        // The counts end before their zeros.
+        let text = "==9== Events    : Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\n\
+                    ==9== Collected : 400000 7 7 4 10000 0 4\n==9== \n";
+        let wanted = Count { instructions: 20.0, lines: 0.5, far_lines: 0.0 };
         assert_eq!(collected(text), Some(wanted));
         assert_eq!(collected("==9== Events    : Ir\n==9== Collected : 400000\n"), None);
         assert_eq!(collected(""), None);
